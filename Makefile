@@ -1,0 +1,65 @@
+# Set-up, checks and tests. `make demo` and `make test` work in a fresh clone on Debian with Python 3.11 and make alone:
+# they make .venv and, as root, install the missing system packages; otherwise they print the line that does.
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+# The first interpreter that really starts and is new enough; override with `make PYTHON=...`.
+PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help install prerequisites demo serve check format quick test bench crash-long model-long clean
+.NOTPARALLEL:
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
+
+install: $(STAMP) ## make .venv and install Pushq with all that its checks and tests need
+
+$(STAMP): pyproject.toml
+	@if [ -z "$(PYTHON)" ]; then \
+		echo "no Python >= 3.11 found; install with: sudo apt-get install -y python3" >&2; exit 3; fi
+	@$(PYTHON) tests/support/prerequisites.py run
+	@if ! $(BIN)/python -m pip --version >/dev/null 2>&1; then $(PYTHON) -m venv --clear $(VENV); fi
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test]'
+	@touch $@
+
+prerequisites: $(STAMP)
+	@$(BIN)/python tests/support/prerequisites.py test
+
+demo: $(STAMP) ## the demo page on http://127.0.0.1:8080/demo, with a server that comes back after a crash
+	@exec $(BIN)/pushq demo $(ARGS)
+
+serve: $(STAMP) ## a server on ./pushq-data; flags go into ARGS
+	@exec $(BIN)/pushq serve $(ARGS)
+
+check: $(STAMP) ## format, lint, types, import directions
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo
+
+format: $(STAMP) ## write what `check` asks for, where a tool can
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+quick: check ## check and the unit tests, in less than a minute
+	@$(BIN)/pytest -q tests/unit $(ARGS)
+
+test: prerequisites check ## check, then every test
+	@$(BIN)/pytest $(ARGS)
+
+bench: $(STAMP) ## the benchmark, on this machine
+	@$(BIN)/python -m tests.bench $(ARGS)
+
+crash-long: $(STAMP) ## many more rounds of SIGKILL under load
+	@CRASH_ROUNDS=$${CRASH_ROUNDS:-1000} $(BIN)/pytest tests/crash $(ARGS)
+
+model-long: $(STAMP) ## many more examples against the reference queue
+	@$(BIN)/pytest tests/model --hypothesis-profile=long $(ARGS)
+
+clean: ## remove .venv and what tools left behind; data folders stay
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,37 @@
+"""Sets of messages of one chunk as integers: bit n is the chunk's n-th message."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+
+def lowest(bits: int, count: int) -> int:
+    """The `count` lowest set bits."""
+    low = (bits & -bits).bit_length() - 1
+    run = ((1 << count) - 1) << low
+    if bits & run == run:
+        return run
+    taken = 0
+    for _ in range(count):
+        bit = bits & -bits
+        if not bit:
+            break
+        taken |= bit
+        bits ^= bit
+    return taken
+
+
+def indexes(bits: int) -> Iterator[int] | range:
+    """The numbers of the set bits, rising. A run without holes, the usual case, costs no loop."""
+    low = (bits & -bits).bit_length() - 1
+    high = bits.bit_length()
+    if bits == (1 << high) - (1 << low):
+        return range(low, high)
+    return _each(bits)
+
+
+def _each(bits: int) -> Iterator[int]:
+    while bits:
+        bit = bits & -bits
+        yield bit.bit_length() - 1
+        bits ^= bit

@@ -1,0 +1,148 @@
+"""Leases of one partition: who holds which messages until when. Memory only; a receipt outlives it by its MAC."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from typing import Protocol
+
+from backend_store.core.bits import indexes
+from backend_store.core.chunk import Chunk
+from backend_store.core.receipts import SUFFIXES
+
+
+class Holder(Protocol):
+    """Who leases: a subscription or a long-poll request. It is told when it holds less."""
+
+    def released(self, count: int) -> None:
+        """`count` of its messages were settled or returned; as many may be sent again."""
+
+    def lost(self, receipts: list[str]) -> None:
+        """Leases ran out before they were settled."""
+
+
+class ChunkState:
+    """What the default group knows of one chunk: a bit a message.
+
+    Invariant: leased, delayed and settled are disjoint; `settling` is decided and not yet committed. The chunk itself may
+    be dropped from memory while somebody holds a message of it, or ten thousand slow leases would pin ten thousand chunks.
+    """
+
+    __slots__ = (
+        "attempts", "base", "chunk", "count", "delayed", "due", "epoch", "full", "leased", "settled", "settling", "size",
+        "started",
+    )
+
+    def __init__(self, chunk: Chunk, *, settled: int = 0, started: int = 0):
+        self.chunk: Chunk | None = chunk
+        self.base = chunk.base
+        self.epoch = chunk.epoch
+        self.size = len(chunk.data)
+        self.count = chunk.count
+        self.full = (1 << chunk.count) - 1
+        self.settled = settled
+        self.settling = 0
+        self.started = started
+        self.leased = 0
+        self.delayed = 0
+        self.attempts: dict[int, int] = {}
+        self.due: dict[int, int] = {}
+
+    @property
+    def free(self) -> int:
+        """Messages nobody holds and nobody settled."""
+        return self.full & ~(self.settled | self.settling | self.leased | self.delayed)
+
+
+class Lease:
+    """One delivery batch: some messages of one chunk, held by one holder until `deadline_ms`.
+
+    When only some of its messages are extended, it is split: `rest` is the part under the same token with the old deadline.
+    """
+
+    __slots__ = ("bits", "deadline_ms", "holder", "rest", "state", "token")
+
+    def __init__(self, token: str, state: ChunkState, bits: int, holder: Holder, deadline_ms: int):
+        self.token = token
+        self.state = state
+        self.bits = bits
+        self.holder = holder
+        self.deadline_ms = deadline_ms
+        self.rest: Lease | None = None
+
+    def parts(self) -> Iterator[Lease]:
+        part: Lease | None = self
+        while part is not None:
+            yield part
+            part = part.rest
+
+    def attempt_of(self, index: int) -> int:
+        return self.state.attempts.get(index, 1)
+
+
+class LeaseTable:
+    """Leases by token, and the next to run out."""
+
+    def __init__(self) -> None:
+        self._by_token: dict[str, Lease] = {}
+        self._heap: list[tuple[int, int, Lease]] = []
+        self._number = 0
+
+    def __len__(self) -> int:
+        return len(self._by_token)
+
+    def get(self, token: str) -> Lease | None:
+        return self._by_token.get(token)
+
+    def values(self) -> list[Lease]:
+        return [part for lease in self._by_token.values() for part in lease.parts() if part.bits]
+
+    def add(self, lease: Lease) -> None:
+        self._by_token[lease.token] = lease
+        self.schedule(lease)
+
+    def split(self, lease: Lease, bits: int) -> Lease:
+        """Makes `bits` a part of their own; the others keep what the lease has."""
+        part = Lease(lease.token, lease.state, lease.bits & bits, lease.holder, lease.deadline_ms)
+        lease.bits &= ~bits
+        part.rest, lease.rest = lease.rest, part
+        return part
+
+    def schedule(self, lease: Lease) -> None:
+        """Called again when a deadline moves; an entry whose deadline is not the lease's own is void."""
+        self._number += 1
+        heapq.heappush(self._heap, (lease.deadline_ms, self._number, lease))
+
+    def drop_if_empty(self, token: str) -> None:
+        lease = self._by_token[token]
+        if any(part.bits for part in lease.parts()):
+            return
+        del self._by_token[token]
+        if len(self._heap) > 2 * len(self._by_token) + 64:
+            self._heap = [e for e in self._heap if e[2].bits and e[0] == e[2].deadline_ms]
+            heapq.heapify(self._heap)
+
+    def clear(self) -> None:
+        self._by_token.clear()
+        self._heap.clear()
+
+    def expired(self, now_ms: int) -> list[Lease]:
+        """The leases that ended at or before `now_ms`; whoever asks gives them back."""
+        out = []
+        while self._heap and self._heap[0][0] <= now_ms:
+            deadline, _, lease = heapq.heappop(self._heap)
+            if lease.bits and lease.deadline_ms == deadline:
+                out.append(lease)
+        return out
+
+    def next_deadline_ms(self) -> int | None:
+        while self._heap:
+            deadline, _, lease = self._heap[0]
+            if lease.bits and lease.deadline_ms == deadline:
+                return deadline
+            heapq.heappop(self._heap)
+        return None
+
+
+def receipts_of(token: str, bits: int) -> list[str]:
+    return [token + SUFFIXES[index] for index in indexes(bits)]

@@ -1,0 +1,69 @@
+"""Receipts: proof of one lease, checked without a look-up.
+
+A lease of up to 256 messages of one chunk has one *token*; the receipt of its n-th message is `token` + `.` + two hex
+digits of n. The token names partition, epoch, group, chunk and lease, and ends with a 96-bit MAC, so it cannot be forged
+and is understood after a restart, when the lease table is gone.
+"""
+
+from __future__ import annotations
+
+import binascii
+import hmac
+import struct
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Iterable
+from typing import NamedTuple
+
+_FIELDS = struct.Struct(">HBIIHQQ")  # partition index, key id, queue uid, epoch, group, chunk base, lease
+_MAC_BYTES = 12
+TOKEN_CHARS = (_FIELDS.size + _MAC_BYTES) * 4 // 3 + (1 if (_FIELDS.size + _MAC_BYTES) % 3 else 0)
+INDEX_OF = {f"{n:02x}": n for n in range(256)}
+SUFFIXES = tuple(f"{n:02x}" for n in range(256))
+
+
+class TokenFields(NamedTuple):
+    partition: int
+    key_id: int
+    queue_uid: int
+    epoch: int
+    group: int
+    base: int
+    lease: int
+
+
+def make_token(key: bytes, fields: TokenFields) -> str:
+    """The token with its trailing dot, so that token + two digits is a receipt."""
+    packed = _FIELDS.pack(*fields)
+    mac = hmac.digest(key, packed, "sha256")[:_MAC_BYTES]
+    return urlsafe_b64encode(packed + mac).rstrip(b"=").decode() + "."
+
+
+def read_token(key: bytes, token: str) -> TokenFields | None:
+    """The fields of a genuine token (with its dot), or None."""
+    if len(token) != TOKEN_CHARS + 1 or not token.endswith(".") or not token.isascii():
+        return None
+    try:
+        raw = urlsafe_b64decode(token[:-1] + "=" * (-(len(token) - 1) % 4))
+    except (binascii.Error, ValueError):
+        return None
+    packed, mac = raw[: _FIELDS.size], raw[_FIELDS.size :]
+    if len(mac) != _MAC_BYTES or not hmac.compare_digest(hmac.digest(key, packed, "sha256")[:_MAC_BYTES], mac):
+        return None
+    # Base64 has spare bits in its last character: only the spelling that was given out is accepted.
+    if urlsafe_b64encode(raw).rstrip(b"=").decode() != token[:-1]:
+        return None
+    return TokenFields(*_FIELDS.unpack(packed))
+
+
+def by_token(receipts: Iterable[str]) -> dict[str, int]:
+    """Groups receipts into token → bits. What is no receipt at all stands under its own text with no bits."""
+    grouped: dict[str, int] = {}
+    get = grouped.get
+    for receipt in receipts:
+        token = receipt[:-2]
+        index = INDEX_OF.get(receipt[-2:])
+        if index is None:
+            grouped.setdefault(receipt, 0)
+        else:
+            grouped[token] = get(token, 0) | (1 << index)
+    return grouped

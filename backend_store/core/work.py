@@ -1,0 +1,395 @@
+"""The work-queue view of a partition: each message to one consumer, leased until it is settled.
+
+Ready messages are *runs*, a chunk and some of its bits. A backlog stays on disk: chunks from `next_scan` on are not in
+memory, and the shell hands them over one at a time when the runs are used up.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import OrderedDict, deque
+from collections.abc import Iterable
+from typing import Literal, NamedTuple
+
+from backend_store.core.bits import indexes, lowest
+from backend_store.core.chunk import Chunk
+from backend_store.core.leases import ChunkState, Holder, Lease, LeaseTable
+from backend_store.core.limits import (
+    CHUNKS_LOADED_BYTES_MAX,
+    DELAYED_RUNS_MAX,
+    IN_FLIGHT_PER_QUEUE_MAX,
+    READY_RUNS_AHEAD,
+    SETTLED_TOKENS_MAX,
+)
+from backend_store.core.receipts import TokenFields, make_token, read_token
+from backend_store.core.records import AttemptsRecorded, ChunkDone, ChunkMarked, Record
+from backend_store.model import Offset
+
+DEFAULT_GROUP = 0
+
+
+class ReceiptKey(NamedTuple):
+    """What a partition needs to make and check receipts."""
+
+    secret: bytes
+    key_id: int
+    queue_uid: int
+    partition: int
+
+
+class Run:
+    """Messages of one chunk that may be handed out."""
+
+    __slots__ = ("bits", "state")
+
+    def __init__(self, state: ChunkState, bits: int):
+        self.state = state
+        self.bits = bits
+
+
+class WorkView:
+    """Leases, attempts and settled bits of the default group."""
+
+    def __init__(self, key: ReceiptKey, *, next_scan: Offset, first_lease: int):
+        self.key = key
+        self.next_scan = next_scan
+        self.in_flight = 0
+        self.delayed = 0
+        self.leases = LeaseTable()
+        self._lease_number = first_lease
+        self._chunks: dict[int, ChunkState] = {}
+        self._ready: deque[Run] = deque()
+        self._due: list[tuple[int, int, Run]] = []
+        self._due_number = 0
+        self._settled_tokens: OrderedDict[str, int] = OrderedDict()
+        self._loaded: OrderedDict[int, ChunkState] = OrderedDict()
+        self._loaded_bytes = 0
+        # The overlay: decided, not committed. Dropped whole when a commit fails.
+        self._touched: dict[int, ChunkState] = {}
+        self._returned: list[tuple[ChunkState, int, int]] = []
+        self._settled_now = 0
+        self._settled_late = 0
+
+    # ------------------------------------------------------------------------------------------------ backlog
+
+    @property
+    def has_ready(self) -> bool:
+        return bool(self._ready)
+
+    def wants(self, base: int) -> bool:
+        """Whether a chunk just committed should go straight to the ready runs: it is next, and few wait before it."""
+        return base == self.next_scan and len(self._ready) < READY_RUNS_AHEAD
+
+    def knows(self, base: int) -> bool:
+        return base in self._chunks
+
+    def missing(self) -> int | None:
+        """The chunk that the next `take` needs and that is not in memory."""
+        while self._ready:
+            run = self._ready[0]
+            if run.bits & run.state.free:
+                return None if run.state.chunk is not None else run.state.base
+            self._ready.popleft()
+        return None
+
+    def supply(self, chunk: Chunk) -> None:
+        """Gives a chunk back that had been dropped."""
+        state = self._chunks[chunk.base]
+        state.chunk = chunk
+        self._keep(state)
+
+    def _keep(self, state: ChunkState) -> None:
+        self._loaded[state.base] = state
+        self._loaded_bytes += state.size
+        while self._loaded_bytes > CHUNKS_LOADED_BYTES_MAX and len(self._loaded) > 1:
+            _, oldest = self._loaded.popitem(last=False)
+            self._loaded_bytes -= oldest.size
+            oldest.chunk = None
+
+    def _forget(self, state: ChunkState) -> None:
+        self._chunks.pop(state.base, None)
+        if self._loaded.pop(state.base, None) is not None:
+            self._loaded_bytes -= state.size
+
+    def adopt(self, chunk: Chunk, *, settled: int, started: int, attempts: dict[int, tuple[int, int]]) -> ChunkState:
+        """Takes a chunk's stored marks into memory."""
+        state = ChunkState(chunk, settled=settled, started=started)
+        state.attempts = {index: tries for index, (tries, _) in attempts.items() if tries > 1}
+        state.due = {index: due for index, (_, due) in attempts.items() if due}
+        self._chunks[chunk.base] = state
+        self._keep(state)
+        return state
+
+    def scan(self, chunk: Chunk, now_ms: int, *, settled: int = 0, started: int = 0,
+             attempts: dict[int, tuple[int, int]] | None = None) -> None:
+        """Takes the next chunk of the backlog: what is free becomes ready, what is due later waits."""
+        self.next_scan = Offset(chunk.base + chunk.count)
+        state = self._chunks.get(chunk.base)
+        if state is None:
+            state = self.adopt(chunk, settled=settled, started=started, attempts=attempts or {})
+        for index, due in list(state.due.items()):
+            if due > now_ms and state.free >> index & 1:
+                self._delay(state, 1 << index, due)
+        if state.free:
+            self._ready.append(Run(state, state.free))
+
+    # ------------------------------------------------------------------------------------------------- leases
+
+    def take(self, limit: int, holder: Holder, visibility_ms: int, now_ms: int) -> Lease | None:
+        """Leases up to `limit` ready messages of one chunk."""
+        limit = min(limit, IN_FLIGHT_PER_QUEUE_MAX - self.in_flight)
+        while self._ready and limit > 0:
+            run = self._ready[0]
+            bits = run.bits & run.state.free
+            if bits.bit_count() > limit:
+                taken = lowest(bits, limit)
+                run.bits = bits ^ taken
+                return self._lease(run.state, taken, holder, now_ms + visibility_ms)
+            self._ready.popleft()
+            if bits:
+                return self._lease(run.state, bits, holder, now_ms + visibility_ms)
+        return None
+
+    def _lease(self, state: ChunkState, bits: int, holder: Holder, deadline_ms: int) -> Lease:
+        again = bits & state.started
+        state.started |= bits
+        state.leased |= bits
+        if again:
+            for index in indexes(again):
+                state.attempts[index] = state.attempts.get(index, 1) + 1
+                state.due.pop(index, None)
+        self._touched[state.base] = state
+        self._lease_number += 1
+        self.in_flight += bits.bit_count()
+        lease = Lease(self._token(state), state, bits, holder, deadline_ms)
+        self.leases.add(lease)
+        return lease
+
+    def _token(self, state: ChunkState) -> str:
+        key = self.key
+        return make_token(
+            key.secret,
+            TokenFields(
+                key.partition, key.key_id, key.queue_uid, state.epoch, DEFAULT_GROUP, state.base,
+                self._lease_number,
+            ),
+        )
+
+    def unsent(self, lease: Lease, bits: int) -> None:
+        """Takes an attempt back that never left for a socket: it does not count."""
+        bits &= lease.bits
+        state = lease.state
+        lease.bits ^= bits
+        if not lease.bits:
+            self.leases.drop_if_empty(lease.token)
+        for index in indexes(bits) if bits else ():
+            tries = state.attempts.pop(index, 1) - 1
+            if tries > 1:
+                state.attempts[index] = tries
+            elif tries == 0:
+                state.started &= ~(1 << index)
+        state.leased &= ~bits
+        self.in_flight -= bits.bit_count()
+        if bits:
+            self._touched[state.base] = state
+            self._ready.appendleft(Run(state, bits))
+
+    def extend(self, grouped: dict[str, int], visibility_ms: int, now_ms: int) -> dict[str, int]:
+        """Moves deadlines; the answer has the bits that are held."""
+        held: dict[str, int] = {}
+        for token, bits in grouped.items():
+            lease = self.leases.get(token)
+            for part in list(lease.parts()) if lease is not None else ():
+                mine = part.bits & bits
+                if not mine:
+                    continue
+                moved = part if mine == part.bits else self.leases.split(part, mine)
+                moved.deadline_ms = now_ms + visibility_ms
+                self.leases.schedule(moved)
+                held[token] = held.get(token, 0) | mine
+        return held
+
+    # ---------------------------------------------------------------------------------------- decide and apply
+
+    def unknown_bases(self, grouped: Iterable[str]) -> list[int]:
+        """Chunks that genuine receipts name and that are not in memory: the shell reads them before it decides."""
+        bases = []
+        for token in grouped:
+            if self.leases.get(token) is None and token not in self._settled_tokens:
+                fields = self._genuine(token)
+                if fields is not None and fields.base not in self._chunks:
+                    bases.append(fields.base)
+        return bases
+
+    def _genuine(self, token: str) -> TokenFields | None:
+        fields = read_token(self.key.secret, token)
+        mine = fields is not None and (fields.queue_uid, fields.partition) == (self.key.queue_uid, self.key.partition)
+        return fields if mine else None
+
+    def settle(self, grouped: dict[str, int]) -> dict[str, int]:
+        """Decides an ack: token → the bits that are settled by it. One ack wins; the others find nothing."""
+        settled = {}
+        for token, bits in grouped.items():
+            lease = self.leases.get(token)
+            won = 0
+            for part in list(lease.parts()) if lease is not None else ():
+                if mine := part.bits & bits:
+                    won |= mine
+                    self._settle_leased(part, mine)
+            if won != bits:
+                won |= self._settled_tokens.get(token, 0) & bits
+                won |= self._settle_expired(token, bits & ~won)
+            if won:
+                self._remember(token, won)
+            settled[token] = won
+        return settled
+
+    def _settle_leased(self, lease: Lease, bits: int) -> None:
+        state = lease.state
+        lease.bits ^= bits
+        state.leased &= ~bits
+        state.settling |= bits
+        self._touched[state.base] = state
+        self._settled_now += bits.bit_count()
+        if not lease.bits:
+            self.leases.drop_if_empty(lease.token)
+        lease.holder.released(bits.bit_count())
+
+    def _settle_expired(self, token: str, bits: int) -> int:
+        """A receipt whose lease is gone still acks while nobody else holds the message."""
+        fields = self._genuine(token) if bits else None
+        state = self._chunks.get(fields.base) if fields is not None else None
+        if state is None:
+            return 0
+        won = bits & state.full & ~(state.settled | state.settling | state.leased)
+        if won:
+            self.delayed -= (won & state.delayed).bit_count()
+            state.delayed &= ~won
+            state.settling |= won
+            self._settled_late += won.bit_count()
+            self._touched[state.base] = state
+        return won
+
+    def _remember(self, token: str, bits: int) -> None:
+        self._settled_tokens[token] = self._settled_tokens.pop(token, 0) | bits
+        if len(self._settled_tokens) > SETTLED_TOKENS_MAX:
+            self._settled_tokens.popitem(last=False)
+
+    def give_back(self, lease: Lease, bits: int, due_ms: int = 0) -> int:
+        """Decides that an attempt ended without an ack: the messages are free again once that is committed."""
+        bits &= lease.bits
+        if not bits:
+            return 0
+        state = lease.state
+        lease.bits ^= bits
+        if not lease.bits:
+            self.leases.drop_if_empty(lease.token)
+        state.leased &= ~bits
+        if due_ms:
+            for index in indexes(bits):
+                state.due[index] = due_ms
+        self._touched[state.base] = state
+        self._returned.append((state, bits, due_ms))
+        return bits
+
+    @property
+    def can_delay(self) -> bool:
+        return len(self._due) < DELAYED_RUNS_MAX
+
+    @property
+    def has_decided(self) -> bool:
+        """Something waits for a commit that somebody waits for; started attempts alone can ride along."""
+        return bool(self._returned or self._settled_now or self._settled_late)
+
+    def records(self) -> tuple[list[Record], int, list[ChunkState]]:
+        """The overlay as records, how many messages it settles, and the chunks that are done with."""
+        records: list[Record] = []
+        done: list[ChunkState] = []
+        settled = 0
+        for state in self._touched.values():
+            settled += state.settling.bit_count()
+            after = state.settled | state.settling
+            if after == state.full:
+                records.append(ChunkDone(state.base))
+                done.append(state)
+                continue
+            records.append(ChunkMarked(state.base, state.count, after, state.started))
+            if state.attempts or state.due:
+                records.append(AttemptsRecorded(state.base, _attempt_rows(state)))
+        return records, settled, done
+
+    def committed(self) -> None:
+        """The records are on disk: the overlay becomes state, and what was given back is free."""
+        touched, self._touched = self._touched, {}
+        for state in touched.values():
+            state.settled |= state.settling
+            state.settling = 0
+            if state.settled == state.full:
+                self._forget(state)
+        returned, self._returned = self._returned, []
+        self.in_flight -= self._settled_now
+        self._settled_now = self._settled_late = 0
+        for state, bits, due_ms in returned:
+            self.in_flight -= bits.bit_count()
+            free = bits & state.free
+            if free and due_ms:
+                self._delay(state, free, due_ms)
+            elif free:
+                self._ready.appendleft(Run(state, free))
+
+    def purge(self) -> None:
+        """Forgets everything handed over so far; the rows are the shell's to delete."""
+        for lease in self.leases.values():
+            lease.holder.released(lease.bits.bit_count())
+            lease.bits = 0
+        self.leases.clear()
+        self._chunks.clear()
+        self._loaded.clear()
+        self._loaded_bytes = 0
+        self._ready.clear()
+        self._due.clear()
+        self._touched.clear()
+        self._returned.clear()
+        self.in_flight = self.delayed = self._settled_now = self._settled_late = 0
+
+    # --------------------------------------------------------------------------------------------------- time
+
+    def _delay(self, state: ChunkState, bits: int, due_ms: int) -> None:
+        state.delayed |= bits
+        self.delayed += bits.bit_count()
+        self._due_number += 1
+        heapq.heappush(self._due, (due_ms, self._due_number, Run(state, bits)))
+
+    def wake(self, now_ms: int) -> bool:
+        """Makes ready what has become due. True if there is something new to hand out."""
+        woken = False
+        while self._due and self._due[0][0] <= now_ms:
+            run = heapq.heappop(self._due)[2]
+            bits = run.bits & run.state.delayed
+            run.state.delayed &= ~bits
+            self.delayed -= bits.bit_count()
+            if bits:
+                self._ready.appendleft(Run(run.state, bits))
+                woken = True
+        return woken
+
+    def next_wakeup_ms(self) -> int | None:
+        """When `wake` or `leases.expired` next has something to do."""
+        deadline = self.leases.next_deadline_ms()
+        due = self._due[0][0] if self._due else None
+        return min((t for t in (deadline, due) if t is not None), default=None)
+
+    def state_of(self, base: int, index: int) -> Literal["ready", "in_flight", "delayed"]:
+        state = self._chunks.get(base)
+        if state is not None and state.leased >> index & 1:
+            return "in_flight"
+        if state is not None and state.delayed >> index & 1:
+            return "delayed"
+        return "ready"
+
+
+def _attempt_rows(state: ChunkState) -> dict[int, tuple[int, int]]:
+    rows = {index: (tries, state.due.get(index, 0)) for index, tries in state.attempts.items()}
+    for index, due in state.due.items():
+        rows.setdefault(index, (1, due))
+    return rows

@@ -1,0 +1,180 @@
+"""Queue definitions, tenants and API keys, in memory and on disk.
+
+Reads are dictionary look-ups; a write changes memory only after its row is durable, so nobody acts on what a crash could
+take back. Writers of one kind take turns, which makes check-then-write safe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+
+from backend_store.model import TENANT_DEFAULT, ApiKey, Conflict, NotFound, QueueConfig, QueueDefinition, QueueNotFound
+from backend_store.storage.engine import Batch, Engine, Table
+
+QUEUES = b"queue/"
+KEYS = b"key/"
+TENANTS = b"tenant/"
+NEXT_UID = b"next-uid"
+GARBAGE = b"garbage/"
+
+TENANTS_MAX = 10_000
+KEYS_MAX = 100_000
+QUEUES_MAX = 1_000_000
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Tenant(msgspec.Struct, frozen=True):
+    name: str
+    created_at_ms: int
+
+
+class Metadata:
+    """All definitions of one embedded node."""
+
+    def __init__(self, engine: Engine, write: Callable[[Batch], Awaitable[None]]):
+        self._write = write
+        self._turn = asyncio.Lock()
+        self.queues: dict[tuple[str, str], QueueDefinition] = {}
+        self.keys: dict[str, ApiKey] = {}
+        self.tenants: dict[str, Tenant] = {TENANT_DEFAULT: Tenant(TENANT_DEFAULT, 0)}
+        for definition in _load(engine, QUEUES, QueueDefinition):
+            self.queues[definition.tenant, definition.name] = definition
+        for key in _load(engine, KEYS, ApiKey):
+            self.keys[key.id] = key
+        for tenant in _load(engine, TENANTS, Tenant):
+            self.tenants[tenant.name] = tenant
+        stored = engine.get(Table.META, NEXT_UID)
+        self._next_uid = int.from_bytes(stored, "big") if stored else 1
+
+    # ------------------------------------------------------------------------------------------------- queues
+
+    def find(self, tenant: str, name: str) -> QueueDefinition:
+        found = self.queues.get((tenant, name))
+        if found is None:
+            raise QueueNotFound(f"there is no queue {name!r}")
+        return found
+
+    async def create_queue(
+        self, tenant: str, name: str, config: QueueConfig, now_ms: int
+    ) -> tuple[QueueDefinition, bool]:
+        """The queue, and whether it is new. The same config again is no error; another one is a `Conflict`."""
+        async with self._turn:
+            known = self.queues.get((tenant, name))
+            if known is not None:
+                if known.config == config:
+                    return known, False
+                raise Conflict(f"queue {name!r} exists with another config; change it with PATCH")
+            if len(self.queues) >= QUEUES_MAX:
+                raise Conflict(f"{QUEUES_MAX} queues exist, the most a node takes")
+            definition = QueueDefinition(
+                uid=self._next_uid, tenant=tenant, name=name, config=config, created_at_ms=now_ms, version=1
+            )
+            batch = Batch()
+            batch.put(Table.META, NEXT_UID, (self._next_uid + 1).to_bytes(4, "big"))
+            self._next_uid += 1
+            await self._put_queue(definition, batch)
+            return definition, True
+
+    async def update_queue(self, tenant: str, name: str, config: QueueConfig, version: int) -> QueueDefinition | None:
+        """The changed queue, or None when `version` is not the current one."""
+        async with self._turn:
+            known = self.find(tenant, name)
+            if known.version != version:
+                return None
+            changed = msgspec.structs.replace(known, config=config, version=known.version + 1)
+            await self._put_queue(changed, Batch())
+            return changed
+
+    async def _put_queue(self, definition: QueueDefinition, batch: Batch) -> None:
+        batch.put(Table.META, _queue_key(definition.tenant, definition.name), _encode(definition))
+        await self._write(batch)
+        self.queues[definition.tenant, definition.name] = definition
+
+    async def delete_queue(self, tenant: str, name: str, extra: Callable[[QueueDefinition, Batch], None]) -> None:
+        """Removes a queue; `extra` adds the rows that must change in the same commit."""
+        async with self._turn:
+            known = self.find(tenant, name)
+            batch = Batch()
+            batch.delete(Table.META, _queue_key(tenant, name))
+            extra(known, batch)
+            await self._write(batch)
+            del self.queues[tenant, name]
+
+    # --------------------------------------------------------------------------------------- keys and tenants
+
+    async def put_key(self, key: ApiKey) -> None:
+        async with self._turn:
+            if key.id not in self.keys and len(self.keys) >= KEYS_MAX:
+                raise Conflict(f"{KEYS_MAX} keys exist, the most a node takes")
+            await self._put(KEYS + key.id.encode(), key)
+            self.keys[key.id] = key
+
+    async def delete_key(self, key_id: str) -> None:
+        async with self._turn:
+            if key_id not in self.keys:
+                raise NotFound(f"there is no key {key_id!r}")
+            await self._delete(KEYS + key_id.encode())
+            del self.keys[key_id]
+
+    async def put_tenant(self, name: str, now_ms: int) -> tuple[Tenant, bool]:
+        async with self._turn:
+            known = self.tenants.get(name)
+            if known is not None:
+                return known, False
+            if len(self.tenants) >= TENANTS_MAX:
+                raise Conflict(f"{TENANTS_MAX} tenants exist, the most a node takes")
+            tenant = Tenant(name, now_ms)
+            await self._put(TENANTS + name.encode(), tenant)
+            self.tenants[name] = tenant
+            return tenant, True
+
+    async def delete_tenant(self, name: str) -> None:
+        async with self._turn:
+            if name not in self.tenants:
+                raise NotFound(f"there is no tenant {name!r}")
+            if name == TENANT_DEFAULT:
+                raise Conflict("tenant 'default' always exists")
+            held = [q for t, q in self.queues if t == name]
+            if held:
+                raise Conflict(f"tenant {name!r} still has {len(held)} queues, {held[0]!r} among them; delete them first")
+            batch = Batch()
+            batch.delete(Table.META, TENANTS + name.encode())
+            gone = [key.id for key in self.keys.values() if key.tenant == name]
+            for key_id in gone:
+                batch.delete(Table.META, KEYS + key_id.encode())
+            await self._write(batch)
+            del self.tenants[name]
+            for key_id in gone:
+                del self.keys[key_id]
+
+    async def _put(self, key: bytes, value: Any) -> None:
+        batch = Batch()
+        batch.put(Table.META, key, _encode(value))
+        await self._write(batch)
+
+    async def _delete(self, key: bytes) -> None:
+        batch = Batch()
+        batch.delete(Table.META, key)
+        await self._write(batch)
+
+
+def _queue_key(tenant: str, name: str) -> bytes:
+    return QUEUES + tenant.encode() + b"\0" + name.encode()
+
+
+def _load(engine: Engine, prefix: bytes, kind: type[Any]) -> list[Any]:
+    """All rows under a prefix, a page at a time, so that no read transaction grows old."""
+    decoder = msgspec.msgpack.Decoder(kind)
+    out: list[Any] = []
+    start, end = prefix, prefix[:-1] + bytes([prefix[-1] + 1])
+    while True:
+        rows = engine.scan(Table.META, start, end, 1000)
+        out.extend(decoder.decode(value) for _, value in rows)
+        if len(rows) < 1000:
+            return out
+        start = rows[-1][0] + b"\0"

@@ -1,0 +1,242 @@
+"""The words every part shares: ids, queue definitions, blocks of messages, and the errors that say whose turn it is.
+
+A *block* is what one publish call adds to one partition: messages of one caller, encoded once by the gateway and stored
+as they are. Everything here is a plain value; nothing here does I/O.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, NewType
+
+import msgspec
+
+Offset = NewType("Offset", int)
+"""Position in a partition's log. Each message takes one; each decision record takes one."""
+
+Epoch = NewType("Epoch", int)
+"""Number of a leadership. Rises when a partition gets a new leader or comes back from a backup."""
+
+TENANT_DEFAULT = "default"
+
+BLOCK_MESSAGES_MAX = 64
+BLOCK_BYTES_MAX = 16 * 1024
+CHUNK_MESSAGES_MAX = 256
+CHUNK_BYTES_MAX = 64 * 1024
+MESSAGE_BYTES_LIMIT = 1024 * 1024
+MESSAGES_PER_REQUEST_MAX = 1000
+VISIBILITY_MS_MAX = 12 * 3600 * 1000
+
+
+# ---------------------------------------------------------------------------------------------------- errors
+
+
+@dataclass(frozen=True, slots=True)
+class FieldError:
+    """One thing wrong in a request: an RFC 6901 pointer to it and a sentence."""
+
+    pointer: str
+    detail: str
+
+
+class PushqError(Exception):
+    """What a caller is told: a stable code, a sentence with the facts, and when trying again helps.
+
+    `code` is one of the codes of the public protocol; its HTTP status and title stand in `push.problems`.
+    """
+
+    code = "internal"
+
+    def __init__(
+        self,
+        detail: str,
+        *,
+        code: str | None = None,
+        errors: tuple[FieldError, ...] = (),
+        retry_after_ms: int | None = None,
+        headers: tuple[tuple[str, str], ...] = (),
+    ) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.code = code or type(self).code
+        self.errors = errors
+        self.retry_after_ms = retry_after_ms
+        self.headers = headers
+
+
+class InvalidRequest(PushqError):
+    code = "invalid-request"
+
+
+class Unauthenticated(PushqError):
+    code = "unauthenticated"
+
+
+class Forbidden(PushqError):
+    code = "forbidden"
+
+
+class NotFound(PushqError):
+    code = "not-found"
+
+
+class QueueNotFound(PushqError):
+    code = "queue-not-found"
+
+
+class Conflict(PushqError):
+    code = "conflict"
+
+
+class MessageTooLarge(PushqError):
+    code = "message-too-large"
+
+
+class StorageFull(PushqError):
+    code = "storage-full"
+
+
+class Overloaded(PushqError):
+    code = "overloaded"
+
+
+class Unavailable(PushqError):
+    code = "unavailable"
+
+
+class OutcomeUnknown(PushqError):
+    code = "outcome-unknown"
+
+
+# ------------------------------------------------------------------------------------------ queue definitions
+
+
+class Replication(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How many nodes hold a queue. Embedded there is one, and it is in sync with itself."""
+
+    factor: int = 1
+    mode: Literal["sync"] = "sync"
+    min_in_sync: int = 1
+    model: Literal["leader_follower"] = "leader_follower"
+
+
+class QueueConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A queue's settings. A literal with one value is a setting whose other values are not built; they are refused."""
+
+    kind: Literal["work", "stream"] = "work"
+    partitions: int = 1
+    delivery: Literal["at_least_once"] = "at_least_once"
+    ordering: Literal["best_effort"] = "best_effort"
+    sequencing: Literal["arrival"] = "arrival"
+    visibility_timeout_ms: int = 30_000
+    dead_letter_queue: None = None
+    message_ttl_ms: None = None
+    delay_ms: int = 0
+    retry_backoff_ms: int = 0
+    retention_ms: None = None
+    retention_bytes: None = None
+    max_messages: None = None
+    max_bytes: None = None
+    overflow: Literal["reject"] = "reject"
+    max_message_bytes: int = 262_144
+    priorities: int = 1
+    dedupe: Literal["none"] = "none"
+    durability: Literal["fsync"] = "fsync"
+    replication: Replication = Replication()
+    lease_mode: Literal["memory"] = "memory"
+    encrypted: bool = False
+    fair_by: Literal["none"] = "none"
+    tags: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class QueueDefinition(msgspec.Struct, frozen=True):
+    """A queue as the metadata service stores it. `uid` is never used twice; `version` makes the ETag."""
+
+    uid: int
+    tenant: str
+    name: str
+    config: QueueConfig
+    created_at_ms: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStats:
+    """Exact numbers of one queue. `bytes` are stored bytes of chunks that still hold a live message."""
+
+    ready: int = 0
+    in_flight: int = 0
+    delayed: int = 0
+    dead: int = 0
+    oldest_age_ms: int = 0
+    consumers: int = 0
+    bytes: int = 0
+    published_total: int = 0
+    acked_total: int = 0
+
+
+# ---------------------------------------------------------------------------------------------------- messages
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Messages of one publish call, encoded: at most 64 messages and 16 KiB, or one bigger message."""
+
+    data: bytes
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """Where a publish call's messages stand: `count` offsets from `base` on, all in one partition."""
+
+    partition: int
+    base: Offset
+    count: int
+    fsynced: bool = True
+    replicas: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The answer to one receipt: ok, or why not."""
+
+    ok: bool
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A place in a partition's log that a stream reader may resume from."""
+
+    epoch: Epoch
+    offset: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class Peeked:
+    """One message as peek shows it: never leased, never counted."""
+
+    message: dict[str, Any]
+    state: Literal["ready", "in_flight", "delayed"]
+
+
+@dataclass(frozen=True, slots=True)
+class PeekPage:
+    items: list[Peeked] = field(default_factory=list)
+    next: str | None = None
+    scanned: int = 0
+
+
+class ApiKey(msgspec.Struct, frozen=True):
+    """A stored API key: the secret's SHA-256 only."""
+
+    id: str
+    name: str
+    tenant: str
+    scopes: tuple[str, ...]
+    secret_sha256: bytes
+    created_at_ms: int
+    expires_at_ms: int | None = None
+    previous_sha256: bytes | None = None
+    previous_until_ms: int | None = None

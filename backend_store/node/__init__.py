@@ -1,0 +1,1 @@
+"""The node's shell around the partition core: group commit, recovery, time, disk space."""

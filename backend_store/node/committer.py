@@ -1,0 +1,113 @@
+"""Group commit: while one batch is on its way to the disk, everything that arrives waits for the next.
+
+A cycle asks each partition that has work to decide it, hands the rows of all of them to the writer as one transaction,
+and tells them when it is durable. One cycle is in flight at a time, so a decision always reads committed state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from backend_store.model import OutcomeUnknown, PushqError
+from backend_store.storage.engine import Batch
+from backend_store.storage.writer import Writer
+
+
+class Member(Protocol):
+    """A partition, seen by the committer."""
+
+    def prepare(self, batch: Batch, now_ms: int) -> None:
+        """Decides what waits and stages its rows."""
+
+    def committed(self) -> None:
+        """The batch that was prepared is durable."""
+
+    def failed(self, error: PushqError) -> None:
+        """The batch is lost; the process is about to end."""
+
+
+class Committer:
+    def __init__(self, writer: Writer, loop: asyncio.AbstractEventLoop, clock_ms: Callable[[], int]):
+        self._writer = writer
+        self._loop = loop
+        self._clock_ms = clock_ms
+        self._waiting: dict[Member, None] = {}
+        self._riders: dict[Member, None] = {}
+        self._rows: list[tuple[Batch, asyncio.Future[None]]] = []
+        self._scheduled = False
+        self._in_flight: list[Member] = []
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.cycles = 0
+
+    def request(self, member: Member) -> None:
+        """Asks for a cycle with this member in it, as soon as the disk is free."""
+        self._waiting[member] = None
+        self._kick()
+
+    def ride_along(self, member: Member) -> None:
+        """The member has something that may wait for somebody else's commit."""
+        self._riders[member] = None
+
+    async def write(self, rows: Batch) -> None:
+        """Commits rows of the caller's own; returns when they are durable."""
+        done: asyncio.Future[None] = self._loop.create_future()
+        self._rows.append((rows, done))
+        self._kick()
+        await done
+
+    def _kick(self) -> None:
+        if not self._scheduled and not self._writer.busy:
+            self._scheduled = True
+            self._loop.call_soon(self._cycle)
+
+    def _cycle(self) -> None:
+        self._scheduled = False
+        if self._writer.busy or not (self._waiting or self._rows):
+            return
+        self._idle.clear()
+        members = list(self._waiting | self._riders)
+        self._waiting.clear()
+        self._riders.clear()
+        rows, self._rows = self._rows, []
+        batch, now_ms = Batch(), self._clock_ms()
+        for extra, _ in rows:
+            for table, changes in extra.rows.items():
+                batch.rows.setdefault(table, {}).update(changes)
+        for member in members:
+            member.prepare(batch, now_ms)
+        self.cycles += 1
+        self._writer.submit(batch, lambda error: self._done(members, rows, error))
+
+    def _done(
+        self, members: list[Member], rows: list[tuple[Batch, asyncio.Future[None]]], error: BaseException | None
+    ) -> None:
+        if error is not None:
+            unknown = OutcomeUnknown(f"the disk failed while the request was being stored: {error}")
+            for member in members:
+                member.failed(unknown)
+            for _, done in rows:
+                if not done.done():
+                    done.set_exception(unknown)
+            return
+        # The next batch goes to the disk before this one is answered: both then proceed side by side.
+        for member in members:
+            member.committed()
+        for _, done in rows:
+            if not done.done():
+                done.set_result(None)
+        if self._waiting or self._rows:
+            self._kick()
+        else:
+            self._idle.set()
+
+    async def drain(self) -> None:
+        """Returns when nothing waits and nothing is on its way; started attempts are written too."""
+        if self._riders:
+            self._waiting |= self._riders
+            self._kick()
+        while self._waiting or self._rows or self._writer.busy:
+            self._idle.clear()
+            await self._idle.wait()

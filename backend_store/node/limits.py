@@ -1,0 +1,12 @@
+"""Bounds of a node, each with its unit last."""
+
+INBOX_MESSAGES_MAX = 10_000
+INBOX_BYTES_MAX = 32 * 1024 * 1024
+"""Publishes of one partition that may wait for a commit; above it they are refused as `overloaded`."""
+SWEEP_ROWS_PER_COMMIT = 256
+PEEK_MESSAGES_MAX = 100_000
+"""Messages one peek request looks at before it answers with a cursor."""
+READ_CHUNKS_AHEAD = 4
+SPACE_CHECK_SECONDS = 1.0
+SPACE_CHECK_BYTES = 16 * 1024 * 1024
+"""The disk is looked at again after so much was written, or a burst could fill it between two looks."""

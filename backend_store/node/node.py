@@ -1,0 +1,176 @@
+"""A node: one storage environment, its writer, and the partitions in it. Opened once, at start; closed once, at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+
+from backend_store.core.records import EpochStart, PartitionState
+from backend_store.core.work import ReceiptKey, WorkView
+from backend_store.metadata.embedded import Metadata
+from backend_store.model import Epoch, Offset, QueueDefinition
+from backend_store.node.committer import Committer
+from backend_store.node.limits import SPACE_CHECK_BYTES, SPACE_CHECK_SECONDS
+from backend_store.node.partition import Partition
+from backend_store.node.rows import decode_state, state_key
+from backend_store.node.sweeper import Sweeper, add_garbage
+from backend_store.storage.engine import Batch, Engine, Table
+from backend_store.storage.keys import log_key
+from backend_store.storage.space import SpaceGuard
+from backend_store.storage.writer import Writer
+
+log = structlog.get_logger("pushq.node")
+
+RECEIPT_KEY = b"receipt-key"
+RESTORED = b"restored"
+
+
+def wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def end_process(error: BaseException) -> None:
+    """Fail-stop: after a failed write nobody knows what is on the disk, so the next start must look."""
+    log.critical("storage failed, the process ends and verifies at its next start", error=str(error))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Node:
+    def __init__(
+        self, engine: Engine, *, directory: Path | None, clock_ms: Callable[[], int] = wall_clock_ms,
+        on_fatal: Callable[[BaseException], None] = end_process,
+    ):
+        self.engine = engine
+        self.clock_ms = clock_ms
+        self.loop = asyncio.get_running_loop()
+        self.writer = Writer(engine, self.loop, on_fatal=on_fatal)
+        self.committer = Committer(self.writer, self.loop, clock_ms)
+        self.metadata = Metadata(engine, self.committer.write)
+        self.sweeper = Sweeper(engine, self.committer.write)
+        self.space = SpaceGuard(engine, directory) if directory is not None else None
+        self.partitions: dict[int, Partition] = {}
+        self.quarantined = 0
+        self._since_space_check = 0
+        self._lease_base = clock_ms() << 20
+        self._tasks: list[asyncio.Task[None]] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms: int | None = None
+        self._timed: set[Partition] = set()
+
+    async def start(self) -> None:
+        """Recovers every partition and starts the background work."""
+        receipt_key = self.engine.get(Table.META, RECEIPT_KEY)
+        restored = self.engine.get(Table.META, RESTORED) is not None
+        if receipt_key is None:
+            receipt_key = secrets.token_bytes(32)
+        self._receipt_key = receipt_key
+        batch = Batch()
+        batch.put(Table.META, RECEIPT_KEY, receipt_key)
+        batch.delete(Table.META, RESTORED)
+        for definition in self.metadata.queues.values():
+            self._open_partition(definition, batch, restored)
+        await self.committer.write(batch)
+        self._tasks = [
+            self.loop.create_task(self.sweeper.run(), name="sweeper"),
+            self.loop.create_task(self._watch_space(), name="space"),
+        ]
+
+    async def close(self) -> None:
+        """Writes what waits, then closes the environment cleanly."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._timer is not None:
+            self._timer.cancel()
+        await self.committer.drain()
+        await self.writer.close()
+        self.engine.close()
+
+    # ----------------------------------------------------------------------------------------------- partitions
+
+    def partition(self, definition: QueueDefinition) -> Partition:
+        """The queue's partition, made at its first use: an empty one has no rows."""
+        found = self.partitions.get(definition.uid)
+        return found if found is not None else self._open_partition(definition, None, restored=False)
+
+    def _open_partition(self, definition: QueueDefinition, batch: Batch | None, restored: bool) -> Partition:
+        replica = definition.uid
+        row = self.engine.get(Table.META, state_key(replica))
+        state = decode_state(row) if row is not None else PartitionState([EpochStart(Epoch(1), Offset(0))])
+        if restored and batch is not None:
+            # Cursors given out after the backup was made may point past its end: a new epoch tells them apart.
+            state.epochs.append(EpochStart(Epoch(state.epoch + 1), Offset(state.end)))
+        view = None
+        if definition.config.kind == "work":
+            key = ReceiptKey(self._receipt_key, 0, definition.uid, 0)
+            view = WorkView(key, next_scan=Offset(state.floor), first_lease=self._lease_base)
+        partition = Partition(self, replica=replica, label=definition.name, state=state, view=view)
+        partition.on_deadline = self._arm
+        self.partitions[definition.uid] = partition
+        return partition
+
+    async def delete_queue(self, tenant: str, name: str) -> None:
+        def rows(definition: QueueDefinition, batch: Batch) -> None:
+            batch.delete(Table.META, state_key(definition.uid))
+            add_garbage(batch, definition.uid, 1 << 63)
+
+        definition = self.metadata.find(tenant, name)
+        await self.metadata.delete_queue(tenant, name, rows)
+        self.partitions.pop(definition.uid, None)
+        self.sweeper.wake()
+
+    # ----------------------------------------------------------------------------------------------------- time
+
+    def _arm(self, partition: Partition, deadline_ms: int) -> None:
+        """Moves the node's one timer forward to a partition's deadline, if that comes first."""
+        self._timed.add(partition)
+        if self._timer_ms is not None and self._timer_ms <= deadline_ms:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_ms = deadline_ms
+        self._timer = self.loop.call_later(max(0, deadline_ms - self.clock_ms()) / 1000, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = self._timer_ms = None
+        now_ms = self.clock_ms()
+        timed, self._timed = self._timed, set()
+        for partition in timed:
+            partition.tick(now_ms)
+            if (wakeup_ms := partition.next_wakeup_ms()) is not None:
+                self._arm(partition, wakeup_ms)
+
+    # ---------------------------------------------------------------------------------------------------- space
+
+    def publishes_allowed(self) -> bool:
+        return self.space is None or self.space.publishes_allowed
+
+    def wrote(self, size: int) -> None:
+        self._since_space_check += size
+        if self._since_space_check > SPACE_CHECK_BYTES and self.space is not None:
+            self._since_space_check = 0
+            self.space.refresh()
+
+    async def _watch_space(self) -> None:
+        while self.space is not None:
+            self.space.refresh()
+            await asyncio.sleep(SPACE_CHECK_SECONDS)
+
+    def quarantine(self, partition: Partition, offset: int, data: bytes, reason: str) -> None:
+        """Puts a corrupt entry aside: never served, never silently gone."""
+        self.quarantined += 1
+        log.error("corrupt entry put aside", queue=partition.label, offset=offset, reason=reason, bytes=len(data))
+        key = log_key(partition.replica, offset)
+        batch = Batch()
+        batch.put(Table.QUARANTINE, key, reason.encode() + b"\0" + data)
+        batch.delete(Table.LOG, key)
+        task = self.loop.create_task(self.committer.write(batch), name="quarantine")
+        self._tasks.append(task)
+        task.add_done_callback(self._tasks.remove)

@@ -1,0 +1,315 @@
+"""One partition, run: takes commands, has the core decide them in cycles, and answers when they are durable.
+
+The partition owns its state; everybody else sends it a command and is called back. Nothing here awaits: a command is
+decided in one breath, and the answer comes from the commit that made it true.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+import structlog
+
+from backend_store.core.chunk import Chunk, CorruptEntry, decode_chunk
+from backend_store.core.leases import Holder, Lease, receipts_of
+from backend_store.core.log import Append, append
+from backend_store.core.records import PartitionState, Purged, Record
+from backend_store.core.work import DEFAULT_GROUP, WorkView
+from backend_store.model import Block, Offset, Overloaded, Published, PushqError, StorageFull
+from backend_store.node.committer import Committer
+from backend_store.node.limits import INBOX_BYTES_MAX, INBOX_MESSAGES_MAX
+from backend_store.node.sweeper import add_garbage
+from backend_store.node.rows import decode_attempts, decode_mark, stage, stage_state
+from backend_store.storage.engine import Batch, Engine, Table
+from backend_store.storage.keys import log_key, mark_key, parse_log_key, retry_key
+
+log = structlog.get_logger("pushq.partition")
+
+PublishReply = Callable[[Published | PushqError], None]
+SettleReply = Callable[[dict[str, int] | PushqError], None]
+
+
+class Surroundings(Protocol):
+    """What a partition needs of its node."""
+
+    engine: Engine
+    committer: Committer
+
+    def publishes_allowed(self) -> bool: ...
+    def wrote(self, size: int) -> None: ...
+    def quarantine(self, partition: Partition, offset: int, data: bytes, reason: str) -> None: ...
+
+
+class Partition:
+    def __init__(self, node: Surroundings, *, replica: int, label: str, state: PartitionState, view: WorkView | None):
+        self.node = node
+        self.replica = replica
+        self.label = label
+        self.state = state
+        self.view = view
+        self.on_ready: Callable[[], None] = _nothing
+        self.on_appended: Callable[[list[Chunk]], None] = _ignore_chunks
+        self.on_deadline: Callable[[Partition, int], None] = _ignore_deadline
+        self.on_purged: Callable[[], None] = _nothing
+        self._publishes: list[tuple[list[Block], PublishReply]] = []
+        self._publish_count = 0
+        self._publish_bytes = 0
+        self._settles: list[tuple[dict[str, int], SettleReply]] = []
+        self._returns: list[tuple[dict[str, int], int, SettleReply]] = []
+        self._purges: list[Callable[[int], None]] = []
+        self._decided: tuple[Append, list[Callable[[], None]], PartitionState] | None = None
+
+    # ------------------------------------------------------------------------------------------------ commands
+
+    def publish(self, blocks: list[Block], reply: PublishReply) -> None:
+        """Stores messages; `reply` gets their place once they are durable, or the error that kept them out."""
+        if not self.node.publishes_allowed():
+            reply(StorageFull(f"queue {self.label!r}: the disk is 90 % full, publishes are stopped until there is room"))
+            return
+        count = sum(b.count for b in blocks)
+        size = sum(len(b.data) for b in blocks)
+        if self._publish_count + count > INBOX_MESSAGES_MAX or self._publish_bytes + size > INBOX_BYTES_MAX:
+            reply(
+                Overloaded(f"queue {self.label!r}: {self._publish_count} messages wait for the disk", retry_after_ms=1000)
+            )
+            return
+        self._publishes.append((blocks, reply))
+        self._publish_count += count
+        self._publish_bytes += size
+        self.node.committer.request(self)
+
+    def settle(self, grouped: dict[str, int], reply: SettleReply) -> None:
+        """Acks; `reply` gets token → the bits that are settled."""
+        self._settles.append((grouped, reply))
+        self.node.committer.request(self)
+
+    def give_back(self, grouped: dict[str, int], due_ms: int, reply: SettleReply) -> None:
+        """Nacks: the attempt counts, the messages are free again (at `due_ms`, if given) once that is durable."""
+        self._returns.append((grouped, due_ms, reply))
+        self.node.committer.request(self)
+
+    def give_back_lease(self, lease: Lease) -> None:
+        """Returns what a holder that went away still held."""
+        if self._view.give_back(lease, lease.bits):
+            self.node.committer.request(self)
+
+    def unsent(self, lease: Lease) -> None:
+        """Takes back what was leased and never left: the attempt does not count."""
+        self._view.unsent(lease, lease.bits)
+        self.node.committer.ride_along(self)
+        self.on_ready()
+
+    def extend(self, grouped: dict[str, int], visibility_ms: int, now_ms: int) -> dict[str, int]:
+        """Moves deadlines at once: a lease is memory, and so is its end."""
+        held = self._view.extend(grouped, visibility_ms, now_ms)
+        self.on_deadline(self, now_ms + visibility_ms)
+        return held
+
+    def purge(self, done: Callable[[int], None]) -> None:
+        """Drops everything stored so far; `done` gets how many messages that were."""
+        self._purges.append(done)
+        self.node.committer.request(self)
+
+    # ---------------------------------------------------------------------------------------------- group commit
+
+    def prepare(self, batch: Batch, now_ms: int) -> None:
+        publishes, self._publishes = self._publishes, []
+        self._publish_count = self._publish_bytes = 0
+        replies: list[Callable[[], None]] = []
+        blocks = [block for call in publishes for block in call[0]]
+        appended = append(self.state, blocks, seed=self.replica, now_ms=now_ms)
+        self._place(publishes, replies)
+        after = appended.state
+        stage(batch, self.replica, appended.records)
+        if self.view is not None:
+            self._decide_receipts(batch, after, replies)
+        if self._purges:
+            self._decide_purge(batch, after, replies)
+        stage_state(batch, self.replica, after)
+        self._decided = appended, replies, after
+        if blocks:
+            self.node.wrote(sum(len(c.data) for c in appended.chunks))
+
+    def _place(self, publishes: list[tuple[list[Block], PublishReply]], replies: list[Callable[[], None]]) -> None:
+        base = self.state.end
+        for blocks, reply in publishes:
+            count = sum(b.count for b in blocks)
+            replies.append(partial(reply, Published(0, Offset(base), count)))
+            base += count
+
+    def _decide_receipts(self, batch: Batch, after: PartitionState, replies: list[Callable[[], None]]) -> None:
+        view = self._view
+        settles, self._settles = self._settles, []
+        returns, self._returns = self._returns, []
+        for grouped, reply in settles:
+            self._load_for(view, grouped)
+            replies.append(partial(reply, view.settle(grouped)))
+        for grouped, due_ms, reply in returns:
+            replies.append(partial(reply, self._decide_return(view, grouped, due_ms)))
+        records, settled, done = view.records()
+        stage(batch, self.replica, records)
+        after.live -= settled
+        after.acked_total += settled
+        after.live_bytes -= sum(state.size for state in done)
+        if records and view.has_decided:
+            after.end += 1  # the decision's own place in the log
+
+    def _decide_return(self, view: WorkView, grouped: dict[str, int], due_ms: int) -> dict[str, int]:
+        returned: dict[str, int] = {}
+        for token, bits in grouped.items():
+            lease = view.leases.get(token)
+            for part in list(lease.parts()) if lease is not None else ():
+                given = view.give_back(part, bits, due_ms)
+                if given:
+                    returned[token] = returned.get(token, 0) | given
+                    part.holder.released(given.bit_count())
+        return returned
+
+    def _decide_purge(self, batch: Batch, after: PartitionState, replies: list[Callable[[], None]]) -> None:
+        purges, self._purges = self._purges, []
+        record: Record = Purged(Offset(after.end))
+        stage(batch, self.replica, [record])
+        add_garbage(batch, self.replica, after.end)
+        gone, after.live, after.live_bytes = after.live, 0, 0
+        after.floor = after.end
+        after.end += 1
+        for done in purges:
+            replies.append(partial(done, gone))
+
+    def committed(self) -> None:
+        assert self._decided is not None, "a commit that nobody prepared"
+        (appended, replies, after), self._decided = self._decided, None
+        purged = after.floor > self.state.floor
+        self.state = after
+        view = self.view
+        if view is not None:
+            if purged:
+                view.purge()
+                view.next_scan = Offset(after.floor)
+            else:
+                view.committed()
+                if view.delayed and (wakeup_ms := view.next_wakeup_ms()) is not None:
+                    self.on_deadline(self, wakeup_ms)
+                for chunk in appended.chunks:
+                    if view.wants(chunk.base):
+                        view.scan(chunk, after.time_ms)
+        for reply in replies:
+            reply()
+        if purged:
+            self.on_purged()
+        if appended.chunks:
+            self.on_appended(appended.chunks)
+        if view is not None:
+            self.on_ready()
+
+    def failed(self, error: PushqError) -> None:
+        """The process is about to end; whoever waits is told that the outcome is unknown."""
+        publishes, self._publishes = self._publishes, []
+        for _, reply in publishes:
+            reply(error)
+
+    # ------------------------------------------------------------------------------------------------- delivery
+
+    @property
+    def _view(self) -> WorkView:
+        assert self.view is not None, f"{self.label}: a stream has no leases without a group"
+        return self.view
+
+    @property
+    def has_ready(self) -> bool:
+        view = self._view
+        return view.has_ready or view.next_scan < self.state.end
+
+    def take(self, limit: int, holder: Holder, visibility_ms: int, now_ms: int) -> Lease | None:
+        """Leases up to `limit` messages of one chunk, or nothing. The lease's chunk is in memory when this returns."""
+        view = self._view
+        while True:
+            missing = view.missing()
+            if missing is not None:
+                self._supply(view, missing)
+                continue
+            if not view.has_ready and not self._scan_next(view, now_ms):
+                return None
+            if not view.has_ready:
+                continue
+            lease = view.take(limit, holder, visibility_ms, now_ms)
+            if lease is not None:
+                self.node.committer.ride_along(self)
+                self.on_deadline(self, lease.deadline_ms)
+                return lease
+            if view.has_ready:
+                return None  # the queue's in-flight limit
+
+    def _scan_next(self, view: WorkView, now_ms: int) -> bool:
+        chunk = self.read(Offset(max(view.next_scan, self.state.floor)))
+        if chunk is None:
+            view.next_scan = Offset(self.state.end)
+            return False
+        self._adopt(view, chunk)
+        view.scan(chunk, now_ms)
+        return True
+
+    def _adopt(self, view: WorkView, chunk: Chunk) -> None:
+        if view.knows(chunk.base):
+            return
+        engine = self.node.engine
+        settled, started = decode_mark(engine.get(Table.MARKS, mark_key(self.replica, DEFAULT_GROUP, chunk.base)))
+        attempts = decode_attempts(engine.get(Table.RETRY, retry_key(self.replica, DEFAULT_GROUP, chunk.base)))
+        view.adopt(chunk, settled=settled, started=started, attempts=attempts)
+
+    def _load_for(self, view: WorkView, grouped: dict[str, int]) -> None:
+        """Reads the chunks that receipts from before a restart name."""
+        for base in view.unknown_bases(grouped):
+            if self.state.floor <= base < self.state.end:
+                chunk = self.read(Offset(base))
+                if chunk is not None and chunk.base == base:
+                    self._adopt(view, chunk)
+
+    def _supply(self, view: WorkView, base: int) -> None:
+        chunk = self.read(Offset(base))
+        assert chunk is not None and chunk.base == base, f"{self.label}: chunk {base} has live messages and no row"
+        view.supply(chunk)
+
+    def read(self, offset: Offset) -> Chunk | None:
+        """The first committed chunk at or above `offset`. A corrupt one is put aside, counted and skipped."""
+        engine, end = self.node.engine, log_key(self.replica, self.state.end)
+        while True:
+            row = engine.first_at_or_above(Table.LOG, log_key(self.replica, offset), end)
+            if row is None:
+                return None
+            key, data = row
+            found = Offset(parse_log_key(key)[1])
+            try:
+                return decode_chunk(data, seed=self.replica, offset=found)
+            except CorruptEntry as error:
+                self.node.quarantine(self, found, data, str(error))
+                offset = Offset(found + 1)
+
+    def next_wakeup_ms(self) -> int | None:
+        return None if self.view is None else self.view.next_wakeup_ms()
+
+    def tick(self, now_ms: int) -> None:
+        """Ends leases that ran out and wakes messages that became due."""
+        view = self._view
+        for lease in view.leases.expired(now_ms):
+            receipts = receipts_of(lease.token, lease.bits)
+            view.give_back(lease, lease.bits)
+            lease.holder.released(len(receipts))
+            lease.holder.lost(receipts)
+            self.node.committer.request(self)
+        if view.wake(now_ms):
+            self.on_ready()
+
+
+def _nothing() -> None:
+    """Nobody listens yet."""
+
+
+def _ignore_chunks(chunks: list[Chunk]) -> None:
+    """Nobody listens yet."""
+
+
+def _ignore_deadline(partition: Partition, deadline_ms: int) -> None:
+    """Nobody keeps time yet."""

@@ -1,0 +1,126 @@
+"""A copy of a live folder, taken from its own process or from another, while it goes on committing.
+
+The copy is one read transaction of LMDB, streamed without free pages. Copying by key ranges in short reads would pin
+less, but each range would show another moment: a chunk gone here, its settled bits not yet there. One snapshot is a
+prefix of what was committed, and needs no log to be made consistent. Its price is that pages freed meanwhile are not
+reused until it ends; so it is bounded, in time and by the room left on the source's disk, and gives up beyond that.
+"""
+
+import hashlib
+import os
+import threading
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from backend_store.storage.engine import StorageError
+from backend_store.storage.env import copy_environment, count_rows
+from backend_store.storage.folder import DATA_FILE, create_private, sync_folder
+from backend_store.storage.space import BALLAST_BYTES_MAX, BALLAST_DISK_FRACTION
+
+MANIFEST_FILE = "manifest.json"
+BACKUP_SECONDS_MAX = 1800.0
+_PIECE_BYTES = 1 << 20
+
+
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a backup says about itself; written last, so a folder without it is no backup."""
+
+    version: Literal[1]
+    disk_id: str
+    taken_at: str
+    file_bytes: int
+    sha256: str
+    rows: dict[str, int]
+
+
+class BackupFailed(StorageError):
+    """Nothing was kept of the backup; the folder itself is untouched."""
+
+    code = "backup-failed"
+
+
+def backup(path: Path, target: Path, *, seconds_max: float = BACKUP_SECONDS_MAX) -> Manifest:
+    """Copies the folder at `path` into `target`, which must be missing or empty. Blocks: call it from a thread."""
+    if not (path / DATA_FILE).exists():
+        raise BackupFailed(f'folder "{path}" holds no store')
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise BackupFailed(f'target "{target}" is not an empty folder')
+    target.mkdir(mode=0o700, parents=True, exist_ok=True)
+    data = target / DATA_FILE
+    try:
+        digest = _stream(path, data, time.monotonic() + seconds_max)
+        disk_id, rows = count_rows(target)
+        manifest = Manifest(1, disk_id, _now(), data.stat().st_size, digest, rows)
+        with create_private(target / MANIFEST_FILE) as file:
+            file.write(msgspec.json.format(msgspec.json.encode(manifest)) + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        sync_folder(target)
+    except BaseException:
+        data.unlink(missing_ok=True)
+        raise
+    return manifest
+
+
+def _stream(path: Path, data: Path, deadline: float) -> str:
+    source, sink = os.pipe()
+    copier = _Copier(path, sink)
+    copier.start()
+    try:
+        digest = _receive(source, data, path, deadline)
+    finally:
+        # Closing our end before the join breaks the copy off when it is we who gave up.
+        os.close(source)
+        copier.join()
+    if copier.error is not None:
+        raise copier.error
+    return digest
+
+
+class _Copier(threading.Thread):
+    """Feeds the pipe; the read transaction lives as long as this thread."""
+
+    def __init__(self, path: Path, sink: int):
+        super().__init__(name="backup", daemon=True)
+        self.error: StorageError | None = None
+        self._path = path
+        self._sink = sink
+
+    def run(self) -> None:
+        try:
+            copy_environment(self._path, self._sink)
+        except StorageError as error:
+            self.error = error
+        finally:
+            os.close(self._sink)
+
+
+def _receive(source: int, data: Path, path: Path, deadline: float) -> str:
+    """SHA-256 of what came through the pipe and is now on disk."""
+    digest = hashlib.sha256()
+    with create_private(data) as file:
+        while piece := os.read(source, _PIECE_BYTES):
+            file.write(piece)
+            digest.update(piece)
+            _check_bounds(path, deadline)
+        file.flush()
+        os.fsync(file.fileno())
+    return digest.hexdigest()
+
+
+def _check_bounds(path: Path, deadline: float) -> None:
+    if time.monotonic() > deadline:
+        raise BackupFailed(f'backup of "{path}" took too long: the pages it pins would let the file grow on')
+    disk = os.statvfs(path)
+    floor = min(BALLAST_BYTES_MAX, int(disk.f_blocks * disk.f_frsize * BALLAST_DISK_FRACTION)) // 2
+    free = disk.f_bavail * disk.f_frsize
+    if free < floor:
+        raise BackupFailed(f'backup of "{path}" gave up: {free} bytes are left on its disk, {floor} must stay free')
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,138 @@
+"""What the rest of the store may ask of storage: tables of sorted rows, one atomic durable commit, short reads.
+
+A batch is built by the event loop, committed by the writer thread, and read back by whoever serves a backlog.
+Two engines keep this contract: `env.LmdbEngine` on disk and `memory.MemoryEngine` for tests.
+"""
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+Rows = dict[bytes, bytes | None]
+Row = tuple[bytes, bytes]
+
+
+class Table(enum.Enum):
+    """The fixed sub-databases; the value is the name on disk, so it never changes."""
+
+    LOG = "log"
+    MARKS = "marks"
+    RETRY = "retry"
+    META = "meta"
+    QUARANTINE = "quarantine"
+
+    # Members are singletons; the default hash is a Python call, and each put of the hot path would pay for it.
+    __hash__ = object.__hash__
+
+
+class Batch:
+    """One transaction's changes. The last word on a key wins; `None` deletes."""
+
+    __slots__ = ("rows",)
+
+    def __init__(self) -> None:
+        self.rows: dict[Table, Rows] = {}
+
+    def put(self, table: Table, key: bytes, value: bytes) -> None:
+        rows = self.rows.get(table)
+        if rows is None:
+            rows = self.rows[table] = {}
+        rows[key] = value
+
+    def delete(self, table: Table, key: bytes) -> None:
+        """Remove the row if it is there; a missing row is no error."""
+        rows = self.rows.get(table)
+        if rows is None:
+            rows = self.rows[table] = {}
+        rows[key] = None
+
+    def __bool__(self) -> bool:
+        return any(self.rows.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """Room on the disk, all in bytes. `disk_total` leaves out what the file system reserves for others."""
+
+    disk_total: int
+    disk_free: int
+    file_bytes: int
+    live_bytes: int
+
+    @property
+    def free_inside(self) -> int:
+        """Pages of the file that hold nothing now: the file never shrinks, new rows go there first."""
+        return max(0, self.file_bytes - self.live_bytes)
+
+    @property
+    def used_fraction(self) -> float:
+        used = self.disk_total - self.disk_free - self.free_inside
+        return max(0, used) / self.disk_total if self.disk_total else 1.0
+
+
+class Engine(Protocol):
+    """One environment of a node."""
+
+    disk_id: str
+    """Identity of this copy of the data: a UUID made at the first open and anew by a restore."""
+    was_clean: bool
+    """False when the last process on this folder did not close it: verify before serving."""
+
+    def commit(self, batch: Batch, staged: Callable[[], None]) -> None:
+        """Write all rows in one transaction, durable on return. Writer thread only.
+
+        `staged` is called once, when all rows are in place and only the commit with its fsync remains.
+        Raises `StorageFull` (nothing was written, the engine goes on) or `StorageFailed` (the process must end).
+        """
+
+    def get(self, table: Table, key: bytes) -> bytes | None:
+        """A copy of one row, in a read transaction of its own; any thread."""
+
+    def scan(self, table: Table, start: bytes, end: bytes, limit: int, *, reverse: bool = False) -> list[Row]:
+        """Up to `limit` rows with start <= key < end, in one short read transaction; `reverse` begins at the end."""
+
+    def first_at_or_above(self, table: Table, start: bytes, end: bytes) -> Row | None:
+        """The first row with start <= key < end: the hot read of a backlog."""
+
+    def space(self) -> Space:
+        """Room on the disk and inside the file, now."""
+
+    def close(self) -> None:
+        """Say goodbye cleanly; a second call does nothing."""
+
+
+class StorageError(Exception):
+    """Root of what storage may raise; `code` is stable."""
+
+    code = "storage-error"
+
+
+class StorageFull(StorageError):
+    """The batch did not fit and was dropped as a whole before anything was written; smaller ones may fit."""
+
+    code = "storage-full"
+
+
+class StorageFailed(StorageError):
+    """An I/O error inside a commit: what is on disk is unknown until a new process opens and verifies it."""
+
+    code = "storage-failed"
+
+
+class FolderInUse(StorageError):
+    """Another engine has the folder open; the sentence names its process."""
+
+    code = "folder-in-use"
+
+
+class EngineClosed(StorageError):
+    """The engine was closed, or belongs to the parent of a forked process."""
+
+    code = "engine-closed"
+
+
+class StorageCorrupt(StorageError):
+    """The file is no environment of ours, or its structure is broken."""
+
+    code = "storage-corrupt"

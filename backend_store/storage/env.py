@@ -1,0 +1,331 @@
+"""The disk under a commit: one LMDB environment, opened here and nowhere else.
+
+Default flags always: each weaker one (`nosync`, `nometasync`, `writemap`) loses confirmed data in a power cut or kills
+the process when the disk is full. A read transaction pins the pages it sees, so reads here last microseconds.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import uuid
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import lmdb
+import lmdb.verify
+
+from backend_store.storage.engine import (
+    Batch,
+    EngineClosed,
+    Row,
+    Space,
+    StorageCorrupt,
+    StorageError,
+    StorageFailed,
+    StorageFull,
+    Table,
+)
+from backend_store.storage.folder import (
+    DATA_FILE,
+    FolderLock,
+    make_private,
+    make_room_to_open,
+    refuse_unfinished_restore,
+)
+from backend_store.storage.keys import META_DISK_ID, META_FORMAT, META_RUNNING
+
+FORMAT_VERSION = 1
+MAP_BYTES = 1 << 40
+"""Address space, not disk: opening costs nothing. A store beyond 1 TiB needs a larger one."""
+_TABLES_MAX = 32
+_SPARE_READS_MAX = 8
+
+Tables = dict[Table, lmdb._Database]
+
+
+class LmdbEngine:
+    """See `engine.Engine`. Made by `open_engine`."""
+
+    def __init__(self, path: Path, env: lmdb.Environment, lock: FolderLock, tables: Tables, disk_id: str, clean: bool):
+        self.path = path
+        self.disk_id = disk_id
+        self.was_clean = clean
+        self._env = env
+        self._lock = lock
+        self._tables = tables
+        self._log = tables[Table.LOG]
+        self._failed: StorageFailed | None = None
+        self._copying = threading.Lock()
+        self._closed = False
+        _open_engines.add(self)
+
+    def commit(self, batch: Batch, staged: Callable[[], None]) -> None:
+        if self._failed is not None:
+            raise StorageFailed(f"an earlier commit failed: {self._failed}")
+        try:
+            txn = self._env.begin(write=True)
+            try:
+                self._stage(txn, batch)
+                staged()
+                txn.commit()
+            except BaseException:
+                txn.abort()
+                raise
+        except lmdb.MapFullError as error:
+            # Raised before a page is written, at a put or when the free list is saved: the old state stands.
+            raise StorageFull(f'folder "{self.path}": the map is full, nothing was written ({error})') from error
+        except lmdb.Error as error:
+            # After a failed write or fsync nobody knows what the disk holds, and a second fsync may lie about it.
+            self._failed = StorageFailed(f'folder "{self.path}": a commit failed: {error}')
+            raise self._failed from error
+
+    def _stage(self, txn: lmdb.Transaction[bytes], batch: Batch) -> None:
+        for table, rows in batch.rows.items():
+            db = self._tables[table]
+            puts = [(key, value) for key, value in rows.items() if value is not None]
+            if puts:
+                # One call a table: each call gives the GIL away, and a busy loop is slow to give it back.
+                txn.cursor(db).putmulti(puts)
+            if len(puts) < len(rows):
+                for key, value in rows.items():
+                    if value is None:
+                        txn.delete(key, db=db)
+
+    def get(self, table: Table, key: bytes) -> bytes | None:
+        try:
+            with self._env.begin(self._tables[table]) as txn:
+                return txn.get(key)
+        except lmdb.Error as error:
+            raise _unreadable(self.path, error) from error
+
+    def first_at_or_above(self, table: Table, start: bytes, end: bytes) -> Row | None:
+        try:
+            # LMDB keeps spare transactions: `begin` renews one and costs a third of a microsecond.
+            with self._env.begin(self._tables[table]) as txn:
+                cursor = txn.cursor()
+                if not cursor.set_range(start):
+                    return None
+                key = cursor.key()
+                return (key, cursor.value()) if key < end else None
+        except lmdb.Error as error:
+            raise _unreadable(self.path, error) from error
+
+    def scan(self, table: Table, start: bytes, end: bytes, limit: int, *, reverse: bool = False) -> list[Row]:
+        rows: list[Row] = []
+        with _reading(self.path), self._env.begin(self._tables[table]) as txn:
+            cursor = txn.cursor()
+            here = _seek_last_below(cursor, end) if reverse else cursor.set_range(start)
+            step = cursor.prev if reverse else cursor.next
+            while here and len(rows) < limit:
+                key = cursor.key()
+                if not start <= key < end:
+                    break
+                rows.append((key, cursor.value()))
+                here = step()
+        return rows
+
+    def space(self) -> Space:
+        """Also frees what readers that died still pin: their slots outlive them."""
+        self._env.reader_check()
+        with _reading(self.path), self._env.begin() as txn:
+            live = sum(_pages(txn.stat(db)) for db in self._tables.values()) + _pages(self._env.stat())
+            page_bytes = self._env.stat()["psize"]
+        file = os.stat(self.path / DATA_FILE)
+        disk = os.statvfs(self.path)
+        free = disk.f_bavail * disk.f_frsize
+        return Space(
+            disk_total=(disk.f_blocks - disk.f_bfree) * disk.f_frsize + free,
+            disk_free=free,
+            # A hole in the file is no room: the disk has yet to give it.
+            file_bytes=min(file.st_size, file.st_blocks * 512),
+            live_bytes=live * page_bytes,
+        )
+
+    def copy_to(self, fd: int) -> None:
+        """Writes one consistent snapshot without its free pages to the descriptor; blocks, for a thread."""
+        with self._copying:
+            _copy(self.path, self._env, fd)
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        with self._copying:
+            try:
+                if self._failed is None:
+                    self._say_goodbye()
+            finally:
+                env = self._env
+                self._env = _gone(f'folder "{self.path}" was closed')
+                env.close()
+                self._lock.release()
+
+    def _say_goodbye(self) -> None:
+        try:
+            with self._env.begin(self._tables[Table.META], write=True) as txn:
+                txn.delete(META_RUNNING)
+        except lmdb.Error:
+            # The marker stays, and the next start verifies: what the marker is for.
+            return
+
+    def _abandon_in_child(self) -> None:
+        # LMDB would let the child read and even commit through the inherited map, against its own documentation.
+        _inherited.append(self._env)
+        self._env = _gone(f'folder "{self.path}" was opened before the fork, by process {os.getppid()}')
+        self._copying = threading.Lock()
+        self._closed = True
+        self._lock.release()
+
+
+_open_engines: weakref.WeakSet[LmdbEngine] = weakref.WeakSet()
+_inherited: list[lmdb.Environment] = []
+"""What a forked child must neither use nor close; kept so that nothing frees it."""
+
+
+def _abandon_all_in_child() -> None:
+    for engine in list(_open_engines):
+        if not engine._closed:
+            engine._abandon_in_child()
+
+
+os.register_at_fork(after_in_child=_abandon_all_in_child)
+
+
+class _Gone:
+    """Stands where the environment was; each use says why it is not there."""
+
+    def __init__(self, reason: str):
+        self._reason = reason
+
+    def __getattr__(self, name: str) -> Any:
+        raise EngineClosed(self._reason)
+
+
+def _gone(reason: str) -> lmdb.Environment:
+    return cast(lmdb.Environment, _Gone(reason))
+
+
+def open_engine(path: Path, *, map_size: int = MAP_BYTES) -> LmdbEngine:
+    """Opens the folder, making it when it is missing, and marks it as running.
+
+    Raises `FolderInUse`, `StorageCorrupt` (no environment of ours) or `StorageFailed` (the disk refuses).
+    """
+    path = path.resolve()
+    make_private(path)
+    refuse_unfinished_restore(path)
+    lock = FolderLock(path)
+    env: lmdb.Environment | None = None
+    try:
+        make_room_to_open(path)
+        env = _open_env(path, map_size)
+        tables, disk_id, clean = _mark_running(path, env)
+    except BaseException as error:
+        if env is not None:
+            env.close()
+        lock.release()
+        if isinstance(error, lmdb.Error):
+            raise _unopened(path, error) from error
+        raise
+    return LmdbEngine(path, env, lock, tables, disk_id, clean)
+
+
+def _open_env(path: Path, map_size: int) -> lmdb.Environment:
+    env = lmdb.open(str(path), map_size=map_size, mode=0o600, max_dbs=_TABLES_MAX, max_spare_txns=_SPARE_READS_MAX)
+    env.reader_check()
+    return env
+
+
+def _mark_running(path: Path, env: lmdb.Environment) -> tuple[Tables, str, bool]:
+    with env.begin(write=True) as txn:
+        tables = {table: env.open_db(table.value.encode(), txn=txn) for table in Table}
+        meta = tables[Table.META]
+        version = txn.get(META_FORMAT, db=meta)
+        if version is None:
+            txn.put(META_FORMAT, bytes([FORMAT_VERSION]), db=meta)
+            txn.put(META_DISK_ID, str(uuid.uuid4()).encode(), db=meta)
+        elif version != bytes([FORMAT_VERSION]):
+            raise StorageCorrupt(f'folder "{path}" has format {version.hex()}, this program reads {FORMAT_VERSION:02x}')
+        clean = txn.get(META_RUNNING, db=meta) is None
+        txn.put(META_RUNNING, str(os.getpid()).encode(), db=meta)
+        disk_id = txn.get(META_DISK_ID, b"", db=meta).decode()
+    return tables, disk_id, clean
+
+
+def copy_environment(path: Path, fd: int) -> None:
+    """Writes a consistent snapshot of the folder's environment to the descriptor, whoever has it open meanwhile."""
+    path = path.resolve()
+    for engine in list(_open_engines):
+        if engine.path == path and not engine._closed:
+            return engine.copy_to(fd)
+    with _open_readonly(path) as env:
+        _copy(path, env, fd)
+
+
+def count_rows(path: Path) -> tuple[str, dict[str, int]]:
+    """(disk id, rows of each table) of a copy that nobody writes to."""
+    with _open_readonly(path, lock=False) as env, _reading(path), env.begin() as txn:
+        # A copy made by an older program lacks the tables that came later.
+        names = [table.value for table in Table if table.value.encode() in env.dbs(txn)]
+        tables = {name: env.open_db(name.encode(), txn=txn, create=False) for name in names}
+        meta = tables.get(Table.META.value)
+        disk_id = txn.get(META_DISK_ID, b"", db=meta).decode() if meta is not None else ""
+        return disk_id, {name: txn.stat(db)["entries"] for name, db in tables.items()}
+
+
+def structure_problems(path: Path) -> list[str]:
+    """What is broken in the pages of a file at rest; values are not looked at. About 5 s a GB."""
+    try:
+        problems: list[str] = lmdb.verify.verify(str(path / DATA_FILE))  # type: ignore[no-untyped-call]
+    except lmdb.verify.VerifyError as error:
+        return [str(error)]
+    return problems
+
+
+@contextmanager
+def _open_readonly(path: Path, *, lock: bool = True) -> Iterator[lmdb.Environment]:
+    try:
+        env = lmdb.open(str(path), map_size=MAP_BYTES, readonly=True, create=False, lock=lock, max_dbs=_TABLES_MAX)
+    except lmdb.Error as error:
+        raise _unopened(path, error) from error
+    try:
+        yield env
+    finally:
+        env.close()
+
+
+def _copy(path: Path, env: lmdb.Environment, fd: int) -> None:
+    try:
+        env.copyfd(fd, compact=True)
+    except lmdb.Error as error:
+        raise StorageError(f'folder "{path}" could not be copied: {error}') from error
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except lmdb.Error as error:
+        raise _unreadable(path, error) from error
+
+
+def _seek_last_below(cursor: lmdb.Cursor[bytes], end: bytes) -> bool:
+    return cursor.prev() if cursor.set_range(end) else cursor.last()
+
+
+def _pages(stat: Any) -> int:
+    pages: int = stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
+    return pages
+
+
+def _unopened(path: Path, error: lmdb.Error) -> StorageError:
+    broken = (lmdb.InvalidError, lmdb.CorruptedError, lmdb.VersionMismatchError, lmdb.PageNotFoundError)
+    kind = StorageCorrupt if isinstance(error, broken) else StorageFailed
+    return kind(f'folder "{path}" cannot be opened: {error}')
+
+
+def _unreadable(path: Path, error: lmdb.Error) -> StorageError:
+    return StorageCorrupt(f'folder "{path}" cannot be read: {error}')

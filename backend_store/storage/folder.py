@@ -1,0 +1,78 @@
+"""Who may open a data folder: one process at a time, told apart by a lock file that names its owner.
+
+LMDB would let a second process write too; two nodes on one log would hand out the same offsets.
+"""
+
+import fcntl
+import os
+from pathlib import Path
+from typing import BinaryIO
+
+from backend_store.storage.engine import FolderInUse, StorageCorrupt
+
+LOCK_FILE = "lock"
+DATA_FILE = "data.mdb"
+BALLAST_FILE = "ballast"
+RESTORING_FOLDER = "restoring"
+OPEN_FREE_BYTES_MIN = 1 << 20
+
+
+def make_private(path: Path) -> None:
+    """Makes the folder with mode 700. One that is already in use for something keeps the mode its owner gave it."""
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not any(path.iterdir()):
+        path.chmod(0o700)
+
+
+def refuse_unfinished_restore(path: Path) -> None:
+    """An empty store must not start where a restore was cut off: its operator expects the old messages."""
+    if (path / RESTORING_FOLDER).exists():
+        raise StorageCorrupt(f'folder "{path}": a restore into it did not finish; run it again')
+
+
+def create_private(path: Path) -> BinaryIO:
+    """A new file with mode 600, open for writing; one that exists, or a link, is refused."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    return open(fd, "wb")
+
+
+def sync_folder(path: Path) -> None:
+    """Makes the names in the folder durable; without it a power cut may undo a rename."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def make_room_to_open(path: Path) -> None:
+    """A crash on a full disk must not become a folder that cannot be opened: the ballast is kept for that too."""
+    disk = os.statvfs(path)
+    if disk.f_bavail * disk.f_frsize < OPEN_FREE_BYTES_MIN:
+        (path / BALLAST_FILE).unlink(missing_ok=True)
+
+
+class FolderLock:
+    """Held from open to close; the kernel drops it when the process dies, however it dies."""
+
+    def __init__(self, path: Path):
+        """Raises `FolderInUse`, naming the process that holds the folder."""
+        self._fd = os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = os.pread(self._fd, 20, 0).decode("ascii", "replace").strip() or "unknown"
+            os.close(self._fd)
+            who = "this process" if owner == str(os.getpid()) else "process"
+            raise FolderInUse(f'folder "{path}" is in use by {who} {owner}') from None
+        os.ftruncate(self._fd, 0)
+        try:
+            os.pwrite(self._fd, b"%d\n" % os.getpid(), 0)
+        except OSError:
+            pass  # a full disk: the lock holds all the same, only its owner's number is not told
+
+    def release(self) -> None:
+        """Closing the last descriptor drops the lock. A forked child calls it too, and its parent keeps the lock."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1

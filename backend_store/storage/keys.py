@@ -1,0 +1,66 @@
+"""The keys of rows: big-endian, so that the order of bytes is the order of offsets, and beginning with the replica.
+
+A replica id is local to this node: a snapshot is installed under a new one and switched in by a single put.
+META rows have names instead; the four below belong to storage itself.
+"""
+
+import struct
+
+META_FORMAT = b"format"
+"""Version of this layout of tables and keys, one byte."""
+META_DISK_ID = b"disk_id"
+"""Identity of this copy of the data, a UUID in ASCII."""
+META_RUNNING = b"running"
+"""There while a process has the folder open: its id in ASCII. Left behind by a crash."""
+META_RESTORED = b"restored"
+"""There after a restore: its time in milliseconds, u64. Whoever bumps the epochs deletes it in the same commit."""
+
+REPLICA_MAX = 2**32 - 2
+
+_LOG = struct.Struct(">IQ")
+_VIEW = struct.Struct(">IIQ")
+_REPLICA = struct.Struct(">I")
+_GROUP = struct.Struct(">II")
+
+
+def log_key(replica: int, offset: int) -> bytes:
+    """Key of the entry whose first message or record has this offset."""
+    return _LOG.pack(replica, offset)
+
+
+def parse_log_key(key: bytes) -> tuple[int, int]:
+    """(replica, offset)."""
+    replica, offset = _LOG.unpack(key)
+    return replica, offset
+
+
+def log_range(replica: int) -> tuple[bytes, bytes]:
+    """(start, end) of all LOG, MARKS or RETRY rows of a replica."""
+    return _REPLICA.pack(replica), _REPLICA.pack(replica + 1)
+
+
+def mark_key(replica: int, group: int, base: int) -> bytes:
+    """Key of a group's settled and started bits of the chunk at `base`."""
+    return _VIEW.pack(replica, group, base)
+
+
+def retry_key(replica: int, group: int, base: int) -> bytes:
+    """Key of a group's attempts, due times and causes of the chunk at `base`."""
+    return _VIEW.pack(replica, group, base)
+
+
+def parse_mark_key(key: bytes) -> tuple[int, int, int]:
+    """(replica, group, base)."""
+    replica, group, base = _VIEW.unpack(key)
+    return replica, group, base
+
+
+def parse_retry_key(key: bytes) -> tuple[int, int, int]:
+    """(replica, group, base)."""
+    replica, group, base = _VIEW.unpack(key)
+    return replica, group, base
+
+
+def view_range(replica: int, group: int) -> tuple[bytes, bytes]:
+    """(start, end) of a group's MARKS or RETRY rows."""
+    return _GROUP.pack(replica, group), (int.from_bytes(_GROUP.pack(replica, group)) + 1).to_bytes(8)

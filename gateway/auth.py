@@ -1,0 +1,199 @@
+"""Authentication: whose token this is. The first thing that happens to a request below `/v1`.
+
+An API key is `pushq_<id>_<secret>`. Only its SHA-256 is stored: the secret has 256 random bits, so a slow hash would
+protect nothing and cost every request. A token is looked up by its hash; what is found is remembered by the same hash.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+import msgspec
+
+from backend_store.client import Store
+from backend_store.model import TENANT_DEFAULT, ApiKey, NotFound, Unauthenticated
+from gateway.limits import IDENTITIES_MAX, TEMPORARY_KEY_SECONDS, TEMPORARY_KEYS_MAX
+from gateway.policy import Access, compile_scopes
+
+TOKEN_PREFIX = "pushq_"
+ADMIN_KEY_FILE = "admin.key"
+NEVER_MS = 1 << 62
+
+Clock = Callable[[], int]
+
+
+def wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Principal:
+    """An authenticated caller. Throttles and logs know it by `id`, which is its key's."""
+
+    id: str
+    tenant: str
+    name: str
+    access: Access
+    valid_until_ms: int
+    secret_sha256: bytes
+    """Which secret let it in: one that was rotated away ends the sessions it opened."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewKey:
+    """A key just made; `token` is shown once and not kept."""
+
+    stored: ApiKey
+    token: str
+
+
+class Keyring:
+    """The API keys of the store, with the principals of tokens seen lately."""
+
+    def __init__(self, store: Store, clock_ms: Clock = wall_clock_ms) -> None:
+        self._metadata = store.metadata
+        self._clock_ms = clock_ms
+        self._identities: dict[bytes, Principal] = {}
+        self._temporary: dict[str, ApiKey] = {}
+
+    # ------------------------------------------------------------------------------------------------ who is it
+
+    def identify(self, token: str) -> Principal:
+        """Raises `Unauthenticated`, in the same words whichever part of the token is wrong."""
+        digest = sha256(token.encode("utf-8", "replace")).digest()
+        principal = self._identities.get(digest)
+        if principal is None:
+            principal = self._look_up(token, digest)
+        if self._clock_ms() >= principal.valid_until_ms:
+            raise Unauthenticated("the API key has expired or was rotated away")
+        return principal
+
+    def still_valid(self, principal: Principal) -> bool:
+        """Whether a session that `principal` opened may go on: its key exists, with that secret, unexpired."""
+        key = self.find(principal.id)
+        return key is not None and self._clock_ms() < _valid_until_ms(key, principal.secret_sha256)
+
+    def _look_up(self, token: str, digest: bytes) -> Principal:
+        key = self.find(_key_id(token))
+        until_ms = _valid_until_ms(key, digest) if key is not None else 0
+        if key is None or until_ms == 0:
+            raise Unauthenticated("the API key is not known: it was mistyped, revoked, or belongs to another server")
+        principal = Principal(key.id, key.tenant, key.name, compile_scopes(key.scopes), until_ms, digest)
+        if len(self._identities) >= IDENTITIES_MAX:
+            del self._identities[next(iter(self._identities))]
+        self._identities[digest] = principal
+        return principal
+
+    # ----------------------------------------------------------------------------------------------- their keys
+
+    def find(self, key_id: str) -> ApiKey | None:
+        return self._metadata.keys.get(key_id) or self._temporary.get(key_id)
+
+    def stored(self) -> list[ApiKey]:
+        return list(self._metadata.keys.values())
+
+    async def create(
+        self, *, name: str, tenant: str, scopes: tuple[str, ...], expires_at_ms: int | None = None
+    ) -> NewKey:
+        made = self._make(name=name, tenant=tenant, scopes=scopes, expires_at_ms=expires_at_ms)
+        await self._metadata.put_key(made.stored)
+        return made
+
+    async def rotate(self, key: ApiKey, *, grace_ms: int) -> NewKey:
+        """A new secret for the same key; the old one works for `grace_ms` more."""
+        token, digest = _make_token(key.id)
+        changed = msgspec.structs.replace(
+            key,
+            secret_sha256=digest,
+            previous_sha256=key.secret_sha256 if grace_ms else None,
+            previous_until_ms=self._clock_ms() + grace_ms if grace_ms else None,
+        )
+        await self._metadata.put_key(changed)
+        self._forget(key.id)
+        return NewKey(changed, token)
+
+    async def revoke(self, key_id: str) -> None:
+        """Raises `NotFound`. From here on the key opens nothing."""
+        await self._metadata.delete_key(key_id)
+        self._forget(key_id)
+
+    def temporary(self, *, name: str, scopes: tuple[str, ...]) -> str:
+        """The token of a key that is never stored and ends by itself."""
+        until_ms = self._clock_ms() + TEMPORARY_KEY_SECONDS * 1000
+        made = self._make(name=name, tenant=TENANT_DEFAULT, scopes=scopes, expires_at_ms=until_ms)
+        if len(self._temporary) >= TEMPORARY_KEYS_MAX:
+            oldest = next(iter(self._temporary))
+            del self._temporary[oldest]
+            self._forget(oldest)
+        self._temporary[made.stored.id] = made.stored
+        return made.token
+
+    def forget_tenant(self, tenant: str) -> None:
+        """A tenant's keys went with it; so must what is remembered of them."""
+        self._identities = {d: p for d, p in self._identities.items() if p.tenant != tenant}
+
+    def _make(self, *, name: str, tenant: str, scopes: tuple[str, ...], expires_at_ms: int | None) -> NewKey:
+        key_id = secrets.token_hex(8)
+        token, digest = _make_token(key_id)
+        now_ms = self._clock_ms()
+        key = ApiKey(key_id, name, tenant, scopes, digest, created_at_ms=now_ms, expires_at_ms=expires_at_ms)
+        return NewKey(key, token)
+
+    def _forget(self, key_id: str) -> None:
+        self._identities = {d: p for d, p in self._identities.items() if p.id != key_id}
+
+
+def _key_id(token: str) -> str:
+    parts = token.split("_", 2)
+    return parts[1] if len(parts) == 3 and token.startswith(TOKEN_PREFIX) else ""
+
+
+def _make_token(key_id: str) -> tuple[str, bytes]:
+    token = f"{TOKEN_PREFIX}{key_id}_{secrets.token_urlsafe(32)}"
+    return token, sha256(token.encode()).digest()
+
+
+def _valid_until_ms(key: ApiKey, digest: bytes) -> int:
+    """Until when a secret opens this key; 0 when it does not."""
+    end_ms = NEVER_MS if key.expires_at_ms is None else key.expires_at_ms
+    if hmac.compare_digest(key.secret_sha256, digest):
+        return end_ms
+    if key.previous_sha256 is not None and hmac.compare_digest(key.previous_sha256, digest):
+        return min(end_ms, key.previous_until_ms or 0)
+    return 0
+
+
+# -------------------------------------------------------------------------------------------------- first start
+
+
+async def make_first_key(keyring: Keyring, directory: Path) -> Path:
+    """On a store without keys, makes one that may do everything and writes it to `DIR/admin.key`."""
+    path = directory / ADMIN_KEY_FILE
+    if keyring.stored():
+        return path
+    made = keyring._make(name="admin", tenant=TENANT_DEFAULT, scopes=("admin", "operator"), expires_at_ms=None)
+    # The file first: a crash in between leaves a key that opens nothing, and the next start makes another.
+    _write_private(path, made.token + "\n")
+    await keyring._metadata.put_key(made.stored)
+    return path
+
+
+def _write_private(path: Path, text: str) -> None:
+    """Whole or not at all, readable by its owner only from the first byte on."""
+    part = path.with_name(path.name + ".part")
+    part.unlink(missing_ok=True)
+    with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+
+
+__all__ = ["Keyring", "NewKey", "NotFound", "Principal", "make_first_key", "wall_clock_ms"]

@@ -1,0 +1,64 @@
+"""`pushq`: the command line, from a server's start to a message on a shell's stdout. The commands are in `commands/`."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from gateway.commands.base import Group
+
+# In the order in which somebody new meets them. A module is imported when its command is looked at.
+COMMANDS = {
+    "serve": "gateway.commands.serve:serve",
+    "demo": "gateway.commands.demo:demo",
+    "publish": "gateway.commands.publish:publish",
+    "consume": "gateway.commands.consume:consume",
+    "queue": "gateway.commands.queue:queue",
+    "key": "gateway.commands.key:key",
+    "tenant": "gateway.commands.tenant:tenant",
+    "top": "gateway.commands.top:top",
+    "doctor": "gateway.commands.doctor:doctor",
+    "bench": "gateway.commands.bench:bench",
+    "backup": "gateway.commands.backup:backup",
+    "restore": "gateway.commands.backup:restore",
+    "config": "gateway.commands.config:config",
+    "completion": "gateway.commands.completion:completion",
+}
+HELP_COLUMNS_MAX = 100
+
+
+def _show_version(ctx: click.Context, _: click.Parameter, is_wanted: bool) -> None:
+    if not is_wanted or ctx.resilient_parsing:
+        return
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        number = version("pushq")
+    except PackageNotFoundError:
+        number = "(not installed: running from its sources)"
+    click.echo(f"pushq {number}")
+    ctx.exit()
+
+
+@click.group(
+    name="pushq",
+    cls=Group,
+    lazy=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": HELP_COLUMNS_MAX},
+)
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="The version.")
+@click.pass_context
+def cli(ctx: click.Context) -> None:
+    """Pushq: a durable message queue that pushes to browsers, servers and shells.
+
+    Clients find the server by --url or PUSHQ_URL (http://127.0.0.1:8080) and the key by --key-file, PUSHQ_KEY or
+    ./pushq-data/admin.key. Data goes to stdout, talk to stderr.
+    """
+    if os.environ.get("NO_COLOR"):
+        ctx.color = False
+
+
+def main() -> None:
+    """The console script."""
+    cli.main(prog_name="pushq")

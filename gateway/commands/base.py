@@ -1,0 +1,93 @@
+"""What every command is made of: lazy groups, one boundary for errors, and one way to run a coroutine."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import signal
+import threading
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, TypeVar, cast
+
+import click
+
+from gateway.commands.exits import translate
+
+KEY_ORIGIN = "pushq.key_origin"
+"""Where `Target` notes in the click context which key it used, for the sentence that a 401 needs."""
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Command(click.Command):
+    """A command whose errors end as sentences and exit codes."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
+            raise
+        except Exception as error:
+            failure = translate(error, key_origin=ctx.meta.get(KEY_ORIGIN))
+            if failure is None:
+                raise
+            failure.is_json = bool(ctx.params.get("as_json"))
+            raise failure from error
+
+
+class Group(click.Group):
+    """Commands under one noun."""
+
+    command_class = Command
+
+    def __init__(self, *args: Any, lazy: Mapping[str, str] | None = None, **attrs: Any) -> None:
+        """`lazy` names subcommands by `module:attribute`; they are imported when they are looked at."""
+        super().__init__(*args, **attrs)
+        self._lazy = dict(lazy or {})
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """In the order in which a reader meets them."""
+        return [*self._lazy, *self.commands]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if (place := self._lazy.get(cmd_name)) is None:
+            return super().get_command(ctx, cmd_name)
+        module, _, attribute = place.partition(":")
+        return cast(click.Command, getattr(importlib.import_module(module), attribute))
+
+
+def command(name: str, **attrs: Any) -> Callable[[Callable[..., Any]], Command]:
+    """`click.command` for a command that stands alone under `pushq`."""
+    return click.command(name, cls=Command, **attrs)
+
+
+def group(name: str, **attrs: Any) -> Callable[[Callable[..., Any]], Group]:
+    """`click.group` for a noun."""
+    return click.group(name, cls=Group, **attrs)
+
+
+def json_option(function: F) -> F:
+    """`--json`, as the parameter `as_json`."""
+    return click.option("--json", "as_json", is_flag=True, help="Put JSON on stdout.")(function)
+
+
+def yes_option(function: F) -> F:
+    """`--yes`, for commands that destroy something."""
+    return click.option("--yes", "-y", "is_sure", is_flag=True, help="Do not ask.")(function)
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run to the end. SIGTERM cancels like Ctrl-C does, so that a command cleans up behind itself."""
+
+    async def cancellable() -> T:
+        task = asyncio.current_task()
+        assert task is not None
+        if threading.current_thread() is threading.main_thread():
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        return await work
+
+    try:
+        return asyncio.run(cancellable())
+    except asyncio.CancelledError:
+        raise SystemExit(128 + signal.SIGTERM) from None

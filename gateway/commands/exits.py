@@ -1,0 +1,117 @@
+"""How a command ends: the exit codes, and the one table from errors to a code and the lines on stderr."""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Sequence
+from typing import IO, Any
+
+import click
+
+
+class Exit(enum.IntEnum):
+    """What a script may rely on."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    CANNOT_START = 3
+    AUTH = 4
+    UNAVAILABLE = 5
+    NOT_FOUND = 6
+
+
+MEANINGS: dict[Exit, str] = {
+    Exit.OK: "done",
+    Exit.FAILED: "refused or failed; nothing else fits",
+    Exit.USAGE: "the command line is wrong",
+    Exit.CANNOT_START: "the server cannot start: settings, data folder or address",
+    Exit.AUTH: "no key, an unknown key, or one without the scope",
+    Exit.UNAVAILABLE: "no server, or one that asks to come back later",
+    Exit.NOT_FOUND: "no such queue, key, tenant or message",
+}
+
+EXIT_BY_CODE: dict[str, Exit] = {
+    "unauthenticated": Exit.AUTH,
+    "forbidden": Exit.AUTH,
+    "not-found": Exit.NOT_FOUND,
+    "queue-not-found": Exit.NOT_FOUND,
+    "rate-limited": Exit.UNAVAILABLE,
+    "too-many-connections": Exit.UNAVAILABLE,
+    "not-leader": Exit.UNAVAILABLE,
+    "unavailable": Exit.UNAVAILABLE,
+    "overloaded": Exit.UNAVAILABLE,
+    "draining": Exit.UNAVAILABLE,
+    "not-durable": Exit.UNAVAILABLE,
+    "outcome-unknown": Exit.UNAVAILABLE,
+}
+"""Codes of the public protocol; those that are missing here end with `FAILED`."""
+
+HINTS: dict[str, str] = {
+    "unavailable": "start a server with `pushq serve`, or name one with --url or PUSHQ_URL",
+    "outcome-unknown": "it may have been done; repeat a publish with the same --id to be safe",
+}
+
+
+class Failure(click.ClickException):
+    """A command that did not do what it was asked: a sentence, the lines below it, and an exit code."""
+
+    def __init__(
+        self, message: str, *, exit: Exit = Exit.FAILED, lines: Sequence[str] = (), problem: dict[str, Any] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.exit_code = int(exit)
+        self.lines = tuple(lines)
+        self.problem = problem or {"title": message, "code": exit.name.lower().replace("_", "-")}
+        self.is_json = False
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Talk goes to stderr; under `--json` as one JSON object."""
+        if self.is_json:
+            click.echo(json.dumps(self.problem, ensure_ascii=False), file=file, err=True)
+            return
+        said = [click.style("pushq: ", fg="red") + self.message, *(f"  {line}" for line in self.lines)]
+        click.echo("\n".join(said), file=file, err=True, color=self.show_color)
+
+
+def translate(error: Exception, *, key_origin: str | None = None) -> Failure | None:
+    """The failure for an error that somebody meant to raise; None for our own mistakes, which keep their traceback."""
+    from backend_store.model import PushqError as ServerError
+    from push.client.errors import ApiError
+    from push.client.errors import PushqError as ClientError
+
+    if isinstance(error, ApiError):
+        return _refused(error, key_origin)
+    if isinstance(error, ClientError):
+        return _plain(error.code, str(error))
+    if isinstance(error, ServerError):
+        return _plain(error.code, error.detail, [f"{each.pointer}: {each.detail}" for each in error.errors])
+    if isinstance(error, OSError):
+        return Failure(str(error))
+    return None
+
+
+def _refused(error: Any, key_origin: str | None) -> Failure:
+    """The server's problem: `title: detail`, a line a pointer, then code and trace id."""
+    import msgspec
+
+    problem = error.problem
+    title, detail = problem.title, problem.detail
+    lines = [f"{each.pointer or '/'}: {each.detail}" for each in problem.errors]
+    lines.append(f"code {problem.code}" + (f", trace {problem.trace_id}" if problem.trace_id else ""))
+    if problem.retry_after_ms is not None:
+        lines.append(f"try again in {problem.retry_after_ms / 1000:g} s")
+    if problem.code == "unauthenticated" and key_origin is not None:
+        lines.append(f"the key came from {key_origin}")
+    message = f"{title}: {detail}" if title and detail else title or detail or problem.code
+    exit = EXIT_BY_CODE.get(problem.code, Exit.FAILED)
+    return Failure(message, exit=exit, lines=lines, problem=msgspec.to_builtins(problem))
+
+
+def _plain(code: str, message: str, lines: Sequence[str] = ()) -> Failure:
+    hint = HINTS.get(code)
+    exit = EXIT_BY_CODE.get(code, Exit.FAILED)
+    return Failure(
+        message, exit=exit, lines=[*lines, *([hint] if hint else [])], problem={"detail": message, "code": code}
+    )

@@ -1,0 +1,92 @@
+"""`pushq key …`: API keys, their scopes and their end. A key's secret is shown once, on stdout alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from gateway.commands.base import group, json_option, run, yes_option
+from gateway.commands.output import confirm, put, put_items, put_json, put_table, tell
+from gateway.commands.asking import all_pages, ask
+from gateway.commands.target import Target, target_options
+
+@group("key")
+def key() -> None:
+    """Create, list, rotate and delete API keys."""
+
+
+@key.command("create")
+@click.argument("name")
+@click.option(
+    "--scope",
+    "scopes",
+    metavar="SCOPE",
+    multiple=True,
+    required=True,
+    help="publish:P, consume:P, view:P, manage:P, admin or operator; in P, * matches any run. Repeats.",
+)
+@click.option("--tenant", help="Another tenant than the caller's; needs operator.")
+@click.option("--expires-at", metavar="TIME", help="RFC 3339; without it the key does not expire.")
+@target_options
+@json_option
+def create(
+    name: str, scopes: Sequence[str], tenant: str | None, expires_at: str | None, target: Target, as_json: bool
+) -> None:
+    """Create a key called NAME. It is printed now and never again."""
+    made = run(ask(target, lambda admin: admin.create_key(name, scopes, tenant=tenant, expires_at=expires_at)))
+    _put_secret(made, as_json)
+
+
+@key.command("list")
+@target_options
+@json_option
+def list_(target: Target, as_json: bool) -> None:
+    """List keys, without their secrets."""
+    items = run(ask(target, lambda admin: all_pages(admin.list_keys)))
+    if as_json:
+        put_items(items)
+        return
+    header = ["id", "name", "tenant", "scopes", "created at", "expires at"]
+    put_table(header, [_row(item) for item in items])
+
+
+@key.command("rotate")
+@click.argument("key_id", metavar="ID")
+@click.option(
+    "--grace-ms", type=click.IntRange(min=0), default=0, show_default=True, help="How long the old secret still works."
+)
+@target_options
+@json_option
+def rotate(key_id: str, grace_ms: int, target: Target, as_json: bool) -> None:
+    """Give key ID a new secret."""
+    _put_secret(run(ask(target, lambda admin: admin.rotate_key(key_id, grace_ms=grace_ms))), as_json)
+
+
+@key.command("delete")
+@click.argument("key_id", metavar="ID")
+@yes_option
+@target_options
+@json_option
+def delete(key_id: str, is_sure: bool, target: Target, as_json: bool) -> None:
+    """Delete key ID; who uses it is cut off."""
+    confirm(f"Delete key {key_id}? Whoever uses it is cut off.", is_sure=is_sure)
+    run(ask(target, lambda admin: admin.delete_key(key_id)))
+    if as_json:
+        put_json({"id": key_id, "deleted": True})
+    else:
+        tell(f"key {key_id} is deleted")
+
+
+def _put_secret(made: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        put_json(made)
+        return
+    put(made["key"])
+    tell(f"key {made['id']}, scopes {' '.join(made.get('scopes') or ())}: keep it, it is not shown again")
+
+
+def _row(item: dict[str, Any]) -> list[object]:
+    scopes = " ".join(item["scopes"])
+    return [item["id"], item["name"], item["tenant"], scopes, item["created_at"], item.get("expires_at") or "never"]

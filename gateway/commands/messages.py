@@ -1,0 +1,62 @@
+"""A message on the command line: what `publish` makes of its arguments, and the line that shows one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from gateway.commands.output import json_line
+
+
+def parse_headers(pairs: Sequence[str]) -> dict[str, str] | None:
+    """`NAME=VALUE` options as a mapping; None when there are none."""
+    headers: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise click.BadParameter(f"{pair!r} is not NAME=VALUE", param_hint="--header")
+        headers[name] = value
+    return headers or None
+
+
+def as_body(raw: bytes, *, is_text: bool = False, is_verbatim: bool = False) -> Any:
+    """The body for bytes from the command line or a pipe.
+
+    JSON becomes its value, other text a JSON string without the line's end, what is no text stays bytes. `is_text`
+    keeps JSON as text, `is_verbatim` keeps every byte: a content type was named, so the bytes belong to that.
+    """
+    if is_verbatim:
+        return raw
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError:
+        return raw
+    if not is_text:
+        try:
+            return json.loads(text, parse_constant=_refuse)
+        except (ValueError, RecursionError):
+            pass
+    return text.removesuffix("\n").removesuffix("\r")
+
+
+def as_line(message: Mapping[str, Any]) -> str:
+    """One message as one line: seq, id, attempt, key if it has one, then the body."""
+    key = f" key={message['key']}" if message.get("key") is not None else ""
+    return f"{message['seq']} {message['id']} attempt={message['attempt']}{key} {body_text(message)}"
+
+
+def body_text(message: Mapping[str, Any]) -> str:
+    """The body on one line: JSON, or base64 after its content type."""
+    if message.get("body_base64") is not None:
+        return f"{message['content_type']};base64,{message['body_base64']}"
+    if "body" not in message:
+        return "(body not shown: the key may view, not consume)"
+    return json_line(message["body"])
+
+
+def _refuse(constant: str) -> Any:
+    # Python reads NaN and Infinity, JSON has no such numbers: they stay text.
+    raise ValueError(constant)

@@ -1,0 +1,62 @@
+"""`pushq queue peek`: look at messages without leasing them; no attempt is counted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from gateway.commands.base import Command, json_option, run
+from gateway.commands.messages import as_line, parse_headers
+from gateway.commands.output import put, put_json, tell
+from gateway.commands.target import Target, target_options
+
+PAGE_MESSAGES_MAX = 100
+
+
+@click.command("peek", cls=Command)
+@click.argument("name", metavar="QUEUE")
+@click.option("--state", type=click.Choice(["ready", "in_flight", "delayed", "dead"]), help="Default: ready.")
+@click.option("--limit", type=click.IntRange(min=1), default=10, show_default=True, help="At most so many.")
+@click.option("--id", "message_id", help="This message.")
+@click.option("--key", help="Messages of this key.")
+@click.option("--header", "headers", metavar="NAME=VALUE", multiple=True, help="Messages with this header. Repeats.")
+@click.option("--contains", help="Messages whose body contains this text.")
+@click.option("--since", metavar="TIME", help="Published at or after this RFC 3339 time.")
+@click.option("--until", metavar="TIME", help="Published before this RFC 3339 time.")
+@click.option("--from-seq", type=int, help="From this seq on.")
+@click.option("--partition", type=int, help="Only this partition.")
+@target_options
+@json_option
+def peek(
+    name: str, limit: int, message_id: str | None, headers: Sequence[str], target: Target, as_json: bool, **filters: Any
+) -> None:
+    """Look at messages of QUEUE; nothing is leased or counted."""
+    filters |= {"id": message_id, "headers": parse_headers(headers)}
+    found = run(_peek(name, limit, filters, target))
+    if as_json:
+        put_json(found)
+        return
+    for message in found["items"]:
+        put(as_line(message))
+    if found["next"] is not None:
+        tell(f"there are more: --limit {limit * 10}")
+    elif not found["items"]:
+        tell(f"nothing found, {found['scanned']} messages looked at")
+
+
+async def _peek(name: str, limit: int, filters: dict[str, Any], target: Target) -> dict[str, Any]:
+    """Pages until `limit` are found or the queue's end is reached."""
+    items: list[Any] = []
+    cursor: str | None = None
+    scanned = 0
+    async with target.admin() as admin:
+        while True:
+            wanted = min(PAGE_MESSAGES_MAX, limit - len(items))
+            page = await admin.peek(name, limit=wanted, cursor=cursor, **filters)
+            items += page["items"]
+            scanned += page["scanned"]
+            cursor = page["next"]
+            if cursor is None or len(items) >= limit:
+                return {"items": items, "next": cursor, "scanned": scanned}

@@ -1,0 +1,146 @@
+"""`pushq publish`: from an argument or a pipe to stored messages; it returns when they are on the server's disk."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import click
+
+from gateway.commands.base import command, json_option, run
+from gateway.commands.exits import Failure, translate
+from gateway.commands.lines import Line, Lines
+from gateway.commands.messages import as_body, parse_headers
+from gateway.commands.output import json_line, progress, put, put_json, rate, tell
+from gateway.commands.target import Target, target_options
+
+if TYPE_CHECKING:
+    from push.client import Outgoing, PublishManyFailed, Published, Pushq
+
+@command("publish")
+@click.argument("queue")
+@click.argument("body", required=False)
+@click.option("--lines", is_flag=True, help="One message a line of stdin.")
+@click.option("--key", help="Messages of one key belong together.")
+@click.option("--id", "message_id", help="The message's id; publishing again with the same id is safe to recognise.")
+@click.option("--header", "headers", metavar="NAME=VALUE", multiple=True, help="Repeats.")
+@click.option("--content-type", help="The body's bytes are sent as they are, under this type.")
+@click.option("--text", "is_text", is_flag=True, help="The body is text, also where it reads as JSON.")
+@click.option("--reply-to", metavar="QUEUE", help="Where an answer should go.")
+@click.option("--correlation-id", help="What an answer should carry.")
+@target_options
+@json_option
+def publish(
+    queue: str,
+    body: str | None,
+    lines: bool,
+    message_id: str | None,
+    headers: Sequence[str],
+    content_type: str | None,
+    is_text: bool,
+    target: Target,
+    as_json: bool,
+    **fields: str | None,
+) -> None:
+    """Publish BODY to QUEUE; `-` reads it from stdin.
+
+    JSON is sent as its value, other text as a JSON string, other bytes as they are. The id of each message is printed;
+    with --lines only the number, unless --json asks for a line of JSON for each.
+    """
+    if lines and (body not in (None, "-") or message_id is not None):
+        raise click.UsageError("--lines reads its messages from stdin, so there is neither a BODY nor an --id")
+    options = fields | {"headers": parse_headers(headers), "content_type": content_type}
+    parse = _Parser(is_text=is_text, is_verbatim=content_type is not None, options=options)
+    if lines:
+        run(_publish_lines(queue, sys.stdin.buffer, parse, target, as_json))
+        return
+    message = parse(_read(body), message_id)
+    stored = run(_publish_one(queue, message, target))
+    if as_json:
+        put_json(_fields(stored))
+    else:
+        put(stored.id)
+        tell(f'published to "{queue}", seq {stored.seq}' + (", a duplicate" if stored.duplicate else ""))
+
+
+class _Parser:
+    """From bytes to a message, with what the options say of each."""
+
+    def __init__(self, *, is_text: bool, is_verbatim: bool, options: dict[str, Any]) -> None:
+        self._is_text = is_text
+        self._is_verbatim = is_verbatim
+        self._options = options
+
+    def __call__(self, raw: bytes, message_id: str | None = None) -> Outgoing:
+        from push.client import Outgoing
+
+        body = as_body(raw, is_text=self._is_text, is_verbatim=self._is_verbatim)
+        return Outgoing(body=body, id=message_id, **self._options)
+
+
+def _read(body: str | None) -> bytes:
+    """The argument, or all of stdin. An empty pipe without `-` is a forgotten body, not an empty message."""
+    if body is not None and body != "-":
+        return os.fsencode(body)
+    if body is None and sys.stdin.isatty():
+        raise click.UsageError("there is no BODY; name one, or `-` to read stdin")
+    raw = sys.stdin.buffer.read()
+    if body is None and not raw:
+        raise click.UsageError("there is no BODY, and stdin is empty")
+    return raw
+
+
+async def _publish_one(queue: str, message: Outgoing, target: Target) -> Published:
+    from push.client import PublishManyFailed, PushqError
+
+    async with target.connect() as pushq:
+        try:
+            [stored] = await pushq.publish_many(queue, [message])
+        except PublishManyFailed as failed:
+            [error] = failed.results
+            assert isinstance(error, PushqError)
+            raise error from None
+        return stored
+
+
+async def _publish_lines(queue: str, source: BinaryIO, parse: _Parser, target: Target, as_json: bool) -> None:
+    """What is there goes in one call: a slow pipe's line leaves at once, a fast one's by the thousand."""
+    began, count, lines = time.monotonic(), 0, Lines(source)
+    async with target.connect() as pushq:
+        with progress(f"publishing to {queue} (bytes)", lines.bytes_total) as advance:
+            async for batch in lines:
+                stored = await _store(pushq, queue, batch, parse, count)
+                count += len(stored)
+                advance(lines.bytes_read)
+                if as_json:
+                    put("\n".join(json_line(_fields(each)) for each in stored))
+    seconds = time.monotonic() - began
+    tell(f'published {count} messages to "{queue}" in {seconds:.2f} s, {rate(count, seconds)}')
+
+
+async def _store(pushq: Pushq, queue: str, batch: Sequence[Line], parse: _Parser, before: int) -> list[Published]:
+    from push.client import PublishManyFailed
+
+    try:
+        return await pushq.publish_many(queue, [parse(line.text) for line in batch])
+    except PublishManyFailed as failed:
+        raise _failed_line(failed, batch, before) from None
+
+
+def _failed_line(failed: PublishManyFailed, batch: Sequence[Line], before: int) -> Failure:
+    """The first refusal, its line, and how many messages are stored all the same."""
+    from push.client import PushqError
+
+    refused = [(line, each) for line, each in zip(batch, failed.results, strict=True) if isinstance(each, PushqError)]
+    line, error = refused[0]
+    failure = translate(error) or Failure(str(error))
+    stored = before + len(batch) - len(refused)
+    failure.lines += (f"this is about line {line.number}; {stored} messages are stored",)
+    return failure
+
+
+def _fields(stored: Published) -> dict[str, Any]:
+    return {"id": stored.id, "seq": stored.seq, "partition": stored.partition, "duplicate": stored.duplicate}

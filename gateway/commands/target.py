@@ -1,0 +1,133 @@
+"""Which server a command talks to, with which key: `--url`, `--key-file` and `--data` on every command that asks one."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gateway.commands.base import KEY_ORIGIN
+from gateway.commands.exits import Exit, Failure
+
+if TYPE_CHECKING:
+    from push.client import Admin, Limits, Pushq, SessionEvent
+    from push.client.model import TransportName
+
+DATA_DEFAULT = Path("./pushq-data")
+OPEN_TIMEOUT_S = 3.0
+"""A person waits at the other end: a server that is being restarted gets this long, an absent one no longer."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """The server and the key, as the options and the environment name them."""
+
+    url: str | None
+    key_file: Path | None
+    data: Path
+
+    @property
+    def base_url(self) -> str:
+        """The server's URL: `--url`, else `PUSHQ_URL`, else the local default."""
+        from push.client.discover import find_url
+
+        try:
+            return find_url(self.url)
+        except ValueError as error:
+            raise click.UsageError(str(error)) from None
+
+    @property
+    def socket(self) -> Path:
+        """Where local administration goes."""
+        return self.data / "admin.sock"
+
+    def key(self) -> str:
+        """`--key-file`, else `PUSHQ_KEY`, else the first key in the data folder; noted for a 401's sentence."""
+        token, origin = self._find_key()
+        if (context := click.get_current_context(silent=True)) is not None:
+            context.meta[KEY_ORIGIN] = origin
+        return token
+
+    def admin(self) -> Admin:
+        """The HTTP API."""
+        from push.client.admin import Admin
+
+        return Admin(self.base_url, self.key())
+
+    def local_admin(self) -> Admin:
+        """The same API over the data folder's socket, which allows what HTTP may not."""
+        from push.client.admin import Admin
+
+        if not self.socket.is_socket():
+            raise Failure(
+                f"no server has its socket at {self.socket}",
+                exit=Exit.UNAVAILABLE,
+                lines=["run this on the server's machine, with --data its folder"],
+            )
+        return Admin(key=self.key(), unix_socket=self.socket)
+
+    def connect(
+        self,
+        *,
+        transport: TransportName = "ws",
+        on_event: Callable[[SessionEvent], None] | None = None,
+        limits: Limits | None = None,
+    ) -> Pushq:
+        """A session that publishes and subscribes."""
+        from push.client import Limits, connect
+
+        chosen = limits or Limits(open_timeout_s=OPEN_TIMEOUT_S)
+        return connect(self.base_url, self.key(), transport=transport, on_event=on_event, limits=chosen)
+
+    def _find_key(self) -> tuple[str, str]:
+        if self.key_file is not None:
+            return _first_line(self.key_file), str(self.key_file)
+        if key := os.environ.get("PUSHQ_KEY", "").strip():
+            return key, "PUSHQ_KEY"
+        file = self.data / "admin.key"
+        if not file.is_file():
+            raise Failure(
+                f"no key: PUSHQ_KEY is not set and there is no {file}",
+                exit=Exit.AUTH,
+                lines=["name a key with PUSHQ_KEY or --key-file, or the server's folder with --data"],
+            )
+        return _first_line(file), str(file)
+
+
+def target_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the three options and gives the command its `target`."""
+
+    @functools.wraps(function)
+    def with_target(*args: Any, url: str | None, key_file: Path | None, data: Path, **kwargs: Any) -> Any:
+        return function(*args, target=Target(url, key_file, data), **kwargs)
+
+    return _URL(_KEY_FILE(_DATA(with_target)))
+
+
+_URL = click.option("--url", metavar="URL", help="The server. Default: PUSHQ_URL, else http://127.0.0.1:8080.")
+_KEY_FILE = click.option(
+    "--key-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A file with the API key. Default: PUSHQ_KEY, else admin.key in the data folder.",
+)
+_DATA = click.option(
+    "--data",
+    metavar="DIR",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=DATA_DEFAULT,
+    help="The data folder of a server on this machine.  [default: ./pushq-data]",
+)
+
+
+def _first_line(file: Path) -> str:
+    try:
+        return file.read_text().split("\n", 1)[0].strip()
+    except OSError as error:
+        raise Failure(f"cannot read the key in {file}: {error.strerror}", exit=Exit.AUTH) from error
+    except UnicodeDecodeError:
+        raise Failure(f"{file} holds no key: it is not text", exit=Exit.AUTH) from None

@@ -1,0 +1,73 @@
+"""The desk every transport asks: who is this, may they touch that queue, and what do their messages become.
+
+HTTP, WebSocket and SSE ask the same questions here, so they cannot give different answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from backend_store.client import Queue, Store
+from backend_store.model import Forbidden, Unauthenticated
+from gateway import publish
+from gateway.auth import Keyring, Principal
+from gateway.policy import Verb
+from gateway.tickets import TicketOffice
+from push.ports import Encoding, Prepared
+from push.protocol import PublishMessage
+
+_LOCALHOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+class GatewayDesk:
+    """Implements `push.ports.Desk`."""
+
+    def __init__(
+        self, store: Store, keyring: Keyring, tickets: TicketOffice, *, allowed_origins: Sequence[str], dev: bool
+    ) -> None:
+        self._store = store
+        self._keyring = keyring
+        self._tickets = tickets
+        self._allowed_origins = frozenset(allowed_origins)
+        self._dev = dev
+
+    def identify(self, token: str) -> Principal:
+        return self._keyring.identify(token)
+
+    def redeem(self, ticket: str) -> Principal:
+        principal = self._tickets.redeem(ticket)
+        if not self._keyring.still_valid(principal):
+            raise Unauthenticated("the key that asked for this ticket was revoked or has expired")
+        return principal
+
+    def still_valid(self, principal: Any) -> bool:
+        return self._keyring.still_valid(principal)
+
+    def queue(self, principal: Any, name: str, verb: Verb) -> Queue:
+        queue = self._store.queue(principal.tenant, name)
+        if not principal.access.may(verb, name):
+            raise Forbidden(f"the key {principal.name!r} has no scope {verb}:{name}")
+        return queue
+
+    def prepare(self, queue: Queue, messages: Sequence[PublishMessage], encoding: Encoding) -> Prepared:
+        return publish.prepare(queue, messages, encoding)
+
+    def prepare_plain(self, queue: Queue, bodies: Sequence[Any], encoding: Encoding) -> Prepared:
+        return publish.prepare_plain(queue, bodies, encoding)
+
+    def allowed_origin(self, origin: str | None, host: str | None) -> bool:
+        """Same origin, one of the configured list, or under `--dev` any page of this machine. No origin: no browser."""
+        if origin is None or origin in self._allowed_origins or "*" in self._allowed_origins:
+            return True
+        try:
+            page = urlsplit(origin)
+            hostname = page.hostname or ""
+        except ValueError:
+            return False
+        if page.scheme not in ("http", "https"):
+            return False
+        if host is not None and page.netloc.lower() == host.lower():
+            return True
+        return self._dev and (hostname in _LOCALHOSTS or hostname.endswith(".localhost"))

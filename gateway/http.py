@@ -1,0 +1,217 @@
+"""Requests and answers, as the API's handlers see them: a `Call` comes in, an `Answer` goes out.
+
+The calls of the hot path take a few microseconds of work each, so an answer is bytes that one function writes, and a
+request is parsed no further than its handler asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import parse_qsl
+
+import msgspec
+from starlette.types import Receive, Scope, Send
+
+from backend_store.model import FieldError, InvalidRequest, MessageTooLarge, PushqError
+from gateway.validate import escape, invalid_field
+from push.problems import KINDS, invalid, nearest, problem, retry_after
+
+if TYPE_CHECKING:
+    from gateway.auth import Principal
+
+Header = tuple[bytes, bytes]
+
+JSON: Final = b"application/json"
+PROBLEM: Final = b"application/problem+json"
+HTML: Final = b"text/html; charset=utf-8"
+
+encode_json: Final[Callable[[Any], bytes]] = msgspec.json.Encoder().encode
+
+
+class ClientGone(Exception):
+    """The client closed its connection before the request was whole: nobody is left to answer."""
+
+
+class Answer(NamedTuple):
+    status: int
+    body: bytes = b""
+    headers: tuple[Header, ...] = ()
+    content_type: bytes | None = JSON
+
+
+def json_answer(value: Any, status: int = 200, headers: tuple[Header, ...] = ()) -> Answer:
+    return Answer(status, encode_json(value), headers)
+
+
+def problem_answer(error: PushqError, trace_id: str | None = None) -> Answer:
+    """The answer to a refused request; the code's table says its status."""
+    headers = [(name.lower().encode(), value.encode()) for name, value in error.headers]
+    if (wait_ms := retry_after(error)) is not None:
+        headers.append((b"retry-after", b"%d" % max(1, -(-wait_ms // 1000))))
+    return Answer(KINDS[error.code].status, encode_json(problem(error, trace_id)), tuple(headers), PROBLEM)
+
+
+async def write(send: Send, answer: Answer, extra: tuple[Header, ...] = ()) -> None:
+    headers: list[Header] = [(b"content-length", b"%d" % len(answer.body)), *answer.headers, *extra]
+    if answer.content_type is not None:
+        headers.append((b"content-type", answer.content_type))
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "http.response.body", "body": answer.body})
+
+
+class Call:
+    """One request below `/v1`, by a known caller."""
+
+    __slots__ = ("body_bytes_max", "headers", "is_local", "params", "principal", "receive", "scope")
+
+    def __init__(
+        self, scope: Scope, receive: Receive, headers: dict[bytes, bytes], principal: Principal, params: list[str], *,
+        body_bytes_max: int, is_local: bool,
+    ) -> None:
+        self.scope = scope
+        self.receive = receive
+        self.headers = headers
+        self.principal = principal
+        self.params = params
+        """The variable parts of the path, in order."""
+        self.body_bytes_max = body_bytes_max
+        self.is_local = is_local
+        """Whether it came over `DIR/admin.sock`."""
+
+    @property
+    def content_type(self) -> str:
+        """The media type without its parameters, in lower case; empty when none is given."""
+        return self.headers.get(b"content-type", b"").split(b";", 1)[0].strip().lower().decode("latin-1")
+
+    def header(self, name: bytes) -> str | None:
+        value = self.headers.get(name)
+        return None if value is None else value.decode("latin-1")
+
+    async def body(self) -> bytes:
+        """Raises `MessageTooLarge` as soon as the limit is passed, and `ClientGone`."""
+        encoding = self.headers.get(b"content-encoding", b"identity")
+        if encoding.lower() != b"identity":
+            detail = f"this version does not take bodies with Content-Encoding: {encoding.decode('latin-1')}"
+            raise PushqError(detail, code="unsupported-media-type")
+        message = await self.receive()
+        if message["type"] == "http.request" and not message.get("more_body"):
+            whole: bytes = message.get("body", b"")
+            self._check_size(len(whole))
+            return whole
+        return await self._long_body(message)
+
+    async def _long_body(self, message: Any) -> bytes:
+        declared = self.headers.get(b"content-length", b"")
+        if declared.isdigit():
+            self._check_size(int(declared[:20]))
+        parts: list[bytes] = []
+        size = 0
+        while True:
+            if message["type"] != "http.request":
+                raise ClientGone
+            part = message.get("body", b"")
+            parts.append(part)
+            size += len(part)
+            self._check_size(size)
+            if not message.get("more_body"):
+                return b"".join(parts)
+            message = await self.receive()
+
+    def _check_size(self, size: int) -> None:
+        if size > self.body_bytes_max:
+            # The rest of the body is not read: the connection cannot carry another request.
+            detail = f"a request body may have {self.body_bytes_max} bytes, this one has {size} or more"
+            raise MessageTooLarge(detail, headers=(("Connection", "close"),))
+
+    async def fields(self, kind: type[Any]) -> Any:
+        """The JSON body as a struct. No body at all is an object without fields."""
+        return decode(await self.json_bytes(), kind)
+
+    async def json_bytes(self) -> bytes:
+        content_type = self.content_type
+        body = await self.body()
+        if content_type in ("application/json", "") or content_type.endswith("+json"):
+            return body or b"{}"
+        if not body:
+            return b"{}"
+        raise PushqError(
+            f"send this body as Content-Type: application/json, not {content_type[:100]!r}",
+            code="unsupported-media-type",
+        )
+
+    def query(self, *known: str, later: dict[str, str] | None = None) -> dict[str, str]:
+        """The query's parameters. Raises `InvalidRequest` for unknown and repeated ones, naming them."""
+        raw: bytes = self.scope["query_string"]
+        if not raw:
+            return {}
+        pairs = _pairs(raw)
+        found: dict[str, str] = {}
+        errors: list[FieldError] = []
+        for name, value in pairs:
+            pointer = f"/query/{escape(name)}"
+            if later and (what := later.get(name.partition(".")[0])) is not None:
+                errors.append(FieldError(pointer, f"this version does not have {what} yet"))
+            elif name not in known:
+                errors.append(FieldError(pointer, f"there is no parameter {name[:100]!r}{nearest(name, known)}"))
+            elif name in found:
+                errors.append(FieldError(pointer, f"the parameter {name!r} is given twice"))
+            found[name] = value
+        if errors:
+            raise InvalidRequest(errors[0].detail, errors=tuple(errors))
+        return found
+
+
+def _pairs(raw: bytes) -> list[tuple[str, str]]:
+    try:
+        text = raw.decode("ascii")
+        return parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=100)
+    except (UnicodeDecodeError, ValueError):
+        raise InvalidRequest("the query string does not parse: it is percent-encoded UTF-8, 100 parameters at most")
+
+
+# ---------------------------------------------------------------------------------------------------- decoding
+
+_decoders: dict[type[Any], msgspec.json.Decoder[Any]] = {}
+
+
+def decode(body: bytes, kind: type[Any]) -> Any:
+    """A body as a struct. Raises `InvalidRequest` with a pointer, and the nearest known name of an unknown field."""
+    decoder = _decoders.get(kind)
+    if decoder is None:
+        decoder = _decoders[kind] = msgspec.json.Decoder(kind)
+    try:
+        if not body.isascii():
+            body.decode()  # the decoder checks only the strings that it keeps
+        return decoder.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise invalid(error, field_names(kind))
+
+
+def field_names(kind: Any) -> tuple[str, ...]:
+    """Every field a request of this kind may have, at any depth."""
+    return tuple(_names(msgspec.inspect.type_info(kind), set()))
+
+
+def _names(info: Any, seen: set[str]) -> set[str]:
+    if isinstance(info, msgspec.inspect.StructType):
+        for field in info.fields:
+            seen.add(field.encode_name)
+            _names(field.type, seen)
+    elif isinstance(info, msgspec.inspect.ListType):
+        _names(info.item_type, seen)
+    elif isinstance(info, msgspec.inspect.UnionType):
+        for part in info.types:
+            _names(part, seen)
+    return seen
+
+
+def integer(query: dict[str, str], name: str, default: int | None, *, low: int, high: int) -> int | None:
+    """A whole number from the query. Raises `InvalidRequest`."""
+    text = query.get(name)
+    if text is None:
+        return default
+    if text.isascii() and text.isdigit() and len(text) < 20 and low <= int(text) <= high:
+        return int(text)
+    raise invalid_field(f"/query/{name}", f"{name} is {text[:50]!r}; it is a whole number from {low} to {high}")
+

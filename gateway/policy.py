@@ -1,0 +1,112 @@
+"""Authorization: what a caller's scopes let it do to a queue. Rules only, no clock and no store."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, get_args
+
+from backend_store.model import FieldError, InvalidRequest
+from gateway.limits import ACCESS_DECISIONS_MAX, NAME_CHARS_MAX, SCOPES_PER_KEY_MAX
+
+Verb = Literal["publish", "consume", "view", "manage"]
+VERBS: Final[tuple[Verb, ...]] = get_args(Verb)
+ADMIN: Final = "admin"
+OPERATOR: Final = "operator"
+COMPANIONS: Final = (".dead", ".late")
+"""Suffixes of the queues that belong to another queue; its scopes cover them."""
+
+_PATTERN = re.compile(rf"[A-Za-z0-9_.*-]{{1,{NAME_CHARS_MAX}}}")
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Scopes, ready to be asked. Decisions are remembered, for a key asks for the same few queues again and again."""
+
+    scopes: tuple[str, ...]
+    is_admin: bool
+    is_operator: bool
+    _patterns: dict[Verb, tuple[re.Pattern[str], ...]]
+    _within: Access | None = None
+    """A ticket's scopes never reach further than those of the key that asked for it."""
+    _decided: dict[tuple[Verb, str], bool] = field(default_factory=dict, compare=False)
+
+    def may(self, verb: Verb, queue: str) -> bool:
+        decided = self._decided.get((verb, queue))
+        if decided is None:
+            if len(self._decided) >= ACCESS_DECISIONS_MAX:
+                self._decided.clear()
+            decided = self._decided[verb, queue] = self._decide(verb, queue)
+        return decided
+
+    def _decide(self, verb: Verb, queue: str) -> bool:
+        if self._within is not None and not self._within.may(verb, queue):
+            return False
+        if self.is_admin:
+            return True
+        names = (queue, owner_of(queue))
+        return any(pattern.fullmatch(name) for pattern in self._patterns[verb] for name in names)
+
+    def narrowed(self, scopes: Sequence[str]) -> Access:
+        """These rights, cut down to `scopes`."""
+        wanted = compile_scopes(scopes)
+        return Access(
+            scopes=wanted.scopes,
+            is_admin=wanted.is_admin and self.is_admin,
+            is_operator=wanted.is_operator and self.is_operator,
+            _patterns=wanted._patterns,
+            _within=self,
+        )
+
+
+def compile_scopes(scopes: Iterable[str]) -> Access:
+    """Scopes that were checked by `check_scopes` when they were given."""
+    kept = tuple(scopes)
+    patterns: dict[Verb, tuple[re.Pattern[str], ...]] = {}
+    for verb in VERBS:
+        wanted = (scope.partition(":")[2] for scope in kept if scope.startswith(f"{verb}:"))
+        patterns[verb] = tuple(_compile(pattern) for pattern in wanted)
+    is_operator = OPERATOR in kept
+    # An operator is an administrator everywhere, so also at home.
+    return Access(kept, is_operator or ADMIN in kept, is_operator, patterns)
+
+
+def _compile(pattern: str) -> re.Pattern[str]:
+    runs = re.sub(r"\*+", "*", pattern).split("*")
+    return re.compile(".*".join(map(re.escape, runs)))
+
+
+def owner_of(queue: str) -> str:
+    """The queue a companion belongs to; any other queue is its own."""
+    for suffix in COMPANIONS:
+        if queue.endswith(suffix):
+            return queue[: -len(suffix)]
+    return queue
+
+
+def check_scopes(scopes: Sequence[str], *, pointer: str = "/scopes") -> tuple[str, ...]:
+    """The scopes without repetitions. Raises `InvalidRequest` that says what is wrong with each."""
+    errors = [
+        FieldError(f"{pointer}/{index}", wrong)
+        for index, scope in enumerate(scopes)
+        if (wrong := _wrong_with(scope)) is not None
+    ]
+    if len(scopes) > SCOPES_PER_KEY_MAX:
+        errors.append(FieldError(pointer, f"{len(scopes)} scopes; a key has at most {SCOPES_PER_KEY_MAX}"))
+    if not scopes:
+        errors.append(FieldError(pointer, "a key without a scope could do nothing; name at least one"))
+    if errors:
+        raise InvalidRequest(f"{errors[0].pointer}: {errors[0].detail}", errors=tuple(errors))
+    return tuple(dict.fromkeys(scopes))
+
+
+def _wrong_with(scope: str) -> str | None:
+    if scope in (ADMIN, OPERATOR):
+        return None
+    verb, colon, pattern = scope.partition(":")
+    if verb not in VERBS or not colon:
+        return f"{scope!r} is no scope: use {', '.join(v + ':PATTERN' for v in VERBS)}, {ADMIN} or {OPERATOR}"
+    if _PATTERN.fullmatch(pattern) is None:
+        return f"{scope!r}: a pattern has 1 to {NAME_CHARS_MAX} of A-Z a-z 0-9 _ . - and *"
+    return None

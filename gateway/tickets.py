@@ -1,0 +1,49 @@
+"""Tickets: a browser's way to open a stream without its token in the URL. Good once, for 30 seconds, on this server."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+
+from backend_store.model import Overloaded, Unauthenticated
+from gateway.auth import Clock, Principal
+from gateway.limits import TICKET_SECONDS, TICKETS_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    text: str
+    expires_at_ms: int
+
+
+class TicketOffice:
+    """Issued tickets, oldest first: they all live equally long, so the first to expire is always in front."""
+
+    def __init__(self, clock_ms: Clock, *, tickets_max: int = TICKETS_MAX) -> None:
+        self._clock_ms = clock_ms
+        self._tickets_max = tickets_max
+        self._issued: dict[str, tuple[Principal, int]] = {}
+
+    def issue(self, principal: Principal) -> Ticket:
+        """Raises `Overloaded` when too many tickets are waiting to be used."""
+        now_ms = self._clock_ms()
+        self._drop_expired(now_ms)
+        if len(self._issued) >= self._tickets_max:
+            raise Overloaded(f"{self._tickets_max} tickets wait to be used", retry_after_ms=1000)
+        ticket = Ticket(secrets.token_urlsafe(24), now_ms + TICKET_SECONDS * 1000)
+        self._issued[ticket.text] = principal, ticket.expires_at_ms
+        return ticket
+
+    def redeem(self, text: str) -> Principal:
+        """Spends a ticket. Raises `Unauthenticated`."""
+        principal, expires_at_ms = self._issued.pop(text, (None, 0))
+        if principal is None or self._clock_ms() >= expires_at_ms:
+            raise Unauthenticated(f"the ticket was used already, or is older than {TICKET_SECONDS} s")
+        return principal
+
+    def _drop_expired(self, now_ms: int) -> None:
+        while self._issued:
+            oldest = next(iter(self._issued))
+            if self._issued[oldest][1] > now_ms:
+                return
+            del self._issued[oldest]

@@ -1,0 +1,78 @@
+"""The Python client: `async with connect(url, key) as pushq` publishes, subscribes and acknowledges.
+
+    async with connect() as pushq:
+        await pushq.publish("orders", {"sku": 7})
+        async for message in pushq.subscribe("orders", credit=10):
+            print(message.body)
+            await message.ack()
+
+It depends on nothing of the server. `pushq.py` is what a user calls, `core/` decides, `link.py` carries it out,
+`transports/` moves frames, `admin.py` is the HTTP API for tools.
+"""
+
+from push.client.admin import Admin
+from push.client.config import Limits
+from push.client.discover import Key
+from push.client.errors import (
+    ApiError,
+    Forbidden,
+    LeaseLost,
+    NotFound,
+    OutcomeUnknown,
+    Problem,
+    ProtocolFault,
+    PublishManyFailed,
+    PushqError,
+    Replaced,
+    SessionClosed,
+    TooLarge,
+    Unauthenticated,
+    Unavailable,
+)
+from push.client.message import Message
+from push.client.model import (
+    Connected,
+    Disconnected,
+    Gap,
+    Lost,
+    Outgoing,
+    Published,
+    Reset,
+    SessionEvent,
+    Stopped,
+)
+from push.client.pushq import Pushq, connect
+from push.client.subscription import Subscription
+
+__all__ = [
+    "connect",
+    "Pushq",
+    "Outgoing",
+    "Published",
+    "Subscription",
+    "Message",
+    "SessionEvent",
+    "Connected",
+    "Disconnected",
+    "Stopped",
+    "Gap",
+    "Reset",
+    "Lost",
+    "PushqError",
+    "ApiError",
+    "Unauthenticated",
+    "Forbidden",
+    "NotFound",
+    "TooLarge",
+    "Replaced",
+    "ProtocolFault",
+    "Unavailable",
+    "OutcomeUnknown",
+    "LeaseLost",
+    "SessionClosed",
+    "PublishManyFailed",
+    "Problem",
+    "Limits",
+    "Key",
+    "Admin",
+]

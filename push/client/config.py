@@ -1,0 +1,58 @@
+"""Every limit of the client, named once, with its unit last."""
+
+from __future__ import annotations
+
+import msgspec
+
+DEFAULT_URL = "http://127.0.0.1:8080"
+DEFAULT_KEY_FILE = "pushq-data/admin.key"
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """The bounds of one session; the defaults suit a server and a browser-sized consumer alike."""
+
+    publish_window_messages: int = 1024
+    """Unconfirmed messages before `publish` waits: the back-pressure a producer feels."""
+    publish_frame_messages_max: int = 100
+    publish_frame_bytes_max: int = 1024 * 1024
+    publish_frames_in_flight_max: int = 8
+    """Beyond this only full frames leave, so a busy producer's small publishes gather into large ones."""
+    publish_timeout_s: float = 60.0
+    publish_retries_max: int = 8
+    """How often one message is sent again after the server refused it for the moment (429, 503, 504)."""
+    message_bytes_max: int = 3 * 1024 * 1024
+    """Refused here: a frame above the server's 4 MiB would close the session for every other message."""
+
+    settle_frame_receipts_max: int = 1000
+    settle_frames_in_flight_max: int = 32
+    settle_timeout_s: float = 60.0
+
+    subscription_credit: int = 100
+    credit_return_fraction: float = 0.5
+    """Credit that no receipt gives back is returned in one frame once this part of it was consumed."""
+    auto_inbox_factor: int = 10
+    """With `ack="auto"` the server settles what it sends: above this many times the credit the client unsubscribes
+    until its reader has caught up."""
+    visibility_timeout_ms: int = 30_000
+    """Assumed where neither the caller nor the server names the queue's time-out."""
+    handler_limit_s: float = 300.0
+    lease_extension_fraction: float = 0.5
+
+    open_timeout_s: float = 10.0
+    close_timeout_s: float = 5.0
+    drain_timeout_s: float = 15.0
+    """After `bye` the server closes; one that does not is cut, which keeps the session's leases."""
+    backoff_base_s: float = 0.5
+    backoff_cap_s: float = 20.0
+    stable_after_s: float = 10.0
+    """A connection that lived this long was a good one: the next delay starts at the base again."""
+    silence_grace_s: float = 5.0
+    ping_ms: int = 25_000
+    """Assumed until `connected` names the server's."""
+
+    frame_bytes_max: int = 16 * 1024 * 1024
+    poll_wait_ms: int = 20_000
+    poll_messages_max: int = 1000
+    http_timeout_s: float = 30.0
+    sse_silence_s: float = 35.0
+    """A server comments every 15 s: two missed and 5 s of grace."""

@@ -1,0 +1,111 @@
+"""The messages a subscription holds: what is extended while a handler runs, and what a lost lease takes away."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from push.client.frames import WireMessage
+
+if TYPE_CHECKING:
+    from push.client.core.subscriptions import SubscriptionState
+
+GRANULES = 10
+"""Leases due within a tenth of the extension interval share one frame."""
+
+
+class Delivery:
+    """One delivered message and what became of its lease."""
+
+    __slots__ = ("bucket", "hold_until", "is_handed", "is_lost", "is_settled", "message", "subscription", "wait_lost")
+
+    def __init__(self, message: WireMessage, subscription: SubscriptionState, hold_until: float) -> None:
+        self.message = message
+        self.subscription = subscription
+        self.hold_until = hold_until
+        self.bucket: dict[str, Delivery] | None = None
+        self.is_handed = False
+        self.is_lost = False
+        self.is_settled = False
+        self.wait_lost: object = None
+
+
+class Leases:
+    """Held deliveries of one subscription, by receipt and by the time their lease is due for more."""
+
+    def __init__(self, *, extension_s: float | None, handler_limit_s: float) -> None:
+        self.extension_s = extension_s
+        self.handler_limit_s = handler_limit_s
+        self._held: dict[str, Delivery] = {}
+        self._buckets: dict[float, dict[str, Delivery]] = {}
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def hold(self, delivery: Delivery, now: float) -> None:
+        """A lease began, or goes on."""
+        receipt = delivery.message.receipt
+        assert receipt is not None, "a delivery without a receipt has no lease"
+        self._held[receipt] = delivery
+        if self.extension_s is not None:
+            self._schedule(delivery, receipt, now)
+
+    def hand(self, delivery: Delivery, now: float) -> None:
+        """The user has the message now: from here the handler's limit counts."""
+        delivery.is_handed = True
+        delivery.hold_until = now + self.handler_limit_s
+
+    def held(self, receipt: str) -> Delivery | None:
+        """The delivery that this receipt holds, if it does."""
+        return self._held.get(receipt)
+
+    def release(self, receipt: str) -> Delivery | None:
+        """The lease is over, whatever the reason; None when it was not held."""
+        delivery = self._held.pop(receipt, None)
+        if delivery is not None and delivery.bucket is not None:
+            delivery.bucket.pop(receipt, None)
+            delivery.bucket = None
+        return delivery
+
+    def release_all(self) -> list[Delivery]:
+        """Every lease is over: the session that held them is gone."""
+        deliveries = list(self._held.values())
+        self._held.clear()
+        self._buckets.clear()
+        for delivery in deliveries:
+            delivery.bucket = None
+        return deliveries
+
+    def due(self, now: float) -> list[Delivery]:
+        """Deliveries to extend now; they are due again an interval later. Past the handler's limit a lease runs out."""
+        deliveries: list[Delivery] = []
+        for due_at in [due_at for due_at in self._buckets if due_at <= now]:
+            for receipt, delivery in self._buckets.pop(due_at).items():
+                delivery.bucket = None
+                if delivery.hold_until > now and not delivery.is_settled:
+                    deliveries.append(delivery)
+                    self._schedule(delivery, receipt, now)
+        return deliveries
+
+    def next_due(self) -> float:
+        """When `due` has something; buckets are opened in the order they fall due."""
+        return next(iter(self._buckets), math.inf)
+
+    def set_extension(self, extension_s: float, now: float) -> None:
+        """The interval became known: what is held is scheduled by it."""
+        if extension_s == self.extension_s:
+            return
+        self.extension_s = extension_s
+        self._buckets.clear()
+        for receipt, delivery in self._held.items():
+            self._schedule(delivery, receipt, now)
+
+    def _schedule(self, delivery: Delivery, receipt: str, now: float) -> None:
+        assert self.extension_s is not None
+        granule = self.extension_s / GRANULES
+        due_at = ((now + self.extension_s) // granule) * granule
+        bucket = self._buckets.get(due_at)
+        if bucket is None:
+            bucket = self._buckets[due_at] = {}
+        bucket[receipt] = delivery
+        delivery.bucket = bucket

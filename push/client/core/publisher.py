@@ -1,0 +1,264 @@
+"""From `publish` to a frame: messages gather into batches, wait for their confirmation, and go again after a cut.
+
+A message leaves this file once: confirmed, refused for good, or given up after its time. Until then it keeps its
+encoded form and its id, so that a repeat is the same message to the server.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from push.client.config import Limits
+from push.client.core.backoff import delay_s
+from push.client.errors import ApiError, FieldError, OutcomeUnknown, Problem, PushqError, Unavailable, api_error
+from push.client.frames import Ok, Publish, PublishedItem
+from push.client.model import Published
+
+_ONE_MESSAGE_STATUSES = frozenset({400, 413, 422})
+"""Refusals that are one message's fault: when the answer does not say whose, each message goes again alone."""
+
+
+class Entry:
+    """One unconfirmed message; `ticket` is whatever the caller wants back with the result."""
+
+    __slots__ = ("deadline", "goes_alone", "last_error", "message", "ticket", "tries", "wanted", "was_sent")
+
+    def __init__(self, message: msgspec.Raw, ticket: object, deadline: float) -> None:
+        self.message = message
+        self.ticket = ticket
+        self.deadline = deadline
+        self.tries = 0
+        self.was_sent = False
+        self.wanted = True
+        self.goes_alone = False
+        self.last_error: ApiError | None = None
+
+
+class Batch(NamedTuple):
+    """What went in one `publish` frame."""
+
+    queue: str
+    entries: Sequence[Entry]
+
+
+_NOTHING = Batch("", ())
+"""What an answer finds whose batch was given up before."""
+
+
+class Outcome(NamedTuple):
+    """How one message ended."""
+
+    ticket: object
+    result: Published | PushqError
+
+
+class _Lane:
+    """One queue's messages that are not in flight, oldest first."""
+
+    __slots__ = ("bytes", "hold_until", "pending")
+
+    def __init__(self) -> None:
+        self.pending: deque[Entry] = deque()
+        self.hold_until = -math.inf
+
+
+class Publisher:
+    """The publishing half of a session."""
+
+    def __init__(self, limits: Limits, chance: Callable[[], float]) -> None:
+        self._limits = limits
+        self._chance = chance
+        self._lanes: dict[str, _Lane] = {}
+        self._in_flight: dict[int, Batch] = {}
+        self.unconfirmed = 0
+        self._earliest_deadline = math.inf
+
+    @property
+    def window_left(self) -> int:
+        """How many messages may be added before the caller has to wait."""
+        return self._limits.publish_window_messages - self.unconfirmed
+
+    def owns(self, request_id: int | str | None) -> bool:
+        """Is this the id of an unanswered frame of ours?"""
+        return request_id in self._in_flight
+
+    def add(self, queue: str, message: msgspec.Raw, ticket: object, now: float) -> Entry:
+        """Take a message in; it leaves with the next `take`."""
+        entry = Entry(message, ticket, now + self._limits.publish_timeout_s)
+        self._lane(queue).pending.append(entry)
+        self.unconfirmed += 1
+        if entry.deadline < self._earliest_deadline:
+            self._earliest_deadline = entry.deadline
+        return entry
+
+    def take(self, now: float, next_id: Callable[[], int]) -> list[Publish]:
+        """The frames to send now. While several are unanswered only full ones go, so that small ones gather."""
+        frames: list[Publish] = []
+        for queue, lane in self._lanes.items():
+            while lane.pending and lane.hold_until <= now:
+                entries, is_full = self._next_batch(lane)
+                if not entries:
+                    continue
+                if not is_full and len(self._in_flight) >= self._limits.publish_frames_in_flight_max:
+                    lane.pending.extendleft(reversed(entries))
+                    break
+                frames.append(self._send(queue, entries, next_id()))
+        if frames:
+            self._lanes = {queue: lane for queue, lane in self._lanes.items() if lane.pending}
+        return frames
+
+    def answered(self, request_id: int, ok: Ok, now: float) -> list[Outcome]:
+        """The server took the batch; each message of it stands alone."""
+        queue, entries = self._in_flight.pop(request_id, _NOTHING)
+        items = ok.messages or []
+        if len(items) != len(entries):
+            problem = Problem(detail=f"{len(entries)} messages were sent and {len(items)} answered")
+            return [self._done(entry, api_error(problem)) for entry in entries]
+        outcomes: list[Outcome] = []
+        again: list[Entry] = []
+        for entry, item in zip(entries, items, strict=True):
+            if item.error is None and item.seq is not None:
+                outcomes.append(self._done(entry, Published(item.id, item.seq, item.partition, item.duplicate)))
+            elif self._may_repeat(entry, error := _error_of(item)):
+                again.append(entry)
+            else:
+                outcomes.append(self._done(entry, error))
+        self._repeat(queue, again, now)
+        return outcomes
+
+    def refused(self, request_id: int, problem: Problem, now: float) -> list[Outcome]:
+        """The server took nothing of the batch: those at fault fail, the others go again."""
+        queue, entries = self._in_flight.pop(request_id, _NOTHING)
+        error = api_error(problem)
+        if at_fault := _pointed_at(problem, len(entries)):
+            outcomes = [self._done(entries[index], own) for index, own in at_fault.items()]
+            self._requeue(queue, [entry for index, entry in enumerate(entries) if index not in at_fault])
+            return outcomes
+        if len(entries) > 1 and problem.status in _ONE_MESSAGE_STATUSES:
+            for entry in entries:
+                entry.goes_alone = True
+            self._requeue(queue, entries)
+            return []
+        again = [entry for entry in entries if self._may_repeat(entry, error)]
+        self._repeat(queue, again, now)
+        return [] if again else [self._done(entry, error) for entry in entries]
+
+    def disconnected(self) -> None:
+        """The connection went: what was unanswered goes again, before what is newer."""
+        for queue, entries in reversed(self._in_flight.values()):
+            self._requeue(queue, entries)
+        self._in_flight.clear()
+
+    def expire(self, now: float) -> list[Outcome]:
+        """Give up what is past its time; a message that was sent may have been stored, and the error says so."""
+        if now < self._earliest_deadline:
+            return []
+        outcomes: list[Outcome] = []
+        for request_id, batch in list(self._in_flight.items()):
+            if batch.entries[0].deadline <= now:
+                del self._in_flight[request_id]
+                outcomes += [self._done(entry, self._late(entry)) for entry in batch.entries]
+        for lane in self._lanes.values():
+            while lane.pending and lane.pending[0].deadline <= now:
+                entry = lane.pending.popleft()
+                outcomes.append(self._done(entry, self._late(entry)))
+        self._earliest_deadline = self._find_deadline()
+        return outcomes
+
+    def fail_all(self, error: PushqError) -> list[Outcome]:
+        """End every message with `error`: the session is over."""
+        entries = [entry for batch in self._in_flight.values() for entry in batch.entries]
+        entries += [entry for lane in self._lanes.values() for entry in lane.pending]
+        self._in_flight.clear()
+        self._lanes.clear()
+        return [self._done(entry, error) for entry in entries]
+
+    def next_wakeup(self, now: float) -> float:
+        """When `take` or `expire` has something to do without being asked."""
+        held = (lane.hold_until for lane in self._lanes.values() if lane.pending and lane.hold_until > now)
+        return min(self._earliest_deadline, *held, math.inf)
+
+    def _next_batch(self, lane: _Lane) -> tuple[list[Entry], bool]:
+        """Up to a frame's worth from the front, and whether the frame is full."""
+        entries: list[Entry] = []
+        size = 0
+        while lane.pending:
+            entry = lane.pending[0]
+            if not entry.wanted and not entry.was_sent:  # cancelled by its caller before it left
+                lane.pending.popleft()
+                self.unconfirmed -= 1
+                continue
+            length = len(memoryview(entry.message))
+            if entries and (entry.goes_alone or size + length > self._limits.publish_frame_bytes_max):
+                return entries, True
+            entries.append(lane.pending.popleft())
+            size += length
+            if entry.goes_alone or len(entries) == self._limits.publish_frame_messages_max:
+                return entries, True
+        return entries, False
+
+    def _send(self, queue: str, entries: list[Entry], request_id: int) -> Publish:
+        for entry in entries:
+            entry.was_sent = True
+        self._in_flight[request_id] = Batch(queue, entries)
+        return Publish(id=request_id, queue=queue, messages=[entry.message for entry in entries])
+
+    def _may_repeat(self, entry: Entry, error: ApiError) -> bool:
+        entry.last_error = error
+        entry.tries += 1
+        return error.retryable and entry.tries <= self._limits.publish_retries_max
+
+    def _repeat(self, queue: str, entries: list[Entry], now: float) -> None:
+        if not entries:
+            return
+        error = entries[0].last_error
+        wait = error.retry_after_s if error is not None else None
+        if wait is None:
+            wait = delay_s(entries[0].tries - 1, 0.0, self._chance(), self._limits)
+        self._requeue(queue, entries)
+        self._lane(queue).hold_until = now + wait
+
+    def _requeue(self, queue: str, entries: Sequence[Entry]) -> None:
+        self._lane(queue).pending.extendleft(reversed(entries))
+
+    def _lane(self, queue: str) -> _Lane:
+        lane = self._lanes.get(queue)
+        if lane is None:
+            lane = self._lanes[queue] = _Lane()
+        return lane
+
+    def _done(self, entry: Entry, result: Published | PushqError) -> Outcome:
+        self.unconfirmed -= 1
+        return Outcome(entry.ticket, result)
+
+    def _late(self, entry: Entry) -> PushqError:
+        if entry.last_error is not None:
+            return entry.last_error
+        seconds = self._limits.publish_timeout_s
+        if entry.was_sent:
+            return OutcomeUnknown(f"not confirmed within {seconds:g} s: the message may have been stored")
+        return Unavailable(f"no connection for {seconds:g} s: the message was not sent")
+
+    def _find_deadline(self) -> float:
+        in_flight = (batch.entries[0].deadline for batch in self._in_flight.values())
+        pending = (lane.pending[0].deadline for lane in self._lanes.values() if lane.pending)
+        return min(*in_flight, *pending, math.inf, math.inf)
+
+
+def _error_of(item: PublishedItem) -> ApiError:
+    return api_error(item.error or Problem(detail="neither a seq nor an error came back for the message"))
+
+
+def _pointed_at(problem: Problem, count: int) -> dict[int, ApiError]:
+    """Each message that `errors[].pointer` (`/messages/3/key`) names, with its own part of the problem."""
+    found: dict[int, list[FieldError]] = {}
+    for error in problem.errors:
+        parts = error.pointer.split("/")
+        if len(parts) > 2 and parts[1] == "messages" and parts[2].isdigit() and int(parts[2]) < count:
+            found.setdefault(int(parts[2]), []).append(error)
+    return {index: api_error(msgspec.structs.replace(problem, errors=tuple(own))) for index, own in found.items()}

@@ -1,0 +1,201 @@
+"""From `ack` to its confirmation: receipts of one loop turn share a frame, and are repeated after a cut.
+
+Acks may be repeated safely: the server answers the receipt that acked with `ok`. A repeated nack or extension that
+finds its receipt stale had its effect the first time, or no longer matters.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple, assert_never
+
+from push.client.config import Limits
+from push.client.core.backoff import delay_s
+from push.client.core.leases import Delivery
+from push.client.core.subscriptions import SubscriptionState
+from push.client.errors import LeaseLost, OutcomeUnknown, Problem, PushqError, api_error
+from push.client.frames import Ack, Extend, Nack, Ok
+
+Action = Literal["ack", "nack", "extend"]
+
+
+class How(NamedTuple):
+    """What to do with receipts; those with equal values share a frame."""
+
+    action: Action
+    subscription: SubscriptionState
+    visibility_timeout_ms: int = 0
+    delay_ms: int = 0
+    reason: str | None = None
+
+
+class Item(NamedTuple):
+    """One receipt on its way. `ticket` is the caller's, None for the client's own extensions."""
+
+    delivery: Delivery
+    ticket: object | None
+
+
+class Group:
+    """Receipts that travel together."""
+
+    __slots__ = ("deadline", "hold_until", "how", "is_repeat", "items", "tries")
+
+    def __init__(self, how: How, deadline: float) -> None:
+        self.how = how
+        self.items: list[Item] = []
+        self.deadline = deadline
+        self.hold_until = -math.inf
+        self.is_repeat = False
+        self.tries = 0
+
+
+class Settled(NamedTuple):
+    """How one settling ended: `error` None means the server confirmed it."""
+
+    item: Item
+    action: Action
+    error: PushqError | None
+
+
+class Settler:
+    """The settling half of a session."""
+
+    def __init__(self, limits: Limits, chance: Callable[[], float]) -> None:
+        self._limits = limits
+        self._chance = chance
+        self._open: dict[How, Group] = {}
+        self._again: deque[Group] = deque()
+        self._in_flight: dict[int, Group] = {}
+
+    def __len__(self) -> int:
+        return len(self._in_flight) + len(self._again) + len(self._open)
+
+    def owns(self, request_id: int | str | None) -> bool:
+        """Is this the id of an unanswered frame of ours?"""
+        return request_id in self._in_flight
+
+    def add(self, how: How, item: Item, now: float) -> None:
+        """Take one receipt in; it leaves with the next `take`."""
+        group = self._open.get(how)
+        if group is None:
+            group = self._open[how] = Group(how, now + self._limits.settle_timeout_s)
+        group.items.append(item)
+        if len(group.items) >= self._limits.settle_frame_receipts_max:
+            self._again.append(self._open.pop(how))
+
+    def take(self, now: float, next_id: Callable[[], int]) -> list[Ack | Nack | Extend]:
+        """The frames to send now; while many are unanswered, receipts gather for the next."""
+        if not self._open and not self._again:
+            return []
+        groups = [group for group in self._again if group.hold_until <= now]
+        held = [group for group in self._again if group.hold_until > now]
+        groups += self._open.values()
+        self._open.clear()
+        room = max(0, self._limits.settle_frames_in_flight_max - len(self._in_flight))
+        frames = [self._send(group, next_id()) for group in groups[:room]]
+        self._again = deque(held)
+        for group in groups[room:]:
+            self._put_back(group)
+        return frames
+
+    def answered(self, request_id: int, ok: Ok) -> list[Settled]:
+        """Each receipt's result."""
+        group = self._in_flight.pop(request_id, None)
+        if group is None:
+            return []
+        results = {result.receipt: result for result in ok.results or ()}
+        settled: list[Settled] = []
+        for item in group.items:
+            result = results.get(item.delivery.message.receipt or "")
+            is_done = result is not None and (result.ok or (group.is_repeat and group.how.action == "nack"))
+            settled.append(Settled(item, group.how.action, None if is_done else _lost(item, group.how.action)))
+        return settled
+
+    def refused(self, request_id: int, problem: Problem, now: float) -> list[Settled]:
+        """The server answered for none of them: they go again when it asks for patience, else they failed."""
+        group = self._in_flight.pop(request_id, None)
+        if group is None:
+            return []
+        error = api_error(problem)
+        if not error.retryable:
+            return [Settled(item, group.how.action, error) for item in group.items]
+        wait = error.retry_after_s
+        group.hold_until = now + (delay_s(group.tries, 0.0, self._chance(), self._limits) if wait is None else wait)
+        group.tries += 1
+        self._again.appendleft(group)
+        return []
+
+    def disconnected(self) -> None:
+        """What was unanswered goes again, before what is newer."""
+        for group in reversed(self._in_flight.values()):
+            group.is_repeat = True
+            self._again.appendleft(group)
+        self._in_flight.clear()
+
+    def expire(self, now: float) -> list[Settled]:
+        """Give up what the server did not answer in time."""
+        late = [request_id for request_id, group in self._in_flight.items() if group.deadline <= now]
+        groups = [self._in_flight.pop(request_id) for request_id in late]
+        groups += [group for group in self._again if group.deadline <= now]
+        self._again = deque(group for group in self._again if group.deadline > now)
+        groups += [self._open.pop(how) for how in [how for how, g in self._open.items() if g.deadline <= now]]
+        seconds = self._limits.settle_timeout_s
+        error = OutcomeUnknown(f"no answer within {seconds:g} s: the message may have been settled")
+        return [Settled(item, group.how.action, error) for group in groups for item in group.items]
+
+    def fail_all(self, error: PushqError) -> list[Settled]:
+        """End everything with `error`: the session is over."""
+        groups = [*self._in_flight.values(), *self._again, *self._open.values()]
+        self._in_flight.clear()
+        self._again.clear()
+        self._open.clear()
+        return [Settled(item, group.how.action, error) for group in groups for item in group.items]
+
+    def next_wakeup(self, now: float) -> float:
+        """When `take` or `expire` has something to do without being asked."""
+        times = [group.deadline for group in self._all()]
+        times += [group.hold_until for group in self._again if group.hold_until > now]
+        return min(times, default=math.inf)
+
+    def _all(self) -> Sequence[Group]:
+        return [*self._in_flight.values(), *self._again, *self._open.values()]
+
+    def _put_back(self, group: Group) -> None:
+        """No room in flight: the group stays open for more, unless it is full or a repeat."""
+        is_full = len(group.items) >= self._limits.settle_frame_receipts_max
+        if is_full or group.is_repeat or group.tries or group.how in self._open:
+            self._again.append(group)
+        else:
+            self._open[group.how] = group
+
+    def _send(self, group: Group, request_id: int) -> Ack | Nack | Extend:
+        self._in_flight[request_id] = group
+        how = group.how
+        queue, sub = how.subscription.queue, how.subscription.sub
+        receipts = [item.delivery.message.receipt or "" for item in group.items]
+        match how.action:
+            case "ack":
+                return Ack(id=request_id, queue=queue, receipts=receipts, sub=sub)
+            case "nack":
+                return Nack(
+                    id=request_id, queue=queue, receipts=receipts, sub=sub, delay_ms=how.delay_ms, reason=how.reason
+                )
+            case "extend":
+                ms = how.visibility_timeout_ms
+                return Extend(id=request_id, queue=queue, receipts=receipts, sub=sub, visibility_timeout_ms=ms)
+            case _:
+                assert_never(how.action)
+
+
+def _lost(item: Item, action: Action) -> PushqError:
+    message = item.delivery.message
+    queue = item.delivery.subscription.queue
+    return LeaseLost(
+        f'queue "{queue}": {action} of message {message.id} (attempt {message.attempt}) came after its lease had ended'
+    )
+
+
+__all__ = ["Action", "Group", "How", "Item", "Settled", "Settler"]

@@ -1,0 +1,165 @@
+"""One subscription across all its connections: where it stands, what it holds, and how much more it may be sent."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+
+import msgspec
+
+from push.client.config import Limits
+from push.client.core.leases import Delivery, Leases
+from push.client.errors import PushqError
+from push.client.frames import Credit, Deliver, Ok, Subscribe
+from push.client.model import AckMode, From
+
+
+class Subscribed(msgspec.Struct, frozen=True, kw_only=True):
+    """What the user asked for."""
+
+    queue: str
+    credit: int
+    ack: AckMode = "manual"
+    group: str | None = None
+    start: From | None = None
+    visibility_timeout_ms: int | None = None
+    extend_leases: bool = True
+    handler_limit_s: float = 300.0
+
+
+class SubscriptionState:
+    """The core's view of one subscription; the shell asks it for messages (`take`) and reads `ended`."""
+
+    def __init__(self, asked: Subscribed, limits: Limits) -> None:
+        self.asked = asked
+        self.sub: int | None = None
+        self.cursor: str | None = None
+        self.inbox: deque[Delivery] = deque()
+        self.ended: PushqError | None = None
+        self.is_closed = False
+        self.was_subscribed = False
+        self.subscribe_after = -math.inf
+        self.is_resting = False
+        self.tries = 0
+        self._limits = limits
+        self._consumed = 0
+        self._is_stream = False
+        self.visibility_timeout_ms = asked.visibility_timeout_ms or limits.visibility_timeout_ms
+        self.leases = Leases(extension_s=self._extension_s(), handler_limit_s=asked.handler_limit_s)
+
+    @property
+    def queue(self) -> str:
+        return self.asked.queue
+
+    def subscribe(self, request_id: int) -> Subscribe:
+        """The frame that opens, or after a cut reopens, the subscription where it stood."""
+        start = self.asked.start if self.cursor is None else {"cursor": self.cursor}
+        unread = len(self.inbox) if self._is_stream else 0
+        self._consumed = 0
+        return Subscribe(
+            id=request_id,
+            queue=self.queue,
+            credit=max(1, self.asked.credit - unread),
+            ack=self.asked.ack,
+            group=self.asked.group,
+            start=start,
+            visibility_timeout_ms=self.asked.visibility_timeout_ms,
+        )
+
+    def subscribed(self, ok: Ok, now: float) -> None:
+        """The server's number for it, and what else the answer told."""
+        self.sub = ok.sub
+        self.was_subscribed = True
+        self.tries = 0
+        if ok.cursor is not None:
+            self.cursor = ok.cursor
+        if ok.visibility_timeout_ms is not None and self.asked.visibility_timeout_ms is None:
+            self.visibility_timeout_ms = ok.visibility_timeout_ms
+            if (extension_s := self._extension_s()) is not None:
+                self.leases.set_extension(extension_s, now)
+
+    def delivered(self, frame: Deliver, now: float) -> None:
+        """Messages arrived: their leases run from now on."""
+        hold_until = now + self.asked.handler_limit_s
+        for message in frame.messages:
+            delivery = Delivery(message, self, hold_until)
+            if message.receipt is not None:
+                self.leases.hold(delivery, now)
+            self.inbox.append(delivery)
+        if frame.cursor is not None:
+            self.cursor = frame.cursor
+            self._is_stream = True
+
+    def take(self, now: float) -> Delivery | None:
+        """The next message for the user. One without a receipt gives its credit back here, no ack will."""
+        while self.inbox:
+            delivery = self.inbox.popleft()
+            if delivery.message.receipt is None:
+                self._consumed += self._is_stream
+                self.is_resting = self.is_resting and len(self.inbox) > self.asked.credit
+                return delivery
+            if not delivery.is_lost:
+                self.leases.hand(delivery, now)
+                return delivery
+        return None
+
+    @property
+    def owes_credit(self) -> bool:
+        """Was enough of a stream consumed to be worth a `credit` frame? Elsewhere the server counts by itself."""
+        return self._is_stream and self._consumed >= self.asked.credit * self._limits.credit_return_fraction
+
+    @property
+    def is_overfull(self) -> bool:
+        """Do more messages wait than the user's credit justifies? Possible only where the server settles by itself."""
+        if self._is_stream or self.asked.ack == "manual":
+            return False
+        return len(self.inbox) > self.asked.credit * self._limits.auto_inbox_factor
+
+    @property
+    def needs_step(self) -> bool:
+        """Has the session something to send because of what was just taken?"""
+        return self.owes_credit or (self.sub is None and not self.is_resting)
+
+    def rest(self) -> None:
+        """Be without a subscription until the reader has caught up."""
+        self.sub = None
+        self.is_resting = True
+
+    def credit_back(self) -> Credit | None:
+        """A `credit` frame once enough was consumed to be worth one."""
+        if self.sub is None or not self.owes_credit:
+            return None
+        frame = Credit(sub=self.sub, n=self._consumed)
+        self._consumed = 0
+        return frame
+
+    def disconnected(self) -> None:
+        """The number belonged to the connection."""
+        self.sub = None
+
+    def session_gone(self) -> None:
+        """A new session does not hold the old one's leases: what nobody has seen yet will come again, so it is dropped.
+
+        What the user holds stays: its ack still counts while nobody else was given the message.
+        """
+        for delivery in self.inbox:
+            if delivery.message.receipt is not None:
+                self.leases.release(delivery.message.receipt)
+        self.inbox = deque(delivery for delivery in self.inbox if delivery.message.receipt is None)
+
+    def lose(self, delivery: Delivery) -> bool:
+        """The server ended this lease. An unseen message just vanishes; True means that the user has to be told."""
+        delivery.is_lost = True
+        self.leases.release(delivery.message.receipt or "")
+        return delivery.is_handed
+
+    def lost(self, receipts: Sequence[str]) -> list[Delivery]:
+        """The server ended these leases: those of them that the user has to be told of."""
+        held = (self.leases.held(receipt) for receipt in receipts)
+        return [delivery for delivery in held if delivery is not None and self.lose(delivery)]
+
+    def _extension_s(self) -> float | None:
+        if not self.asked.extend_leases or self.asked.ack == "auto":
+            return None
+        return self.visibility_timeout_ms / 1000 * self._limits.lease_extension_fraction or None

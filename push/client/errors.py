@@ -1,0 +1,216 @@
+"""What can go wrong for a client, sorted by whose turn it is.
+
+`ApiError` is the server's answer: its `code` is stable, and `retryable` says whether the same request may succeed
+later. `Unavailable` and `OutcomeUnknown` are the network's; `LeaseLost` says that somebody else may have the message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+if TYPE_CHECKING:
+    from push.client.model import Published
+
+RETRYABLE_CODES = frozenset(
+    {
+        "rate-limited",
+        "too-many-connections",
+        "not-leader",
+        "unavailable",
+        "overloaded",
+        "draining",
+        "not-durable",
+        "outcome-unknown",
+    }
+)
+
+
+class FieldError(msgspec.Struct, frozen=True):
+    """One entry of a problem's `errors`: a JSON pointer into the request, and what is wrong there."""
+
+    pointer: str = ""
+    detail: str = ""
+
+
+class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An RFC 9457 problem as Pushq sends it, over HTTP and inside frames alike."""
+
+    type: str = "about:blank"
+    title: str = ""
+    status: int = 0
+    detail: str = ""
+    code: str = "internal"
+    errors: tuple[FieldError, ...] = ()
+    retry_after_ms: int | None = None
+    trace_id: str | None = None
+
+
+class PushqError(Exception):
+    """The root of everything this package raises on purpose."""
+
+    code: str = "internal"
+    retryable: bool = False
+
+
+class ApiError(PushqError):
+    """The server refused; `problem` is its whole answer."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(f"{problem.code}: {problem.detail or problem.title}")
+        self.problem = problem
+        self.code = problem.code
+        self.retryable = problem.code in RETRYABLE_CODES
+
+    @property
+    def status(self) -> int:
+        """The HTTP status that goes with the code, also when the answer came in a frame."""
+        return self.problem.status
+
+    @property
+    def detail(self) -> str:
+        """The server's sentence with the facts."""
+        return self.problem.detail or self.problem.title
+
+    @property
+    def retry_after_s(self) -> float | None:
+        """How long the server asks to wait, in seconds; None when it names no time."""
+        return None if self.problem.retry_after_ms is None else self.problem.retry_after_ms / 1000
+
+
+class Unauthenticated(ApiError):
+    """No credential, or one that the server does not know (401, close code 4501)."""
+
+
+class Forbidden(ApiError):
+    """The key lacks the scope for this (403, close code 4503)."""
+
+
+class NotFound(ApiError):
+    """No such queue or resource, or another tenant's (404, close code 4504)."""
+
+
+class Replaced(ApiError):
+    """A newer connection took the session over (close code 4509)."""
+
+
+class TooLarge(ApiError):
+    """A message or frame above the server's limit (413, close code 4513)."""
+
+
+class ProtocolFault(ApiError):
+    """One side sent what the other cannot read (close code 4500)."""
+
+
+class Unavailable(PushqError):
+    """No server answered in time; nothing was accepted, and trying again may help."""
+
+    code = "unavailable"
+    retryable = True
+
+
+class OutcomeUnknown(PushqError):
+    """The request was sent and the answer is missing: it may have been done. Repeat it with the same id."""
+
+    code = "outcome-unknown"
+    retryable = True
+
+
+class LeaseLost(PushqError):
+    """The receipt no longer counts: the message is, or will be, delivered again."""
+
+    code = "stale-receipt"
+
+
+class SessionClosed(PushqError):
+    """The session was closed on this side; open another one with `connect`."""
+
+    code = "closed"
+
+
+class PublishManyFailed(PushqError):
+    """Some messages of one `publish_many` were refused; `results` has one entry a message, in order."""
+
+    code = "publish-failed"
+
+    def __init__(self, results: Sequence[Published | PushqError]) -> None:
+        failed = [result for result in results if isinstance(result, PushqError)]
+        super().__init__(f"{len(failed)} of {len(results)} messages were not stored; the first: {failed[0]}")
+        self.results = tuple(results)
+        self.retryable = all(error.retryable for error in failed)
+
+
+_CLASS_BY_CODE: dict[str, type[ApiError]] = {
+    "unauthenticated": Unauthenticated,
+    "forbidden": Forbidden,
+    "queue-not-found": NotFound,
+    "not-found": NotFound,
+    "message-too-large": TooLarge,
+}
+
+_STOP_CODES: dict[int, tuple[type[ApiError], str, int]] = {
+    4500: (ProtocolFault, "invalid-request", 400),
+    4501: (Unauthenticated, "unauthenticated", 401),
+    4503: (Forbidden, "forbidden", 403),
+    4504: (NotFound, "queue-not-found", 404),
+    4509: (Replaced, "conflict", 409),
+    4513: (TooLarge, "message-too-large", 413),
+    1009: (TooLarge, "message-too-large", 413),
+}
+
+
+def api_error(problem: Problem) -> ApiError:
+    """The typed error for a server's problem."""
+    return _CLASS_BY_CODE.get(problem.code, ApiError)(problem)
+
+
+def is_stop(close_code: int) -> bool:
+    """Does this close code forbid a reconnect? (1009: the same frame would be too big again.)"""
+    return 4500 <= close_code <= 4999 or close_code == 1009
+
+
+def stop_error(close_code: int, reason: str, told: Problem | None) -> ApiError:
+    """The typed error for a close code that forbids a reconnect; `told` is the `error` frame sent before it."""
+    kind, code, status = _STOP_CODES.get(close_code, (ApiError, "internal", 500))
+    if told is not None:
+        return kind(told)
+    return kind(
+        Problem(code=code, status=status, detail=f"the server closed the session with {close_code} {reason}".strip())
+    )
+
+
+def problem_of(body: bytes, status: int, headers: Mapping[str, str]) -> Problem:
+    """The problem in an HTTP answer; one is made up when the body is not problem+json, as a proxy's page is not."""
+    try:
+        problem = msgspec.convert(msgspec.json.decode(body), Problem, strict=False)
+    except (msgspec.DecodeError, msgspec.ValidationError):
+        problem = Problem(status=status, code=_code_for(status), detail=f"HTTP {status} without a problem document")
+    if problem.retry_after_ms is None and headers.get("retry-after", "").isdigit():
+        problem = msgspec.structs.replace(problem, retry_after_ms=int(headers["retry-after"]) * 1000)
+    return problem
+
+
+def _code_for(status: int) -> str:
+    known: dict[int, str] = {
+        400: "invalid-request",
+        401: "unauthenticated",
+        403: "forbidden",
+        404: "not-found",
+        409: "conflict",
+        413: "message-too-large",
+        429: "rate-limited",
+        502: "unavailable",
+        503: "unavailable",
+        504: "outcome-unknown",
+    }
+    return known.get(status, "internal" if status >= 500 else "invalid-request")
+
+
+def problem_from_frame(value: Any) -> Problem:
+    """The `problem` object of a frame, however incomplete."""
+    try:
+        return msgspec.convert(value, Problem, strict=False)
+    except msgspec.ValidationError:
+        return Problem(detail=f"unreadable problem {value!r:.200}")

@@ -1,0 +1,281 @@
+"""The frames of the WebSocket protocol as small structs, and the two encodings between them and bytes.
+
+The HTTP transports speak the same frames to the core, so every rule about them is written once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from push.client.errors import Problem
+from push.client.model import AckMode, Encoding, Outgoing
+
+FRAME_BYTES_TARGET = 1024 * 1024
+
+
+class ClientFrame(msgspec.Struct, omit_defaults=True, kw_only=True, tag_field="type"):
+    """What the client sends."""
+
+
+class Resume(msgspec.Struct, frozen=True):
+    """The session to go on with."""
+
+    session: str
+
+
+class Connect(ClientFrame, tag="connect"):
+    id: int
+    token: str | None = None
+    resume: Resume | None = None
+
+
+class Subscribe(ClientFrame, tag="subscribe"):
+    id: int
+    queue: str
+    credit: int | None = None
+    ack: AckMode | None = None
+    group: str | None = None
+    start: Any = msgspec.field(default=None, name="from")
+    visibility_timeout_ms: int | None = None
+
+
+class Unsubscribe(ClientFrame, tag="unsubscribe"):
+    id: int
+    sub: int
+
+
+class Credit(ClientFrame, tag="credit"):
+    sub: int
+    n: int
+
+
+class Publish(ClientFrame, tag="publish"):
+    id: int
+    queue: str
+    messages: Sequence[msgspec.Raw]
+
+
+class Ack(ClientFrame, tag="ack"):
+    id: int
+    queue: str
+    receipts: Sequence[str]
+    sub: int | None = None
+
+
+class Nack(ClientFrame, tag="nack"):
+    id: int
+    queue: str
+    receipts: Sequence[str]
+    sub: int | None = None
+    delay_ms: int = 0
+    reason: str | None = None
+
+
+class Extend(ClientFrame, tag="extend"):
+    id: int
+    queue: str
+    receipts: Sequence[str]
+    visibility_timeout_ms: int
+    sub: int | None = None
+
+
+class Ping(ClientFrame, tag="ping"):
+    pass
+
+
+class Pong(ClientFrame, tag="pong"):
+    pass
+
+
+class WireMessage(msgspec.Struct, frozen=True):
+    """A `Message` of the API. `body` and `body_base64` exclude each other."""
+
+    id: str
+    seq: int = 0
+    partition: int = 0
+    body: Any = None
+    body_base64: str | None = None
+    content_type: str = "application/json"
+    headers: dict[str, str] | None = None
+    key: str | None = None
+    priority: int = 0
+    attempt: int = 1
+    published_at: str = ""
+    expires_at: str | None = None
+    receipt: str | None = None
+    reply_to: str | None = None
+    correlation_id: str | None = None
+    ordering: dict[str, Any] | None = None
+    dead_letter: dict[str, Any] | None = None
+
+
+class PublishedItem(msgspec.Struct, frozen=True):
+    """One message's part of a publish answer: `error` stands in place of `seq`."""
+
+    id: str = ""
+    seq: int | None = None
+    partition: int = 0
+    duplicate: bool = False
+    error: Problem | None = None
+
+
+class SettleResult(msgspec.Struct, frozen=True):
+    """One receipt's part of an ack, nack or extend answer."""
+
+    receipt: str
+    ok: bool
+    error: Any = None
+
+
+class ServerFrame(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
+    """What the server sends. Fields and types unknown to this version are passed over."""
+
+
+class ConnectedFrame(ServerFrame, frozen=True, tag="connected"):
+    session: str
+    id: int | str | None = None
+    ping_ms: int | None = None
+
+
+class Ok(ServerFrame, frozen=True, tag="ok"):
+    id: int | str
+    sub: int | None = None
+    resume: str | None = None
+    cursor: str | None = None
+    visibility_timeout_ms: int | None = None
+    messages: list[PublishedItem] | None = None
+    results: list[SettleResult] | None = None
+
+
+class Error(ServerFrame, frozen=True, tag="error"):
+    problem: Problem
+    id: int | str | None = None
+
+
+class Deliver(ServerFrame, frozen=True, tag="deliver"):
+    sub: int
+    messages: list[WireMessage]
+    cursor: str | None = None
+
+
+class GapFrame(ServerFrame, frozen=True, tag="gap"):
+    sub: int
+    start: Any = msgspec.field(default=None, name="from")
+    end: Any = msgspec.field(default=None, name="to")
+
+
+class ResetFrame(ServerFrame, frozen=True, tag="reset"):
+    sub: int
+    cursor: str | None = None
+
+
+class LostFrame(ServerFrame, frozen=True, tag="lost"):
+    receipts: list[str]
+    sub: int | None = None
+
+
+class Ended(ServerFrame, frozen=True, tag="ended"):
+    sub: int
+    problem: Problem
+
+
+class Bye(ServerFrame, frozen=True, tag="bye"):
+    code: int = 4000
+    reason: str = ""
+    retry_ms: int = 0
+
+
+class ServerPing(ServerFrame, frozen=True, tag="ping"):
+    pass
+
+
+class ServerPong(ServerFrame, frozen=True, tag="pong"):
+    pass
+
+
+AnyServerFrame = (
+    ConnectedFrame | Ok | Error | Deliver | GapFrame | ResetFrame | LostFrame | Ended | Bye | ServerPing | ServerPong
+)
+AnyClientFrame = Connect | Subscribe | Unsubscribe | Credit | Publish | Ack | Nack | Extend | Ping | Pong
+
+_TYPES = frozenset({"connected", "ok", "error", "deliver", "gap", "reset", "lost", "ended", "bye", "ping", "pong"})
+
+
+class UnreadableFrame(Exception):
+    """Bytes that are no frame of this protocol: the connection cannot be trusted any more."""
+
+
+class Codec:
+    """One encoding: JSON text or MessagePack bytes."""
+
+    def __init__(self, encoding: Encoding) -> None:
+        self.encoding = encoding
+        self.subprotocol = f"pushq.v1.{encoding}"
+        self.is_text = encoding == "json"
+        frames = AnyServerFrame | list[AnyServerFrame]
+        self._encode: Callable[[Any], bytes]
+        self._decode: Callable[[bytes | str], Any]
+        self._decode_any: Callable[[bytes | str], Any]
+        if encoding == "json":
+            self._encode = msgspec.json.Encoder().encode
+            self._decode = msgspec.json.Decoder(frames).decode
+            self._decode_any = msgspec.json.Decoder().decode
+        else:
+            self._encode = msgspec.msgpack.Encoder().encode
+            self._decode = msgspec.msgpack.Decoder(frames).decode  # type: ignore[assignment]
+            self._decode_any = msgspec.msgpack.Decoder().decode  # type: ignore[assignment]
+
+    def message(self, message: Outgoing) -> msgspec.Raw:
+        """One message, encoded once: its size is known, and a repeat after a reconnect costs nothing."""
+        if self.is_text and isinstance(message.body, bytes | bytearray | memoryview):
+            fields = msgspec.structs.asdict(message)
+            fields["body_base64"] = fields.pop("body")  # msgspec writes bytes as base64
+            given = {name: value for name, value in fields.items() if value is not None}
+            return msgspec.Raw(self._encode(given))
+        return msgspec.Raw(self._encode(message))
+
+    def pack(self, frames: Sequence[AnyClientFrame]) -> list[bytes]:
+        """Frames as few socket messages: arrays of up to 1 MiB, a single frame as a plain object."""
+        packed: list[bytes] = []
+        batch: list[bytes] = []
+        size = 0
+        for frame in frames:
+            encoded = self._encode(frame)
+            if batch and size + len(encoded) > FRAME_BYTES_TARGET:
+                packed.append(self._array(batch))
+                batch, size = [], 0
+            batch.append(encoded)
+            size += len(encoded)
+        if batch:
+            packed.append(self._array(batch))
+        return packed
+
+    def _array(self, encoded: list[bytes]) -> bytes:
+        return encoded[0] if len(encoded) == 1 else self._encode([msgspec.Raw(frame) for frame in encoded])
+
+    def unpack(self, data: bytes | str) -> list[AnyServerFrame]:
+        """The frames in one socket message; types of a later version are left out."""
+        try:
+            frames = self._decode(data)
+        except msgspec.ValidationError:
+            frames = self._known(data)
+        except msgspec.DecodeError as error:
+            raise UnreadableFrame(f"not {self.encoding}: {error}") from error
+        return frames if isinstance(frames, list) else [frames]
+
+    def _known(self, data: bytes | str) -> list[AnyServerFrame]:
+        values = self._decode_any(data)
+        known = [value for value in (values if isinstance(values, list) else [values]) if not _is_later(value)]
+        try:
+            return msgspec.convert(known, list[AnyServerFrame])
+        except msgspec.ValidationError as error:
+            raise UnreadableFrame(f"not a frame of {self.subprotocol}: {error}") from error
+
+
+def _is_later(value: Any) -> bool:
+    """Is this a frame of a type that this version does not know?"""
+    kind = value.get("type") if isinstance(value, dict) else None
+    return isinstance(kind, str) and kind not in _TYPES

@@ -1,0 +1,269 @@
+"""The shell around the core: it keeps one connection open after another and carries out what the core decides.
+
+Two tasks share the work: one connects and reads, the other sends and watches the time. Whatever is asked within one
+turn of the event loop is sent together by the second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from push.client.config import Limits
+from push.client.core import Delivery, SessionCore, SubscriptionState
+from push.client.core.effects import Effects, Phase
+from push.client.discover import Key, resolve_key
+from push.client.errors import PushqError, SessionClosed, Unavailable
+from push.client.model import Connected, Disconnected, Gap, Lost, Published, Reset, SessionEvent, Stopped
+from push.client.transports.base import Cut, Dial, Transport
+
+log = logging.getLogger("pushq.client")
+
+TIMER_S_MIN = 0.01
+
+
+class Ticket(Protocol):
+    """Who waits for a publish."""
+
+    def resolve(self, result: Published | PushqError) -> None:
+        """Take the result."""
+
+
+class Link:
+    """One session's connection. `kick` says that the core has something to send."""
+
+    def __init__(
+        self,
+        core: SessionCore,
+        dial: Dial,
+        key: Key,
+        limits: Limits,
+        on_event: Callable[[SessionEvent], None] | None,
+    ) -> None:
+        self.core = core
+        self.readers: dict[SubscriptionState, Callable[[], None]] = {}
+        self._dial = dial
+        self._key = key
+        self._limits = limits
+        self._on_event = on_event
+        self._loop = asyncio.get_running_loop()
+        self._wake = asyncio.Event()
+        self._transport: Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._room_waiters: deque[asyncio.Future[None]] = deque()
+        self._idle_waiters: list[asyncio.Future[None]] = []
+        self._opened: asyncio.Future[None] = self._loop.create_future()
+        self._last_reason = "no attempt was made"
+        self._tasks: list[asyncio.Task[None]] = []
+        self._is_closing = False
+
+    def now(self) -> float:
+        """The clock of everything in this session."""
+        return self._loop.time()
+
+    def kick(self) -> None:
+        """Something is to be sent: it goes when this turn of the loop is over."""
+        self._wake.set()
+
+    async def open(self) -> None:
+        """Connect, trying again for `open_timeout_s`; then raise what stood in the way."""
+        for name, work in (("pushq connection", self._run()), ("pushq sender", self._pump())):
+            task = self._loop.create_task(work, name=name)
+            task.add_done_callback(self._ended)
+            self._tasks.append(task)
+        try:
+            async with asyncio.timeout(self._limits.open_timeout_s or None):
+                await asyncio.shield(self._opened)
+        except TimeoutError:
+            raise Unavailable(f"no session within {self._limits.open_timeout_s:g} s: {self._last_reason}") from None
+
+    async def close(self, *, flush: bool) -> None:
+        """Wait for what is unconfirmed (with `flush`), say goodbye, and end every waiter."""
+        if flush and self.core.phase is Phase.OPEN and not self.core.is_idle:
+            waiter = self._loop.create_future()
+            self._idle_waiters.append(waiter)
+            await asyncio.wait([waiter], timeout=self._limits.close_timeout_s)
+        self._is_closing = True
+        transport = self._transport
+        if transport is not None and self.core.phase is Phase.OPEN:
+            # The reader must live while the closing handshake is on its way.
+            await transport.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._timer is not None:
+            self._timer.cancel()
+        if self.core.phase is not Phase.STOPPED:
+            self.apply(self.core.stop(SessionClosed("the session was closed")))
+        self._opened.cancel()
+
+    async def room(self) -> None:
+        """Wait until the publish window has room: the back-pressure of a server slower than its producers."""
+        while self.core.publisher.window_left <= 0:
+            waiter = self._loop.create_future()
+            self._room_waiters.append(waiter)
+            try:
+                await waiter
+            except asyncio.CancelledError:
+                self._release_room()  # it may have been this one's turn
+                raise
+
+    def apply(self, effects: Effects) -> None:
+        """Carry out one step of the core."""
+        for ticket, result in effects.published:
+            ticket.resolve(result)  # type: ignore[attr-defined]  # every ticket is a Ticket: see Pushq.publish
+        if effects.published:
+            self._release_room()
+        for settled in effects.settled:
+            _finish(settled.item.ticket, settled.error)
+        for state in effects.changed:
+            if (reader := self.readers.get(state)) is not None:
+                reader()
+        for delivery in effects.lost:
+            _tell_lost(delivery)
+        for event in effects.events:
+            self._tell(event)
+        if self._idle_waiters and self.core.is_idle:
+            self._release_idle()
+        if self.core.phase is Phase.STOPPED:
+            self._stopped()
+
+    async def _run(self) -> None:
+        """Connect and read, again and again, until the core stops."""
+        while self.core.phase is not Phase.STOPPED:
+            wait_s = 0.0
+            try:
+                await self._connection()
+            except Cut as cut:
+                if self._is_closing:
+                    return
+                wait_s, effects = self.core.disconnected(cut.code, cut.reason, self.now(), retry_s=cut.retry_s)
+                self._last_reason = cut.reason
+                self.apply(effects)
+            except PushqError as error:
+                self.apply(self.core.stop(error))
+            if math.isfinite(wait_s):
+                await asyncio.sleep(wait_s)
+
+    async def _connection(self) -> None:
+        """One connection from its beginning to the `Cut` that ends it."""
+        token = await self._credential()
+        transport = await self._dial(token)
+        try:
+            await transport.send([self.core.connect(token, self.now())])
+            self._transport = transport
+            self.kick()
+            while True:
+                frames = await transport.receive()
+                self.apply(self.core.receive(frames, self.now()))
+                self.kick()
+        finally:
+            self._transport = None
+            transport.abort()
+
+    async def _credential(self) -> str | None:
+        try:
+            return await resolve_key(self._key)
+        except PushqError:
+            raise
+        except Exception as error:
+            raise Cut(f"the key function failed: {error!r}") from error
+
+    async def _pump(self) -> None:
+        """Send what the core has, whenever it is kicked or its time comes."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            now = self.now()
+            self.apply(self.core.tick(now))
+            if self._transport is not None and (frames := self.core.take(now)):
+                try:
+                    await self._transport.send(frames)
+                except Cut:
+                    pass  # the reader meets the same end, and acts on it
+            self._arm()
+
+    def _arm(self) -> None:
+        """Have the timer fire when the core next wants to be asked, and no later."""
+        now = self.now()
+        when = max(self.core.next_wakeup(now), now + TIMER_S_MIN)
+        if self._timer is not None:
+            if self._timer.when() <= when and not self._timer.cancelled():
+                return
+            self._timer.cancel()
+        self._timer = None if math.isinf(when) else self._loop.call_at(when, self._on_timer)
+
+    def _on_timer(self) -> None:
+        """The sender may be stuck in a full socket, so the dead connection is cut here."""
+        self._timer = None
+        if self._transport is not None and self.core.is_dead(self.now()):
+            self._transport.abort()
+        self.kick()
+        self._arm()
+
+    def _tell(self, event: SessionEvent) -> None:
+        match event:
+            case Connected():
+                log.info("connected session=%s resumed=%s", event.session, event.resumed)
+                if not self._opened.done():
+                    self._opened.set_result(None)
+            case Disconnected():
+                log.warning("disconnected reason=%r retry_in_s=%.2f", event.reason, event.retry_in_s)
+            case Stopped():
+                log.error("stopped error=%s", event.error)
+            case Gap() | Reset() | Lost():
+                log.warning("%s", event)
+        if self._on_event is not None:
+            try:
+                self._on_event(event)
+            except Exception:
+                log.exception("on_event failed for %s", type(event).__name__)
+
+    def _stopped(self) -> None:
+        if not self._opened.done():
+            assert self.core.error is not None
+            self._opened.set_exception(self.core.error)
+            self._opened.exception()  # the one who waits gets it; nobody else has to
+        self._release_idle()
+        while self._room_waiters:
+            _finish(self._room_waiters.popleft(), self.core.error)
+
+    def _release_room(self) -> None:
+        room = self.core.publisher.window_left
+        while room > 0 and self._room_waiters:
+            waiter = self._room_waiters.popleft()
+            room -= not waiter.done()
+            _finish(waiter, None)
+
+    def _release_idle(self) -> None:
+        for waiter in self._idle_waiters:
+            _finish(waiter, None)
+        self._idle_waiters.clear()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """A task of ours failed by a mistake of ours: nobody may wait for ever because of it."""
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        log.error("%s failed", task.get_name(), exc_info=error)
+        failure = PushqError(f"{task.get_name()} failed: {error!r}")
+        failure.__cause__ = error
+        self.apply(self.core.stop(failure))
+
+
+def _finish(waiter: object, error: BaseException | None) -> None:
+    assert isinstance(waiter, asyncio.Future), waiter
+    if waiter.done():
+        return
+    if error is None:
+        waiter.set_result(None)
+    else:
+        waiter.set_exception(error)
+
+
+def _tell_lost(delivery: Delivery) -> None:
+    if isinstance(delivery.wait_lost, asyncio.Event):
+        delivery.wait_lost.set()

@@ -1,0 +1,91 @@
+"""From the core's inbox to the user's `async for`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from types import TracebackType
+from typing import Self
+
+from push.client.core import SubscriptionState
+from push.client.errors import SessionClosed
+from push.client.link import Link
+from push.client.message import Message
+
+
+class _Left(SessionClosed):
+    """The user closed the subscription: a loop over it ends without an error."""
+
+
+class Subscription:
+    """Messages of one queue, across reconnects.
+
+    `async for message in subscription` is all that is needed; leaving the loop unsubscribes, and what was not settled
+    by then goes back to the queue. `async with subscription:` waits until the server has accepted it, so that nothing
+    published afterwards is missed. Several tasks may call `get` at once.
+    """
+
+    def __init__(self, state: SubscriptionState, link: Link) -> None:
+        self._state = state
+        self._link = link
+        self._waiters: list[asyncio.Future[None]] = []
+        link.readers[state] = self._wake
+
+    async def get(self) -> Message:
+        """The next message. Raises the server's error when it ended the subscription."""
+        while True:
+            delivery = self._state.take(self._link.now())
+            if delivery is not None:
+                if self._state.needs_step:
+                    self._link.kick()
+                return Message(delivery, self._link)
+            self._raise_if_over()
+            await self._change()
+
+    async def subscribed(self) -> None:
+        """Wait until the server has accepted the subscription; raises its error when it does not."""
+        while not self._state.was_subscribed:
+            self._raise_if_over()
+            await self._change()
+
+    async def close(self) -> None:
+        """Unsubscribe."""
+        self._link.core.unsubscribe(self._state)
+        self._link.readers.pop(self._state, None)
+        self._link.kick()
+        self._wake()
+
+    async def __aenter__(self) -> Self:
+        await self.subscribed()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def __aiter__(self) -> AsyncIterator[Message]:
+        try:
+            while True:
+                yield await self.get()
+        except _Left:
+            return
+        finally:
+            await self.close()
+
+    async def _change(self) -> None:
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        await waiter
+
+    def _wake(self) -> None:
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._waiters.clear()
+
+    def _raise_if_over(self) -> None:
+        if self._state.ended is not None:
+            raise self._state.ended
+        if self._state.is_closed:
+            raise _Left(f'queue "{self._state.queue}": the subscription was closed')

@@ -1,0 +1,38 @@
+"""The promise of a transport: frames out, frames in, and one exception for every way in which it can break."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
+
+from push.client.frames import AnyClientFrame, AnyServerFrame
+
+
+class Cut(Exception):
+    """The connection is gone, or none came about. `code` is the close code, None where there was none."""
+
+    def __init__(self, reason: str, *, code: int | None = None, retry_s: float = 0.0) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.code = code
+        self.retry_s = retry_s
+
+
+class Transport(Protocol):
+    """One connection."""
+
+    async def send(self, frames: Sequence[AnyClientFrame]) -> None:
+        """Hand frames to the network, in order; raises `Cut`."""
+
+    async def receive(self) -> list[AnyServerFrame]:
+        """The next frames; raises `Cut` when there will be none."""
+
+    async def close(self) -> None:
+        """Say goodbye: the server gives back at once what this connection held."""
+
+    def abort(self) -> None:
+        """Drop the connection without a word: the server keeps its leases for a while."""
+
+
+Dial = Callable[[str | None], Awaitable[Transport]]
+"""Makes a connection with the credential given; raises `Cut`, or a `PushqError` when trying again cannot help."""

@@ -1,0 +1,241 @@
+"""Frames over plain HTTP, for networks that let no WebSocket through.
+
+Each request frame becomes one call of the HTTP API and its answer becomes the frame that the core waits for;
+a subscription becomes a `Stream`: server-sent events or repeated long-polls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Protocol
+from urllib.parse import quote
+
+import httpx2
+import msgspec
+
+from push.client.config import Limits
+from push.client.errors import Problem, api_error, problem_of
+from push.client.frames import (
+    Ack,
+    AnyClientFrame,
+    AnyServerFrame,
+    Connect,
+    ConnectedFrame,
+    Credit,
+    Error,
+    Extend,
+    Nack,
+    Ok,
+    Publish,
+    PublishedItem,
+    SettleResult,
+    Subscribe,
+    Unsubscribe,
+)
+from push.client.transports.base import Cut
+
+NO_PINGS_MS = 24 * 3600 * 1000
+"""HTTP has no pings: each request and each stream has a time-out of its own."""
+
+SESSION = "http"
+
+
+class PublishAnswer(msgspec.Struct):
+    messages: list[PublishedItem]
+
+
+class SettleAnswer(msgspec.Struct):
+    results: list[SettleResult]
+
+
+class Stream(Protocol):
+    """One subscription over HTTP."""
+
+    sub: int
+    queue: str
+
+    async def run(self) -> None:
+        """Deliver until cancelled, or until the server ends it."""
+
+    def give_credit(self, n: int) -> None:
+        """The user consumed `n` messages that have no receipt."""
+
+    def settled(self, receipts: Sequence[str]) -> None:
+        """These are no longer held."""
+
+    def outstanding(self) -> list[str]:
+        """Receipts held and not settled."""
+
+
+MakeStream = Callable[["HttpTransport", Subscribe, int], Stream]
+
+
+class HttpTransport:
+    """A session made of requests. It is lost, as a socket is, when one of them gets no answer."""
+
+    def __init__(self, http: httpx2.AsyncClient, make_stream: MakeStream, limits: Limits) -> None:
+        self.http = http
+        self.limits = limits
+        self._make_stream = make_stream
+        self._frames: asyncio.Queue[AnyServerFrame | Cut] = asyncio.Queue()
+        self._streams: dict[int, tuple[Stream, asyncio.Task[None]]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._last_sub = 0
+
+    async def send(self, frames: Sequence[AnyClientFrame]) -> None:
+        for frame in frames:
+            self._send(frame)
+
+    async def receive(self) -> list[AnyServerFrame]:
+        found = await self._frames.get()
+        if isinstance(found, Cut):
+            raise found
+        return [found]
+
+    async def close(self) -> None:
+        """Give back what is held: over HTTP nobody else says that this consumer left."""
+        for stream, task in list(self._streams.values()):
+            task.cancel()
+            await self._give_back(stream)
+        self.abort()
+
+    def abort(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        closing = asyncio.ensure_future(self.http.aclose())
+        self._closing = closing  # held, so that it is not collected before it ran
+
+    def emit(self, frame: AnyServerFrame) -> None:
+        """A frame for the core."""
+        self._frames.put_nowait(frame)
+
+    def cut(self, reason: str) -> None:
+        """The server does not answer any more."""
+        self._frames.put_nowait(Cut(reason))
+
+    async def post(self, queue: str, action: str, body: Any, *, wait_s: float = 0.0) -> httpx2.Response:
+        """One authenticated POST below the queue."""
+        return await self.http.post(
+            f"/v1/queues/{quote(queue, safe='')}/{action}",
+            content=msgspec.json.encode(body),
+            headers={"Content-Type": "application/json"},
+            timeout=self.limits.http_timeout_s + wait_s,
+        )
+
+    def _send(self, frame: AnyClientFrame) -> None:
+        match frame:
+            case Connect():
+                self._spawn(self._connect(frame))
+            case Subscribe():
+                self._subscribe(frame)
+            case Unsubscribe():
+                if (found := self._streams.pop(frame.sub, None)) is not None:
+                    found[1].cancel()
+                    self._spawn(self._give_back(found[0]))
+            case Credit():
+                if frame.sub in self._streams:
+                    self._streams[frame.sub][0].give_credit(frame.n)
+            case Publish():
+                self._spawn(self._publish(frame))
+            case Ack() | Nack() | Extend():
+                self._spawn(self._settle(frame))
+            case _:
+                pass  # pings have no use here
+
+    async def _connect(self, frame: Connect) -> None:
+        """Any authenticated call tells whether the server is there and the key is good."""
+        response = await self.http.get("/v1/queues", params={"limit": 1}, timeout=self.limits.http_timeout_s)
+        if response.status_code == 401:
+            self.emit(Error(problem=_problem(response)))
+            self._frames.put_nowait(Cut("unauthenticated", code=4501))
+        elif response.status_code >= 500 or response.status_code == 429:
+            problem = _problem(response)
+            self._frames.put_nowait(Cut(problem.detail, retry_s=api_error(problem).retry_after_s or 0.0))
+        else:
+            # Receipts outlive the connection over HTTP, so every connection goes on with the same session.
+            self.emit(ConnectedFrame(session=SESSION, id=frame.id, ping_ms=NO_PINGS_MS))
+
+    async def _publish(self, frame: Publish) -> None:
+        response = await self.post(frame.queue, "messages", {"messages": list(frame.messages)})
+        if response.status_code >= 400:
+            self.emit(Error(id=frame.id, problem=_problem(response)))
+            return
+        answer = msgspec.json.decode(response.content, type=PublishAnswer)
+        self.emit(Ok(id=frame.id, messages=answer.messages))
+
+    async def _settle(self, frame: Ack | Nack | Extend) -> None:
+        action, body = _settling(frame)
+        response = await self.post(frame.queue, action, body)
+        if response.status_code >= 400:
+            self.emit(Error(id=frame.id, problem=_problem(response)))
+            return
+        answer = msgspec.json.decode(response.content, type=SettleAnswer)
+        if not isinstance(frame, Extend):
+            for stream, _ in self._streams.values():
+                if stream.queue == frame.queue:
+                    stream.settled(frame.receipts)
+        self.emit(Ok(id=frame.id, results=answer.results))
+
+    async def _give_back(self, stream: Stream) -> None:
+        if receipts := stream.outstanding():
+            await self.post(stream.queue, "nack", {"receipts": receipts})
+
+    def _subscribe(self, frame: Subscribe) -> None:
+        self._last_sub += 1
+        sub = self._last_sub
+        stream = self._make_stream(self, frame, sub)
+        self._streams[sub] = (stream, self._spawn(stream.run()))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(self._guard(work), name="pushq request")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _guard(self, work: Coroutine[Any, Any, None]) -> None:
+        """A request without an answer is a cut connection; an answer that is not ours is one too."""
+        try:
+            await work
+        except httpx2.TransportError as error:
+            self.cut(str(error) or type(error).__name__)
+        except msgspec.MsgspecError as error:
+            self.cut(f"unreadable answer: {error}")
+
+
+class HttpDialer:
+    """Makes `HttpTransport`s for one URL."""
+
+    def __init__(self, url: str, make_stream: MakeStream, limits: Limits, *, tls: ssl.SSLContext | None = None) -> None:
+        self._url = url
+        self._make_stream = make_stream
+        self._limits = limits
+        self._tls = tls
+
+    async def __call__(self, token: str | None) -> HttpTransport:
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        http = httpx2.AsyncClient(
+            base_url=self._url,
+            headers=headers,
+            verify=True if self._tls is None else self._tls,
+            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=20),
+        )
+        return HttpTransport(http, self._make_stream, self._limits)
+
+
+def _problem(response: httpx2.Response) -> Problem:
+    return problem_of(response.content, response.status_code, response.headers)
+
+
+def _settling(frame: Ack | Nack | Extend) -> tuple[str, dict[str, Any]]:
+    body: dict[str, Any] = {"receipts": list(frame.receipts)}
+    if isinstance(frame, Ack):
+        return "ack", body
+    if isinstance(frame, Extend):
+        return "extend", body | {"visibility_timeout_ms": frame.visibility_timeout_ms}
+    if frame.delay_ms:
+        body["delay_ms"] = frame.delay_ms
+    if frame.reason is not None:
+        body["reason"] = frame.reason
+    return "nack", body

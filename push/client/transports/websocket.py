@@ -1,0 +1,131 @@
+"""Frames over a WebSocket: the transport that has every feature."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
+from websockets.proxy import get_proxy
+from websockets.typing import Subprotocol
+from websockets.uri import parse_uri
+
+from push.client.config import Limits
+from push.client.errors import ApiError, Forbidden, Problem
+from push.client.frames import AnyClientFrame, AnyServerFrame, Codec, UnreadableFrame
+from push.client.transports.base import Cut
+
+RETRY_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
+WRITE_BYTES_MAX = 256 * 1024
+
+
+class WebSocketTransport:
+    """One socket. Frames travel as arrays; the credential travels in the first frame, never in the URL."""
+
+    def __init__(self, socket: ClientConnection, codec: Codec) -> None:
+        self._socket = socket
+        self._codec = codec
+
+    async def send(self, frames: Sequence[AnyClientFrame]) -> None:
+        try:
+            for data in self._codec.pack(frames):
+                await self._socket.send(data, text=self._codec.is_text)
+        except ConnectionClosed as closed:
+            raise _cut(closed) from closed
+
+    async def receive(self) -> list[AnyServerFrame]:
+        try:
+            return self._codec.unpack(await self._socket.recv(decode=False))
+        except ConnectionClosed as closed:
+            raise _cut(closed) from closed
+        except UnreadableFrame as error:
+            raise Cut(str(error)) from error
+
+    async def close(self) -> None:
+        await self._socket.close()
+
+    def abort(self) -> None:
+        self._socket.transport.abort()
+
+
+class Dialer:
+    """Opens sockets to one URL. Every address of its name is tried; each call begins with the next one."""
+
+    def __init__(self, url: str, codec: Codec, limits: Limits, *, tls: ssl.SSLContext | None = None) -> None:
+        self._uri = url.replace("http", "ws", 1) + "/v1/ws"
+        self._codec = codec
+        self._limits = limits
+        self._tls = tls
+        self._turn = 0
+
+    async def __call__(self, token: str | None) -> WebSocketTransport:
+        cut = Cut(f"{self._uri}: its name has no address")
+        for address in await self._addresses():
+            try:
+                return await self._open(address)
+            except Cut as error:
+                cut = error
+        raise cut
+
+    async def _addresses(self) -> list[dict[str, Any]]:
+        """`host` and `port` for each address, rotated; through a proxy the name is the proxy's to resolve."""
+        if get_proxy(parse_uri(self._uri)) is not None:
+            return [{}]
+        parts = urlsplit(self._uri)
+        port = parts.port or (443 if parts.scheme == "wss" else 80)
+        try:
+            found = await asyncio.get_running_loop().getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM)
+        except OSError as error:
+            raise Cut(f"{parts.hostname}: {error.strerror or error}") from error
+        addresses = list(dict.fromkeys(item[4][0] for item in found))
+        start = self._turn % len(addresses) if addresses else 0
+        self._turn += 1
+        return [{"host": host, "port": port} for host in addresses[start:] + addresses[:start]]
+
+    async def _open(self, address: dict[str, Any]) -> WebSocketTransport:
+        options = address | ({} if self._tls is None else {"ssl": self._tls})
+        try:
+            opened = await connect(
+                self._uri,
+                subprotocols=[Subprotocol(self._codec.subprotocol)],
+                compression=None,
+                ping_interval=None,  # the server's `ping` frames tell silence from death, in both directions
+                open_timeout=self._limits.open_timeout_s,
+                close_timeout=self._limits.close_timeout_s,
+                max_size=self._limits.frame_bytes_max,
+                write_limit=WRITE_BYTES_MAX,
+                **options,
+            )
+        except InvalidStatus as refused:
+            raise _refusal(self._uri, refused) from refused
+        except InvalidURI as error:
+            raise ValueError(str(error)) from error
+        except (OSError, TimeoutError, InvalidHandshake) as error:
+            where = address.get("host", self._uri)
+            raise Cut(f"no connection to {where}: {str(error) or type(error).__name__}") from error
+        if opened.subprotocol != self._codec.subprotocol:
+            opened.transport.abort()
+            raise ApiError(Problem(detail=f"{self._uri} does not speak {self._codec.subprotocol}", code="not-pushq"))
+        return WebSocketTransport(opened, self._codec)
+
+
+def _cut(closed: ConnectionClosed) -> Cut:
+    if closed.rcvd is None:
+        return Cut("the connection was cut")
+    return Cut(closed.rcvd.reason or f"closed with {closed.rcvd.code}", code=closed.rcvd.code)
+
+
+def _refusal(uri: str, refused: InvalidStatus) -> Exception:
+    """An upgrade that HTTP answered: overload passes, a wrong address or origin does not."""
+    status = refused.response.status_code
+    if status in RETRY_STATUSES:
+        after = refused.response.headers.get("Retry-After", "")
+        return Cut(f"{uri} answered {status}", retry_s=float(after) if after.isdigit() else 0.0)
+    kind = Forbidden if status == 403 else ApiError
+    code = "forbidden" if status == 403 else "not-pushq"
+    return kind(Problem(status=status, code=code, detail=f"{uri} refused the WebSocket with {status}"))

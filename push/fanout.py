@@ -1,0 +1,162 @@
+"""A stream's tail, read once and fanned out: each committed chunk is encoded once per encoding and written to everybody.
+
+A subscriber is *live* while it stands at the end and its socket takes bytes; live ones share frames. Any other reads the
+log at its own pace, a few chunks a turn, and joins the live ones in the same breath in which it reaches the end, so nothing
+is missed or repeated in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from backend_store.client import Chunk, Queue, encode_cursor
+from backend_store.model import Offset
+from push.encode import deliver_frame, stream_messages
+from push.limits import CATCH_UP_CHUNKS_PER_TURN, CHUNK_CACHE_MAX
+from push.subscriptions import StreamSubscription
+
+
+PACED = "paced"
+
+
+class StreamOutlet(Protocol):
+    @property
+    def writable(self) -> bool: ...
+    def write(self, data: bytes) -> None:
+        """Hands encoded bytes to the socket."""
+
+
+Framer = Callable[[Chunk, int, int, int], bytes]
+"""(chunk, start, stop, subscription number) → bytes ready for the socket."""
+
+
+class Fanout:
+    def __init__(self, queue: Queue, loop: asyncio.AbstractEventLoop, framers: dict[str, Framer]):
+        self.queue = queue
+        self._loop = loop
+        self._framers = framers
+        self._live: dict[tuple[str, int], dict[StreamSubscription, StreamOutlet]] = {}
+        self._chunks: dict[int, Chunk] = {}
+        self.delivered = 0
+        self.waiting: set[asyncio.Future[None]] = set()
+        """Long-polls at the end of the stream."""
+        queue.on_appended(self._appended)
+
+    def start(self, sub: StreamSubscription, outlet: StreamOutlet) -> None:
+        """Begins to deliver from the subscription's position, in the next turn of the loop."""
+        if not (sub.live or sub.feeding or sub.stopped):
+            sub.feeding = True
+            self._loop.call_soon(self._feed, sub, outlet)
+
+    def allow(self, sub: StreamSubscription, credit: int, outlet: StreamOutlet) -> None:
+        """Lets a subscriber have `credit` more messages; one that had no limit gets one."""
+        self._leave(sub)
+        sub.credit = credit if sub.credit is None else sub.credit + credit
+        self.start(sub, outlet)
+
+    def stop(self, sub: StreamSubscription) -> None:
+        sub.stopped = True
+        self._leave(sub)
+
+    def _leave(self, sub: StreamSubscription) -> None:
+        if sub.live:
+            sub.live = False
+            group = self._group(sub)
+            members = self._live[group]
+            del members[sub]
+            if not members:
+                del self._live[group]
+
+    def _appended(self, chunks: list[Chunk]) -> None:
+        last = chunks[-1]
+        end = Offset(last.base + last.count)
+        count = sum(c.count for c in chunks)
+        for ready in self.waiting:
+            if not ready.done():
+                ready.set_result(None)
+        for (key, number), members in list(self._live.items()):
+            if key == PACED:
+                self._wake_paced(members)
+                continue
+            framer = self._framers[key]
+            data = b"".join([framer(chunk, 0, chunk.count, number) for chunk in chunks])
+            behind = []
+            for sub, outlet in members.items():
+                if outlet.writable:
+                    outlet.write(data)
+                    sub.position = end
+                else:
+                    behind.append(sub)
+            self.delivered += count * (len(members) - len(behind))
+            for sub in behind:
+                self._leave(sub)
+
+    def _feed(self, sub: StreamSubscription, outlet: StreamOutlet) -> None:
+        sub.feeding = False
+        if sub.stopped:
+            return
+        for _ in range(CATCH_UP_CHUNKS_PER_TURN):
+            if not outlet.writable or sub.credit == 0:
+                return  # `start` is called again when there is room or credit
+            if sub.position >= self.queue.end.offset:
+                self._join(sub, outlet)
+                return
+            if not self._feed_chunk(sub, outlet):
+                sub.position = self.queue.end.offset
+        self.start(sub, outlet)
+
+    def _join(self, sub: StreamSubscription, outlet: StreamOutlet) -> None:
+        """Counts a subscriber among the live. One with credit may be owed a part of a chunk: it is woken, not written to."""
+        sub.live = True
+        self._live.setdefault(self._group(sub), {})[sub] = outlet
+
+    def _group(self, sub: StreamSubscription) -> tuple[str, int]:
+        return (sub.key, sub.number) if sub.credit is None else (PACED, 0)
+
+    def _wake_paced(self, members: dict[StreamSubscription, StreamOutlet]) -> None:
+        for sub, outlet in list(members.items()):
+            self._leave(sub)
+            self.start(sub, outlet)
+
+    def _feed_chunk(self, sub: StreamSubscription, outlet: StreamOutlet) -> bool:
+        chunk = self._read(sub.position)
+        if chunk is None:
+            return False
+        start = max(0, sub.position - chunk.base)
+        stop = chunk.count if sub.credit is None else min(chunk.count, start + sub.credit)
+        outlet.write(self._framers[sub.key](chunk, start, stop, sub.number))
+        self.delivered += stop - start
+        if sub.credit is not None:
+            sub.credit -= stop - start
+        sub.position = Offset(chunk.base + stop)
+        return True
+
+    def _read(self, position: Offset) -> Chunk | None:
+        """The chunk at a position; those that many catch up through together are decoded once."""
+        for chunk in self._chunks.values():
+            if chunk.base <= position < chunk.base + chunk.count:
+                return chunk
+        found = self.queue.read(position)
+        if found is not None:
+            while len(self._chunks) >= CHUNK_CACHE_MAX:
+                self._chunks.pop(next(iter(self._chunks)))
+            self._chunks[found.base] = found
+        return found
+
+
+def websocket_framer(encoding: str, frame: Callable[[bytes], bytes]) -> Framer:
+    """Frames of a WebSocket encoding; `frame` adds the WebSocket header. A chunk's frames are kept with it."""
+
+    def framer(chunk: Chunk, start: int, stop: int, number: int) -> bytes:
+        key = (encoding, start, stop, number)
+        data: bytes | None = chunk.rendered.get(key)
+        if data is None:
+            messages = stream_messages(chunk, start, stop, "json" if encoding == "json" else "msgpack")
+            cursor = encode_cursor(chunk.epoch, chunk.base + stop)
+            data = frame(deliver_frame(number, messages, "json" if encoding == "json" else "msgpack", cursor))
+            chunk.rendered[key] = data
+        return data
+
+    return framer

@@ -1,0 +1,81 @@
+"""Hands a work queue's ready messages to its consumers: in turn, by credit, never more than a fair share at once.
+
+A consumer is a WebSocket subscription, an SSE stream or a waiting long-poll; the feeder does not care which.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Protocol
+
+from backend_store.client import TAKE_MESSAGES_MAX, Holder, Lease, Queue
+
+
+class Consumer(Holder, Protocol):
+    visibility_ms: int
+    in_ring: bool
+
+    def wants(self) -> int:
+        """How many messages it can take now; 0 while its credit is used up or its socket is full."""
+
+    def deliver(self, lease: Lease) -> None:
+        """Takes a lease; its bytes leave in this turn of the loop."""
+
+
+class Feeder:
+    def __init__(self, queue: Queue, loop: asyncio.AbstractEventLoop):
+        self.queue = queue
+        self._loop = loop
+        self._ring: deque[Consumer] = deque()
+        self._scheduled = False
+        queue.on_ready(self.dispatch)
+
+    def add(self, consumer: Consumer) -> None:
+        """Puts a consumer that can take messages in line; what is ready reaches it in the next turn of the loop."""
+        if not consumer.in_ring:
+            consumer.in_ring = True
+            self._ring.append(consumer)
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._dispatch_scheduled)
+
+    def line_up(self, consumer: Consumer) -> None:
+        """Like `add`, for a consumer whose credit came back by a commit: that commit dispatches."""
+        if not consumer.in_ring:
+            consumer.in_ring = True
+            self._ring.append(consumer)
+
+    def remove(self, consumer: Consumer) -> None:
+        if consumer.in_ring:
+            consumer.in_ring = False
+            self._ring.remove(consumer)
+
+    def _dispatch_scheduled(self) -> None:
+        self._scheduled = False
+        self.dispatch()
+
+    def dispatch(self) -> None:
+        """Deals ready messages out until nobody wants any or none is left."""
+        ring, queue = self._ring, self.queue
+        while ring:
+            consumer = ring[0]
+            wanted = consumer.wants()
+            if wanted <= 0:
+                ring.popleft()
+                consumer.in_ring = False
+                continue
+            share = max(1, queue.ready // len(ring))
+            lease = queue.take(min(wanted, share, TAKE_MESSAGES_MAX), consumer, consumer.visibility_ms)
+            if lease is None:
+                return
+            ring.rotate(-1)
+            consumer.deliver(lease)
+
+
+def feeder_of(queue: Queue, loop: asyncio.AbstractEventLoop) -> Feeder:
+    """The queue's one feeder in this process."""
+    found: Feeder | None = queue.extras.get("feeder")
+    if found is None:
+        found = queue.extras["feeder"] = Feeder(queue, loop)
+    return found

@@ -1,0 +1,288 @@
+"""All sessions of a gateway process: who is connected, who may come back, who has something to write this turn."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import secrets
+from collections import Counter
+from collections.abc import Callable
+from typing import Protocol
+
+import structlog
+from websockets.frames import Frame, Opcode
+
+from backend_store.client import Lease, Queue, Store
+from backend_store.model import PushqError, QueueNotFound, Unauthenticated
+from push.closes import Close
+from push.core.resume import Parked, ParkingLot
+from push.encode import encode
+from push.fanout import Fanout, Framer, websocket_framer
+from push.feeder import Feeder, feeder_of
+from push.limits import (
+    DRAIN_SECONDS_MAX,
+    DRAIN_WAVE_SOCKETS,
+    KEY_CHECK_SECONDS,
+    PARKED_SESSIONS_MAX,
+    WRITE_BLOCKED_SECONDS_MAX,
+)
+from push.ports import Desk
+from push.protocol import CONNECT_SECONDS_MAX, PING_MS, PONG_MS_MAX
+from push.session import Session
+from push.sse_frames import sse_framer
+from push.subscriptions import StreamSubscription, WorkSubscription
+
+log = structlog.get_logger("pushq.hub")
+
+HOUSEKEEPING_SECONDS = 1.0
+
+
+class Stream(Protocol):
+    """An SSE stream: not resumable by id, but drained and counted like a session."""
+
+    def end(self, retry_ms: int) -> None: ...
+    def queue_gone(self, queue: Queue, error: PushqError) -> None: ...
+    def check(self) -> None: ...
+
+
+class Hub:
+    def __init__(
+        self, store: Store, desk: Desk, *, clock_ms: Callable[[], int], resume_ms: int = 5000, connections_max: int = 20_000
+    ):
+        self.store = store
+        self.desk = desk
+        self.clock_ms = clock_ms
+        self.now_ms = clock_ms()
+        self.resume_ms = resume_ms
+        self.connections_max = connections_max
+        self.loop = asyncio.get_running_loop()
+        self.draining = False
+        self.sessions: dict[str, Session] = {}
+        self.waiting: set[Session] = set()
+        """Sockets that have not said `connect` yet."""
+        self.streams: set[Stream] = set()
+        self.polls: dict[asyncio.Future[None], Queue] = {}
+        """Long-polls that wait, so that a deleted queue or a shutdown ends them."""
+        self.parked: ParkingLot[list[Lease]] = ParkingLot(PARKED_SESSIONS_MAX)
+        self.delivered = 0
+        self.closes: Counter[int] = Counter()
+        self._resuming: dict[Session, Parked[list[Lease]]] = {}
+        self._dirty: list[Session] = []
+        self._flush_scheduled = False
+        self._framers: dict[str, Framer] = {
+            "json": websocket_framer("json", text_frame),
+            "msgpack": websocket_framer("msgpack", binary_frame),
+            "sse": sse_framer,
+        }
+        self._housekeeper = self.loop.create_task(self._keep_house(), name="hub")
+
+    # ------------------------------------------------------------------------------------------------- connections
+
+    @property
+    def connections(self) -> int:
+        return len(self.sessions) + len(self.waiting) + len(self.streams)
+
+    @property
+    def full(self) -> bool:
+        return self.connections >= self.connections_max
+
+    def accepted(self, session: Session) -> None:
+        self.waiting.add(session)
+
+    def opened(self, session: Session, resume: str | None) -> bool:
+        """Gives a session its id. True if it goes on with an earlier one."""
+        assert session.principal is not None
+        self.waiting.discard(session)
+        if resume is not None:
+            self._take_over(session, resume)
+            parked = self.parked.take(resume, session.principal.id)
+            if parked is not None:
+                session.id = parked.session
+                self.sessions[session.id] = session
+                # What it held goes to its subscriptions as they are made again, or back when the time is over.
+                self._resuming[session] = parked
+                self.loop.call_later(self.resume_ms / 1000, self._resume_over, session)
+                return True
+        session.id = secrets.token_urlsafe(18)
+        self.sessions[session.id] = session
+        return False
+
+    def _take_over(self, session: Session, resume: str) -> None:
+        """A client that lost its socket may be back before we noticed: the newer socket wins."""
+        assert session.principal is not None
+        older = self.sessions.get(resume)
+        if older is None or older.principal is None or older.principal.id != session.principal.id:
+            return
+        older.flush()
+        older.wire.close(Close.REPLACED, "replaced by a newer connection")
+        older.gone(clean=False)
+
+    def hand_over(self, session: Session, sub: WorkSubscription) -> None:
+        """Gives a new subscription the leases that its session held on the queue before it was cut."""
+        parked = self._resuming.get(session)
+        if parked is not None:
+            leases = parked.held.pop((sub.queue.tenant, sub.queue.name), None)
+            if leases:
+                sub.adopt(leases)
+
+    def _resume_over(self, session: Session) -> None:
+        parked = self._resuming.pop(session, None)
+        if parked is not None:
+            self._give_back(parked)
+
+    def closed(self, session: Session, *, clean: bool) -> None:
+        """A session's socket is gone: its leases return at once, or wait with it."""
+        self.waiting.discard(session)
+        if self.sessions.get(session.id) is session:
+            del self.sessions[session.id]
+        held: dict[tuple[str, str], list[Lease]] = {}
+        resuming = self._resuming.pop(session, None)
+        if resuming is not None:
+            held.update(resuming.held)
+        for sub in session.subs.values():
+            if isinstance(sub, StreamSubscription):
+                self.fanout(sub.queue).stop(sub)
+                sub.queue.consumers -= 1
+                continue
+            sub.stop()
+            if leases := sub.held():
+                held.setdefault((sub.queue.tenant, sub.queue.name), []).extend(leases)
+        session.subs.clear()
+        if session.principal is None or not session.id:
+            return
+        parked = Parked(session.id, session.principal.id, self.clock_ms() + self.resume_ms, held)
+        if clean:
+            self._give_back(parked)
+        elif (evicted := self.parked.park(parked)) is not None:
+            self._give_back(evicted)
+
+    def _give_back(self, parked: Parked[list[Lease]]) -> None:
+        for (tenant, name), leases in parked.held.items():
+            try:
+                queue = self.store.queue(tenant, name)
+            except QueueNotFound:
+                continue
+            for lease in leases:
+                for part in list(lease.parts()):
+                    queue.give_back_lease(part)
+
+    # ------------------------------------------------------------------------------------------------------ queues
+
+    def feeder(self, queue: Queue) -> Feeder:
+        return feeder_of(queue, self.loop)
+
+    def fanout(self, queue: Queue) -> Fanout:
+        found: Fanout | None = queue.extras.get("fanout")
+        if found is None:
+            found = queue.extras["fanout"] = Fanout(queue, self.loop, self._framers)
+        return found
+
+    def queue_deleted(self, queue: Queue) -> None:
+        """Ends every subscription of a queue that is gone."""
+        error = QueueNotFound(f"queue {queue.name!r} was deleted")
+        for session in list(self.sessions.values()):
+            for sub in [s for s in session.subs.values() if s.queue is queue]:
+                session.end(sub, error)
+        for stream in list(self.streams):
+            stream.queue_gone(queue, error)
+        self._end_polls(queue)
+
+    def _end_polls(self, queue: Queue | None) -> None:
+        """Lets waiting long-polls answer now: all of them, or those of one queue."""
+        for ready, polled in list(self.polls.items()):
+            if (queue is None or polled is queue) and not ready.done():
+                ready.set_result(None)
+
+    # ------------------------------------------------------------------------------------------------------- turns
+
+    def flush_soon(self, session: Session) -> None:
+        self._dirty.append(session)
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self.loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        dirty, self._dirty = self._dirty, []
+        for session in dirty:
+            session.flush()
+
+    # ------------------------------------------------------------------------------------------------ housekeeping
+
+    async def _keep_house(self) -> None:
+        beat = 0
+        while True:
+            await asyncio.sleep(HOUSEKEEPING_SECONDS)
+            beat += 1
+            self.now_ms = self.clock_ms()
+            for parked in self.parked.expired(self.now_ms):
+                self._give_back(parked)
+            self._check_waiting()
+            self._check_alive(beat)
+            if beat % KEY_CHECK_SECONDS == 0:
+                self._check_keys()
+
+    def _check_waiting(self) -> None:
+        for session in list(self.waiting):
+            if self.now_ms - session.heard_ms > CONNECT_SECONDS_MAX * 1000:
+                session.error(None, Unauthenticated(f"no `connect` within {CONNECT_SECONDS_MAX:.0f} s"))
+                session.close(Close.TIMED_OUT, "no connect in time")
+
+    def _check_alive(self, beat: int) -> None:
+        """Pings each session once in `PING_MS`, a share of them each second, and closes those that stay silent."""
+        period = PING_MS // 1000
+        for number, session in enumerate(list(self.sessions.values())):
+            silent_ms = self.now_ms - session.heard_ms
+            if session.wire.blocked_seconds() > WRITE_BLOCKED_SECONDS_MAX:
+                session.close(Close.SLOW_CONSUMER, f"nothing was read for {WRITE_BLOCKED_SECONDS_MAX:.0f} s")
+            elif silent_ms > PING_MS + PONG_MS_MAX + 1000 * 2:
+                session.close(Close.TIMED_OUT, f"nothing was heard for {silent_ms // 1000} s")
+            elif (number + beat) % period == 0:
+                session.ping()
+
+    def _check_keys(self) -> None:
+        for session in list(self.sessions.values()):
+            if session.principal is not None and not self.desk.still_valid(session.principal):
+                session.error(None, Unauthenticated("the key was revoked or has expired"))
+                session.close(Close.TOKEN_EXPIRED, "the key was revoked or has expired")
+        for stream in list(self.streams):
+            stream.check()
+
+    async def drain(self) -> None:
+        """Says `bye` to everybody, in waves with jittered advice when to come back. Sessions and leases are kept."""
+        self.draining = True
+        sessions = list(self.sessions.values())
+        waves = max(1, (len(sessions) + DRAIN_WAVE_SOCKETS - 1) // DRAIN_WAVE_SOCKETS)
+        pause = min(0.1, DRAIN_SECONDS_MAX / waves)
+        spread_ms = max(1000, 5 * len(sessions))
+        for stream in list(self.streams):
+            stream.end(random.randint(200, 200 + spread_ms))
+        for start in range(0, len(sessions), DRAIN_WAVE_SOCKETS):
+            for session in sessions[start : start + DRAIN_WAVE_SOCKETS]:
+                session.bye(random.randint(200, 200 + spread_ms))
+            await asyncio.sleep(pause)
+        self._end_polls(None)
+        for session in list(self.waiting):
+            session.close(Close.DRAIN, "the server is shutting down")
+        log.info("drained", sessions=len(sessions))
+
+    async def close(self) -> None:
+        self._housekeeper.cancel()
+        await asyncio.gather(self._housekeeper, return_exceptions=True)
+
+    def ping_frame(self, encoding: str) -> bytes:
+        return _PINGS[encoding]
+
+
+def text_frame(payload: bytes) -> bytes:
+    return Frame(Opcode.TEXT, payload).serialize(mask=False)
+
+
+def binary_frame(payload: bytes) -> bytes:
+    return Frame(Opcode.BINARY, payload).serialize(mask=False)
+
+
+_PINGS = {
+    "json": text_frame(encode({"type": "ping"}, "json")),
+    "msgpack": binary_frame(encode({"type": "ping"}, "msgpack")),
+}

@@ -1,0 +1,18 @@
+"""Bounds of the push side, each with its unit last."""
+
+DELIVER_FRAME_BYTES_MAX = 256 * 1024
+"""A deliver frame is cut before it grows past this; one bigger message makes one bigger frame."""
+REPLY_FRAME_BYTES_MAX = 512 * 1024
+OUTBOX_BYTES_SOFT_MAX = 256 * 1024
+"""Above it a socket gets nothing more until the peer reads; its backlog stays on disk."""
+WRITE_BLOCKED_SECONDS_MAX = 10.0
+CREDIT_MAX = 10_000
+CREDIT_DEFAULT = 32
+SUBSCRIPTIONS_PER_SESSION_MAX = 1_000
+CATCH_UP_CHUNKS_PER_TURN = 4
+CHUNK_CACHE_MAX = 16
+PARKED_SESSIONS_MAX = 100_000
+DRAIN_WAVE_SOCKETS = 200
+DRAIN_SECONDS_MAX = 4.0
+KEY_CHECK_SECONDS = 2.0
+"""How often live sessions are held against revoked keys."""

@@ -1,0 +1,51 @@
+"""What push asks of the gateway it is part of: who somebody is, what they may do, and how a message becomes a block."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple, Protocol
+
+from backend_store.client import Block, Queue
+from push.protocol import PublishMessage
+
+Verb = Literal["publish", "consume", "view", "manage"]
+Encoding = Literal["json", "msgpack"]
+
+
+class Principal(Protocol):
+    """An authenticated caller."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def tenant(self) -> str: ...
+
+
+class Prepared(NamedTuple):
+    """A publish call, checked and encoded. `ids` has what producers named their messages; None where nobody did."""
+
+    blocks: list[Block]
+    ids: list[str | None] | None
+
+
+class Desk(Protocol):
+    def identify(self, token: str) -> Principal:
+        """Raises `Unauthenticated`."""
+
+    def redeem(self, ticket: str) -> Principal:
+        """Spends a one-use ticket. Raises `Unauthenticated`."""
+
+    def still_valid(self, principal: Principal) -> bool:
+        """Whether a live session may go on: its key exists and has not expired."""
+
+    def queue(self, principal: Principal, name: str, verb: Verb) -> Queue:
+        """Raises `QueueNotFound` for what is absent or another tenant's, `Forbidden` without the scope."""
+
+    def prepare(self, queue: Queue, messages: Sequence[PublishMessage], encoding: Encoding) -> Prepared:
+        """Raises `InvalidRequest` or `MessageTooLarge`, naming each message that is wrong."""
+
+    def prepare_plain(self, queue: Queue, bodies: Sequence[Any], encoding: Encoding) -> Prepared:
+        """The same for messages that are only bodies (raw values of the encoding)."""
+
+    def allowed_origin(self, origin: str | None, host: str | None) -> bool:
+        """Whether a browser page of that origin may connect."""

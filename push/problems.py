@@ -1,0 +1,118 @@
+"""Errors as the caller sees them: RFC 9457 problems, the same object over HTTP, WebSocket and SSE. One table translates."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import Any, NamedTuple
+
+import msgspec
+
+from backend_store.model import FieldError, InvalidRequest, PushqError
+
+
+class Kind(NamedTuple):
+    status: int
+    title: str
+
+
+KINDS: dict[str, Kind] = {
+    "invalid-request": Kind(400, "The request is not valid"),
+    "unauthenticated": Kind(401, "Credentials are missing or not valid"),
+    "forbidden": Kind(403, "Not allowed"),
+    "queue-not-found": Kind(404, "No such queue"),
+    "not-found": Kind(404, "Not found"),
+    "method-not-allowed": Kind(405, "Method not allowed"),
+    "conflict": Kind(409, "In conflict with what exists"),
+    "stale-receipt": Kind(409, "The receipt holds nothing any more"),
+    "request-in-progress": Kind(409, "The same request is still in progress"),
+    "precondition-failed": Kind(412, "Changed by somebody else"),
+    "message-too-large": Kind(413, "Too large"),
+    "unsupported-media-type": Kind(415, "Unsupported media type"),
+    "idempotency-mismatch": Kind(422, "Another payload under the same key"),
+    "precondition-required": Kind(428, "If-Match is required"),
+    "rate-limited": Kind(429, "Too many requests"),
+    "too-many-connections": Kind(429, "Too many connections"),
+    "internal": Kind(500, "Internal error"),
+    "not-leader": Kind(503, "Not the leader"),
+    "unavailable": Kind(503, "Unavailable"),
+    "overloaded": Kind(503, "Overloaded"),
+    "draining": Kind(503, "Shutting down"),
+    "not-durable": Kind(503, "Too few replicas"),
+    "outcome-unknown": Kind(504, "The outcome is not known"),
+    "queue-full": Kind(507, "The queue is full"),
+    "storage-full": Kind(507, "The disk is full"),
+    "dedupe-full": Kind(507, "The window of ids is full"),
+}
+"""Each code of the public protocol with its HTTP status and title. Codes never change their meaning."""
+
+RETRY_AFTER_MS_DEFAULT = 1000
+
+
+def problem(error: PushqError, trace_id: str | None = None) -> dict[str, Any]:
+    """The problem object. `type` is a page this server answers."""
+    kind = KINDS[error.code]
+    out: dict[str, Any] = {
+        "type": f"/docs/reference/errors#{error.code}",
+        "title": kind.title,
+        "status": kind.status,
+        "detail": error.detail,
+        "code": error.code,
+    }
+    if error.errors:
+        out["errors"] = [{"pointer": e.pointer, "detail": e.detail} for e in error.errors]
+    if (retry_after_ms := retry_after(error)) is not None:
+        out["retry_after_ms"] = retry_after_ms
+    if trace_id is not None:
+        out["trace_id"] = trace_id
+    return out
+
+
+def retry_after(error: PushqError) -> int | None:
+    """429 and 503 always say when trying again makes sense."""
+    if error.retry_after_ms is None and KINDS[error.code].status in (429, 503):
+        return RETRY_AFTER_MS_DEFAULT
+    return error.retry_after_ms
+
+
+# ------------------------------------------------------------------------------------------- decoding errors
+
+_AT = re.compile(r"^(?P<text>.*?)(?: - at `(?P<path>[^`]*)`)?$", re.S)
+_UNKNOWN = re.compile(r"^Object contains unknown field `(?P<name>.*)`$", re.S)
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """`; did you mean …?`, or nothing when no known name is like it."""
+    found = get_close_matches(name, list(known), n=1)
+    return f"; did you mean {found[0]!r}?" if found else ""
+
+
+def invalid(error: Exception, known: Iterable[str] = ()) -> InvalidRequest:
+    """What is wrong with a body or frame, from the decoder's own words.
+
+    `known` has the names of fields there are: the nearest one is offered for an unknown field.
+    """
+    if isinstance(error, UnicodeDecodeError):
+        return InvalidRequest(f"the text is not UTF-8: byte {error.start} is {error.object[error.start]:#04x}")
+    if not isinstance(error, msgspec.ValidationError):
+        return InvalidRequest(f"the body does not parse: {error}")
+    match = _AT.match(str(error))
+    assert match is not None
+    text, pointer = match["text"], _pointer(match["path"] or "$")
+    unknown = _UNKNOWN.match(text)
+    if unknown is not None:
+        name = unknown["name"]
+        detail = f"there is no field {name[:200]!r}{nearest(name[:200], known)}"
+        return InvalidRequest(detail, errors=(FieldError(f"{pointer}/{_escape(name)}", detail),))
+    return InvalidRequest(f"{pointer or 'the body'}: {text}", errors=(FieldError(pointer, text),))
+
+
+def _pointer(path: str) -> str:
+    """`$.messages[0].body` as an RFC 6901 pointer; the decoder writes `[...]` where it does not say which."""
+    steps = re.findall(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]", path)
+    return "".join("/" + _escape(name or number) for name, number in steps)
+
+
+def _escape(step: str) -> str:
+    return step.replace("~", "~0").replace("/", "~1")

@@ -1,0 +1,153 @@
+"""The frames of `pushq.v1.json` and `pushq.v1.msgpack`: one set of types decodes both.
+
+A message's body stays raw: what a producer sent is stored and handed on without being taken apart.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+SUBPROTOCOL_JSON = "pushq.v1.json"
+SUBPROTOCOL_MSGPACK = "pushq.v1.msgpack"
+
+FRAME_BYTES_MAX = 4 * 1024 * 1024
+REQUESTS_IN_PROGRESS_MAX = 4096
+"""Requests of one socket that wait for an answer; above it the socket is not read until some are answered."""
+CONNECT_SECONDS_MAX = 5.0
+PING_MS = 25_000
+PONG_MS_MAX = 10_000
+REQUEST_ID_CHARS_MAX = 64
+RECEIPTS_PER_REQUEST_MAX = 10_000
+
+RequestId = int | str | None
+
+
+class PublishMessage(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """One message as a producer gives it. Fields of later versions are known, so that they are refused by name."""
+
+    body: msgspec.Raw = msgspec.Raw()
+    body_base64: str | None = None
+    content_type: str | None = None
+    id: str | None = None
+    key: str | None = None
+    headers: dict[str, str] | None = None
+    reply_to: str | None = None
+    correlation_id: str | None = None
+    priority: int = 0
+    delay_ms: int = 0
+    deliver_at: Any = None
+    ttl_ms: Any = None
+    producer: Any = None
+    producer_seq: Any = None
+    timestamp: Any = None
+
+
+class PlainMessage(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """A message that is only a body: decoded without looking for anything else."""
+
+    body: msgspec.Raw
+
+
+class Resume(msgspec.Struct, forbid_unknown_fields=True):
+    session: str
+
+
+class _Frame(msgspec.Struct, forbid_unknown_fields=True, tag_field="type", tag=str.lower, gc=False):
+    pass
+
+
+class Connect(_Frame):
+    id: RequestId = None
+    token: str | None = None
+    ticket: str | None = None
+    resume: Resume | None = None
+
+
+class Subscribe(_Frame):
+    queue: str
+    id: RequestId = None
+    credit: int | None = None
+    ack: Literal["manual", "auto"] = "manual"
+    group: str | None = None
+    from_: Any = msgspec.field(default=None, name="from")
+    visibility_timeout_ms: int | None = None
+
+
+class Unsubscribe(_Frame):
+    sub: int
+    id: RequestId = None
+
+
+class Credit(_Frame):
+    sub: int
+    n: int
+    id: RequestId = None
+
+
+class Publish(_Frame):
+    queue: str
+    messages: list[PublishMessage]
+    id: RequestId = None
+
+
+class Ack(_Frame):
+    queue: str
+    receipts: list[str]
+    id: RequestId = None
+    sub: int | None = None
+    publish: Any = None
+
+
+class Nack(_Frame):
+    queue: str
+    receipts: list[str]
+    id: RequestId = None
+    sub: int | None = None
+    delay_ms: int = 0
+    reason: str | None = None
+
+
+class Extend(_Frame):
+    queue: str
+    receipts: list[str]
+    visibility_timeout_ms: int
+    id: RequestId = None
+    sub: int | None = None
+
+
+class Refresh(_Frame):
+    token: str
+    id: RequestId = None
+
+
+class Ping(_Frame):
+    id: RequestId = None
+
+
+class Pong(_Frame):
+    id: RequestId = None
+
+
+ClientFrame = Connect | Subscribe | Unsubscribe | Credit | Publish | Ack | Nack | Extend | Refresh | Ping | Pong
+
+
+class PlainPublish(msgspec.Struct, forbid_unknown_fields=True, tag_field="type", tag="publish", gc=False):
+    """The hot frame: a publish of messages that are only bodies. What is not one is decoded again as `ClientFrame`."""
+
+    queue: str
+    messages: list[PlainMessage]
+    id: RequestId = None
+
+
+class PlainBytesMessage(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    body: bytes
+
+
+class PlainBytesPublish(msgspec.Struct, forbid_unknown_fields=True, tag_field="type", tag="publish", gc=False):
+    """The hot frame in MessagePack: bodies that are bytes."""
+
+    queue: str
+    messages: list[PlainBytesMessage]
+    id: RequestId = None

@@ -1,0 +1,144 @@
+"""What a session holds of one queue: leases and credit on a work queue, a position on a stream."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from backend_store.client import Lease, Queue
+from backend_store.model import Offset
+from push.feeder import Feeder
+
+LEASES_BEFORE_PRUNING = 64
+
+
+class Outlet(Protocol):
+    """Where a subscription's messages leave: a WebSocket session or an SSE stream."""
+
+    @property
+    def writable(self) -> bool:
+        """False while the peer does not read fast enough."""
+
+    def flush_soon(self) -> None:
+        """Writes what subscriptions have pending, in this turn of the loop."""
+
+    def tell_lost(self, number: int, receipts: list[str]) -> None:
+        """Says that leases ran out."""
+
+
+class WorkSubscription:
+    """A consumer of a work queue. `outstanding` counts messages sent and neither settled nor given back."""
+
+    __slots__ = (
+        "auto", "credit", "feeder", "in_ring", "leases", "number", "outlet", "outstanding", "pending", "pending_bytes",
+        "pending_bytes_max", "queue", "visibility_ms",
+    )
+
+    def __init__(
+        self, outlet: Outlet, number: int, queue: Queue, feeder: Feeder, *, credit: int, auto: bool, visibility_ms: int,
+        pending_bytes_max: int,
+    ):
+        self.outlet = outlet
+        self.number = number
+        self.queue = queue
+        self.feeder = feeder
+        self.credit = credit
+        self.auto = auto
+        self.visibility_ms = visibility_ms
+        self.pending_bytes_max = pending_bytes_max
+        self.outstanding = 0
+        self.in_ring = False
+        self.pending: list[Lease] = []
+        self.pending_bytes = 0
+        self.leases: list[Lease] = []
+
+    def wants(self) -> int:
+        if self.pending_bytes >= self.pending_bytes_max or not self.outlet.writable:
+            return 0
+        return self.credit - self.outstanding
+
+    def deliver(self, lease: Lease) -> None:
+        count = lease.bits.bit_count()
+        self.outstanding += count
+        self.pending.append(lease)
+        self.pending_bytes += lease.state.size * count // lease.state.count
+        self.outlet.flush_soon()
+
+    def take_pending(self) -> list[Lease]:
+        """The leases whose bytes leave now."""
+        pending, self.pending = self.pending, []
+        self.pending_bytes = 0
+        if not self.auto:
+            self.leases.extend(pending)
+            if len(self.leases) > LEASES_BEFORE_PRUNING:
+                self.leases = [lease for lease in self.leases if any(part.bits for part in lease.parts())]
+        return pending
+
+    def sent(self, leases: list[Lease]) -> None:
+        """The bytes have left for the socket: with automatic acks that settles them."""
+        if self.auto:
+            for lease in leases:
+                self.queue.settle_lease(lease)
+
+    def released(self, count: int) -> None:
+        self.outstanding -= count
+        self.feeder.line_up(self)
+
+    def lost(self, receipts: list[str]) -> None:
+        self.outlet.tell_lost(self.number, receipts)
+
+    def grant(self, credit: int) -> None:
+        """Sets how many messages may be outstanding."""
+        self.credit = credit
+        self.feeder.add(self)
+
+    def more(self) -> None:
+        """The socket takes bytes again."""
+        self.feeder.add(self)
+
+    def adopt(self, leases: list[Lease]) -> None:
+        """Goes on with the leases of a session that came back."""
+        for lease in leases:
+            for part in lease.parts():
+                part.holder = self
+                self.outstanding += part.bits.bit_count()
+        self.leases.extend(leases)
+
+    def held(self) -> list[Lease]:
+        return [lease for lease in self.leases if any(part.bits for part in lease.parts())]
+
+    def stop(self) -> None:
+        """Takes no more; what was not sent goes back uncounted. `leases` stay for the caller to keep or give back."""
+        self.feeder.remove(self)
+        self.queue.consumers -= 1
+        for lease in self.take_unsent():
+            self.queue.unsent(lease)
+
+    def take_unsent(self) -> list[Lease]:
+        pending, self.pending = self.pending, []
+        self.pending_bytes = 0
+        return pending
+
+    def give_back(self) -> None:
+        """Returns what is still held: the attempt counts."""
+        leases, self.leases = self.leases, []
+        self.credit = 0
+        for lease in leases:
+            for part in list(lease.parts()):
+                self.queue.give_back_lease(part)
+
+
+class StreamSubscription:
+    """A reader of a stream: a position that moves on as frames leave. Without credit the outbox is the bound."""
+
+    __slots__ = ("credit", "epoch", "feeding", "key", "live", "number", "outlet", "position", "queue", "stopped")
+
+    def __init__(self, outlet: Outlet, number: int, queue: Queue, *, position: Offset, credit: int | None, key: str):
+        self.outlet = outlet
+        self.number = number
+        self.queue = queue
+        self.position = position
+        self.credit = credit
+        self.key = key
+        self.live = False
+        self.feeding = False
+        self.stopped = False

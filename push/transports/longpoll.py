@@ -1,0 +1,176 @@
+"""Long-poll: one request that waits for messages. A client that leaves while it waits costs no lease and no attempt."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Any
+
+from starlette.types import Receive
+
+from backend_store.client import Lease, Queue, encode_cursor
+from backend_store.model import FieldError, InvalidRequest, Offset, PushqError, QueueNotFound
+from push.encode import leased_messages, stream_messages
+from push.hub import Hub
+from push.starts import stream_start
+
+RECEIVE_MAX = 1000
+WAIT_MS_MAX = 60_000
+RESPONSE_BYTES_MAX = 4 * 1024 * 1024
+
+
+class Poll:
+    """A waiting request: a consumer that takes one turn's messages and is gone."""
+
+    __slots__ = ("bytes", "full", "in_ring", "leases", "limit", "loop", "ready", "taken", "visibility_ms")
+
+    def __init__(self, limit: int, visibility_ms: int, loop: asyncio.AbstractEventLoop):
+        self.limit = limit
+        self.visibility_ms = visibility_ms
+        self.loop = loop
+        self.ready: asyncio.Future[None] = loop.create_future()
+        self.leases: list[Lease] = []
+        self.taken = 0
+        self.bytes = 0
+        self.full = False
+        self.in_ring = False
+
+    def wants(self) -> int:
+        return 0 if self.full or self.bytes > RESPONSE_BYTES_MAX else self.limit - self.taken
+
+    def deliver(self, lease: Lease) -> None:
+        count = lease.bits.bit_count()
+        self.leases.append(lease)
+        self.taken += count
+        self.bytes += lease.state.size * count // lease.state.count
+        if not self.ready.done():
+            self.ready.set_result(None)
+
+    def released(self, count: int) -> None:
+        """A poll has no credit to get back: it is over when its messages are acked."""
+
+    def lost(self, receipts: list[str]) -> None:
+        """Nobody is there to be told; the next ack with such a receipt says so."""
+
+
+async def receive_messages(
+    hub: Hub, queue: Queue, *, limit: int, wait_ms: int, visibility_ms: int, receive: Receive
+) -> bytes | None:
+    """The JSON body of a receive from a work queue; None when the client left while it waited."""
+    if hub.draining:
+        raise PushqError("the server is shutting down", code="draining")
+    poll = Poll(limit, visibility_ms, hub.loop)
+    feeder = hub.feeder(queue)
+    feeder.add(poll)
+    queue.consumers += 1
+    try:
+        if not await _wait(hub, queue, poll.ready, wait_ms, receive):
+            poll.full = True
+            for lease in poll.leases:
+                queue.unsent(lease)
+            return None
+    finally:
+        poll.full = True
+        feeder.remove(poll)
+        queue.consumers -= 1
+    messages = [m for lease in poll.leases for m in leased_messages(lease, "json")]
+    hub.delivered += len(messages)
+    return b'{"messages":[%b]}' % b",".join(messages)
+
+
+async def _wait(hub: Hub, queue: Queue, ready: asyncio.Future[None], wait_ms: int, receive: Receive) -> bool:
+    """Waits for the first of: messages, the time, the client's end. False if the client is gone.
+
+    What is ready already is dealt out in the next turn of the loop, so even a wait of 0 gets it.
+    """
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    if ready.done() or wait_ms == 0:
+        return True
+    gone = asyncio.ensure_future(_gone(receive))
+    hub.polls[ready] = queue
+    try:
+        await asyncio.wait({ready, gone}, timeout=wait_ms / 1000, return_when=asyncio.FIRST_COMPLETED)
+        return not gone.done()
+    finally:
+        hub.polls.pop(ready, None)
+        gone.cancel()
+        with suppress(asyncio.CancelledError):
+            await gone
+        if queue.deleted:
+            raise QueueNotFound(f"queue {queue.name!r} was deleted")
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def receive_stream(hub: Hub, queue: Queue, *, limit: int, wait_ms: int, wanted: Any, receive: Receive) -> bytes | None:
+    """The JSON body of a receive from a stream: messages from `wanted` on, and the cursor to go on from."""
+    if hub.draining:
+        raise PushqError("the server is shutting down", code="draining")
+    start = stream_start(queue, wanted)
+    if start.offset >= queue.end.offset and wait_ms:
+        ready: asyncio.Future[None] = hub.loop.create_future()
+        fanout = hub.fanout(queue)
+        fanout.waiting.add(ready)
+        try:
+            if not await _wait(hub, queue, ready, wait_ms, receive):
+                return None
+        finally:
+            fanout.waiting.discard(ready)
+    messages, position = _read(queue, start.offset, limit)
+    cursor = encode_cursor(queue.end.epoch, position)
+    hub.delivered += len(messages)
+    return b'{"messages":[%b],"cursor":"%b","resume":"%b"}' % (
+        b",".join(messages), cursor.encode(), start.outcome.encode()
+    )
+
+
+def _read(queue: Queue, position: Offset, limit: int) -> tuple[list[bytes], Offset]:
+    messages: list[bytes] = []
+    size = 0
+    while len(messages) < limit and position < queue.end.offset and size < RESPONSE_BYTES_MAX:
+        chunk = queue.read(position)
+        if chunk is None:
+            return messages, queue.end.offset
+        start = max(0, position - chunk.base)
+        stop = min(chunk.count, start + limit - len(messages))
+        messages.extend(stream_messages(chunk, start, stop, "json"))
+        size += len(chunk.data)
+        position = Offset(chunk.base + stop)
+    return messages, position
+
+
+def check_receive(limit: int, wait_ms: int) -> None:
+    """Raises `InvalidRequest` for numbers out of range."""
+    if not 1 <= limit <= RECEIVE_MAX:
+        raise _field("/max", f"max is {limit}; it goes from 1 to {RECEIVE_MAX}")
+    if not 0 <= wait_ms <= WAIT_MS_MAX:
+        raise _field("/wait_ms", f"wait_ms is {wait_ms}; it goes from 0 to {WAIT_MS_MAX}")
+
+
+def _field(pointer: str, detail: str) -> InvalidRequest:
+    return InvalidRequest(detail, errors=(FieldError(pointer, detail),))
+
+
+async def receive(
+    hub: Hub, queue: Queue, *, limit: int, wait_ms: int, visibility_timeout_ms: int | None, from_: Any, receive: Receive
+) -> bytes | None:
+    """The whole JSON body of `POST …/receive`, or None when the client has left. Raises `PushqError`."""
+    from push.session import checked_visibility
+
+    check_receive(limit, wait_ms)
+    if queue.config.kind == "stream":
+        if visibility_timeout_ms is not None:
+            raise _field("/visibility_timeout_ms", "a stream without a group has no leases")
+        return await receive_stream(hub, queue, limit=limit, wait_ms=wait_ms, wanted=from_, receive=receive)
+    if from_ is not None:
+        raise _field("/from", "a work queue has no positions: `from` is for streams")
+    visibility_ms = queue.config.visibility_timeout_ms
+    if visibility_timeout_ms is not None:
+        visibility_ms = checked_visibility(visibility_timeout_ms)
+    return await receive_messages(
+        hub, queue, limit=limit, wait_ms=wait_ms, visibility_ms=visibility_ms, receive=receive
+    )

@@ -1,0 +1,192 @@
+"""SSE: a stream of events over HTTP on sse-starlette, credit for work queues, cursors for streams.
+
+The generator asks for more only after the bytes before have been taken by the socket, so a slow reader holds its own
+messages back and nobody else's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+from sse_starlette.event import ServerSentEvent
+from sse_starlette.sse import AppStatus, EventSourceResponse
+
+from backend_store.client import Lease, Queue
+from backend_store.model import FieldError, InvalidRequest, Overloaded, PushqError
+from push.encode import leased_messages
+from push.hub import Hub
+from push.limits import CREDIT_DEFAULT, OUTBOX_BYTES_SOFT_MAX
+from push.ports import Principal
+from push.problems import problem
+from push.session import checked_credit
+from push.sse_frames import event, json_event
+from push.starts import stream_start
+from push.subscriptions import StreamSubscription, WorkSubscription
+
+# The hub drains; the library's own drain would cut streams without a farewell.
+AppStatus.disable_automatic_graceful_drain()
+
+HEARTBEAT_SECONDS = 15
+
+
+class EventStream:
+    """One SSE response: the outlet of its one subscription."""
+
+    def __init__(self, hub: Hub, principal: Principal, queue: Queue):
+        self.hub = hub
+        self.principal = principal
+        self.queue = queue
+        self.sub: WorkSubscription | StreamSubscription | None = None
+        self._buffer: list[bytes] = []
+        self._size = 0
+        self._wake = asyncio.Event()
+        self._sending = False
+        self._ending = False
+
+    # ----------------------------------------------------------------------------------------------------- outlet
+
+    @property
+    def writable(self) -> bool:
+        return not self._ending and self._size < OUTBOX_BYTES_SOFT_MAX and not (self._sending and self._buffer)
+
+    def flush_soon(self) -> None:
+        self._wake.set()
+
+    def tell_lost(self, number: int, receipts: list[str]) -> None:
+        """An SSE consumer learns it from its ack; there is no event for it in the protocol."""
+
+    def write(self, data: bytes) -> None:
+        self._buffer.append(data)
+        self._size += len(data)
+        self._wake.set()
+
+    # ----------------------------------------------------------------------------------------------------- events
+
+    async def events(self) -> AsyncIterator[bytes]:
+        try:
+            yield b": welcome\n\n"
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                async for data in self._batches():
+                    yield data
+                if self._ending:
+                    return
+        finally:
+            self._closed()
+
+    async def _batches(self) -> AsyncIterator[bytes]:
+        sub = self.sub
+        while self._buffer or (isinstance(sub, WorkSubscription) and sub.pending):
+            buffer, self._buffer = self._buffer, []
+            self._size = 0
+            leases = sub.take_pending() if isinstance(sub, WorkSubscription) else []
+            buffer.extend(self._rendered(leases))
+            self._sending = True
+            yield b"".join(buffer)
+            # We are asked for more: what was yielded has left for the socket.
+            self._sending = False
+            if isinstance(sub, WorkSubscription):
+                sub.sent(leases)
+                sub.more()
+            elif isinstance(sub, StreamSubscription):
+                self.hub.fanout(self.queue).start(sub, self)
+
+    def _rendered(self, leases: list[Lease]) -> list[bytes]:
+        out = []
+        for lease in leases:
+            messages = leased_messages(lease, "json") if lease.bits else []
+            self.hub.delivered += len(messages)
+            out.extend(event("message", message) for message in messages)
+        return out
+
+    # -------------------------------------------------------------------------------------------------------- end
+
+    def end(self, retry_ms: int) -> None:
+        """Says `bye` and ends: the server is shutting down."""
+        if not self._ending:
+            self.write(
+                json_event(
+                    "bye", {"type": "bye", "code": 4000, "reason": "the server is shutting down", "retry_ms": retry_ms},
+                    retry_ms=retry_ms,
+                )
+            )
+            self._ending = True
+
+    def queue_gone(self, queue: Queue, error: PushqError) -> None:
+        if queue is self.queue:
+            self._finish(error)
+
+    def check(self) -> None:
+        """Ends a stream whose key was revoked."""
+        if not self.hub.desk.still_valid(self.principal):
+            self._finish(PushqError("the key was revoked or has expired", code="unauthenticated"))
+
+    def _finish(self, error: PushqError) -> None:
+        if not self._ending:
+            self.write(json_event("ended", {"type": "ended", "problem": problem(error)}))
+            self._ending = True
+
+    def _closed(self) -> None:
+        """The connection is gone. Leases wait a moment: acks come by POST and may be on their way."""
+        self.hub.streams.discard(self)
+        sub = self.sub
+        if isinstance(sub, WorkSubscription):
+            sub.stop()
+            self.hub.loop.call_later(self.hub.resume_ms / 1000, sub.give_back)
+        elif isinstance(sub, StreamSubscription):
+            self.hub.fanout(self.queue).stop(sub)
+            self.queue.consumers -= 1
+
+
+def response(
+    hub: Hub, principal: Principal, queue: Queue, *, credit: int | None, ack: str, from_: Any, last_event_id: str | None
+) -> EventSourceResponse:
+    """The response to `GET …/events`. Raises `PushqError` for what is wrong with the request."""
+    if hub.draining:
+        raise PushqError("the server is shutting down", code="draining")
+    if hub.full:
+        raise Overloaded(f"{hub.connections} connections are open, the most this process takes", retry_after_ms=5000)
+    stream = EventStream(hub, principal, queue)
+    if queue.config.kind == "stream":
+        _read_stream(hub, stream, credit, from_, last_event_id)
+    else:
+        _consume_work(hub, stream, credit, ack, from_)
+    queue.consumers += 1
+    hub.streams.add(stream)
+    return EventSourceResponse(
+        stream.events(),
+        headers={"Cache-Control": "no-store, no-transform"},
+        ping=HEARTBEAT_SECONDS,
+        sep="\n",
+        ping_message_factory=lambda: ServerSentEvent(comment="keep-alive"),
+    )
+
+
+def _consume_work(hub: Hub, stream: EventStream, credit: int | None, ack: str, from_: Any) -> None:
+    queue = stream.queue
+    if from_ is not None:
+        detail = "a work queue has no positions: `from` is for streams"
+        raise InvalidRequest(detail, errors=(FieldError("/from", detail),))
+    sub = WorkSubscription(
+        stream, 0, queue, hub.feeder(queue), credit=checked_credit(credit if credit is not None else CREDIT_DEFAULT),
+        auto=ack == "auto", visibility_ms=queue.config.visibility_timeout_ms, pending_bytes_max=OUTBOX_BYTES_SOFT_MAX,
+    )
+    stream.sub = sub
+    hub.loop.call_soon(sub.more)
+
+
+def _read_stream(hub: Hub, stream: EventStream, credit: int | None, from_: Any, last_event_id: str | None) -> None:
+    queue = stream.queue
+    start = stream_start(queue, {"cursor": last_event_id} if last_event_id else from_)
+    limit = checked_credit(credit) if credit is not None else None
+    sub = StreamSubscription(stream, 0, queue, position=start.offset, credit=limit, key="sse")
+    stream.sub = sub
+    if start.missed is not None:
+        stream.write(json_event("gap", {"type": "gap", "from": start.missed[0], "to": start.missed[1]}))
+    if start.outcome == "reset":
+        stream.write(json_event("reset", {"type": "reset", "cursor": start.cursor}))
+    hub.fanout(queue).start(sub, stream)
+

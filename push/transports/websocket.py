@@ -1,0 +1,267 @@
+"""WebSocket: uvicorn's protocol up to the handshake, then frames go straight from the socket to the session.
+
+ASGI would put a queue, a task and a wake-up between them; with one message a frame those cost more than the message, and
+with ten thousand idle sockets most of the memory. So the protocol class below is uvicorn's own with its two ends replaced:
+what arrives is given to the session in the same call, what leaves is written to the transport in the same call.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import parse_qs
+
+import structlog
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.utils import ClientDisconnected
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.frames import Close as CloseFrame
+from websockets.frames import Frame, Opcode
+
+from backend_store.model import Forbidden, MessageTooLarge, Overloaded, PushqError, Unauthenticated
+from push.closes import Close
+from push.encode import encode
+from push.hub import Hub, binary_frame, text_frame
+from push.limits import OUTBOX_BYTES_SOFT_MAX
+from push.ports import Encoding, Principal
+from push.problems import problem, retry_after
+from push.protocol import FRAME_BYTES_MAX, SUBPROTOCOL_JSON, SUBPROTOCOL_MSGPACK
+from push.session import Session
+
+log = structlog.get_logger("pushq.websocket")
+
+EXTENSION = "pushq.protocol"
+REASON_BYTES_MAX = 123
+CLOSE_SECONDS_MAX = 2.0
+"""How long a peer may take to answer our close frame before its socket is cut."""
+_MESSAGE_TOO_BIG = 1009
+
+
+class _NoQueue:
+    """Stands where uvicorn keeps a queue of ASGI events: with a session nobody reads them."""
+
+    def put_nowait(self, event: Any) -> None:
+        """Nobody waits for it."""
+
+
+_NO_QUEUE: Any = _NoQueue()
+
+
+class PushProtocol(WebSocketsSansIOProtocol):
+    """A WebSocket connection. Until `attach` it is uvicorn's; from then on it is the session's `Wire`."""
+
+    session: Session | None = None
+    is_writable = True
+    _blocked_since: float | None = None
+    _paused_by_session = False
+
+    # ---------------------------------------------------------------------------------------------- the handshake
+
+    def handle_connect(self, event: Any) -> None:
+        super().handle_connect(event)
+        if not self.close_sent:
+            self.scope["extensions"][EXTENSION] = self  # type: ignore[typeddict-unknown-key]
+
+    def attach(self, session: Session) -> None:
+        """From here on this is the session's wire; what only the handshake needed is let go."""
+        self.session = session
+        self.stop_keepalive()
+        self.transport.set_write_buffer_limits(high=OUTBOX_BYTES_SOFT_MAX)
+        waiting, self.queue = self.queue, _NO_QUEUE
+        del self.scope, self.request, self.response
+        while not waiting.empty():
+            message = waiting.get_nowait()
+            if message["type"] == "websocket.receive":
+                text = message.get("text")
+                session.receive(text.encode() if text is not None else message["bytes"] or b"")
+            elif message["type"] == "websocket.disconnect":
+                session.gone(clean=True)
+        if self.read_paused:
+            self.read_paused = False
+            self.transport.resume_reading()
+
+    async def run_asgi(self) -> None:
+        """Runs the application for the handshake. With a session attached its end is not the connection's end."""
+        try:
+            await self.app(self.scope, self.receive, self.send)
+        except ClientDisconnected:
+            pass
+        except Exception:
+            log.exception("the handshake failed")
+            self.send_500_response()
+        if self.session is None and self.close_timer is None:
+            self.transport.close()
+
+    # ------------------------------------------------------------------------------------------------- frames in
+
+    def send_receive_event_to_app(self) -> None:
+        if self.session is None:
+            super().send_receive_event_to_app()
+            return
+        frames, self.frames = self.frames, []
+        if not self.close_sent:
+            data = frames[0] if len(frames) == 1 else b"".join(frames)
+            self.session.receive(data if type(data) is bytes else bytes(data))
+
+    def handle_parser_exception(self) -> None:
+        """A frame that breaks RFC 6455, or one too large: the client is told which, with our own close codes."""
+        sent = self.conn.close_sent
+        session = self.session
+        if session is None or sent is None:
+            super().handle_parser_exception()
+            return
+        self.conn.data_to_send()  # the library's own close frame, replaced by ours
+        self.close_sent = True
+        if sent.code == _MESSAGE_TOO_BIG:
+            error: PushqError = MessageTooLarge(f"a frame may have {FRAME_BYTES_MAX} bytes")
+            code = Close.TOO_LARGE
+        else:
+            error = PushqError(f"not a WebSocket frame: {sent.reason or sent.code}", code="invalid-request")
+            code = Close.PROTOCOL_ERROR
+        self.send_frame(encode({"type": "error", "problem": problem(error)}, session.encoding), session.encoding)
+        self.transport.write(_close_frame(code, error.detail))
+        self.transport.close()
+        session.gone(clean=True)
+
+    def handle_close(self, event: Frame) -> None:
+        if self.session is not None:
+            self.session.gone(clean=True)
+        super().handle_close(event)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        session, self.session = self.session, None
+        if session is not None:
+            session.gone(clean=False)
+
+    # ------------------------------------------------------------------------------------------------ frames out
+
+    def send_frame(self, payload: bytes, encoding: Encoding) -> None:
+        self.transport.write(text_frame(payload) if encoding == "json" else binary_frame(payload))
+
+    def write(self, data: bytes) -> None:
+        self.transport.write(data)
+
+    def pause_writing(self) -> None:
+        if self.session is None:
+            super().pause_writing()
+            return
+        self.is_writable = False
+        self._blocked_since = self.loop.time()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self.session is not None and not self.is_writable:
+            self.is_writable = True
+            self._blocked_since = None
+            self.session.resumed_writing()
+
+    def blocked_seconds(self) -> float:
+        return 0.0 if self._blocked_since is None else self.loop.time() - self._blocked_since
+
+    def pause(self) -> None:
+        if not self._paused_by_session and not self.transport.is_closing():
+            self._paused_by_session = True
+            self.transport.pause_reading()
+
+    def unpause(self) -> None:
+        if self._paused_by_session:
+            self._paused_by_session = False
+            if not self.transport.is_closing():
+                self.transport.resume_reading()
+
+    def close(self, code: int, reason: str) -> None:
+        """Says why, then waits a moment for the peer's own close frame. A peer that does not read is cut."""
+        if self.close_sent or self.transport.is_closing():
+            return
+        self.close_sent = True
+        self.unpause()
+        blocked = not self.is_writable
+        self.conn.send_close(code, _short(reason))
+        self.transport.write(b"".join(self.conn.data_to_send()))
+        cut = self.transport.abort if blocked else self.transport.close
+        self.close_timer = self.loop.call_later(CLOSE_SECONDS_MAX, cut)
+
+
+def _short(reason: str) -> str:
+    """A close reason has room for 123 bytes."""
+    return reason.encode()[:REASON_BYTES_MAX].decode(errors="ignore")
+
+
+def _close_frame(code: int, reason: str) -> bytes:
+    return Frame(Opcode.CLOSE, CloseFrame(code, _short(reason)).serialize()).serialize(mask=False)
+
+
+# ------------------------------------------------------------------------------------------------- ASGI endpoint
+
+
+def endpoint(hub: Hub) -> ASGIApp:
+    """The application behind `/v1/ws`."""
+
+    async def websocket(scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        headers = Headers(scope=scope)
+        refusal = _refusal(hub, headers)
+        if refusal is not None:
+            await _refuse(send, refusal)
+            return
+        encoding, subprotocol = _choose(scope["subprotocols"])
+        principal, error = _identity(hub, scope, headers)
+        await send({"type": "websocket.accept", "subprotocol": subprotocol})
+        protocol: PushProtocol = scope["extensions"][EXTENSION]
+        client = scope.get("client")
+        session = Session(hub, protocol, encoding, principal, client[0] if client else "")
+        if error is not None:
+            protocol.send_frame(encode({"type": "error", "problem": problem(error)}, encoding), encoding)
+            protocol.close(Close.UNAUTHENTICATED, error.detail)
+            return
+        hub.accepted(session)
+        protocol.attach(session)
+
+    return websocket
+
+
+def _refusal(hub: Hub, headers: Headers) -> PushqError | None:
+    """What is refused before the upgrade: a foreign page, and more sockets than there is room for."""
+    origin = headers.get("origin")
+    if not hub.desk.allowed_origin(origin, headers.get("host")):
+        return Forbidden(f"origin {origin!r} may not connect: add it to http.allowed_origins")
+    if hub.draining:
+        return PushqError("the server is shutting down", code="draining")
+    if hub.full:
+        return Overloaded(f"{hub.connections} connections are open, the most this process takes", retry_after_ms=5000)
+    return None
+
+
+async def _refuse(send: Send, error: PushqError) -> None:
+    body = problem(error)
+    headers = [(b"content-type", b"application/problem+json")]
+    if (retry_ms := retry_after(error)) is not None:
+        headers.append((b"retry-after", str(max(1, retry_ms // 1000)).encode()))
+    await send({"type": "websocket.http.response.start", "status": body["status"], "headers": headers})
+    await send({"type": "websocket.http.response.body", "body": encode(body, "json")})
+
+
+def _choose(offered: list[str]) -> tuple[Encoding, str | None]:
+    """The first offered subprotocol that we speak; JSON without a name when none is."""
+    for name in offered:
+        if name == SUBPROTOCOL_JSON:
+            return "json", name
+        if name == SUBPROTOCOL_MSGPACK:
+            return "msgpack", name
+    return "json", None
+
+
+def _identity(hub: Hub, scope: Scope, headers: Headers) -> tuple[Principal | None, PushqError | None]:
+    """A credential of the upgrade itself: a header, or a one-use ticket. A wrong one is told after the accept."""
+    try:
+        authorization = headers.get("authorization")
+        if authorization is not None:
+            kind, _, token = authorization.partition(" ")
+            if kind.lower() != "bearer":
+                raise Unauthenticated("Authorization must be `Bearer <key>`")
+            return hub.desk.identify(token.strip()), None
+        tickets = parse_qs(scope["query_string"].decode("latin-1")).get("ticket")
+        return (hub.desk.redeem(tickets[0]), None) if tickets else (None, None)
+    except PushqError as error:
+        return None, error

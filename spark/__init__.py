@@ -1,0 +1,1 @@
+"""Spark jobs over usage files; none are shipped in this version."""

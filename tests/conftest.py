@@ -1,0 +1,125 @@
+"""What every test gets: the asyncio backend, no way out of this machine, and real servers that end with the test."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import settings
+
+from tests.support import network, prerequisites
+from tests.support import server as servers
+from tests.support.server import PushqServer
+
+SHOWN_PACKAGES = ("pytest", "hypothesis", "lmdb", "msgspec", "starlette", "uvicorn", "websockets", "sse-starlette")
+SHOWN_PROGRAMS = ("chromium", "redis-server", "wrk")
+# Debug mode notices what a loop must not do, but makes it several times slower: real servers and loads go without.
+DEBUGGED_FOLDERS = ("unit", "model", "contracts")
+MODEL_LONG_EXAMPLES = 5_000
+
+# A loaded machine makes one example slow now and then; that says nothing about the code.
+settings.register_profile("default", deadline=None, print_blob=True)
+settings.register_profile("long", deadline=None, print_blob=True, max_examples=MODEL_LONG_EXAMPLES)
+settings.load_profile("default")
+
+StartServer = Callable[..., PushqServer]
+_skipped: list[str] = []
+
+
+def pytest_configure() -> None:
+    network.refuse_outside()
+
+
+@pytest.fixture(autouse=True)
+def _stays_on_this_machine() -> Iterator[None]:
+    network.refused.clear()
+    yield
+    assert not network.refused, f"connects beyond this machine: {', '.join(network.refused)}"
+
+
+def pytest_report_header() -> list[str]:
+    packages = (f"{name} {importlib.metadata.version(name)}" for name in SHOWN_PACKAGES)
+    programs = (_program_version(name) for name in SHOWN_PROGRAMS)
+    return [f"python {platform.python_version()}, " + ", ".join(packages), ", ".join(programs)]
+
+
+def _program_version(name: str) -> str:
+    path = prerequisites.find(name)
+    if path is None:
+        return f"{name} missing"
+    said = subprocess.run([path, "--version"], capture_output=True, text=True, check=False, timeout=20)
+    number = re.search(r"\d+(\.\d+)+", said.stdout + said.stderr)
+    return f"{name} {number[0] if number else 'of unknown version'}"
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.skipped and not hasattr(report, "wasxfail"):
+        _skipped.append(report.nodeid)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    # A skip hides what was not checked, so a run with one is not a green run.
+    if _skipped and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if _skipped:
+        terminalreporter.write_line(f"not green: {len(_skipped)} skipped, and a skip hides what was not checked")
+
+
+@pytest.fixture(scope="module")
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
+    folder = request.path.relative_to(Path(__file__).parent).parts[0]
+    return ("asyncio", {"debug": folder in DEBUGGED_FOLDERS})
+
+
+@pytest.fixture
+def free_port() -> int:
+    return servers.free_port()
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """The path of the system's Chromium, for Playwright's `executable_path`."""
+    return prerequisites.require("chromium")
+
+
+@pytest.fixture
+def start_server(tmp_path: Path) -> Iterator[StartServer]:
+    """`start_server(*flags, dev=False, env=None, data=None)`: a ready server; all are killed after the test."""
+    started: list[PushqServer] = []
+
+    def start(*flags: str, data: Path | None = None, **options: Any) -> PushqServer:
+        server = PushqServer(data or tmp_path / f"data{len(started)}", *flags, **options)
+        started.append(server)
+        return server.start()
+
+    yield start
+    for server in started:
+        server.kill()
+
+
+@pytest.fixture
+def server(start_server: StartServer) -> PushqServer:
+    """A server of this test's own."""
+    return start_server()
+
+
+@pytest.fixture
+def dev_server(start_server: StartServer) -> PushqServer:
+    """A server of this test's own, with `--dev`."""
+    return start_server(dev=True)
+
+
+@pytest.fixture(scope="module")
+def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PushqServer]:
+    """One server for a file of tests that only use queues of their own names."""
+    with PushqServer(tmp_path_factory.mktemp("shared") / "data") as server:
+        yield server

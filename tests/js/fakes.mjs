@@ -1,0 +1,84 @@
+/** A WebSocket and a fetch that a test plays the other end of. What a real server promises is tested against the real server. */
+
+/** Makes a `WebSocket` class whose sockets appear in `sockets`, each driven by the test. */
+export function fakeSockets() {
+  const sockets = [];
+  class FakeWebSocket {
+    sent = [];
+    closedWith = null;
+
+    constructor(url, protocol) {
+      Object.assign(this, {url, protocol});
+      sockets.push(this);
+    }
+
+    send(text) {
+      this.sent.push(JSON.parse(text));
+    }
+
+    close(code) {
+      this.closedWith = code;
+    }
+
+    // What the server does:
+    open() {
+      this.onopen();
+    }
+
+    say(frame) {
+      this.onmessage({data: JSON.stringify(frame)});
+    }
+
+    end(code, reason = "") {
+      this.onclose({code, reason});
+    }
+
+    /** Opens and answers `connect`. */
+    accept(session = "s1", more = {}) {
+      this.open();
+      this.say({type: "connected", id: 0, session, ping_ms: 25_000, limits: {}, ...more});
+    }
+
+    frames(type) {
+      return this.sent.filter((frame) => frame.type === type);
+    }
+
+    last(type) {
+      return this.frames(type).at(-1);
+    }
+  }
+  return {WebSocket: FakeWebSocket, sockets};
+}
+
+/** Node ends once nothing is open; a fake connection does not count, so a test holds the process itself. */
+export function stayAwake(t) {
+  const timer = setInterval(() => {}, 1_000);
+  t.after(() => clearInterval(timer));
+}
+
+/** Waits until `find` gives something, a second at most. */
+export async function eventually(find, what = find.toString()) {
+  for (let tries = 0; tries < 200; tries += 1) {
+    const found = find();
+    if (found) return found;
+    await new Promise((resolve) => setTimeout(resolve, 5));
+  }
+  throw new Error(`did not come: ${what}`);
+}
+
+/** The next event of that name. */
+export function event(client, name) {
+  return new Promise((resolve) => client.addEventListener(name, ({detail}) => resolve(detail), {once: true}));
+}
+
+/** A leased message as the server sends it. */
+export function leased(n, more = {}) {
+  return {id: `m${n}`, seq: n, partition: 0, body: n, content_type: "application/json", headers: {}, key: null, priority: 0,
+    attempt: 1, published_at: "2026-01-01T00:00:00.000Z", receipt: `t.${n}`, ...more};
+}
+
+/** Answers `ok` to a publish frame, as if every message was stored. */
+export function confirm(socket, frame) {
+  const messages = frame.messages.map(({id}, seq) => ({id, seq, partition: 0, duplicate: false}));
+  socket.say({type: "ok", id: frame.id, messages, durability: {fsynced: true, replicas: 1}});
+}

@@ -1,0 +1,136 @@
+/** The client's loop: which transport, when again, when never. */
+
+import assert from "node:assert/strict";
+import {test} from "node:test";
+
+import {connect} from "../../push/js/pushq.js";
+import {event, eventually, fakeSockets, stayAwake} from "./fakes.mjs";
+
+const QUICK = {backoffBaseMs: 1, backoffCapMs: 2, tickMs: 20, closeMs: 10};
+
+function client(t, {limits = {}, ...options} = {}) {
+  stayAwake(t);
+  const {WebSocket, sockets} = fakeSockets();
+  const pushq = connect({url: "http://test/", transports: ["websocket"], WebSocket, limits: {...QUICK, ...limits}, ...options});
+  t.after(() => pushq.close());
+  return {pushq, sockets};
+}
+
+test("the first frame is connect with the token, over the JSON subprotocol, at /v1/ws", async (t) => {
+  const {sockets} = client(t, {token: async () => "secret"});
+  const socket = await eventually(() => sockets[0]);
+  socket.accept();
+  assert.deepEqual([socket.url, socket.protocol], ["ws://test/v1/ws", "pushq.v1.json"]);
+  assert.deepEqual(socket.sent[0], {type: "connect", id: 0, token: "secret"});
+});
+
+test("the token is asked for again on every connect, and a resume names the session", async (t) => {
+  let asked = 0;
+  const {sockets} = client(t, {token: () => `t${(asked += 1)}`});
+  (await eventually(() => sockets[0])).accept("s1");
+  sockets[0].end(4401);
+  const again = await eventually(() => sockets[1]);
+  again.open();
+  assert.deepEqual(again.sent[0], {type: "connect", id: 0, token: "t2", resume: {session: "s1"}});
+});
+
+test("an expiring token is refreshed on the open connection", async (t) => {
+  let asked = 0;
+  const token = () => ({token: `t${(asked += 1)}`, expires_at: new Date(Date.now() + (asked === 1 ? 60 : 3_600_000)).toISOString()});
+  const {sockets} = client(t, {token, limits: {refreshAheadMs: 50}});
+  const socket = await eventually(() => sockets[0]);
+  socket.accept();
+  assert.equal((await eventually(() => socket.last("refresh"))).token, "t2");
+  socket.say({type: "ok", id: socket.last("refresh").id});
+});
+
+test("a close code of the 45xx kind stops for good, with the server's reason", async (t) => {
+  const {pushq, sockets} = client(t, {token: "wrong"});
+  const problem = new Promise((resolve) => pushq.addEventListener("state", ({detail}) => detail.state === "failed" && resolve(detail.error)));
+  const publish = pushq.publish("q", 1);
+  const socket = await eventually(() => sockets[0]);
+  socket.open();
+  pushq.addEventListener("problem", () => {});
+  socket.say({type: "error", problem: {code: "unauthenticated", status: 401, detail: "this key was revoked"}});
+  socket.end(4501);
+  assert.match((await problem).message, /revoked/);
+  await assert.rejects(publish, {code: "unauthenticated"});
+  await new Promise((resolve) => setTimeout(resolve, 30));
+  assert.equal(sockets.length, 1);
+  assert.equal(pushq.state, "failed");
+});
+
+test("bye is told, and widens the wait", async (t) => {
+  const {pushq, sockets} = client(t);
+  (await eventually(() => sockets[0])).accept();
+  const bye = event(pushq, "bye");
+  sockets[0].say({type: "bye", code: 4000, reason: "drain", retry_ms: 4_000});
+  assert.deepEqual(await bye, {code: 4000, reason: "drain", retry_ms: 4_000});
+  t.mock.method(Math, "random", () => 0.5);
+  const waiting = new Promise((resolve) => pushq.addEventListener("state", ({detail}) => detail.state === "waiting" && resolve(detail)));
+  sockets[0].end(4000);
+  assert.equal((await waiting).retryMs, 2_000);
+});
+
+test("pings are answered, and a server that falls silent is left", async (t) => {
+  const {sockets} = client(t, {limits: {silenceGraceMs: 40}});
+  const socket = await eventually(() => sockets[0]);
+  socket.accept("s1", {ping_ms: 20});
+  socket.say({type: "ping"});
+  assert.ok(socket.last("pong"));
+  const again = await eventually(() => sockets[1]);
+  assert.equal(socket.closedWith, 3000);
+  again.open();
+  assert.deepEqual(again.sent[0].resume, {session: "s1"});
+});
+
+test("a frame that is no JSON costs the connection, not the page", async (t) => {
+  const {sockets} = client(t);
+  const socket = await eventually(() => sockets[0]);
+  socket.accept();
+  socket.onmessage({data: "{oops"});
+  await eventually(() => sockets[1]);
+});
+
+test("a WebSocket that never opens gives way to SSE at once", async (t) => {
+  const asked = [];
+  const fetch = async (url) => {
+    asked.push(url);
+    return new Response('{"items": [], "next": null}', {status: 200});
+  };
+  const {pushq, sockets} = client(t, {transports: ["websocket", "sse"], fetch});
+  (await eventually(() => sockets[0])).end(1006);
+  await eventually(() => pushq.state === "connected");
+  assert.equal(pushq.transport, "sse");
+  assert.deepEqual(asked, ["http://test/v1/queues?limit=1"]);
+});
+
+test("a WebSocket that has worked is tried again before anything else", async (t) => {
+  const {pushq, sockets} = client(t, {transports: ["websocket", "sse"], fetch: () => Promise.reject(new TypeError("refused"))});
+  (await eventually(() => sockets[0])).accept();
+  sockets[0].end(1006);
+  (await eventually(() => sockets[1])).end(1006);
+  (await eventually(() => sockets[2])).accept();
+  await eventually(() => pushq.state === "connected");
+  assert.equal(pushq.transport, "websocket");
+});
+
+test("an HTTP token that the server no longer takes is replaced once, then it stops", async (t) => {
+  let asked = 0;
+  const fetch = async () => Response.json({code: "unauthenticated", detail: "expired"}, {status: 401});
+  const {pushq} = client(t, {transports: ["longpoll"], token: () => `t${(asked += 1)}`, fetch});
+  await eventually(() => pushq.state === "failed");
+  assert.equal(asked, 2);
+});
+
+test("no frame of the trace carries a token", async (t) => {
+  const lines = [];
+  const {sockets} = client(t, {token: "very-secret", trace: (_, text) => lines.push(text)});
+  (await eventually(() => sockets[0])).accept();
+  assert.ok(lines.length >= 2);
+  assert.ok(lines.every((line) => !line.includes("very-secret")));
+});
+
+test("a transport nobody knows is an error at once", () => {
+  assert.throws(() => connect({transports: ["carrier-pigeon"]}), /carrier-pigeon/);
+});

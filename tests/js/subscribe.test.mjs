@@ -1,0 +1,200 @@
+/** Subscriptions: handlers and their verdicts, leases, streams and their cursors. */
+
+import assert from "node:assert/strict";
+import {test} from "node:test";
+
+import {connect} from "../../push/js/pushq.js";
+import {event, eventually, fakeSockets, leased, stayAwake} from "./fakes.mjs";
+
+const QUICK = {backoffBaseMs: 1, backoffCapMs: 2, tickMs: 20, closeMs: 50};
+
+async function subscribed(t, options, handler, {limits = {}, ok = {}} = {}) {
+  stayAwake(t);
+  const {WebSocket, sockets} = fakeSockets();
+  const pushq = connect({url: "http://test", transports: ["websocket"], WebSocket, limits: {...QUICK, ...limits}});
+  t.after(() => pushq.close());
+  const subscription = pushq.subscribe("q", options, handler);
+  const socket = await eventually(() => sockets[0]);
+  socket.accept();
+  const frame = await eventually(() => socket.last("subscribe"));
+  socket.say({type: "ok", id: frame.id, sub: 1, resume: "complete", ...ok});
+  await subscription.ready;
+  return {pushq, subscription, socket, sockets, frame};
+}
+
+const settle = (socket, frame, ok = true) =>
+  socket.say({type: "ok", id: frame.id, results: frame.receipts.map((receipt) => ({receipt, ok}))});
+
+test("what resolves is acked and what throws is nacked, each in one frame a turn", async (t) => {
+  const handler = async ({body}) => {
+    if (body % 2) throw new Error("odd");
+  };
+  const {pushq, socket} = await subscribed(t, {credit: 4}, handler);
+  const problems = [];
+  pushq.addEventListener("problem", ({detail}) => problems.push(detail.message.body));
+  socket.say({type: "deliver", sub: 1, messages: [0, 1, 2, 3].map((n) => leased(n))});
+  await eventually(() => socket.last("nack"));
+  assert.deepEqual(socket.frames("ack").map(({receipts}) => receipts), [["t.0", "t.2"]]);
+  assert.deepEqual(socket.frames("nack").map(({receipts, queue, sub}) => [receipts, queue, sub]), [[["t.1", "t.3"], "q", 1]]);
+  assert.deepEqual(problems, [1, 3]);
+});
+
+test("messages with receipts are handled side by side, those without one after the other", async (t) => {
+  let running = 0;
+  const most = {};
+  const handler = async ({receipt}) => {
+    running += 1;
+    most[Boolean(receipt)] = Math.max(most[Boolean(receipt)] ?? 0, running);
+    await new Promise((resolve) => setTimeout(resolve, 10));
+    running -= 1;
+  };
+  const {socket} = await subscribed(t, {credit: 10}, handler);
+  socket.say({type: "deliver", sub: 1, messages: [1, 2, 3].map((n) => leased(n))});
+  await eventually(() => socket.last("ack"));
+  socket.say({type: "deliver", sub: 1, cursor: "c3", messages: [1, 2, 3].map((n) => leased(n, {receipt: null}))});
+  await new Promise((resolve) => setTimeout(resolve, 60));
+  assert.deepEqual(most, {true: 3, false: 1});
+});
+
+test("a lease is extended at half its time while the handler runs, and no longer than asked", async (t) => {
+  let finish;
+  const handler = () => new Promise((resolve) => (finish = resolve));
+  const options = {credit: 1, visibility_timeout_ms: 200, maxHandlerMs: 260};
+  const {socket} = await subscribed(t, options, handler);
+  socket.say({type: "deliver", sub: 1, messages: [leased(1)]});
+  await new Promise((resolve) => setTimeout(resolve, 90));
+  assert.equal(socket.frames("extend").length, 0);
+  const extended = await eventually(() => socket.last("extend"));
+  assert.deepEqual([extended.receipts, extended.visibility_timeout_ms], [["t.1"], 200]);
+  settle(socket, extended);
+  await new Promise((resolve) => setTimeout(resolve, 500));
+  assert.equal(socket.frames("extend").length, 2, "at 100 and 200 ms, not after 260");
+  finish();
+});
+
+test("the server's own visibility time-out is used where the caller gave none", async (t) => {
+  const {subscription} = await subscribed(t, {}, () => {}, {ok: {visibility_timeout_ms: 5_000}});
+  assert.equal(subscription.visibilityMs, 5_000);
+});
+
+test("a lost lease aborts the message's signal, marks it, and is told once", async (t) => {
+  const seen = [];
+  let finish;
+  const handler = (message) => {
+    seen.push(message);
+    return new Promise((resolve) => (finish = resolve));
+  };
+  const {pushq, socket} = await subscribed(t, {credit: 1}, handler);
+  let told = 0;
+  pushq.addEventListener("lost", () => (told += 1));
+  socket.say({type: "deliver", sub: 1, messages: [leased(1)]});
+  socket.say({type: "lost", sub: 1, receipts: ["t.1", "t.99"]});
+  const [message] = seen;
+  assert.deepEqual([message.lost, message.signal.aborted, told], [true, true, 1]);
+  finish();
+  settle(socket, await eventually(() => socket.last("ack")), false); // tried all the same: nobody else may hold it
+  await new Promise((resolve) => setTimeout(resolve, 20));
+  assert.equal(told, 1);
+});
+
+test("an ack that came too late is told as a lost lease", async (t) => {
+  const {pushq, socket} = await subscribed(t, {credit: 1}, () => {});
+  const lost = event(pushq, "lost");
+  socket.say({type: "deliver", sub: 1, messages: [leased(1)]});
+  settle(socket, await eventually(() => socket.last("ack")), false);
+  const {queue, messages} = await lost;
+  assert.deepEqual([queue, messages[0].id, messages[0].lost], ["q", "m1", true]);
+});
+
+test("acks that a cut swallowed are sent again first, before the queue is subscribed to anew", async (t) => {
+  const {socket, sockets} = await subscribed(t, {credit: 1}, () => {});
+  socket.say({type: "deliver", sub: 1, messages: [leased(1)]});
+  await eventually(() => socket.last("ack"));
+  socket.end(1006);
+  const again = await eventually(() => sockets[1]);
+  again.accept("s1");
+  await eventually(() => again.last("subscribe"));
+  assert.deepEqual(again.sent.map(({type}) => type), ["connect", "ack", "subscribe"]);
+  assert.deepEqual(again.sent[0].resume, {session: "s1"});
+  assert.deepEqual(again.sent[1].receipts, ["t.1"]);
+  assert.equal("sub" in again.sent[1], false, "the old number means nothing on the new connection");
+});
+
+test("a stream goes on at its last cursor", async (t) => {
+  const {subscription, socket, sockets, frame} = await subscribed(t, {from: "earliest"}, () => {});
+  assert.equal(frame.from, "earliest");
+  socket.say([
+    {type: "deliver", sub: 1, cursor: "c1", messages: [leased(1, {receipt: null})]},
+    {type: "deliver", sub: 1, cursor: "c2", messages: [leased(2, {receipt: null})]},
+  ]);
+  assert.equal(subscription.cursor, "c2");
+  socket.end(4000);
+  const again = await eventually(() => sockets[1]);
+  again.accept("s2");
+  assert.deepEqual((await eventually(() => again.last("subscribe"))).from, {cursor: "c2"});
+});
+
+test("a gap and a reset are told, and a reset moves the cursor", async (t) => {
+  const {pushq, subscription, socket} = await subscribed(t, {from: "latest"}, () => {});
+  const told = [event(pushq, "gap"), event(pushq, "reset")];
+  socket.say({type: "gap", sub: 1, from: 3, to: 9});
+  socket.say({type: "reset", sub: 1, cursor: "c9"});
+  assert.deepEqual(await Promise.all(told), [{queue: "q", from: 3, to: 9}, {queue: "q", cursor: "c9"}]);
+  assert.equal(subscription.cursor, "c9");
+});
+
+test("a stream that outruns its handler is left, and taken up again where it stopped", async (t) => {
+  const handled = [];
+  const waiting = [];
+  const handler = ({body}) => new Promise((resolve) => waiting.push(() => resolve(handled.push(body))));
+  const {socket} = await subscribed(t, {from: "earliest"}, handler, {limits: {streamBacklogMessages: 3}});
+  const burst = (numbers, cursor) => ({type: "deliver", sub: 1, cursor, messages: numbers.map((n) => leased(n, {receipt: null}))});
+  socket.say(burst([1, 2, 3], "c3"));
+  socket.say(burst([4, 5], "c5")); // would be five: left unread
+  await eventually(() => socket.last("unsubscribe"));
+  while (handled.length < 3) (await eventually(() => waiting.shift()))();
+  const again = await eventually(() => socket.frames("subscribe")[1]);
+  assert.deepEqual(again.from, {cursor: "c3"});
+  socket.say({type: "ok", id: again.id, sub: 2, resume: "complete"});
+  socket.say({...burst([4, 5], "c5"), sub: 2});
+  while (handled.length < 5) (await eventually(() => waiting.shift()))();
+  assert.deepEqual(handled, [1, 2, 3, 4, 5]);
+});
+
+test("a refused subscription ends, and says why", async (t) => {
+  stayAwake(t);
+  const {WebSocket, sockets} = fakeSockets();
+  const pushq = connect({url: "http://test", transports: ["websocket"], WebSocket, limits: QUICK});
+  t.after(() => pushq.close());
+  const ended = event(pushq, "ended");
+  const subscription = pushq.subscribe("nothing", {}, () => {});
+  const socket = await eventually(() => sockets[0]);
+  socket.accept();
+  const frame = await eventually(() => socket.last("subscribe"));
+  socket.say({type: "error", id: frame.id, problem: {code: "queue-not-found", status: 404, detail: "no queue"}});
+  await assert.rejects(subscription.ready, {code: "queue-not-found"});
+  assert.equal((await ended).error.code, "queue-not-found");
+  assert.equal((await subscription.closed).status, 404);
+});
+
+test("closing lets the running handler finish and acks it before it leaves", async (t) => {
+  let finish;
+  const {subscription, socket} = await subscribed(t, {credit: 1}, () => new Promise((resolve) => (finish = resolve)));
+  socket.say({type: "deliver", sub: 1, messages: [leased(1)]});
+  const closed = subscription.close();
+  assert.equal(socket.last("unsubscribe"), undefined);
+  finish();
+  settle(socket, await eventually(() => socket.last("ack")));
+  const leaving = await eventually(() => socket.last("unsubscribe"));
+  socket.say({type: "ok", id: leaving.id});
+  await closed;
+  assert.deepEqual(socket.sent.slice(-2).map(({type}) => type), ["ack", "unsubscribe"]);
+});
+
+test("base64 bodies arrive as bytes", async (t) => {
+  const seen = [];
+  const {socket} = await subscribed(t, {}, ({body}) => seen.push(body));
+  const {body, ...fields} = leased(1, {body_base64: "AP8H"});
+  socket.say({type: "deliver", sub: 1, messages: [fields]});
+  assert.deepEqual([...seen[0]], [0, 255, 7]);
+});

@@ -1,0 +1,99 @@
+"""Runs a documentation page as its reader would: one shell in an empty folder, from the first block to the last.
+
+In a `console` block a line that starts with `$ ` is a command, and what stands below it must be printed; `…` stands for
+anything within a line, alone on a line for any lines. `pushq serve` runs in the background until the page ends; the
+page's port 8080 becomes a free one. A `python` block is a program. An exit code other than 0 fails the page, too.
+Blocks of other kinds (`sh`, `toml`, …) are not run.
+"""
+
+import os
+import re
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+from subprocess import DEVNULL, Popen, TimeoutExpired
+from typing import NamedTuple
+
+from tests.support.server import free_port
+
+PAGE_S_MAX = 120.0
+_BLOCK = re.compile(r"^```(console|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_MARK = "\x1e"
+# Waiting for the port keeps the next command of the page from coming before the server does.
+_PRELUDE = """
+wait_until_listening() {
+  for _ in $(seq 300); do
+    (exec 3<>/dev/tcp/127.0.0.1/$DOC_PORT) 2>/dev/null && { cat serve.out; return 0; }
+    kill -0 $! 2>/dev/null || break
+    sleep 0.05
+  done
+  cat serve.out; echo "pushq serve does not listen"; return 1
+}
+pushq() { [ "$1" = serve ] && exec pushq serve --listen 127.0.0.1:$DOC_PORT "${@:2}"; command pushq "$@"; }
+"""
+
+
+class Step(NamedTuple):
+    line: int
+    command: str
+    output: str | None  # what must be printed; None: anything
+
+
+def steps_of(page: str) -> list[Step]:
+    """The commands and programs of a page, in order."""
+    steps: list[Step] = []
+    for block in _BLOCK.finditer(page):
+        line = page.count("\n", 0, block.start()) + 2
+        kind, text = block.groups()
+        if kind == "python":
+            steps.append(Step(line, f"python - <<'END_OF_BLOCK'\n{text}END_OF_BLOCK", None))
+            continue
+        for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
+            command, output = re.findall(r"\A((?:.*\\\n)*.*\n)((?s:.*))\Z", part)[0]
+            steps.append(Step(line, command.rstrip("\n"), output))
+            line += part.count("\n")
+    return steps
+
+
+def run_page(page: str, folder: Path) -> list[str]:
+    """Run a page in an empty folder; returns what went wrong, one text for each step that did."""
+    port, steps, wrong = str(free_port()), steps_of(page), []
+    script = _PRELUDE + "".join(f"{_as_shell(step.command)}\nprintf '{_MARK}%s{_MARK}' $?\n" for step in steps)
+    said = _run_shell(script.replace("8080", port), folder, port).replace(port, "8080").split(_MARK)
+    for step, printed, code in zip(steps, said[0::2], said[1::2], strict=False):
+        if code != "0":
+            wrong.append(f"line {step.line}: {step.command!r} ended with {code} and printed\n{printed}")
+        elif step.output is not None and not _matches(step.output, printed):
+            wrong.append(f"line {step.line}: {step.command!r} printed\n{printed}in place of\n{step.output}")
+    if len(said) // 2 < len(steps):
+        wrong.append(f"line {steps[len(said) // 2].line}: the page stopped here\n{said[-1]}")
+    return wrong
+
+
+def _as_shell(command: str) -> str:
+    if not command.startswith("pushq serve"):
+        return command
+    return f"{command.rstrip(' &')} >serve.out 2>&1 &\nwait_until_listening"
+
+
+def _matches(shown: str, printed: str) -> bool:
+    lines = [line.rstrip() for line in shown.rstrip().splitlines()]
+    parts = [r"(.*\n)*?" if line == "…" else re.escape(line).replace("…", ".*") + r"[ \t]*\n" for line in lines]
+    return re.fullmatch("".join(parts), printed.rstrip() + "\n" if printed.strip() else "") is not None
+
+
+def _run_shell(script: str, folder: Path, port: str) -> str:
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PUSHQ_")}
+    env |= {"PATH": f"{Path(sys.executable).parent}:{env['PATH']}", "HOME": str(folder), "DOC_PORT": port}
+    env |= {"PUSHQ_URL": f"http://127.0.0.1:{port}", "NO_COLOR": "1", "TERM": "dumb", "COLUMNS": "200"}
+    with (folder / "page.out").open("w+b") as out:
+        argv = ["bash", "-c", script]
+        shell = Popen(argv, cwd=folder, env=env, stdin=DEVNULL, stdout=out, stderr=out, start_new_session=True)
+        with suppress(TimeoutExpired):  # the marks that are missing tell which step hung
+            shell.wait(PAGE_S_MAX)
+        with suppress(ProcessLookupError):  # what the page left in the background goes, too
+            os.killpg(shell.pid, signal.SIGKILL)
+        shell.wait()
+        out.seek(0)
+        return out.read().decode(errors="replace")

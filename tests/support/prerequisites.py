@@ -1,0 +1,116 @@
+"""What the machine must have beside Python packages, and how a missing part is installed or named.
+
+`make` runs this file with the system's Python before anything else is installed, so it imports the standard library
+only. As root it installs what is missing; otherwise it prints the one line that does, and ends with exit code 3.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+EXIT_CANNOT_START = 3
+# An ordinary user's PATH on Debian lacks the folders where `ip` and others live.
+SEARCH_PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
+
+
+class MissingPrerequisite(AssertionError):
+    """A program is absent; the text says which package brings it and how to install it."""
+
+
+class Prerequisite(NamedTuple):
+    name: str
+    package: str
+    purpose: str
+    is_present: Callable[[], bool]
+
+
+def _command(name: str, package: str, purpose: str) -> Prerequisite:
+    return Prerequisite(name, package, purpose, lambda: find(name) is not None)
+
+
+def _can_make_venv() -> bool:
+    # Debian splits ensurepip from Python; without it `python3 -m venv` fails half-way.
+    return importlib.util.find_spec("ensurepip") is not None
+
+
+VENV = Prerequisite(
+    "ensurepip", f"python{sys.version_info.major}.{sys.version_info.minor}-venv", "making .venv", _can_make_venv
+)
+GROUPS: dict[str, tuple[Prerequisite, ...]] = {
+    "run": (VENV,),
+    "test": (
+        VENV,
+        _command("chromium", "chromium", "browser tests"),
+        _command("redis-server", "redis-server", "tests of shared state and comparisons"),
+        _command("ip", "iproute2", "tests that cut the network"),
+        _command("wrk", "wrk", "HTTP load"),
+    ),
+}
+
+
+def find(command: str) -> str | None:
+    """Where a program lies, or None when the machine has none."""
+    return shutil.which(command, path=SEARCH_PATH)
+
+
+def require(command: str) -> str:
+    """Where a program lies; its absence fails the test with the line that installs it."""
+    path = find(command)
+    if path is None:
+        known = {each.name: each for group in GROUPS.values() for each in group}
+        raise MissingPrerequisite(explain([known[command]]))
+    return path
+
+
+def missing(group: str) -> list[Prerequisite]:
+    return [each for each in GROUPS[group] if not each.is_present()]
+
+
+def explain(absent: Sequence[Prerequisite]) -> str:
+    parts = ", ".join(f"{each.name} ({each.purpose})" for each in absent)
+    packages = " ".join(each.package for each in absent)
+    return f"missing: {parts}\ninstall with: sudo apt-get update && sudo apt-get install -y {packages}"
+
+
+def install(absent: Sequence[Prerequisite]) -> None:
+    apt = ["apt-get", "-q", "-y", "-o", "Dpkg::Use-Pty=0"]
+    env = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+    subprocess.run([*apt, "update"], env=env, stdin=subprocess.DEVNULL, stdout=sys.stderr, check=True)
+    packages = [each.package for each in absent]
+    subprocess.run(
+        [*apt, "install", "--no-install-recommends", *packages],
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=sys.stderr,
+        check=True,
+    )
+
+
+def main(arguments: Sequence[str]) -> int:
+    if len(arguments) != 1 or arguments[0] not in GROUPS:
+        print(f"usage: prerequisites.py {'|'.join(GROUPS)}", file=sys.stderr)
+        return 2
+    group = arguments[0]
+    absent = missing(group)
+    if absent and os.geteuid() == 0 and find("apt-get"):
+        print(f"installing {' '.join(each.package for each in absent)}", file=sys.stderr)
+        try:
+            install(absent)
+        except subprocess.CalledProcessError as error:
+            print(f"apt-get ended with exit code {error.returncode}", file=sys.stderr)
+        importlib.invalidate_caches()
+        absent = missing(group)
+    if absent:
+        print(explain(absent), file=sys.stderr)
+        return EXIT_CANNOT_START
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

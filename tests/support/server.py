@@ -1,0 +1,186 @@
+"""Starts the real `pushq serve` as a process of its own, for tests whose promise is about that process.
+
+The methods block. An async test whose clients must run meanwhile calls them with `anyio.to_thread.run_sync`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple, Self
+
+READY_S_MAX = 15.0
+STOP_S_MAX = 15.0
+POLL_S = 0.02
+LOG_TAIL_BYTES = 8_000
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+class Stopped(NamedTuple):
+    """How a server ended after SIGTERM."""
+
+    seconds: float
+    exit_code: int
+
+
+class ServerFailed(AssertionError):
+    """The server did not do what a test may take for granted; the text holds the end of its log."""
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 that nobody listened on a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class PushqServer:
+    """One server on one data folder. `start` after `kill` or `stop` finds the same data on the same port."""
+
+    def __init__(self, data: Path, *extra: str, dev: bool = False, env: dict[str, str] | None = None) -> None:
+        self.data = data
+        self.extra = extra
+        self.dev = dev
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.log_path = data.with_name(data.name + ".log")
+        self._env = env or {}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.kill()
+
+    @property
+    def ws_url(self) -> str:
+        return f"ws://127.0.0.1:{self.port}/v1/ws"
+
+    @property
+    def key(self) -> str:
+        """The admin key that the first start made."""
+        return (self.data / "admin.key").read_text().strip()
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.key}"}
+
+    @property
+    def pid(self) -> int:
+        return self._running().pid
+
+    def start(self, *, ready_s_max: float = READY_S_MAX) -> Self:
+        """Start and wait until `/readyz` answers 200."""
+        self.launch()
+        deadline = time.monotonic() + ready_s_max
+        while not self.is_ready():
+            code = self._running().poll()
+            if code is not None:
+                self._process = None
+                raise ServerFailed(f"pushq serve ended with exit code {code} before it was ready\n{self.log_tail()}")
+            if time.monotonic() > deadline:
+                self.kill()
+                raise ServerFailed(f"pushq serve was not ready after {ready_s_max:g} s\n{self.log_tail()}")
+            time.sleep(POLL_S)
+        return self
+
+    def launch(self) -> None:
+        """Start the process and return at once."""
+        assert self._process is None, "the server runs already"
+        command = [sys.executable, "-m", "gateway", "serve", "--data", str(self.data)]
+        command += ["--listen", f"127.0.0.1:{self.port}", *(["--dev"] if self.dev else []), *self.extra]
+        # Settings of the person who runs the tests must not reach the server under test.
+        env = {name: value for name, value in os.environ.items() if not name.startswith("PUSHQ_")}
+        with self.log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                command,
+                cwd=_ROOT,
+                env=env | self._env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # a kill then reaches its children too
+            )
+
+    def is_ready(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.url}/readyz", timeout=1) as answer:
+                return bool(answer.status == 200)
+        except (urllib.error.URLError, OSError):
+            return False
+
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def kill(self) -> None:
+        """SIGKILL to the process and its children; nothing to do when it is gone."""
+        if self._process is None:
+            return
+        try:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self._process.wait(STOP_S_MAX)
+        self._process = None
+
+    def terminate(self) -> None:
+        """SIGTERM, without waiting for what follows."""
+        self._running().send_signal(signal.SIGTERM)
+
+    def stop(self) -> Stopped:
+        """SIGTERM, then wait for the end of the process."""
+        began = time.monotonic()
+        self.terminate()
+        return self.wait(began)
+
+    def wait(self, began: float | None = None, *, seconds_max: float = STOP_S_MAX) -> Stopped:
+        """Wait for the end of the process, counting seconds from `began` (monotonic) or from now."""
+        began = time.monotonic() if began is None else began
+        try:
+            code = self._running().wait(seconds_max)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise ServerFailed(f"pushq serve had not ended after {seconds_max:g} s\n{self.log_tail()}") from None
+        self._process = None
+        return Stopped(time.monotonic() - began, code)
+
+    def restart(self) -> Self:
+        """Stop cleanly and start again on the same folder and port."""
+        self.stop()
+        return self.start()
+
+    def log(self) -> str:
+        return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
+
+    def log_tail(self) -> str:
+        return f"--- end of {self.log_path.name} ---\n{self.log()[-LOG_TAIL_BYTES:]}"
+
+    def rss_anon_kib(self) -> int:
+        """Memory of its own; mapped database pages belong to the page cache and do not count."""
+        return self._status_kib("RssAnon")
+
+    def cpu_s(self) -> float:
+        """Processor seconds used so far, user and system."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def _status_kib(self, name: str) -> int:
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            if line.startswith(name + ":"):
+                return int(line.split()[1])
+        raise ServerFailed(f"/proc/{self.pid}/status has no {name}")
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            raise ServerFailed("the server is not running")
+        return self._process

@@ -1,0 +1,120 @@
+"""A server played in memory: it keeps the protocol's promises, and the test breaks them where it wants to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from push.client.errors import Problem
+from push.client.frames import (
+    Ack,
+    AnyClientFrame,
+    AnyServerFrame,
+    Connect,
+    ConnectedFrame,
+    Deliver,
+    Error,
+    Extend,
+    Nack,
+    Ok,
+    Publish,
+    PublishedItem,
+    SettleResult,
+    Subscribe,
+    Unsubscribe,
+    WireMessage,
+)
+from push.client.transports.base import Cut
+from tests.unit.push.client.world import bodies, body_of
+
+
+class PlayedServer:
+    """Dial it: `answers` False leaves every request open, `refuse` makes dialling fail."""
+
+    def __init__(self) -> None:
+        self.tokens: list[str | None] = []
+        self.frames: list[AnyClientFrame] = []
+        self.stored: list[str] = []
+        self.published: list[list[str]] = []
+        self.acked: list[str] = []
+        self.stale: set[str] = set()
+        self.answers = True
+        self.refuse: list[Cut] = []
+        self.session = "s1"
+        self.ping_ms = 25_000
+        self.connections: list[PlayedConnection] = []
+        self.on_subscribe: Callable[[PlayedConnection, Subscribe], None] | None = None
+
+    async def dial(self, token: str | None) -> PlayedConnection:
+        self.tokens.append(token)
+        if self.refuse:
+            raise self.refuse.pop(0)
+        self.connections.append(PlayedConnection(self))
+        return self.connections[-1]
+
+    @property
+    def connection(self) -> PlayedConnection:
+        return self.connections[-1]
+
+
+class PlayedConnection:
+    def __init__(self, server: PlayedServer) -> None:
+        self.server = server
+        self.incoming: asyncio.Queue[AnyServerFrame | Cut] = asyncio.Queue()
+        self.is_closed = False
+        self.is_aborted = False
+        self._subs = 0
+
+    async def send(self, frames: Sequence[AnyClientFrame]) -> None:
+        self.server.frames += frames
+        for frame in frames:
+            self._answer(frame)
+
+    async def receive(self) -> list[AnyServerFrame]:
+        found = await self.incoming.get()
+        if isinstance(found, Cut):
+            raise found
+        return [found]
+
+    async def close(self) -> None:
+        self.is_closed = True
+        self.incoming.put_nowait(Cut("closed", code=1000))
+
+    def abort(self) -> None:
+        self.is_aborted = True
+        self.incoming.put_nowait(Cut("aborted"))
+
+    def say(self, *frames: AnyServerFrame) -> None:
+        for frame in frames:
+            self.incoming.put_nowait(frame)
+
+    def cut(self, code: int | None = None) -> None:
+        self.incoming.put_nowait(Cut("cut by the test", code=code))
+
+    def deliver(self, *ids: str, sub: int = 1) -> None:
+        self.say(Deliver(sub=sub, messages=[WireMessage(id=id, body=id, receipt=f"r-{id}") for id in ids]))
+
+    def _answer(self, frame: AnyClientFrame) -> None:
+        server = self.server
+        match frame:
+            case Connect():
+                self.say(ConnectedFrame(session=server.session, id=frame.id, ping_ms=server.ping_ms))
+            case Publish() if server.answers:
+                server.published.append(bodies(frame))
+                items = [PublishedItem(id=body_of(message), seq=n) for n, message in enumerate(frame.messages)]
+                server.stored += bodies(frame)
+                self.say(Ok(id=frame.id, messages=items))
+            case Subscribe() if frame.queue == "missing":
+                self.say(Error(id=frame.id, problem=Problem(code="queue-not-found", status=404)))
+            case Subscribe():
+                self._subs += 1
+                self.say(Ok(id=frame.id, sub=self._subs))
+                if server.on_subscribe is not None:
+                    server.on_subscribe(self, frame)
+            case Ack() | Nack() | Extend() if server.answers:
+                server.acked += frame.receipts if isinstance(frame, Ack) else []
+                self.say(Ok(id=frame.id, results=[SettleResult(r, r not in server.stale) for r in frame.receipts]))
+            case Unsubscribe():
+                self.say(Ok(id=frame.id))
+            case _:
+                pass

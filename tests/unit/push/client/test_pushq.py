@@ -1,0 +1,410 @@
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from push.client import (
+    ApiError,
+    Connected,
+    LeaseLost,
+    Limits,
+    Lost,
+    NotFound,
+    Outgoing,
+    Problem,
+    Published,
+    PublishManyFailed,
+    Pushq,
+    SessionClosed,
+    SessionEvent,
+    TooLarge,
+    Unauthenticated,
+    Unavailable,
+)
+from push.client.core import SessionCore
+from push.client.frames import Ack, Error, LostFrame, Nack, Ok, Publish, PublishedItem, Subscribe, Unsubscribe
+from push.client.link import Link
+from push.client.transports.base import Cut
+from tests.unit.push.client.played import PlayedConnection, PlayedServer
+
+pytestmark = pytest.mark.anyio
+
+FAST = {"backoff_base_s": 0.001, "backoff_cap_s": 0.01}
+
+
+def session(
+    server: PlayedServer,
+    key: Any = "secret",
+    on_event: Callable[[SessionEvent], None] | None = None,
+    **limits: Any,
+) -> Pushq:
+    bounds = Limits(**FAST | limits)
+    pushq = Pushq("http://played", key, "ws", "msgpack", on_event, bounds, None)
+    core = SessionCore(bounds, random.random)
+    pushq._make_link = lambda: Link(core, server.dial, key, bounds, on_event)
+    return pushq
+
+
+async def eventually(is_true: Callable[[], object]) -> None:
+    async with asyncio.timeout(2):
+        while not is_true():
+            await asyncio.sleep(0)
+
+
+# Opening
+
+
+async def test_a_key_function_is_asked_for_every_connection() -> None:
+    server, keys = PlayedServer(), iter(["one", "two"])
+
+    async def fetch() -> str:
+        return next(keys)
+
+    async with session(server, fetch):
+        server.connection.cut()
+        await eventually(lambda: len(server.tokens) == 2)
+    assert server.tokens == ["one", "two"]
+
+
+async def test_a_key_function_that_fails_is_asked_again() -> None:
+    server, answers = PlayedServer(), iter([OSError("vault is away"), "good"])
+
+    def fetch() -> str:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async with session(server, fetch):
+        assert server.tokens == ["good"]
+
+
+async def test_a_server_that_cannot_be_reached_raises_unavailable_with_the_reason() -> None:
+    server = PlayedServer()
+    server.refuse = [Cut("connection refused") for _ in range(1000)]
+    with pytest.raises(Unavailable, match="connection refused"):
+        async with session(server, open_timeout_s=0.05):
+            pytest.fail("must not open")
+
+
+async def test_a_server_that_comes_up_meanwhile_is_found() -> None:
+    server = PlayedServer()
+    server.refuse = [Cut("connection refused") for _ in range(3)]
+    async with session(server) as pushq:
+        assert pushq.session == "s1"
+
+
+async def test_a_refused_key_is_raised_at_once() -> None:
+    server = PlayedServer()
+    server.refuse = [Cut("unauthenticated", code=4501)]
+    with pytest.raises(Unauthenticated):
+        async with session(server):
+            pytest.fail("must not open")
+
+
+async def test_a_session_cannot_be_used_before_it_is_open_nor_after_it_was_closed() -> None:
+    pushq = session(PlayedServer())
+    with pytest.raises(SessionClosed):
+        await pushq.publish("q", 1)
+    async with pushq:
+        pass
+    with pytest.raises(SessionClosed):
+        await pushq.publish("q", 1)
+    with pytest.raises(SessionClosed):
+        pushq.subscribe("q")
+
+
+async def test_the_users_own_error_leaves_the_session_unchanged() -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with session(PlayedServer()):
+            raise ZeroDivisionError
+
+
+# Publishing
+
+
+async def test_publishes_of_many_tasks_travel_in_one_frame() -> None:
+    server = PlayedServer()
+    async with session(server) as pushq:
+        results = await asyncio.gather(*(pushq.publish("q", f"{n}") for n in range(10)))
+    assert server.published == [[f"{n}" for n in range(10)]]
+    assert [result.seq for result in results] == list(range(10))
+
+
+async def test_every_message_gets_an_id_of_its_own_unless_it_has_one() -> None:
+    server = PlayedServer()
+    async with session(server) as pushq:
+        sent = [pushq._with_id(message) for message in ("a", Outgoing(body="b"), Outgoing(body="c", id="mine"))]
+    ids = [message.id for message in sent]
+    assert ids[2] == "mine" and len(set(ids)) == 3 and None not in ids
+
+
+async def test_publish_waits_while_the_window_is_full() -> None:
+    server = PlayedServer()
+    async with session(server, publish_window_messages=2, close_timeout_s=0.01) as pushq:
+        server.answers = False
+        tasks = [asyncio.create_task(pushq.publish("q", f"{n}")) for n in range(4)]
+        await eventually(lambda: any(isinstance(frame, Publish) for frame in server.frames))
+        first = next(frame for frame in server.frames if isinstance(frame, Publish))
+        assert len(first.messages) == 2
+        server.answers = True
+        server.connection.say(Ok(id=first.id, messages=[PublishedItem(id="x", seq=1), PublishedItem(id="y", seq=2)]))
+        await asyncio.gather(*tasks)
+    assert server.stored == ["2", "3"]
+
+
+async def test_publish_many_goes_beyond_the_window_in_order() -> None:
+    server = PlayedServer()
+    async with session(server, publish_window_messages=10) as pushq:
+        results = await pushq.publish_many("q", [f"{n}" for n in range(95)])
+    assert server.stored == [f"{n}" for n in range(95)]
+    assert len(results) == 95 and all(isinstance(result, Published) for result in results)
+
+
+async def test_publish_many_of_nothing_is_nothing() -> None:
+    async with session(PlayedServer()) as pushq:
+        assert await pushq.publish_many("q", []) == []
+
+
+async def test_publish_many_tells_each_messages_result() -> None:
+    server = PlayedServer()
+    async with session(server) as pushq:
+        server.answers = False
+        task = asyncio.create_task(pushq.publish_many("q", ["a", "b"]))
+        await eventually(lambda: any(isinstance(frame, Publish) for frame in server.frames))
+        frame = next(frame for frame in server.frames if isinstance(frame, Publish))
+        full = PublishedItem(id="b", error=Problem(code="queue-full", status=507, detail="full"))
+        server.connection.say(Ok(id=frame.id, messages=[PublishedItem(id="a", seq=1), full]))
+        with pytest.raises(PublishManyFailed, match=r"1 of 2.*full") as caught:
+            await task
+    assert caught.value.results[0] == Published("a", 1)
+    assert isinstance(caught.value.results[1], ApiError)
+
+
+async def test_an_unconfirmed_publish_survives_a_cut() -> None:
+    server = PlayedServer()
+    async with session(server) as pushq:
+        server.answers = False
+        task = asyncio.create_task(pushq.publish("q", "a"))
+        await eventually(lambda: any(isinstance(frame, Publish) for frame in server.frames))
+        server.answers = True
+        server.connection.cut()
+        await task
+    frames = [frame for frame in server.frames if isinstance(frame, Publish)]
+    assert len(frames) == 2 and bytes(frames[0].messages[0]) == bytes(frames[1].messages[0])
+
+
+async def test_a_cancelled_publish_frees_its_place_and_disturbs_no_other() -> None:
+    server = PlayedServer()
+    async with session(server) as pushq:
+        cancelled = asyncio.create_task(pushq.publish("q", "a"))
+        kept = asyncio.create_task(pushq.publish("q", "b"))
+        await asyncio.sleep(0)
+        cancelled.cancel()
+        assert (await kept).id == "b"
+        with pytest.raises(asyncio.CancelledError):
+            await cancelled
+        assert pushq._link.core.is_idle
+
+
+async def test_a_message_too_big_for_any_frame_is_refused_here() -> None:
+    async with session(PlayedServer()) as pushq:
+        with pytest.raises(TooLarge):
+            await pushq.publish("q", b"x" * (4 * 1024 * 1024))
+
+
+async def test_leaving_waits_for_unconfirmed_publishes() -> None:
+    server = PlayedServer()
+    async with session(server) as pushq:
+        task = asyncio.create_task(pushq.publish("q", "a"))
+        await asyncio.sleep(0)
+    assert server.stored == ["a"]
+    await task
+
+
+async def test_leaving_without_an_answer_ends_the_waiters() -> None:
+    server = PlayedServer()
+    async with session(server, close_timeout_s=0.01) as pushq:
+        server.answers = False
+        task = asyncio.create_task(pushq.publish("q", "a"))
+        await asyncio.sleep(0)
+    with pytest.raises(SessionClosed):
+        await task
+
+
+# Consuming
+
+
+async def test_messages_are_iterated_and_acked() -> None:
+    server = PlayedServer()
+    server.on_subscribe = lambda connection, _: connection.deliver("a", "b")
+    got = []
+    async with session(server) as pushq:
+        async for message in pushq.subscribe("q", credit=5):
+            got.append((message.id, message.body, message.receipt))
+            await message.ack()
+            if len(got) == 2:
+                break
+        await eventually(lambda: any(isinstance(frame, Unsubscribe) for frame in server.frames))
+    assert got == [("a", "a", "r-a"), ("b", "b", "r-b")]
+    assert server.acked == ["r-a", "r-b"]
+    assert server.connection.is_closed
+
+
+async def test_acks_of_many_tasks_travel_in_one_frame() -> None:
+    server = PlayedServer()
+    server.on_subscribe = lambda connection, _: connection.deliver("a", "b", "c")
+    async with session(server) as pushq, pushq.subscribe("q") as messages:
+        held = [await messages.get() for _ in range(3)]
+        await asyncio.gather(*(message.ack() for message in held))
+    assert [list(frame.receipts) for frame in server.frames if isinstance(frame, Ack)] == [["r-a", "r-b", "r-c"]]
+
+
+async def test_a_lost_lease_is_raised_by_ack_and_told() -> None:
+    server, events = PlayedServer(), list[SessionEvent]()
+    server.on_subscribe = lambda connection, _: connection.deliver("a")
+    server.stale = {"r-a"}
+    async with session(server, on_event=events.append) as pushq, pushq.subscribe("q") as messages:
+        message = await messages.get()
+        assert not message.lost
+        with pytest.raises(LeaseLost):
+            await message.ack()
+        assert message.lost
+    assert Lost("q", ("a",)) in events
+
+
+async def test_a_handler_can_wait_for_the_loss_of_its_lease() -> None:
+    server = PlayedServer()
+    server.on_subscribe = lambda connection, _: connection.deliver("a")
+    async with session(server) as pushq, pushq.subscribe("q") as messages:
+        message = await messages.get()
+        waiting = asyncio.create_task(message.until_lost())
+        await asyncio.sleep(0)
+        server.connection.say(LostFrame(sub=1, receipts=["r-a"]))
+        await waiting
+        await message.until_lost()
+        assert message.lost
+
+
+async def test_an_ack_after_a_lost_frame_still_asks_the_server() -> None:
+    server = PlayedServer()
+    server.on_subscribe = lambda connection, _: connection.deliver("a")
+    async with session(server) as pushq, pushq.subscribe("q") as messages:
+        message = await messages.get()
+        server.connection.say(LostFrame(sub=1, receipts=["r-a"]))
+        await message.until_lost()
+        await message.ack()
+    assert server.acked == ["r-a"]
+
+
+async def test_nack_carries_delay_and_reason() -> None:
+    server = PlayedServer()
+    server.on_subscribe = lambda connection, _: connection.deliver("a")
+    async with session(server) as pushq, pushq.subscribe("q") as messages:
+        await (await messages.get()).nack(delay_ms=5, reason="busy")
+    frame = next(frame for frame in server.frames if isinstance(frame, Nack))
+    assert (frame.delay_ms, frame.reason) == (5, "busy")
+
+
+async def test_a_missing_queue_raises_from_the_loop() -> None:
+    async with session(PlayedServer()) as pushq:
+        with pytest.raises(NotFound):
+            async for _ in pushq.subscribe("missing"):
+                pytest.fail("must not deliver")
+        with pytest.raises(NotFound):
+            async with pushq.subscribe("missing"):
+                pytest.fail("must not open")
+
+
+async def test_a_subscription_goes_on_after_a_cut() -> None:
+    server = PlayedServer()
+    seen = iter("abc")
+    server.on_subscribe = lambda connection, _: connection.deliver(next(seen))
+    got = []
+    async with session(server) as pushq:
+        async for message in pushq.subscribe("q"):
+            await message.ack()
+            got.append(message.id)
+            if len(got) == 3:
+                break
+            server.connection.cut()
+    assert got == ["a", "b", "c"]
+    assert len([frame for frame in server.frames if isinstance(frame, Subscribe)]) == 3
+
+
+async def test_two_tasks_may_read_one_subscription() -> None:
+    server = PlayedServer()
+    server.on_subscribe = lambda connection, _: connection.deliver("a", "b")
+    async with session(server) as pushq, pushq.subscribe("q") as messages:
+        both = await asyncio.gather(messages.get(), messages.get())
+        assert sorted(message.id for message in both) == ["a", "b"]
+
+
+async def test_closing_a_subscription_ends_its_loop_without_an_error() -> None:
+    async with session(PlayedServer()) as pushq:
+        messages = pushq.subscribe("q")
+
+        async def read() -> int:
+            return len([message async for message in messages])
+
+        reading = asyncio.create_task(read())
+        await messages.subscribed()
+        await messages.close()
+        assert await reading == 0
+
+
+async def test_a_session_closed_for_good_raises_from_everything() -> None:
+    server = PlayedServer()
+    async with session(server) as pushq:
+        server.answers = False
+        publishing = asyncio.create_task(pushq.publish("q", "a"))
+        reading = asyncio.create_task(pushq.subscribe("q").get())
+        await eventually(lambda: any(isinstance(frame, Publish) for frame in server.frames))
+        server.connection.say(Error(problem=Problem(code="unauthenticated", status=401, detail="revoked")))
+        server.connection.cut(4501)
+        for task in (publishing, reading):
+            with pytest.raises(Unauthenticated, match="revoked"):
+                await task
+        with pytest.raises(Unauthenticated):
+            await pushq.publish("q", "b")
+
+
+# Staying alive
+
+
+async def test_a_silent_server_is_cut_and_called_again() -> None:
+    server = PlayedServer()
+    server.ping_ms = 10
+    async with session(server, silence_grace_s=0.02):
+        await eventually(lambda: len(server.connections) >= 2)
+        assert server.connections[0].is_aborted and not server.connections[0].is_closed
+
+
+async def test_a_callback_that_fails_harms_nobody() -> None:
+    def fail(event: SessionEvent) -> None:
+        raise RuntimeError("the user's mistake")
+
+    async with session(PlayedServer(), on_event=fail) as pushq:
+        assert (await pushq.publish("q", "a")).seq == 0
+
+
+async def test_events_tell_the_connections() -> None:
+    server, events = PlayedServer(), list[SessionEvent]()
+    async with session(server, on_event=events.append):
+        server.connection.cut()
+        await eventually(lambda: len(events) == 3)
+    assert events[0] == Connected("s1", False) and events[2] == Connected("s1", True)
+
+
+async def test_no_task_outlives_the_session() -> None:
+    before = asyncio.all_tasks()
+    server = PlayedServer()
+    async with session(server) as pushq:
+        await pushq.publish("q", 1)
+        pushq.subscribe("q")
+    assert asyncio.all_tasks() == before
+    assert isinstance(server.connection, PlayedConnection)

@@ -1,0 +1,1 @@
+"""Pages for people: the demo, and the console of operators and customers."""

@@ -1,0 +1,1 @@
+"""One module per page: its endpoint and what it is allowed to do."""

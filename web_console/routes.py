@@ -1,0 +1,36 @@
+"""The pages for people beside a message's path: the index, the demo of `--dev`, and the files both are made of.
+
+The gateway makes a `ConsoleContext` and puts `routes(context)` beside its API. Pages here speak to the server as any
+other client does: over HTTP and `pushq.js`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from starlette.routing import BaseRoute, Route
+
+from web_console.pages.assets import asset_routes
+from web_console.pages.demo import demo_routes, kill_this_process
+from web_console.pages.index import index_endpoint
+
+
+@dataclass(frozen=True, slots=True)
+class ConsoleContext:
+    """What the pages need from the gateway that serves them."""
+
+    dev: bool
+    """Whether `--dev` is on: without it there is no demo, and nothing here hands out credentials or kills."""
+    demo_token: Callable[[], Awaitable[str]]
+    """Makes the short-lived credential that the demo page connects with."""
+    version: str
+    crash: Callable[[], None] = kill_this_process
+    """Ends this process as a power cut would."""
+
+
+def routes(context: ConsoleContext) -> list[BaseRoute]:
+    """The pages' routes, for the gateway to put beside its own."""
+    index = Route("/", index_endpoint(dev=context.dev, version=context.version), name="index")
+    demo = demo_routes(context.demo_token, context.crash, version=context.version) if context.dev else []
+    return [index, *demo, *asset_routes()]

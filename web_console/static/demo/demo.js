@@ -1,0 +1,72 @@
+/** The demo: makes the queues, gives every card its clients, and lets the reader break things. */
+
+import {Chat} from "./chat.js";
+import {ClientRoom} from "./clients.js";
+import {Jobs} from "./jobs.js";
+import {Load} from "./load.js";
+import {FrameLog} from "./log.js";
+import {Notifications} from "./notifications.js";
+
+const QUEUES = {
+  "demo.load": {},
+  "demo.jobs": {},
+  "demo.progress": {kind: "stream"},
+  "demo.chat": {kind: "stream"},
+  "demo.notifications": {kind: "stream"},
+};
+
+const element = (id) => document.getElementById(id);
+const say = (text) => (element("status").textContent = text);
+
+const log = new FrameLog(element("log"), element("log-of"), element("log-pause"));
+const room = new ClientRoom(element("clients"), log);
+const cards = [new Load(room), new Notifications(room), new Chat(room), new Jobs(room)];
+
+async function createQueues() {
+  for (const [queue, config] of Object.entries(QUEUES)) {
+    const answer = await room.request("PUT", `/v1/queues/${queue}`, config);
+    if (!answer.ok) throw new Error(`queue ${queue}: ${(await answer.json()).detail}`);
+  }
+}
+
+/** One switch at a time: a second click while clients leave would open them twice. */
+let switching = Promise.resolve();
+
+function useTransport(name) {
+  switching = switching.then(async () => {
+    say(`Changing to ${room.label(name)}…`);
+    await Promise.all(cards.map((card) => card.close()));
+    room.transport = name;
+    await Promise.all(cards.map((card) => card.open()));
+    say(`All clients are connected over ${room.label(name)}.`);
+  });
+  return switching.catch((error) => say(`This did not work: ${error.message}`));
+}
+
+async function crash() {
+  element("crash").disabled = true;
+  say("The server process is being killed…");
+  const began = performance.now();
+  await fetch("/demo/crash", {method: "POST"}).catch(() => {}); // the answer never comes
+  await room.untilAway();
+  say("The server process is gone. The clients try again until it is back.");
+  await room.untilConnected();
+  say(`The server is back, all clients are connected again after ${((performance.now() - began) / 1000).toFixed(1)} s.`);
+  element("crash").disabled = false;
+}
+
+element("transport").addEventListener("change", ({target}) => useTransport(target.value));
+element("cut").addEventListener("click", async () => {
+  say("The connections were cut.");
+  room.cut();
+  await room.untilConnected();
+  say("The connections were cut; all clients are connected again.");
+});
+element("crash").addEventListener("click", crash);
+
+try {
+  await createQueues();
+  await useTransport(element("transport").querySelector(":checked").value);
+} catch (error) {
+  say(`The demo cannot start: ${error.message}`);
+}

@@ -1,0 +1,19 @@
+/** Short lists that show their newest lines. */
+
+const LINES_MAX = 50;
+
+/** An empty line at the end of the list, in view. */
+export function addLine(id) {
+  const list = document.getElementById(id);
+  const line = document.createElement("li");
+  list.append(line);
+  while (list.children.length > LINES_MAX) list.firstChild.remove();
+  list.scrollTop = list.scrollHeight;
+  return line;
+}
+
+export function showLine(id, text) {
+  addLine(id).textContent = text;
+  const list = document.getElementById(id);
+  list.scrollTop = list.scrollHeight;
+}
