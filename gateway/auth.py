@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from backend_store.client import Store
-from backend_store.model import TENANT_DEFAULT, ApiKey, NotFound, Unauthenticated
+from backend_store.model import TENANT_DEFAULT, ApiKey, Unauthenticated
 from gateway.limits import IDENTITIES_MAX, TEMPORARY_KEY_SECONDS, TEMPORARY_KEYS_MAX
 from gateway.policy import Access, compile_scopes
 
@@ -195,5 +195,3 @@ def _write_private(path: Path, text: str) -> None:
         os.fsync(file.fileno())
     part.replace(path)
 
-
-__all__ = ["Keyring", "NewKey", "NotFound", "Principal", "make_first_key", "wall_clock_ms"]

@@ -1,4 +1,4 @@
-"""`pushq`: the command line, from a server's start to a message on a shell's stdout. The commands are in `commands/`."""
+"""`pushq`: the command line, from a server's start to a message on stdout. The commands are in `commands/`."""
 
 from __future__ import annotations
 

@@ -47,6 +47,8 @@ def json_answer(value: Any, status: int = 200, headers: tuple[Header, ...] = ())
 def problem_answer(error: PushqError, trace_id: str | None = None) -> Answer:
     """The answer to a refused request; the code's table says its status."""
     headers = [(name.lower().encode(), value.encode()) for name, value in error.headers]
+    if error.code == "unauthenticated":
+        headers.append((b"www-authenticate", b"Bearer"))
     if (wait_ms := retry_after(error)) is not None:
         headers.append((b"retry-after", b"%d" % max(1, -(-wait_ms // 1000))))
     return Answer(KINDS[error.code].status, encode_json(problem(error, trace_id)), tuple(headers), PROBLEM)

@@ -44,9 +44,7 @@ def prepare_plain(queue: Queue, bodies: Sequence[Any], encoding: Encoding, trace
     return Prepared(plain_blocks(KIND_JSON if encoding == "json" else KIND_BYTES, raw, trace), None)
 
 
-def prepare(
-    queue: Queue, messages: Sequence[PublishMessage], encoding: Encoding, trace: str | None = None
-) -> Prepared:
+def prepare(queue: Queue, messages: Sequence[PublishMessage], encoding: Encoding, trace: str | None = None) -> Prepared:
     """Messages of any shape. Raises `InvalidRequest` or `MessageTooLarge`; then nothing of the call is accepted."""
     _check_count(len(messages))
     drafts: list[Draft] = []
@@ -105,9 +103,7 @@ def _draft(message: PublishMessage, encoding: Encoding, at: str, errors: list[Fi
     return Draft(body[0], body[1], columns or None)
 
 
-def _body(
-    message: PublishMessage, encoding: Encoding, at: str, errors: list[FieldError]
-) -> tuple[int, bytes] | None:
+def _body(message: PublishMessage, encoding: Encoding, at: str, errors: list[FieldError]) -> tuple[int, bytes] | None:
     raw = bytes(message.body)
     if (message.body_base64 is not None) == bool(raw):
         errors.append(FieldError(f"{at}/body", "a message has either `body` (any value, null too) or `body_base64`"))
@@ -145,8 +141,13 @@ def _has_bytes(value: Any) -> bool:
 
 
 def _check_names(message: PublishMessage, at: str, errors: list[FieldError]) -> None:
-    for name, value in (("id", message.id), ("key", message.key), ("reply_to", message.reply_to),
-                        ("correlation_id", message.correlation_id), ("content_type", message.content_type)):
+    for name, value in (
+        ("id", message.id),
+        ("key", message.key),
+        ("reply_to", message.reply_to),
+        ("correlation_id", message.correlation_id),
+        ("content_type", message.content_type),
+    ):
         if value is None:
             continue
         size = len(value.encode("utf-8", "surrogatepass"))

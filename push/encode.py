@@ -1,8 +1,8 @@
 """Messages as bytes of a frame: whole batches through templates, one odd message at a time through dictionaries.
 
 Most messages are a body and nothing else. For those a lease's common parts (time, token, names of fields) become one
-template, and each message costs one `%`. Bodies are handed on as they were stored; only a consumer whose encoding is not
-the producer's makes them be converted.
+template, and each message costs one `%`. Bodies are handed on as they were stored; only a consumer whose encoding is
+not the producer's makes them be converted.
 """
 
 from __future__ import annotations
@@ -57,12 +57,17 @@ _PACK_LEASED_FIELDS = 11
 
 def _pack_template(chunk: Chunk, kind: int) -> bytes:
     content_type = "application/octet-stream" if kind == KIND_BYTES else "application/json"
-    constant = {"headers": {}, "key": None, "priority": 0}
+    constant: dict[str, Any] = {"headers": {}, "key": None, "priority": 0}
     middle = b"".join(_escaped(k) + _escaped(v) for k, v in constant.items())
     return (
-        bytes([0x80 | _PACK_LEASED_FIELDS]) + _PACK_ID + _PACK_BODY
-        + _escaped("content_type") + _escaped(content_type) + middle
-        + _escaped("published_at") + _escaped(timestamp(chunk.time_ms))
+        bytes([0x80 | _PACK_LEASED_FIELDS])
+        + _PACK_ID
+        + _PACK_BODY
+        + _escaped("content_type")
+        + _escaped(content_type)
+        + middle
+        + _escaped("published_at")
+        + _escaped(timestamp(chunk.time_ms))
     )
 
 
@@ -135,7 +140,13 @@ def _leased_pack(lease: Lease, chunk: Chunk, kind: int, bodies: list[bytes]) -> 
         return out
     return [
         template
-        % (base + n, (base + n).to_bytes(8, "big"), *_pack_body(kind, bodies[n]), _pack(attempts.get(n, 1)), suffixes[n])
+        % (
+            base + n,
+            (base + n).to_bytes(8, "big"),
+            *_pack_body(kind, bodies[n]),
+            _pack(attempts.get(n, 1)),
+            suffixes[n],
+        )
         for n in indexes(lease.bits)
     ]
 
@@ -210,7 +221,12 @@ def published_messages_json(published: Published, ids: list[str | None] | None) 
     if ids is None:
         return b"[%b]" % b",".join([_PLACED_JSON % (n, n) for n in offsets])
     rows = [
-        {"id": given or message_id(published.partition, n), "seq": n, "partition": published.partition, "duplicate": False}
+        {
+            "id": given or message_id(published.partition, n),
+            "seq": n,
+            "partition": published.partition,
+            "duplicate": False,
+        }
         for n, given in zip(offsets, ids, strict=True)
     ]
     return _json(rows)
@@ -218,15 +234,24 @@ def published_messages_json(published: Published, ids: list[str | None] | None) 
 
 _PLACED_JSON = b'{"id":"0-%012x","seq":%d,"partition":0,"duplicate":false}'
 _PLACED_PACK = (
-    b"\x84" + _escaped("id") + b"\xae0-%012x" + _escaped("seq") + b"\xcf%b" + _escaped("partition") + b"\x00"
-    + _escaped("duplicate") + b"\xc2"
+    b"\x84"
+    + _escaped("id")
+    + b"\xae0-%012x"
+    + _escaped("seq")
+    + b"\xcf%b"
+    + _escaped("partition")
+    + b"\x00"
+    + _escaped("duplicate")
+    + b"\xc2"
 )
 _OK_JSON = b'{"type":"ok","id":%b,"messages":%b,"durability":{"fsynced":true,"replicas":1}}'
 _OK_PACK_HEAD = b"\x84" + _pack("type") + _pack("ok") + _pack("durability") + _pack({"fsynced": True, "replicas": 1})
 _PACK_KEY_ID = _pack("id")
 
 
-def published_ok(request_id: int | str, published: Published, ids: list[str | None] | None, encoding: Encoding) -> bytes:
+def published_ok(
+    request_id: int | str, published: Published, ids: list[str | None] | None, encoding: Encoding
+) -> bytes:
     """The `ok` of a publish frame."""
     if encoding == "json":
         return _OK_JSON % (_json(request_id), published_messages_json(published, ids))
@@ -235,8 +260,14 @@ def published_ok(request_id: int | str, published: Published, ids: list[str | No
     if ids is None:
         return head + b"".join([_PLACED_PACK % (n, n.to_bytes(8, "big")) for n in offsets])
     return head + b"".join(
-        _pack({"id": given or message_id(published.partition, n), "seq": n, "partition": published.partition,
-               "duplicate": False})
+        _pack(
+            {
+                "id": given or message_id(published.partition, n),
+                "seq": n,
+                "partition": published.partition,
+                "duplicate": False,
+            }
+        )
         for n, given in zip(offsets, ids, strict=True)
     )
 

@@ -1,8 +1,9 @@
-"""A stream's tail, read once and fanned out: each committed chunk is encoded once per encoding and written to everybody.
+"""A stream's tail, read once and fanned out: each committed chunk is encoded once per encoding and written to
+everybody.
 
-A subscriber is *live* while it stands at the end and its socket takes bytes; live ones share frames. Any other reads the
-log at its own pace, a few chunks a turn, and joins the live ones in the same breath in which it reaches the end, so nothing
-is missed or repeated in between.
+A subscriber is *live* while it stands at the end and its socket takes bytes; live ones share frames. Any other reads
+the log at its own pace, a few chunks a turn, and joins the live ones in the same breath in which it reaches the end,
+so nothing is missed or repeated in between.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from backend_store.model import Offset
 from push.encode import deliver_frame, stream_messages
 from push.limits import CATCH_UP_CHUNKS_PER_TURN, CHUNK_CACHE_MAX
 from push.subscriptions import StreamSubscription
-
 
 PACED = "paced"
 
@@ -108,7 +108,9 @@ class Fanout:
         self.start(sub, outlet)
 
     def _join(self, sub: StreamSubscription, outlet: StreamOutlet) -> None:
-        """Counts a subscriber among the live. One with credit may be owed a part of a chunk: it is woken, not written to."""
+        """Counts a subscriber among the live. One with credit may be owed a part of a chunk: it is woken, not written
+        to.
+        """
         sub.live = True
         self._live.setdefault(self._group(sub), {})[sub] = outlet
 

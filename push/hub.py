@@ -12,7 +12,7 @@ from typing import Protocol
 import structlog
 from websockets.frames import Frame, Opcode
 
-from backend_store.client import Lease, Queue, Store
+from backend_store.client import KeptSession, Lease, Queue, Store
 from backend_store.model import PushqError, QueueNotFound, Unauthenticated
 from push.closes import Close
 from push.core.resume import Parked, ParkingLot
@@ -47,7 +47,13 @@ class Stream(Protocol):
 
 class Hub:
     def __init__(
-        self, store: Store, desk: Desk, *, clock_ms: Callable[[], int], resume_ms: int = 5000, connections_max: int = 20_000
+        self,
+        store: Store,
+        desk: Desk,
+        *,
+        clock_ms: Callable[[], int],
+        resume_ms: int = 5000,
+        connections_max: int = 20_000,
     ):
         self.store = store
         self.desk = desk
@@ -74,6 +80,7 @@ class Hub:
             "msgpack": websocket_framer("msgpack", binary_frame),
             "sse": sse_framer,
         }
+        self._restore()
         self._housekeeper = self.loop.create_task(self._keep_house(), name="hub")
 
     # ------------------------------------------------------------------------------------------------- connections
@@ -265,6 +272,24 @@ class Hub:
         for session in list(self.waiting):
             session.close(Close.DRAIN, "the server is shutting down")
         log.info("drained", sessions=len(sessions))
+
+    def _restore(self) -> None:
+        """Takes up the sessions that the last clean stop kept: they may come back for as long as after a cut."""
+        sessions, leases = self.store.take_kept()
+        for kept in sessions:
+            held: dict[tuple[str, str], list[Lease]] = {}
+            for place, tokens in kept.held.items():
+                tenant, _, name = place.partition("/")
+                held[tenant, name] = [leases[token] for token in tokens if token in leases]
+            self.parked.park(Parked(kept.session, kept.principal_id, self.now_ms + self.resume_ms, held))
+
+    def kept_sessions(self) -> list[KeptSession]:
+        """The sessions to be kept over a clean stop, after `drain`."""
+        out: list[KeptSession] = []
+        for parked in self.parked.all():
+            held = {f"{tenant}/{name}": [x.token for x in leases] for (tenant, name), leases in parked.held.items()}
+            out.append(KeptSession(parked.session, parked.principal_id, held))
+        return out
 
     async def close(self) -> None:
         self._housekeeper.cancel()

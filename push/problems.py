@@ -1,4 +1,6 @@
-"""Errors as the caller sees them: RFC 9457 problems, the same object over HTTP, WebSocket and SSE. One table translates."""
+"""Errors as the caller sees them: RFC 9457 problems, the same object over HTTP, WebSocket and SSE. One table
+translates.
+"""
 
 from __future__ import annotations
 

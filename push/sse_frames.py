@@ -26,8 +26,6 @@ def sse_framer(chunk: Chunk, start: int, stop: int, number: int) -> bytes:
     if data is None:
         messages = stream_messages(chunk, start, stop, "json")
         first = chunk.base + start + 1
-        data = b"".join(
-            [event("message", m, encode_cursor(chunk.epoch, n)) for n, m in enumerate(messages, first)]
-        )
+        data = b"".join([event("message", m, encode_cursor(chunk.epoch, n)) for n, m in enumerate(messages, first)])
         chunk.rendered[key] = data
     return data

@@ -29,12 +29,31 @@ class WorkSubscription:
     """A consumer of a work queue. `outstanding` counts messages sent and neither settled nor given back."""
 
     __slots__ = (
-        "auto", "credit", "feeder", "in_ring", "leases", "number", "outlet", "outstanding", "pending", "pending_bytes",
-        "pending_bytes_max", "queue", "visibility_ms",
+        "auto",
+        "credit",
+        "feeder",
+        "in_ring",
+        "leases",
+        "number",
+        "outlet",
+        "outstanding",
+        "pending",
+        "pending_bytes",
+        "pending_bytes_max",
+        "queue",
+        "visibility_ms",
     )
 
     def __init__(
-        self, outlet: Outlet, number: int, queue: Queue, feeder: Feeder, *, credit: int, auto: bool, visibility_ms: int,
+        self,
+        outlet: Outlet,
+        number: int,
+        queue: Queue,
+        feeder: Feeder,
+        *,
+        credit: int,
+        auto: bool,
+        visibility_ms: int,
         pending_bytes_max: int,
     ):
         self.outlet = outlet

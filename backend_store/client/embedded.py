@@ -11,6 +11,7 @@ from typing import Any
 from backend_store.client.peek import PeekFilter, peek
 from backend_store.core.chunk import Chunk
 from backend_store.core.cursor import StreamStart, resolve
+from backend_store.core.kept import KeptSession
 from backend_store.core.leases import Holder, Lease
 from backend_store.core.limits import READY_RUNS_AHEAD
 from backend_store.core.receipts import INDEX_OF, by_token
@@ -31,7 +32,6 @@ from backend_store.node.node import Node
 from backend_store.node.partition import Partition
 
 STALE = "stale-receipt"
-FORGED = "invalid-receipt"
 
 PublishReply = Callable[[Published | PushqError], None]
 VerdictsReply = Callable[[list[Verdict] | PushqError], None]
@@ -97,7 +97,7 @@ class EmbeddedQueue:
     def extend(self, receipts: list[str], visibility_ms: int) -> list[Verdict]:
         """Moves the end of leases; a lease is memory, so the answer is immediate."""
         held = self._partition.extend(by_token(receipts), visibility_ms, self._node.clock_ms())
-        return _verdicts(receipts, held)
+        return _judge(receipts, held)
 
     def give_back_lease(self, lease: Lease) -> None:
         self._partition.give_back_lease(lease)
@@ -237,8 +237,15 @@ class EmbeddedStore:
         self._queues.pop(queue.definition.uid, None)
         return queue
 
-    async def close(self) -> None:
-        await self.node.close()
+    def take_kept(self) -> tuple[list[KeptSession], dict[str, Lease]]:
+        """The sessions that the last clean stop kept, and their leases by token. Once only."""
+        kept = self.node.kept_sessions, self.node.kept_leases
+        self.node.kept_sessions, self.node.kept_leases = [], {}
+        return kept
+
+    async def close(self, sessions: list[KeptSession] | None = None) -> None:
+        """Closes cleanly: leases stay as they are, and `sessions` may come back to theirs after the next start."""
+        await self.node.close(sessions)
 
 
 async def open_store(directory: Path) -> EmbeddedStore:
@@ -252,10 +259,12 @@ async def open_store(directory: Path) -> EmbeddedStore:
     return EmbeddedStore(node)
 
 
-def _verdicts(receipts: list[str], done: dict[str, int] | PushqError) -> Any:
-    """One verdict a receipt from token → bits; an error passes through."""
-    if isinstance(done, PushqError):
-        return done
+def _verdicts(receipts: list[str], done: dict[str, int] | PushqError) -> list[Verdict] | PushqError:
+    return done if isinstance(done, PushqError) else _judge(receipts, done)
+
+
+def _judge(receipts: list[str], done: dict[str, int]) -> list[Verdict]:
+    """One verdict a receipt, from token → bits."""
     get = done.get
     out = []
     for receipt in receipts:

@@ -10,6 +10,6 @@ How a shell drives it (`backend_store.node.partition` is that shell):
 Between two decisions the shell may `take` ready messages for a consumer. A lease lives in memory; that an attempt was
 started is a record that rides along with the next commit and is on disk before the message can be handed out again.
 
-When alone (embedded), the high watermark is the durable end, `trim` is the end, and append and apply are one transaction:
-decision records take their offset and leave only their effects.
+When alone (embedded), the high watermark is the durable end, `trim` is the end, and append and apply are one
+transaction: decision records take their offset and leave only their effects.
 """

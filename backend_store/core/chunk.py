@@ -1,8 +1,8 @@
 """Blocks and chunks: how messages lie in the log.
 
-A gateway encodes the messages of one publish call into *blocks*; the leader merges the blocks of one commit cycle into a
-*chunk*, the unit of log, checksum and replication. All integers are big-endian but the column of lengths, which is
-little-endian so that it can be read as an array.
+A gateway encodes the messages of one publish call into *blocks*; the leader merges the blocks of one commit cycle
+into a *chunk*, the unit of log, checksum and replication. All integers are big-endian but the column of lengths,
+which is little-endian so that it can be read as an array.
 
     chunk  = entry header (44 bytes) | block | block | ...
     block  = flags u8 | key id u32 | count u16 | clear bytes u32 | sealed bytes u32 | clear | sealed
@@ -17,7 +17,7 @@ import struct
 import sys
 from array import array
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import msgspec
@@ -156,9 +156,7 @@ def _block(
         column.byteswap()
     sealed_size = 4 + len(attribute_bytes) + 4 * len(lengths) + sum(lengths)
     head = _BLOCK.pack(flags, 0, len(lengths), len(clear_bytes), sealed_size)
-    data = b"".join(
-        [head, clear_bytes, _U32.pack(len(attribute_bytes)), attribute_bytes, column.tobytes(), *bodies]
-    )
+    data = b"".join([head, clear_bytes, _U32.pack(len(attribute_bytes)), attribute_bytes, column.tobytes(), *bodies])
     return Block(data, len(lengths))
 
 
@@ -166,7 +164,7 @@ class ChunkPlan(NamedTuple):
     """Blocks that share a chunk, and how many messages they hold."""
 
     blocks: list[bytes]
-    count: int
+    messages: int
 
 
 def plan_chunks(blocks: Sequence[Block]) -> list[ChunkPlan]:
@@ -188,8 +186,16 @@ def plan_chunks(blocks: Sequence[Block]) -> list[ChunkPlan]:
 
 
 def encode_entry(
-    entry_type: int, payload: Sequence[bytes], *, seed: int, epoch: Epoch, offset: Offset, time_ms: int, count: int,
-    lane: int = 0, prev_crc: int = 0,
+    entry_type: int,
+    payload: Sequence[bytes],
+    *,
+    seed: int,
+    epoch: Epoch,
+    offset: Offset,
+    time_ms: int,
+    count: int,
+    lane: int = 0,
+    prev_crc: int = 0,
 ) -> tuple[bytes, int]:
     """One log entry and its checksum. `seed` is the partition's number, so a misplaced entry shows at once."""
     body = b"".join(payload)
@@ -242,7 +248,9 @@ def decode_chunk(data: bytes, *, seed: int, offset: Offset | None = None) -> Chu
         _ENTRY.unpack_from(data)
     )
     if version != ENTRY_VERSION or entry_type != ENTRY_CHUNK:
-        raise CorruptEntry(f"entry version {version} type {entry_type}: this program reads version {ENTRY_VERSION} chunks")
+        raise CorruptEntry(
+            f"entry version {version} type {entry_type}: this program reads version {ENTRY_VERSION} chunks"
+        )
     if len(data) != ENTRY_HEADER_BYTES + size:
         raise CorruptEntry(f"an entry of {len(data)} bytes says it has {ENTRY_HEADER_BYTES + size}")
     found = crc_extend(crc_extend(seed, data[:_CRC_AT]), data[ENTRY_HEADER_BYTES:])
@@ -250,9 +258,7 @@ def decode_chunk(data: bytes, *, seed: int, offset: Offset | None = None) -> Chu
         raise CorruptEntry(f"checksum {found:08x}, stored {crc:08x}")
     if offset is not None and offset != base:
         raise CorruptEntry(f"entry of offset {base} lies at offset {offset}")
-    return Chunk(
-        data, epoch=Epoch(epoch), base=Offset(base), time_ms=time_ms, count=count, lane=lane, blocks=blocks
-    )
+    return Chunk(data, epoch=Epoch(epoch), base=Offset(base), time_ms=time_ms, count=count, lane=lane, blocks=blocks)
 
 
 def read_messages(chunk: Chunk) -> Messages:
@@ -281,7 +287,7 @@ def _read_sealed(data: bytes, at: int, count: int) -> tuple[bytes, list[bytes]]:
         lengths.byteswap()
     at += 4 * count
     ends = list(accumulate(lengths, initial=at))
-    return attributes, [data[a:b] for a, b in zip(ends, ends[1:], strict=False)]
+    return attributes, [data[a:b] for a, b in pairwise(ends)]
 
 
 def _join_blocks(parts: list[tuple[int, int, bytes, bytes, list[bytes]]]) -> Messages:

@@ -1,7 +1,7 @@
 """Where a stream's reader stands: cursors with an epoch, and what a reader may have missed.
 
-A cursor names (epoch, offset). After a backup was restored the log may hold other messages under offsets it had given out
-before; the epoch tells them apart, and such a reader is told `reset` instead of being handed other data.
+A cursor names (epoch, offset). After a backup was restored the log may hold other messages under offsets it had given
+out before; the epoch tells them apart, and such a reader is told `reset` instead of being handed other data.
 """
 
 from __future__ import annotations

@@ -24,12 +24,24 @@ class Holder(Protocol):
 class ChunkState:
     """What the default group knows of one chunk: a bit a message.
 
-    Invariant: leased, delayed and settled are disjoint; `settling` is decided and not yet committed. The chunk itself may
-    be dropped from memory while somebody holds a message of it, or ten thousand slow leases would pin ten thousand chunks.
+    Invariant: leased, delayed and settled are disjoint; `settling` is decided and not yet committed. The chunk itself
+    may be dropped from memory while somebody holds a message of it, or ten thousand slow leases would pin ten
+    thousand chunks.
     """
 
     __slots__ = (
-        "attempts", "base", "chunk", "count", "delayed", "due", "epoch", "full", "leased", "settled", "settling", "size",
+        "attempts",
+        "base",
+        "chunk",
+        "count",
+        "delayed",
+        "due",
+        "epoch",
+        "full",
+        "leased",
+        "settled",
+        "settling",
+        "size",
         "started",
     )
 
@@ -57,7 +69,8 @@ class ChunkState:
 class Lease:
     """One delivery batch: some messages of one chunk, held by one holder until `deadline_ms`.
 
-    When only some of its messages are extended, it is split: `rest` is the part under the same token with the old deadline.
+    When only some of its messages are extended, it is split: `rest` is the part under the same token with the old
+    deadline.
     """
 
     __slots__ = ("bits", "deadline_ms", "holder", "rest", "state", "token")

@@ -35,15 +35,21 @@ def append(state: PartitionState, blocks: Sequence[Block], *, seed: int, now_ms:
     for plan in plan_chunks(blocks):
         base = Offset(after.end)
         data, after.prev_crc = encode_entry(
-            ENTRY_CHUNK, plan.blocks, seed=seed, epoch=epoch, offset=base, time_ms=now_ms, count=plan.count,
+            ENTRY_CHUNK,
+            plan.blocks,
+            seed=seed,
+            epoch=epoch,
+            offset=base,
+            time_ms=now_ms,
+            count=plan.messages,
             prev_crc=after.prev_crc,
         )
         out.chunks.append(
-            Chunk(data, epoch=epoch, base=base, time_ms=now_ms, count=plan.count, lane=0, blocks=len(plan.blocks))
+            Chunk(data, epoch=epoch, base=base, time_ms=now_ms, count=plan.messages, lane=0, blocks=len(plan.blocks))
         )
         out.records.append(ChunkAppended(base, data))
-        after.end = base + plan.count
-        after.live += plan.count
+        after.end = base + plan.messages
+        after.live += plan.messages
         after.live_bytes += len(data)
-        after.published_total += plan.count
+        after.published_total += plan.messages
     return out

@@ -1,8 +1,8 @@
 """Receipts: proof of one lease, checked without a look-up.
 
 A lease of up to 256 messages of one chunk has one *token*; the receipt of its n-th message is `token` + `.` + two hex
-digits of n. The token names partition, epoch, group, chunk and lease, and ends with a 96-bit MAC, so it cannot be forged
-and is understood after a restart, when the lease table is gone.
+digits of n. The token names partition, epoch, group, chunk and lease, and ends with a 96-bit MAC, so it cannot be
+forged and is understood after a restart, when the lease table is gone.
 """
 
 from __future__ import annotations

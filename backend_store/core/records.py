@@ -44,7 +44,7 @@ class ChunkMarked(NamedTuple):
     """Which messages of a chunk are settled and which were ever handed out."""
 
     base: Offset
-    count: int
+    messages: int
     settled: int
     started: int
 

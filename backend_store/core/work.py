@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 
 from backend_store.core.bits import indexes, lowest
 from backend_store.core.chunk import Chunk
+from backend_store.core.kept import KeptLease
 from backend_store.core.leases import ChunkState, Holder, Lease, LeaseTable
 from backend_store.core.limits import (
     CHUNKS_LOADED_BYTES_MAX,
@@ -120,8 +121,15 @@ class WorkView:
         self._keep(state)
         return state
 
-    def scan(self, chunk: Chunk, now_ms: int, *, settled: int = 0, started: int = 0,
-             attempts: dict[int, tuple[int, int]] | None = None) -> None:
+    def scan(
+        self,
+        chunk: Chunk,
+        now_ms: int,
+        *,
+        settled: int = 0,
+        started: int = 0,
+        attempts: dict[int, tuple[int, int]] | None = None,
+    ) -> None:
         """Takes the next chunk of the backlog: what is free becomes ready, what is due later waits."""
         self.next_scan = Offset(chunk.base + chunk.count)
         state = self._chunks.get(chunk.base)
@@ -170,7 +178,12 @@ class WorkView:
         return make_token(
             key.secret,
             TokenFields(
-                key.partition, key.key_id, key.queue_uid, state.epoch, DEFAULT_GROUP, state.base,
+                key.partition,
+                key.key_id,
+                key.queue_uid,
+                state.epoch,
+                DEFAULT_GROUP,
+                state.base,
                 self._lease_number,
             ),
         )
@@ -193,6 +206,23 @@ class WorkView:
         if bits:
             self._touched[state.base] = state
             self._ready.appendleft(Run(state, bits))
+
+    def restore(self, kept: KeptLease, holder: Holder) -> Lease | None:
+        """Puts back a lease that a clean stop kept, as far as its messages are still free."""
+        state = self._chunks[kept.base]
+        bits = int.from_bytes(kept.bits, "little") & state.free
+        if not bits:
+            return None
+        state.leased |= bits
+        self.in_flight += bits.bit_count()
+        lease = Lease(kept.token, state, bits, holder, kept.deadline_ms)
+        known = self.leases.get(kept.token)
+        if known is None:
+            self.leases.add(lease)
+        else:
+            lease.rest, known.rest = known.rest, lease
+            self.leases.schedule(lease)
+        return lease
 
     def extend(self, grouped: dict[str, int], visibility_ms: int, now_ms: int) -> dict[str, int]:
         """Moves deadlines; the answer has the bits that are held."""

@@ -1,7 +1,7 @@
 """Queue definitions, tenants and API keys, in memory and on disk.
 
-Reads are dictionary look-ups; a write changes memory only after its row is durable, so nobody acts on what a crash could
-take back. Writers of one kind take turns, which makes check-then-write safe.
+Reads are dictionary look-ups; a write changes memory only after its row is durable, so nobody acts on what a crash
+could take back. Writers of one kind take turns, which makes check-then-write safe.
 """
 
 from __future__ import annotations
@@ -141,7 +141,9 @@ class Metadata:
                 raise Conflict("tenant 'default' always exists")
             held = [q for t, q in self.queues if t == name]
             if held:
-                raise Conflict(f"tenant {name!r} still has {len(held)} queues, {held[0]!r} among them; delete them first")
+                raise Conflict(
+                    f"tenant {name!r} still has {len(held)} queues, {held[0]!r} among them; delete them first"
+                )
             batch = Batch()
             batch.delete(Table.META, TENANTS + name.encode())
             gone = [key.id for key in self.keys.values() if key.tenant == name]

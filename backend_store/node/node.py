@@ -1,4 +1,6 @@
-"""A node: one storage environment, its writer, and the partitions in it. Opened once, at start; closed once, at the end."""
+"""A node: one storage environment, its writer, and the partitions in it. Opened once, at start; closed once, at the
+end.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import structlog
 
+from backend_store.core.kept import Detached, Kept, KeptLease, KeptSession
+from backend_store.core.leases import Lease
 from backend_store.core.records import EpochStart, PartitionState
 from backend_store.core.work import ReceiptKey, WorkView
 from backend_store.metadata.embedded import Metadata
@@ -22,14 +27,14 @@ from backend_store.node.partition import Partition
 from backend_store.node.rows import decode_state, state_key
 from backend_store.node.sweeper import Sweeper, add_garbage
 from backend_store.storage.engine import Batch, Engine, Table
-from backend_store.storage.keys import log_key
+from backend_store.storage.keys import META_RESTORED, log_key
 from backend_store.storage.space import SpaceGuard
 from backend_store.storage.writer import Writer
 
 log = structlog.get_logger("pushq.node")
 
 RECEIPT_KEY = b"receipt-key"
-RESTORED = b"restored"
+KEPT = b"kept"
 
 
 def wall_clock_ms() -> int:
@@ -44,7 +49,11 @@ def end_process(error: BaseException) -> None:
 
 class Node:
     def __init__(
-        self, engine: Engine, *, directory: Path | None, clock_ms: Callable[[], int] = wall_clock_ms,
+        self,
+        engine: Engine,
+        *,
+        directory: Path | None,
+        clock_ms: Callable[[], int] = wall_clock_ms,
         on_fatal: Callable[[BaseException], None] = end_process,
     ):
         self.engine = engine
@@ -57,6 +66,8 @@ class Node:
         self.space = SpaceGuard(engine, directory) if directory is not None else None
         self.partitions: dict[int, Partition] = {}
         self.quarantined = 0
+        self.kept_leases: dict[str, Lease] = {}
+        self.kept_sessions: list[KeptSession] = []
         self._since_space_check = 0
         self._lease_base = clock_ms() << 20
         self._tasks: list[asyncio.Task[None]] = []
@@ -67,29 +78,55 @@ class Node:
     async def start(self) -> None:
         """Recovers every partition and starts the background work."""
         receipt_key = self.engine.get(Table.META, RECEIPT_KEY)
-        restored = self.engine.get(Table.META, RESTORED) is not None
+        restored = self.engine.get(Table.META, META_RESTORED) is not None
         if receipt_key is None:
             receipt_key = secrets.token_bytes(32)
         self._receipt_key = receipt_key
         batch = Batch()
         batch.put(Table.META, RECEIPT_KEY, receipt_key)
-        batch.delete(Table.META, RESTORED)
+        batch.delete(Table.META, META_RESTORED)
         for definition in self.metadata.queues.values():
             self._open_partition(definition, batch, restored)
+        batch.delete(Table.META, KEPT)
+        self._restore_kept()
         await self.committer.write(batch)
         self._tasks = [
             self.loop.create_task(self.sweeper.run(), name="sweeper"),
             self.loop.create_task(self._watch_space(), name="space"),
         ]
 
-    async def close(self) -> None:
-        """Writes what waits, then closes the environment cleanly."""
+    def _restore_kept(self) -> None:
+        """Takes up the leases of a clean stop. A crash leaves none: then what was in flight is redelivered."""
+        row = self.engine.get(Table.META, KEPT)
+        kept = msgspec.msgpack.decode(row, type=Kept) if row is not None else Kept([], [])
+        holder = Detached()
+        for lease in kept.leases:
+            partition = self.partitions.get(lease.uid)
+            restored = partition.restore(lease, holder) if partition is not None else None
+            if restored is not None:
+                self.kept_leases.setdefault(restored.token, restored)
+        self.kept_sessions = kept.sessions
+
+    def _keep(self, sessions: list[KeptSession]) -> Batch:
+        leases = [
+            KeptLease(uid, lease.token, lease.state.base, lease.bits.to_bytes(32, "little"), lease.deadline_ms)
+            for uid, partition in self.partitions.items()
+            if partition.view is not None
+            for lease in partition.view.leases.values()
+        ]
+        batch = Batch()
+        batch.put(Table.META, KEPT, msgspec.msgpack.encode(Kept(leases, sessions)))
+        return batch
+
+    async def close(self, sessions: list[KeptSession] | None = None) -> None:
+        """Writes what waits and what is to be kept, then closes the environment cleanly."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._timer is not None:
             self._timer.cancel()
         await self.committer.drain()
+        await self.committer.write(self._keep(sessions or []))
         await self.writer.close()
         self.engine.close()
 

@@ -13,6 +13,7 @@ from typing import Protocol
 import structlog
 
 from backend_store.core.chunk import Chunk, CorruptEntry, decode_chunk
+from backend_store.core.kept import KeptLease
 from backend_store.core.leases import Holder, Lease, receipts_of
 from backend_store.core.log import Append, append
 from backend_store.core.records import PartitionState, Purged, Record
@@ -20,8 +21,8 @@ from backend_store.core.work import DEFAULT_GROUP, WorkView
 from backend_store.model import Block, Offset, Overloaded, Published, PushqError, StorageFull
 from backend_store.node.committer import Committer
 from backend_store.node.limits import INBOX_BYTES_MAX, INBOX_MESSAGES_MAX
-from backend_store.node.sweeper import add_garbage
 from backend_store.node.rows import decode_attempts, decode_mark, stage, stage_state
+from backend_store.node.sweeper import add_garbage
 from backend_store.storage.engine import Batch, Engine, Table
 from backend_store.storage.keys import log_key, mark_key, parse_log_key, retry_key
 
@@ -66,13 +67,17 @@ class Partition:
     def publish(self, blocks: list[Block], reply: PublishReply) -> None:
         """Stores messages; `reply` gets their place once they are durable, or the error that kept them out."""
         if not self.node.publishes_allowed():
-            reply(StorageFull(f"queue {self.label!r}: the disk is 90 % full, publishes are stopped until there is room"))
+            reply(
+                StorageFull(f"queue {self.label!r}: the disk is 90 % full, publishes are stopped until there is room")
+            )
             return
         count = sum(b.count for b in blocks)
         size = sum(len(b.data) for b in blocks)
         if self._publish_count + count > INBOX_MESSAGES_MAX or self._publish_bytes + size > INBOX_BYTES_MAX:
             reply(
-                Overloaded(f"queue {self.label!r}: {self._publish_count} messages wait for the disk", retry_after_ms=1000)
+                Overloaded(
+                    f"queue {self.label!r}: {self._publish_count} messages wait for the disk", retry_after_ms=1000
+                )
             )
             return
         self._publishes.append((blocks, reply))
@@ -175,8 +180,7 @@ class Partition:
         gone, after.live, after.live_bytes = after.live, 0, 0
         after.floor = after.end
         after.end += 1
-        for done in purges:
-            replies.append(partial(done, gone))
+        replies.extend(partial(done, gone) for done in purges)
 
     def committed(self) -> None:
         assert self._decided is not None, "a commit that nobody prepared"
@@ -196,7 +200,11 @@ class Partition:
                     if view.wants(chunk.base):
                         view.scan(chunk, after.time_ms)
         for reply in replies:
-            reply()
+            try:
+                reply()
+            except Exception:
+                # The caller's own fault; the others' answers are true and must still be given.
+                log.exception("a caller failed on its answer", queue=self.label)
         if purged:
             self.on_purged()
         if appended.chunks:
@@ -221,6 +229,18 @@ class Partition:
     def has_ready(self) -> bool:
         view = self._view
         return view.has_ready or view.next_scan < self.state.end
+
+    def restore(self, kept: KeptLease, holder: Holder) -> Lease | None:
+        """Takes up a lease that a clean stop kept."""
+        view = self._view
+        chunk = self.read(Offset(kept.base))
+        if chunk is None or chunk.base != kept.base:
+            return None
+        self._adopt(view, chunk)
+        lease = view.restore(kept, holder)
+        if lease is not None:
+            self.on_deadline(self, lease.deadline_ms)
+        return lease
 
     def take(self, limit: int, holder: Holder, visibility_ms: int, now_ms: int) -> Lease | None:
         """Leases up to `limit` messages of one chunk, or nothing. The lease's chunk is in memory when this returns."""

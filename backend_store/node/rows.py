@@ -41,8 +41,8 @@ def stage(batch: Batch, replica: int, records: Iterable[Record]) -> None:
         match record:
             case ChunkAppended(base, data):
                 batch.put(Table.LOG, log_key(replica, base), data)
-            case ChunkMarked(base, count, settled, started):
-                batch.put(Table.MARKS, mark_key(replica, DEFAULT_GROUP, base), encode_mark(count, settled, started))
+            case ChunkMarked(base, messages, settled, started):
+                batch.put(Table.MARKS, mark_key(replica, DEFAULT_GROUP, base), encode_mark(messages, settled, started))
             case AttemptsRecorded(base, attempts):
                 batch.put(Table.RETRY, retry_key(replica, DEFAULT_GROUP, base), _encode(attempts))
             case ChunkDone(base):

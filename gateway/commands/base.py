@@ -67,14 +67,18 @@ def group(name: str, **attrs: Any) -> Callable[[Callable[..., Any]], Group]:
     return click.group(name, cls=Group, **attrs)
 
 
+class CommonOption(click.Option):
+    """An option that means the same on every command that has it; the reference page explains it once."""
+
+
 def json_option(function: F) -> F:
     """`--json`, as the parameter `as_json`."""
-    return click.option("--json", "as_json", is_flag=True, help="Put JSON on stdout.")(function)
+    return click.option("--json", "as_json", cls=CommonOption, is_flag=True, help="Put JSON on stdout.")(function)
 
 
 def yes_option(function: F) -> F:
     """`--yes`, for commands that destroy something."""
-    return click.option("--yes", "-y", "is_sure", is_flag=True, help="Do not ask.")(function)
+    return click.option("--yes", "-y", "is_sure", cls=CommonOption, is_flag=True, help="Do not ask.")(function)
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:

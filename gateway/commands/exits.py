@@ -58,10 +58,15 @@ class Failure(click.ClickException):
     """A command that did not do what it was asked: a sentence, the lines below it, and an exit code."""
 
     def __init__(
-        self, message: str, *, exit: Exit = Exit.FAILED, lines: Sequence[str] = (), problem: dict[str, Any] | None = None
+        self,
+        message: str,
+        *,
+        exit: Exit = Exit.FAILED,
+        lines: Sequence[str] = (),
+        problem: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(message)
-        self.exit_code = int(exit)
+        self.exit_code = int(exit)  # type: ignore[misc]  # click reads it from the instance, too
         self.lines = tuple(lines)
         self.problem = problem or {"title": message, "code": exit.name.lower().replace("_", "-")}
         self.is_json = False

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from gateway.commands.output import json_line
+
+if TYPE_CHECKING:
+    from push.client import Message
 
 
 def parse_headers(pairs: Sequence[str]) -> dict[str, str] | None:
@@ -55,6 +59,27 @@ def body_text(message: Mapping[str, Any]) -> str:
     if "body" not in message:
         return "(body not shown: the key may view, not consume)"
     return json_line(message["body"])
+
+
+def fields_of(message: Message) -> dict[str, Any]:
+    """A pushed message in the API's shape, without fields that are not set."""
+    body = message.body
+    is_bytes = isinstance(body, bytes)
+    fields: dict[str, Any] = {
+        "id": message.id,
+        "seq": message.seq,
+        "partition": message.partition,
+        "body_base64" if is_bytes else "body": base64.b64encode(body).decode() if is_bytes else body,
+        "content_type": message.content_type,
+        "headers": dict(message.headers),
+        "key": message.key,
+        "priority": message.priority,
+        "attempt": message.attempt,
+        "published_at": message.published_at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "receipt": message.receipt,
+    }
+    extra = {"reply_to": message.reply_to, "correlation_id": message.correlation_id}
+    return fields | {name: value for name, value in extra.items() if value is not None}
 
 
 def _refuse(constant: str) -> Any:

@@ -18,14 +18,15 @@ from gateway.commands.output import json_line, progress, put, put_json, rate, te
 from gateway.commands.target import Target, target_options
 
 if TYPE_CHECKING:
-    from push.client import Outgoing, PublishManyFailed, Published, Pushq
+    from push.client import Outgoing, Published, PublishManyFailed, Pushq
+
 
 @command("publish")
 @click.argument("queue")
 @click.argument("body", required=False)
 @click.option("--lines", is_flag=True, help="One message a line of stdin.")
 @click.option("--key", help="Messages of one key belong together.")
-@click.option("--id", "message_id", help="The message's id; publishing again with the same id is safe to recognise.")
+@click.option("--id", "message_id", help="The message's id, in place of a made one.")
 @click.option("--header", "headers", metavar="NAME=VALUE", multiple=True, help="Repeats.")
 @click.option("--content-type", help="The body's bytes are sent as they are, under this type.")
 @click.option("--text", "is_text", is_flag=True, help="The body is text, also where it reads as JSON.")

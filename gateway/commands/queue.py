@@ -16,6 +16,7 @@ from gateway.commands.peek import peek
 from gateway.commands.purge import purge
 from gateway.commands.target import Target, target_options
 
+
 @group("queue")
 def queue() -> None:
     """Create, look at, change and delete queues."""

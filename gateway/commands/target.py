@@ -1,4 +1,4 @@
-"""Which server a command talks to, with which key: `--url`, `--key-file` and `--data` on every command that asks one."""
+"""Which server a command talks to, with which key: the options `--url`, `--key-file` and `--data`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.commands.base import KEY_ORIGIN
+from gateway.commands.base import KEY_ORIGIN, CommonOption
 from gateway.commands.exits import Exit, Failure
 
 if TYPE_CHECKING:
@@ -109,14 +109,19 @@ def target_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return _URL(_KEY_FILE(_DATA(with_target)))
 
 
-_URL = click.option("--url", metavar="URL", help="The server. Default: PUSHQ_URL, else http://127.0.0.1:8080.")
+_URL = click.option(
+    "--url", cls=CommonOption, metavar="URL", help="The server.  [default: PUSHQ_URL, else http://127.0.0.1:8080]"
+)
 _KEY_FILE = click.option(
     "--key-file",
+    cls=CommonOption,
+    metavar="FILE",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="A file with the API key. Default: PUSHQ_KEY, else admin.key in the data folder.",
+    help="A file with the API key.  [default: PUSHQ_KEY, else admin.key in the data folder]",
 )
 _DATA = click.option(
     "--data",
+    cls=CommonOption,
     metavar="DIR",
     type=click.Path(file_okay=False, path_type=Path),
     default=DATA_DEFAULT,

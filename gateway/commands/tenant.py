@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
+from gateway.commands.asking import all_pages, ask
 from gateway.commands.base import group, json_option, run, yes_option
 from gateway.commands.output import confirm, put_items, put_json, put_table, tell
-from gateway.commands.asking import all_pages, ask
 from gateway.commands.target import Target, target_options
 
 

@@ -44,7 +44,9 @@ class ParkingLot(Generic[Held]):
         return self._parked.pop(session)
 
     def expired(self, now_ms: int) -> list[Parked[Held]]:
-        """Takes out the sessions whose time is over. All wait equally long, so the first that may stay ends the search."""
+        """Takes out the sessions whose time is over. All wait equally long, so the first that may stay ends the
+        search.
+        """
         out = []
         for parked in list(self._parked.values()):
             if parked.until_ms > now_ms:

@@ -1,7 +1,7 @@
 /**
  * Publishes five orders and handles them: one is refused once and comes back with attempt 2.
  *
- *     PUSHQ_URL=http://127.0.0.1:8080 PUSHQ_KEY=$(cat pushq-data/admin.key) node push/js/example.mjs [websocket|sse|longpoll]
+ *     PUSHQ_KEY=$(cat pushq-data/admin.key) node push/js/example.mjs [websocket|sse|longpoll]
  *
  * Without a transport it takes the best that this Node has: 22 and later bring WebSocket, 20 uses SSE.
  */
@@ -20,7 +20,8 @@ if (!created.ok) throw new Error(`queue ${queue}: ${(await created.json()).detai
 const pushq = connect({url, token: async () => key, transports});
 pushq.addEventListener("problem", ({detail}) => console.log(`problem: ${detail.error.message}`));
 
-const orders = await pushq.publishMany(queue, [1, 2, 3, 4, 5].map((n) => ({body: {order: n}, headers: {shop: "example"}})));
+const messages = [1, 2, 3, 4, 5].map((order) => ({body: {order}, headers: {shop: "example"}}));
+const orders = await pushq.publishMany(queue, messages);
 console.log(`stored: ${orders.map(({seq}) => seq).join(" ")} over ${pushq.transport}`);
 
 await new Promise((resolve) => {

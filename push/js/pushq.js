@@ -3,15 +3,15 @@
  *
  *     const pushq = connect({url: location.origin, token: async () => (await fetch("/my/token")).text()});
  *     const {id, seq} = await pushq.publish("orders", {item: 7});
- *     pushq.subscribe("orders", {credit: 16}, async (message) => handle(message.body));   // resolved = ack, thrown = nack
+ *     pushq.subscribe("orders", {credit: 16}, async ({body}) => handle(body)); // resolved = ack, thrown = nack
  *
  * It is one file because a page imports it as it is, without a build. Read it from the top: the client and its loop, a
  * subscription, the publisher, then the transports. Both links (one WebSocket; SSE, EventSource or long-poll over fetch)
  * have the same verbs and hand on the same frames, so nothing above them knows which one is in use.
  *
- * Delivery is at least once in both directions: a publish that was cut is sent again under the same `id`, a message whose
- * ack was cut is delivered again with `attempt` 2. Names that travel keep the wire's spelling (`visibility_timeout_ms`,
- * `content_type`); names that stay here are camelCase.
+ * Delivery is at least once in both directions: a publish that was cut is sent again under the same `id`, a message
+ * whose ack was cut is delivered again with `attempt` 2. Names that travel keep the wire's spelling
+ * (`visibility_timeout_ms`, `content_type`); names that stay here are camelCase.
  */
 
 /** Every bound of this module by name; `connect({limits: {…}})` replaces single ones. */
@@ -131,13 +131,13 @@ export function connect(options = {}) {
 
 /**
  * A client of one server. Events, each with `detail`: `state` {state, transport, error?, retryMs?}, `lost` {queue,
- * messages}, `gap` {queue, from, to}, `reset` {queue, cursor}, `ended` {queue, error}, `bye` {code, reason, retry_ms}, and
- * `problem` {error, queue?, message?}: what a handler threw, or the server refused for the moment. Unheard problems go to
- * the console. States: connecting → connected → waiting (for the next try) → … → closed; `failed` when told to stop.
+ * messages}, `gap` {queue, from, to}, `reset` {queue, cursor}, `ended` {queue, error}, `bye` {code, reason, retry_ms},
+ * and `problem` {error, queue?, message?}: what a handler threw, or the server refused for the moment. Unheard problems
+ * go to the console. States: connecting → connected → waiting (for the next try) → … → closed; `failed` when told to stop.
  */
 export class Client extends EventTarget {
-  #options; #base; #transports; #index = 0; #worked = new Set(); #failures = 0; #retryMs = 0; // where to connect, and when
-  #link = null; #session = null; #token = null; #expiry = Infinity; // what is connected, and as whom
+  #options; #base; #transports; #index = 0; #worked = new Set(); #failures = 0; #retryMs = 0; // where and when
+  #link = null; #begun = null; #session = null; #token = null; #expiry = Infinity; // what is connected, and as whom
   #subscriptions = new Set(); #publisher; #flush; // what goes over it
   #timer = null; #wake = null; #closing = false; #ended; #end; #isHeard = false;
   /** @type {"connecting" | "connected" | "waiting" | "closed" | "failed"} */ state = "connecting";
@@ -186,7 +186,7 @@ export class Client extends EventTarget {
     return this.#publisher.add(queue, body, options);
   }
 
-  /** Publishes `{body, …options}` objects in order; rejects with the first failure. @returns {Promise<Confirmation[]>} */
+  /** Publishes `{body, …options}` in order; rejects with the first failure. @returns {Promise<Confirmation[]>} */
   publishMany(queue, messages) {
     return Promise.all(messages.map(({body, ...options}) => this.publish(queue, body, options)));
   }
@@ -212,7 +212,7 @@ export class Client extends EventTarget {
     this.#hurry();
   }
 
-  /** Lets handlers finish, confirms what was published (both within `closeMs`), then leaves; open leases return at once. */
+  /** Waits, `closeMs` at most, for handlers and for what was published; then leaves, and open leases return at once. */
   async close() {
     if (this.#closing) return this.#ended;
     this.#closing = true;
@@ -239,9 +239,8 @@ export class Client extends EventTarget {
   #finish(state, error) {
     if (this.state === "closed" || this.state === "failed") return;
     this.#closing = true;
-    const link = this.#link;
     this.#link = null;
-    link?.close();
+    this.#begun?.close();
     clearTimeout(this.#timer);
     globalThis.removeEventListener?.("online", this.#hurry);
     this.#publisher.abandon(error);
@@ -317,6 +316,7 @@ export class Client extends EventTarget {
       WebSocket: WebSocket ?? globalThis.WebSocket,
       EventSource: EventSource ?? globalThis.EventSource,
       token: (fresh) => this.#currentToken(fresh),
+      begun: (link) => (this.#begun = link), // so that a close reaches it while it connects
       receive: (frame) => this.#receive(frame),
     };
   }
@@ -406,8 +406,9 @@ export class Message {
 }
 
 /**
- * One queue's messages on their way to a handler. With a receipt they run side by side, as many as the credit; without (a
- * stream, `ack: "auto"`) one after the other, in order. `ready` resolves when the server has it, `closed` when it is over.
+ * One queue's messages on their way to a handler. With a receipt they run side by side, as many as the credit; without
+ * (a stream, `ack: "auto"`) one after the other, in order. `ready` resolves when the server has the subscription,
+ * `closed` when it is over.
  */
 class Subscription {
   #handler; #client; #starting = null; #stopping = false; #isOver = false;
@@ -418,7 +419,7 @@ class Subscription {
   /** Our number on this connection. @type {number | null} */ sub = null;
 
   constructor(queue, options, handler, client) {
-    if (typeof handler !== "function") throw new TypeError("subscribe(queue, options, handler) needs a function as handler");
+    if (typeof handler !== "function") throw new TypeError("subscribe(queue, options, handler) needs a handler");
     const {maxHandlerMs = client.limits.maxHandlerMs, ...wire} = options ?? {};
     const credit = wire.credit ?? client.limits.subscriptionCredit;
     const visibilityMs = wire.visibility_timeout_ms ?? client.limits.visibilityTimeoutMs;
@@ -616,7 +617,7 @@ class Subscription {
       const messages = due.splice(0, this.#client.limits.settleFrameReceipts);
       const receipts = messages.map((message) => message.receipt);
       const lease = {visibility_timeout_ms: this.visibilityMs};
-      const answer = await link.settle("extend", this, receipts, lease).catch(() => null); // tried again at the next half
+      const answer = await link.settle("extend", this, receipts, lease).catch(() => null); // again at the next half
       const isLost = (message, index) => answer?.results[index]?.ok === false && this.#running.has(message.receipt);
       this.#lose(messages.filter(isLost));
     }
@@ -649,7 +650,7 @@ class Subscription {
 /** Gathers publishes of one turn into frames and holds each until the server has confirmed it, across reconnects. */
 class Publisher {
   #limits; #link; #problem; #pump; #idle = []; #number = 0;
-  #items = new Set(); #chars = 0; #queues = new Map(); // all that are unconfirmed; those of them not in flight, by queue
+  #items = new Set(); #chars = 0; #queues = new Map(); // all that are unconfirmed; those not in flight, by queue
   #inFlight = 0; #frames = 0;
 
   constructor(limits, link, problem) {
@@ -680,7 +681,8 @@ class Publisher {
       return new PushqError("message-too-large", `a message takes more than ${messageBytes} bytes`, {status: 413});
     }
     if (this.#items.size < publishBufferMessages && this.#chars + text.length <= publishBufferChars) return null;
-    return new PushqError("buffer-full", `${this.#items.size} messages of ${this.#chars} characters wait for the server`);
+    const detail = `${this.#items.size} messages of ${this.#chars} characters wait for the server`;
+    return new PushqError("buffer-full", detail);
   }
 
   /** Resolves when nothing is unconfirmed. */
@@ -794,6 +796,7 @@ class SocketLink {
   static async open(world) {
     const token = await world.token(true);
     const link = new SocketLink(world);
+    world.begun(link);
     return link.#handshake(token);
   }
 
@@ -935,8 +938,8 @@ class SocketLink {
 }
 
 /**
- * The verbs as HTTP requests, with one stream or poll per subscription turned into `deliver` frames. Any stream that breaks
- * ends the link: the client's one loop then waits, and starts every subscription again at its cursor.
+ * The verbs as HTTP requests, with one stream or poll per subscription turned into `deliver` frames. Any stream that
+ * breaks ends the link: the client's one loop then waits, and starts every subscription again at its cursor.
  */
 class FetchLink {
   #world; #held; #active = new Map(); #requests = new Set(); #end; #isOver = false; #nextSub = 1;
@@ -944,8 +947,9 @@ class FetchLink {
   session = null;
 
   static async open(world) {
-    const link = new FetchLink(world);
     await world.token(true);
+    const link = new FetchLink(world);
+    world.begun(link);
     try {
       await link.#call("GET", "/v1/queues?limit=1", undefined, {timeoutMs: world.limits.openMs});
     } catch (error) {
@@ -1026,6 +1030,7 @@ class FetchLink {
     const {name} = this.#world;
     if (name === "longpoll" || !this.#held.takeStream()) return this.#polls(subscription, flow);
     try {
+      await this.#locate(subscription, flow);
       await (name === "sse" ? this.#stream(subscription, flow) : this.#source(subscription, flow));
     } finally {
       this.#held.giveStream();
@@ -1044,7 +1049,7 @@ class FetchLink {
     this.#world.receive({...frame, sub: flow.sub});
   }
 
-  /** Long-poll: ask for what there is room for; a first empty-handed turn tells where a stream begins. */
+  /** Long-poll: ask for what there is room for. The first turn does not wait: it tells where a stream begins. */
   async #polls(subscription, flow) {
     const {pollTurnMs, pollWaitMs} = this.#world.limits;
     this.#held.join();
@@ -1054,6 +1059,8 @@ class FetchLink {
         const answer = await this.#poll(subscription, flow, waitMs);
         if (!answer) return;
         flow.onReady();
+        const {resume = "complete", cursor} = answer;
+        if (resume !== "complete") this.#frame(flow, {type: resume, cursor});
         this.#frame(flow, {type: "deliver", ...answer});
         waitMs = this.#held.isCrowded ? pollTurnMs : Math.min(pollWaitMs, waitMs * 4 || 1000);
       }
@@ -1074,6 +1081,14 @@ class FetchLink {
     } finally {
       this.#held.givePoll();
     }
+  }
+
+  /** Where "latest" is now: a stream that is cut before its first event would else begin anew at a later "latest". */
+  async #locate(subscription, {kind}) {
+    const {queue, cursor, wire: {from = "latest", group}} = subscription;
+    if (kind !== "stream" || group || cursor !== null || from !== "latest") return;
+    const answer = await this.#call("POST", `${path(queue)}/receive`, JSON.stringify({max: 1, wait_ms: 0, from}));
+    subscription.cursor = answer.cursor ?? null;
   }
 
   async #stream(subscription, flow) {
@@ -1191,8 +1206,8 @@ class FetchLink {
 
 /**
  * Connections to one host that a page holds open. A browser has six per host over HTTP/1.1, for everything: six open
- * streams would leave none for a publish or an ack. Streams take all but one of ours; subscriptions beyond that poll, and
- * take turns at it.
+ * streams would leave none for a publish or an ack. Streams take all but one of ours; subscriptions beyond that poll,
+ * and take turns at it.
  */
 class HeldConnections {
   static #hosts = new Map();
@@ -1275,7 +1290,7 @@ export class EventParser {
     this.#afterCr = text.endsWith("\r");
     this.#rest = lines.pop();
     const events = lines.map((line) => this.#line(line)).filter(Boolean);
-    if (this.#size + this.#rest.length > this.#charsMax) throw disconnected(`an event is longer than ${this.#charsMax}`);
+    if (this.#size + this.#rest.length > this.#charsMax) throw disconnected(`an event exceeds ${this.#charsMax} characters`);
     return events;
   }
 

@@ -9,7 +9,8 @@ from typing import Any
 from starlette.types import Receive
 
 from backend_store.client import Lease, Queue, encode_cursor
-from backend_store.model import FieldError, InvalidRequest, Offset, PushqError, QueueNotFound
+from backend_store.model import Offset, PushqError, QueueNotFound
+from push.checks import checked_visibility, field
 from push.encode import leased_messages, stream_messages
 from push.hub import Hub
 from push.starts import stream_start
@@ -106,7 +107,9 @@ async def _gone(receive: Receive) -> None:
         pass
 
 
-async def receive_stream(hub: Hub, queue: Queue, *, limit: int, wait_ms: int, wanted: Any, receive: Receive) -> bytes | None:
+async def receive_stream(
+    hub: Hub, queue: Queue, *, limit: int, wait_ms: int, wanted: Any, receive: Receive
+) -> bytes | None:
     """The JSON body of a receive from a stream: messages from `wanted` on, and the cursor to go on from."""
     if hub.draining:
         raise PushqError("the server is shutting down", code="draining")
@@ -124,7 +127,9 @@ async def receive_stream(hub: Hub, queue: Queue, *, limit: int, wait_ms: int, wa
     cursor = encode_cursor(queue.end.epoch, position)
     hub.delivered += len(messages)
     return b'{"messages":[%b],"cursor":"%b","resume":"%b"}' % (
-        b",".join(messages), cursor.encode(), start.outcome.encode()
+        b",".join(messages),
+        cursor.encode(),
+        start.outcome.encode(),
     )
 
 
@@ -146,28 +151,22 @@ def _read(queue: Queue, position: Offset, limit: int) -> tuple[list[bytes], Offs
 def check_receive(limit: int, wait_ms: int) -> None:
     """Raises `InvalidRequest` for numbers out of range."""
     if not 1 <= limit <= RECEIVE_MAX:
-        raise _field("/max", f"max is {limit}; it goes from 1 to {RECEIVE_MAX}")
+        raise field("/max", f"max is {limit}; it goes from 1 to {RECEIVE_MAX}")
     if not 0 <= wait_ms <= WAIT_MS_MAX:
-        raise _field("/wait_ms", f"wait_ms is {wait_ms}; it goes from 0 to {WAIT_MS_MAX}")
-
-
-def _field(pointer: str, detail: str) -> InvalidRequest:
-    return InvalidRequest(detail, errors=(FieldError(pointer, detail),))
+        raise field("/wait_ms", f"wait_ms is {wait_ms}; it goes from 0 to {WAIT_MS_MAX}")
 
 
 async def receive(
     hub: Hub, queue: Queue, *, limit: int, wait_ms: int, visibility_timeout_ms: int | None, from_: Any, receive: Receive
 ) -> bytes | None:
     """The whole JSON body of `POST …/receive`, or None when the client has left. Raises `PushqError`."""
-    from push.session import checked_visibility
-
     check_receive(limit, wait_ms)
     if queue.config.kind == "stream":
         if visibility_timeout_ms is not None:
-            raise _field("/visibility_timeout_ms", "a stream without a group has no leases")
+            raise field("/visibility_timeout_ms", "a stream without a group has no leases")
         return await receive_stream(hub, queue, limit=limit, wait_ms=wait_ms, wanted=from_, receive=receive)
     if from_ is not None:
-        raise _field("/from", "a work queue has no positions: `from` is for streams")
+        raise field("/from", "a work queue has no positions: `from` is for streams")
     visibility_ms = queue.config.visibility_timeout_ms
     if visibility_timeout_ms is not None:
         visibility_ms = checked_visibility(visibility_timeout_ms)

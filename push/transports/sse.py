@@ -15,18 +15,18 @@ from sse_starlette.sse import AppStatus, EventSourceResponse
 
 from backend_store.client import Lease, Queue
 from backend_store.model import FieldError, InvalidRequest, Overloaded, PushqError
+from push.checks import checked_credit
 from push.encode import leased_messages
 from push.hub import Hub
 from push.limits import CREDIT_DEFAULT, OUTBOX_BYTES_SOFT_MAX
 from push.ports import Principal
 from push.problems import problem
-from push.session import checked_credit
 from push.sse_frames import event, json_event
 from push.starts import stream_start
 from push.subscriptions import StreamSubscription, WorkSubscription
 
 # The hub drains; the library's own drain would cut streams without a farewell.
-AppStatus.disable_automatic_graceful_drain()
+AppStatus.enable_automatic_graceful_drain = False
 
 HEARTBEAT_SECONDS = 15
 
@@ -95,7 +95,7 @@ class EventStream:
                 self.hub.fanout(self.queue).start(sub, self)
 
     def _rendered(self, leases: list[Lease]) -> list[bytes]:
-        out = []
+        out: list[bytes] = []
         for lease in leases:
             messages = leased_messages(lease, "json") if lease.bits else []
             self.hub.delivered += len(messages)
@@ -109,7 +109,8 @@ class EventStream:
         if not self._ending:
             self.write(
                 json_event(
-                    "bye", {"type": "bye", "code": 4000, "reason": "the server is shutting down", "retry_ms": retry_ms},
+                    "bye",
+                    {"type": "bye", "code": 4000, "reason": "the server is shutting down", "retry_ms": retry_ms},
                     retry_ms=retry_ms,
                 )
             )
@@ -171,8 +172,14 @@ def _consume_work(hub: Hub, stream: EventStream, credit: int | None, ack: str, f
         detail = "a work queue has no positions: `from` is for streams"
         raise InvalidRequest(detail, errors=(FieldError("/from", detail),))
     sub = WorkSubscription(
-        stream, 0, queue, hub.feeder(queue), credit=checked_credit(credit if credit is not None else CREDIT_DEFAULT),
-        auto=ack == "auto", visibility_ms=queue.config.visibility_timeout_ms, pending_bytes_max=OUTBOX_BYTES_SOFT_MAX,
+        stream,
+        0,
+        queue,
+        hub.feeder(queue),
+        credit=checked_credit(credit if credit is not None else CREDIT_DEFAULT),
+        auto=ack == "auto",
+        visibility_ms=queue.config.visibility_timeout_ms,
+        pending_bytes_max=OUTBOX_BYTES_SOFT_MAX,
     )
     stream.sub = sub
     hub.loop.call_soon(sub.more)
@@ -189,4 +196,3 @@ def _read_stream(hub: Hub, stream: EventStream, credit: int | None, from_: Any, 
     if start.outcome == "reset":
         stream.write(json_event("reset", {"type": "reset", "cursor": start.cursor}))
     hub.fanout(queue).start(sub, stream)
-

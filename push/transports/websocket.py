@@ -1,8 +1,9 @@
 """WebSocket: uvicorn's protocol up to the handshake, then frames go straight from the socket to the session.
 
-ASGI would put a queue, a task and a wake-up between them; with one message a frame those cost more than the message, and
-with ten thousand idle sockets most of the memory. So the protocol class below is uvicorn's own with its two ends replaced:
-what arrives is given to the session in the same call, what leaves is written to the transport in the same call.
+ASGI would put a queue, a task and a wake-up between them; with one message a frame those cost more than the message,
+and with ten thousand idle sockets most of the memory. So the protocol class below is uvicorn's own with its two ends
+replaced: what arrives is given to the session in the same call, what leaves is written to the transport in the same
+call.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class PushProtocol(WebSocketsSansIOProtocol):
     def handle_connect(self, event: Any) -> None:
         super().handle_connect(event)
         if not self.close_sent:
-            self.scope["extensions"][EXTENSION] = self  # type: ignore[typeddict-unknown-key]
+            self.scope["extensions"][EXTENSION] = self  # type: ignore[assignment]
 
     def attach(self, session: Session) -> None:
         """From here on this is the session's wire; what only the handshake needed is let go."""

@@ -216,7 +216,7 @@ def test_both_engines_read_like_a_sorted_dict(
 ) -> None:
     model: dict[bytes, bytes] = {}
     memory = MemoryEngine()
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+    with tempfile.TemporaryDirectory() as folder:
         disk: LmdbEngine = open_engine(Path(folder), map_size=1 << 24)
         for rows in commits:
             for key, value in rows.items():

@@ -1,4 +1,4 @@
-/** A WebSocket and a fetch that a test plays the other end of. What a real server promises is tested against the real server. */
+/** A WebSocket whose other end a test plays. What a real server promises is tested against the real server. */
 
 /** Makes a `WebSocket` class whose sockets appear in `sockets`, each driven by the test. */
 export function fakeSockets() {
@@ -66,6 +66,13 @@ export async function eventually(find, what = find.toString()) {
   throw new Error(`did not come: ${what}`);
 }
 
+/** The detail of the `state` event that enters this state. */
+export function entering(client, state) {
+  return new Promise((resolve) => {
+    client.addEventListener("state", ({detail}) => detail.state === state && resolve(detail));
+  });
+}
+
 /** The next event of that name. */
 export function event(client, name) {
   return new Promise((resolve) => client.addEventListener(name, ({detail}) => resolve(detail), {once: true}));
@@ -73,8 +80,8 @@ export function event(client, name) {
 
 /** A leased message as the server sends it. */
 export function leased(n, more = {}) {
-  return {id: `m${n}`, seq: n, partition: 0, body: n, content_type: "application/json", headers: {}, key: null, priority: 0,
-    attempt: 1, published_at: "2026-01-01T00:00:00.000Z", receipt: `t.${n}`, ...more};
+  const fields = {content_type: "application/json", headers: {}, key: null, priority: 0, attempt: 1};
+  return {id: `m${n}`, seq: n, partition: 0, body: n, ...fields, published_at: "2026-01-01T00:00:00.000Z", receipt: `t.${n}`, ...more};
 }
 
 /** Answers `ok` to a publish frame, as if every message was stored. */

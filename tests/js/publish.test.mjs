@@ -6,17 +6,18 @@ import {test} from "node:test";
 import {connect} from "../../push/js/pushq.js";
 import {confirm, eventually, fakeSockets, stayAwake} from "./fakes.mjs";
 
-const QUICK = {backoffBaseMs: 1, backoffCapMs: 2, tickMs: 20};
+const QUICK = {backoffBaseMs: 1, backoffCapMs: 2, tickMs: 20, closeMs: 10};
 
 function client(t, limits = {}) {
   stayAwake(t);
   const {WebSocket, sockets} = fakeSockets();
-  const pushq = connect({url: "http://test", token: "k", transports: ["websocket"], WebSocket, limits: {...QUICK, closeMs: 10, ...limits}});
+  const given = {url: "http://test", token: "k", transports: ["websocket"], WebSocket};
+  const pushq = connect({...given, limits: {...QUICK, ...limits}});
   t.after(() => pushq.close());
   return {pushq, sockets};
 }
 
-test("publishes of one turn share a frame, of a hundred at most, and resolve with the server's answer only", async (t) => {
+test("publishes of one turn share a frame, of a hundred at most, and resolve with the server's answer", async (t) => {
   const {pushq, sockets} = client(t);
   const promises = Array.from({length: 150}, (_, n) => pushq.publish("q", n));
   const socket = await eventually(() => sockets[0]);
@@ -77,7 +78,8 @@ test("a refusal for the moment is tried again when the server said", async (t) =
   const socket = await eventually(() => sockets[0]);
   socket.accept();
   const frame = await eventually(() => socket.last("publish"));
-  socket.say({type: "error", id: frame.id, problem: {code: "overloaded", status: 503, detail: "later", retry_after_ms: 60}});
+  const problem = {code: "overloaded", status: 503, detail: "later", retry_after_ms: 60};
+  socket.say({type: "error", id: frame.id, problem});
   await new Promise((resolve) => setTimeout(resolve, 30));
   assert.equal(socket.frames("publish").length, 1);
   const again = await eventually(() => socket.frames("publish")[1]);
@@ -100,7 +102,7 @@ test("the buffer is bounded and refuses with its own code", async (t) => {
   await assert.rejects(pushq.publish("q", 3), {code: "buffer-full"});
 });
 
-test("a message too large for a frame is refused here, for the server would close the connection for good", async (t) => {
+test("a message too large for a frame is refused here: the server would close the connection for good", async (t) => {
   const {pushq} = client(t);
   await assert.rejects(pushq.publish("q", "x".repeat(3 * 1024 * 1024)), {code: "message-too-large"});
 });

@@ -4,14 +4,15 @@ import assert from "node:assert/strict";
 import {test} from "node:test";
 
 import {connect} from "../../push/js/pushq.js";
-import {event, eventually, fakeSockets, stayAwake} from "./fakes.mjs";
+import {entering, event, eventually, fakeSockets, stayAwake} from "./fakes.mjs";
 
 const QUICK = {backoffBaseMs: 1, backoffCapMs: 2, tickMs: 20, closeMs: 10};
 
 function client(t, {limits = {}, ...options} = {}) {
   stayAwake(t);
   const {WebSocket, sockets} = fakeSockets();
-  const pushq = connect({url: "http://test/", transports: ["websocket"], WebSocket, limits: {...QUICK, ...limits}, ...options});
+  const given = {url: "http://test/", transports: ["websocket"], WebSocket, ...options};
+  const pushq = connect({...given, limits: {...QUICK, ...limits}});
   t.after(() => pushq.close());
   return {pushq, sockets};
 }
@@ -36,7 +37,8 @@ test("the token is asked for again on every connect, and a resume names the sess
 
 test("an expiring token is refreshed on the open connection", async (t) => {
   let asked = 0;
-  const token = () => ({token: `t${(asked += 1)}`, expires_at: new Date(Date.now() + (asked === 1 ? 60 : 3_600_000)).toISOString()});
+  const inMs = (ms) => new Date(Date.now() + ms).toISOString();
+  const token = () => ({token: `t${(asked += 1)}`, expires_at: inMs(asked === 1 ? 60 : 3_600_000)});
   const {sockets} = client(t, {token, limits: {refreshAheadMs: 50}});
   const socket = await eventually(() => sockets[0]);
   socket.accept();
@@ -46,14 +48,14 @@ test("an expiring token is refreshed on the open connection", async (t) => {
 
 test("a close code of the 45xx kind stops for good, with the server's reason", async (t) => {
   const {pushq, sockets} = client(t, {token: "wrong"});
-  const problem = new Promise((resolve) => pushq.addEventListener("state", ({detail}) => detail.state === "failed" && resolve(detail.error)));
+  const failed = entering(pushq, "failed");
   const publish = pushq.publish("q", 1);
   const socket = await eventually(() => sockets[0]);
   socket.open();
   pushq.addEventListener("problem", () => {});
   socket.say({type: "error", problem: {code: "unauthenticated", status: 401, detail: "this key was revoked"}});
   socket.end(4501);
-  assert.match((await problem).message, /revoked/);
+  assert.match((await failed).error.message, /revoked/);
   await assert.rejects(publish, {code: "unauthenticated"});
   await new Promise((resolve) => setTimeout(resolve, 30));
   assert.equal(sockets.length, 1);
@@ -67,7 +69,7 @@ test("bye is told, and widens the wait", async (t) => {
   sockets[0].say({type: "bye", code: 4000, reason: "drain", retry_ms: 4_000});
   assert.deepEqual(await bye, {code: 4000, reason: "drain", retry_ms: 4_000});
   t.mock.method(Math, "random", () => 0.5);
-  const waiting = new Promise((resolve) => pushq.addEventListener("state", ({detail}) => detail.state === "waiting" && resolve(detail)));
+  const waiting = entering(pushq, "waiting");
   sockets[0].end(4000);
   assert.equal((await waiting).retryMs, 2_000);
 });
@@ -106,7 +108,8 @@ test("a WebSocket that never opens gives way to SSE at once", async (t) => {
 });
 
 test("a WebSocket that has worked is tried again before anything else", async (t) => {
-  const {pushq, sockets} = client(t, {transports: ["websocket", "sse"], fetch: () => Promise.reject(new TypeError("refused"))});
+  const fetch = () => Promise.reject(new TypeError("refused"));
+  const {pushq, sockets} = client(t, {transports: ["websocket", "sse"], fetch});
   (await eventually(() => sockets[0])).accept();
   sockets[0].end(1006);
   (await eventually(() => sockets[1])).end(1006);

@@ -35,7 +35,9 @@ test("what resolves is acked and what throws is nacked, each in one frame a turn
   socket.say({type: "deliver", sub: 1, messages: [0, 1, 2, 3].map((n) => leased(n))});
   await eventually(() => socket.last("nack"));
   assert.deepEqual(socket.frames("ack").map(({receipts}) => receipts), [["t.0", "t.2"]]);
-  assert.deepEqual(socket.frames("nack").map(({receipts, queue, sub}) => [receipts, queue, sub]), [[["t.1", "t.3"], "q", 1]]);
+  assert.equal(socket.frames("nack").length, 1);
+  const {receipts, queue, sub} = socket.last("nack");
+  assert.deepEqual([receipts, queue, sub], [["t.1", "t.3"], "q", 1]);
   assert.deepEqual(problems, [1, 3]);
 });
 
@@ -148,7 +150,9 @@ test("a stream that outruns its handler is left, and taken up again where it sto
   const waiting = [];
   const handler = ({body}) => new Promise((resolve) => waiting.push(() => resolve(handled.push(body))));
   const {socket} = await subscribed(t, {from: "earliest"}, handler, {limits: {streamBacklogMessages: 3}});
-  const burst = (numbers, cursor) => ({type: "deliver", sub: 1, cursor, messages: numbers.map((n) => leased(n, {receipt: null}))});
+  const burst = (numbers, cursor) => {
+    return {type: "deliver", sub: 1, cursor, messages: numbers.map((n) => leased(n, {receipt: null}))};
+  };
   socket.say(burst([1, 2, 3], "c3"));
   socket.say(burst([4, 5], "c5")); // would be five: left unread
   await eventually(() => socket.last("unsubscribe"));

@@ -1,4 +1,4 @@
-"""The files that pages are made of, below `/static`; `/static/pushq.js` is the JavaScript SDK, straight from its package."""
+"""The files that pages are made of, below `/static`; `/static/pushq.js` is the JavaScript SDK, from its own package."""
 
 from __future__ import annotations
 

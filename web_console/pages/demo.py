@@ -45,8 +45,8 @@ def demo_routes(token: Callable[[], Awaitable[str]], crash: Callable[[], None], 
 def require_own_page(request: Request) -> None:
     """Refuse with 403 whatever does not come from a page of this very server.
 
-    A browser names the origin of each POST, so no foreign page can crash the server or fetch a credential. The host must be
-    a loopback name too: a foreign name that resolves to 127.0.0.1 (DNS rebinding) has an origin that agrees with itself.
+    A browser names the origin of each POST, so no foreign page can crash the server or fetch a credential. The host
+    must be a loopback name too: a foreign name that resolves to 127.0.0.1 (DNS rebinding) fits its own origin.
     """
     headers = request.headers
     is_ours = headers.get("origin") == f"{request.url.scheme}://{headers.get('host')}"

@@ -108,7 +108,8 @@ class SessionCore:
         self.error = error
         effects = Effects.none()
         effects.published.extend(self.publisher.fail_all(error))
-        effects.settled.extend(self.settler.fail_all(error))
+        ended = self.settler.fail_all(error)
+        effects.settled.extend(settled for settled in ended if settled.item.ticket is not None)
         for state in self.subscriptions:
             state.ended = error
             effects.changed.append(state)

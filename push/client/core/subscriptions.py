@@ -74,6 +74,7 @@ class SubscriptionState:
         self.tries = 0
         if ok.cursor is not None:
             self.cursor = ok.cursor
+            self._is_stream = True
         if ok.visibility_timeout_ms is not None and self.asked.visibility_timeout_ms is None:
             self.visibility_timeout_ms = ok.visibility_timeout_ms
             if (extension_s := self._extension_s()) is not None:

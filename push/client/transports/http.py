@@ -50,6 +50,17 @@ class SettleAnswer(msgspec.Struct):
     results: list[SettleResult]
 
 
+class QueueConfig(msgspec.Struct):
+    """What a subscription has to know of its queue, and no answer of `receive` or `events` tells."""
+
+    kind: str = "work"
+    visibility_timeout_ms: int | None = None
+
+
+class QueueAnswer(msgspec.Struct):
+    config: QueueConfig
+
+
 class Stream(Protocol):
     """One subscription over HTTP."""
 
@@ -123,6 +134,13 @@ class HttpTransport:
             headers={"Content-Type": "application/json"},
             timeout=self.limits.http_timeout_s + wait_s,
         )
+
+    async def config(self, queue: str) -> QueueConfig:
+        """The queue's config, or its defaults where the key may consume and not view."""
+        response = await self.http.get(f"/v1/queues/{quote(queue, safe='')}", timeout=self.limits.http_timeout_s)
+        if response.status_code >= 400:
+            return QueueConfig()
+        return msgspec.json.decode(response.content, type=QueueAnswer).config
 
     def _send(self, frame: AnyClientFrame) -> None:
         match frame:

@@ -9,15 +9,19 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import msgspec
 
-from push.client.errors import Problem, problem_of
-from push.client.frames import Deliver, Ended, Error, Ok, Subscribe, WireMessage
+from push.client.errors import problem_of
+from push.client.frames import Deliver, Ended, Error, GapFrame, Ok, ResetFrame, Subscribe, WireMessage
 
 if TYPE_CHECKING:
     from push.client.transports.http import HttpTransport
 
 
 class ReceiveAnswer(msgspec.Struct):
+    """`cursor` is a stream's: where the next poll goes on."""
+
     messages: list[WireMessage]
+    cursor: str | None = None
+    resume: str | None = None
 
 
 class PollStream:
@@ -31,26 +35,30 @@ class PollStream:
         self._credit = frame.credit or 1
         self._more_credit = asyncio.Event()
         self._outstanding: dict[str, None] = {}
+        self._start = frame.start
 
     async def run(self) -> None:
         transport, frame = self._transport, self._frame
-        if frame.start is not None:
-            detail = "long-poll receives from queues and groups; it cannot begin at a position of a stream"
-            transport.emit(Error(id=frame.id, problem=Problem(code="invalid-request", status=400, detail=detail)))
-            return
+        config = await transport.config(self.queue)
         is_first = True
         while True:
-            wait_ms = 0 if is_first else transport.limits.poll_wait_ms  # the first answer says whether we may
-            response = await self._receive(wait_ms)
+            # The first answer comes at once: it says whether we may.
+            response = await self._receive(0 if is_first else transport.limits.poll_wait_ms)
             if response.status_code >= 400:
                 problem = problem_of(response.content, response.status_code, response.headers)
-                sub_ended = Ended(sub=self.sub, problem=problem)
-                transport.emit(Error(id=frame.id, problem=problem) if is_first else sub_ended)
+                transport.emit(
+                    Error(id=frame.id, problem=problem) if is_first else Ended(sub=self.sub, problem=problem)
+                )
                 return
+            answer = msgspec.json.decode(response.content, type=ReceiveAnswer)
+            if answer.cursor is not None:
+                self._start = {"cursor": answer.cursor}
             if is_first:
-                transport.emit(Ok(id=frame.id, sub=self.sub))
+                visibility_ms = config.visibility_timeout_ms
+                transport.emit(Ok(id=frame.id, sub=self.sub, cursor=answer.cursor, visibility_timeout_ms=visibility_ms))
                 is_first = False
-            await self._deliver(msgspec.json.decode(response.content, type=ReceiveAnswer).messages)
+            self._tell_loss(answer)
+            await self._deliver(answer)
 
     def give_credit(self, n: int) -> None:
         self._credit += n
@@ -74,20 +82,36 @@ class PollStream:
             body["visibility_timeout_ms"] = self._frame.visibility_timeout_ms
         if self._frame.group is not None:
             body["group"] = self._frame.group
+        if self._start is not None:
+            body["from"] = self._start
         return await self._transport.post(self.queue, "receive", body, wait_s=wait_ms / 1000)
 
-    async def _deliver(self, messages: list[WireMessage]) -> None:
+    def _tell_loss(self, answer: ReceiveAnswer) -> None:
+        """The stream could not go on where we stood."""
+        if answer.resume == "gap":
+            self._transport.emit(GapFrame(sub=self.sub))
+        elif answer.resume == "reset":
+            self._transport.emit(ResetFrame(sub=self.sub, cursor=answer.cursor))
+
+    async def _deliver(self, answer: ReceiveAnswer) -> None:
+        messages = answer.messages
         if not messages:
             return
         self._credit -= len(messages)
         receipts = [message.receipt for message in messages if message.receipt is not None]
         if self._frame.ack == "auto" and receipts:
-            response = await self._transport.post(self.queue, "ack", {"receipts": receipts})
-            if response.status_code >= 400:
-                problem = problem_of(response.content, response.status_code, response.headers)
-                self._transport.emit(Ended(sub=self.sub, problem=problem))
+            if not await self._ack(receipts):
                 return
+            self._credit += len(receipts)
             messages = [msgspec.structs.replace(message, receipt=None) for message in messages]
         else:
             self._outstanding |= dict.fromkeys(receipts)
-        self._transport.emit(Deliver(sub=self.sub, messages=messages))
+        self._transport.emit(Deliver(sub=self.sub, messages=messages, cursor=answer.cursor))
+
+    async def _ack(self, receipts: list[str]) -> bool:
+        """Automatic acks: `receive` has none of its own."""
+        response = await self._transport.post(self.queue, "ack", {"receipts": receipts})
+        if response.status_code >= 400:
+            problem = problem_of(response.content, response.status_code, response.headers)
+            self._transport.emit(Ended(sub=self.sub, problem=problem))
+        return response.status_code < 400

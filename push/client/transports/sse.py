@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -30,6 +30,8 @@ class SseStream:
         self._credit = frame.credit or 1
         self._more_credit = asyncio.Event()
         self._outstanding: dict[str, None] = {}
+        self._opened: Ok | None = None
+        self._cursor: str | None = None
 
     async def run(self) -> None:
         try:
@@ -49,27 +51,42 @@ class SseStream:
         return list(self._outstanding)
 
     async def _read(self) -> None:
+        config = await self._transport.config(self.queue)
+        # A stream without a group counts no credit back over SSE: reading no further is the brake.
+        has_credit = config.kind == "work" and self._frame.start is None
+        self._opened = Ok(id=self._frame.id, sub=self.sub, visibility_timeout_ms=config.visibility_timeout_ms)
+        if await self._read_events(has_credit=has_credit):
+            await self._read_events(has_credit=False)
+
+    async def _read_events(self, *, has_credit: bool) -> bool:
+        """Read until the end; True when this turned out to be a stream and is to be read again without credit."""
         transport = self._transport
         path = f"/v1/queues/{quote(self.queue, safe='')}/events"
-        params, headers = _request(self._frame)
+        params, headers = _request(self._frame, self._cursor, has_credit=has_credit)
         timeout = httpx2.Timeout(transport.limits.http_timeout_s, read=transport.limits.sse_silence_s)
         async with transport.http.stream("GET", path, params=params, headers=headers, timeout=timeout) as response:
             if response.status_code >= 400:
                 body = await response.aread()
                 problem = problem_of(body, response.status_code, response.headers)
                 transport.emit(Error(id=self._frame.id, problem=problem))
-                return
-            transport.emit(Ok(id=self._frame.id, sub=self.sub))
+                return False
+            if self._opened is not None:
+                transport.emit(self._opened)
+                self._opened = None
             async for event in httpx2.EventSource(response, transport.limits.frame_bytes_max):
                 if not await self._event(event):
-                    return
+                    return False
+                if has_credit and self._cursor is not None:
+                    return True
         self._end(Problem(code="unavailable", status=503, detail="the event stream ended"))
+        return False
 
     async def _event(self, event: httpx2.ServerSentEvent) -> bool:
         """Hand one event to the core; False when it was the last."""
         transport = self._transport
         if event.event == "message":
-            await self._deliver(_message.decode(event.data), event.id or None)
+            self._cursor = event.id or None
+            await self._deliver(_message.decode(event.data))
             return True
         data = _fields(event.data)
         if event.event == "gap":
@@ -86,7 +103,7 @@ class SseStream:
             return False
         return True
 
-    async def _deliver(self, message: WireMessage, cursor: str | None) -> None:
+    async def _deliver(self, message: WireMessage) -> None:
         """Without a receipt no ack will tell the server to wait, so reading stops while the user has enough."""
         if message.receipt is not None:
             self._outstanding[message.receipt] = None
@@ -95,29 +112,33 @@ class SseStream:
                 self._more_credit.clear()
                 await self._more_credit.wait()
             self._credit -= 1
-        self._transport.emit(Deliver(sub=self.sub, messages=[message], cursor=cursor))
+        self._transport.emit(Deliver(sub=self.sub, messages=[message], cursor=self._cursor))
 
     def _end(self, problem: Problem) -> None:
         self._transport.emit(Ended(sub=self.sub, problem=problem))
 
 
-def _request(frame: Subscribe) -> tuple[dict[str, Any], dict[str, str]]:
+def _request(frame: Subscribe, cursor: str | None, *, has_credit: bool) -> tuple[dict[str, Any], dict[str, str]]:
     """Query and headers of the GET; a cursor travels as `Last-Event-ID`, as a browser's would."""
-    params: dict[str, Any] = {"ack": frame.ack or "manual"}
+    params: dict[str, Any] = {}
     headers = {"Accept": "text/event-stream"}
-    # For a stream without a group the server's outbox is the bound and reading no further the brake.
-    if frame.credit is not None:
+    if has_credit and frame.credit is not None:
         params["credit"] = frame.credit
+    if frame.ack is not None:
+        params["ack"] = frame.ack
     if frame.group is not None:
         params["group"] = frame.group
     if frame.visibility_timeout_ms is not None:
         params["visibility_timeout_ms"] = frame.visibility_timeout_ms
-    if isinstance(frame.start, dict) and "cursor" in frame.start:
-        headers["Last-Event-ID"] = str(frame.start["cursor"])
-    elif isinstance(frame.start, dict):
-        params["from"] = ":".join(str(part) for item in frame.start.items() for part in item)
-    elif frame.start is not None:
-        params["from"] = frame.start
+    start = frame.start
+    if cursor is None and isinstance(start, Mapping) and "cursor" in start:
+        cursor, start = str(start["cursor"]), None
+    if cursor is not None:
+        headers["Last-Event-ID"] = cursor
+    elif isinstance(start, Mapping):
+        params["from"] = ":".join(str(part) for item in start.items() for part in item)
+    elif start is not None:
+        params["from"] = start
     return params, headers
 
 

@@ -3,7 +3,7 @@
 import {connect} from "../pushq.js";
 
 const LABELS = {websocket: "WebSocket", sse: "SSE", eventsource: "EventSource", longpoll: "long-poll"};
-const TOKEN_SHARED_MS = 5_000; // eight clients that reconnect together need one credential, not eight
+const TOKEN_SHARED_MS = 600_000; // eight clients that start together need one credential, not eight
 
 export class ClientRoom {
   transport = "websocket";
@@ -32,7 +32,10 @@ export class ClientRoom {
     const entry = this.#entry(name);
     this.#clients.set(name, pushq);
     this.#show(entry, name, pushq.state);
-    pushq.addEventListener("state", ({detail}) => this.#show(entry, name, detail.state));
+    pushq.addEventListener("state", ({detail}) => {
+      if (detail.state === "connecting") this.#token = null; // it may be the credential of a server that is gone
+      this.#show(entry, name, detail.state);
+    });
     pushq.addEventListener("problem", ({detail}) => this.#log.add(name, "!", detail.error.message));
     return pushq;
   }
@@ -40,7 +43,9 @@ export class ClientRoom {
   /** The page's own requests beside the clients': queues and their stats. */
   async request(method, path, body) {
     const headers = {authorization: `Bearer ${await this.token()}`, "content-type": "application/json"};
-    return fetch(path, {method, headers, body: body && JSON.stringify(body)});
+    const answer = await fetch(path, {method, headers, body: body && JSON.stringify(body)});
+    if (answer.status === 401) this.#token = null;
+    return answer;
   }
 
   token() {

@@ -51,7 +51,8 @@ async function crash() {
   await room.untilAway();
   say("The server process is gone. The clients try again until it is back.");
   await room.untilConnected();
-  say(`The server is back, all clients are connected again after ${((performance.now() - began) / 1000).toFixed(1)} s.`);
+  const seconds = ((performance.now() - began) / 1000).toFixed(1);
+  say(`The server is back, all clients are connected again after ${seconds} s.`);
   element("crash").disabled = false;
 }
 

@@ -3,7 +3,7 @@
 import {showLine} from "./lines.js";
 
 const QUEUE = "demo.notifications";
-const TEXTS = ["Your parcel has left the depot", "Grace mentioned you", "The build is green", "Backup finished", "Tea is ready"];
+const TEXTS = ["Your parcel has left", "Grace mentioned you", "The build is green", "Backup finished", "Tea is ready"];
 
 export class Notifications {
   #room; #sender; #phone = null; #subscription; #cursor = null; #unread = 0; #count = 0; #isOffline = false;
@@ -53,7 +53,8 @@ export class Notifications {
   }
 
   #publish(text) {
-    return this.#sender.publish(QUEUE, {text}).catch((error) => showLine("notification-list", `not sent: ${error.message}`));
+    const refused = (error) => showLine("notification-list", `not sent: ${error.message}`);
+    return this.#sender.publish(QUEUE, {text}).catch(refused);
   }
 
   #show(unread) {

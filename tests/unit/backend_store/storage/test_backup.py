@@ -10,7 +10,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from backend_store.storage import backup as module
 from backend_store.storage.backup import MANIFEST_FILE, BackupFailed, Manifest, backup
 from backend_store.storage.engine import Table
 from backend_store.storage.env import open_engine
@@ -138,7 +137,7 @@ def test_a_backup_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path, m
     def fail(fd: int) -> None:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(module.os, "fsync", fail)
+    monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(OSError, match="Input/output error"):
         backup(tmp_path / "data", tmp_path / "backup")
     assert os.listdir(tmp_path / "backup") == []

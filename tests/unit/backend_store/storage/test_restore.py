@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from backend_store.storage import restore as module
 from backend_store.storage.backup import MANIFEST_FILE, Manifest, backup
 from backend_store.storage.engine import Table
 from backend_store.storage.env import open_engine
@@ -122,34 +122,30 @@ def test_a_missing_file_is_refused(tmp_path: Path, saved: Path) -> None:
     _assert_nothing_in(tmp_path / "new")
 
 
-def _sign(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _sign(saved: Path) -> None:
     """Makes the manifest agree with a damaged file, as damage before the backup would."""
     data = (saved / DATA_FILE).read_bytes()
-    digest = module.hashlib.sha256(data).hexdigest()
+    digest = hashlib.sha256(data).hexdigest()
     agreed = msgspec.structs.replace(_manifest(saved), sha256=digest, file_bytes=len(data))
     (saved / MANIFEST_FILE).write_bytes(msgspec.json.encode(agreed))
 
 
-def test_damage_older_than_the_backup_is_found_in_the_structure(
-    tmp_path: Path, saved: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_damage_older_than_the_backup_is_found_in_the_structure(tmp_path: Path, saved: Path) -> None:
     damaged = bytearray((saved / DATA_FILE).read_bytes())
     damaged[3 * 4096 : 3 * 4096 + 16] = b"\xff" * 16
     (saved / DATA_FILE).write_bytes(bytes(damaged))
-    _sign(saved, monkeypatch)
+    _sign(saved)
     with pytest.raises(RestoreRefused, match="is broken in"):
         restore(saved, tmp_path / "new", check=entry_problem)
     _assert_nothing_in(tmp_path / "new")
 
 
-def test_damage_inside_an_entry_is_found_by_its_check(
-    tmp_path: Path, saved: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_damage_inside_an_entry_is_found_by_its_check(tmp_path: Path, saved: Path) -> None:
     whole = (saved / DATA_FILE).read_bytes()
     key = log_key(1, 150)
     at = whole.index(entry(key, bytes(300))) + 200
     (saved / DATA_FILE).write_bytes(whole[:at] + b"\x01" + whole[at + 1 :])
-    _sign(saved, monkeypatch)
+    _sign(saved)
     with pytest.raises(RestoreRefused, match=f"broken entry at key {key.hex()}: checksum"):
         restore(saved, tmp_path / "new", check=entry_problem)
     _assert_nothing_in(tmp_path / "new")

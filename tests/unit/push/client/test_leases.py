@@ -180,3 +180,14 @@ def _asked() -> object:
     from push.client.core import Subscribed
 
     return Subscribed(queue="q", credit=10)
+
+
+def test_an_extension_under_way_is_nobodys_answer_when_the_session_ends() -> None:
+    world = World()
+    world.open(ping_ms=PING_NEVER)
+    world.subscribe(visibility_timeout_ms=10_000)
+    world.deliver("a")
+    world.pass_time(5)
+    world.take(Extend)
+    world.cut(4501)
+    assert world.settled == {}

@@ -1,0 +1,39 @@
+"""What a clean stop keeps, so that the next start redelivers nothing: leases, and the sessions they belong to."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class KeptLease(msgspec.Struct, frozen=True):
+    """A lease as it stood; a split lease is kept as its parts, under the same token. `bits` are little-endian."""
+
+    uid: int
+    token: str
+    base: int
+    bits: bytes
+    deadline_ms: int
+
+
+class KeptSession(msgspec.Struct, frozen=True):
+    """A session that may come back, and the tokens it holds by (tenant, queue)."""
+
+    session: str
+    principal_id: str
+    held: dict[str, list[str]]
+    """`tenant/queue` → tokens; neither name has a slash."""
+
+
+class Kept(msgspec.Struct, frozen=True):
+    leases: list[KeptLease]
+    sessions: list[KeptSession]
+
+
+class Detached:
+    """Holds leases whose consumer has not come back yet."""
+
+    def released(self, count: int) -> None:
+        """Nobody has credit to get back."""
+
+    def lost(self, receipts: list[str]) -> None:
+        """Nobody is there to be told."""

@@ -1,0 +1,108 @@
+"""Publishing without our envelope: CloudEvents 1.0 in their three HTTP modes, and any body as one message.
+
+Binary mode keeps the event's data as the body and its attributes as headers `ce-…`. Structured and batch modes keep each
+event whole, as the JSON value it is. In all of them the event's id becomes the message's, and its partition key the key.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from typing import Any, Final
+from urllib.parse import unquote
+
+import msgspec
+
+from backend_store.model import PushqError
+from gateway.http import decode
+from gateway.validate import invalid_field
+from push.protocol import PublishMessage
+
+SPEC_VERSION: Final = "1.0"
+STRUCTURED: Final = "application/cloudevents+json"
+BATCH: Final = "application/cloudevents-batch+json"
+REQUIRED: Final = ("id", "source", "type")
+
+_ATTRIBUTE = re.compile(rb"ce-([a-z0-9]{1,64})")
+_JSON_TYPE = re.compile(r"application/json|[^;]+\+json|text/json")
+
+
+def raw_message(headers: dict[bytes, bytes], body: bytes) -> PublishMessage:
+    """One message whose body is the request's body, byte for byte."""
+    content_type = _content_type(headers)
+    return PublishMessage(body_base64=b64encode(body).decode(), content_type=content_type or None)
+
+
+def messages(headers: dict[bytes, bytes], content_type: str, body: bytes) -> list[PublishMessage]:
+    """The messages of a CloudEvents request. Raises `InvalidRequest` for what is none."""
+    if b"ce-specversion" in headers:
+        return [_binary(headers, body)]
+    if content_type == STRUCTURED:
+        return [_structured(decode(body, msgspec.Raw), "")]
+    if content_type == BATCH:
+        events: list[msgspec.Raw] = decode(body, list[msgspec.Raw])
+        return [_structured(event, f"/{number}") for number, event in enumerate(events)]
+    raise PushqError(
+        f"{content_type[:100]!r} is no CloudEvents format this server reads: send {STRUCTURED} or {BATCH}",
+        code="unsupported-media-type",
+    )
+
+
+# ------------------------------------------------------------------------------------------------- binary mode
+
+
+def _binary(headers: dict[bytes, bytes], body: bytes) -> PublishMessage:
+    attributes = {
+        match[1].decode(): unquote(value.decode("latin-1"))
+        for name, value in headers.items()
+        if (match := _ATTRIBUTE.fullmatch(name)) is not None
+    }
+    _check_attributes(attributes, "/headers/ce-")
+    content_type = _content_type(headers)
+    message = PublishMessage(
+        id=attributes["id"],
+        key=attributes.get("partitionkey"),
+        headers={f"ce-{name}": value for name, value in attributes.items()},
+        content_type=content_type or None,
+    )
+    if _JSON_TYPE.fullmatch(content_type.partition(";")[0].strip().lower()) and _is_json(body):
+        message.body = msgspec.Raw(body)
+    else:
+        message.body_base64 = b64encode(body).decode()
+    return message
+
+
+def _is_json(body: bytes) -> bool:
+    try:
+        body.decode()
+        msgspec.json.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return False
+    return True
+
+
+def _content_type(headers: dict[bytes, bytes]) -> str:
+    return headers.get(b"content-type", b"").decode("latin-1").strip()
+
+
+# --------------------------------------------------------------------------------------- structured and batch
+
+
+def _structured(event: msgspec.Raw, at: str) -> PublishMessage:
+    attributes: Any = decode(bytes(event), dict)
+    _check_attributes(attributes, f"{at}/")
+    key = attributes.get("partitionkey")
+    if key is not None and not isinstance(key, str):
+        raise invalid_field(f"{at}/partitionkey", "the attribute partitionkey is a string")
+    return PublishMessage(body=event, content_type=STRUCTURED, id=attributes["id"], key=key)
+
+
+def _check_attributes(attributes: dict[str, Any], prefix: str) -> None:
+    version = attributes.get("specversion")
+    if version != SPEC_VERSION:
+        raise invalid_field(f"{prefix}specversion", f"specversion is {version!r}; this server reads {SPEC_VERSION!r}")
+    for name in REQUIRED:
+        value = attributes.get(name)
+        if not isinstance(value, str) or not value:
+            raise invalid_field(f"{prefix}{name}", f"a CloudEvent has the attribute {name!r}, a string that is not empty")
+

@@ -1,0 +1,31 @@
+"""Server-sent events: a queue as a stream that any browser can read."""
+
+from __future__ import annotations
+
+from sse_starlette.sse import EventSourceResponse
+
+from gateway.context import Gateway
+from gateway.http import Call, integer
+from gateway.validate import invalid_field, not_yet
+from push.limits import CREDIT_MAX
+from push.starts import parse_query
+from push.transports import sse
+
+
+async def events(gateway: Gateway, call: Call) -> EventSourceResponse:
+    queue = gateway.desk.queue(call.principal, call.params[0], "consume")
+    query = call.query("credit", "ack", "group", "from", "ticket", "last_event_id")
+    if "group" in query:
+        raise not_yet("/query/group", "consumer groups")
+    ack = query.get("ack", "manual")
+    if ack not in ("manual", "auto"):
+        raise invalid_field("/query/ack", f"ack is {ack[:50]!r}; it is manual or auto")
+    return sse.response(
+        gateway.hub,
+        call.principal,
+        queue,
+        credit=integer(query, "credit", None, low=1, high=CREDIT_MAX),
+        ack=ack,
+        from_=parse_query(query.get("from")),
+        last_event_id=call.header(b"last-event-id") or query.get("last_event_id"),
+    )

@@ -1,0 +1,123 @@
+"""API keys: make, list, rotate, revoke. For administrators; a tenant other than their own is for operators."""
+
+from __future__ import annotations
+
+import heapq
+
+from backend_store.client import timestamp
+from backend_store.model import ApiKey, Conflict, Forbidden, NotFound
+from gateway.api.queues import decode_cursor, encode_cursor, link_to_next
+from gateway.api.shapes import KeyBody, KeyPage, KeyView, NewKeyView, RotateBody
+from gateway.auth import NewKey
+from gateway.context import Gateway
+from gateway.http import Answer, Call, integer, json_answer
+from gateway.limits import NAME_CHARS_MAX, PAGE_ITEMS_DEFAULT, PAGE_ITEMS_MAX, ROTATE_GRACE_MS_MAX
+from gateway.policy import OPERATOR, check_scopes
+from gateway.validate import invalid_field, time_ms
+
+
+def _time(milliseconds: int | None) -> str | None:
+    return None if milliseconds is None else timestamp(milliseconds)
+
+
+def view(key: ApiKey) -> KeyView:
+    return KeyView(key.id, key.name, key.tenant, key.scopes, timestamp(key.created_at_ms), _time(key.expires_at_ms))
+
+
+def _view_new(made: NewKey) -> NewKeyView:
+    key = made.stored
+    return NewKeyView(
+        key.id, key.name, key.tenant, key.scopes, timestamp(key.created_at_ms), _time(key.expires_at_ms), key=made.token
+    )
+
+
+async def create(gateway: Gateway, call: Call) -> Answer:
+    _require_admin(call)
+    wanted: KeyBody = await call.fields(KeyBody)
+    tenant = call.principal.tenant if wanted.tenant is None else wanted.tenant
+    if tenant != call.principal.tenant and not call.principal.access.is_operator:
+        raise Forbidden("a key for another tenant needs the scope operator")
+    if OPERATOR in wanted.scopes and not call.principal.access.is_operator:
+        raise Forbidden("only an operator makes operators")
+    if not 1 <= len(wanted.name) <= NAME_CHARS_MAX:
+        raise invalid_field("/name", f"a name has 1 to {NAME_CHARS_MAX} characters, this one has {len(wanted.name)}")
+    scopes = check_scopes(wanted.scopes)
+    if tenant not in gateway.store.metadata.tenants:
+        raise invalid_field("/tenant", f"there is no tenant {tenant[:NAME_CHARS_MAX]!r}")
+    expires_at_ms = _expiry(gateway, wanted.expires_at)
+    made = await gateway.keyring.create(name=wanted.name, tenant=tenant, scopes=scopes, expires_at_ms=expires_at_ms)
+    return json_answer(_view_new(made), 201, ((b"location", f"/v1/keys/{made.stored.id}".encode()), _NO_STORE))
+
+
+_NO_STORE = (b"cache-control", b"no-store")
+
+
+def _expiry(gateway: Gateway, text: str | None) -> int | None:
+    if text is None:
+        return None
+    expires_at_ms = time_ms(text, pointer="/expires_at")
+    if expires_at_ms <= gateway.clock_ms():
+        raise invalid_field("/expires_at", f"{text} has passed already")
+    return expires_at_ms
+
+
+async def list_keys(gateway: Gateway, call: Call) -> Answer:
+    """The keys of the caller's tenant; an operator sees all."""
+    _require_admin(call)
+    query = call.query("limit", "cursor")
+    limit = integer(query, "limit", PAGE_ITEMS_DEFAULT, low=1, high=PAGE_ITEMS_MAX)
+    assert limit is not None
+    after = decode_cursor(query.get("cursor"))
+    visible = (key for key in gateway.keyring.stored() if key.id > after and _reaches(call, key))
+    keys = heapq.nsmallest(limit + 1, visible, key=lambda key: key.id)
+    following = encode_cursor(keys[limit - 1].id) if len(keys) > limit else None
+    page = KeyPage([view(key) for key in keys[:limit]], following)
+    return json_answer(page, headers=link_to_next("/v1/keys", limit, following))
+
+
+async def get(gateway: Gateway, call: Call) -> Answer:
+    _require_admin(call)
+    return json_answer(view(_find(gateway, call)))
+
+
+async def rotate(gateway: Gateway, call: Call) -> Answer:
+    _require_admin(call)
+    key = _find(gateway, call)
+    _require_rank(call, key)
+    wanted: RotateBody = await call.fields(RotateBody)
+    if not 0 <= wanted.grace_ms <= ROTATE_GRACE_MS_MAX:
+        raise invalid_field("/grace_ms", f"grace_ms is {wanted.grace_ms}; it goes from 0 to {ROTATE_GRACE_MS_MAX}")
+    return json_answer(_view_new(await gateway.keyring.rotate(key, grace_ms=wanted.grace_ms)), headers=(_NO_STORE,))
+
+
+async def revoke(gateway: Gateway, call: Call) -> Answer:
+    _require_admin(call)
+    key = _find(gateway, call)
+    _require_rank(call, key)
+    if OPERATOR in key.scopes and sum(OPERATOR in other.scopes for other in gateway.keyring.stored()) == 1:
+        raise Conflict("this is the last key with the scope operator; make another one first")
+    await gateway.keyring.revoke(key.id)
+    return Answer(204, content_type=None)
+
+
+def _require_admin(call: Call) -> None:
+    if not call.principal.access.is_admin:
+        raise Forbidden(f"keys need the scope admin, which the key {call.principal.name!r} does not have")
+
+
+def _require_rank(call: Call, key: ApiKey) -> None:
+    """Whoever rotates a key holds its new secret, so an administrator must not rotate an operator's."""
+    if OPERATOR in key.scopes and not call.principal.access.is_operator:
+        raise Forbidden("only an operator changes an operator's key")
+
+
+def _reaches(call: Call, key: ApiKey) -> bool:
+    return key.tenant == call.principal.tenant or call.principal.access.is_operator
+
+
+def _find(gateway: Gateway, call: Call) -> ApiKey:
+    key_id = call.params[0]
+    key = gateway.store.metadata.keys.get(key_id)
+    if key is None or not _reaches(call, key):
+        raise NotFound(f"there is no key {key_id[:NAME_CHARS_MAX]!r}")
+    return key

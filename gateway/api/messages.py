@@ -1,0 +1,151 @@
+"""Messages in and out over HTTP: publish, receive, ack, nack, extend. The hot path of the API."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+
+from backend_store.client import Queue
+from backend_store.model import InvalidRequest, Published, PushqError, Verdict
+from gateway.api import cloudevents
+from gateway.api.shapes import AckBody, ExtendBody, NackBody, PlainPublishBody, PublishBody, ReceiveBody
+from gateway.context import Gateway
+from gateway.http import Answer, Call, ClientGone, decode, json_answer
+from gateway.validate import invalid_field, not_yet
+from push.encode import published_messages_json
+from push.ports import Prepared
+from push.protocol import RECEIPTS_PER_REQUEST_MAX
+from push.checks import DELAY_MS_MAX, checked_visibility, results
+from push.transports import longpoll
+
+_decode_plain: Final = msgspec.json.Decoder(PlainPublishBody).decode
+
+_PUBLISHED = b'{"messages":%b,"durability":{"fsynced":%b,"replicas":%d}}'
+_DRAINING: Final = "the server is shutting down"
+
+
+# ----------------------------------------------------------------------------------------------------- publish
+
+
+async def publish(gateway: Gateway, call: Call) -> Answer:
+    queue = gateway.desk.queue(call.principal, call.params[0], "publish")
+    if gateway.hub.draining:
+        raise PushqError(_DRAINING, code="draining")
+    body = await call.body()
+    prepared = _prepared(gateway, queue, call, body)
+    published = await _stored(queue, prepared)
+    messages = published_messages_json(published, prepared.ids)
+    return Answer(201, _PUBLISHED % (messages, b"true" if published.fsynced else b"false", published.replicas))
+
+
+def _prepared(gateway: Gateway, queue: Queue, call: Call, body: bytes) -> Prepared:
+    """The request's messages as blocks: an envelope of messages, or one message that is the body itself."""
+    headers, desk = call.headers, gateway.desk
+    content_type = headers.get(b"content-type", b"application/json")
+    if b"ce-specversion" in headers or b"cloudevents" in content_type:
+        return desk.prepare(queue, cloudevents.messages(headers, call.content_type, body), "json")
+    if content_type != b"application/json" and call.content_type != "application/json":
+        return desk.prepare(queue, [cloudevents.raw_message(headers, body)], "json")
+    if not body.isascii():
+        _check_utf8(body)
+    try:
+        plain = _decode_plain(body)
+    except (msgspec.MsgspecError, RecursionError):
+        # Not only bodies, or wrong: the full decoder takes the one and explains the other.
+        return desk.prepare(queue, decode(body, PublishBody).messages, "json")
+    return desk.prepare_plain(queue, [message.body for message in plain.messages], "json")
+
+
+def _check_utf8(body: bytes) -> None:
+    """The decoder leaves bodies as they are, so it would let broken text through to every consumer."""
+    try:
+        body.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(f"the body is not UTF-8: byte {error.start} is {error.object[error.start]:#04x}") from None
+
+
+def _stored(queue: Queue, prepared: Prepared) -> asyncio.Future[Published]:
+    """Resolves when the blocks are durable. Raises what kept them out."""
+    done: asyncio.Future[Published] = asyncio.get_running_loop().create_future()
+    queue.publish(prepared.blocks, partial(_resolve, done))
+    return done
+
+
+def _resolve(done: asyncio.Future[Any], result: Any) -> None:
+    if done.done():
+        return  # the client left, and its request was cancelled
+    if isinstance(result, PushqError):
+        done.set_exception(result)
+    else:
+        done.set_result(result)
+
+
+# ----------------------------------------------------------------------------------------------------- receive
+
+
+async def receive(gateway: Gateway, call: Call) -> Answer:
+    queue = gateway.desk.queue(call.principal, call.params[0], "consume")
+    wanted: ReceiveBody = await call.fields(ReceiveBody)
+    if wanted.group is not None:
+        raise not_yet("/group", "consumer groups")
+    body = await longpoll.receive(
+        gateway.hub,
+        queue,
+        limit=wanted.max,
+        wait_ms=wanted.wait_ms,
+        visibility_timeout_ms=wanted.visibility_timeout_ms,
+        from_=wanted.from_,
+        receive=call.receive,
+    )
+    if body is None:
+        raise ClientGone
+    return Answer(200, body)
+
+
+# ---------------------------------------------------------------------------------------------------- receipts
+
+
+async def ack(gateway: Gateway, call: Call) -> Answer:
+    queue = gateway.desk.queue(call.principal, call.params[0], "consume")
+    wanted: AckBody = await call.fields(AckBody)
+    if wanted.publish is not None:
+        raise not_yet("/publish", "an ack that publishes")
+    _check_receipts(queue, wanted.receipts)
+    done: asyncio.Future[list[Verdict]] = asyncio.get_running_loop().create_future()
+    queue.settle(wanted.receipts, partial(_resolve, done))
+    return _judged(wanted.receipts, await done)
+
+
+async def nack(gateway: Gateway, call: Call) -> Answer:
+    queue = gateway.desk.queue(call.principal, call.params[0], "consume")
+    wanted: NackBody = await call.fields(NackBody)
+    _check_receipts(queue, wanted.receipts)
+    if not 0 <= wanted.delay_ms <= DELAY_MS_MAX:
+        raise invalid_field("/delay_ms", f"delay_ms is {wanted.delay_ms}; it goes from 0 to {DELAY_MS_MAX}")
+    done: asyncio.Future[list[Verdict]] = asyncio.get_running_loop().create_future()
+    queue.give_back(wanted.receipts, wanted.delay_ms, partial(_resolve, done))
+    return _judged(wanted.receipts, await done)
+
+
+async def extend(gateway: Gateway, call: Call) -> Answer:
+    queue = gateway.desk.queue(call.principal, call.params[0], "consume")
+    wanted: ExtendBody = await call.fields(ExtendBody)
+    _check_receipts(queue, wanted.receipts)
+    visibility_ms = checked_visibility(wanted.visibility_timeout_ms)
+    return _judged(wanted.receipts, queue.extend(wanted.receipts, visibility_ms))
+
+
+def _check_receipts(queue: Queue, receipts: list[str]) -> None:
+    if len(receipts) > RECEIPTS_PER_REQUEST_MAX:
+        detail = f"{len(receipts)} receipts; a request takes {RECEIPTS_PER_REQUEST_MAX}"
+        raise invalid_field("/receipts", detail)
+    if queue.config.kind == "stream":
+        raise InvalidRequest(f"queue {queue.name!r} is a stream: without a group its messages have no receipts")
+
+
+def _judged(receipts: list[str], verdicts: list[Verdict]) -> Answer:
+    return json_answer({"results": results(receipts, verdicts)})
+

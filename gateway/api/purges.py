@@ -1,0 +1,42 @@
+"""Purges: dropping every message of a queue, as a job with an address of its own."""
+
+from __future__ import annotations
+
+import secrets
+
+from backend_store.client import Purge, Queue
+from backend_store.model import Conflict, NotFound
+from gateway.api.shapes import JobView, PurgeBody
+from gateway.context import Gateway
+from gateway.http import Answer, Call, json_answer
+from gateway.validate import invalid_field
+
+
+def view(purge: Purge) -> JobView:
+    return JobView(id=purge.id, state=purge.state, done=purge.total, total=purge.total)
+
+
+async def start(gateway: Gateway, call: Call) -> Answer:
+    queue = gateway.desk.queue(call.principal, call.params[0], "manage")
+    wanted: PurgeBody = await call.fields(PurgeBody)
+    if wanted.confirm != queue.name:
+        raise invalid_field("/confirm", f"to purge queue {queue.name!r}, repeat its name in `confirm`")
+    purge = await queue.purge(secrets.token_hex(8))
+    location = f"/v1/queues/{queue.name}/purges/{purge.id}".encode()
+    return json_answer(view(purge), 202, ((b"location", location),))
+
+
+async def get(gateway: Gateway, call: Call) -> Answer:
+    return json_answer(view(_find(gateway.desk.queue(call.principal, call.params[0], "manage"), call.params[1])))
+
+
+async def cancel(gateway: Gateway, call: Call) -> Answer:
+    purge = _find(gateway.desk.queue(call.principal, call.params[0], "manage"), call.params[1])
+    raise Conflict(f"purge {purge.id} is {purge.state}: its messages are gone")
+
+
+def _find(queue: Queue, purge_id: str) -> Purge:
+    found = queue.purges.get(purge_id)
+    if found is None:
+        raise NotFound(f"queue {queue.name!r} has no purge {purge_id[:100]!r}, or it is long over")
+    return found

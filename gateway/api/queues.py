@@ -1,0 +1,146 @@
+"""Queues: create, list, show, change, delete."""
+
+from __future__ import annotations
+
+import heapq
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from binascii import Error as Base64Error
+from dataclasses import asdict
+from typing import Any
+from urllib.parse import urlencode
+
+from backend_store.client import Queue, timestamp
+from backend_store.model import Forbidden, PushqError
+from gateway.api.shapes import QueuePage, QueueStatsView, QueueView
+from gateway.context import Gateway
+from gateway.http import Answer, Call, Header, decode, integer, json_answer
+from gateway.limits import PAGE_ITEMS_DEFAULT, PAGE_ITEMS_MAX
+from gateway.validate import changed_config, check_new_queue_name, invalid_field, not_yet, queue_config
+
+
+def view(queue: Queue) -> QueueView:
+    definition = queue.definition
+    return QueueView(
+        name=definition.name,
+        config=definition.config,
+        created_at=timestamp(definition.created_at_ms),
+        owner=definition.tenant,
+        stats=QueueStatsView(**asdict(queue.stats())),
+    )
+
+
+def etag(queue: Queue) -> str:
+    """Changes with the config, and with a queue that was deleted and made again."""
+    return f'"{queue.definition.uid}-{queue.definition.version}"'
+
+
+def _shown(queue: Queue, status: int = 200, headers: tuple[Header, ...] = ()) -> Answer:
+    return json_answer(view(queue), status, ((b"etag", etag(queue).encode()), *headers))
+
+
+async def put(gateway: Gateway, call: Call) -> Answer:
+    name, principal = call.params[0], call.principal
+    if not principal.access.may("manage", name):
+        raise Forbidden(f"the key {principal.name!r} has no scope manage:{name}")
+    check_new_queue_name(name)
+    config = queue_config(decode(await call.json_bytes(), dict))
+    queue, created = await gateway.store.create_queue(principal.tenant, name, config)
+    return _shown(queue, 201 if created else 200)
+
+
+async def get(gateway: Gateway, call: Call) -> Answer:
+    call.query()
+    return _shown(gateway.desk.queue(call.principal, call.params[0], "view"))
+
+
+async def list_queues(gateway: Gateway, call: Call) -> Answer:
+    """Queues the key may view, by name."""
+    query = call.query("limit", "cursor")
+    limit = integer(query, "limit", PAGE_ITEMS_DEFAULT, low=1, high=PAGE_ITEMS_MAX)
+    assert limit is not None
+    after, tenant, access = decode_cursor(query.get("cursor")), call.principal.tenant, call.principal.access
+    names = heapq.nsmallest(
+        limit + 1,
+        (name for t, name in gateway.store.metadata.queues if t == tenant and name > after and access.may("view", name)),
+    )
+    following = encode_cursor(names[limit - 1]) if len(names) > limit else None
+    items = [view(gateway.store.queue(tenant, name)) for name in names[:limit]]
+    return json_answer(QueuePage(items, following), headers=link_to_next("/v1/queues", limit, following))
+
+
+async def patch(gateway: Gateway, call: Call) -> Answer:
+    queue = gateway.desk.queue(call.principal, call.params[0], "manage")
+    _check_match(queue, call)
+    changes: dict[str, Any] = decode(await call.json_bytes(), dict)
+    config = changed_config(queue.config, changes)
+    changed = await gateway.store.update_queue(queue.tenant, queue.name, config, queue.definition.version)
+    if changed is None:
+        raise _stale(queue)
+    return _shown(changed)
+
+
+def _check_match(queue: Queue, call: Call) -> None:
+    wanted = call.header(b"if-match")
+    if wanted is None:
+        detail = f"send the ETag of GET /v1/queues/{queue.name} as If-Match, so that nobody's change is overwritten unseen"
+        raise PushqError(detail, code="precondition-required")
+    tags = [tag.strip() for tag in wanted.split(",")]
+    if "*" not in tags and etag(queue) not in tags:
+        raise _stale(queue)
+
+
+def _stale(queue: Queue) -> PushqError:
+    return PushqError(f"queue {queue.name!r} was changed meanwhile; read it again", code="precondition-failed")
+
+
+async def delete(gateway: Gateway, call: Call) -> Answer:
+    queue = _deletable(gateway, call)
+    query = call.query("confirm", "discard", "move_to")
+    name = queue.name
+    if query.get("confirm") != name:
+        raise invalid_field("/query/confirm", f"to delete queue {name!r}, repeat its name: ?confirm={name}")
+    if "move_to" in query:
+        raise not_yet("/query/move_to", "moving a deleted queue's messages")
+    if query.get("discard") != "true":
+        raise invalid_field("/query/discard", "say what becomes of the messages: ?discard=true")
+    discarded = queue.ready + queue.stats().in_flight
+    gone = await gateway.store.delete_queue(queue.tenant, name)
+    gateway.hub.queue_deleted(gone)
+    return json_answer({"name": name, "discarded": discarded, "moved_to": None})
+
+
+def _deletable(gateway: Gateway, call: Call) -> Queue:
+    principal, name = call.principal, call.params[0]
+    queue = gateway.store.queue(principal.tenant, name)
+    by_hand = f"`pushq queue delete {name}` does it on the server's machine"
+    if not principal.access.is_admin:
+        raise Forbidden(f"deleting a queue needs the scope admin; {by_hand}, with an admin key")
+    if not (call.is_local or gateway.settings.queues.allow_delete_over_http):
+        raise Forbidden(f"queues.allow_delete_over_http is off; {by_hand}")
+    return queue
+
+
+# ------------------------------------------------------------------------------------------------------ paging
+
+
+def encode_cursor(name: str) -> str:
+    return urlsafe_b64encode(name.encode()).rstrip(b"=").decode()
+
+
+def decode_cursor(text: str | None) -> str:
+    """The name to go on after. Raises `InvalidRequest`."""
+    if text is None:
+        return ""
+    try:
+        return urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode()
+    except (Base64Error, ValueError):
+        raise invalid_field("/query/cursor", "this is no cursor: send back `next` as it was given")
+
+
+def link_to_next(path: str, limit: int, cursor: str | None, **more: str) -> tuple[Header, ...]:
+    """RFC 8288: the next page as a link."""
+    if cursor is None:
+        return ()
+    query = urlencode({**more, "limit": limit, "cursor": cursor})
+    return ((b"link", f'<{path}?{query}>; rel="next"'.encode()),)
+

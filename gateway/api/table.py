@@ -1,0 +1,148 @@
+"""Every operation of the HTTP API: what answers a path, and what the OpenAPI document says about it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from starlette.types import ASGIApp
+
+from gateway.api import events, keys, messages, peek, purges, queues, tenants, tickets
+from gateway.api import shapes as s
+from gateway.context import Gateway
+from gateway.http import Answer, Call
+
+Handler = Callable[[Gateway, Call], Awaitable[Answer | ASGIApp]]
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    method: str
+    path: str
+    handler: Handler
+    summary: str
+    scope: str
+    """What the caller's key must have, in words."""
+    answers: dict[int, Any]
+    """Status → type of the body; None for an answer without one."""
+    request: Any = None
+    query: tuple[str, ...] = ()
+    refusals: tuple[int, ...] = field(default=(400, 401, 403, 404))
+    takes_ticket: bool = False
+
+
+_PAGING = ("limit", "cursor")
+
+OPERATIONS: Final[tuple[Operation, ...]] = (
+    Operation(
+        "PUT", "/v1/queues/{queue}", queues.put, "Create a queue, or find it there with the same config", "manage",
+        {200: s.QueueView, 201: s.QueueView}, request=s.QueueConfig, refusals=(400, 401, 403, 409, 413, 415),
+    ),
+    Operation(
+        "GET", "/v1/queues", queues.list_queues, "Queues that the key may view", "view",
+        {200: s.QueuePage}, query=_PAGING, refusals=(400, 401),
+    ),
+    Operation(
+        "GET", "/v1/queues/{queue}", queues.get, "A queue's config and exact numbers", "view", {200: s.QueueView}
+    ),
+    Operation(
+        "PATCH", "/v1/queues/{queue}", queues.patch, "Change a queue's config; `If-Match` is required", "manage",
+        {200: s.QueueView}, request=s.QueueConfig, refusals=(400, 401, 403, 404, 412, 413, 415, 428),
+    ),
+    Operation(
+        "DELETE", "/v1/queues/{queue}", queues.delete, "Delete a queue and discard its messages", "admin",
+        {200: s.DeletedView}, query=("confirm", "discard", "move_to"),
+    ),
+    Operation(
+        "POST", "/v1/queues/{queue}/messages", messages.publish, "Publish messages", "publish",
+        {201: s.PublishedView}, request=s.PublishBody, refusals=(400, 401, 403, 404, 413, 415, 503, 507),
+    ),
+    Operation(
+        "GET", "/v1/queues/{queue}/messages", peek.peek, "Look at messages without touching them", "view or consume",
+        {200: s.PeekView}, query=peek.FILTERS,
+    ),
+    Operation(
+        "POST", "/v1/queues/{queue}/receive", messages.receive, "Lease messages, waiting for them if wanted", "consume",
+        {200: s.ReceivedView}, request=s.ReceiveBody, refusals=(400, 401, 403, 404, 413, 415, 503),
+    ),
+    Operation(
+        "POST", "/v1/queues/{queue}/ack", messages.ack, "Settle messages", "consume",
+        {200: s.ResultsView}, request=s.AckBody, refusals=(400, 401, 403, 404, 413, 415),
+    ),
+    Operation(
+        "POST", "/v1/queues/{queue}/nack", messages.nack, "Give messages back", "consume",
+        {200: s.ResultsView}, request=s.NackBody, refusals=(400, 401, 403, 404, 413, 415),
+    ),
+    Operation(
+        "POST", "/v1/queues/{queue}/extend", messages.extend, "Hold messages for longer", "consume",
+        {200: s.ResultsView}, request=s.ExtendBody, refusals=(400, 401, 403, 404, 413, 415),
+    ),
+    Operation(
+        "GET", "/v1/queues/{queue}/events", events.events, "Messages as server-sent events", "consume",
+        {200: "text/event-stream"}, query=("credit", "ack", "from", "last_event_id", "ticket"),
+        refusals=(400, 401, 403, 404, 503), takes_ticket=True,
+    ),
+    Operation(
+        "POST", "/v1/queues/{queue}/purge", purges.start, "Drop every message of a queue", "manage",
+        {202: s.JobView}, request=s.PurgeBody, refusals=(400, 401, 403, 404, 413, 415),
+    ),
+    Operation(
+        "GET", "/v1/queues/{queue}/purges/{purge}", purges.get, "How far a purge is", "manage", {200: s.JobView}
+    ),
+    Operation(
+        "DELETE", "/v1/queues/{queue}/purges/{purge}", purges.cancel, "Stop a purge", "manage",
+        {}, refusals=(400, 401, 403, 404, 409),
+    ),
+    Operation(
+        "POST", "/v1/keys", keys.create, "Make an API key; its token is in this answer only", "admin",
+        {201: s.NewKeyView}, request=s.KeyBody, refusals=(400, 401, 403, 409, 413, 415),
+    ),
+    Operation(
+        "GET", "/v1/keys", keys.list_keys, "API keys, without their secrets", "admin",
+        {200: s.KeyPage}, query=_PAGING, refusals=(400, 401, 403),
+    ),
+    Operation("GET", "/v1/keys/{key}", keys.get, "One API key", "admin", {200: s.KeyView}),
+    Operation(
+        "POST", "/v1/keys/{key}/rotate", keys.rotate, "A new secret for a key; the old one ends after a grace", "admin",
+        {200: s.NewKeyView}, request=s.RotateBody, refusals=(400, 401, 403, 404, 413, 415),
+    ),
+    Operation(
+        "DELETE", "/v1/keys/{key}", keys.revoke, "Revoke a key", "admin",
+        {204: None}, refusals=(400, 401, 403, 404, 409),
+    ),
+    Operation(
+        "POST", "/v1/tickets", tickets.issue, "Trade the key for a one-use ticket", "any",
+        {201: s.TicketView}, request=s.TicketBody, refusals=(400, 401, 403, 404, 413, 415, 503),
+    ),
+    Operation(
+        "PUT", "/v1/tenants/{tenant}", tenants.put, "Make a tenant", "operator",
+        {200: s.TenantView, 201: s.TenantView}, request=s.TenantBody, refusals=(400, 401, 403, 409, 413, 415),
+    ),
+    Operation(
+        "GET", "/v1/tenants", tenants.list_tenants, "Tenants", "operator",
+        {200: s.TenantPage}, query=_PAGING, refusals=(400, 401, 403),
+    ),
+    Operation("GET", "/v1/tenants/{tenant}", tenants.get, "One tenant", "operator", {200: s.TenantView}),
+    Operation(
+        "DELETE", "/v1/tenants/{tenant}", tenants.delete, "Remove a tenant that has no queues left", "operator",
+        {204: None}, refusals=(400, 401, 403, 404, 409),
+    ),
+)
+
+LATER: Final[tuple[tuple[str, str], ...]] = (
+    ("/v1/queues/{queue}/messages/{message}", "cancelling a message"),
+    ("/v1/queues/{queue}/redrives", "redrives"),
+    ("/v1/queues/{queue}/redrives/{redrive}", "redrives"),
+    ("/v1/queues/{queue}/groups", "consumer groups"),
+    ("/v1/queues/{queue}/groups/{group}", "consumer groups"),
+    ("/v1/alert-rules", "alert rules"),
+    ("/v1/alerts", "alerts"),
+    ("/v1/silences", "silences"),
+    ("/v1/connections", "a list of connections"),
+    ("/v1/connections/{connection}", "a list of connections"),
+    ("/v1/cluster", "clusters"),
+    ("/v1/usage", "usage"),
+    ("/v1/audit", "audit"),
+)
+"""Paths of the protocol that this version does not have: answered 404, with that reason."""

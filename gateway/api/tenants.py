@@ -1,0 +1,67 @@
+"""Tenants: who shares this server, unseen by each other. For operators."""
+
+from __future__ import annotations
+
+import heapq
+
+from backend_store.client import timestamp
+from backend_store.model import Forbidden, NotFound
+from gateway.api.queues import decode_cursor, encode_cursor, link_to_next
+from gateway.api.shapes import TenantBody, TenantPage, TenantView
+from gateway.context import Gateway
+from gateway.http import Answer, Call, integer, json_answer
+from gateway.limits import PAGE_ITEMS_DEFAULT, PAGE_ITEMS_MAX
+from gateway.validate import check_name, not_yet
+
+
+async def put(gateway: Gateway, call: Call) -> Answer:
+    _require_operator(call)
+    name = call.params[0]
+    check_name(name, what="tenant")
+    wanted: TenantBody = await call.fields(TenantBody)
+    if wanted.quotas:
+        raise not_yet("/quotas", "quotas")
+    _, created = await gateway.store.metadata.put_tenant(name, gateway.clock_ms())
+    return json_answer(_view(gateway, name), 201 if created else 200)
+
+
+async def get(gateway: Gateway, call: Call) -> Answer:
+    return json_answer(_view(gateway, _visible(gateway, call)))
+
+
+async def list_tenants(gateway: Gateway, call: Call) -> Answer:
+    _require_operator(call)
+    query = call.query("limit", "cursor")
+    limit = integer(query, "limit", PAGE_ITEMS_DEFAULT, low=1, high=PAGE_ITEMS_MAX)
+    assert limit is not None
+    after = decode_cursor(query.get("cursor"))
+    names = heapq.nsmallest(limit + 1, (name for name in gateway.store.metadata.tenants if name > after))
+    following = encode_cursor(names[limit - 1]) if len(names) > limit else None
+    page = TenantPage([_view(gateway, name) for name in names[:limit]], following)
+    return json_answer(page, headers=link_to_next("/v1/tenants", limit, following))
+
+
+async def delete(gateway: Gateway, call: Call) -> Answer:
+    name = _visible(gateway, call)
+    await gateway.store.metadata.delete_tenant(name)
+    gateway.keyring.forget_tenant(name)
+    return Answer(204, content_type=None)
+
+
+def _view(gateway: Gateway, name: str) -> TenantView:
+    return TenantView(name, timestamp(gateway.store.metadata.tenants[name].created_at_ms))
+
+
+def _visible(gateway: Gateway, call: Call) -> str:
+    """A tenant that the caller may know of: to everybody but operators the others do not exist."""
+    name, principal = call.params[0], call.principal
+    known = name in gateway.store.metadata.tenants
+    if not known or (name != principal.tenant and not principal.access.is_operator):
+        raise NotFound(f"there is no tenant {name[:100]!r}")
+    _require_operator(call)
+    return name
+
+
+def _require_operator(call: Call) -> None:
+    if not call.principal.access.is_operator:
+        raise Forbidden(f"tenants need the scope operator, which the key {call.principal.name!r} does not have")

@@ -1,0 +1,47 @@
+"""Tickets: a key traded for something a browser may put into an address."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from backend_store.client import timestamp
+from backend_store.model import Forbidden
+from gateway.api.shapes import TicketBody, TicketView
+from gateway.auth import Principal
+from gateway.context import Gateway
+from gateway.http import Answer, Call, json_answer
+from gateway.policy import VERBS, Access, check_scopes
+
+
+async def issue(gateway: Gateway, call: Call) -> Answer:
+    """A ticket never opens more than the key that asked for it."""
+    wanted: TicketBody = await call.fields(TicketBody)
+    principal = call.principal
+    if wanted.queue is not None:
+        gateway.store.queue(principal.tenant, wanted.queue)
+        if not any(principal.access.may(verb, wanted.queue) for verb in VERBS):
+            raise Forbidden(f"the key {principal.name!r} has no scope for queue {wanted.queue!r}")
+    access = principal.access
+    if wanted.queue is not None:
+        access = access.narrowed(tuple(f"{verb}:{wanted.queue}" for verb in VERBS))
+    if wanted.scopes is not None:
+        scopes = check_scopes(wanted.scopes)
+        _check_held(principal, access, scopes)
+        access = access.narrowed(scopes)
+    ticket = gateway.tickets.issue(replace(principal, access=access))
+    view = TicketView(ticket.text, timestamp(ticket.expires_at_ms))
+    return json_answer(view, 201, ((b"cache-control", b"no-store"),))
+
+
+def _check_held(principal: Principal, access: Access, scopes: tuple[str, ...]) -> None:
+    """Says so early when a scope would open nothing. A pattern is cut down to what the key has, whatever that is."""
+    for scope in scopes:
+        verb, _, queue = scope.partition(":")
+        if verb == "admin":
+            is_held = access.is_admin
+        elif verb == "operator":
+            is_held = access.is_operator
+        else:
+            is_held = "*" in queue or any(access.may(known, queue) for known in VERBS if known == verb)
+        if not is_held:
+            raise Forbidden(f"the key {principal.name!r} does not have {scope} to give")

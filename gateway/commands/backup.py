@@ -1,0 +1,124 @@
+"""`pushq backup` and `pushq restore`: the store's files, copied while a server runs, verified before they count.
+
+They work on the data folder itself, not through a server: the one place outside the store that opens its storage.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+from gateway.commands.base import command, json_option
+from gateway.commands.exits import Failure
+from gateway.commands.output import progress, put_json, size, tell
+from gateway.commands.target import DATA_DEFAULT
+
+if TYPE_CHECKING:
+    from backend_store.storage.backup import Manifest
+
+LOOK_S = 0.2
+T = TypeVar("T")
+_FOLDER = click.Path(file_okay=False, path_type=Path)
+
+
+@command("backup")
+@click.argument("target", type=_FOLDER)
+@click.option(
+    "--data",
+    metavar="DIR",
+    type=_FOLDER,
+    default=DATA_DEFAULT,
+    help="The data folder to copy; its server may be running.  [default: ./pushq-data]",
+)
+@json_option
+def backup(target: Path, data: Path, as_json: bool) -> None:
+    """Copy the data folder into TARGET, a new or empty folder: one moment of it, without stopping anything."""
+    from backend_store.storage.backup import backup as copy
+    from backend_store.storage.folder import DATA_FILE
+
+    with _growing("copying", target / DATA_FILE):
+        manifest = _stored(lambda: copy(data, target))
+    _report(manifest, as_json, f"copied {data} to {target}")
+
+
+@command("restore")
+@click.argument("source", type=_FOLDER)
+@click.option(
+    "--data",
+    metavar="DIR",
+    type=_FOLDER,
+    default=DATA_DEFAULT,
+    help="The folder to make, new or empty.  [default: ./pushq-data]",
+)
+@json_option
+def restore(source: Path, data: Path, as_json: bool) -> None:
+    """Make a data folder from the backup in SOURCE, after all of it was verified.
+
+    The folder gets an identity of its own. Messages that were acked after the backup was taken come back.
+    """
+    from backend_store.storage.folder import DATA_FILE, RESTORING_FOLDER
+    from backend_store.storage.restore import restore as make
+
+    with _growing("restoring", data / RESTORING_FOLDER / DATA_FILE):
+        manifest = _stored(lambda: make(source, data, check=broken_entry))
+    _report(manifest, as_json, f"restored {source} to {data}")
+
+
+def broken_entry(key: bytes, value: bytes) -> str | None:
+    """Why this row of the log is no entry that could be served; None when it is one."""
+    from backend_store.core.chunk import CorruptEntry, decode_chunk
+    from backend_store.model import Offset
+    from backend_store.storage.keys import parse_log_key
+
+    replica, offset = parse_log_key(key)
+    try:
+        decode_chunk(value, seed=replica, offset=Offset(offset))
+    except CorruptEntry as error:
+        return str(error)
+    return None
+
+
+def _stored(work: Callable[[], T]) -> T:
+    from backend_store.storage.engine import StorageError
+
+    try:
+        return work()
+    except StorageError as error:
+        raise Failure(str(error), problem={"detail": str(error), "code": error.code}) from error
+
+
+def _report(manifest: Manifest, as_json: bool, done: str) -> None:
+    if as_json:
+        import msgspec
+
+        put_json(msgspec.to_builtins(manifest))
+    else:
+        rows = manifest.rows.get("log", 0)
+        tell(f"{done}: {size(manifest.file_bytes)}, {rows} log entries, as of {manifest.taken_at}")
+
+
+@contextmanager
+def _growing(what: str, file: Path) -> Iterator[None]:
+    """A bar of the bytes in `file` while somebody else writes it; how many it will have is not known before."""
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(LOOK_S):
+            try:
+                advance(file.stat().st_size)
+            except FileNotFoundError:
+                pass
+
+    with progress(f"{what} (bytes)", None) as advance:
+        watcher = threading.Thread(target=watch, name="progress", daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            over.set()
+            watcher.join()

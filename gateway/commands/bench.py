@@ -1,0 +1,57 @@
+"""`pushq bench`: a small load against a running server, to see what this machine and this disk carry.
+
+Producer, consumers and server share the machine's cores here; figures to compare with others need them apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import click
+
+from gateway.commands.base import F, command, json_option, run
+from gateway.commands.load import Bench, Result
+from gateway.commands.output import put_json, put_table, tell
+from gateway.commands.target import Target, target_options
+
+
+def _number(name: str, low: int, high: int, default: int, text: str) -> Callable[[F], F]:
+    return click.option(name, type=click.IntRange(low, high), default=default, show_default=True, help=text)
+
+
+@command("bench")
+@_number("--messages", 1, 10_000_000, 50_000, "Of each part.")
+@_number("--body-bytes", 0, 200_000, 256, "Size of a body.")
+@_number("--consumers", 1, 100, 4, "Connections that consume.")
+@_number("--window", 1, 10_000, 1024, "Publishes that may be unconfirmed.")
+@_number("--rate", 1, 10_000, 1000, "Messages a second of the latency part.")
+@_number("--seconds", 1, 600, 3, "Length of the latency part.")
+@target_options
+@json_option
+def bench(
+    messages: int,
+    body_bytes: int,
+    consumers: int,
+    window: int,
+    rate: int,
+    seconds: int,
+    target: Target,
+    as_json: bool,
+) -> None:
+    """Measure a running server over WebSocket: publish, end to end with acks, and latency.
+
+    It makes a queue of its own and deletes it, so the key needs the scope admin.
+    """
+    bench = Bench(target, body="x" * body_bytes, window=window)
+    results = run(bench.run(messages, consumers, rate, seconds))
+    if as_json:
+        put_json({"body_bytes": body_bytes, "results": [each._asdict() | {"per_s": each.per_s} for each in results]})
+    else:
+        put_table(["measured", "messages", "seconds", "per second", "p50", "p99", "max"], [_cells(r) for r in results])
+        tell("load and server shared this machine")
+
+
+def _cells(result: Result) -> list[object]:
+    latencies = (result.p50_ms, result.p99_ms, result.max_ms)
+    shown = ["–" if value is None else f"{value:.2f} ms" for value in latencies]
+    return [result.name, result.messages, f"{result.seconds:.2f}", f"{result.per_s:,.0f}", *shown]

@@ -1,0 +1,179 @@
+"""The checks of `pushq doctor`, in the order in which a client meets them; each ends as one finding."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import urlsplit
+
+from gateway.commands.exits import Failure, translate
+from gateway.commands.scratch import scratch_queue
+from gateway.commands.target import Target
+
+if TYPE_CHECKING:
+    from push.client import Admin
+    from push.client.model import TransportName
+
+TCP_TIMEOUT_S = 3.0
+ROUND_TRIP_TIMEOUT_S = 8.0
+PUSH_S_MAX = 1.0
+"""A message that takes longer was held somewhere: nothing on the way may collect what is pushed."""
+CLOCK_S_MAX = 5.0
+"""The Date header counts whole seconds; beyond this, times in messages and keys mislead."""
+
+FIXES: dict[TransportName, str] = {
+    "ws": "let WebSockets through the proxy: HTTP/1.1, headers Upgrade and Connection, no short time-out",
+    "sse": "switch buffering and compression off in the proxy for /v1/queues/*/events (nginx: proxy_buffering off)",
+    "poll": "let requests wait: the proxy's time-out must be longer than 60 s",
+}
+NAMES: dict[TransportName, str] = {"ws": "websocket", "sse": "sse", "poll": "long-poll"}
+
+
+class Finding(NamedTuple):
+    """What one check found; `fix` is there when it failed."""
+
+    name: str
+    is_ok: bool
+    detail: str
+    fix: str | None = None
+
+
+async def examine(target: Target, *, with_queue: bool) -> list[Finding]:
+    """Every finding, up to the first that leaves nothing to ask."""
+    return [finding async for finding in _findings(target, with_queue)]
+
+
+async def _findings(target: Target, with_queue: bool) -> AsyncIterator[Finding]:
+    tcp = await _tcp(target.base_url)
+    yield tcp
+    if not tcp.is_ok:
+        return
+    from push.client.admin import Admin
+
+    async with Admin(target.base_url, key="") as anyone:
+        yield await _guarded("alive", lambda: _health(anyone, "alive", "/livez"), "is this the server's address?")
+        yield await _guarded("ready", lambda: _health(anyone, "ready", "/readyz"), "see the server's log")
+        yield await _guarded("clock", lambda: _clock(anyone), "set both machines' clocks by NTP")
+        yield await _guarded("version", lambda: _version(anyone), "is this the server's address?")
+    key = await _guarded("key", lambda: _key(target), "make one with `pushq key create`, or see PUSHQ_KEY")
+    yield key
+    if key.is_ok and with_queue:
+        async for finding in _round_trips(target):
+            yield finding
+
+
+async def _guarded(name: str, check: Callable[[], Awaitable[Finding]], fix: str) -> Finding:
+    """A check's finding, or the failure that it ended with."""
+    try:
+        return await check()
+    except Exception as error:
+        failure = error if isinstance(error, Failure) else translate(error)
+        if failure is None:
+            raise
+        return Finding(name, False, "; ".join([failure.message, *failure.lines]), fix)
+
+
+async def _tcp(url: str) -> Finding:
+    parts = urlsplit(url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    where = f"{parts.hostname}:{port}"
+    began = time.monotonic()
+    try:
+        async with asyncio.timeout(TCP_TIMEOUT_S):
+            _, writer = await asyncio.open_connection(parts.hostname, port)
+    except (OSError, TimeoutError) as error:
+        reason = str(error) or f"no answer within {TCP_TIMEOUT_S:g} s"
+        return Finding("tcp", False, f"{where}: {reason}", "start it with `pushq serve`, or mend address and firewall")
+    writer.close()
+    return Finding("tcp", True, f"{where} in {_ms(began)}")
+
+
+async def _health(admin: Admin, name: str, path: str) -> Finding:
+    began = time.monotonic()
+    answer = await admin.raw("GET", path)
+    if answer.status_code == 200:
+        return Finding(name, True, f"{path} in {_ms(began)}")
+    return Finding(name, False, f"{path} answers {answer.status_code}: {answer.text[:200]}", "see the server's log")
+
+
+async def _clock(admin: Admin) -> Finding:
+    """The Date header is cut to its second, so half a second is added; what the answer took counts half."""
+    began = datetime.now(UTC)
+    answer = await admin.raw("GET", "/livez")
+    middle = began + (datetime.now(UTC) - began) / 2
+    if (text := answer.headers.get("date")) is None:
+        return Finding("clock", False, "the answer has no Date header", "let the proxy pass it")
+    ahead_s = (parsedate_to_datetime(text) - middle).total_seconds() + 0.5
+    detail = f"the server's is {abs(ahead_s):.1f} s {'ahead' if ahead_s > 0 else 'behind'}"
+    if abs(ahead_s) <= CLOCK_S_MAX:
+        return Finding("clock", True, detail)
+    return Finding("clock", False, detail, "set both machines' clocks by NTP")
+
+
+async def _version(admin: Admin) -> Finding:
+    from gateway.version import VERSION
+
+    document = (await admin.request("GET", "/openapi.json")).json()
+    version = document["info"]["version"]
+    if version == VERSION:
+        return Finding("version", True, f"{version}, as here")
+    return Finding("version", True, f"{version}; here it is {VERSION}")
+
+
+async def _key(target: Target) -> Finding:
+    async with target.admin() as admin:
+        await admin.list_queues(limit=1)
+    return Finding("key", True, "accepted")
+
+
+async def _round_trips(target: Target) -> AsyncIterator[Finding]:
+    """A message over each transport, through a queue that goes again."""
+    fix = "use a key with the scope admin, or leave the round trips out with --no-queue"
+    try:
+        async with scratch_queue(target, "doctor") as queue:
+            for transport in NAMES:
+                yield await _round_trip(target, transport, queue)
+    except Exception as error:
+        if (failure := translate(error)) is None:
+            raise
+        yield Finding("queue", False, "; ".join([failure.message, *failure.lines]), fix)
+
+
+async def _round_trip(target: Target, transport: TransportName, queue: str) -> Finding:
+    name, fix = NAMES[transport], FIXES[transport]
+    try:
+        async with asyncio.timeout(ROUND_TRIP_TIMEOUT_S):
+            push_s, total_s = await _publish_and_receive(target, transport, queue)
+    except TimeoutError:
+        return Finding(name, False, f"no message within {ROUND_TRIP_TIMEOUT_S:g} s", fix)
+    except Exception as error:
+        if (failure := translate(error)) is None:
+            raise
+        return Finding(name, False, failure.message, fix)
+    if push_s > PUSH_S_MAX:
+        return Finding(name, False, f"the message was held back for {push_s:.1f} s", fix)
+    return Finding(name, True, f"published, pushed and acked; pushed in {push_s * 1000:.1f} ms, all {total_s:.2f} s")
+
+
+async def _publish_and_receive(target: Target, transport: TransportName, queue: str) -> tuple[float, float]:
+    """(seconds from publish to arrival, seconds with connecting and ack)."""
+    began = time.monotonic()
+    async with target.connect(transport=transport) as pushq, pushq.subscribe(queue, credit=1) as subscription:
+        body = secrets.token_hex(8)
+        published = time.monotonic()
+        await pushq.publish(queue, body)
+        message = await subscription.get()
+        push_s = time.monotonic() - published
+        await message.ack()
+        if message.body != body:
+            raise Failure(f"sent {body!r}, received {message.body!r}")
+    return push_s, time.monotonic() - began
+
+
+def _ms(began: float) -> str:
+    return f"{(time.monotonic() - began) * 1000:.1f} ms"

@@ -1,0 +1,22 @@
+"""`pushq completion`: the script that teaches a shell the commands and options."""
+
+from __future__ import annotations
+
+import click
+from click.shell_completion import get_completion_class
+
+from gateway.commands.base import command
+from gateway.commands.output import put
+
+
+@command("completion")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> None:
+    """Print a script that completes commands and options in SHELL.
+
+    bash: `eval "$(pushq completion bash)"`; zsh the same; fish: `pushq completion fish | source`.
+    """
+    kind = get_completion_class(shell)
+    assert kind is not None, shell
+    put(kind(ctx.find_root().command, {}, "pushq", "_PUSHQ_COMPLETE").source())

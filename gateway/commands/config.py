@@ -1,0 +1,47 @@
+"""`pushq config …`: is what a server would read right, and which value comes from where?"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from gateway.commands.base import group, json_option
+from gateway.commands.output import put, put_json, put_table, tell
+from gateway.commands.settings import config_file_option, load
+
+
+@group("config")
+def config() -> None:
+    """Check and show settings: pushq.toml, then PUSHQ_SECTION__KEY, then flags."""
+
+
+@config.command("check")
+@config_file_option
+@json_option
+def check(config_file: Path | None, as_json: bool) -> None:
+    """Are the settings right? Exit code 3 and a sentence when they are not."""
+    changed = load({}, config_file).origins
+    if as_json:
+        put_json({"ok": True, "set": changed})
+    else:
+        tell(f"the settings are right; {len(changed)} differ from their defaults")
+
+
+@config.command("show")
+@click.option("--origin", "with_origin", is_flag=True, help="Also where each value comes from.")
+@config_file_option
+@json_option
+def show(with_origin: bool, config_file: Path | None, as_json: bool) -> None:
+    """Show every setting as a server started here would have it."""
+    described = load({}, config_file).describe()
+    if as_json:
+        put_json({"items": [each._asdict() for each in described], "next": None})
+    elif with_origin:
+        put_table(
+            ["setting", "value", "origin"], [[each.key, json.dumps(each.value), each.origin] for each in described]
+        )
+    else:
+        for each in described:
+            put(f"{each.key} = {json.dumps(each.value)}")

@@ -1,0 +1,136 @@
+"""`pushq demo`: keeps `pushq serve --dev` alive, so the demo's crash button shows what a restart loses: nothing."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import closing
+from signal import SIG_DFL, SIGINT, SIGTERM, Signals, signal
+from subprocess import DEVNULL, Popen, TimeoutExpired
+from types import FrameType
+
+import click
+
+from gateway.commands.base import command
+from gateway.commands.exits import Exit, Failure
+from gateway.commands.output import put, tell
+from gateway.commands.settings import load
+
+RESTARTS_MAX = 20
+RESTARTS_WINDOW_S = 60.0
+RESTART_PAUSE_S = 0.2
+LOOK_S = 0.1
+NO_RESTART = frozenset({0, Exit.USAGE, Exit.CANNOT_START})
+"""Ends that starting again cannot mend; everything else is a crash."""
+PR_SET_PDEATHSIG = 1
+
+
+@command("demo")
+@click.option("--data", metavar="DIR", default="./pushq-data", show_default=True, help="The data folder.")
+@click.option("--listen", metavar="HOST:PORT", help="Where to listen.  [default: 127.0.0.1:8080]")
+def demo(data: str, listen: str | None) -> None:
+    """Start a development server with the demo page, and start it again whenever it crashes."""
+    address = load({"data": data, "http.listen": listen, "dev": True}, None).settings.address
+    if address.port == 0:
+        raise click.BadParameter("the demo page needs a port that stays", param_hint="--listen")
+    flags = ["--data", data, *(["--listen", listen] if listen else [])]
+    supervisor = Supervisor([sys.executable, "-m", "gateway", "serve", "--dev", *flags], (address.host, address.port))
+    raise SystemExit(supervisor.run(f"{address.url}/demo"))
+
+
+class RestartBudget:
+    """How often a server may crash before starting it again stops making sense."""
+
+    def __init__(self) -> None:
+        self._restarts: deque[float] = deque()
+
+    def spend(self, now: float) -> int | None:
+        """The number of restarts within the last minute, this one among them; None when they are used up."""
+        while self._restarts and self._restarts[0] <= now - RESTARTS_WINDOW_S:
+            self._restarts.popleft()
+        if len(self._restarts) >= RESTARTS_MAX:
+            return None
+        self._restarts.append(now)
+        return len(self._restarts)
+
+
+class Supervisor:
+    """One child after another, until one ends as it should."""
+
+    def __init__(self, argv: list[str], address: tuple[str, int]) -> None:
+        self._argv = argv
+        self._address = address
+        self._child: Popen[bytes] | None = None
+        self._is_ending = False
+
+    def run(self, url: str) -> int:
+        """The exit code of the child that ended for good."""
+        if _is_listening(self._address):
+            host, port = self._address
+            raise Failure(f"something listens on {host}:{port} already", exit=Exit.CANNOT_START)
+        for number in (SIGINT, SIGTERM):
+            signal(number, self._forward)
+        budget = RestartBudget()
+        is_announced = False
+        while True:
+            self._child = Popen(self._argv, stdin=DEVNULL, process_group=0, preexec_fn=_end_with(os.getpid()))
+            if self._is_ending:  # the signal came while there was nobody to forward it to
+                self._child.terminate()
+            is_announced = is_announced or self._announce(url)
+            code = self._child.wait()
+            if self._is_ending or code in NO_RESTART:
+                return code if code >= 0 else 128 - code
+            if (restarts := budget.spend(time.monotonic())) is None:
+                raise Failure(f"the server crashed {RESTARTS_MAX} times within a minute, the last time {_cause(code)}")
+            tell(f"the server ended {_cause(code)}; starting it again ({restarts} in the last minute)")
+            time.sleep(RESTART_PAUSE_S)
+
+    def _announce(self, url: str) -> bool:
+        """Say where the demo is as soon as somebody answers there; False when the child ended before."""
+        assert self._child is not None
+        while not _is_listening(self._address):
+            try:
+                self._child.wait(LOOK_S)
+                return False
+            except TimeoutExpired:
+                pass
+        put(f"demo: {url}")
+        return True
+
+    def _forward(self, number: int, _: FrameType | None) -> None:
+        """The child has a process group of its own: Ctrl-C in a terminal reaches it once, through here."""
+        self._is_ending = True
+        if self._child is not None and self._child.poll() is None:
+            self._child.send_signal(number)
+
+
+def _is_listening(address: tuple[str, int]) -> bool:
+    try:
+        with closing(socket.create_connection(address, timeout=LOOK_S)):
+            return True
+    except OSError:
+        return False
+
+
+def _cause(code: int) -> str:
+    return f"by {Signals(-code).name}" if code < 0 else f"with exit code {code}"
+
+
+def _end_with(parent: int) -> Callable[[], None]:
+    """Runs in the child before the server: when the supervisor is killed, the kernel ends the server too."""
+    import ctypes
+
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+
+    def prepare() -> None:
+        signal(SIGINT, SIG_DFL)
+        signal(SIGTERM, SIG_DFL)
+        prctl(PR_SET_PDEATHSIG, SIGTERM)
+        if os.getppid() != parent:  # it died while we were being made
+            os._exit(0)
+
+    return prepare

@@ -1,0 +1,46 @@
+"""`pushq doctor`: goes the way of a client, step by step, and says at which one it ends and what mends it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import click
+
+from gateway.commands.base import command, json_option, run
+from gateway.commands.checks import Finding, examine
+from gateway.commands.exits import Exit
+from gateway.commands.output import put, put_json, tell
+from gateway.commands.target import Target, target_options
+
+
+@command("doctor")
+@click.argument("address", metavar="[URL]", required=False)
+@click.option("--no-queue", is_flag=True, help="Leave out the round trips, which need a queue of their own.")
+@target_options
+@json_option
+@click.pass_context
+def doctor(ctx: click.Context, address: str | None, no_queue: bool, target: Target, as_json: bool) -> None:
+    """Check the server at URL from here: address, health, clock, key, and a message over each transport.
+
+    The round trips make a queue and delete it, so the key needs the scope admin.
+    """
+    target = replace(target, url=address) if address else target
+    findings = run(examine(target, with_queue=not no_queue))
+    is_well = all(finding.is_ok for finding in findings)
+    if as_json:
+        checks = [finding._asdict() for finding in findings]
+        put_json({"url": target.base_url, "ok": is_well, "checks": checks})
+    else:
+        _print(findings)
+        tell(f"{target.base_url}: " + ("everything works" if is_well else "something does not work"))
+    if not is_well:
+        ctx.exit(Exit.FAILED)
+
+
+def _print(findings: list[Finding]) -> None:
+    width = max(len(finding.name) for finding in findings)
+    for finding in findings:
+        verdict = click.style("ok  ", fg="green") if finding.is_ok else click.style("FAIL", fg="red", bold=True)
+        put(f"{verdict}  {finding.name.ljust(width)}  {finding.detail}")
+        if finding.fix is not None:
+            put(f"      {' ' * width}  → {finding.fix}")

@@ -1,0 +1,48 @@
+"""A queue for the length of one check: made under a name nobody else has, deleted at the end."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from gateway.commands.output import tell
+from gateway.commands.target import Target
+
+if TYPE_CHECKING:
+    from push.client import Admin
+
+NAME_BYTES = 6
+
+
+@asynccontextmanager
+async def scratch_queue(target: Target, purpose: str) -> AsyncIterator[str]:
+    """The name of a new work queue. What is left of it goes with it."""
+    name = f"pushq-{purpose}-{secrets.token_hex(NAME_BYTES)}"
+    async with target.admin() as admin:
+        await admin.create_queue(name)
+        try:
+            yield name
+        finally:
+            if not await _is_deleted(admin, target, name):
+                tell(f'queue "{name}" stays: this server deletes none over HTTP, and {target.socket} is not its socket')
+                tell(f"  on its machine: pushq queue delete {name} --discard --yes --data DIR")
+
+
+async def _is_deleted(admin: Admin, target: Target, name: str) -> bool:
+    """Over HTTP where the server allows it, else over the socket: under this name only the same server has a queue."""
+    from push.client import Forbidden, NotFound, Unavailable
+
+    try:
+        await admin.delete_queue(name, discard=True)
+        return True
+    except Forbidden:
+        if not target.socket.is_socket():
+            return False
+    try:
+        async with target.local_admin() as local:
+            await local.delete_queue(name, discard=True)
+    except (Forbidden, NotFound, Unavailable):
+        return False
+    return True

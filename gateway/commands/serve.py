@@ -1,0 +1,28 @@
+"""`pushq serve`: reads the settings and starts the server with everything in this process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from gateway.commands.base import command
+from gateway.commands.settings import config_file_option, load
+
+
+@command("serve")
+@click.option("--data", metavar="DIR", help="The data folder.  [default: ./pushq-data]")
+@click.option("--listen", metavar="HOST:PORT", help="Where to listen.  [default: 127.0.0.1:8080]")
+@click.option("--gateways", type=int, metavar="N", help="Gateway processes; 1 in this version.")
+@click.option("--dev", is_flag=True, help="For development: any localhost origin, the demo page at /demo.")
+@config_file_option
+def serve(data: str | None, listen: str | None, gateways: int | None, dev: bool, config_file: Path | None) -> None:
+    """Start a server: everything in one process, all data in one folder, no other service.
+
+    The first start makes an admin key in DIR/admin.key. SIGTERM or Ctrl-C drains; a second one leaves at once.
+    """
+    flags = {"data": data, "http.listen": listen, "gateways": gateways, "dev": dev or None}
+    loaded = load(flags, config_file)
+    from gateway.serve import serve as run_server
+
+    raise SystemExit(run_server(loaded))

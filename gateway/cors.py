@@ -1,0 +1,37 @@
+"""Cross-origin requests: which pages of other servers may read our answers. The desk says whose; this says how."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gateway.http import Answer, Header
+
+EXPOSED: Final = b"ETag, Link, Location, RateLimit, RateLimit-Policy, Retry-After"
+METHODS: Final = b"GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"
+HEADERS_ALLOWED_DEFAULT: Final = b"authorization, content-type, if-match, last-event-id"
+PREFLIGHT_SECONDS: Final = b"600"
+
+VARY: Final[Header] = (b"vary", b"Origin")
+
+
+def is_preflight(method: str, headers: dict[bytes, bytes]) -> bool:
+    """A browser's question ahead of the request; it carries no credentials, so it is answered before the 401."""
+    return method == "OPTIONS" and b"origin" in headers and b"access-control-request-method" in headers
+
+
+def preflight(headers: dict[bytes, bytes]) -> Answer:
+    wanted = headers.get(b"access-control-request-headers", HEADERS_ALLOWED_DEFAULT)
+    return Answer(
+        204,
+        headers=(
+            (b"access-control-allow-methods", METHODS),
+            (b"access-control-allow-headers", wanted),
+            (b"access-control-max-age", PREFLIGHT_SECONDS),
+        ),
+        content_type=None,
+    )
+
+
+def granted(origin: bytes) -> tuple[Header, ...]:
+    """What an answer to an allowed page carries. Never "credentials": tokens are sent by script, cookies are not used."""
+    return (b"access-control-allow-origin", origin), (b"access-control-expose-headers", EXPOSED), VARY

@@ -1,0 +1,175 @@
+"""A request below `/v1`, from its headers to its answer: who → how fast → which operation → the handler.
+
+Errors become problems here and nowhere else. Checks come in the order the protocol promises: 401, 404, 403, 400.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter
+from typing import Any, Final, NoReturn
+from urllib.parse import parse_qs
+
+import structlog
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from backend_store.model import InvalidRequest, NotFound, PushqError, Unauthenticated
+from gateway import cors
+from gateway.api.table import LATER, OPERATIONS, Operation
+from gateway.auth import Principal
+from gateway.context import Gateway
+from gateway.http import Answer, Call, ClientGone, Header, problem_answer, write
+from gateway.router import Match, Router
+from throttling.decision import Decision
+
+log = structlog.get_logger("pushq.gateway")
+
+LOCAL: Final = "pushq.local"
+"""Set in the scope of requests that came over `DIR/admin.sock`."""
+
+NS_PER_MS: Final = 1_000_000
+
+
+class Api:
+    """The ASGI application of everything below `/v1` that is plain HTTP."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._router: Router[Operation] = Router((o.method, o.path, o) for o in OPERATIONS)
+        self._later = Router(("GET", path, what) for path, what in LATER)
+        self.answers: Counter[tuple[str, str, int]] = Counter()
+        """Method, path and status → how often."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        match = self._router.find(scope["path"])
+        told: tuple[Header, ...] = ()
+        try:
+            if cors.is_preflight(scope["method"], headers) and self._allows_origin(headers):
+                answer: Answer | ASGIApp = cors.preflight(headers)
+            else:
+                caller = self._caller(scope, headers, match)
+                decision = self._gateway.limiter.hit(_bucket(scope, caller))
+                told = self._gateway.limiter.rule.headers(decision)
+                answer = await self._handle(scope, receive, headers, match, caller, decision)
+        except PushqError as error:
+            answer = problem_answer(error, _trace_id(headers))
+        except ClientGone:
+            return
+        except Exception:
+            answer = _our_mistake(scope)
+        if b"origin" in headers and self._allows_origin(headers):
+            told = (*told, *cors.granted(headers[b"origin"]))
+        await self._answer(scope, receive, send, answer, told, match)
+
+    async def _handle(
+        self, scope: Scope, receive: Receive, headers: dict[bytes, bytes], match: Match[Operation] | None,
+        caller: Principal | Unauthenticated, decision: Decision,
+    ) -> Answer | ASGIApp:
+        if not isinstance(caller, Principal):
+            raise caller
+        if not decision.allowed:
+            _refuse_rate(self._gateway.limiter.rule.name, decision)
+        if match is None:
+            raise self._not_found(scope["path"])
+        operation = _operation(scope["method"], match)
+        if operation is None:
+            return Answer(204, headers=((b"allow", _allowed(match)),), content_type=None)
+        if b"idempotency-key" in headers:
+            raise InvalidRequest("this version does not have the header Idempotency-Key yet; give messages an `id`")
+        call = Call(
+            scope, receive, headers, caller, match.params,
+            body_bytes_max=self._gateway.settings.limits.request_bytes_max, is_local=LOCAL in scope,
+        )
+        return await operation.handler(self._gateway, call)
+
+    # ---------------------------------------------------------------------------------------------------- checks
+
+    def _caller(
+        self, scope: Scope, headers: dict[bytes, bytes], match: Match[Operation] | None
+    ) -> Principal | Unauthenticated:
+        """Who asks, or why that is not known: by header, or by ticket where a browser cannot send one."""
+        authorization = headers.get(b"authorization")
+        try:
+            if authorization is not None:
+                scheme, _, token = authorization.partition(b" ")
+                if scheme.lower() != b"bearer":
+                    return Unauthenticated("the Authorization header is not `Bearer <API key>`")
+                return self._gateway.keyring.identify(token.strip().decode("latin-1"))
+            if match is not None and (operation := match.methods.get(scope["method"])) and operation.takes_ticket:
+                tickets = parse_qs(scope["query_string"].decode("latin-1")).get("ticket")
+                if tickets:
+                    return self._gateway.desk.redeem(tickets[0])
+        except Unauthenticated as error:
+            return error
+        return Unauthenticated("send `Authorization: Bearer <API key>`")
+
+    def _not_found(self, path: str) -> NotFound:
+        later = self._later.find(path)
+        if later is not None:
+            return NotFound(f"this version does not have {later.methods['GET']} yet")
+        return NotFound(f"there is nothing at {path[:200]!r}; /openapi.json lists what there is")
+
+    def _allows_origin(self, headers: dict[bytes, bytes]) -> bool:
+        origin = headers.get(b"origin", b"").decode("latin-1")
+        return self._gateway.desk.allowed_origin(origin, headers.get(b"host", b"").decode("latin-1"))
+
+    # ---------------------------------------------------------------------------------------------------- answer
+
+    async def _answer(
+        self, scope: Scope, receive: Receive, send: Send, answer: Answer | ASGIApp, told: tuple[Header, ...],
+        match: Match[Operation] | None,
+    ) -> None:
+        if isinstance(answer, Answer):
+            self.answers[scope["method"], "" if match is None else match.path, answer.status] += 1
+            await write(send, answer, told)
+            return
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], *told]
+            await send(message)
+
+        self.answers[scope["method"], "" if match is None else match.path, 200] += 1
+        await answer(scope, receive, send_with_headers)
+
+
+def _operation(method: str, match: Match[Operation]) -> Operation | None:
+    """The operation for a method; None for OPTIONS. Raises `method-not-allowed`."""
+    operation = match.methods.get("GET" if method == "HEAD" else method)
+    if operation is None and method != "OPTIONS":
+        allowed = _allowed(match).decode()
+        raise PushqError(f"{method} is not possible here, only {allowed}", code="method-not-allowed",
+                         headers=(("Allow", allowed),))
+    return operation
+
+
+def _allowed(match: Match[Any]) -> bytes:
+    methods = [*match.methods, *(["HEAD"] if "GET" in match.methods else []), "OPTIONS"]
+    return ", ".join(methods).encode()
+
+
+def _bucket(scope: Scope, caller: Principal | Unauthenticated) -> str:
+    """Whose rate a request counts against: the key's, or the address's of somebody unknown."""
+    if isinstance(caller, Principal):
+        return caller.id
+    client = scope.get("client")
+    return f"@{client[0]}" if client else "@"
+
+
+def _refuse_rate(rule: str, decision: Decision) -> NoReturn:
+    wait_ms = -(-(decision.retry_after or 0) // NS_PER_MS)
+    raise PushqError(f"the limit {rule!r} is used up", code="rate-limited", retry_after_ms=max(1, wait_ms))
+
+
+def _trace_id(headers: dict[bytes, bytes]) -> str | None:
+    """The caller's own trace (W3C Trace Context), so that it finds the problem again in its logs."""
+    parts = headers.get(b"traceparent", b"").split(b"-")
+    return parts[1].decode("latin-1") if len(parts) == 4 and len(parts[1]) == 32 and parts[1].isalnum() else None
+
+
+def _our_mistake(scope: Scope) -> Answer:
+    """What went wrong is for the log; the caller gets the number to find it by."""
+    trace_id = secrets.token_hex(16)
+    log.exception("request failed", method=scope["method"], path=scope["path"], trace_id=trace_id)
+    return problem_answer(PushqError("this is our mistake; the log has more under the trace id"), trace_id)

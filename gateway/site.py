@@ -1,0 +1,81 @@
+"""Everything beside `/v1`: health, metrics, the API's documents, the docs, and the pages for people. No key is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+from urllib.parse import parse_qsl
+
+import structlog
+from starlette.exceptions import HTTPException
+from starlette.routing import BaseRoute
+from starlette.routing import Router as PageRouter
+from starlette.types import Receive, Scope, Send
+
+from backend_store.model import NotFound, PushqError
+from gateway import cors
+from gateway.api import health
+from gateway.context import Gateway
+from gateway.http import Answer, problem_answer, write
+from push.problems import KINDS
+
+log = structlog.get_logger("pushq.gateway")
+
+Page = Callable[[Gateway, dict[str, str]], Awaitable[Answer]]
+
+READ_ONLY: Final = b"GET, HEAD, OPTIONS"
+
+
+class Site:
+    """An ASGI application: our own read-only pages by exact path, then the console's routes."""
+
+    def __init__(self, gateway: Gateway, pages: dict[str, Page], console: Sequence[BaseRoute]) -> None:
+        self._gateway = gateway
+        self._pages: dict[str, Page] = {
+            "/livez": health.livez, "/readyz": health.readyz, "/lbz": health.lbz, **pages,
+        }
+        self._console = PageRouter(console, redirect_slashes=False, default=_nothing_here)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        page = self._pages.get(scope["path"])
+        try:
+            if page is not None:
+                await write(send, await self._show(scope, page))
+            else:
+                scope["app"] = self  # with it the router raises what it refuses, instead of answering in plain text
+                await self._console(scope, receive, send)
+        except HTTPException as error:
+            await write(send, problem_answer(_translated(error)))
+        except PushqError as error:
+            await write(send, problem_answer(error))
+        except Exception:
+            log.exception("request failed", method=scope["method"], path=scope["path"])
+            await write(send, problem_answer(PushqError("this is our mistake; the log has more")))
+
+    async def _show(self, scope: Scope, page: Page) -> Answer:
+        method = scope["method"]
+        if method == "OPTIONS":
+            return Answer(204, headers=((b"allow", READ_ONLY),), content_type=None)
+        if method not in ("GET", "HEAD"):
+            allowed = READ_ONLY.decode()
+            raise PushqError(
+                f"{method} is not possible here, only {allowed}", code="method-not-allowed", headers=(("Allow", allowed),)
+            )
+        query = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
+        answer = await page(self._gateway, query)
+        # Documents and health say nothing secret: a page of any origin may read them.
+        return answer._replace(headers=(*answer.headers, *cors.granted(b"*")))
+
+
+async def _nothing_here(scope: Scope, receive: Receive, send: Send) -> None:
+    raise NotFound(f"there is nothing at {scope['path'][:200]!r}; / leads on")
+
+
+_CODES: Final = {404: "not-found", 405: "method-not-allowed", 401: "unauthenticated", 403: "forbidden"}
+
+
+def _translated(error: HTTPException) -> PushqError:
+    """A page's refusal as a problem. A status without a code of its own is the caller's mistake."""
+    code = _CODES.get(error.status_code, "invalid-request" if error.status_code < 500 else "internal")
+    headers = tuple((error.headers or {}).items())
+    return PushqError(error.detail or KINDS[code].title, code=code, headers=headers)

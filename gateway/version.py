@@ -1,0 +1,10 @@
+"""The version that runs, as the installed package says it."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+
+try:
+    VERSION = version("pushq")
+except PackageNotFoundError:  # run from its sources, uninstalled
+    VERSION = "0.1.0"

@@ -1,0 +1,226 @@
+"""What a client may ask on its socket, one function a frame: publish, settle, subscribe.
+
+Each checks, asks the store, and returns; the answer goes out when the store calls back. What is refused is raised, and
+the session tells it under the request's id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from backend_store.client import Queue
+from backend_store.model import InvalidRequest, Published, PushqError, Unauthenticated, Verdict
+from push.checks import DELAY_MS_MAX, checked_credit, checked_visibility, field, not_yet, results
+from push.encode import published_ok
+from push.limits import CREDIT_DEFAULT, CREDIT_MAX, OUTBOX_BYTES_SOFT_MAX, SUBSCRIPTIONS_PER_SESSION_MAX
+from push.ports import Prepared
+from push.protocol import (
+    RECEIPTS_PER_REQUEST_MAX,
+    Ack,
+    Connect,
+    Credit,
+    Extend,
+    Nack,
+    Ping,
+    Pong,
+    Publish,
+    Refresh,
+    RequestId,
+    Subscribe,
+    Unsubscribe,
+)
+from push.starts import stream_start
+from push.subscriptions import StreamSubscription, WorkSubscription
+
+if TYPE_CHECKING:
+    from push.session import Session, Subscription
+
+
+# --------------------------------------------------------------------------------------------------- publish
+
+
+def publish(session: Session, frame: Any, messages: Any, *, plain: bool = False) -> None:
+    desk = session.hub.desk
+    assert session.principal is not None
+    queue = desk.queue(session.principal, frame.queue, "publish")
+    if session.hub.draining:
+        raise PushqError("the server is shutting down", code="draining")
+    prepare = desk.prepare_plain if plain else desk.prepare
+    prepared = prepare(queue, messages, session.encoding)
+    session.began()
+    queue.publish(prepared.blocks, partial(_published, session, frame.id, prepared))
+
+
+def _published(session: Session, request_id: RequestId, prepared: Prepared, result: Published | PushqError) -> None:
+    session.ended()
+    if isinstance(result, PushqError):
+        session.error(request_id, result)
+    elif request_id is not None:
+        session.reply(published_ok(request_id, result, prepared.ids, session.encoding))
+
+
+def ack(session: Session, frame: Ack) -> None:
+    if frame.publish is not None:
+        raise not_yet("/publish", "an ack that publishes")
+    queue = _consumed(session, frame.queue, frame.receipts)
+    if frame.id is None:
+        queue.settle_quietly(frame.receipts)
+        return
+    session.began()
+    queue.settle(frame.receipts, partial(_judged, session, frame.id, frame.receipts))
+
+
+def nack(session: Session, frame: Nack) -> None:
+    queue = _consumed(session, frame.queue, frame.receipts)
+    if not 0 <= frame.delay_ms <= DELAY_MS_MAX:
+        raise field("/delay_ms", f"delay_ms is {frame.delay_ms}; it goes from 0 to {DELAY_MS_MAX}")
+    session.began()
+    queue.give_back(frame.receipts, frame.delay_ms, partial(_judged, session, frame.id, frame.receipts))
+
+
+def extend(session: Session, frame: Extend) -> None:
+    queue = _consumed(session, frame.queue, frame.receipts)
+    visibility_ms = checked_visibility(frame.visibility_timeout_ms)
+    verdicts = queue.extend(frame.receipts, visibility_ms)
+    session.began()
+    _judged(session, frame.id, frame.receipts, verdicts)
+
+
+def _consumed(session: Session, name: str, receipts: list[str]) -> Queue:
+    assert session.principal is not None
+    queue = session.hub.desk.queue(session.principal, name, "consume")
+    if len(receipts) > RECEIPTS_PER_REQUEST_MAX:
+        raise field("/receipts", f"{len(receipts)} receipts; a request takes {RECEIPTS_PER_REQUEST_MAX}")
+    if queue.config.kind == "stream":
+        raise InvalidRequest(f"queue {name!r} is a stream: without a group its messages have no receipts")
+    return queue
+
+
+def _judged(session: Session, request_id: RequestId, receipts: list[str], verdicts: list[Verdict] | PushqError) -> None:
+    session.ended()
+    if isinstance(verdicts, PushqError):
+        session.error(request_id, verdicts)
+    elif request_id is not None:
+        session.ok(request_id, results=results(receipts, verdicts))
+
+
+def subscribe(session: Session, frame: Subscribe) -> None:
+    assert session.principal is not None
+    queue = session.hub.desk.queue(session.principal, frame.queue, "consume")
+    if frame.group is not None:
+        raise not_yet("/group", "consumer groups")
+    if len(session.subs) >= SUBSCRIPTIONS_PER_SESSION_MAX:
+        raise InvalidRequest(f"this session has {SUBSCRIPTIONS_PER_SESSION_MAX} subscriptions, the most there can be")
+    if session.hub.draining:
+        raise PushqError("the server is shutting down", code="draining")
+    if queue.config.kind == "stream":
+        _subscribe_stream(session, frame, queue)
+    else:
+        _subscribe_work(session, frame, queue)
+
+
+def _subscribe_work(session: Session, frame: Subscribe, queue: Queue) -> None:
+    if frame.from_ is not None:
+        raise field("/from", "a work queue has no positions: `from` is for streams")
+    credit = checked_credit(frame.credit if frame.credit is not None else CREDIT_DEFAULT)
+    visibility_ms = queue.config.visibility_timeout_ms
+    if frame.visibility_timeout_ms is not None:
+        visibility_ms = checked_visibility(frame.visibility_timeout_ms)
+    number = session.number()
+    sub = WorkSubscription(
+        session,
+        number,
+        queue,
+        session.hub.feeder(queue),
+        credit=credit,
+        auto=frame.ack == "auto",
+        visibility_ms=visibility_ms,
+        pending_bytes_max=OUTBOX_BYTES_SOFT_MAX,
+    )
+    session.subs[number] = sub
+    queue.consumers += 1
+    session.hub.hand_over(session, sub)
+    session.ok(frame.id, sub=number, resume="complete")
+    sub.grant(credit)
+
+
+def _subscribe_stream(session: Session, frame: Subscribe, queue: Queue) -> None:
+    if frame.visibility_timeout_ms is not None:
+        raise field("/visibility_timeout_ms", "a stream without a group has no leases")
+    credit = checked_credit(frame.credit) if frame.credit is not None else None
+    start = stream_start(queue, frame.from_)
+    number = session.number()
+    key = "json" if session.encoding == "json" else "msgpack"
+    sub = StreamSubscription(session, number, queue, position=start.offset, credit=credit, key=key)
+    session.subs[number] = sub
+    queue.consumers += 1
+    session.ok(frame.id, sub=number, resume=start.outcome)
+    if start.missed is not None:
+        session.send({"type": "gap", "sub": number, "from": start.missed[0], "to": start.missed[1]})
+    if start.outcome == "reset":
+        session.send({"type": "reset", "sub": number, "cursor": start.cursor})
+    session.fanout(queue).start(sub, session)
+
+
+def unsubscribe(session: Session, frame: Unsubscribe) -> None:
+    session.drop(_subscription(session, frame.sub))
+    session.ok(frame.id)
+
+
+def allow(session: Session, frame: Credit) -> None:
+    sub = _subscription(session, frame.sub)
+    more = checked_credit(frame.n, pointer="/n")
+    if isinstance(sub, WorkSubscription):
+        sub.grant(min(CREDIT_MAX, sub.credit + more))
+    else:
+        session.fanout(sub.queue).allow(sub, more, session)
+    session.ok(frame.id)
+
+
+def _subscription(session: Session, number: int) -> Subscription:
+    sub = session.subs.get(number)
+    if sub is None:
+        raise field("/sub", f"this session has no subscription {number}")
+    return sub
+
+
+def refresh(session: Session, frame: Refresh) -> None:
+    assert session.principal is not None
+    principal = session.hub.desk.identify(frame.token)
+    if principal.tenant != session.principal.tenant:
+        raise Unauthenticated("the new token belongs to another tenant")
+    session.principal = principal
+    session.ok(frame.id)
+
+
+def ping(session: Session, frame: Ping) -> None:
+    session.send({"type": "pong"} if frame.id is None else {"type": "pong", "id": frame.id})
+
+
+def pong(session: Session, frame: Pong) -> None:
+    """Heard: any frame shows that the peer is alive."""
+
+
+def connect_again(session: Session, frame: Connect) -> None:
+    raise InvalidRequest("this session is connected already; `refresh` renews its token")
+
+
+HANDLERS: dict[type[Any], Callable[..., None]] = {
+    Connect: connect_again,
+    Subscribe: subscribe,
+    Unsubscribe: unsubscribe,
+    Credit: allow,
+    Ack: ack,
+    Nack: nack,
+    Extend: extend,
+    Refresh: refresh,
+    Ping: ping,
+    Pong: pong,
+}
+"""Every frame but `publish`, which has a faster way in."""
+
+_FRAMES: tuple[type[Any], ...] = (Publish, *HANDLERS)
+KINDS: dict[str, type[Any]] = {kind.__struct_config__.tag: kind for kind in _FRAMES}
+"""Frames by the word in their `type`."""

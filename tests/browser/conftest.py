@@ -1,0 +1,43 @@
+"""Chromium, driven by Playwright, against the real server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+CHROMIUM_ARGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--no-first-run",
+    "--disable-quic",
+    "--disable-sync",
+    "--disable-component-update",
+]
+WAIT_MS_MAX = 20_000
+
+
+@pytest.fixture(scope="module")
+def browser(chromium: str) -> Iterator[Browser]:
+    """One browser for a file of tests; each test has a profile of its own in it."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=CHROMIUM_ARGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser: Browser, tmp_path: Path) -> Iterator[Page]:
+    """A fresh page. A script error on it fails the test, and its last look is kept as `page.png` in `tmp_path`."""
+    context = browser.new_context()
+    page = context.new_page()
+    page.set_default_timeout(WAIT_MS_MAX)
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    yield page
+    page.screenshot(path=tmp_path / "page.png", full_page=True)
+    context.close()
+    assert not errors, f"the page's scripts failed: {errors}"

@@ -1,0 +1,248 @@
+"""The demo page in real Chromium under `pushq demo`: every card and every button, a killed server among them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.support.server import STOP_S_MAX, free_port
+
+ROOT = Path(__file__).resolve().parents[2]
+READY_S_MAX = 20.0
+AGAIN_MS_MAX = 20_000
+"""From a crash until every client is connected: the restart, then a back-off or two."""
+
+
+@pytest.fixture(scope="module")
+def demo_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """`pushq demo`: a server that is started again when it dies."""
+    address = f"127.0.0.1:{free_port()}"
+    url = f"http://{address}"
+    folder = tmp_path_factory.mktemp("demo")
+    command = [sys.executable, "-m", "gateway", "demo", "--data", str(folder / "data"), "--listen", address]
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PUSHQ_")}
+    with (folder / "demo.log").open("wb") as log:
+        process = subprocess.Popen(command, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    try:
+        _await_ready(url, process, folder / "demo.log")
+        yield url
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(STOP_S_MAX)
+
+
+def _await_ready(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + READY_S_MAX
+    while True:
+        try:
+            with urllib.request.urlopen(f"{url}/readyz", timeout=1):
+                return
+        except (urllib.error.URLError, OSError):
+            assert process.poll() is None and time.monotonic() < deadline, log.read_text()
+            time.sleep(0.05)
+
+
+@pytest.fixture
+def demo(page: Page, demo_url: str) -> Page:
+    page.goto(f"{demo_url}/demo")
+    expect(page.locator("#status")).to_have_text("All clients are connected over WebSocket.")
+    return page
+
+
+def counter(page: Page, name: str) -> int:
+    return int(page.locator(f"#{name}").inner_text())
+
+
+def wait_for_more(page: Page, name: str, than: int) -> None:
+    page.wait_for_function(f"Number(document.getElementById('{name}').textContent) > {than}")
+
+
+def settle(page: Page) -> None:
+    """Pauses the load and waits until each confirmed message has been received."""
+    page.get_by_role("button", name="Pause the load").click()
+    page.wait_for_function("document.getElementById('missing').dataset.unreceived === '0'")
+    page.wait_for_function("document.getElementById('waiting').textContent === '0'")
+    assert counter(page, "missing") == 0
+    assert counter(page, "sent") > 0
+    assert counter(page, "received") >= counter(page, "sent")
+
+
+def use_transport(page: Page, label: str) -> None:
+    page.get_by_role("radio", name=label, exact=True).check()
+    shown = {"Long-poll": "long-poll"}.get(label, label)
+    expect(page.locator("#status")).to_have_text(f"All clients are connected over {shown}.")
+
+
+def crash(page: Page) -> None:
+    page.get_by_role("button", name="Crash the server process").click()
+    expect(page.locator("#status")).to_contain_text("The server is back", timeout=AGAIN_MS_MAX)
+
+
+def test_the_load_runs_and_nothing_is_missing_or_doubled(demo: Page) -> None:
+    wait_for_more(demo, "received", 40)
+    settle(demo)
+    assert counter(demo, "duplicate") == 0
+    assert counter(demo, "redelivered") == 0
+
+
+def test_notifications_catch_up_after_being_offline(demo: Page) -> None:
+    expect(demo.locator("#unread")).to_have_text("1")
+    demo.get_by_role("button", name="Mark as read").click()
+    expect(demo.locator("#unread")).to_have_text("0")
+    offline = demo.get_by_role("button", name="Go offline")
+    offline.click()
+    expect(demo.locator("#client-phone")).to_have_attribute("data-state", "closed")
+    for _ in range(3):
+        demo.get_by_role("button", name="Send one").click()
+    time.sleep(0.3)
+    expect(demo.locator("#unread")).to_have_text("0")
+    offline.click()
+    expect(demo.locator("#unread")).to_have_text("3")
+
+
+def test_both_people_see_what_either_says(demo: Page) -> None:
+    for name, text in (("Ada", "Hello Grace"), ("Grace", "Hello <b>Ada</b>")):
+        demo.get_by_label(f"Message from {name}").fill(text)
+        demo.locator(f"#{name}-form").get_by_role("button", name="Send").click()
+        for reader in ("Ada", "Grace"):
+            expect(demo.locator(f"#{reader}-lines li").last).to_have_text(f"{name}: {text}")
+
+
+def test_a_job_moves_its_bar_to_the_end(demo: Page) -> None:
+    demo.get_by_role("button", name="Start a job").click()
+    bar = demo.get_by_role("progressbar", name="Job 1")
+    expect(bar).to_be_visible()
+    expect(demo.locator("#job-list")).to_contain_text("Job 1: done")
+    assert bar.evaluate("bar => bar.value") == 100
+
+
+@pytest.mark.parametrize("label", ["SSE", "Long-poll"])
+def test_every_card_works_over_the_other_transports(demo: Page, label: str) -> None:
+    use_transport(demo, label)
+    test_both_people_see_what_either_says(demo)
+    demo.get_by_role("button", name="Start a job").click()
+    expect(demo.locator("#job-list")).to_contain_text("Job 1: done")
+    demo.get_by_role("button", name="Send one").click()
+    expect(demo.locator("#unread")).to_have_text("2")
+    wait_for_more(demo, "received", counter(demo, "received") + 20)
+    use_transport(demo, "WebSocket")
+    settle(demo)
+
+
+@pytest.mark.parametrize("label", ["WebSocket", "SSE", "Long-poll"])
+def test_a_cut_connection_comes_back_and_loses_nothing(demo: Page, label: str) -> None:
+    if label != "WebSocket":
+        use_transport(demo, label)
+    wait_for_more(demo, "received", 20)
+    demo.get_by_role("button", name="Cut my connection").click()
+    expect(demo.locator("#status")).to_have_text("The connections were cut; all clients are connected again.")
+    wait_for_more(demo, "received", counter(demo, "received") + 20)
+    settle(demo)
+
+
+def test_a_slow_consumer_is_held_back_and_the_server_keeps_its_backlog(demo: Page) -> None:
+    wait_for_more(demo, "received", 10)
+    slow = demo.get_by_role("button", name="Be slow")
+    slow.click()
+    expect(slow).to_have_attribute("aria-pressed", "true")
+    wait_for_more(demo, "waiting", 50)
+    assert counter(demo, "missing") == 0, "what the server holds is late, not missing"
+    slow.click()
+    settle(demo)
+
+
+@pytest.mark.parametrize("label", ["WebSocket", "SSE", "Long-poll"])
+def test_a_crashed_server_comes_back_and_nothing_is_missing(demo: Page, label: str) -> None:
+    if label != "WebSocket":
+        use_transport(demo, label)
+    wait_for_more(demo, "received", 20)
+    crash(demo)
+    wait_for_more(demo, "received", counter(demo, "received") + 20)
+    settle(demo)
+
+
+def test_a_job_outlives_the_crash_of_the_server(demo: Page) -> None:
+    demo.get_by_role("button", name="Start a job").click()
+    demo.wait_for_function("document.querySelector('#job-list progress')?.value >= 20")
+    crash(demo)
+    expect(demo.locator("#job-list")).to_contain_text("Job 1: done")
+
+
+def test_the_frame_log_shows_the_protocol_and_no_credential(demo: Page) -> None:
+    demo.get_by_label("of", exact=True).select_option("producer")
+    log = demo.locator("#log")
+    expect(log).to_contain_text('"type":"publish"')
+    expect(log).not_to_contain_text("consumer")
+    demo.get_by_role("button", name="Cut my connection").click()
+    expect(log).to_contain_text('"type":"connect"')
+    assert "pushq_" not in demo.locator("#log").inner_text()
+    demo.wait_for_function("document.getElementById('log').textContent.split('\\n').length > 50")
+    assert demo.evaluate("document.getElementById('log').textContent.split('\\n').length") <= 200
+
+
+def test_the_page_fits_a_phone(demo: Page) -> None:
+    demo.set_viewport_size({"width": 320, "height": 640})
+    assert demo.evaluate("document.documentElement.scrollWidth") == 320
+
+
+def test_every_control_has_a_name_and_every_region_a_title(demo: Page) -> None:
+    unnamed = """() => [...document.querySelectorAll("button, input, select")].filter(
+        (control) => !control.textContent.trim() && !control.labels?.length && !control.ariaLabel).length"""
+    assert demo.evaluate(unnamed) == 0
+    untitled = """() => [...document.querySelectorAll("section")].filter(
+        (section) => !document.getElementById(section.getAttribute("aria-labelledby"))?.textContent.trim()).length"""
+    assert demo.evaluate(untitled) == 0
+    assert demo.locator("[role=status]").count() >= 1
+
+
+def test_two_tabs_share_the_load_and_neither_misses_any(demo: Page) -> None:
+    other = demo.context.new_page()
+    other.goto(demo.url)
+    expect(other.locator("#status")).to_have_text("All clients are connected over WebSocket.")
+    wait_for_more(other, "received", 40)
+    for tab in (demo, other):
+        tab.get_by_role("button", name="Pause the load").click()
+    for tab in (demo, other):
+        tab.wait_for_function("document.getElementById('missing').dataset.unreceived === '0'")
+        assert counter(tab, "missing") == 0
+
+
+@pytest.mark.parametrize("path", ["/demo/crash", "/demo/token"])
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Origin": "https://example.com"},
+        {"Origin": "null"},
+        {"Origin": "{url}", "Sec-Fetch-Site": "cross-site"},
+        {"Origin": "http://pushq.example", "Host": "pushq.example"},
+    ],
+    ids=["no origin", "foreign origin", "opaque origin", "cross-site", "a name that is not loopback"],
+)
+def test_only_the_demo_page_itself_may_crash_the_server_or_get_a_key(
+    demo_url: str, path: str, headers: dict[str, str]
+) -> None:
+    given = {name: value.format(url=demo_url) for name, value in headers.items()}
+    request = urllib.request.Request(demo_url + path, data=b"", headers=given, method="POST")
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(request, timeout=5)
+    assert refused.value.code == 403
+    refused.value.close()
+
+
+def test_the_index_leads_to_everything(page: Page, demo_url: str) -> None:
+    page.goto(demo_url)
+    links = page.locator("main a").evaluate_all("links => links.map((link) => link.getAttribute('href'))")
+    assert "/demo" in links
+    for link in links:
+        assert page.request.get(demo_url + link).ok, link

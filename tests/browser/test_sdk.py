@@ -1,0 +1,170 @@
+"""The JavaScript SDK in real Chromium, over each transport, against the real server."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import Page
+
+from tests.browser.sdk import SdkPage, create_queue, stats
+from tests.support.server import PushqServer
+
+TRANSPORTS = ["websocket", "sse", "eventsource", "longpoll"]
+every_transport = pytest.mark.parametrize("transport", TRANSPORTS)
+
+
+@pytest.fixture
+def sdk(page: Page, dev_server: PushqServer) -> SdkPage:
+    create_queue(dev_server, "work")
+    create_queue(dev_server, "stream", kind="stream")
+    return SdkPage(page, dev_server)
+
+
+@every_transport
+def test_a_published_message_is_pushed_and_acked(sdk: SdkPage, transport: str) -> None:
+    sdk.open(transport)
+    sdk.subscribe("work", credit=8)
+    bodies = [{"n": n, "text": "grüße ☕"} for n in range(50)]
+    seqs = sdk.publish("work", *bodies)
+    assert seqs == sorted(set(seqs))
+    sdk.wait_until("bench.seen.length >= 50")
+    assert sdk.transport == transport
+    sdk.close()
+    assert sorted(sdk.read("bench.seen.map(({body}) => body.n)")) == list(range(50))
+    assert sdk.read("bench.seen.every(({body}) => body.text === 'grüße ☕')")
+    left = stats(sdk.server, "work")
+    assert (left["ready"], left["in_flight"], left["acked_total"]) == (0, 0, 50)
+
+
+@every_transport
+def test_a_handler_that_throws_gets_the_message_again(sdk: SdkPage, transport: str) -> None:
+    sdk.open(transport)
+    sdk.subscribe("work", credit=4, failing=("bad",))
+    sdk.publish("work", "good", "bad")
+    sdk.wait_until("bench.seen.length >= 2")
+    sdk.close()
+    assert sdk.read("bench.seen.map(({body, attempt}) => `${body} ${attempt}`).sort()") == ["bad 2", "good 1"]
+    assert stats(sdk.server, "work")["in_flight"] == 0
+
+
+@every_transport
+def test_nothing_confirmed_is_missing_after_a_kill(sdk: SdkPage, transport: str) -> None:
+    sdk.open(transport)
+    sdk.subscribe("work", credit=8)
+    sdk.start_load("work", every_ms=10)
+    sdk.wait_until("bench.seen.length >= 50")
+    sdk.server.kill()
+    sdk.wait_until("bench.pushq.state !== 'connected'")
+    sdk.server.start()
+    before = sdk.read("bench.next")
+    sdk.wait_until(f"bench.pushq.state === 'connected' && bench.confirmed.length > {before}")
+    sdk.stop_load()
+    sdk.wait_until("bench.missing().length === 0")
+    sdk.close()
+    assert sdk.read("bench.failed") == [], "what the kill left unconfirmed is sent again"
+    left = stats(sdk.server, "work")
+    assert (left["ready"], left["in_flight"]) == (0, 0)
+
+
+@every_transport
+def test_a_stream_goes_on_where_a_kill_cut_it(sdk: SdkPage, transport: str) -> None:
+    sdk.open(transport)
+    sdk.subscribe("stream", **{"from": "latest"})
+    sdk.publish("stream", *range(10))
+    sdk.wait_until("bench.seen.length >= 10")
+    sdk.server.kill()
+    sdk.wait_until("bench.pushq.state !== 'connected'")
+    sdk.server.start()
+    sdk.publish("stream", *range(10, 20))
+    sdk.wait_until("bench.seen.length >= 20")
+    assert sdk.read("bench.seen.map(({body}) => body)") == list(range(20)), "each once, in order"
+    sdk.close()
+
+
+@every_transport
+def test_a_stream_that_is_cut_before_its_first_message_misses_none(sdk: SdkPage, transport: str) -> None:
+    sdk.open(transport)
+    sdk.subscribe("stream", **{"from": "latest"})
+    sdk.server.kill()
+    sdk.wait_until("bench.pushq.state !== 'connected'")
+    sdk.server.start()
+    other = SdkPage(sdk.page.context.new_page(), sdk.server)
+    other.open("websocket")
+    other.publish("stream", "while you were away")
+    sdk.wait_until("bench.seen.length >= 1")
+    assert sdk.read("bench.seen[0].body") == "while you were away"
+    sdk.close()
+
+
+@every_transport
+def test_a_lease_lives_as_long_as_its_handler(sdk: SdkPage, transport: str) -> None:
+    create_queue(sdk.server, "short", visibility_timeout_ms=1000)
+    sdk.open(transport)
+    sdk.page.evaluate(
+        """async () => {
+          window.bench.subscription = window.bench.pushq.subscribe("short", {credit: 1}, async ({body, attempt}) => {
+            await new Promise((resolve) => setTimeout(resolve, 2500));
+            window.bench.seen.push({body, attempt});
+          });
+          await window.bench.subscription.ready;
+        }"""
+    )
+    sdk.publish("short", "long work")
+    sdk.wait_until("bench.seen.length >= 1")
+    sdk.close()
+    assert sdk.read("[bench.seen, bench.lost]") == [[{"body": "long work", "attempt": 1}], 0]
+    assert stats(sdk.server, "short")["acked_total"] == 1
+
+
+def test_the_best_transport_is_the_websocket(sdk: SdkPage) -> None:
+    sdk.open()
+    sdk.publish("work", 1)
+    assert sdk.transport == "websocket"
+
+
+def test_a_blocked_websocket_gives_way_to_sse(sdk: SdkPage) -> None:
+    sdk.page.route_web_socket("**/v1/ws", lambda socket: socket.close())
+    sdk.open()
+    sdk.subscribe("work", credit=2)
+    sdk.publish("work", "over SSE")
+    sdk.wait_until("bench.seen.length === 1")
+    assert sdk.transport == "sse"
+    sdk.close()
+
+
+def test_many_sse_subscriptions_leave_room_for_publishes(sdk: SdkPage) -> None:
+    """A browser has six connections per host over HTTP/1.1: eight streams would block every other request for ever."""
+    for n in range(8):
+        create_queue(sdk.server, f"many-{n}")
+    sdk.open("sse")
+    for n in range(8):
+        sdk.subscribe(f"many-{n}", credit=4)
+    for n in range(8):
+        sdk.publish(f"many-{n}", n)
+    sdk.wait_until("bench.seen.length === 8")
+    sdk.close()
+    assert sorted(sdk.read("bench.seen.map(({body}) => body)")) == list(range(8))
+
+
+def test_a_wrong_key_stops_the_client_for_good(sdk: SdkPage) -> None:
+    sdk.page.goto(sdk.server.url)
+    for transport in ("websocket", "sse", "longpoll"):
+        error = sdk.page.evaluate(
+            """async (transport) => {
+              const {connect} = await import("/static/pushq.js");
+              const pushq = connect({token: "pushq_no_such", transports: [transport]});
+              return pushq.publish("work", 1).catch((error) => `${error.code} ${pushq.state}`);
+            }""",
+            transport,
+        )
+        assert error == "unauthenticated failed", transport
+
+
+def test_a_clean_stop_says_bye_and_the_client_comes_back(sdk: SdkPage) -> None:
+    sdk.open("websocket")
+    sdk.subscribe("work", credit=2)
+    sdk.page.evaluate("() => window.bench.pushq.addEventListener('bye', ({detail}) => (window.bench.bye = detail))")
+    sdk.server.restart()
+    sdk.publish("work", "after the restart")
+    sdk.wait_until("bench.seen.length === 1")
+    assert sdk.read("bench.bye.code") == 4000
+    sdk.close()
