@@ -10,7 +10,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from backend_store.client import Store
 from backend_store.model import NotFound
-from gateway.api import asyncapi, docs, metrics, openapi
 from gateway.auth import Keyring, wall_clock_ms
 from gateway.config import Settings
 from gateway.context import Gateway
@@ -26,7 +25,7 @@ from throttling.limiter import MemoryLimiter
 from web_console.routes import ConsoleContext, routes
 
 WEBSOCKET_PATH: Final = "/v1/ws"
-DEMO_SCOPES: Final = ("publish:demo*", "consume:demo*", "view:demo*", "manage:demo*")
+DEMO_SCOPES: Final = ("publish:demo.*", "consume:demo.*", "view:demo.*", "manage:demo.*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +73,7 @@ def _site(gateway: Gateway, api: Api) -> Site:
         return gateway.keyring.temporary(name="demo", scopes=DEMO_SCOPES)
 
     console = routes(ConsoleContext(dev=gateway.settings.dev, demo_token=demo_token, version=VERSION))
-    pages = {
-        "/metrics": metrics.page(api.answers),
-        "/openapi.json": openapi.page(),
-        "/asyncapi.json": asyncapi.page(),
-        **docs.pages(),
-    }
-    return Site(gateway, pages, console)
+    return Site(gateway, {}, console)
 
 
 async def _no_socket_here(scope: Scope, receive: Receive, send: Send) -> None:

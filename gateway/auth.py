@@ -19,7 +19,7 @@ import msgspec
 
 from backend_store.client import Store
 from backend_store.model import TENANT_DEFAULT, ApiKey, Unauthenticated
-from gateway.limits import IDENTITIES_MAX, TEMPORARY_KEY_SECONDS, TEMPORARY_KEYS_MAX
+from gateway.limits import IDENTITIES_MAX, TEMPORARY_KEY_SECONDS
 from gateway.policy import Access, compile_scopes
 
 TOKEN_PREFIX = "pushq_"
@@ -61,7 +61,7 @@ class Keyring:
         self._metadata = store.metadata
         self._clock_ms = clock_ms
         self._identities: dict[bytes, Principal] = {}
-        self._temporary: dict[str, ApiKey] = {}
+        self._temporary: dict[str, NewKey] = {}
 
     # ------------------------------------------------------------------------------------------------ who is it
 
@@ -94,7 +94,10 @@ class Keyring:
     # ----------------------------------------------------------------------------------------------- their keys
 
     def find(self, key_id: str) -> ApiKey | None:
-        return self._metadata.keys.get(key_id) or self._temporary.get(key_id)
+        key = self._metadata.keys.get(key_id)
+        if key is None and key_id in self._temporary:
+            key = self._temporary[key_id].stored
+        return key
 
     def stored(self) -> list[ApiKey]:
         return list(self._metadata.keys.values())
@@ -125,14 +128,19 @@ class Keyring:
         self._forget(key_id)
 
     def temporary(self, *, name: str, scopes: tuple[str, ...]) -> str:
-        """The token of a key that is never stored and ends by itself."""
-        until_ms = self._clock_ms() + TEMPORARY_KEY_SECONDS * 1000
-        made = self._make(name=name, tenant=TENANT_DEFAULT, scopes=scopes, expires_at_ms=until_ms)
-        if len(self._temporary) >= TEMPORARY_KEYS_MAX:
-            oldest = next(iter(self._temporary))
-            del self._temporary[oldest]
-            self._forget(oldest)
-        self._temporary[made.stored.id] = made.stored
+        """The token of a key that is never stored and ends by itself.
+
+        The same key as long as half its time is left: who comes back with it is the same principal, and may resume.
+        """
+        now_ms, life_ms = self._clock_ms(), TEMPORARY_KEY_SECONDS * 1000
+        for key_id, made in list(self._temporary.items()):
+            left_ms = (made.stored.expires_at_ms or 0) - now_ms
+            if left_ms <= 0:
+                del self._temporary[key_id]
+            elif left_ms > life_ms // 2 and (made.stored.name, made.stored.scopes) == (name, scopes):
+                return made.token
+        made = self._make(name=name, tenant=TENANT_DEFAULT, scopes=scopes, expires_at_ms=now_ms + life_ms)
+        self._temporary[made.stored.id] = made
         return made.token
 
     def forget_tenant(self, tenant: str) -> None:

@@ -31,13 +31,9 @@ HELP_COLUMNS_MAX = 100
 def _show_version(ctx: click.Context, _: click.Parameter, is_wanted: bool) -> None:
     if not is_wanted or ctx.resilient_parsing:
         return
-    from importlib.metadata import PackageNotFoundError, version
+    from gateway.version import VERSION
 
-    try:
-        number = version("pushq")
-    except PackageNotFoundError:
-        number = "(not installed: running from its sources)"
-    click.echo(f"pushq {number}")
+    click.echo(f"pushq {VERSION}")
     ctx.exit()
 
 

@@ -20,7 +20,6 @@ from push.problems import nearest
 CONFIG_FILE: Final = "pushq.toml"
 ENV_PREFIX: Final = "PUSHQ_"
 DEFAULT: Final = "default"
-EXIT_CANNOT_START: Final = 3
 
 ENV_OF_CLIENTS: Final = frozenset({"PUSHQ_URL", "PUSHQ_KEY"})
 """Variables of the command line and the SDKs; a server does not read them."""

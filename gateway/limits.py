@@ -10,9 +10,8 @@ ACCESS_DECISIONS_MAX: Final = 1_000
 """Remembered answers to "may this key do that to this queue", per key."""
 TICKETS_MAX: Final = 100_000
 TICKET_SECONDS: Final = 30
-TEMPORARY_KEYS_MAX: Final = 1_000
-"""Keys that live in memory only: the demo page's."""
 TEMPORARY_KEY_SECONDS: Final = 3_600
+"""The life of a key that is in memory only, such as the demo page's; at most two of a name live at a time."""
 
 SCOPES_PER_KEY_MAX: Final = 100
 NAME_CHARS_MAX: Final = 128

@@ -261,6 +261,14 @@ def decode_chunk(data: bytes, *, seed: int, offset: Offset | None = None) -> Chu
     return Chunk(data, epoch=Epoch(epoch), base=Offset(base), time_ms=time_ms, count=count, lane=lane, blocks=blocks)
 
 
+def claimed_messages(data: bytes) -> int:
+    """How many messages a broken entry says it holds; 0 when not even its header can be read."""
+    if len(data) < ENTRY_HEADER_BYTES:
+        return 0
+    count: int = _ENTRY.unpack_from(data)[7]
+    return min(count, CHUNK_MESSAGES_MAX)
+
+
 def read_messages(chunk: Chunk) -> Messages:
     """Cuts a verified chunk into its messages."""
     data, at = chunk.data, ENTRY_HEADER_BYTES

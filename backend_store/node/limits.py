@@ -8,5 +8,5 @@ PEEK_MESSAGES_MAX = 100_000
 """Messages one peek request looks at before it answers with a cursor."""
 READ_CHUNKS_AHEAD = 4
 SPACE_CHECK_SECONDS = 1.0
-SPACE_CHECK_BYTES = 16 * 1024 * 1024
-"""The disk is looked at again after so much was written, or a burst could fill it between two looks."""
+VERIFY_AT_START_BYTES_MAX = 1 << 30
+"""A bigger file is not read through before serving; entries are verified whenever they are read."""

@@ -15,20 +15,22 @@ from pathlib import Path
 import msgspec
 import structlog
 
+from backend_store.core.chunk import CorruptEntry, claimed_messages, decode_chunk
 from backend_store.core.kept import Detached, Kept, KeptLease, KeptSession
 from backend_store.core.leases import Lease
 from backend_store.core.records import EpochStart, PartitionState
-from backend_store.core.work import ReceiptKey, WorkView
+from backend_store.core.work import DEFAULT_GROUP, ReceiptKey, WorkView
 from backend_store.metadata.embedded import Metadata
 from backend_store.model import Epoch, Offset, QueueDefinition
 from backend_store.node.committer import Committer
-from backend_store.node.limits import SPACE_CHECK_BYTES, SPACE_CHECK_SECONDS
+from backend_store.node.limits import SPACE_CHECK_SECONDS, VERIFY_AT_START_BYTES_MAX
 from backend_store.node.partition import Partition
-from backend_store.node.rows import decode_state, state_key
+from backend_store.node.rows import decode_mark, decode_state, state_key
 from backend_store.node.sweeper import Sweeper, add_garbage
 from backend_store.storage.engine import Batch, Engine, Table
-from backend_store.storage.keys import META_RESTORED, log_key
+from backend_store.storage.keys import META_RESTORED, log_key, mark_key, parse_log_key
 from backend_store.storage.space import SpaceGuard
+from backend_store.storage.verify import parse_quarantine_value, quarantine_value, verify
 from backend_store.storage.writer import Writer
 
 log = structlog.get_logger("pushq.node")
@@ -68,7 +70,6 @@ class Node:
         self.quarantined = 0
         self.kept_leases: dict[str, Lease] = {}
         self.kept_sessions: list[KeptSession] = []
-        self._since_space_check = 0
         self._lease_base = clock_ms() << 20
         self._tasks: list[asyncio.Task[None]] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -87,6 +88,7 @@ class Node:
         batch.delete(Table.META, META_RESTORED)
         for definition in self.metadata.queues.values():
             self._open_partition(definition, batch, restored)
+        self._verify()
         batch.delete(Table.META, KEPT)
         self._restore_kept()
         await self.committer.write(batch)
@@ -160,7 +162,11 @@ class Node:
 
         definition = self.metadata.find(tenant, name)
         await self.metadata.delete_queue(tenant, name, rows)
-        self.partitions.pop(definition.uid, None)
+        partition = self.partitions.pop(definition.uid, None)
+        if partition is not None:
+            partition.close()
+            # What was decided before is on its way to the disk: it must land before the sweep looks.
+            await self.committer.write(Batch())
         self.sweeper.wake()
 
     # ----------------------------------------------------------------------------------------------------- time
@@ -190,24 +196,54 @@ class Node:
         return self.space is None or self.space.publishes_allowed
 
     def wrote(self, size: int) -> None:
-        self._since_space_check += size
-        if self._since_space_check > SPACE_CHECK_BYTES and self.space is not None:
-            self._since_space_check = 0
-            self.space.refresh()
+        if self.space is not None:
+            self.space.wrote(size)
 
     async def _watch_space(self) -> None:
         while self.space is not None:
             self.space.refresh()
             await asyncio.sleep(SPACE_CHECK_SECONDS)
 
+    # --------------------------------------------------------------------------------------------------- damage
+
+    def _verify(self) -> None:
+        """After an unclean end every entry is read once before anything is served. A big log is checked as it is read:
+        each entry's checksum stands between the disk and a consumer anyway."""
+        if self.engine.was_clean or self.engine.space().file_bytes > VERIFY_AT_START_BYTES_MAX:
+            return
+        report = verify(self.engine, _broken)
+        for key, reason in report.listed:
+            replica, offset = parse_log_key(key)
+            partition = self.partitions.get(replica)
+            stored = self.engine.get(Table.QUARANTINE, key)
+            if partition is not None and stored is not None:
+                self._write_off(partition, offset, parse_quarantine_value(stored)[1], reason)
+        log.info("verified after an unclean end", entries=report.rows, broken=report.quarantined)
+
     def quarantine(self, partition: Partition, offset: int, data: bytes, reason: str) -> None:
         """Puts a corrupt entry aside: never served, never silently gone."""
-        self.quarantined += 1
-        log.error("corrupt entry put aside", queue=partition.label, offset=offset, reason=reason, bytes=len(data))
         key = log_key(partition.replica, offset)
         batch = Batch()
-        batch.put(Table.QUARANTINE, key, reason.encode() + b"\0" + data)
+        batch.put(Table.QUARANTINE, key, quarantine_value(reason, data))
         batch.delete(Table.LOG, key)
         task = self.loop.create_task(self.committer.write(batch), name="quarantine")
         self._tasks.append(task)
         task.add_done_callback(self._tasks.remove)
+        self._write_off(partition, offset, data, reason)
+
+    def _write_off(self, partition: Partition, offset: int, data: bytes, reason: str) -> None:
+        self.quarantined += 1
+        settled, _ = decode_mark(self.engine.get(Table.MARKS, mark_key(partition.replica, DEFAULT_GROUP, offset)))
+        lost = max(0, claimed_messages(data) - settled.bit_count())
+        partition.write_off(lost, len(data))
+        log.error("corrupt entry put aside", queue=partition.label, offset=offset, reason=reason, messages=lost)
+
+
+def _broken(key: bytes, data: bytes) -> str | None:
+    """Why an entry must not be served, or None."""
+    replica, offset = parse_log_key(key)
+    try:
+        decode_chunk(data, seed=replica, offset=Offset(offset)).messages  # noqa: B018 - cutting it up is the check
+    except CorruptEntry as error:
+        return str(error)
+    return None

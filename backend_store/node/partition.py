@@ -18,7 +18,7 @@ from backend_store.core.leases import Holder, Lease, receipts_of
 from backend_store.core.log import Append, append
 from backend_store.core.records import PartitionState, Purged, Record
 from backend_store.core.work import DEFAULT_GROUP, WorkView
-from backend_store.model import Block, Offset, Overloaded, Published, PushqError, StorageFull
+from backend_store.model import Block, Offset, Overloaded, Published, PushqError, QueueNotFound, StorageFull
 from backend_store.node.committer import Committer
 from backend_store.node.limits import INBOX_BYTES_MAX, INBOX_MESSAGES_MAX
 from backend_store.node.rows import decode_attempts, decode_mark, stage, stage_state
@@ -50,6 +50,7 @@ class Partition:
         self.label = label
         self.state = state
         self.view = view
+        self.closed = False
         self.on_ready: Callable[[], None] = _nothing
         self.on_appended: Callable[[list[Chunk]], None] = _ignore_chunks
         self.on_deadline: Callable[[Partition, int], None] = _ignore_deadline
@@ -60,12 +61,16 @@ class Partition:
         self._settles: list[tuple[dict[str, int], SettleReply]] = []
         self._returns: list[tuple[dict[str, int], int, SettleReply]] = []
         self._purges: list[Callable[[int], None]] = []
+        self._written_off = [0, 0]
         self._decided: tuple[Append, list[Callable[[], None]], PartitionState] | None = None
 
     # ------------------------------------------------------------------------------------------------ commands
 
     def publish(self, blocks: list[Block], reply: PublishReply) -> None:
         """Stores messages; `reply` gets their place once they are durable, or the error that kept them out."""
+        if self.closed:
+            reply(QueueNotFound(f"queue {self.label!r} was deleted"))
+            return
         if not self.node.publishes_allowed():
             reply(
                 StorageFull(f"queue {self.label!r}: the disk is 90 % full, publishes are stopped until there is room")
@@ -117,9 +122,32 @@ class Partition:
         self._purges.append(done)
         self.node.committer.request(self)
 
+    def write_off(self, messages: int, size: int) -> None:
+        """Counts messages out whose entry is broken and was put aside."""
+        self._written_off[0] += messages
+        self._written_off[1] += size
+        self.node.committer.request(self)
+
+    def close(self) -> None:
+        """The queue is deleted: nothing more is written, and whoever waits is told."""
+        self.closed = True
+        publishes, self._publishes = self._publishes, []
+        settles, self._settles = self._settles, []
+        returns, self._returns = self._returns, []
+        gone = QueueNotFound(f"queue {self.label!r} was deleted")
+        for _, publish_reply in publishes:
+            publish_reply(gone)
+        for settle_reply in [*(reply for _, reply in settles), *(reply for _, _, reply in returns)]:
+            settle_reply(gone)
+        if self.view is not None:
+            self.view.purge()
+            self.view.next_scan = Offset(self.state.end)
+
     # ---------------------------------------------------------------------------------------------- group commit
 
     def prepare(self, batch: Batch, now_ms: int) -> None:
+        if self.closed:
+            return
         publishes, self._publishes = self._publishes, []
         self._publish_count = self._publish_bytes = 0
         replies: list[Callable[[], None]] = []
@@ -130,6 +158,9 @@ class Partition:
         stage(batch, self.replica, appended.records)
         if self.view is not None:
             self._decide_receipts(batch, after, replies)
+        (messages, size), self._written_off = self._written_off, [0, 0]
+        after.live = max(0, after.live - messages)
+        after.live_bytes = max(0, after.live_bytes - size)
         if self._purges:
             self._decide_purge(batch, after, replies)
         stage_state(batch, self.replica, after)
@@ -183,12 +214,14 @@ class Partition:
         replies.extend(partial(done, gone) for done in purges)
 
     def committed(self) -> None:
-        assert self._decided is not None, "a commit that nobody prepared"
+        if self._decided is None:
+            assert self.closed, f"{self.label}: a commit that nobody prepared"
+            return
         (appended, replies, after), self._decided = self._decided, None
         purged = after.floor > self.state.floor
         self.state = after
         view = self.view
-        if view is not None:
+        if view is not None and not self.closed:
             if purged:
                 view.purge()
                 view.next_scan = Offset(after.floor)

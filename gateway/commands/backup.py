@@ -37,7 +37,10 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 )
 @json_option
 def backup(target: Path, data: Path, as_json: bool) -> None:
-    """Copy the data folder into TARGET, a new or empty folder: one moment of it, without stopping anything."""
+    """Copy a data folder while its server runs.
+
+    TARGET is a new or empty folder; it gets one moment of the data, and a manifest that `pushq restore` verifies.
+    """
     from backend_store.storage.backup import backup as copy
     from backend_store.storage.folder import DATA_FILE
 
@@ -57,9 +60,10 @@ def backup(target: Path, data: Path, as_json: bool) -> None:
 )
 @json_option
 def restore(source: Path, data: Path, as_json: bool) -> None:
-    """Make a data folder from the backup in SOURCE, after all of it was verified.
+    """Make a data folder from a backup.
 
-    The folder gets an identity of its own. Messages that were acked after the backup was taken come back.
+    Everything in SOURCE is verified first. The folder gets an identity of its own. Messages that were acked after the
+    backup was taken come back.
     """
     from backend_store.storage.folder import DATA_FILE, RESTORING_FOLDER
     from backend_store.storage.restore import restore as make

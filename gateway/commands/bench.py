@@ -38,8 +38,9 @@ def bench(
     target: Target,
     as_json: bool,
 ) -> None:
-    """Measure a running server over WebSocket: publish, end to end with acks, and latency.
+    """Measure a running server.
 
+    Over WebSocket: publish, consume, both at once with every message acked, and latency at a steady rate.
     It makes a queue of its own and deletes it, so the key needs the scope admin.
     """
     bench = Bench(target, body="x" * body_bytes, window=window)

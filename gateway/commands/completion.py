@@ -13,7 +13,7 @@ from gateway.commands.output import put
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print a script that completes commands and options in SHELL.
+    """Print the script that completes commands in a shell.
 
     bash: `eval "$(pushq completion bash)"`; zsh the same; fish: `pushq completion fish | source`.
     """

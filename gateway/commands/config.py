@@ -14,7 +14,10 @@ from gateway.commands.settings import config_file_option, load
 
 @group("config")
 def config() -> None:
-    """Check and show settings: pushq.toml, then PUSHQ_SECTION__KEY, then flags."""
+    """Check and show settings.
+
+    They come from pushq.toml, then PUSHQ_SECTION__KEY, then flags; the later one wins.
+    """
 
 
 @config.command("check")

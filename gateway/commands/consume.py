@@ -16,7 +16,7 @@ from gateway.commands.output import json_line, tell
 from gateway.commands.target import OPEN_TIMEOUT_S, Target, target_options
 
 if TYPE_CHECKING:
-    from push.client import Limits, Message, SessionEvent, Subscription
+    from push.client import Limits, Message, Subscription
     from push.client.model import AckMode, From, TransportName
 
 CREDIT_DEFAULT = 100
@@ -99,7 +99,7 @@ class _Consumer:
 
     async def run(self, target: Target, transport: TransportName) -> None:
         stop = _stop_signal()
-        async with target.connect(transport=transport, on_event=_report, limits=self._limits()) as pushq:
+        async with target.connect(transport=transport, limits=self._limits()) as pushq:
             async with pushq.subscribe(self._queue, credit=self._credit, **self._wanted) as subscription:
                 tell(f'consuming "{self._queue}" over {transport}; Ctrl-C ends')
                 try:
@@ -152,19 +152,3 @@ def _stop_signal() -> asyncio.Event:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     return stop
-
-
-def _report(event: SessionEvent) -> None:
-    from push.client import Disconnected, Gap, Lost, Reset
-
-    match event:
-        case Disconnected():
-            tell(f"connection lost ({event.reason}), again in {event.retry_in_s:.1f} s")
-        case Gap():
-            tell(f"gap: the stream no longer has what lay between {event.start} and {event.end}")
-        case Reset():
-            tell("the stream could not go on from where it was; what lies between is unknown")
-        case Lost():
-            tell(f"lease lost, it will come again: {', '.join(event.ids)}")
-        case _:
-            pass

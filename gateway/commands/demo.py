@@ -33,7 +33,10 @@ PR_SET_PDEATHSIG = 1
 @click.option("--data", metavar="DIR", default="./pushq-data", show_default=True, help="The data folder.")
 @click.option("--listen", metavar="HOST:PORT", help="Where to listen.  [default: 127.0.0.1:8080]")
 def demo(data: str, listen: str | None) -> None:
-    """Start a development server with the demo page, and start it again whenever it crashes."""
+    """Start the demo, and start it again when it crashes.
+
+    It is `pushq serve --dev` as a child process, whose exit code becomes this command's. Restarts end at 20 a minute.
+    """
     address = load({"data": data, "http.listen": listen, "dev": True}, None).settings.address
     if address.port == 0:
         raise click.BadParameter("the demo page needs a port that stays", param_hint="--listen")

@@ -20,8 +20,9 @@ from gateway.commands.target import Target, target_options
 @json_option
 @click.pass_context
 def doctor(ctx: click.Context, address: str | None, no_queue: bool, target: Target, as_json: bool) -> None:
-    """Check the server at URL from here: address, health, clock, key, and a message over each transport.
+    """Check a server from here, step by step.
 
+    Address, health, clock, version, key, and a message over each transport. Each line that fails says what mends it.
     The round trips make a queue and delete it, so the key needs the scope admin.
     """
     target = replace(target, url=address) if address else target

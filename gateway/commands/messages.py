@@ -47,9 +47,9 @@ def as_body(raw: bytes, *, is_text: bool = False, is_verbatim: bool = False) -> 
 
 
 def as_line(message: Mapping[str, Any]) -> str:
-    """One message as one line: seq, id, attempt, key if it has one, then the body."""
-    key = f" key={message['key']}" if message.get("key") is not None else ""
-    return f"{message['seq']} {message['id']} attempt={message['attempt']}{key} {body_text(message)}"
+    """One message as one line: seq, id, what else is known of state, attempt and key, then the body."""
+    known = [f"{name}={message[name]}" for name in ("state", "attempt", "key") if message.get(name) is not None]
+    return " ".join([str(message["seq"]), message["id"], *known, body_text(message)])
 
 
 def body_text(message: Mapping[str, Any]) -> str:

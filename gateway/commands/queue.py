@@ -120,18 +120,18 @@ def delete(name: str, discard: bool, is_sure: bool, target: Target, as_json: boo
     This goes over the socket in the data folder, so it works on the server's machine whatever the server allows over
     HTTP. With --url it goes over HTTP, which the setting queues.allow_delete_over_http must permit.
     """
-    run(_delete(name, is_sure, target))
+    deleted = run(_delete(name, is_sure, target))
     if as_json:
-        put_json({"name": name, "deleted": True})
+        put_json(deleted)
     else:
-        tell(f'queue "{name}" is deleted')
+        tell(f'queue "{name}" is deleted, {deleted["discarded"]} messages with it')
 
 
 queue.add_command(purge)
 queue.add_command(peek)
 
 
-async def _delete(name: str, is_sure: bool, target: Target) -> None:
+async def _delete(name: str, is_sure: bool, target: Target) -> dict[str, Any]:
     is_local = target.url is None
     async with target.local_admin() if is_local else target.admin() as admin:
         found = await admin.get_queue(name)
@@ -139,7 +139,7 @@ async def _delete(name: str, is_sure: bool, target: Target) -> None:
         holds = stats["ready"] + stats["in_flight"] + stats["delayed"]
         where = target.socket if is_local else target.base_url
         confirm(f'Delete queue "{name}" with {holds} messages, at {where}?', is_sure=is_sure)
-        await admin.delete_queue(name, discard=True)
+        return await admin.delete_queue(name, discard=True)
 
 
 def _row(item: dict[str, Any]) -> list[object]:

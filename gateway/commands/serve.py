@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from gateway.commands.base import command
+from gateway.commands.exits import Exit, Failure
 from gateway.commands.settings import config_file_option, load
 
 
@@ -17,12 +18,17 @@ from gateway.commands.settings import config_file_option, load
 @click.option("--dev", is_flag=True, help="For development: any localhost origin, the demo page at /demo.")
 @config_file_option
 def serve(data: str | None, listen: str | None, gateways: int | None, dev: bool, config_file: Path | None) -> None:
-    """Start a server: everything in one process, all data in one folder, no other service.
+    """Start a server.
 
-    The first start makes an admin key in DIR/admin.key. SIGTERM or Ctrl-C drains; a second one leaves at once.
+    Everything runs in one process, all data lies in one folder, no other service is needed. The first start makes an
+    admin key in DIR/admin.key. SIGTERM or Ctrl-C drains; a second one leaves at once.
     """
     flags = {"data": data, "http.listen": listen, "gateways": gateways, "dev": dev or None}
     loaded = load(flags, config_file)
+    from gateway.serve import CannotStart
     from gateway.serve import serve as run_server
 
-    raise SystemExit(run_server(loaded))
+    try:
+        run_server(loaded)
+    except CannotStart as error:
+        raise Failure(str(error), exit=Exit.CANNOT_START) from error

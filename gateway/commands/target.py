@@ -15,7 +15,7 @@ from gateway.commands.base import KEY_ORIGIN, CommonOption
 from gateway.commands.exits import Exit, Failure
 
 if TYPE_CHECKING:
-    from push.client import Admin, Limits, Pushq, SessionEvent
+    from push.client import Admin, Limits, Pushq
     from push.client.model import TransportName
 
 DATA_DEFAULT = Path("./pushq-data")
@@ -75,14 +75,14 @@ class Target:
         self,
         *,
         transport: TransportName = "ws",
-        on_event: Callable[[SessionEvent], None] | None = None,
         limits: Limits | None = None,
     ) -> Pushq:
-        """A session that publishes and subscribes."""
+        """A session that publishes and subscribes; what happens to it is told on stderr."""
+        from gateway.commands.session_events import Teller
         from push.client import Limits, connect
 
         chosen = limits or Limits(open_timeout_s=OPEN_TIMEOUT_S)
-        return connect(self.base_url, self.key(), transport=transport, on_event=on_event, limits=chosen)
+        return connect(self.base_url, self.key(), transport=transport, on_event=Teller(), limits=chosen)
 
     def _find_key(self) -> tuple[str, str]:
         if self.key_file is not None:

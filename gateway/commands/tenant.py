@@ -12,7 +12,10 @@ from gateway.commands.target import Target, target_options
 
 @group("tenant")
 def tenant() -> None:
-    """Create, list and delete tenants; the key needs the scope operator."""
+    """Create, list and delete tenants.
+
+    The key needs the scope operator.
+    """
 
 
 @tenant.command("create")

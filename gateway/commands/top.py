@@ -51,7 +51,10 @@ class Row(NamedTuple):
 @target_options
 @json_option
 def top(interval: float, once: bool, target: Target, as_json: bool) -> None:
-    """Watch the queues: how much they hold, how fast they move. q ends."""
+    """Watch the queues; q ends.
+
+    How much each holds, how fast it moves, how old its oldest message is. --json prints one list, too.
+    """
     if once or as_json:
         rows = run(_once(target, interval))
         if as_json:

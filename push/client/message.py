@@ -91,7 +91,7 @@ class Message:
     @property
     def receipt(self) -> str | None:
         """The proof of this lease; acks by other means (HTTP, another process) need it."""
-        return self._delivery.message.receipt
+        return self._delivery.receipt
 
     @property
     def lost(self) -> bool:

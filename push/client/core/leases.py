@@ -15,12 +15,25 @@ GRANULES = 10
 
 
 class Delivery:
-    """One delivered message and what became of its lease."""
+    """One delivered message and what became of its lease. `receipt` is None where there is nothing to settle."""
 
-    __slots__ = ("bucket", "hold_until", "is_handed", "is_lost", "is_settled", "message", "subscription", "wait_lost")
+    __slots__ = (
+        "bucket",
+        "hold_until",
+        "is_handed",
+        "is_lost",
+        "is_settled",
+        "message",
+        "receipt",
+        "subscription",
+        "wait_lost",
+    )
 
-    def __init__(self, message: WireMessage, subscription: SubscriptionState, hold_until: float) -> None:
+    def __init__(
+        self, message: WireMessage, receipt: str | None, subscription: SubscriptionState, hold_until: float
+    ) -> None:
         self.message = message
+        self.receipt = receipt
         self.subscription = subscription
         self.hold_until = hold_until
         self.bucket: dict[str, Delivery] | None = None
@@ -44,7 +57,7 @@ class Leases:
 
     def hold(self, delivery: Delivery, now: float) -> None:
         """A lease began, or goes on."""
-        receipt = delivery.message.receipt
+        receipt = delivery.receipt
         assert receipt is not None, "a delivery without a receipt has no lease"
         self._held[receipt] = delivery
         if self.extension_s is not None:

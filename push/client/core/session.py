@@ -209,7 +209,7 @@ class SessionCore:
         self._raise_if_stopped()
         if how.action != "extend":
             item.delivery.is_settled = True
-            how.subscription.leases.release(item.delivery.message.receipt or "")
+            how.subscription.leases.release(item.delivery.receipt or "")
         self.settler.add(how, item, now)
 
     # Frames

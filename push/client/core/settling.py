@@ -109,7 +109,7 @@ class Settler:
         results = {result.receipt: result for result in ok.results or ()}
         settled: list[Settled] = []
         for item in group.items:
-            result = results.get(item.delivery.message.receipt or "")
+            result = results.get(item.delivery.receipt or "")
             is_done = result is not None and (result.ok or (group.is_repeat and group.how.action == "nack"))
             settled.append(Settled(item, group.how.action, None if is_done else _lost(item, group.how.action)))
         return settled
@@ -175,7 +175,7 @@ class Settler:
         self._in_flight[request_id] = group
         how = group.how
         queue, sub = how.subscription.queue, how.subscription.sub
-        receipts = [item.delivery.message.receipt or "" for item in group.items]
+        receipts = [item.delivery.receipt or "" for item in group.items]
         match how.action:
             case "ack":
                 return Ack(id=request_id, queue=queue, receipts=receipts, sub=sub)

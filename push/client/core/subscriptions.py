@@ -83,9 +83,11 @@ class SubscriptionState:
     def delivered(self, frame: Deliver, now: float) -> None:
         """Messages arrived: their leases run from now on."""
         hold_until = now + self.asked.handler_limit_s
+        is_manual = self.asked.ack == "manual"
         for message in frame.messages:
-            delivery = Delivery(message, self, hold_until)
-            if message.receipt is not None:
+            # With automatic acks a receipt is of no use: the server settled the message as it sent it.
+            delivery = Delivery(message, message.receipt if is_manual else None, self, hold_until)
+            if delivery.receipt is not None:
                 self.leases.hold(delivery, now)
             self.inbox.append(delivery)
         if frame.cursor is not None:
@@ -96,7 +98,7 @@ class SubscriptionState:
         """The next message for the user. One without a receipt gives its credit back here, no ack will."""
         while self.inbox:
             delivery = self.inbox.popleft()
-            if delivery.message.receipt is None:
+            if delivery.receipt is None:
                 self._consumed += self._is_stream
                 self.is_resting = self.is_resting and len(self.inbox) > self.asked.credit
                 return delivery
@@ -145,14 +147,14 @@ class SubscriptionState:
         What the user holds stays: its ack still counts while nobody else was given the message.
         """
         for delivery in self.inbox:
-            if delivery.message.receipt is not None:
-                self.leases.release(delivery.message.receipt)
-        self.inbox = deque(delivery for delivery in self.inbox if delivery.message.receipt is None)
+            if delivery.receipt is not None:
+                self.leases.release(delivery.receipt)
+        self.inbox = deque(delivery for delivery in self.inbox if delivery.receipt is None)
 
     def lose(self, delivery: Delivery) -> bool:
         """The server ended this lease. An unseen message just vanishes; True means that the user has to be told."""
         delivery.is_lost = True
-        self.leases.release(delivery.message.receipt or "")
+        self.leases.release(delivery.receipt or "")
         return delivery.is_handed
 
     def lost(self, receipts: Sequence[str]) -> list[Delivery]:

@@ -94,19 +94,17 @@ class PollStream:
             self._transport.emit(ResetFrame(sub=self.sub, cursor=answer.cursor))
 
     async def _deliver(self, answer: ReceiveAnswer) -> None:
-        messages = answer.messages
-        if not messages:
+        if not answer.messages:
             return
-        self._credit -= len(messages)
-        receipts = [message.receipt for message in messages if message.receipt is not None]
+        self._credit -= len(answer.messages)
+        receipts = [message.receipt for message in answer.messages if message.receipt is not None]
         if self._frame.ack == "auto" and receipts:
             if not await self._ack(receipts):
                 return
             self._credit += len(receipts)
-            messages = [msgspec.structs.replace(message, receipt=None) for message in messages]
         else:
             self._outstanding |= dict.fromkeys(receipts)
-        self._transport.emit(Deliver(sub=self.sub, messages=messages, cursor=answer.cursor))
+        self._transport.emit(Deliver(sub=self.sub, messages=answer.messages, cursor=answer.cursor))
 
     async def _ack(self, receipts: list[str]) -> bool:
         """Automatic acks: `receive` has none of its own."""

@@ -1,0 +1,5 @@
+"""`python -m gateway` is `pushq`."""
+
+from gateway.cli import main
+
+main()

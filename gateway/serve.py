@@ -1,0 +1,143 @@
+"""`pushq serve`: one process with everything in it, from its start to its drain.
+
+Start: settings → port → store → application → ready. SIGTERM: not ready, farewells, answers under way, store, exit; the
+whole within ten seconds. A second signal leaves at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import signal
+import sys
+import time
+from dataclasses import dataclass, field
+
+import structlog
+import uvloop
+
+from backend_store.client import Store, open_store
+from backend_store.storage.engine import FolderInUse, StorageError
+from gateway.app import Application, create_app
+from gateway.auth import Keyring, make_first_key
+from gateway.config import Loaded, Settings
+from gateway.limits import ANSWERS_SECONDS_MAX, DRAIN_SECONDS_MAX
+from gateway.listeners import ADMIN_SOCKET, Listener, bind_tcp, bind_unix, listener
+from gateway.logs import configure_logs
+from gateway.version import VERSION
+
+log = structlog.get_logger("pushq.serve")
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+READY_POLL_SECONDS = 0.005
+
+
+class CannotStart(Exception):
+    """Why the process ends with code 3 before it serves anything, and what to do about it."""
+
+
+def serve(loaded: Loaded) -> None:
+    """Serves until a signal ends it. Raises `CannotStart`."""
+    began = time.monotonic()
+    configure_logs()
+    _raise_open_files_limit()
+    uvloop.run(_serve(loaded.settings, began))
+
+
+async def _serve(settings: Settings, began: float) -> None:
+    address = settings.address
+    try:
+        tcp = bind_tcp(address)
+    except OSError as error:
+        raise CannotStart(f"cannot listen on {settings.http.listen}: {error.strerror}; choose another with --listen")
+    store = await _open(settings)
+    keyring = Keyring(store)
+    key_file = await make_first_key(keyring, settings.directory)
+    app = create_app(store, settings, keyring=keyring)
+    server = Server(app, [listener(app), listener(app.local)])
+    server.handle_signals()
+    running = await server.start([tcp, bind_unix(settings.directory)])
+    _announce(settings, str(key_file) if key_file.exists() else None, tcp.getsockname()[1], time.monotonic() - began)
+    await server.stopped.wait()
+    await asyncio.gather(*running)
+    await app.gateway.hub.close()
+    await store.close()
+    (settings.directory / ADMIN_SOCKET).unlink(missing_ok=True)
+    log.info("stopped")
+
+
+async def _open(settings: Settings) -> Store:
+    try:
+        return await open_store(settings.directory)
+    except FolderInUse as error:
+        raise CannotStart(f"{error}; stop it, or choose another folder with --data") from None
+    except (StorageError, OSError) as error:
+        raise CannotStart(f"cannot open the data folder {settings.data}: {error}") from error
+
+
+@dataclass(slots=True)
+class Server:
+    """The listeners, and how they end."""
+
+    app: Application
+    listeners: list[Listener]
+    stopped: asyncio.Event = field(default_factory=asyncio.Event)
+    _draining: asyncio.Task[None] | None = None
+
+    async def start(self, sockets: list[object]) -> list[asyncio.Task[None]]:
+        """Returns when all of them accept connections."""
+        running = [
+            asyncio.create_task(each.serve(sockets=[sock]), name="listener")  # type: ignore[list-item]
+            for each, sock in zip(self.listeners, sockets, strict=True)
+        ]
+        while not all(each.started for each in self.listeners):
+            failed = [task for task in running if task.done()]
+            if failed:
+                await failed[0]
+            await asyncio.sleep(READY_POLL_SECONDS)
+        return running
+
+    def handle_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in SIGNALS:
+            loop.add_signal_handler(number, self._signalled, number)
+
+    def _signalled(self, number: int) -> None:
+        if self._draining is not None:
+            # Whoever signals twice does not want to wait; what was confirmed is on the disk.
+            os._exit(128 + number)
+        log.info("draining", signal=signal.Signals(number).name)
+        self.app.gateway.hub.draining = True
+        self._draining = asyncio.create_task(self._drain(), name="drain")
+
+    async def _drain(self) -> None:
+        try:
+            async with asyncio.timeout(DRAIN_SECONDS_MAX - ANSWERS_SECONDS_MAX):
+                await self.app.gateway.hub.drain()
+        except TimeoutError:
+            log.warning("drain took too long: the rest is cut")
+        for each in self.listeners:
+            each.should_exit = True
+        self.stopped.set()
+
+
+def _raise_open_files_limit() -> None:
+    """A socket is a file; the soft limit of 1,024 is history, the hard one is the operator's word."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _announce(settings: Settings, key_file: str | None, port: int, seconds: float) -> None:
+    """What a person needs to go on, on stdout. The key itself is never printed."""
+    url = settings.address._replace(port=port).url
+    lines = [
+        f"pushq {VERSION}  one process, data in {settings.data}, nothing else needed",
+        f"  API   {url}/v1",
+        *([f"  demo  {url}/demo"] if settings.dev else []),
+        f"  docs  {url}/docs",
+        f"  key   in {key_file}" if key_file else f"  key   {settings.data}/admin.key is gone; its key is still good",
+        *(["  --dev: any page of this machine may connect. Not for production."] if settings.dev else []),
+        f"ready in {seconds:.1f} s",
+    ]
+    print("\n".join(lines), file=sys.stdout, flush=True)

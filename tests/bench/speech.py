@@ -1,0 +1,98 @@
+"""The two subprotocols, as cheaply as a client can speak them: frames built once, answers counted by their bytes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, Literal
+
+import msgspec
+
+from tests.bench.scale import BODY_BYTES, STAMP_DIGITS
+
+Encoding = Literal["json", "msgpack"]
+
+_FILLER = b"x" * (BODY_BYTES - STAMP_DIGITS)
+_TEXT, _BINARY = 1, 2
+
+
+class Delivered(msgspec.Struct, gc=False):
+    """What a client looks at in a message. A stamped body is a string in JSON and bytes in MessagePack."""
+
+    seq: int = 0
+    body: str | bytes = b""
+    receipt: str | None = None
+
+
+class Arrival(msgspec.Struct, gc=False):
+    """Any frame of the server, as far as a client of a benchmark cares."""
+
+    type: str
+    messages: list[Delivered] = []
+    problem: Any = None
+
+
+class Speech:
+    """One encoding: how to say things in it, and what to look for in what comes back."""
+
+    def __init__(self, encoding: Encoding) -> None:
+        self.encoding = encoding
+        self.subprotocol = f"pushq.v1.{encoding}"
+        is_json = encoding == "json"
+        kinds = Arrival | list[Arrival]
+        self._decode: Callable[[bytes], Any] = (
+            msgspec.json.Decoder(kinds).decode if is_json else msgspec.msgpack.Decoder(kinds).decode
+        )
+        self._encode: Callable[[Any], bytes] = _compact if is_json else msgspec.msgpack.Encoder().encode
+        self._opcode = _TEXT if is_json else _BINARY
+        self.accepted = b'"duplicate":false' if is_json else b"\xa9duplicate\xc2"
+        """Stands once in the answer for each message that was stored."""
+        self.message = b'"published_at":' if is_json else b"\xacpublished_at"
+        """Stands once in each message that is delivered."""
+        self.problem = b'"problem":' if is_json else b"\xa7problem"
+        self.ping = self._encode({"type": "ping"})
+        self.pong = self.say({"type": "pong"})
+
+    def say(self, value: Any) -> bytes:
+        return client_frame(self._encode(value), self._opcode)
+
+    def arrivals(self, payload: bytes) -> list[Arrival]:
+        found = self._decode(payload)
+        return found if isinstance(found, list) else [found]
+
+    def publish(self, queue: str, count: int, stamp: bytes) -> bytes:
+        body = stamp + _FILLER
+        said = body.decode() if self.encoding == "json" else body
+        return self.say({"type": "publish", "id": 1, "queue": queue, "messages": [{"body": said}] * count})
+
+
+SPEECHES: dict[Encoding, Speech] = {"json": Speech("json"), "msgpack": Speech("msgpack")}
+
+
+def _compact(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def client_frame(payload: bytes, opcode: int) -> bytes:
+    """A whole frame, masked with zeros: RFC 6455 wants a mask, and this one costs the generator nothing."""
+    size = len(payload)
+    if size < 126:
+        head = bytes([0x80 | opcode, 0x80 | size])
+    elif size < 65536:
+        head = bytes([0x80 | opcode, 0x80 | 126]) + size.to_bytes(2, "big")
+    else:
+        head = bytes([0x80 | opcode, 0x80 | 127]) + size.to_bytes(8, "big")
+    return head + b"\0\0\0\0" + payload
+
+
+class TokenCounter:
+    """Counts a token in a stream of bytes, also where a read cuts it in two."""
+
+    def __init__(self, token: bytes) -> None:
+        self._token = token
+        self._tail = b""
+
+    def feed(self, data: bytes) -> int:
+        data = self._tail + data
+        self._tail = data[-(len(self._token) - 1) :]
+        return data.count(self._token)
