@@ -10,12 +10,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from backend_store.client import Store
 from backend_store.model import NotFound
+from gateway.api import asyncapi, docs, metrics, openapi
 from gateway.auth import Keyring, wall_clock_ms
 from gateway.config import Settings
 from gateway.context import Gateway
 from gateway.desk import GatewayDesk
 from gateway.dispatch import LOCAL, Api
 from gateway.http import problem_answer
+from gateway.loop_lag import LoopLag
 from gateway.site import Site
 from gateway.tickets import TicketOffice
 from gateway.version import VERSION
@@ -36,6 +38,7 @@ class Application:
     api: Api
     site: Site
     websocket: ASGIApp
+    lag: LoopLag
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
@@ -65,21 +68,31 @@ def create_app(
     )
     gateway = Gateway(settings, store, keyring, tickets, desk, hub, MemoryLimiter(), clock_ms)
     api = Api(gateway)
-    return Application(gateway, api, _site(gateway, api), websocket.endpoint(hub))
+    lag = LoopLag()
+    return Application(gateway, api, _site(gateway, api, lag), websocket.endpoint(hub), lag)
 
 
-def _site(gateway: Gateway, api: Api) -> Site:
+def _site(gateway: Gateway, api: Api, lag: LoopLag) -> Site:
     async def demo_token() -> str:
         return gateway.keyring.temporary(name="demo", scopes=DEMO_SCOPES)
 
     console = routes(ConsoleContext(dev=gateway.settings.dev, demo_token=demo_token, version=VERSION))
-    return Site(gateway, {}, console)
+    pages = {
+        "/metrics": metrics.page(api.answers, lag),
+        "/openapi.json": openapi.page(),
+        "/asyncapi.json": asyncapi.page(),
+        **docs.pages(),
+    }
+    return Site(gateway, pages, console)
 
 
 async def _no_socket_here(scope: Scope, receive: Receive, send: Send) -> None:
     answer = problem_answer(NotFound(f"there is no WebSocket at {scope['path'][:200]!r}, only at {WEBSOCKET_PATH}"))
-    await send({
-        "type": "websocket.http.response.start", "status": answer.status,
-        "headers": [(b"content-type", b"application/problem+json")],
-    })
+    await send(
+        {
+            "type": "websocket.http.response.start",
+            "status": answer.status,
+            "headers": [(b"content-type", b"application/problem+json")],
+        }
+    )
     await send({"type": "websocket.http.response.body", "body": answer.body})

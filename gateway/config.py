@@ -1,4 +1,4 @@
-"""Settings: `pushq.toml`, then `PUSHQ_SECTION__KEY`, then flags; the later one wins, and each value knows where it came from.
+"""Settings: `pushq.toml`, then `PUSHQ_SECTION__KEY`, then flags; the later one wins, and each knows where it came from.
 
 An unknown key is an error that names the nearest known one: a typing error must not become a default.
 """
@@ -120,9 +120,7 @@ class Loaded:
         ]
 
 
-def load_settings(
-    flags: Mapping[str, Any], environ: Mapping[str, str], config_file: Path | None = None
-) -> Loaded:
+def load_settings(flags: Mapping[str, Any], environ: Mapping[str, str], config_file: Path | None = None) -> Loaded:
     """Settings from all sources. `flags` has dotted keys; None is a flag that was not given. Raises `ConfigError`.
 
     Without `config_file`, `pushq.toml` in the working folder is read if it is there.

@@ -33,5 +33,5 @@ def preflight(headers: dict[bytes, bytes]) -> Answer:
 
 
 def granted(origin: bytes) -> tuple[Header, ...]:
-    """What an answer to an allowed page carries. Never "credentials": tokens are sent by script, cookies are not used."""
+    """What an answer to an allowed page carries. No "credentials": scripts send the token, there are no cookies."""
     return (b"access-control-allow-origin", origin), (b"access-control-expose-headers", EXPOSED), VARY

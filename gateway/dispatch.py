@@ -63,8 +63,13 @@ class Api:
         await self._answer(scope, receive, send, answer, told, match)
 
     async def _handle(
-        self, scope: Scope, receive: Receive, headers: dict[bytes, bytes], match: Match[Operation] | None,
-        caller: Principal | Unauthenticated, decision: Decision,
+        self,
+        scope: Scope,
+        receive: Receive,
+        headers: dict[bytes, bytes],
+        match: Match[Operation] | None,
+        caller: Principal | Unauthenticated,
+        decision: Decision,
     ) -> Answer | ASGIApp:
         if not isinstance(caller, Principal):
             raise caller
@@ -78,8 +83,13 @@ class Api:
         if b"idempotency-key" in headers:
             raise InvalidRequest("this version does not have the header Idempotency-Key yet; give messages an `id`")
         call = Call(
-            scope, receive, headers, caller, match.params,
-            body_bytes_max=self._gateway.settings.limits.request_bytes_max, is_local=LOCAL in scope,
+            scope,
+            receive,
+            headers,
+            caller,
+            match.params,
+            body_bytes_max=self._gateway.settings.limits.request_bytes_max,
+            is_local=LOCAL in scope,
         )
         return await operation.handler(self._gateway, call)
 
@@ -117,7 +127,12 @@ class Api:
     # ---------------------------------------------------------------------------------------------------- answer
 
     async def _answer(
-        self, scope: Scope, receive: Receive, send: Send, answer: Answer | ASGIApp, told: tuple[Header, ...],
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        answer: Answer | ASGIApp,
+        told: tuple[Header, ...],
         match: Match[Operation] | None,
     ) -> None:
         if isinstance(answer, Answer):
@@ -139,8 +154,9 @@ def _operation(method: str, match: Match[Operation]) -> Operation | None:
     operation = match.methods.get("GET" if method == "HEAD" else method)
     if operation is None and method != "OPTIONS":
         allowed = _allowed(match).decode()
-        raise PushqError(f"{method} is not possible here, only {allowed}", code="method-not-allowed",
-                         headers=(("Allow", allowed),))
+        raise PushqError(
+            f"{method} is not possible here, only {allowed}", code="method-not-allowed", headers=(("Allow", allowed),)
+        )
     return operation
 
 

@@ -14,7 +14,8 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from backend_store.model import FieldError, InvalidRequest, MessageTooLarge, PushqError
-from gateway.validate import escape, invalid_field
+from gateway.validate import escape
+from push.checks import field as invalid_field
 from push.problems import KINDS, invalid, nearest, problem, retry_after
 
 if TYPE_CHECKING:
@@ -68,8 +69,15 @@ class Call:
     __slots__ = ("body_bytes_max", "headers", "is_local", "params", "principal", "receive", "scope")
 
     def __init__(
-        self, scope: Scope, receive: Receive, headers: dict[bytes, bytes], principal: Principal, params: list[str], *,
-        body_bytes_max: int, is_local: bool,
+        self,
+        scope: Scope,
+        receive: Receive,
+        headers: dict[bytes, bytes],
+        principal: Principal,
+        params: list[str],
+        *,
+        body_bytes_max: int,
+        is_local: bool,
     ) -> None:
         self.scope = scope
         self.receive = receive
@@ -216,4 +224,3 @@ def integer(query: dict[str, str], name: str, default: int | None, *, low: int, 
     if text.isascii() and text.isdigit() and len(text) < 20 and low <= int(text) <= high:
         return int(text)
     raise invalid_field(f"/query/{name}", f"{name} is {text[:50]!r}; it is a whole number from {low} to {high}")
-

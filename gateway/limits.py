@@ -22,8 +22,6 @@ TAG_BYTES_MAX: Final = 16 * 1024
 PAGE_ITEMS_DEFAULT: Final = 100
 PAGE_ITEMS_MAX: Final = 1_000
 RECEIVE_MESSAGES_DEFAULT: Final = 10
-RECEIVE_MESSAGES_MAX: Final = 1_000
-RECEIVE_WAIT_MS_MAX: Final = 60_000
 
 QUEUES_LABELLED_MAX: Final = 200
 """Queues with metric series of their own; the others are added up under `other`."""

@@ -1,7 +1,7 @@
 """The servers under the application: uvicorn on TCP and on `DIR/admin.sock`, with its shutdown taken out of its hands.
 
-On SIGTERM uvicorn closes every socket at once, before anybody could say why. Here it only serves; when to stop is `serve`'s
-to say.
+On SIGTERM uvicorn closes every socket at once, before anybody could say why. Here it only serves; `serve` says when to
+stop.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ OPERATOR: Final = "operator"
 COMPANIONS: Final = (".dead", ".late")
 """Suffixes of the queues that belong to another queue; its scopes cover them."""
 
+SCOPE_PATTERN: Final = rf"^({ADMIN}|{OPERATOR}|({'|'.join(VERBS)}):[A-Za-z0-9_.*-]{{1,{NAME_CHARS_MAX}}})$"
 _PATTERN = re.compile(rf"[A-Za-z0-9_.*-]{{1,{NAME_CHARS_MAX}}}")
 
 

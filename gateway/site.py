@@ -1,4 +1,4 @@
-"""Everything beside `/v1`: health, metrics, the API's documents, the docs, and the pages for people. No key is needed."""
+"""Everything beside `/v1`: health, metrics, the API's documents, the docs, pages for people. No key is needed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ class Site:
     def __init__(self, gateway: Gateway, pages: dict[str, Page], console: Sequence[BaseRoute]) -> None:
         self._gateway = gateway
         self._pages: dict[str, Page] = {
-            "/livez": health.livez, "/readyz": health.readyz, "/lbz": health.lbz, **pages,
+            "/livez": health.livez,
+            "/readyz": health.readyz,
+            "/lbz": health.lbz,
+            **pages,
         }
         self._console = PageRouter(console, redirect_slashes=False, default=_nothing_here)
 
@@ -59,7 +62,9 @@ class Site:
         if method not in ("GET", "HEAD"):
             allowed = READ_ONLY.decode()
             raise PushqError(
-                f"{method} is not possible here, only {allowed}", code="method-not-allowed", headers=(("Allow", allowed),)
+                f"{method} is not possible here, only {allowed}",
+                code="method-not-allowed",
+                headers=(("Allow", allowed),),
             )
         query = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
         answer = await page(self._gateway, query)

@@ -17,15 +17,25 @@ import msgspec
 from backend_store.model import MESSAGE_BYTES_LIMIT, VISIBILITY_MS_MAX, FieldError, InvalidRequest, QueueConfig
 from gateway.limits import NAME_CHARS_MAX, TAG_BYTES_MAX, TAGS_MAX
 from gateway.policy import COMPANIONS, owner_of
+from push.checks import field as invalid_field
 from push.problems import nearest
 
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{NAME_CHARS_MAX - 1}}}")
 NAME_RULE: Final = f"1 to {NAME_CHARS_MAX} of A-Z a-z 0-9 _ . - and begins with a letter or digit"
 
-LATER_SETTINGS: Final = frozenset({
-    "sort_window_ms", "late_messages", "max_attempts", "retry_backoff_ms_max", "dedupe_window_ms", "key_run_max",
-    "sort_held_messages_max", "auto_expand", "colocate_with",
-})
+LATER_SETTINGS: Final = frozenset(
+    {
+        "sort_window_ms",
+        "late_messages",
+        "max_attempts",
+        "retry_backoff_ms_max",
+        "dedupe_window_ms",
+        "key_run_max",
+        "sort_held_messages_max",
+        "auto_expand",
+        "colocate_with",
+    }
+)
 """Settings of the protocol that this version does not have."""
 
 LATER_VALUES: Final[dict[str, frozenset[str]]] = {
@@ -42,14 +52,19 @@ LATER_VALUES: Final[dict[str, frozenset[str]]] = {
 }
 """Values of settings that this version has with fewer choices."""
 
-_RANGES: Final[dict[str, tuple[int, int]]] = {
+RANGES: Final[dict[str, tuple[int, int]]] = {
     "visibility_timeout_ms": (0, VISIBILITY_MS_MAX),
     "max_message_bytes": (1, MESSAGE_BYTES_LIMIT),
 }
 
-_ONLY: Final[dict[str, Any]] = {
-    "partitions": 1, "delay_ms": 0, "retry_backoff_ms": 0, "priorities": 1, "encrypted": False,
-    "factor": 1, "min_in_sync": 1,
+ONLY: Final[dict[str, Any]] = {
+    "partitions": 1,
+    "delay_ms": 0,
+    "retry_backoff_ms": 0,
+    "priorities": 1,
+    "encrypted": False,
+    "factor": 1,
+    "min_in_sync": 1,
 }
 """Settings whose type allows more than this version does."""
 
@@ -85,7 +100,9 @@ def changed_config(known: QueueConfig, changes: dict[str, Any]) -> QueueConfig:
     """`known` with the fields that a request names. Raises `InvalidRequest`."""
     for name in FIXED_SETTINGS:
         if name in changes and changes[name] != getattr(known, name):
-            detail = f"{name} cannot change: the queue is {getattr(known, name)!r}; make a new queue for {changes[name]!r}"
+            detail = (
+                f"{name} cannot change: the queue is {getattr(known, name)!r}; make a new queue for {changes[name]!r}"
+            )
             raise invalid_field(f"/{name}", detail)
     return queue_config(msgspec.to_builtins(known) | changes)
 
@@ -113,10 +130,10 @@ def _wrong_value(name: str, value: Any, kind: Any) -> str | None:
         msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         return _expected(kind) or str(error)
-    if name in _ONLY and value != _ONLY[name]:
-        return f"this version does not have {name!r} other than {msgspec.json.encode(_ONLY[name]).decode()} yet"
-    low, high = _RANGES.get(name, (0, 0))
-    if name in _RANGES and not low <= value <= high:
+    if name in ONLY and value != ONLY[name]:
+        return f"this version does not have {name!r} other than {msgspec.json.encode(ONLY[name]).decode()} yet"
+    low, high = RANGES.get(name, (0, 0))
+    if name in RANGES and not low <= value <= high:
         return f"{name} is {value}; it goes from {low} to {high}"
     return None
 
@@ -135,14 +152,6 @@ def _wrong_tags(tags: dict[str, str]) -> Iterable[FieldError]:
 
 
 # ------------------------------------------------------------------------------------------------------- small
-
-
-def invalid_field(pointer: str, detail: str) -> InvalidRequest:
-    return InvalidRequest(detail, errors=(FieldError(pointer, detail),))
-
-
-def not_yet(pointer: str, what: str) -> InvalidRequest:
-    return invalid_field(pointer, f"this version does not have {what} yet")
 
 
 def escape(step: str) -> str:

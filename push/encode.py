@@ -91,7 +91,7 @@ def as_msgpack(body: bytes) -> bytes:
     """A JSON value as MessagePack. What MessagePack cannot hold (a huge number) goes as its JSON text, in bytes."""
     try:
         return _pack(_parse_json(body))
-    except (msgspec.MsgspecError, OverflowError, UnicodeError):
+    except (msgspec.MsgspecError, OverflowError, UnicodeError, RecursionError):
         return _pack(body)
 
 
@@ -99,9 +99,9 @@ def as_msgpack(body: bytes) -> bytes:
 
 
 def leased_messages(lease: Lease, encoding: Encoding) -> list[bytes]:
-    """The messages of a lease, each encoded with its receipt."""
-    chunk = lease.state.chunk
-    assert chunk is not None, "a lease is encoded in the breath in which it was taken"
+    """The messages of a lease, each encoded with its receipt. Once: the lease lets go of its chunk."""
+    chunk, lease.chunk = lease.chunk, None
+    assert chunk is not None, "a lease is encoded once"
     kind, bodies, columns = chunk.messages
     if columns is not None:
         return [_leased_one(lease, chunk, index, encoding) for index in indexes(lease.bits)]

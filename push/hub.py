@@ -35,6 +35,7 @@ from push.subscriptions import StreamSubscription, WorkSubscription
 log = structlog.get_logger("pushq.hub")
 
 HOUSEKEEPING_SECONDS = 1.0
+SILENT_MS_MAX = PING_MS + PONG_MS_MAX
 
 
 class Stream(Protocol):
@@ -212,7 +213,12 @@ class Hub:
         self._flush_scheduled = False
         dirty, self._dirty = self._dirty, []
         for session in dirty:
-            session.flush()
+            try:
+                session.flush()
+            except Exception:
+                # A fault of ours in one session must not keep the others' answers back.
+                log.exception("a session failed while it was written", session=session.id[:6])
+                session.wire.close(1011, "internal error")
 
     # ------------------------------------------------------------------------------------------------ housekeeping
 
@@ -225,7 +231,7 @@ class Hub:
             for parked in self.parked.expired(self.now_ms):
                 self._give_back(parked)
             self._check_waiting()
-            self._check_alive(beat)
+            self._check_alive()
             if beat % KEY_CHECK_SECONDS == 0:
                 self._check_keys()
 
@@ -235,17 +241,25 @@ class Hub:
                 session.error(None, Unauthenticated(f"no `connect` within {CONNECT_SECONDS_MAX:.0f} s"))
                 session.close(Close.TIMED_OUT, "no connect in time")
 
-    def _check_alive(self, beat: int) -> None:
-        """Pings each session once in `PING_MS`, a share of them each second, and closes those that stay silent."""
-        period = PING_MS // 1000
-        for number, session in enumerate(list(self.sessions.values())):
-            silent_ms = self.now_ms - session.heard_ms
+    def _check_alive(self) -> None:
+        """Pings each session about once in `PING_MS`, and closes those that stay silent or do not read."""
+        now_ms = self.now_ms
+        for session in list(self.sessions.values()):
+            if now_ms < session.ping_at_ms and session.wire.is_writable:
+                continue
             if session.wire.blocked_seconds() > WRITE_BLOCKED_SECONDS_MAX:
                 session.close(Close.SLOW_CONSUMER, f"nothing was read for {WRITE_BLOCKED_SECONDS_MAX:.0f} s")
-            elif silent_ms > PING_MS + PONG_MS_MAX + 1000 * 2:
-                session.close(Close.TIMED_OUT, f"nothing was heard for {silent_ms // 1000} s")
-            elif (number + beat) % period == 0:
+            elif now_ms - session.heard_ms > SILENT_MS_MAX:
+                session.close(Close.TIMED_OUT, f"nothing was heard for {SILENT_MS_MAX // 1000} s")
+            elif now_ms >= session.ping_at_ms:
+                session.ping_at_ms = (
+                    self.next_ping_ms() if now_ms - session.heard_ms < PING_MS else now_ms + PONG_MS_MAX
+                )
                 session.ping()
+
+    def next_ping_ms(self) -> int:
+        """Spread by a fifth, or sockets that connected together would be pinged together for ever."""
+        return self.now_ms + random.randint(PING_MS * 4 // 5, PING_MS)
 
     def _check_keys(self) -> None:
         for session in list(self.sessions.values()):

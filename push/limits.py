@@ -5,6 +5,8 @@ DELIVER_FRAME_BYTES_MAX = 256 * 1024
 REPLY_FRAME_BYTES_MAX = 512 * 1024
 OUTBOX_BYTES_SOFT_MAX = 256 * 1024
 """Above it a socket gets nothing more until the peer reads; its backlog stays on disk."""
+OUTBOX_BYTES_HARD_MAX = 1024 * 1024
+"""Above it a socket is not read either: a peer that asks without reading the answers must wait."""
 WRITE_BLOCKED_SECONDS_MAX = 10.0
 CREDIT_MAX = 10_000
 CREDIT_DEFAULT = 32

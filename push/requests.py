@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from backend_store.client import Queue
+from backend_store.client import Queue, encode_cursor
 from backend_store.model import InvalidRequest, Published, PushqError, Unauthenticated, Verdict
 from push.checks import DELAY_MS_MAX, checked_credit, checked_visibility, field, not_yet, results
 from push.encode import published_ok
@@ -142,7 +142,7 @@ def _subscribe_work(session: Session, frame: Subscribe, queue: Queue) -> None:
     session.subs[number] = sub
     queue.consumers += 1
     session.hub.hand_over(session, sub)
-    session.ok(frame.id, sub=number, resume="complete")
+    session.ok(frame.id, sub=number, resume="complete", visibility_timeout_ms=visibility_ms)
     sub.grant(credit)
 
 
@@ -156,7 +156,9 @@ def _subscribe_stream(session: Session, frame: Subscribe, queue: Queue) -> None:
     sub = StreamSubscription(session, number, queue, position=start.offset, credit=credit, key=key)
     session.subs[number] = sub
     queue.consumers += 1
-    session.ok(frame.id, sub=number, resume=start.outcome)
+    # With the cursor a client cut before its first message can still go on from here.
+    cursor = encode_cursor(queue.end.epoch, start.offset)
+    session.ok(frame.id, sub=number, resume=start.outcome, cursor=cursor)
     if start.missed is not None:
         session.send({"type": "gap", "sub": number, "from": start.missed[0], "to": start.missed[1]})
     if start.outcome == "reset":

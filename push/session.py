@@ -85,6 +85,7 @@ class Session:
         "hub",
         "id",
         "opened",
+        "ping_at_ms",
         "principal",
         "remote",
         "subs",
@@ -101,6 +102,7 @@ class Session:
         self.opened = False
         self.closed = False
         self.heard_ms = hub.clock_ms()
+        self.ping_at_ms = hub.next_ping_ms()
         self.subs: dict[int, Subscription] = {}
         self._next_sub = 1
         self._replies: list[bytes] = []

@@ -129,8 +129,8 @@ class WorkSubscription:
         """Takes no more; what was not sent goes back uncounted. `leases` stay for the caller to keep or give back."""
         self.feeder.remove(self)
         self.queue.consumers -= 1
-        for lease in self.take_unsent():
-            self.queue.unsent(lease)
+        for lease in reversed(self.take_unsent()):
+            self.queue.unsent(lease)  # the last one first: each goes to the front of what is ready
 
     def take_unsent(self) -> list[Lease]:
         pending, self.pending = self.pending, []

@@ -17,6 +17,7 @@ from backend_store.core.limits import READY_RUNS_AHEAD
 from backend_store.core.receipts import INDEX_OF, by_token
 from backend_store.metadata.embedded import Metadata
 from backend_store.model import (
+    CHUNK_MESSAGES_MAX,
     Block,
     Offset,
     PeekPage,
@@ -83,11 +84,11 @@ class EmbeddedQueue:
 
     def settle_quietly(self, receipts: list[str]) -> None:
         """Acks whose verdicts nobody waits for."""
-        self._partition.settle(by_token(receipts), _ignore)
+        self._partition.settle_soon(by_token(receipts))
 
     def settle_lease(self, lease: Lease) -> None:
         """Settles all of a lease: its bytes have left, and the consumer acks automatically."""
-        self._partition.settle({lease.token: lease.bits}, _ignore)
+        self._partition.settle_soon({lease.token: lease.bits})
 
     def give_back(self, receipts: list[str], delay_ms: int, reply: VerdictsReply) -> None:
         """Nacks; with a delay the messages stay out of sight so long."""
@@ -133,7 +134,10 @@ class EmbeddedQueue:
         """The first stored chunk that has or follows `offset`."""
         state = self._partition.state
         at = max(offset, state.floor)
-        found = self._partition.read(Offset(max(0, at - 255)))
+        found = self._partition.read(Offset(at))
+        if found is not None and found.base == at:
+            return found  # the usual case: a reader goes on where a chunk begins
+        found = self._partition.read(Offset(max(state.floor, at - CHUNK_MESSAGES_MAX + 1)))
         while found is not None and found.base + found.count <= at:
             found = self._partition.read(Offset(found.base + 1))
         return found
@@ -182,9 +186,12 @@ class EmbeddedQueue:
 
     async def purge(self, purge_id: str) -> Purge:
         """Drops every message stored so far; returns when that is durable."""
-        done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        done: asyncio.Future[int | PushqError] = asyncio.get_running_loop().create_future()
         self._partition.purge(done.set_result)
-        purge = Purge(purge_id, await done)
+        total = await done
+        if isinstance(total, PushqError):
+            raise total
+        purge = Purge(purge_id, total)
         self._node.sweeper.wake()
         while len(self.purges) >= READY_RUNS_AHEAD:
             self.purges.pop(next(iter(self.purges)))
@@ -276,7 +283,3 @@ def _judge(receipts: list[str], done: dict[str, int]) -> list[Verdict]:
 
 _OK = Verdict(True)
 _STALE = Verdict(False, STALE)
-
-
-def _ignore(done: dict[str, int] | PushqError) -> None:
-    """Nobody waits for these verdicts."""

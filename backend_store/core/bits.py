@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 
 def lowest(bits: int, count: int) -> int:
-    """The `count` lowest set bits."""
+    """The `count` lowest set bits, or all where there are fewer."""
+    if not bits:
+        return 0
     low = (bits & -bits).bit_length() - 1
     run = ((1 << count) - 1) << low
     if bits & run == run:
@@ -23,6 +25,8 @@ def lowest(bits: int, count: int) -> int:
 
 def indexes(bits: int) -> Iterator[int] | range:
     """The numbers of the set bits, rising. A run without holes, the usual case, costs no loop."""
+    if not bits:
+        return range(0)
     low = (bits & -bits).bit_length() - 1
     high = bits.bit_length()
     if bits == (1 << high) - (1 << low):

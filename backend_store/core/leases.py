@@ -39,6 +39,7 @@ class ChunkState:
         "epoch",
         "full",
         "leased",
+        "recorded",
         "settled",
         "settling",
         "size",
@@ -59,6 +60,8 @@ class ChunkState:
         self.delayed = 0
         self.attempts: dict[int, int] = {}
         self.due: dict[int, int] = {}
+        self.recorded = False
+        """Attempts or due times are on disk: when there are none any more, that must be said there too."""
 
     @property
     def free(self) -> int:
@@ -70,14 +73,18 @@ class Lease:
     """One delivery batch: some messages of one chunk, held by one holder until `deadline_ms`.
 
     When only some of its messages are extended, it is split: `rest` is the part under the same token with the old
-    deadline.
+    deadline. `chunk` is there until the messages are encoded: many leases taken in one turn may be more than the
+    chunks that stay loaded.
     """
 
-    __slots__ = ("bits", "deadline_ms", "holder", "rest", "state", "token")
+    __slots__ = ("bits", "chunk", "deadline_ms", "holder", "rest", "state", "token")
 
-    def __init__(self, token: str, state: ChunkState, bits: int, holder: Holder, deadline_ms: int):
+    def __init__(
+        self, token: str, state: ChunkState, bits: int, holder: Holder, deadline_ms: int, chunk: Chunk | None = None
+    ):
         self.token = token
         self.state = state
+        self.chunk = chunk
         self.bits = bits
         self.holder = holder
         self.deadline_ms = deadline_ms
@@ -93,11 +100,16 @@ class Lease:
         return self.state.attempts.get(index, 1)
 
 
+_RAN_OUT = -1
+"""Deadline of a lease that `expired` handed over: entries that stood for it twice are void."""
+
+
 class LeaseTable:
     """Leases by token, and the next to run out."""
 
     def __init__(self) -> None:
         self._by_token: dict[str, Lease] = {}
+        self._split_parts = 0
         self._heap: list[tuple[int, int, Lease]] = []
         self._number = 0
 
@@ -116,27 +128,39 @@ class LeaseTable:
 
     def split(self, lease: Lease, bits: int) -> Lease:
         """Makes `bits` a part of their own; the others keep what the lease has."""
-        part = Lease(lease.token, lease.state, lease.bits & bits, lease.holder, lease.deadline_ms)
+        part = Lease(lease.token, lease.state, lease.bits & bits, lease.holder, lease.deadline_ms, lease.chunk)
         lease.bits &= ~bits
-        part.rest, lease.rest = lease.rest, part
+        self.join(lease, part)
         return part
+
+    def join(self, lease: Lease, part: Lease) -> None:
+        """Puts a part beside a lease of the same token."""
+        part.rest, lease.rest = lease.rest, part
+        self._split_parts += 1
 
     def schedule(self, lease: Lease) -> None:
         """Called again when a deadline moves; an entry whose deadline is not the lease's own is void."""
         self._number += 1
         heapq.heappush(self._heap, (lease.deadline_ms, self._number, lease))
+        self._sweep()
 
     def drop_if_empty(self, token: str) -> None:
-        lease = self._by_token[token]
-        if any(part.bits for part in lease.parts()):
+        parts = list(self._by_token[token].parts())
+        if any(part.bits for part in parts):
             return
         del self._by_token[token]
-        if len(self._heap) > 2 * len(self._by_token) + 64:
+        self._split_parts -= len(parts) - 1
+        self._sweep()
+
+    def _sweep(self) -> None:
+        """Drops void entries before they outnumber the others: a lease extended for ever must not fill the memory."""
+        if len(self._heap) > 2 * (len(self._by_token) + self._split_parts) + 64:
             self._heap = [e for e in self._heap if e[2].bits and e[0] == e[2].deadline_ms]
             heapq.heapify(self._heap)
 
     def clear(self) -> None:
         self._by_token.clear()
+        self._split_parts = 0
         self._heap.clear()
 
     def expired(self, now_ms: int) -> list[Lease]:
@@ -145,6 +169,7 @@ class LeaseTable:
         while self._heap and self._heap[0][0] <= now_ms:
             deadline, _, lease = heapq.heappop(self._heap)
             if lease.bits and lease.deadline_ms == deadline:
+                lease.deadline_ms = _RAN_OUT
                 out.append(lease)
         return out
 

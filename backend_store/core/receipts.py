@@ -1,8 +1,8 @@
 """Receipts: proof of one lease, checked without a look-up.
 
 A lease of up to 256 messages of one chunk has one *token*; the receipt of its n-th message is `token` + `.` + two hex
-digits of n. The token names partition, epoch, group, chunk and lease, and ends with a 96-bit MAC, so it cannot be
-forged and is understood after a restart, when the lease table is gone.
+digits of n. The token names partition, epoch, group, chunk, lease and the lease's first and last message, and ends with
+a 96-bit MAC, so it cannot be forged and is understood after a restart, when the lease table is gone.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterable
 from typing import NamedTuple
 
-_FIELDS = struct.Struct(">HBIIHQQ")  # partition index, key id, queue uid, epoch, group, chunk base, lease
+# partition index, key id, queue uid, epoch, group, chunk base, lease, first and last index
+_FIELDS = struct.Struct(">HBIIHQQBB")
 _MAC_BYTES = 12
 TOKEN_CHARS = (_FIELDS.size + _MAC_BYTES) * 4 // 3 + (1 if (_FIELDS.size + _MAC_BYTES) % 3 else 0)
 INDEX_OF = {f"{n:02x}": n for n in range(256)}
@@ -29,6 +30,13 @@ class TokenFields(NamedTuple):
     group: int
     base: int
     lease: int
+    first: int
+    last: int
+
+    @property
+    def bits(self) -> int:
+        """The messages the token may speak for."""
+        return (2 << self.last) - (1 << self.first)
 
 
 def make_token(key: bytes, fields: TokenFields) -> str:

@@ -48,6 +48,14 @@ class Run:
         self.bits = bits
 
 
+class Returned(NamedTuple):
+    """Attempts that ended without an ack: free again once that is on disk, or at `due_ms`."""
+
+    state: ChunkState
+    bits: int
+    due_ms: int
+
+
 class WorkView:
     """Leases, attempts and settled bits of the default group."""
 
@@ -65,11 +73,13 @@ class WorkView:
         self._settled_tokens: OrderedDict[str, int] = OrderedDict()
         self._loaded: OrderedDict[int, ChunkState] = OrderedDict()
         self._loaded_bytes = 0
-        # The overlay: decided, not committed. Dropped whole when a commit fails.
+        # The overlay: decided, and not yet among the records of a commit.
         self._touched: dict[int, ChunkState] = {}
-        self._returned: list[tuple[ChunkState, int, int]] = []
+        self._returned: list[Returned] = []
         self._settled_now = 0
         self._settled_late = 0
+        # What the commit in flight has of it. Consumers take and go away meanwhile: that is for the next commit.
+        self._in_commit: tuple[list[ChunkState], list[Returned], int] = ([], [], 0)
 
     # ------------------------------------------------------------------------------------------------ backlog
 
@@ -99,6 +109,15 @@ class WorkView:
         state.chunk = chunk
         self._keep(state)
 
+    def lose(self, base: int) -> None:
+        """Gives a chunk up whose stored bytes are broken: nothing more of it can be handed out."""
+        state = self._chunks[base]
+        self.delayed -= state.delayed.bit_count()
+        state.delayed = 0
+        state.settled = state.full & ~state.leased
+        self._touched.pop(base, None)
+        self._forget(state)
+
     def _keep(self, state: ChunkState) -> None:
         self._loaded[state.base] = state
         self._loaded_bytes += state.size
@@ -117,6 +136,7 @@ class WorkView:
         state = ChunkState(chunk, settled=settled, started=started)
         state.attempts = {index: tries for index, (tries, _) in attempts.items() if tries > 1}
         state.due = {index: due for index, (_, due) in attempts.items() if due}
+        state.recorded = bool(attempts)
         self._chunks[chunk.base] = state
         self._keep(state)
         return state
@@ -135,11 +155,16 @@ class WorkView:
         state = self._chunks.get(chunk.base)
         if state is None:
             state = self.adopt(chunk, settled=settled, started=started, attempts=attempts or {})
-        for index, due in list(state.due.items()):
-            if due > now_ms and state.free >> index & 1:
-                self._delay(state, 1 << index, due)
+        self.delay_again(chunk.base, now_ms)
         if state.free:
             self._ready.append(Run(state, state.free))
+
+    def delay_again(self, base: int, now_ms: int) -> None:
+        """Lets a chunk's messages wait for the due times that were stored with them."""
+        state = self._chunks[base]
+        for index, due in state.due.items():
+            if due > now_ms and state.free >> index & 1:
+                self._delay(state, 1 << index, due)
 
     # ------------------------------------------------------------------------------------------------- leases
 
@@ -169,11 +194,11 @@ class WorkView:
         self._touched[state.base] = state
         self._lease_number += 1
         self.in_flight += bits.bit_count()
-        lease = Lease(self._token(state), state, bits, holder, deadline_ms)
+        lease = Lease(self._token(state, bits), state, bits, holder, deadline_ms, state.chunk)
         self.leases.add(lease)
         return lease
 
-    def _token(self, state: ChunkState) -> str:
+    def _token(self, state: ChunkState, bits: int) -> str:
         key = self.key
         return make_token(
             key.secret,
@@ -185,17 +210,21 @@ class WorkView:
                 DEFAULT_GROUP,
                 state.base,
                 self._lease_number,
+                (bits & -bits).bit_length() - 1,
+                bits.bit_length() - 1,
             ),
         )
 
     def unsent(self, lease: Lease, bits: int) -> None:
         """Takes an attempt back that never left for a socket: it does not count."""
         bits &= lease.bits
+        if not bits:
+            return  # it ran out, or was purged, before it could leave
         state = lease.state
         lease.bits ^= bits
         if not lease.bits:
             self.leases.drop_if_empty(lease.token)
-        for index in indexes(bits) if bits else ():
+        for index in indexes(bits):
             tries = state.attempts.pop(index, 1) - 1
             if tries > 1:
                 state.attempts[index] = tries
@@ -203,9 +232,8 @@ class WorkView:
                 state.started &= ~(1 << index)
         state.leased &= ~bits
         self.in_flight -= bits.bit_count()
-        if bits:
-            self._touched[state.base] = state
-            self._ready.appendleft(Run(state, bits))
+        self._touched[state.base] = state
+        self._ready.appendleft(Run(state, bits))
 
     def restore(self, kept: KeptLease, holder: Holder) -> Lease | None:
         """Puts back a lease that a clean stop kept, as far as its messages are still free."""
@@ -220,23 +248,26 @@ class WorkView:
         if known is None:
             self.leases.add(lease)
         else:
-            lease.rest, known.rest = known.rest, lease
+            self.leases.join(known, lease)
             self.leases.schedule(lease)
         return lease
 
     def extend(self, grouped: dict[str, int], visibility_ms: int, now_ms: int) -> dict[str, int]:
         """Moves deadlines; the answer has the bits that are held."""
         held: dict[str, int] = {}
+        deadline_ms = now_ms + visibility_ms
         for token, bits in grouped.items():
             lease = self.leases.get(token)
             for part in list(lease.parts()) if lease is not None else ():
                 mine = part.bits & bits
                 if not mine:
                     continue
-                moved = part if mine == part.bits else self.leases.split(part, mine)
-                moved.deadline_ms = now_ms + visibility_ms
-                self.leases.schedule(moved)
                 held[token] = held.get(token, 0) | mine
+                if part.deadline_ms == deadline_ms:
+                    continue
+                moved = part if mine == part.bits else self.leases.split(part, mine)
+                moved.deadline_ms = deadline_ms
+                self.leases.schedule(moved)
         return held
 
     # ---------------------------------------------------------------------------------------- decide and apply
@@ -289,9 +320,9 @@ class WorkView:
         """A receipt whose lease is gone still acks while nobody else holds the message."""
         fields = self._genuine(token) if bits else None
         state = self._chunks.get(fields.base) if fields is not None else None
-        if state is None:
+        if fields is None or state is None or state.epoch != fields.epoch:
             return 0
-        won = bits & state.full & ~(state.settled | state.settling | state.leased)
+        won = bits & fields.bits & state.full & ~(state.settled | state.settling | state.leased)
         if won:
             self.delayed -= (won & state.delayed).bit_count()
             state.delayed &= ~won
@@ -319,7 +350,7 @@ class WorkView:
             for index in indexes(bits):
                 state.due[index] = due_ms
         self._touched[state.base] = state
-        self._returned.append((state, bits, due_ms))
+        self._returned.append(Returned(state, bits, due_ms))
         return bits
 
     @property
@@ -332,11 +363,16 @@ class WorkView:
         return bool(self._returned or self._settled_now or self._settled_late)
 
     def records(self) -> tuple[list[Record], int, list[ChunkState]]:
-        """The overlay as records, how many messages it settles, and the chunks that are done with."""
+        """The overlay as records of a commit, how many messages it settles, and the chunks that are done with."""
         records: list[Record] = []
         done: list[ChunkState] = []
         settled = 0
-        for state in self._touched.values():
+        touched = list(self._touched.values())
+        self._in_commit = touched, self._returned, self._settled_now
+        self._touched = {}
+        self._returned = []
+        self._settled_now = self._settled_late = 0
+        for state in touched:
             settled += state.settling.bit_count()
             after = state.settled | state.settling
             if after == state.full:
@@ -344,22 +380,22 @@ class WorkView:
                 done.append(state)
                 continue
             records.append(ChunkMarked(state.base, state.count, after, state.started))
-            if state.attempts or state.due:
+            if state.attempts or state.due or state.recorded:
                 records.append(AttemptsRecorded(state.base, _attempt_rows(state)))
+                state.recorded = True
         return records, settled, done
 
     def committed(self) -> None:
-        """The records are on disk: the overlay becomes state, and what was given back is free."""
-        touched, self._touched = self._touched, {}
-        for state in touched.values():
+        """The records are on disk: they become state, and what was given back is free."""
+        (touched, returned, settled), self._in_commit = self._in_commit, ([], [], 0)
+        for state in touched:
             state.settled |= state.settling
             state.settling = 0
             if state.settled == state.full:
                 self._forget(state)
-        returned, self._returned = self._returned, []
-        self.in_flight -= self._settled_now
-        self._settled_now = self._settled_late = 0
-        for state, bits, due_ms in returned:
+        self.in_flight -= settled
+        # The last one given back goes to the front first, so that all stand there in the order they had.
+        for state, bits, due_ms in reversed(returned):
             self.in_flight -= bits.bit_count()
             free = bits & state.free
             if free and due_ms:
@@ -380,6 +416,7 @@ class WorkView:
         self._due.clear()
         self._touched.clear()
         self._returned.clear()
+        self._in_commit = ([], [], 0)
         self.in_flight = self.delayed = self._settled_now = self._settled_late = 0
 
     # --------------------------------------------------------------------------------------------------- time

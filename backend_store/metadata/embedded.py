@@ -19,7 +19,6 @@ QUEUES = b"queue/"
 KEYS = b"key/"
 TENANTS = b"tenant/"
 NEXT_UID = b"next-uid"
-GARBAGE = b"garbage/"
 
 TENANTS_MAX = 10_000
 KEYS_MAX = 100_000

@@ -14,6 +14,8 @@ from backend_store.model import OutcomeUnknown, PushqError
 from backend_store.storage.engine import Batch
 from backend_store.storage.writer import Writer
 
+SOON_SECONDS = 0.002
+
 
 class Member(Protocol):
     """A partition, seen by the committer."""
@@ -29,7 +31,14 @@ class Member(Protocol):
 
 
 class Committer:
-    def __init__(self, writer: Writer, loop: asyncio.AbstractEventLoop, clock_ms: Callable[[], int]):
+    def __init__(
+        self,
+        writer: Writer,
+        loop: asyncio.AbstractEventLoop,
+        clock_ms: Callable[[], int],
+        on_fatal: Callable[[BaseException], None],
+    ):
+        self._on_fatal = on_fatal
         self._writer = writer
         self._loop = loop
         self._clock_ms = clock_ms
@@ -37,7 +46,7 @@ class Committer:
         self._riders: dict[Member, None] = {}
         self._rows: list[tuple[Batch, asyncio.Future[None]]] = []
         self._scheduled = False
-        self._in_flight: list[Member] = []
+        self._soon: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
         self._idle.set()
         self.cycles = 0
@@ -50,6 +59,21 @@ class Committer:
     def ride_along(self, member: Member) -> None:
         """The member has something that may wait for somebody else's commit."""
         self._riders[member] = None
+
+    def request_soon(self, member: Member) -> None:
+        """Asks for a cycle that nobody waits for: with somebody else's, or alone after a moment.
+
+        An ack without an answer comes this way. A commit of its own would stand in the way of the next publish.
+        """
+        self._riders[member] = None
+        if self._soon is None:
+            self._soon = self._loop.call_later(SOON_SECONDS, self._soon_is_now)
+
+    def _soon_is_now(self) -> None:
+        self._soon = None
+        if self._riders:
+            self._waiting |= self._riders
+            self._kick()
 
     async def write(self, rows: Batch) -> None:
         """Commits rows of the caller's own; returns when they are durable."""
@@ -91,6 +115,8 @@ class Committer:
             for _, done in rows:
                 if not done.done():
                     done.set_exception(unknown)
+            # Even where nothing was written, what was decided in memory now differs from the disk: start anew from it.
+            self._on_fatal(error)
             return
         # The next batch goes to the disk before this one is answered: both then proceed side by side.
         for member in members:

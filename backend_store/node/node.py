@@ -25,7 +25,7 @@ from backend_store.model import Epoch, Offset, QueueDefinition
 from backend_store.node.committer import Committer
 from backend_store.node.limits import SPACE_CHECK_SECONDS, VERIFY_AT_START_BYTES_MAX
 from backend_store.node.partition import Partition
-from backend_store.node.rows import decode_mark, decode_state, state_key
+from backend_store.node.rows import decode_mark, decode_state, stage_state, state_key
 from backend_store.node.sweeper import Sweeper, add_garbage
 from backend_store.storage.engine import Batch, Engine, Table
 from backend_store.storage.keys import META_RESTORED, log_key, mark_key, parse_log_key
@@ -62,7 +62,7 @@ class Node:
         self.clock_ms = clock_ms
         self.loop = asyncio.get_running_loop()
         self.writer = Writer(engine, self.loop, on_fatal=on_fatal)
-        self.committer = Committer(self.writer, self.loop, clock_ms)
+        self.committer = Committer(self.writer, self.loop, clock_ms, on_fatal)
         self.metadata = Metadata(engine, self.committer.write)
         self.sweeper = Sweeper(engine, self.committer.write)
         self.space = SpaceGuard(engine, directory) if directory is not None else None
@@ -89,6 +89,8 @@ class Node:
         for definition in self.metadata.queues.values():
             self._open_partition(definition, batch, restored)
         self._verify()
+        for partition in self.partitions.values():
+            partition.recover(self.clock_ms())
         batch.delete(Table.META, KEPT)
         self._restore_kept()
         await self.committer.write(batch)
@@ -145,7 +147,9 @@ class Node:
         state = decode_state(row) if row is not None else PartitionState([EpochStart(Epoch(1), Offset(0))])
         if restored and batch is not None:
             # Cursors given out after the backup was made may point past its end: a new epoch tells them apart.
+            # It is written before the mark of the restore goes, or a crash would forget it.
             state.epochs.append(EpochStart(Epoch(state.epoch + 1), Offset(state.end)))
+            stage_state(batch, replica, state)
         view = None
         if definition.config.kind == "work":
             key = ReceiptKey(self._receipt_key, 0, definition.uid, 0)
@@ -166,7 +170,9 @@ class Node:
         if partition is not None:
             partition.close()
             # What was decided before is on its way to the disk: it must land before the sweep looks.
-            await self.committer.write(Batch())
+            last = Batch()
+            last.delete(Table.META, state_key(definition.uid))
+            await self.committer.write(last)
         self.sweeper.wake()
 
     # ----------------------------------------------------------------------------------------------------- time

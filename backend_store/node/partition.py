@@ -7,29 +7,38 @@ decided in one breath, and the answer comes from the commit that made it true.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 import structlog
 
 from backend_store.core.chunk import Chunk, CorruptEntry, decode_chunk
 from backend_store.core.kept import KeptLease
 from backend_store.core.leases import Holder, Lease, receipts_of
-from backend_store.core.log import Append, append
+from backend_store.core.limits import DELAYED_RUNS_MAX
+from backend_store.core.log import append
 from backend_store.core.records import PartitionState, Purged, Record
 from backend_store.core.work import DEFAULT_GROUP, WorkView
 from backend_store.model import Block, Offset, Overloaded, Published, PushqError, QueueNotFound, StorageFull
 from backend_store.node.committer import Committer
-from backend_store.node.limits import INBOX_BYTES_MAX, INBOX_MESSAGES_MAX
+from backend_store.node.limits import INBOX_BYTES_MAX, INBOX_MESSAGES_MAX, RECOVERY_ROWS_PER_READ
 from backend_store.node.rows import decode_attempts, decode_mark, stage, stage_state
 from backend_store.node.sweeper import add_garbage
 from backend_store.storage.engine import Batch, Engine, Table
-from backend_store.storage.keys import log_key, mark_key, parse_log_key, retry_key
+from backend_store.storage.keys import log_key, mark_key, parse_log_key, parse_retry_key, retry_key, view_range
 
 log = structlog.get_logger("pushq.partition")
 
 PublishReply = Callable[[Published | PushqError], None]
 SettleReply = Callable[[dict[str, int] | PushqError], None]
+PurgeReply = Callable[[int | PushqError], None]
+
+
+class Decided(NamedTuple):
+    """What the commit in flight makes true: the state after it, and who is answered what."""
+
+    chunks: list[Chunk]
+    answers: list[tuple[Callable[[Any], None], Any]]
+    after: PartitionState
 
 
 class Surroundings(Protocol):
@@ -60,16 +69,16 @@ class Partition:
         self._publish_bytes = 0
         self._settles: list[tuple[dict[str, int], SettleReply]] = []
         self._returns: list[tuple[dict[str, int], int, SettleReply]] = []
-        self._purges: list[Callable[[int], None]] = []
+        self._purges: list[PurgeReply] = []
         self._written_off = [0, 0]
-        self._decided: tuple[Append, list[Callable[[], None]], PartitionState] | None = None
+        self._decided: Decided | None = None
 
     # ------------------------------------------------------------------------------------------------ commands
 
     def publish(self, blocks: list[Block], reply: PublishReply) -> None:
         """Stores messages; `reply` gets their place once they are durable, or the error that kept them out."""
         if self.closed:
-            reply(QueueNotFound(f"queue {self.label!r} was deleted"))
+            reply(self._deleted())
             return
         if not self.node.publishes_allowed():
             reply(
@@ -92,11 +101,22 @@ class Partition:
 
     def settle(self, grouped: dict[str, int], reply: SettleReply) -> None:
         """Acks; `reply` gets token → the bits that are settled."""
+        if self.closed:
+            reply(self._deleted())
+            return
         self._settles.append((grouped, reply))
         self.node.committer.request(self)
 
+    def settle_soon(self, grouped: dict[str, int]) -> None:
+        """Acks whose outcome nobody waits for."""
+        self._settles.append((grouped, _no_answer))
+        self.node.committer.request_soon(self)
+
     def give_back(self, grouped: dict[str, int], due_ms: int, reply: SettleReply) -> None:
         """Nacks: the attempt counts, the messages are free again (at `due_ms`, if given) once that is durable."""
+        if self.closed:
+            reply(self._deleted())
+            return
         self._returns.append((grouped, due_ms, reply))
         self.node.committer.request(self)
 
@@ -117,9 +137,12 @@ class Partition:
         self.on_deadline(self, now_ms + visibility_ms)
         return held
 
-    def purge(self, done: Callable[[int], None]) -> None:
-        """Drops everything stored so far; `done` gets how many messages that were."""
-        self._purges.append(done)
+    def purge(self, reply: PurgeReply) -> None:
+        """Drops everything stored so far; `reply` gets how many messages that were."""
+        if self.closed:
+            reply(self._deleted())
+            return
+        self._purges.append(reply)
         self.node.committer.request(self)
 
     def write_off(self, messages: int, size: int) -> None:
@@ -134,14 +157,21 @@ class Partition:
         publishes, self._publishes = self._publishes, []
         settles, self._settles = self._settles, []
         returns, self._returns = self._returns, []
-        gone = QueueNotFound(f"queue {self.label!r} was deleted")
-        for _, publish_reply in publishes:
-            publish_reply(gone)
-        for settle_reply in [*(reply for _, reply in settles), *(reply for _, _, reply in returns)]:
-            settle_reply(gone)
+        purges, self._purges = self._purges, []
+        waiting: list[Callable[[Any], None]] = [
+            *(reply for _, reply in publishes),
+            *(reply for _, reply in settles),
+            *(reply for _, _, reply in returns),
+            *purges,
+        ]
+        for reply in waiting:
+            self._answer(reply, self._deleted())
         if self.view is not None:
             self.view.purge()
             self.view.next_scan = Offset(self.state.end)
+
+    def _deleted(self) -> QueueNotFound:
+        return QueueNotFound(f"queue {self.label!r} was deleted")
 
     # ---------------------------------------------------------------------------------------------- group commit
 
@@ -150,49 +180,52 @@ class Partition:
             return
         publishes, self._publishes = self._publishes, []
         self._publish_count = self._publish_bytes = 0
-        replies: list[Callable[[], None]] = []
-        blocks = [block for call in publishes for block in call[0]]
-        appended = append(self.state, blocks, seed=self.replica, now_ms=now_ms)
-        self._place(publishes, replies)
-        after = appended.state
+        appended = append(self.state, [b for call in publishes for b in call[0]], seed=self.replica, now_ms=now_ms)
+        decided = Decided(appended.chunks, self._places(publishes), appended.state)
+        after = decided.after
         stage(batch, self.replica, appended.records)
         if self.view is not None:
-            self._decide_receipts(batch, after, replies)
+            self._decide_receipts(batch, decided)
         (messages, size), self._written_off = self._written_off, [0, 0]
         after.live = max(0, after.live - messages)
         after.live_bytes = max(0, after.live_bytes - size)
         if self._purges:
-            self._decide_purge(batch, after, replies)
+            self._decide_purge(batch, decided)
         stage_state(batch, self.replica, after)
-        self._decided = appended, replies, after
-        if blocks:
+        self._decided = decided
+        if publishes:
             self.node.wrote(sum(len(c.data) for c in appended.chunks))
 
-    def _place(self, publishes: list[tuple[list[Block], PublishReply]], replies: list[Callable[[], None]]) -> None:
+    def _places(self, publishes: list[tuple[list[Block], PublishReply]]) -> list[tuple[Callable[[Any], None], Any]]:
+        answers: list[tuple[Callable[[Any], None], Any]] = []
         base = self.state.end
         for blocks, reply in publishes:
             count = sum(b.count for b in blocks)
-            replies.append(partial(reply, Published(0, Offset(base), count)))
+            answers.append((reply, Published(0, Offset(base), count)))
             base += count
+        return answers
 
-    def _decide_receipts(self, batch: Batch, after: PartitionState, replies: list[Callable[[], None]]) -> None:
-        view = self._view
+    def _decide_receipts(self, batch: Batch, decided: Decided) -> None:
+        view, after = self._view, decided.after
         settles, self._settles = self._settles, []
         returns, self._returns = self._returns, []
         for grouped, reply in settles:
             self._load_for(view, grouped)
-            replies.append(partial(reply, view.settle(grouped)))
+            decided.answers.append((reply, view.settle(grouped)))
         for grouped, due_ms, reply in returns:
-            replies.append(partial(reply, self._decide_return(view, grouped, due_ms)))
+            decided.answers.append((reply, self._decide_return(view, grouped, due_ms)))
+        has_decided = view.has_decided
         records, settled, done = view.records()
         stage(batch, self.replica, records)
         after.live -= settled
         after.acked_total += settled
         after.live_bytes -= sum(state.size for state in done)
-        if records and view.has_decided:
+        if has_decided:
             after.end += 1  # the decision's own place in the log
 
-    def _decide_return(self, view: WorkView, grouped: dict[str, int], due_ms: int) -> dict[str, int]:
+    def _decide_return(self, view: WorkView, grouped: dict[str, int], due_ms: int) -> dict[str, int] | PushqError:
+        if due_ms and not view.can_delay:
+            return Overloaded(f"queue {self.label!r}: {DELAYED_RUNS_MAX} delays wait already, the most a queue keeps")
         returned: dict[str, int] = {}
         for token, bits in grouped.items():
             lease = view.leases.get(token)
@@ -203,53 +236,63 @@ class Partition:
                     part.holder.released(given.bit_count())
         return returned
 
-    def _decide_purge(self, batch: Batch, after: PartitionState, replies: list[Callable[[], None]]) -> None:
+    def _decide_purge(self, batch: Batch, decided: Decided) -> None:
         purges, self._purges = self._purges, []
+        after = decided.after
         record: Record = Purged(Offset(after.end))
         stage(batch, self.replica, [record])
         add_garbage(batch, self.replica, after.end)
         gone, after.live, after.live_bytes = after.live, 0, 0
         after.floor = after.end
         after.end += 1
-        replies.extend(partial(done, gone) for done in purges)
+        decided.answers.extend((reply, gone) for reply in purges)
 
     def committed(self) -> None:
         if self._decided is None:
             assert self.closed, f"{self.label}: a commit that nobody prepared"
             return
-        (appended, replies, after), self._decided = self._decided, None
-        purged = after.floor > self.state.floor
-        self.state = after
+        (chunks, answers, after), self._decided = self._decided, None
+        before, self.state = self.state, after
+        purged = after.floor > before.floor
         view = self.view
         if view is not None and not self.closed:
             if purged:
                 view.purge()
                 view.next_scan = Offset(after.floor)
             else:
-                view.committed()
-                if view.delayed and (wakeup_ms := view.next_wakeup_ms()) is not None:
-                    self.on_deadline(self, wakeup_ms)
-                for chunk in appended.chunks:
-                    if view.wants(chunk.base):
-                        view.scan(chunk, after.time_ms)
-        for reply in replies:
-            try:
-                reply()
-            except Exception:
-                # The caller's own fault; the others' answers are true and must still be given.
-                log.exception("a caller failed on its answer", queue=self.label)
+                self._apply(view, chunks, before.end)
+        for reply, value in answers:
+            self._answer(reply, value)
         if purged:
             self.on_purged()
-        if appended.chunks:
-            self.on_appended(appended.chunks)
+        if chunks:
+            self.on_appended(chunks)
         if view is not None:
             self.on_ready()
 
+    def _apply(self, view: WorkView, chunks: list[Chunk], end: Offset | int) -> None:
+        view.committed()
+        if view.delayed and (wakeup_ms := view.next_wakeup_ms()) is not None:
+            self.on_deadline(self, wakeup_ms)
+        for chunk in chunks:
+            if view.wants(chunk.base):
+                view.scan(chunk, self.state.time_ms)
+            end = chunk.base + chunk.count
+        if view.next_scan == end:
+            view.next_scan = Offset(self.state.end)  # what follows the last message is a decision's place
+
     def failed(self, error: PushqError) -> None:
-        """The process is about to end; whoever waits is told that the outcome is unknown."""
-        publishes, self._publishes = self._publishes, []
-        for _, reply in publishes:
-            reply(error)
+        """The process is about to end; whoever waits for the commit is told that the outcome is unknown."""
+        decided, self._decided = self._decided, None
+        for reply, _ in decided.answers if decided is not None else ():
+            self._answer(reply, error)
+
+    def _answer(self, reply: Callable[[Any], None], value: Any) -> None:
+        try:
+            reply(value)
+        except Exception:
+            # The caller's own fault; the others' answers are true and must still be given.
+            log.exception("a caller failed on its answer", queue=self.label)
 
     # ------------------------------------------------------------------------------------------------- delivery
 
@@ -262,6 +305,26 @@ class Partition:
     def has_ready(self) -> bool:
         view = self._view
         return view.has_ready or view.next_scan < self.state.end
+
+    def recover(self, now_ms: int) -> None:
+        """Takes up the delays that outlast a restart: such messages are not ready, wherever in the backlog they lie."""
+        if self.view is None:
+            return
+        start, end = view_range(self.replica, DEFAULT_GROUP)
+        while rows := self.node.engine.scan(Table.RETRY, start, end, RECOVERY_ROWS_PER_READ):
+            for key, row in rows:
+                base = parse_retry_key(key)[2]
+                if base >= self.state.floor and any(due > now_ms for _, due in decode_attempts(row).values()):
+                    self._delay_again(base, now_ms)
+            start = rows[-1][0] + b"\0"
+        if (wakeup_ms := self.view.next_wakeup_ms()) is not None:
+            self.on_deadline(self, wakeup_ms)
+
+    def _delay_again(self, base: int, now_ms: int) -> None:
+        chunk = self.read(Offset(base))
+        if chunk is not None and chunk.base == base:
+            self._adopt(self._view, chunk)
+            self._view.delay_again(base, now_ms)
 
     def restore(self, kept: KeptLease, holder: Holder) -> Lease | None:
         """Takes up a lease that a clean stop kept."""
@@ -322,8 +385,10 @@ class Partition:
 
     def _supply(self, view: WorkView, base: int) -> None:
         chunk = self.read(Offset(base))
-        assert chunk is not None and chunk.base == base, f"{self.label}: chunk {base} has live messages and no row"
-        view.supply(chunk)
+        if chunk is not None and chunk.base == base:
+            view.supply(chunk)
+        else:
+            view.lose(base)  # broken since it was last read, and put aside
 
     def read(self, offset: Offset) -> Chunk | None:
         """The first committed chunk at or above `offset`. A corrupt one is put aside, counted and skipped."""
@@ -354,6 +419,10 @@ class Partition:
             self.node.committer.request(self)
         if view.wake(now_ms):
             self.on_ready()
+
+
+def _no_answer(done: dict[str, int] | PushqError) -> None:
+    """Nobody waits for this answer."""
 
 
 def _nothing() -> None:

@@ -12,20 +12,19 @@ import structlog
 
 from backend_store.node.limits import SWEEP_ROWS_PER_COMMIT
 from backend_store.storage.engine import Batch, Engine, Table
-from backend_store.storage.keys import log_key, mark_key, retry_key
+from backend_store.storage.keys import log_key, mark_key, parse_log_key, retry_key
 
 log = structlog.get_logger("pushq.sweeper")
 
 GARBAGE = b"garbage/"
-
-
-def garbage_key(replica: int) -> bytes:
-    return GARBAGE + replica.to_bytes(4, "big")
+MARKS_PER_READ = 100
 
 
 def add_garbage(batch: Batch, replica: int, below: int) -> None:
-    """Marks the replica's rows below an offset for sweeping. A later, higher mark replaces an earlier one."""
-    batch.put(Table.META, garbage_key(replica), below.to_bytes(8, "big"))
+    """Marks the replica's rows below an offset for sweeping. Each mark is a row of its own: one that is done with can
+    go without taking along another that a purge sets at the same moment.
+    """
+    batch.put(Table.META, GARBAGE + log_key(replica, below), b"")
 
 
 class Sweeper:
@@ -42,10 +41,10 @@ class Sweeper:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            for key, value in self._engine.scan(Table.META, GARBAGE, GARBAGE[:-1] + b"0", 1000):
-                replica, below = int.from_bytes(key[len(GARBAGE) :], "big"), int.from_bytes(value, "big")
-                await self._sweep(replica, below)
-                await self._finish(key, value)
+            while marks := self._engine.scan(Table.META, GARBAGE, GARBAGE[:-1] + b"0", MARKS_PER_READ):
+                for key, _ in marks:
+                    await self._sweep(*parse_log_key(key[len(GARBAGE) :]))
+                    await self._finish(key)
 
     async def _sweep(self, replica: int, below: int) -> None:
         swept = 0
@@ -63,11 +62,7 @@ class Sweeper:
                 await asyncio.sleep(0)
         log.info("swept", replica=replica, below=below, rows=swept)
 
-    async def _finish(self, key: bytes, value: bytes) -> None:
-        """Drops the mark, unless a later purge has raised it meanwhile; then there is more to do."""
-        if self._engine.get(Table.META, key) != value:
-            self._wake.set()
-            return
+    async def _finish(self, key: bytes) -> None:
         batch = Batch()
         batch.delete(Table.META, key)
         await self._write(batch)

@@ -1,7 +1,8 @@
 """Publishing without our envelope: CloudEvents 1.0 in their three HTTP modes, and any body as one message.
 
-Binary mode keeps the event's data as the body and its attributes as headers `ce-…`. Structured and batch modes keep each
-event whole, as the JSON value it is. In all of them the event's id becomes the message's, and its partition key the key.
+Binary mode keeps the event's data as the body and its attributes as headers `ce-…`. Structured and batch modes keep
+each event whole, as the JSON value it is. In all of them the event's id becomes the message's, and its partition key
+the key.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import msgspec
 
 from backend_store.model import PushqError
 from gateway.http import decode
-from gateway.validate import invalid_field
+from push.checks import field as invalid_field
 from push.protocol import PublishMessage
 
 SPEC_VERSION: Final = "1.0"
@@ -104,5 +105,6 @@ def _check_attributes(attributes: dict[str, Any], prefix: str) -> None:
     for name in REQUIRED:
         value = attributes.get(name)
         if not isinstance(value, str) or not value:
-            raise invalid_field(f"{prefix}{name}", f"a CloudEvent has the attribute {name!r}, a string that is not empty")
-
+            raise invalid_field(
+                f"{prefix}{name}", f"a CloudEvent has the attribute {name!r}, a string that is not empty"
+            )

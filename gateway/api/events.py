@@ -6,7 +6,8 @@ from sse_starlette.sse import EventSourceResponse
 
 from gateway.context import Gateway
 from gateway.http import Call, integer
-from gateway.validate import invalid_field, not_yet
+from push.checks import field as invalid_field
+from push.checks import not_yet
 from push.limits import CREDIT_MAX
 from push.starts import parse_query
 from push.transports import sse

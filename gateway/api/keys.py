@@ -13,7 +13,8 @@ from gateway.context import Gateway
 from gateway.http import Answer, Call, integer, json_answer
 from gateway.limits import NAME_CHARS_MAX, PAGE_ITEMS_DEFAULT, PAGE_ITEMS_MAX, ROTATE_GRACE_MS_MAX
 from gateway.policy import OPERATOR, check_scopes
-from gateway.validate import invalid_field, time_ms
+from gateway.validate import time_ms
+from push.checks import field as invalid_field
 
 
 def _time(milliseconds: int | None) -> str | None:

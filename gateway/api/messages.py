@@ -14,11 +14,11 @@ from gateway.api import cloudevents
 from gateway.api.shapes import AckBody, ExtendBody, NackBody, PlainPublishBody, PublishBody, ReceiveBody
 from gateway.context import Gateway
 from gateway.http import Answer, Call, ClientGone, decode, json_answer
-from gateway.validate import invalid_field, not_yet
+from push.checks import DELAY_MS_MAX, checked_visibility, not_yet, results
+from push.checks import field as invalid_field
 from push.encode import published_messages_json
 from push.ports import Prepared
 from push.protocol import RECEIPTS_PER_REQUEST_MAX
-from push.checks import DELAY_MS_MAX, checked_visibility, results
 from push.transports import longpoll
 
 _decode_plain: Final = msgspec.json.Decoder(PlainPublishBody).decode
@@ -148,4 +148,3 @@ def _check_receipts(queue: Queue, receipts: list[str]) -> None:
 
 def _judged(receipts: list[str], verdicts: list[Verdict]) -> Answer:
     return json_answer({"results": results(receipts, verdicts)})
-

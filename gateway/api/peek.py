@@ -11,12 +11,16 @@ from gateway.api.shapes import MessageState
 from gateway.context import Gateway
 from gateway.http import Answer, Call, integer, json_answer
 from gateway.limits import PAGE_ITEMS_DEFAULT, PAGE_ITEMS_MAX
-from gateway.validate import invalid_field, not_yet
+from push.checks import field as invalid_field
+from push.checks import not_yet
 
 SEQ_MAX: Final = (1 << 63) - 1
 STATES: Final = get_args(MessageState)
 LATER: Final = {
-    "header": "peek by header", "contains": "peek by content", "since": "peek by time", "until": "peek by time",
+    "header": "peek by header",
+    "contains": "peek by content",
+    "since": "peek by time",
+    "until": "peek by time",
     "partition": "queues of several partitions",
 }
 FILTERS: Final = ("state", "limit", "cursor", "from_seq", "id", "key")
@@ -27,14 +31,16 @@ async def peek(gateway: Gateway, call: Call) -> Answer:
     query = call.query(*FILTERS, later=LATER)
     limit = integer(query, "limit", PAGE_ITEMS_DEFAULT, low=1, high=PAGE_ITEMS_MAX)
     assert limit is not None
-    page = queue.peek(PeekFilter(
-        state=_state(query.get("state", "ready")),
-        limit=limit,
-        cursor=query.get("cursor"),
-        from_seq=integer(query, "from_seq", None, low=0, high=SEQ_MAX),
-        id=query.get("id"),
-        key=query.get("key"),
-    ))
+    page = queue.peek(
+        PeekFilter(
+            state=_state(query.get("state", "ready")),
+            limit=limit,
+            cursor=query.get("cursor"),
+            from_seq=integer(query, "from_seq", None, low=0, high=SEQ_MAX),
+            id=query.get("id"),
+            key=query.get("key"),
+        )
+    )
     items = [_shown(item.message, item.state, with_bodies) for item in page.items]
     kept = {name: query[name] for name in ("state", "id", "key") if name in query}
     links = link_to_next(f"/v1/queues/{queue.name}/messages", limit, page.next, **kept)

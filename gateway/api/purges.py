@@ -9,7 +9,7 @@ from backend_store.model import Conflict, NotFound
 from gateway.api.shapes import JobView, PurgeBody
 from gateway.context import Gateway
 from gateway.http import Answer, Call, json_answer
-from gateway.validate import invalid_field
+from push.checks import field as invalid_field
 
 
 def view(purge: Purge) -> JobView:

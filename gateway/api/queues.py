@@ -15,7 +15,9 @@ from gateway.api.shapes import QueuePage, QueueStatsView, QueueView
 from gateway.context import Gateway
 from gateway.http import Answer, Call, Header, decode, integer, json_answer
 from gateway.limits import PAGE_ITEMS_DEFAULT, PAGE_ITEMS_MAX
-from gateway.validate import changed_config, check_new_queue_name, invalid_field, not_yet, queue_config
+from gateway.validate import changed_config, check_new_queue_name, queue_config
+from push.checks import field as invalid_field
+from push.checks import not_yet
 
 
 def view(queue: Queue) -> QueueView:
@@ -61,7 +63,11 @@ async def list_queues(gateway: Gateway, call: Call) -> Answer:
     after, tenant, access = decode_cursor(query.get("cursor")), call.principal.tenant, call.principal.access
     names = heapq.nsmallest(
         limit + 1,
-        (name for t, name in gateway.store.metadata.queues if t == tenant and name > after and access.may("view", name)),
+        (
+            name
+            for t, name in gateway.store.metadata.queues
+            if t == tenant and name > after and access.may("view", name)
+        ),
     )
     following = encode_cursor(names[limit - 1]) if len(names) > limit else None
     items = [view(gateway.store.queue(tenant, name)) for name in names[:limit]]
@@ -82,7 +88,9 @@ async def patch(gateway: Gateway, call: Call) -> Answer:
 def _check_match(queue: Queue, call: Call) -> None:
     wanted = call.header(b"if-match")
     if wanted is None:
-        detail = f"send the ETag of GET /v1/queues/{queue.name} as If-Match, so that nobody's change is overwritten unseen"
+        detail = (
+            f"send the ETag of GET /v1/queues/{queue.name} as If-Match, so that nobody's change is overwritten unseen"
+        )
         raise PushqError(detail, code="precondition-required")
     tags = [tag.strip() for tag in wanted.split(",")]
     if "*" not in tags and etag(queue) not in tags:
@@ -143,4 +151,3 @@ def link_to_next(path: str, limit: int, cursor: str | None, **more: str) -> tupl
         return ()
     query = urlencode({**more, "limit": limit, "cursor": cursor})
     return ((b"link", f'<{path}?{query}>; rel="next"'.encode()),)
-

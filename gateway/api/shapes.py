@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
-from backend_store.model import QueueConfig
-from gateway.limits import RECEIVE_MESSAGES_DEFAULT
-from push.protocol import PlainMessage, PublishMessage
+from backend_store.model import VISIBILITY_MS_MAX, QueueConfig
+from gateway.limits import NAME_CHARS_MAX, RECEIVE_MESSAGES_DEFAULT, ROTATE_GRACE_MS_MAX, SCOPES_PER_KEY_MAX
+from gateway.policy import SCOPE_PATTERN
+from push.checks import DELAY_MS_MAX
+from push.protocol import RECEIPTS_PER_REQUEST_MAX, PlainMessage, PublishMessage
+from push.starts import FORMS
+from push.transports import longpoll
 
 # ---------------------------------------------------------------------------------------------------- requests
 
@@ -23,52 +27,66 @@ class PlainPublishBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     messages: list[PlainMessage]
 
 
+def _schema(**constraints: Any) -> msgspec.Meta:
+    """Constraints for the document. Handlers check them, for they can say more about what is wrong."""
+    return msgspec.Meta(extra_json_schema=constraints)
+
+
+NOT_YET = _schema(type="null", description="Not in this version.")
+RECEIPTS = _schema(maxItems=RECEIPTS_PER_REQUEST_MAX)
+VISIBILITY = _schema(minimum=0, maximum=VISIBILITY_MS_MAX)
+
+
 class ReceiveBody(msgspec.Struct, forbid_unknown_fields=True):
-    max: int = RECEIVE_MESSAGES_DEFAULT
-    wait_ms: int = 0
-    visibility_timeout_ms: int | None = None
-    group: str | None = None
-    from_: Any = msgspec.field(default=None, name="from")
+    max: Annotated[int, _schema(minimum=1, maximum=longpoll.RECEIVE_MAX)] = RECEIVE_MESSAGES_DEFAULT
+    wait_ms: Annotated[int, _schema(minimum=0, maximum=longpoll.WAIT_MS_MAX)] = 0
+    visibility_timeout_ms: Annotated[int, VISIBILITY] | None = None
+    group: Annotated[str | None, NOT_YET] = None
+    from_: Annotated[Any, _schema(description=f"Of a stream: {FORMS}.")] = msgspec.field(default=None, name="from")
 
 
 class AckBody(msgspec.Struct, forbid_unknown_fields=True):
-    receipts: list[str]
-    publish: Any = None
+    receipts: Annotated[list[str], RECEIPTS]
+    publish: Annotated[Any, NOT_YET] = None
 
 
 class NackBody(msgspec.Struct, forbid_unknown_fields=True):
-    receipts: list[str]
-    delay_ms: int = 0
+    receipts: Annotated[list[str], RECEIPTS]
+    delay_ms: Annotated[int, _schema(minimum=0, maximum=DELAY_MS_MAX)] = 0
     reason: str | None = None
 
 
 class ExtendBody(msgspec.Struct, forbid_unknown_fields=True):
-    receipts: list[str]
-    visibility_timeout_ms: int
+    receipts: Annotated[list[str], RECEIPTS]
+    visibility_timeout_ms: Annotated[int, VISIBILITY]
 
 
 class PurgeBody(msgspec.Struct, forbid_unknown_fields=True):
-    confirm: str
+    confirm: Annotated[str, _schema(description="The queue's name again.")]
+
+
+Scope = Annotated[str, _schema(pattern=SCOPE_PATTERN)]
+SCOPES = _schema(minItems=1, maxItems=SCOPES_PER_KEY_MAX)
 
 
 class KeyBody(msgspec.Struct, forbid_unknown_fields=True):
-    name: str
-    scopes: list[str]
+    name: Annotated[str, _schema(minLength=1, maxLength=NAME_CHARS_MAX)]
+    scopes: Annotated[list[Scope], SCOPES]
     tenant: str | None = None
-    expires_at: str | None = None
+    expires_at: Annotated[str, _schema(format="date-time")] | None = None
 
 
 class RotateBody(msgspec.Struct, forbid_unknown_fields=True):
-    grace_ms: int = 0
+    grace_ms: Annotated[int, _schema(minimum=0, maximum=ROTATE_GRACE_MS_MAX)] = 0
 
 
 class TicketBody(msgspec.Struct, forbid_unknown_fields=True):
     queue: str | None = None
-    scopes: list[str] | None = None
+    scopes: Annotated[list[Scope], SCOPES] | None = None
 
 
 class TenantBody(msgspec.Struct, forbid_unknown_fields=True):
-    quotas: dict[str, Any] | None = None
+    quotas: Annotated[dict[str, Any], _schema(maxProperties=0)] | None = None
 
 
 # ----------------------------------------------------------------------------------------------------- answers
@@ -142,7 +160,6 @@ class TenantView(msgspec.Struct):
 class TenantPage(msgspec.Struct):
     items: list[TenantView]
     next: str | None = None
-
 
 
 class DeletedView(msgspec.Struct):

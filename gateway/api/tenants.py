@@ -11,7 +11,8 @@ from gateway.api.shapes import TenantBody, TenantPage, TenantView
 from gateway.context import Gateway
 from gateway.http import Answer, Call, integer, json_answer
 from gateway.limits import PAGE_ITEMS_DEFAULT, PAGE_ITEMS_MAX
-from gateway.validate import check_name, not_yet
+from gateway.validate import check_name
+from push.checks import not_yet
 
 
 async def put(gateway: Gateway, call: Call) -> Answer:

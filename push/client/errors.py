@@ -59,7 +59,9 @@ class ApiError(PushqError):
     """The server refused; `problem` is its whole answer."""
 
     def __init__(self, problem: Problem) -> None:
-        super().__init__(f"{problem.code}: {problem.detail or problem.title}")
+        said = problem.detail or problem.title
+        more = "".join(f"; {error.pointer}: {error.detail}" for error in problem.errors if error.detail not in said)
+        super().__init__(f"{problem.code}: {said}{more}")
         self.problem = problem
         self.code = problem.code
         self.retryable = problem.code in RETRYABLE_CODES

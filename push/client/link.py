@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
@@ -54,7 +53,7 @@ class Link:
         self._wake = asyncio.Event()
         self._transport: Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._room_waiters: deque[asyncio.Future[None]] = deque()
+        self._room_waiters: dict[asyncio.Future[None], None] = {}
         self._idle_waiters: list[asyncio.Future[None]] = []
         self._opened: asyncio.Future[None] = self._loop.create_future()
         self._last_reason = "no attempt was made"
@@ -76,7 +75,7 @@ class Link:
             task.add_done_callback(self._ended)
             self._tasks.append(task)
         try:
-            async with asyncio.timeout(self._limits.open_timeout_s or None):
+            async with asyncio.timeout(self._limits.open_timeout_s):
                 await asyncio.shield(self._opened)
         except TimeoutError:
             raise Unavailable(f"no session within {self._limits.open_timeout_s:g} s: {self._last_reason}") from None
@@ -105,10 +104,11 @@ class Link:
         """Wait until the publish window has room: the back-pressure of a server slower than its producers."""
         while self.core.publisher.window_left <= 0:
             waiter = self._loop.create_future()
-            self._room_waiters.append(waiter)
+            self._room_waiters[waiter] = None
             try:
                 await waiter
             except asyncio.CancelledError:
+                self._room_waiters.pop(waiter, None)
                 self._release_room()  # it may have been this one's turn
                 raise
 
@@ -164,6 +164,7 @@ class Link:
         finally:
             self._transport = None
             transport.abort()
+            await transport.wait_closed()
 
     async def _credential(self) -> str | None:
         try:
@@ -229,14 +230,16 @@ class Link:
             self._opened.set_exception(self.core.error)
             self._opened.exception()  # the one who waits gets it; nobody else has to
         self._release_idle()
-        while self._room_waiters:
-            _finish(self._room_waiters.popleft(), self.core.error)
+        for waiter in self._room_waiters:
+            _finish(waiter, self.core.error)
+        self._room_waiters.clear()
 
     def _release_room(self) -> None:
         room = self.core.publisher.window_left
         while room > 0 and self._room_waiters:
-            waiter = self._room_waiters.popleft()
-            room -= not waiter.done()
+            waiter = next(iter(self._room_waiters))
+            del self._room_waiters[waiter]
+            room -= 1
             _finish(waiter, None)
 
     def _release_idle(self) -> None:

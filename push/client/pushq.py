@@ -155,6 +155,7 @@ class Pushq:
         """Publish messages in order; anything that is not an `Outgoing` is the body of one.
 
         Returns when all are stored. When some were refused, raises `PublishManyFailed` with each one's result.
+        What the server refused for the moment (overloaded, say) goes again behind what was sent meanwhile.
         """
         link = self._link
         many = _Many()

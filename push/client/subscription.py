@@ -28,7 +28,7 @@ class Subscription:
     def __init__(self, state: SubscriptionState, link: Link) -> None:
         self._state = state
         self._link = link
-        self._waiters: list[asyncio.Future[None]] = []
+        self._waiters: set[asyncio.Future[None]] = set()
         link.readers[state] = self._wake
 
     async def get(self) -> Message:
@@ -75,14 +75,16 @@ class Subscription:
 
     async def _change(self) -> None:
         waiter = asyncio.get_running_loop().create_future()
-        self._waiters.append(waiter)
-        await waiter
+        self._waiters.add(waiter)
+        try:
+            await waiter
+        finally:
+            self._waiters.discard(waiter)
 
     def _wake(self) -> None:
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)
-        self._waiters.clear()
 
     def _raise_if_over(self) -> None:
         if self._state.ended is not None:

@@ -413,7 +413,7 @@ export class Message {
 class Subscription {
   #handler; #client; #starting = null; #stopping = false; #isOver = false;
   #running = new Map(); #leases = new Map(); #backlog = []; #draining = false; // leased by receipt; times; in line
-  #settled = {ack: [], nack: []}; #returned = 0; // not told to the server yet
+  #settled = {ack: [], nack: []}; #returned = 0; #sending = new Set(); // to be told to the server; being told
   #room = []; #idle = []; #resolveReady; #rejectReady; #finish; // who waits for what
   /** Of the last message taken in: give it to `from` to go on in another page. @type {string | null} */ cursor = null;
   /** Our number on this connection. @type {number | null} */ sub = null;
@@ -572,20 +572,22 @@ class Subscription {
   /** Sends what handlers decided since the last turn: one frame per verdict. */
   flush() {
     const link = this.#client.link();
-    if (!link) return [];
-    const sent = [];
+    if (!link) return;
     const most = this.#client.limits.settleFrameReceipts;
     for (const [verdict, messages] of Object.entries(this.#settled)) {
-      while (messages.length) sent.push(this.#send(link, verdict, messages.splice(0, most)));
+      while (messages.length) this.#send(link, verdict, messages.splice(0, most));
     }
-    if (this.#returned && this.sub !== null) {
-      link.credit(this, this.#returned);
-      this.#returned = 0;
-    }
-    return sent;
+    if (!this.#returned || this.sub === null) return;
+    link.credit(this, this.#returned);
+    this.#returned = 0;
   }
 
-  async #send(link, verdict, messages) {
+  #send(link, verdict, messages) {
+    const sending = this.#tell(link, verdict, messages).finally(() => this.#sending.delete(sending));
+    this.#sending.add(sending);
+  }
+
+  async #tell(link, verdict, messages) {
     try {
       const {results} = await link.settle(verdict, this, messages.map((message) => message.receipt));
       if (verdict === "ack") this.#lose(messages.filter((_, index) => results[index]?.ok === false));
@@ -629,7 +631,8 @@ class Subscription {
     this.#stopping = true;
     if (!this.#running.size) this.#backlog.splice(1);
     if (this.#running.size || this.#backlog.length) await new Promise((resolve) => this.#idle.push(resolve));
-    await Promise.all(this.flush());
+    this.flush();
+    await Promise.all(this.#sending);
     await this.#client.link()?.unsubscribe(this);
     this.end(null);
   }

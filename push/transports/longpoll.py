@@ -67,14 +67,14 @@ async def receive_messages(
     try:
         if not await _wait(hub, queue, poll.ready, wait_ms, receive):
             poll.full = True
-            for lease in poll.leases:
+            for lease in reversed(poll.leases):
                 queue.unsent(lease)
             return None
     finally:
         poll.full = True
         feeder.remove(poll)
         queue.consumers -= 1
-    messages = [m for lease in poll.leases for m in leased_messages(lease, "json")]
+    messages = [m for lease in poll.leases if lease.bits for m in leased_messages(lease, "json")]
     hub.delivered += len(messages)
     return b'{"messages":[%b]}' % b",".join(messages)
 

@@ -49,7 +49,10 @@ class EventStream:
 
     @property
     def writable(self) -> bool:
-        return not self._ending and self._size < OUTBOX_BYTES_SOFT_MAX and not (self._sending and self._buffer)
+        if isinstance(self.sub, WorkSubscription):
+            # A lease starts when its bytes leave: nothing is leased while earlier bytes are still waiting.
+            return not self._ending and not self._sending
+        return not self._ending and self._size < OUTBOX_BYTES_SOFT_MAX
 
     def flush_soon(self) -> None:
         self._wake.set()
@@ -132,6 +135,7 @@ class EventStream:
 
     def _closed(self) -> None:
         """The connection is gone. Leases wait a moment: acks come by POST and may be on their way."""
+        self._ending = True  # acks that come by POST give credit back, and nothing more may be sent for it
         self.hub.streams.discard(self)
         sub = self.sub
         if isinstance(sub, WorkSubscription):

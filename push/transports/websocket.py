@@ -23,7 +23,7 @@ from backend_store.model import Forbidden, MessageTooLarge, Overloaded, PushqErr
 from push.closes import Close
 from push.encode import encode
 from push.hub import Hub, binary_frame, text_frame
-from push.limits import OUTBOX_BYTES_SOFT_MAX
+from push.limits import OUTBOX_BYTES_HARD_MAX, OUTBOX_BYTES_SOFT_MAX
 from push.ports import Encoding, Principal
 from push.problems import problem, retry_after
 from push.protocol import FRAME_BYTES_MAX, SUBPROTOCOL_JSON, SUBPROTOCOL_MSGPACK
@@ -55,6 +55,7 @@ class PushProtocol(WebSocketsSansIOProtocol):
     is_writable = True
     _blocked_since: float | None = None
     _paused_by_session = False
+    _paused_by_outbox = False
 
     # ---------------------------------------------------------------------------------------------- the handshake
 
@@ -139,6 +140,9 @@ class PushProtocol(WebSocketsSansIOProtocol):
 
     def send_frame(self, payload: bytes, encoding: Encoding) -> None:
         self.transport.write(text_frame(payload) if encoding == "json" else binary_frame(payload))
+        if not self.is_writable and self.transport.get_write_buffer_size() > OUTBOX_BYTES_HARD_MAX:
+            self._paused_by_outbox = True
+            self._hold()
 
     def write(self, data: bytes) -> None:
         self.transport.write(data)
@@ -155,20 +159,29 @@ class PushProtocol(WebSocketsSansIOProtocol):
         if self.session is not None and not self.is_writable:
             self.is_writable = True
             self._blocked_since = None
+            self._paused_by_outbox = False
+            self._hold()
             self.session.resumed_writing()
 
     def blocked_seconds(self) -> float:
         return 0.0 if self._blocked_since is None else self.loop.time() - self._blocked_since
 
     def pause(self) -> None:
-        if not self._paused_by_session and not self.transport.is_closing():
-            self._paused_by_session = True
-            self.transport.pause_reading()
+        self._paused_by_session = True
+        self._hold()
 
     def unpause(self) -> None:
-        if self._paused_by_session:
-            self._paused_by_session = False
-            if not self.transport.is_closing():
+        self._paused_by_session = False
+        self._hold()
+
+    def _hold(self) -> None:
+        """Reads, or not: neither too many requests may wait for the disk, nor too many answers for the peer."""
+        wanted = self._paused_by_session or self._paused_by_outbox
+        if wanted != self.read_paused and not self.transport.is_closing():
+            self.read_paused = wanted
+            if wanted:
+                self.transport.pause_reading()
+            else:
                 self.transport.resume_reading()
 
     def close(self, code: int, reason: str) -> None:
@@ -176,6 +189,7 @@ class PushProtocol(WebSocketsSansIOProtocol):
         if self.close_sent or self.transport.is_closing():
             return
         self.close_sent = True
+        self._paused_by_outbox = False
         self.unpause()
         blocked = not self.is_writable
         self.conn.send_close(code, _short(reason))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from typing import cast
 
 from tests.bench.scale import PER_FRAME, STAMP_DIGITS
-from tests.bench.speech import Arrival, Speech, TokenCounter, client_frame
+from tests.bench.speech import AnyArrival, Speech, TokenCounter, client_frame
 
 _UPGRADE = (
     b"GET /v1/ws HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -39,7 +40,7 @@ class Client(asyncio.Protocol):
         self.speech = speech
         self.error: Exception | None = None
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._port = port
+        self.port = port
         self._token = token
         self._head = b""
         self._is_open = False
@@ -52,9 +53,8 @@ class Client(asyncio.Protocol):
         """Bytes after the handshake."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
-        transport.write(_UPGRADE % (self._port, self.speech.subprotocol.encode()) + self.hello())
+        self.transport = cast(asyncio.Transport, transport)
+        self.transport.write(_UPGRADE % (self.port, self.speech.subprotocol.encode()))
 
     def data_received(self, data: bytes) -> None:
         if self._is_open and self.ready.done():
@@ -69,6 +69,7 @@ class Client(asyncio.Protocol):
                 self.fail(ClientFailed(f"no upgrade: {self._head[:_SHOWN_BYTES]!r}"))
                 return
             self._is_open, self._head = True, rest
+            self.transport.write(self.hello())
         self._await_ready()
 
     def _await_ready(self) -> None:
@@ -156,7 +157,7 @@ class FrameClient(Client):
     """The answer to a subscription that starts where it asked to."""
     _rest = b""
 
-    def arrived(self, frame: Arrival) -> None:
+    def arrived(self, frame: AnyArrival) -> None:
         """One object of the server."""
 
     def received(self, data: bytes) -> None:
@@ -192,21 +193,40 @@ class Consumer(FrameClient):
     """Takes messages of a work queue and acks each frame's messages at once, or every message in a frame of its own."""
 
     def __init__(
-        self, speech: Speech, port: int, token: str, *, queue: str, credit: int,
-        on_messages: Callable[[Arrival], None], ack_singly: bool = False,
+        self,
+        speech: Speech,
+        port: int,
+        token: str,
+        *,
+        queue: str,
+        credit: int,
+        on_messages: Callable[[AnyArrival], None],
+        ack_singly: bool = False,
     ) -> None:
         super().__init__(speech, port, token)
         self._queue = queue
         self._credit = credit
         self._on_messages = on_messages
         self._ack_singly = ack_singly
+        self._held: list[AnyArrival] | None = None
 
     def hello(self) -> bytes:
         subscribe = {"type": "subscribe", "id": 7, "queue": self._queue, "credit": self._credit}
         return super().hello() + self.speech.say(subscribe)
 
-    def arrived(self, frame: Arrival) -> None:
-        if frame.type == "deliver":
+    def pause(self) -> None:
+        """Keeps what arrives from now on unacked, so that credit brings the server to a halt."""
+        self._held = []
+
+    def resume(self) -> None:
+        held, self._held = self._held or [], None
+        for frame in held:
+            self.arrived(frame)
+
+    def arrived(self, frame: AnyArrival) -> None:
+        if self._held is not None:
+            self._held.append(frame)
+        elif frame.type == "deliver":
             receipts = [message.receipt for message in frame.messages]
             groups = [[receipt] for receipt in receipts] if self._ack_singly else [receipts]
             acks = [self.speech.say({"type": "ack", "queue": self._queue, "receipts": group}) for group in groups]
@@ -268,7 +288,7 @@ class SamplingReader(FrameClient):
     def hello(self) -> bytes:
         return super().hello() + _subscribe(self.speech, self._queue)
 
-    def arrived(self, frame: Arrival) -> None:
+    def arrived(self, frame: AnyArrival) -> None:
         if frame.type != "deliver":
             return
         now_ns = time.monotonic_ns()

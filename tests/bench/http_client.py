@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from typing import cast
 
 from tests.bench.clients import ClientFailed, now_stamp
 from tests.bench.scale import BODY_BYTES, STAMP_DIGITS
@@ -33,8 +34,7 @@ class HttpPublisher(asyncio.Protocol):
         self.is_idle = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast(asyncio.Transport, transport)
         self._send()
 
     def _send(self) -> None:

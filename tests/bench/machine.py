@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import platform
 import resource
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 NICE = -10
+QUIET_LOOK_S = 0.5
+QUIET_SHARE = 0.1
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PACKAGES = ("uvicorn", "uvloop", "websockets", "lmdb", "msgspec")
 
@@ -44,6 +47,16 @@ def allow_many_sockets() -> None:
     """Raises the soft limit of open files to the hard one; the server inherits it."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+async def wait_for_quiet(patience_s: float) -> None:
+    """Returns when the rest of the machine uses less than a tenth of a core, or when the patience is over."""
+    deadline = time.monotonic() + patience_s
+    while time.monotonic() < deadline:
+        began = _busy_s()
+        await asyncio.sleep(QUIET_LOOK_S)
+        if _busy_s() - began < QUIET_SHARE * QUIET_LOOK_S:
+            return
 
 
 class Process(Protocol):

@@ -4,32 +4,38 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
 from tests.bench.scale import BODY_BYTES, STAMP_DIGITS
 
 Encoding = Literal["json", "msgpack"]
+B = TypeVar("B", str, bytes)
 
 _FILLER = b"x" * (BODY_BYTES - STAMP_DIGITS)
 _TEXT, _BINARY = 1, 2
 
 
-class Delivered(msgspec.Struct, gc=False):
+class Delivered(msgspec.Struct, Generic[B], gc=False):
     """What a client looks at in a message. A stamped body is a string in JSON and bytes in MessagePack."""
 
-    seq: int = 0
-    body: str | bytes = b""
-    receipt: str | None = None
+    seq: int
+    body: B
+    receipt: str | None
 
 
-class Arrival(msgspec.Struct, gc=False):
+class Arrival(msgspec.Struct, Generic[B], gc=False):
     """Any frame of the server, as far as a client of a benchmark cares."""
 
     type: str
-    messages: list[Delivered] = []
+    messages: list[Delivered[B]] = []
     problem: Any = None
+
+
+_JSON = msgspec.json.Decoder(Arrival[str] | list[Arrival[str]])
+_PACK = msgspec.msgpack.Decoder(Arrival[bytes] | list[Arrival[bytes]])
+AnyArrival = Arrival[str] | Arrival[bytes]
 
 
 class Speech:
@@ -39,10 +45,7 @@ class Speech:
         self.encoding = encoding
         self.subprotocol = f"pushq.v1.{encoding}"
         is_json = encoding == "json"
-        kinds = Arrival | list[Arrival]
-        self._decode: Callable[[bytes], Any] = (
-            msgspec.json.Decoder(kinds).decode if is_json else msgspec.msgpack.Decoder(kinds).decode
-        )
+        self._decode: Callable[[bytes], Any] = _JSON.decode if is_json else _PACK.decode
         self._encode: Callable[[Any], bytes] = _compact if is_json else msgspec.msgpack.Encoder().encode
         self._opcode = _TEXT if is_json else _BINARY
         self.accepted = b'"duplicate":false' if is_json else b"\xa9duplicate\xc2"
@@ -56,7 +59,7 @@ class Speech:
     def say(self, value: Any) -> bytes:
         return client_frame(self._encode(value), self._opcode)
 
-    def arrivals(self, payload: bytes) -> list[Arrival]:
+    def arrivals(self, payload: bytes) -> list[AnyArrival]:
         found = self._decode(payload)
         return found if isinstance(found, list) else [found]
 
@@ -64,9 +67,6 @@ class Speech:
         body = stamp + _FILLER
         said = body.decode() if self.encoding == "json" else body
         return self.say({"type": "publish", "id": 1, "queue": queue, "messages": [{"body": said}] * count})
-
-
-SPEECHES: dict[Encoding, Speech] = {"json": Speech("json"), "msgpack": Speech("msgpack")}
 
 
 def _compact(value: Any) -> bytes:
@@ -83,6 +83,9 @@ def client_frame(payload: bytes, opcode: int) -> bytes:
     else:
         head = bytes([0x80 | opcode, 0x80 | 127]) + size.to_bytes(8, "big")
     return head + b"\0\0\0\0" + payload
+
+
+SPEECHES: dict[Encoding, Speech] = {"json": Speech("json"), "msgpack": Speech("msgpack")}
 
 
 class TokenCounter:

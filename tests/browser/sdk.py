@@ -11,6 +11,7 @@ from typing import Any
 
 from playwright.sync_api import Page
 
+from tests.browser.waiting import wait_until
 from tests.support.server import PushqServer
 
 _OPEN = """
@@ -67,6 +68,14 @@ async () => {
 }
 """
 
+_SUMMARY = """
+JSON.stringify({
+  states: bench.states.slice(-10), published: bench.next,
+  confirmed: bench.confirmed.length, failed: bench.failed.length,
+  seen: bench.seen.length, missing: bench.missing().slice(0, 10),
+})
+"""
+
 
 class SdkPage:
     """One page with one client."""
@@ -96,10 +105,13 @@ class SdkPage:
 
     def wait_until(self, condition: str) -> None:
         """Waits for a JavaScript expression over `bench`."""
-        self.page.wait_for_function(f"(() => {{ const {{bench}} = window; return {condition}; }})()")
+        try:
+            wait_until(self.page, condition)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.read(_SUMMARY)}") from None
 
     def read(self, expression: str) -> Any:
-        return self.page.evaluate(f"(() => {{ const {{bench}} = window; return {expression}; }})()")
+        return self.page.evaluate(f"() => {expression}")
 
     @property
     def transport(self) -> str | None:

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
+from tests.browser.waiting import wait_until
 from tests.support.server import STOP_S_MAX, free_port
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -64,14 +65,14 @@ def counter(page: Page, name: str) -> int:
 
 
 def wait_for_more(page: Page, name: str, than: int) -> None:
-    page.wait_for_function(f"Number(document.getElementById('{name}').textContent) > {than}")
+    wait_until(page, f"Number(document.getElementById('{name}').textContent) > {than}")
 
 
 def settle(page: Page) -> None:
     """Pauses the load and waits until each confirmed message has been received."""
     page.get_by_role("button", name="Pause the load").click()
-    page.wait_for_function("document.getElementById('missing').dataset.unreceived === '0'")
-    page.wait_for_function("document.getElementById('waiting').textContent === '0'")
+    wait_until(page, "document.getElementById('missing').dataset.unreceived === '0'")
+    wait_until(page, "document.getElementById('waiting').textContent === '0'")
     assert counter(page, "missing") == 0
     assert counter(page, "sent") > 0
     assert counter(page, "received") >= counter(page, "sent")
@@ -173,7 +174,7 @@ def test_a_crashed_server_comes_back_and_nothing_is_missing(demo: Page, label: s
 
 def test_a_job_outlives_the_crash_of_the_server(demo: Page) -> None:
     demo.get_by_role("button", name="Start a job").click()
-    demo.wait_for_function("document.querySelector('#job-list progress')?.value >= 20")
+    wait_until(demo, "document.querySelector('#job-list progress')?.value >= 20")
     crash(demo)
     expect(demo.locator("#job-list")).to_contain_text("Job 1: done")
 
@@ -186,7 +187,7 @@ def test_the_frame_log_shows_the_protocol_and_no_credential(demo: Page) -> None:
     demo.get_by_role("button", name="Cut my connection").click()
     expect(log).to_contain_text('"type":"connect"')
     assert "pushq_" not in demo.locator("#log").inner_text()
-    demo.wait_for_function("document.getElementById('log').textContent.split('\\n').length > 50")
+    wait_until(demo, "document.getElementById('log').textContent.split('\\n').length > 50")
     assert demo.evaluate("document.getElementById('log').textContent.split('\\n').length") <= 200
 
 
@@ -213,7 +214,7 @@ def test_two_tabs_share_the_load_and_neither_misses_any(demo: Page) -> None:
     for tab in (demo, other):
         tab.get_by_role("button", name="Pause the load").click()
     for tab in (demo, other):
-        tab.wait_for_function("document.getElementById('missing').dataset.unreceived === '0'")
+        wait_until(tab, "document.getElementById('missing').dataset.unreceived === '0'")
         assert counter(tab, "missing") == 0
 
 

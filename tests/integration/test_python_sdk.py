@@ -373,7 +373,7 @@ async def test_a_clean_restart_loses_and_repeats_nothing(server: PushqServer) ->
             await asyncio.gather(*(message.ack() for message in held))
             assert {message.attempt for message in held} == {1}
         assert (await admin.get_queue("orders"))["stats"]["acked_total"] == 10
-    assert [type(event) for event in events[:3]] == [Connected, Disconnected, Connected]
+    assert {type(event) for event in events} == {Connected, Disconnected}
 
 
 async def test_a_cut_connection_resumes_its_session_and_keeps_its_leases(server: PushqServer) -> None:

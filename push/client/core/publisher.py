@@ -261,4 +261,10 @@ def _pointed_at(problem: Problem, count: int) -> dict[int, ApiError]:
         parts = error.pointer.split("/")
         if len(parts) > 2 and parts[1] == "messages" and parts[2].isdigit() and int(parts[2]) < count:
             found.setdefault(int(parts[2]), []).append(error)
-    return {index: api_error(msgspec.structs.replace(problem, errors=tuple(own))) for index, own in found.items()}
+    # The problem's own sentence counts the frame's messages, which a producer knows nothing of.
+    return {index: api_error(_part(problem, own)) for index, own in found.items()}
+
+
+def _part(problem: Problem, own: list[FieldError]) -> Problem:
+    errors = [FieldError("/" + "/".join(error.pointer.split("/")[3:]), error.detail) for error in own]
+    return msgspec.structs.replace(problem, detail="the message was refused", errors=tuple(errors))

@@ -74,7 +74,6 @@ class SessionCore:
         assert self.phase is Phase.OFFLINE, f"connect in phase {self.phase}"
         self.phase = Phase.CONNECTING
         self._cut_at = now + self._limits.open_timeout_s
-        self._bye = self._told = None
         resume = None if self.session is None else Resume(self.session)
         return Connect(id=self._next_id(), token=token, resume=resume)
 
@@ -100,7 +99,8 @@ class SessionCore:
             effects = self.stop(error)
             effects.events.append(Stopped(error))
             return math.inf, effects
-        return self._retry(reason, now, retry_s)
+        bye, self._bye, self._told = self._bye, None, None
+        return self._retry(bye, reason, now, retry_s)
 
     def stop(self, error: PushqError) -> Effects:
         """End everything with `error`; nothing can be asked of this session any more."""
@@ -342,15 +342,15 @@ class SessionCore:
         for delivery in state.leases.due(now):
             self.settler.add(how, Item(delivery, None), now)
 
-    def _retry(self, reason: str, now: float, retry_s: float) -> tuple[float, Effects]:
+    def _retry(self, bye: Bye | None, reason: str, now: float, retry_s: float) -> tuple[float, Effects]:
         if now - self._opened_at >= self._limits.stable_after_s:
             self._tries = 0
         self._opened_at = math.inf
-        asked_s = max(retry_s, self._bye.retry_ms / 1000 if self._bye is not None else 0.0)
+        asked_s = max(retry_s, bye.retry_ms / 1000 if bye is not None else 0.0)
         wait = delay_s(self._tries, asked_s, self._chance(), self._limits)
         self._tries += 1
         effects = Effects.none()
-        effects.events.append(Disconnected(self._bye.reason if self._bye else reason, wait))
+        effects.events.append(Disconnected(reason if bye is None else bye.reason, wait))
         return wait, effects
 
     def _bye_code_that_stops(self) -> int | None:

@@ -33,6 +33,9 @@ class Transport(Protocol):
     def abort(self) -> None:
         """Drop the connection without a word: the server keeps its leases for a while."""
 
+    async def wait_closed(self) -> None:
+        """Return when nothing of a closed or dropped connection is left."""
+
 
 Dial = Callable[[str | None], Awaitable[Transport]]
 """Makes a connection with the credential given; raises `Cut`, or a `PushqError` when trying again cannot help."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 from urllib.parse import quote
 
@@ -93,7 +93,9 @@ class HttpTransport:
         self._frames: asyncio.Queue[AnyServerFrame | Cut] = asyncio.Queue()
         self._streams: dict[int, tuple[Stream, asyncio.Task[None]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._farewells: set[asyncio.Task[None]] = set()
         self._last_sub = 0
+        self._publishing: dict[str, asyncio.Lock] = {}
 
     async def send(self, frames: Sequence[AnyClientFrame]) -> None:
         for frame in frames:
@@ -107,16 +109,20 @@ class HttpTransport:
 
     async def close(self) -> None:
         """Give back what is held: over HTTP nobody else says that this consumer left."""
-        for stream, task in list(self._streams.values()):
-            task.cancel()
-            await self._give_back(stream)
-        self.abort()
+        for sub in list(self._streams):
+            self._leave(sub)
+        if self._farewells:
+            await asyncio.wait(self._farewells, timeout=self.limits.close_timeout_s)
+        self.cut("closed")
 
     def abort(self) -> None:
         for task in self._tasks:
             task.cancel()
-        closing = asyncio.ensure_future(self.http.aclose())
-        self._closing = closing  # held, so that it is not collected before it ran
+        self.cut("aborted")
+
+    async def wait_closed(self) -> None:
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.http.aclose()
 
     def emit(self, frame: AnyServerFrame) -> None:
         """A frame for the core."""
@@ -145,38 +151,45 @@ class HttpTransport:
     def _send(self, frame: AnyClientFrame) -> None:
         match frame:
             case Connect():
-                self._spawn(self._connect(frame))
+                self._spawn(self._connect, frame)
             case Subscribe():
                 self._subscribe(frame)
             case Unsubscribe():
-                if (found := self._streams.pop(frame.sub, None)) is not None:
-                    found[1].cancel()
-                    self._spawn(self._give_back(found[0]))
+                self._leave(frame.sub)
             case Credit():
                 if frame.sub in self._streams:
                     self._streams[frame.sub][0].give_credit(frame.n)
             case Publish():
-                self._spawn(self._publish(frame))
+                self._spawn(self._publish, frame)
             case Ack() | Nack() | Extend():
-                self._spawn(self._settle(frame))
+                self._spawn(self._settle, frame)
             case _:
                 pass  # pings have no use here
 
     async def _connect(self, frame: Connect) -> None:
         """Any authenticated call tells whether the server is there and the key is good."""
         response = await self.http.get("/v1/queues", params={"limit": 1}, timeout=self.limits.http_timeout_s)
-        if response.status_code == 401:
-            self.emit(Error(problem=_problem(response)))
-            self._frames.put_nowait(Cut("unauthenticated", code=4501))
-        elif response.status_code >= 500 or response.status_code == 429:
-            problem = _problem(response)
-            self._frames.put_nowait(Cut(problem.detail, retry_s=api_error(problem).retry_after_s or 0.0))
-        else:
+        status = response.status_code
+        if status == 200 and response.headers.get("content-type", "").startswith("application/json"):
             # Receipts outlive the connection over HTTP, so every connection goes on with the same session.
             self.emit(ConnectedFrame(session=SESSION, id=frame.id, ping_ms=NO_PINGS_MS))
+            return
+        problem = _problem(response)
+        if status >= 500 or status == 429:
+            self._frames.put_nowait(Cut(problem.detail, retry_s=api_error(problem).retry_after_s or 0.0))
+        elif status == 401:
+            self.emit(Error(problem=problem))
+            self._frames.put_nowait(Cut("unauthenticated", code=4501))
+        else:
+            self.emit(
+                Error(problem=Problem(status=status, code="not-pushq", detail=f"{self.http.base_url} is no Pushq"))
+            )
+            self._frames.put_nowait(Cut("not Pushq", code=4500))
 
     async def _publish(self, frame: Publish) -> None:
-        response = await self.post(frame.queue, "messages", {"messages": list(frame.messages)})
+        # One request at a time for each queue: requests side by side would be stored in any order.
+        async with self._publishing.setdefault(frame.queue, asyncio.Lock()):
+            response = await self.post(frame.queue, "messages", {"messages": list(frame.messages)})
         if response.status_code >= 400:
             self.emit(Error(id=frame.id, problem=_problem(response)))
             return
@@ -204,18 +217,26 @@ class HttpTransport:
         self._last_sub += 1
         sub = self._last_sub
         stream = self._make_stream(self, frame, sub)
-        self._streams[sub] = (stream, self._spawn(stream.run()))
+        self._streams[sub] = (stream, self._spawn(stream.run))
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(self._guard(work), name="pushq request")
+    def _leave(self, sub: int) -> None:
+        if (found := self._streams.pop(sub, None)) is not None:
+            stream, reading = found
+            reading.cancel()
+            farewell = self._spawn(self._give_back, stream)
+            self._farewells.add(farewell)
+            farewell.add_done_callback(self._farewells.discard)
+
+    def _spawn(self, work: Callable[..., Awaitable[None]], *args: Any) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(self._guard(work, *args), name="pushq request")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _guard(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _guard(self, work: Callable[..., Awaitable[None]], *args: Any) -> None:
         """A request without an answer is a cut connection; an answer that is not ours is one too."""
         try:
-            await work
+            await work(*args)
         except httpx2.TransportError as error:
             self.cut(str(error) or type(error).__name__)
         except msgspec.MsgspecError as error:

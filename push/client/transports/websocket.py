@@ -52,6 +52,9 @@ class WebSocketTransport:
     def abort(self) -> None:
         self._socket.transport.abort()
 
+    async def wait_closed(self) -> None:
+        await self._socket.wait_closed()
+
 
 class Dialer:
     """Opens sockets to one URL. Every address of its name is tried; each call begins with the next one."""

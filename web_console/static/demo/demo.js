@@ -29,18 +29,22 @@ async function createQueues() {
   }
 }
 
-/** One switch at a time: a second click while clients leave would open them twice. */
-let switching = Promise.resolve();
+async function openAll(transport) {
+  room.transport = transport;
+  await Promise.all(cards.map((card) => card.open()));
+  say(`All clients are connected over ${room.label(transport)}.`);
+}
 
-function useTransport(name) {
-  switching = switching.then(async () => {
-    say(`Changing to ${room.label(name)}…`);
+/** One change at a time: a second click while clients leave would open them twice. */
+let changing = Promise.resolve();
+
+function changeTo(transport) {
+  changing = changing.then(async () => {
+    say(`Changing to ${room.label(transport)}…`);
     await Promise.all(cards.map((card) => card.close()));
-    room.transport = name;
-    await Promise.all(cards.map((card) => card.open()));
-    say(`All clients are connected over ${room.label(name)}.`);
+    await openAll(transport);
   });
-  return switching.catch((error) => say(`This did not work: ${error.message}`));
+  changing = changing.catch((error) => say(`The transport could not be changed: ${error.message}`));
 }
 
 async function crash() {
@@ -56,7 +60,7 @@ async function crash() {
   element("crash").disabled = false;
 }
 
-element("transport").addEventListener("change", ({target}) => useTransport(target.value));
+element("transport").addEventListener("change", ({target}) => changeTo(target.value));
 element("cut").addEventListener("click", async () => {
   say("The connections were cut.");
   room.cut();
@@ -67,7 +71,7 @@ element("crash").addEventListener("click", crash);
 
 try {
   await createQueues();
-  await useTransport(element("transport").querySelector(":checked").value);
+  await openAll(element("transport").querySelector(":checked").value);
 } catch (error) {
   say(`The demo cannot start: ${error.message}`);
 }

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -19,13 +21,12 @@ from backend_store.storage.memory import MemoryEngine
 from backend_store.storage.writer import Writer, _Flight, prepare_interpreter
 
 COMMIT_P99_SECONDS_MAX = 0.005
-OWN_TIME_MIN = 0.5
-ROUNDS = 5
+NOISY_COMMIT_P99_SECONDS_MAX = 0.25
+QUIET_CORES_MAX = 0.1
+OWN_SHARE_MIN = 0.5
+ROUNDS_MAX = 5
 ROUND_SECONDS = 0.6
-IDLE_SECONDS = 0.2
-IDLE_P99_SECONDS = 0.001
-"""A quiet machine is well below it."""
-NOISE_FACTOR = 2.0
+ALONE_SECONDS = 0.1
 
 
 class World:
@@ -227,23 +228,36 @@ def test_an_idle_loop_is_left_alone() -> None:
         return writer.pokes
 
     # A commit without a disk is over long before a poke is due; a busy machine may stretch a few.
-    assert min(uvloop.run(run()) for _ in range(ROUNDS)) <= 10
+    assert min(uvloop.run(run()) for _ in range(ROUNDS_MAX)) <= 10
+
+
+@dataclass(frozen=True)
+class Round:
+    """What one round measured."""
+
+    commit_p99_seconds: float
+    own_share: float
+    """The loop's share of its time, as a part of the share it has without commits."""
+    others_cores: float
+    """Cores that other processes kept busy meanwhile; the kernel lets a writer wait for them, GIL or not."""
+
+    @property
+    def is_good(self) -> bool:
+        limit = COMMIT_P99_SECONDS_MAX if self.others_cores < QUIET_CORES_MAX else NOISY_COMMIT_P99_SECONDS_MAX
+        return self.commit_p99_seconds <= limit and self.own_share >= OWN_SHARE_MIN
 
 
 @pytest.mark.usefixtures("prepared")
 @pytest.mark.parametrize("slice_us", [20, 100, 1000])
 @pytest.mark.parametrize("run", [uvloop.run, asyncio.run], ids=["uvloop", "asyncio"])
 def test_a_saturated_loop_neither_starves_the_writer_nor_loses_its_time(
-    tmp_path: Path, run: Callable[..., tuple[float, float]], slice_us: int
+    tmp_path: Path, run: Callable[..., Round], slice_us: int
 ) -> None:
-    results: list[tuple[float, float]] = []
-    for number in range(ROUNDS):
-        p99, own = run(_saturated(tmp_path / str(number), slice_us / 1e6))
-        results.append((p99, own))
-        # A noisy machine spoils a round; starvation spoils all of them, and by orders of magnitude.
-        if p99 <= COMMIT_P99_SECONDS_MAX and own >= OWN_TIME_MIN:
-            return
-    raise AssertionError(f"(p99 of commits in s, the loop's share of the time it has alone) by round: {results}")
+    rounds: list[Round] = []
+    # A noisy machine spoils a round; starvation spoils all of them.
+    while not rounds or not rounds[-1].is_good:
+        assert len(rounds) < ROUNDS_MAX, rounds
+        rounds.append(run(_saturated(tmp_path / str(len(rounds)), slice_us / 1e6)))
 
 
 class Saturation:
@@ -274,25 +288,25 @@ class Saturation:
         self._stopped = True
 
 
-async def _saturated(folder: Path, slice_seconds: float) -> tuple[float, float]:
-    """(p99 of commits beside a saturated loop, the loop's share of its time).
-
-    Other processes may have a part of the machine: the share is a ratio to the loop's share alone, and where commits
-    beside an idle loop take long already, that much more is granted.
-    """
+async def _saturated(folder: Path, slice_seconds: float) -> Round:
     engine = open_engine(folder)
     writer = Writer(engine, asyncio.get_running_loop(), on_fatal=lambda error: None)
-    idle_p99 = await _commit_p99(writer, IDLE_SECONDS)
     load = Saturation(slice_seconds)
-    await asyncio.sleep(IDLE_SECONDS)
+    await asyncio.sleep(ALONE_SECONDS)
     alone = load.share()
     load.restart()
-    busy_p99 = await _commit_p99(writer, ROUND_SECONDS)
-    beside = load.share()
+    others = _others_cpu_seconds()
+    p99 = await _commit_p99(writer, ROUND_SECONDS)
+    measured = Round(p99, load.share() / alone, (_others_cpu_seconds() - others) / ROUND_SECONDS)
     load.stop()
     await writer.close()
     engine.close()
-    return busy_p99 - max(0.0, NOISE_FACTOR * (idle_p99 - IDLE_P99_SECONDS)), beside / alone
+    return measured
+
+
+def _others_cpu_seconds() -> float:
+    user, nice, system = (int(ticks) for ticks in Path("/proc/stat").read_text().split()[1:4])
+    return (user + nice + system) / os.sysconf("SC_CLK_TCK") - time.process_time()
 
 
 async def _commit_p99(writer: Writer, seconds: float) -> float:

@@ -84,6 +84,9 @@ class PlayedConnection:
         self.is_aborted = True
         self.incoming.put_nowait(Cut("aborted"))
 
+    async def wait_closed(self) -> None:
+        assert self.is_aborted
+
     def say(self, *frames: AnyServerFrame) -> None:
         for frame in frames:
             self.incoming.put_nowait(frame)

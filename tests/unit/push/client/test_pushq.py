@@ -407,3 +407,17 @@ async def test_no_task_outlives_the_session() -> None:
         pushq.subscribe("q")
     assert asyncio.all_tasks() == before
     assert isinstance(server.connection, PlayedConnection)
+
+
+async def test_waits_that_were_given_up_leave_nothing_behind() -> None:
+    server = PlayedServer()
+    async with session(server, publish_window_messages=1, close_timeout_s=0.01) as pushq, pushq.subscribe("q") as idle:
+        server.answers = False
+        first = asyncio.create_task(pushq.publish("q", "a"))
+        for _ in range(20):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(idle.get(), 0.0001)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(pushq.publish("q", "b"), 0.0001)
+        assert len(idle._waiters) == 0 and len(pushq._link._room_waiters) == 0
+        first.cancel()

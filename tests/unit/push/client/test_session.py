@@ -371,3 +371,10 @@ def test_publishes_wait_for_the_connection_and_then_go() -> None:
     world.open()
     world.confirm(world.take(Publish)[0])
     assert world.core.is_idle
+
+
+def test_the_servers_goodbye_widens_one_wait_only() -> None:
+    world = World()
+    world.open()
+    world.feed(Bye(code=4000, reason="drain", retry_ms=60_000))
+    assert [world.cut(4000), world.cut()] == [60, 1]

@@ -1,0 +1,161 @@
+"""What the server sends over WebSocket and SSE, as types for the AsyncAPI document.
+
+The push side writes these as bytes or plain dictionaries, for speed; a test holds real frames against these types.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+import msgspec
+
+from gateway.api.shapes import DeliveredMessage, DurabilityView, PlacedView, ProblemView, ResultView
+
+RequestId = int | str
+
+
+class LimitsView(msgspec.Struct):
+    """Bounds of one socket."""
+
+    frame_bytes_max: int
+    messages_per_publish_max: int
+    requests_in_progress_max: int
+    in_flight_per_subscription_max: int
+    subscriptions_max: int
+
+
+class _Sent(msgspec.Struct, kw_only=True, tag_field="type", tag=lambda name: name.removesuffix("Frame").lower()):
+    pass
+
+
+class ConnectedFrame(_Sent, kw_only=True):
+    """The session is open. `resumed` says whether an earlier one goes on."""
+
+    session: str
+    resumed: bool
+    ping_ms: int
+    resume_ms: int
+    limits: LimitsView
+    id: RequestId | msgspec.UnsetType = msgspec.UNSET
+
+
+class OkFrame(_Sent, kw_only=True):
+    """The answer to a request with an `id`."""
+
+    id: RequestId
+    sub: int | msgspec.UnsetType = msgspec.UNSET
+    resume: Literal["complete", "gap", "reset"] | msgspec.UnsetType = msgspec.UNSET
+    messages: list[PlacedView] | msgspec.UnsetType = msgspec.UNSET
+    durability: DurabilityView | msgspec.UnsetType = msgspec.UNSET
+    results: list[ResultView] | msgspec.UnsetType = msgspec.UNSET
+
+
+class ErrorFrame(_Sent, kw_only=True):
+    """A refusal. With an `id` it is a request's, and the socket stays open."""
+
+    problem: ProblemView
+    id: RequestId | msgspec.UnsetType = msgspec.UNSET
+
+
+class DeliverFrame(_Sent, kw_only=True):
+    """Messages of a subscription. A stream's come with the cursor to go on from."""
+
+    sub: int
+    messages: list[DeliveredMessage]
+    cursor: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class GapFrame(_Sent, kw_only=True):
+    """Messages that the subscriber asked for and that are no longer there, by their seq."""
+
+    sub: int
+    from_: int = msgspec.field(name="from")
+    to: int
+
+
+class ResetFrame(_Sent, kw_only=True):
+    """The cursor belongs to another log: reading goes on from here."""
+
+    sub: int
+    cursor: str | None
+
+
+class LostFrame(_Sent, kw_only=True):
+    """Leases that ended before they were settled."""
+
+    sub: int
+    receipts: list[str]
+
+
+class EndedFrame(_Sent, kw_only=True):
+    """The subscription is over, because its queue is."""
+
+    sub: int
+    problem: ProblemView
+
+
+class ByeFrame(_Sent, kw_only=True):
+    """The server closes this socket; `retry_ms` says when to come back."""
+
+    code: int
+    reason: str
+    retry_ms: int
+
+
+class PingFrame(_Sent, kw_only=True):
+    """Answer with `pong`; any other frame does as well."""
+
+
+class PongFrame(_Sent, kw_only=True):
+    """The answer to a `ping`, with its `id`."""
+
+    id: RequestId | msgspec.UnsetType = msgspec.UNSET
+
+
+SERVER_FRAMES: Final[tuple[type[Any], ...]] = (
+    ConnectedFrame,
+    OkFrame,
+    ErrorFrame,
+    DeliverFrame,
+    GapFrame,
+    ResetFrame,
+    LostFrame,
+    EndedFrame,
+    ByeFrame,
+    PingFrame,
+    PongFrame,
+)
+
+
+class MessageEvent(DeliveredMessage, kw_only=True):
+    """`event: message`"""
+
+
+class GapEvent(msgspec.Struct, kw_only=True):
+    """`event: gap`: messages that are no longer there, by their seq."""
+
+    from_: int = msgspec.field(name="from")
+    to: int
+
+
+class ResetEvent(msgspec.Struct, kw_only=True):
+    """`event: reset`: the cursor belongs to another log."""
+
+    cursor: str | None
+
+
+class EndedEvent(msgspec.Struct, kw_only=True):
+    """`event: ended`: the queue is gone, or the key was revoked."""
+
+    problem: ProblemView
+
+
+class ByeEvent(msgspec.Struct, kw_only=True):
+    """`event: bye`: the server shuts down; `retry:` says when to come back."""
+
+    code: int
+    reason: str
+    retry_ms: int
+
+
+EVENTS: Final[tuple[type[Any], ...]] = (MessageEvent, GapEvent, ResetEvent, EndedEvent, ByeEvent)

@@ -1,0 +1,184 @@
+"""`/metrics` in Prometheus' text format, from numbers that the parts keep anyway: nothing is counted for it alone."""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from itertools import accumulate
+from typing import Any, Final
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+from backend_store.client import COMMIT_SECONDS_BUCKETS, Queue
+from backend_store.model import QueueStats
+from gateway.context import Gateway
+from gateway.http import Answer
+from gateway.limits import QUEUES_LABELLED_MAX
+from gateway.loop_lag import LoopLag
+from gateway.version import VERSION
+
+OTHER: Final = "other"
+QUEUES_PER_TURN: Final = 50
+
+Answers = Counter[tuple[str, str, int]]
+
+_process = CollectorRegistry()
+ProcessCollector(registry=_process)
+
+
+def page(answers: Answers, lag: LoopLag) -> Callable[[Gateway, dict[str, str]], Awaitable[Answer]]:
+    """The page; `answers` counts what the API answered."""
+
+    async def metrics(gateway: Gateway, query: dict[str, str]) -> Answer:
+        stats = await _queue_stats(gateway)
+        families = [*_queues(stats), *_push(gateway), *_store(gateway), *_api(answers), *_process_families(lag)]
+        text = generate_latest(_Families(families)) + generate_latest(_process)
+        return Answer(200, text, content_type=CONTENT_TYPE_LATEST.encode())
+
+    return metrics
+
+
+class _Families:
+    """What `generate_latest` reads: metric families, made for one scrape."""
+
+    def __init__(self, families: list[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._families
+
+
+Labels = tuple[str, str]
+
+
+async def _queue_stats(gateway: Gateway) -> dict[Labels, QueueStats]:
+    """(tenant, queue) → numbers. The first queues by name have series of their own, the others share one a tenant."""
+    found: dict[Labels, QueueStats] = {}
+    for number, (tenant, name) in enumerate(sorted(gateway.store.metadata.queues)):
+        if number % QUEUES_PER_TURN == QUEUES_PER_TURN - 1:
+            await asyncio.sleep(0)  # thousands of queues must not hold everybody's messages up
+        queue = _find(gateway, tenant, name)
+        if queue is None:
+            continue
+        if number < QUEUES_LABELLED_MAX:
+            found[tenant, name] = queue.stats()
+        else:
+            found[tenant, OTHER] = _sum(found.get((tenant, OTHER), QueueStats()), queue.stats())
+    return found
+
+
+def _find(gateway: Gateway, tenant: str, name: str) -> Queue | None:
+    """None for a queue that was deleted while others were read."""
+    exists = (tenant, name) in gateway.store.metadata.queues
+    return gateway.store.queue(tenant, name) if exists else None
+
+
+def _sum(a: QueueStats, b: QueueStats) -> QueueStats:
+    return QueueStats(
+        ready=a.ready + b.ready,
+        in_flight=a.in_flight + b.in_flight,
+        delayed=a.delayed + b.delayed,
+        dead=a.dead + b.dead,
+        oldest_age_ms=max(a.oldest_age_ms, b.oldest_age_ms),
+        consumers=a.consumers + b.consumers,
+        bytes=a.bytes + b.bytes,
+        published_total=a.published_total + b.published_total,
+        acked_total=a.acked_total + b.acked_total,
+    )
+
+
+# ---------------------------------------------------------------------------------------------------- families
+
+_QUEUE_COUNTERS: Final = (
+    ("pushq_messages_published", "Messages that were stored.", "published_total"),
+    ("pushq_messages_acked", "Messages that were acknowledged.", "acked_total"),
+)
+_QUEUE_GAUGES: Final = (
+    ("pushq_queue_ready_messages", "Messages that wait for a consumer.", "ready"),
+    ("pushq_queue_in_flight_messages", "Messages that a consumer holds.", "in_flight"),
+    ("pushq_queue_delayed_messages", "Messages that are not due yet.", "delayed"),
+    ("pushq_queue_consumers", "Consumers connected now.", "consumers"),
+    ("pushq_queue_stored_bytes", "Bytes of chunks that hold a live message.", "bytes"),
+)
+
+
+def _queues(stats: dict[Labels, QueueStats]) -> Iterator[Metric]:
+    labels = ("tenant", "queue")
+    for name, text, field in _QUEUE_COUNTERS:
+        counter = CounterMetricFamily(name, text, labels=labels)
+        for key, value in stats.items():
+            counter.add_metric(key, getattr(value, field))
+        yield counter
+    for name, text, field in _QUEUE_GAUGES:
+        gauge = GaugeMetricFamily(name, text, labels=labels)
+        for key, value in stats.items():
+            gauge.add_metric(key, getattr(value, field))
+        yield gauge
+    age = GaugeMetricFamily(
+        "pushq_queue_oldest_age_seconds", "Age of the oldest message not acknowledged.", labels=labels
+    )
+    for key, value in stats.items():
+        age.add_metric(key, value.oldest_age_ms / 1000)
+    yield age
+
+
+def _push(gateway: Gateway) -> Iterator[Metric]:
+    hub = gateway.hub
+    delivered = CounterMetricFamily("pushq_messages_delivered", "Messages handed to a transport, each attempt counted.")
+    delivered.add_metric((), hub.delivered)
+    yield delivered
+    connections = GaugeMetricFamily("pushq_connections", "Open connections of consumers.", labels=("transport",))
+    counts = {"websocket": len(hub.sessions) + len(hub.waiting), "sse": len(hub.streams), "longpoll": len(hub.polls)}
+    for transport, count in counts.items():
+        connections.add_metric((transport,), count)
+    yield connections
+    closes = CounterMetricFamily("pushq_websocket_closes", "WebSockets closed by this server.", labels=("code",))
+    for code, count in hub.closes.items():
+        closes.add_metric((str(int(code)),), count)
+    yield closes
+    draining = GaugeMetricFamily("pushq_draining", "1 while the server says farewell.")
+    draining.add_metric((), int(hub.draining))
+    yield draining
+
+
+def _store(gateway: Gateway) -> Iterator[Metric]:
+    node = gateway.store.node
+    seconds = node.writer.commit_seconds
+    commit = HistogramMetricFamily("pushq_commit_seconds", "From the hand-over of a batch to the end of its fsync.")
+    bounds = [str(bound) for bound in COMMIT_SECONDS_BUCKETS] + ["+Inf"]
+    commit.add_metric((), list(zip(bounds, accumulate(seconds.buckets), strict=True)), seconds.sum)
+    yield commit
+    corrupt = CounterMetricFamily("pushq_corrupt_entries", "Stored entries that did not verify and were put aside.")
+    corrupt.add_metric((), node.quarantined)
+    yield corrupt
+    accepting = GaugeMetricFamily("pushq_publishes_allowed", "0 while publishes are refused for want of disk.")
+    accepting.add_metric((), int(node.publishes_allowed()))
+    yield accepting
+
+
+def _api(answers: Answers) -> Iterator[Metric]:
+    requests = CounterMetricFamily(
+        "pushq_http_requests", "Requests to the API that were answered.", labels=("method", "path", "status")
+    )
+    for (method, path, status), count in answers.items():
+        requests.add_metric((method, path or OTHER, str(status)), count)
+    yield requests
+
+
+def _process_families(lag: LoopLag) -> Iterator[Metric]:
+    gauge = GaugeMetricFamily("pushq_loop_lag_seconds", "The longest the event loop was late in the last 10 s.")
+    gauge.add_metric((), lag.worst_seconds)
+    yield gauge
+    info: Any = InfoMetricFamily("pushq_build", "The version that runs.")
+    info.add_metric((), {"version": VERSION, "python": platform.python_version()})
+    yield info

@@ -1,0 +1,172 @@
+"""`/openapi.json`: OpenAPI 3.1, made from the table of operations and the types that decode requests."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import Any, Final, cast
+
+import msgspec
+
+from gateway.api import shapes as s
+from gateway.api.table import OPERATIONS, Operation
+from gateway.context import Gateway
+from gateway.http import Answer, json_answer
+from gateway.limits import PAGE_ITEMS_DEFAULT, PAGE_ITEMS_MAX
+from gateway.schemas import components, publish_body, publish_message, queue_changes, reference
+from gateway.version import VERSION
+from push.limits import CREDIT_MAX
+from push.problems import KINDS
+
+NAME_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$"
+
+_CODES: Final = {
+    status: [code for code, kind in KINDS.items() if kind.status == status]
+    for status in sorted({kind.status for kind in KINDS.values()})
+}
+
+
+def page() -> Callable[[Gateway, dict[str, str]], Awaitable[Answer]]:
+    made: list[Answer] = []
+
+    async def show(gateway: Gateway, query: dict[str, str]) -> Answer:
+        if not made:
+            made.append(json_answer(document()))
+        return made[0]
+
+    return show
+
+
+def document() -> dict[str, Any]:
+    """The whole document."""
+    types = {kind for o in OPERATIONS for kind in (o.request, *o.answers.values()) if _is_struct(kind)}
+    types -= {s.PublishBody}
+    schemas, refs = components([*sorted(types, key=lambda kind: kind.__name__), s.ProblemView])
+    schemas |= {
+        "PublishMessage": publish_message(),
+        "PublishBody": publish_body(),
+        "QueueChanges": queue_changes(schemas["QueueConfig"]),
+    }
+    refs[s.PublishBody] = reference("PublishBody")
+    paths: dict[str, Any] = {}
+    for operation in OPERATIONS:
+        paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation, refs)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Pushq",
+            "version": VERSION,
+            "description": "Publish, receive and administer over HTTP. /docs explains, /asyncapi.json has the sockets.",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [{"url": "/"}],
+        "security": [{"key": []}],
+        "tags": [{"name": name} for name in dict.fromkeys(_tag(o) for o in OPERATIONS)],
+        "paths": paths,
+        "components": {
+            "schemas": schemas,
+            "responses": {str(status): _problem(status) for status in _CODES},
+            "securitySchemes": {
+                "key": {"type": "http", "scheme": "bearer", "description": "An API key: pushq_<id>_<secret>."}
+            },
+        },
+    }
+
+
+def _is_struct(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+
+
+def _tag(operation: Operation) -> str:
+    return operation.path.split("/")[2]
+
+
+def _operation(operation: Operation, refs: dict[type, dict[str, Any]]) -> dict[str, Any]:
+    out: dict[str, Any] = {
+        "operationId": _operation_id(operation),
+        "summary": operation.summary,
+        "description": f"Scope: {operation.scope}.",
+        "tags": [_tag(operation)],
+        "parameters": _parameters(operation),
+        "responses": _responses(operation, refs),
+    }
+    if operation.request is not None:
+        schema = reference("QueueChanges") if operation.method == "PATCH" else refs[operation.request]
+        content: dict[str, Any] = {"application/json": {"schema": schema}}
+        if operation.request is s.PublishBody:
+            content |= _OTHER_BODIES
+        out["requestBody"] = {"required": not _has_defaults(operation.request), "content": content}
+    if operation.takes_ticket:
+        out["security"] = [{"key": []}, {}]
+    return out
+
+
+_OTHER_BODIES: Final = {
+    "*/*": {"schema": {"description": "One message whose body this is; with `ce-` headers a CloudEvent."}},
+    "application/cloudevents+json": {"schema": {"type": "object"}},
+    "application/cloudevents-batch+json": {"schema": {"type": "array", "items": {"type": "object"}}},
+}
+
+
+def _has_defaults(kind: type[msgspec.Struct]) -> bool:
+    return all(not field.required for field in msgspec.structs.fields(kind))
+
+
+def _operation_id(operation: Operation) -> str:
+    """`POST /v1/queues/{queue}/ack` → `post_queues_queue_ack`."""
+    steps = re.findall(r"\w+", operation.path.removeprefix("/v1/"))
+    return "_".join([operation.method.lower(), *steps])
+
+
+def _responses(operation: Operation, refs: dict[type, dict[str, Any]]) -> dict[str, Any]:
+    responses: dict[str, Any] = {}
+    for status, kind in operation.answers.items():
+        response: dict[str, Any] = {"description": HTTPStatus(status).phrase}
+        if isinstance(kind, str):
+            response["content"] = {kind: {"schema": {"type": "string"}}}
+        elif kind is not None:
+            response["content"] = {"application/json": {"schema": refs[cast(type, kind)]}}
+        responses[str(status)] = response
+    for status in (*operation.refusals, 405, 429, 500):
+        responses[str(status)] = {"$ref": f"#/components/responses/{status}"}
+    return responses
+
+
+def _problem(status: int) -> dict[str, Any]:
+    codes = ", ".join(f"`{code}`" for code in _CODES[status])
+    content = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/ProblemView"}}}
+    return {"description": f"{KINDS[_CODES[status][0]].title}: {codes}", "content": content}
+
+
+# -------------------------------------------------------------------------------------------------- parameters
+
+QUERY: Final[dict[str, dict[str, Any]]] = {
+    "limit": {"type": "integer", "minimum": 1, "maximum": PAGE_ITEMS_MAX, "default": PAGE_ITEMS_DEFAULT},
+    "cursor": {"type": "string", "description": "`next` of the page before."},
+    "confirm": {"type": "string", "description": "The queue's name again."},
+    "discard": {"const": "true", "description": "The messages are lost."},
+    "state": {"enum": ["ready", "in_flight", "delayed"], "default": "ready"},
+    "from_seq": {"type": "integer", "minimum": 0, "maximum": (1 << 63) - 1},
+    "id": {"type": "string", "minLength": 1},
+    "key": {"type": "string", "minLength": 1},
+    "credit": {"type": "integer", "minimum": 1, "maximum": CREDIT_MAX},
+    "ack": {"enum": ["manual", "auto"], "default": "manual"},
+    "from": {"type": "string", "description": "earliest, latest, seq:42, time:… or cursor:…; of a stream"},
+    "last_event_id": {"type": "string"},
+    "ticket": {"type": "string", "description": "In place of the Authorization header."},
+}
+
+
+def _parameters(operation: Operation) -> list[dict[str, Any]]:
+    path = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string", "pattern": NAME_PATTERN}}
+        for name in re.findall(r"{(\w+)}", operation.path)
+    ]
+    query = [
+        {"name": name, "in": "query", "required": name in operation.required, "schema": QUERY[name]}
+        for name in operation.query
+        if name in QUERY
+    ]
+    headers = [{"name": "If-Match", "in": "header", "required": True, "schema": {"type": "string"}}]
+    return [*path, *query, *(headers if operation.method == "PATCH" else [])]

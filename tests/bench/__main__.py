@@ -1,0 +1,146 @@
+"""`python -m tests.bench`: runs scenarios in rounds, says what came out as it goes, and prints the tables at the end.
+
+Rounds are the outermost loop: what else happens on the machine then disturbs all scenarios alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from tests.bench.baseline import baseline
+from tests.bench.clients import ClientFailed
+from tests.bench.machine import allow_many_sockets, choose_cores, describe, settle_on, wait_for_quiet
+from tests.bench.report import report
+from tests.bench.rows import Row, append_row, read_rows
+from tests.bench.scale import Scale
+from tests.bench.scenarios import SCENARIOS, chosen
+from tests.bench.world import World
+
+_SHOWN = (
+    "rate", "cpu_s_per_100k", "server_cpu_pct", "generator_cpu_pct", "other_cpu_pct", "p50_ms", "p99_ms",
+    "kib_per_connection", "added_mib", "slower_pct", "start_stored_s", "start_empty_s", "fdatasync_us", "commit_us",
+)  # fmt: skip
+
+
+def main() -> int:
+    options = _options()
+    if options.report is not None:
+        print(report(read_rows(options.report), quiet_only=options.quiet_only), end="")
+        return 0
+    try:
+        names = chosen(options.scenarios)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    scale = Scale(seconds=options.seconds, subscribers=options.subscribers, idle=options.idle, backlog=options.backlog)
+    rows = run(
+        names,
+        scale,
+        rounds=options.rounds,
+        pin=options.pin,
+        keep=options.json,
+        folder=options.folder,
+        patience_s=options.patience,
+    )
+    print(report(rows, quiet_only=options.quiet_only), end="")
+    return 0
+
+
+def _options() -> argparse.Namespace:
+    usual = Scale()
+    parser = argparse.ArgumentParser(prog="python -m tests.bench", description="The benchmark of our own server.")
+    parser.add_argument(
+        "scenarios", nargs="*", metavar="scenario", help=f"all when none is given: {', '.join(SCENARIOS)}"
+    )
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=usual.seconds, help="of each measurement")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="append the rows to this file, as JSON lines")
+    parser.add_argument("--report", type=Path, metavar="FILE", help="print the tables of such a file, run nothing")
+    parser.add_argument("--no-pin", dest="pin", action="store_false", help="let the system place the processes")
+    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="where data is written")
+    parser.add_argument("--subscribers", type=int, default=usual.subscribers, help="of the fan-out")
+    parser.add_argument("--idle", type=int, default=usual.idle, help="idle connections")
+    parser.add_argument("--backlog", type=int, default=usual.backlog, help="messages that wait")
+    parser.add_argument("--patience", type=float, default=0.0, metavar="S", help="wait so long for a quiet machine")
+    parser.add_argument("--quiet-only", action="store_true", help="report: only runs that others hardly disturbed")
+    return parser.parse_args()
+
+
+def run(
+    names: Sequence[str],
+    scale: Scale,
+    *,
+    rounds: int,
+    pin: bool,
+    folder: Path,
+    keep: Path | None = None,
+    patience_s: float = 0.0,
+) -> list[Row]:
+    """Runs the scenarios. Raises when one loses, repeats or refuses a message."""
+    cores = choose_cores(pin=pin)
+    allow_many_sockets()
+    settle_on(0, cores.generator)
+    world = World(scale, cores, folder, patience_s)
+    rows: list[Row] = []
+    _keep(rows, {"kind": "machine", "rounds": rounds, **asdict(scale), **describe(folder, cores)}, keep)
+    for number in range(1, rounds + 1):
+        for name in ["baseline", *names]:
+            began = time.monotonic()
+            row = measure(name, world)
+            _keep(rows, {"kind": name, "round": number, **row}, keep)
+            _show(name, number, row, time.monotonic() - began)
+    return rows
+
+
+def measure(name: str, world: World) -> Row:
+    """One run of one scenario. The generator collects no garbage meanwhile: its pauses are not the server's."""
+    gc.collect()
+    gc.disable()
+    try:
+        return uvloop.run(_strictly(name, world))
+    finally:
+        gc.enable()
+
+
+async def _strictly(name: str, world: World) -> Row:
+    """A run whose callbacks did not fail either: the loop alone would only log that."""
+    failed: list[BaseException] = []
+
+    def remember(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        failed.append(context.get("exception") or ClientFailed(context["message"]))
+
+    asyncio.get_running_loop().set_exception_handler(remember)
+    await wait_for_quiet(world.patience_s)
+    try:
+        row = await (baseline(world) if name == "baseline" else SCENARIOS[name].run(world))
+    except Exception as error:
+        raise (failed[0] if failed else error)
+    if failed:
+        raise failed[0]
+    return row
+
+
+def _keep(rows: list[Row], row: Row, keep: Path | None) -> None:
+    rows.append(row)
+    if keep is not None:
+        append_row(keep, row)
+
+
+def _show(name: str, number: int, row: Row, took_s: float) -> None:
+    figures = " ".join(f"{figure}={row[figure]:g}" for figure in _SHOWN if figure in row)
+    print(f"{number} {name:18} {took_s:5.1f} s  {figures}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

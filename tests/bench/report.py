@@ -1,0 +1,165 @@
+"""Rows as Markdown: medians [least–most] over the rounds, beside what the machine gave in the same run."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+
+from tests.bench.rows import Row
+from tests.bench.scenarios import SCENARIOS, Table
+
+_NAMES = {
+    "rate": "rate",
+    "rate_without": "without a backlog",
+    "slower_pct": "slower, %",
+    "cpu_s_per_100k": "CPU s / 100,000",
+    "server_cpu_pct": "server, %",
+    "generator_cpu_pct": "generator, %",
+    "other_cpu_pct": "others, %",
+    "rss_anon_mib": "RssAnon, MiB",
+    "p50_ms": "p50, ms",
+    "p99_ms": "p99, ms",
+    "p999_ms": "p99.9, ms",
+    "kib_per_connection": "KiB a connection",
+    "kib_per_reader": "a stream's reader",
+    "kib_per_consumer": "a consumer",
+    "added_mib": "memory added, MiB",
+    "added_delivering_mib": "and while it delivers, MiB",
+    "start_stored_s": "start with it stored, s",
+    "start_empty_s": "start empty, s",
+    "rss_anon_started_mib": "RssAnon then, MiB",
+    "fdatasync_us": "fdatasync of 256 B, µs",
+    "commit_us": "LMDB commit of 64 KiB, µs",
+}
+_PROCESSORS = ("cpu_s_per_100k", "server_cpu_pct", "generator_cpu_pct", "other_cpu_pct", "rss_anon_mib")
+_LATENCIES = ("p50_ms", "p99_ms", "p999_ms")
+_COLUMNS: dict[Table, tuple[str, ...]] = {
+    "rates": ("rate", *_PROCESSORS),
+    "latency": ("rate", *_LATENCIES, *_PROCESSORS),
+    "fanout": ("rate", *_LATENCIES, *_PROCESSORS),
+    "idle": ("kib_per_connection", "kib_per_reader", "kib_per_consumer", "rate", "rss_anon_mib"),
+    "backlog": (
+        "added_mib",
+        "added_delivering_mib",
+        "rate_without",
+        "rate",
+        "slower_pct",
+        "start_stored_s",
+        "rss_anon_started_mib",
+        "start_empty_s",
+    ),
+}
+_TITLES: dict[Table, str] = {
+    "rates": "Rates",
+    "latency": "Latency",
+    "fanout": "Fan-out to 500 WebSocket readers of a stream",
+    "idle": "10,000 idle WebSocket connections",
+    "backlog": "A backlog of 1,000,000 messages",
+}
+OTHERS_PCT_MAX = 10
+"""Percent of a core. A run of which others took more says as much about them; the kernel's disk work is in it, too."""
+_WHOLE = {"server_cpu_pct", "generator_cpu_pct", "other_cpu_pct"}
+
+
+def report(rows: Sequence[Row], *, quiet_only: bool = False) -> str:
+    """The tables of a result file, its rounds taken together: all, or those whose run others hardly disturbed."""
+    if quiet_only:
+        rows = [row for row in rows if row.get("other_cpu_pct", 0) < OTHERS_PCT_MAX]
+    parts = [_machine([row for row in rows if row["kind"] == "machine"])]
+    base = [row for row in rows if row["kind"] == "baseline"]
+    if base:
+        parts.append(_baseline_table(base))
+    for table in _COLUMNS:
+        names = [name for name, scenario in SCENARIOS.items() if scenario.table == table]
+        found = {name: mine for name in names if (mine := [row for row in rows if row["kind"] == name])}
+        if found:
+            parts.append(_table(table, found, base))
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _machine(machines: Sequence[Row]) -> str:
+    lines = []
+    for machine in {repr(row): row for row in machines}.values():
+        pinned = "generator on the first, server on the second" if machine["pinned"] else "nothing pinned"
+        lines.append(
+            f"{machine['processor']}, {machine['cores']} cores ({pinned}), {machine['memory_gib']} GiB, "
+            f"{machine['filesystem']}, Linux {machine['kernel']}, Python {machine['python']}, {machine['packages']}; "
+            f"{machine['rounds']} rounds of {machine['seconds']:g} s."
+        )
+    return "\n".join(lines)
+
+
+def _baseline_table(base: Sequence[Row]) -> str:
+    columns = ("fdatasync_us", "commit_us", "rate", "cpu_s_per_100k", "other_cpu_pct")
+    names = [_NAMES[column] if column != "rate" else "plain ASGI echo, msg/s" for column in columns]
+    return _markdown("What the machine gave in the same run", names, [[_cell(base, column) for column in columns]])
+
+
+def _table(table: Table, found: dict[str, list[Row]], base: Sequence[Row]) -> str:
+    extras = _RATIOS.get(table, {}) if base else {}
+    columns = _COLUMNS[table]
+    unit = next(iter(found.values()))[0]["unit"]
+    names = ["", *(_NAMES[c] if c != "rate" else unit for c in columns), *extras, "goal"]
+    lines = []
+    for name, rows in found.items():
+        cells = [_cell(rows, column) for column in columns]
+        lines.append([_says(name), *cells, *(ratio(rows, base) for ratio in extras.values()), _goals(name, rows)])
+    return _markdown(_TITLES[table], names, lines)
+
+
+def _says(name: str) -> str:
+    return f"`{name}`: {SCENARIOS[name].says}"
+
+
+def _cell(rows: Iterable[Row], figure: str) -> str:
+    values = [row[figure] for row in rows if row.get(figure) is not None]
+    if not values:
+        return "–"
+    middle = statistics.median(values)
+    if figure in _WHOLE:
+        return f"{middle:.0f}"
+    show = _shower(max(map(abs, values)))
+    return f"{show(middle)} [{show(min(values))}–{show(max(values))}]"
+
+
+def _shower(largest: float) -> Callable[[float], str]:
+    digits = 0 if largest >= 1000 else 1 if largest >= 100 else 2 if largest >= 1 else 3
+    return lambda value: f"{value:,.{digits}f}"
+
+
+def _goals(name: str, rows: Sequence[Row]) -> str:
+    said = []
+    for goal in SCENARIOS[name].goals:
+        value = statistics.median(row[goal.figure] for row in rows)
+        verdict = "reached" if goal.is_reached(value) else "**missed**"
+        what = "" if goal.figure == "rate" else f"{_NAMES[goal.figure]} "
+        said.append(f"{what}{'≥' if goal.is_least else '≤'} {goal.bound:,g} {verdict}")
+    return "; ".join(said) or "–"
+
+
+def _median(rows: Iterable[Row], figure: str) -> float:
+    return float(statistics.median(row[figure] for row in rows))
+
+
+def _echoes(rows: Sequence[Row], base: Sequence[Row]) -> str:
+    return f"{_median(rows, 'rate') / _median(base, 'rate'):.2f}"
+
+
+def _per_commit(rows: Sequence[Row], base: Sequence[Row]) -> str:
+    return f"{_median(rows, 'rate') * _median(base, 'commit_us') / 1e6:,.0f}"
+
+
+def _in_commits(rows: Sequence[Row], base: Sequence[Row]) -> str:
+    return f"{_median(rows, 'p50_ms') * 1e3 / _median(base, 'commit_us'):.2f}"
+
+
+_RATIOS: dict[Table, dict[str, Callable[[Sequence[Row], Sequence[Row]], str]]] = {
+    "rates": {"× echo": _echoes, "messages in the time of a commit": _per_commit},
+    "latency": {"p50 in commits": _in_commits},
+    "fanout": {"× echo": _echoes},
+}
+
+
+def _markdown(title: str, names: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    head = [f"### {title}", "", "| " + " | ".join(names) + " |", "|---" * len(names) + "|"]
+    return "\n".join([*head, *("| " + " | ".join(line) + " |" for line in lines)])

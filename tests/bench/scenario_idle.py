@@ -1,0 +1,61 @@
+"""Idle connections: what a subscribed WebSocket that says nothing costs in memory of the server's own."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.bench.clients import Client, Consumer, Publisher, Reader, Tally
+from tests.bench.machine import Meter
+from tests.bench.rows import Row
+from tests.bench.scale import CREDIT
+from tests.bench.speech import SPEECHES, AnyArrival, Encoding
+from tests.bench.world import World, check, close, connect, say_in, until
+
+STREAM, WORK = "bench-stream", "bench-work"
+SETTLE_S = 1.0
+
+
+async def idle(world: World, *, encoding: Encoding) -> Row:
+    """Half of the connections read a stream, half consume a work queue; then all show that they still listen."""
+    half = world.scale.idle // 2
+    with world.server() as server:
+        server.create(STREAM, kind="stream")
+        server.create(WORK)
+        common = say_in(SPEECHES[encoding], server)
+        tally, worked = Tally(), [0]
+
+        def count(frame: AnyArrival) -> None:
+            worked[0] += len(frame.messages)
+
+        [streaming] = await connect(lambda: Publisher(*common, queue=STREAM))
+        [working] = await connect(lambda: Publisher(*common, queue=WORK))
+        before_kib = server.process.rss_anon_kib()
+        meter = Meter(server.process)
+        readers = await connect(lambda: Reader(*common, queue=STREAM, tally=tally), half)
+        await asyncio.sleep(SETTLE_S)
+        between_kib = server.process.rss_anon_kib()
+        consumers = await connect(lambda: Consumer(*common, queue=WORK, credit=CREDIT, on_messages=count), half)
+        figures = meter.figures(2 * half)
+        await asyncio.sleep(SETTLE_S)
+        after_kib = server.process.rss_anon_kib()
+        clients: list[Client] = [streaming, working, *readers, *consumers]
+        check(clients)
+        streaming.send(1)
+        working.send(half)
+        await until(
+            lambda: tally.count == half and worked[0] == half,
+            clients,
+            lambda: f"{tally.count} readers and {worked[0]} of {half} messages of work answered",
+        )
+        close(clients)
+    return {
+        "rate": round(2 * half / (figures["wall_s"] - SETTLE_S)),
+        "unit": "connects/s",
+        **figures,
+        "rss_anon_mib": round(after_kib / 1024, 1),
+        "kib_per_connection": round((after_kib - before_kib) / (2 * half), 2),
+        "kib_per_reader": round((between_kib - before_kib) / half, 2),
+        "kib_per_consumer": round((after_kib - between_kib) / half, 2),
+        "lost": 0,
+        "duplicates": 0,
+    }

@@ -1,0 +1,184 @@
+"""The work queue end to end: one producer, competing consumers, every message acked; and latency at a steady rate."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from tests.bench.clients import ClientFailed, Consumer, Publisher, age_ns
+from tests.bench.machine import Meter
+from tests.bench.rows import Row, percentiles_ms
+from tests.bench.scale import CONSUMERS, CREDIT, LATENCY_RATE, PER_FRAME, WINDOW, WORK_BACKLOG_MAX
+from tests.bench.scenario_publish import QUEUE, keep_full
+from tests.bench.speech import SPEECHES, AnyArrival, Encoding
+from tests.bench.world import Server, World, check, close, connect, say_in, until
+
+
+class Received:
+    """What consumers got: how many, which ones, and how old each was."""
+
+    def __init__(self, *, timed: bool = False) -> None:
+        self.count = 0
+        self.latencies_ns: list[int] = []
+        self._seqs: set[int] = set()
+        self._timed = timed
+        self.on_messages: Callable[[], None] = _nothing
+
+    @property
+    def duplicates(self) -> int:
+        return self.count - len(self._seqs)
+
+    def add(self, frame: AnyArrival) -> None:
+        messages = frame.messages
+        self.count += len(messages)
+        self._seqs.update([message.seq for message in messages])
+        if self._timed:
+            now_ns = time.monotonic_ns()
+            self.latencies_ns.extend([age_ns(message.body, now_ns) for message in messages])
+        self.on_messages()
+
+
+class Bench:
+    """A producer and consumers of one queue, and the end of it that shows whether each message came once."""
+
+    def __init__(
+        self,
+        server: Server,
+        *,
+        encoding: Encoding,
+        per_frame: int = PER_FRAME,
+        ack_singly: bool = False,
+        timed: bool = False,
+        queue: str = QUEUE,
+    ) -> None:
+        self.server = server
+        self.queue = queue
+        self.received = Received(timed=timed)
+        self._encoding: Encoding = encoding
+        self._per_frame = per_frame
+        self._ack_singly = ack_singly
+        self.consumers: list[Consumer] = []
+        self._is_holding_back = False
+
+    async def open(self, consumers: int) -> None:
+        common = say_in(SPEECHES[self._encoding], self.server)
+        [self.publisher] = await connect(lambda: Publisher(*common, queue=self.queue, per_frame=self._per_frame))
+        self.consumers = await connect(
+            lambda: Consumer(
+                *common, queue=self.queue, credit=CREDIT, on_messages=self.received.add, ack_singly=self._ack_singly
+            ),
+            consumers,
+        )
+
+    def begin(self) -> None:
+        """Keeps the producer's window full while what it sent is not far ahead of what was received."""
+        publisher, received = self.publisher, self.received
+        fill = keep_full(publisher, WINDOW, lambda: WORK_BACKLOG_MAX - (publisher.sent - received.count))
+
+        def go_on() -> None:
+            self._hold_back()
+            fill()
+
+        received.on_messages = publisher.on_acked = go_on
+        for consumer in self.consumers:
+            consumer.resume()
+        fill()
+
+    def _hold_back(self) -> None:
+        """Consumers of a stored backlog must not run away from the producer either: the two rates are then one."""
+        is_ahead = self.received.count - self.publisher.sent > WORK_BACKLOG_MAX
+        if is_ahead != self._is_holding_back:
+            self._is_holding_back = is_ahead
+            for consumer in self.consumers:
+                (consumer.pause if is_ahead else consumer.resume)()
+
+    def pause(self) -> None:
+        """Stops the producer; the consumers go on."""
+        self.publisher.on_acked = None
+        self.received.on_messages = _nothing
+
+    def halt(self) -> None:
+        """Stops both; `begin` goes on with what consumers hold by then."""
+        self.pause()
+        self._is_holding_back = False
+        for consumer in self.consumers:
+            consumer.pause()
+
+    async def finish(self) -> Row:
+        """Waits until every message has come and its ack is on disk. Raises when one is missing or came twice."""
+        publisher, received = self.publisher, self.received
+        clients = [publisher, *self.consumers]
+        await until(
+            lambda: publisher.unconfirmed == 0 and received.count >= publisher.sent,
+            clients,
+            lambda: f"{publisher.sent} sent, {publisher.acked} confirmed, {received.count} received",
+        )
+        await until(lambda: self.stats()["acked_total"] >= publisher.sent, clients, lambda: f"acks: {self.stats()}")
+        stats = self.stats()
+        close(clients)
+        if received.duplicates or stats["ready"] or stats["in_flight"] or stats["acked_total"] != publisher.sent:
+            raise ClientFailed(f"{publisher.sent} sent, {received.duplicates} came twice, the queue says {stats}")
+        return {"lost": publisher.sent - received.count, "duplicates": received.duplicates}
+
+    def stats(self) -> dict[str, int]:
+        return self.server.stats(self.queue)
+
+
+def _nothing() -> None:
+    """Nobody waits for messages."""
+
+
+async def work(world: World, *, encoding: Encoding, per_frame: int = PER_FRAME, ack_singly: bool = False) -> Row:
+    scale = world.scale
+    with world.server() as server:
+        server.create(QUEUE)
+        bench = Bench(server, encoding=encoding, per_frame=per_frame, ack_singly=ack_singly)
+        await bench.open(CONSUMERS)
+        bench.begin()
+        await asyncio.sleep(scale.warmup_seconds)
+        meter, began = Meter(server.process), bench.received.count
+        await asyncio.sleep(scale.seconds)
+        count = bench.received.count - began
+        figures = meter.figures(count)
+        rss_anon_mib = server.rss_anon_mib()
+        bench.pause()
+        ended = await bench.finish()
+    return {"rate": round(count / figures["wall_s"]), "unit": "msg/s", **figures, "rss_anon_mib": rss_anon_mib, **ended}
+
+
+async def latency(world: World, *, encoding: Encoding) -> Row:
+    """Publish → received at a steady rate that does not wait for the server."""
+    scale = world.scale
+    with world.server() as server:
+        server.create(QUEUE)
+        bench = Bench(server, encoding=encoding, timed=True)
+        await bench.open(1)
+        await send_paced(bench.publisher, LATENCY_RATE, scale.warmup_seconds)
+        bench.received.latencies_ns.clear()
+        meter = Meter(server.process)
+        sent = await send_paced(bench.publisher, LATENCY_RATE, scale.seconds)
+        figures = meter.figures(sent)
+        rss_anon_mib = server.rss_anon_mib()
+        check([bench.publisher, *bench.consumers])
+        ended = await bench.finish()
+        measured = percentiles_ms(bench.received.latencies_ns)
+    return {
+        "rate": round(sent / scale.seconds),
+        "unit": "msg/s",
+        **figures,
+        "rss_anon_mib": rss_anon_mib,
+        **measured,
+        **ended,
+    }
+
+
+async def send_paced(publisher: Publisher, rate: int, seconds: float) -> int:
+    """Sends stamped messages at `rate` a second whatever comes back; the stamp is the moment of sending."""
+    began, sent = time.monotonic(), 0
+    while (passed := time.monotonic() - began) < seconds:
+        for _ in range(int(passed * rate) + 1 - sent):
+            publisher.send_stamped()
+            sent += 1
+        await asyncio.sleep(0.001)
+    return sent

@@ -1,0 +1,137 @@
+"""What a scenario works in: a server of its own on its own core, clients to connect, and waits that end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from tests.bench.clients import Client, ClientFailed
+from tests.bench.machine import Cores, settle_on
+from tests.bench.scale import CONNECT_SECONDS_MAX, CONNECTING_AT_ONCE_MAX, SETTLE_SECONDS_MAX, Scale
+from tests.bench.speech import Speech
+from tests.support.server import PushqServer
+
+HOST = "127.0.0.1"
+_POLL_S = 0.002
+_REQUEST_S_MAX = 30.0
+
+C = TypeVar("C", bound=Client)
+
+
+class Checkable(Protocol):
+    error: Exception | None
+
+
+class Server:
+    """A running Pushq, its admin key, and the queues that a scenario makes on it."""
+
+    def __init__(self, process: PushqServer) -> None:
+        self.process = process
+        self.port = process.port
+        self.key = process.key
+
+    def create(self, queue: str, **config: Any) -> None:
+        self._call("PUT", f"/v1/queues/{queue}", config)
+
+    def stats(self, queue: str) -> dict[str, int]:
+        stats: dict[str, int] = self._call("GET", f"/v1/queues/{queue}")["stats"]
+        return stats
+
+    def rss_anon_mib(self) -> float:
+        return round(self.process.rss_anon_kib() / 1024, 1)
+
+    def _call(self, method: str, path: str, body: Any = None) -> Any:
+        request = urllib.request.Request(
+            f"{self.process.url}{path}",
+            method=method,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={**self.process.headers, "Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=_REQUEST_S_MAX) as answer:
+            return json.loads(answer.read())
+
+
+class World:
+    """The folder, the cores and the sizes of one run."""
+
+    def __init__(self, scale: Scale, cores: Cores, folder: Path, patience_s: float = 0.0) -> None:
+        self.scale = scale
+        self.cores = cores
+        self.folder = folder
+        self.patience_s = patience_s
+
+    @contextmanager
+    def server(self) -> Iterator[Server]:
+        """A ready server on an empty data folder; afterwards it is killed and the folder removed."""
+        place = Path(tempfile.mkdtemp(prefix="pushq-bench-", dir=self.folder))
+        process = PushqServer(place / "data")
+        try:
+            self.start(process)
+            yield Server(process)
+        finally:
+            process.kill()
+            shutil.rmtree(place, ignore_errors=True)
+
+    def start(self, process: PushqServer) -> float:
+        """Starts a server on its core; the seconds until it said that it was ready."""
+        began = time.monotonic()
+        process.launch()
+        settle_on(process.pid, self.cores.server)
+        deadline = began + SETTLE_SECONDS_MAX
+        while not process.is_ready():
+            if not process.is_running() or time.monotonic() > deadline:
+                raise ClientFailed(f"the server was not ready\n{process.log_tail()}")
+            time.sleep(_POLL_S)
+        return time.monotonic() - began
+
+
+async def connect(make: Callable[[], C], count: int = 1) -> list[C]:
+    """That many clients, each subscribed or connected as its kind says."""
+    loop = asyncio.get_running_loop()
+    gate = asyncio.Semaphore(CONNECTING_AT_ONCE_MAX)
+
+    async def one() -> C:
+        async with gate:
+            client = make()
+            await loop.create_connection(lambda: client, HOST, client.port)
+            await client.ready
+            return client
+
+    async with asyncio.timeout(CONNECT_SECONDS_MAX):
+        return list(await asyncio.gather(*[one() for _ in range(count)]))
+
+
+def check(clients: Iterable[Checkable]) -> None:
+    for client in clients:
+        if client.error is not None:
+            raise client.error
+
+
+def close(clients: Iterable[Client]) -> None:
+    for client in clients:
+        client.close()
+
+
+async def until(is_done: Callable[[], bool], clients: Iterable[Checkable], what: Callable[[], str]) -> None:
+    """Waits for what is on its way. Raises when a client failed, or says `what` is missing when the time is over."""
+    watched = list(clients)
+    deadline = time.monotonic() + SETTLE_SECONDS_MAX
+    while not is_done():
+        check(watched)
+        if time.monotonic() > deadline:
+            raise ClientFailed(f"not done after {SETTLE_SECONDS_MAX:g} s: {what()}")
+        await asyncio.sleep(_POLL_S)
+    check(watched)
+
+
+def say_in(speech: Speech, server: Server) -> tuple[Speech, int, str]:
+    """The arguments that every client begins with."""
+    return speech, server.port, server.key

@@ -1,0 +1,18 @@
+"""Waiting for a page. Playwright's own `wait_for_function` needs `eval`, which the pages' security policy forbids."""
+
+from __future__ import annotations
+
+import time
+
+from playwright.sync_api import Page
+
+WAIT_S_MAX = 20.0
+LOOK_MS = 25
+
+
+def wait_until(page: Page, expression: str, *, seconds_max: float = WAIT_S_MAX) -> None:
+    """Returns as soon as a JavaScript expression is true on the page; fails with the expression when it stays false."""
+    deadline = time.monotonic() + seconds_max
+    while not page.evaluate(f"() => Boolean({expression})"):
+        assert time.monotonic() < deadline, f"not true within {seconds_max:g} s: {expression}"
+        page.wait_for_timeout(LOOK_MS)

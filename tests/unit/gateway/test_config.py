@@ -1,0 +1,122 @@
+"""Settings: three sources, one order, and errors that say what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.config import ConfigError, Loaded, Settings, known_settings, load_settings, parse_address
+
+
+def load(
+    tmp_path: Path, text: str = "", env: dict[str, str] | None = None, flags: dict[str, Any] | None = None
+) -> Loaded:
+    file = tmp_path / "pushq.toml"
+    file.write_text(text)
+    return load_settings(flags or {}, env or {}, file)
+
+
+def refused(tmp_path: Path, *args: Any, **kwargs: Any) -> ConfigError:
+    with pytest.raises(ConfigError) as error:
+        load(tmp_path, *args, **kwargs)
+    return error.value
+
+
+def test_without_any_source_everything_has_its_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    loaded = load_settings({}, {})
+    assert loaded.settings == Settings()
+    assert loaded.settings.resume_ms == 5000
+    assert loaded.settings.limits.connections_max == 20_000
+    assert {line.origin for line in loaded.describe()} == {"default"}
+
+
+def test_a_pushq_toml_in_the_working_folder_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pushq.toml").write_text("resume_ms = 7")
+    assert load_settings({}, {}).settings.resume_ms == 7
+
+
+def test_the_environment_wins_over_the_file_and_flags_over_both(tmp_path: Path) -> None:
+    text = 'resume_ms = 1\ndata = "a"\n[http]\nlisten = "127.0.0.1:1"\n[queues]\nallow_delete_over_http = true'
+    env = {"PUSHQ_HTTP__LISTEN": "127.0.0.1:2", "PUSHQ_DATA": "b", "PUSHQ_URL": "x", "PUSHQ_KEY": "y", "HOME": "/"}
+    loaded = load(tmp_path, text, env, {"data": "c", "dev": None})
+    settings = loaded.settings
+    assert (settings.resume_ms, settings.data, settings.http.listen) == (1, "c", "127.0.0.1:2")
+    assert settings.queues.allow_delete_over_http
+    assert loaded.origins == {
+        "resume_ms": str(tmp_path / "pushq.toml"),
+        "queues.allow_delete_over_http": str(tmp_path / "pushq.toml"),
+        "http.listen": "PUSHQ_HTTP__LISTEN",
+        "data": "--data",
+    }
+
+
+def test_every_setting_is_described_with_its_origin(tmp_path: Path) -> None:
+    described = load(tmp_path, env={"PUSHQ_RESUME_MS": "9"}).describe()
+    assert [line.key for line in described] == list(known_settings())
+    assert [(line.value, line.origin) for line in described if line.key == "resume_ms"] == [(9, "PUSHQ_RESUME_MS")]
+
+
+@pytest.mark.parametrize(
+    ("text", "env", "key", "says"),
+    [
+        ("resume_m = 5", {}, "resume_m", "did you mean 'resume_ms'?"),
+        ("[http]\nlisen = 5", {}, "http.lisen", "did you mean 'http.listen'?"),
+        ("[htp]\nlisten = 5", {}, "htp", "there is no setting 'htp'"),
+        ("", {"PUSHQ_HTTP__LISTENN": "x"}, "http.listenn", "PUSHQ_HTTP__LISTENN: there is no setting"),
+        ("http = 3", {}, "http", "write it as [http]"),
+        ('resume_ms = "5"', {}, "resume_ms", "expected `int`, got `str`"),
+        ("resume_ms = -1", {}, "resume_ms", "it goes from 0 to"),
+        ("", {"PUSHQ_RESUME_MS": "soon"}, "resume_ms", "PUSHQ_RESUME_MS: resume_ms is 'soon'"),
+        ("gateways = 2", {}, "gateways", "this version runs one gateway"),
+        ('[http]\nlisten = "8080"', {}, "http.listen", "HOST:PORT"),
+        ('[http]\nallowed_origins = ["shop.example"]', {}, "http.allowed_origins", "is no origin"),
+        ('[http]\nallowed_origins = ["https://shop.example/"]', {}, "http.allowed_origins", "is no origin"),
+        ('[http]\ntrusted_proxies = ["10.0.0.1"]', {}, "http.trusted_proxies", "does not have trusted proxies yet"),
+        ("[auth.jwt]\nsecret = 1", {}, "auth.jwt", "does not have JWT yet"),
+        ("", {"PUSHQ_AUTH__JWT__AUDIENCE": "x"}, "auth.jwt.audience", "does not have JWT yet"),
+        ("[[queues.auto_create]]\npattern = 1", {}, "queues.auto_create", "yet"),
+        ("resume_ms = ", {}, "config", "is no TOML"),
+        ('data = ""', {}, "data", "name a folder"),
+    ],
+)
+def test_a_wrong_setting_is_named_with_its_origin_and_the_fix(
+    tmp_path: Path, text: str, env: dict[str, str], key: str, says: str
+) -> None:
+    error = refused(tmp_path, text, env)
+    assert error.key == key
+    assert says in str(error)
+    assert error.origin in (str(tmp_path / "pushq.toml"), *env)
+
+
+def test_a_config_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_settings({}, {}, tmp_path / "missing.toml")
+
+
+def test_lists_in_the_environment_are_separated_by_commas(tmp_path: Path) -> None:
+    loaded = load(tmp_path, env={"PUSHQ_HTTP__ALLOWED_ORIGINS": "https://a.example, http://localhost:3000"})
+    assert loaded.settings.http.allowed_origins == ("https://a.example", "http://localhost:3000")
+
+
+@pytest.mark.parametrize(("text", "wanted"), [("true", True), ("1", True), ("false", False), ("0", False)])
+def test_switches_in_the_environment_are_words(tmp_path: Path, text: str, wanted: bool) -> None:
+    assert load(tmp_path, env={"PUSHQ_DEV": text}).settings.dev is wanted
+
+
+@pytest.mark.parametrize("listen", ["0.0.0.0:8080", "192.168.1.4:80", "[::]:8080", "example.com:1"])
+def test_dev_refuses_an_address_that_others_reach(tmp_path: Path, listen: str) -> None:
+    assert "--dev" in str(refused(tmp_path, flags={"dev": True, "http.listen": listen}))
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1:8080", "localhost:8080", "[::1]:8080", "127.9.9.9:1"])
+def test_dev_takes_a_loopback_address(tmp_path: Path, listen: str) -> None:
+    assert load(tmp_path, flags={"dev": True, "http.listen": listen}).settings.dev
+
+
+def test_an_address_has_a_url_that_works_on_this_machine() -> None:
+    urls = [parse_address(text).url for text in ("127.0.0.1:1", "0.0.0.0:2", "[::1]:3", "[::]:4", "example.com:5")]
+    assert urls == ["http://127.0.0.1:1", "http://127.0.0.1:2", "http://[::1]:3", "http://[::1]:4", "http://example.com:5"]

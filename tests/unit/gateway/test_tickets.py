@@ -1,0 +1,66 @@
+"""A ticket opens once, soon, and what its key may."""
+
+from __future__ import annotations
+
+import pytest
+
+from backend_store.model import Overloaded, Unauthenticated
+from gateway.auth import NEVER_MS, Principal
+from gateway.policy import compile_scopes
+from gateway.tickets import TicketOffice
+
+
+class Clock:
+    ms = 1_000_000
+
+    def __call__(self) -> int:
+        return self.ms
+
+
+PRINCIPAL = Principal("k1", "default", "key", compile_scopes(["consume:a"]), NEVER_MS, b"")
+
+
+def test_a_ticket_opens_for_whom_it_was_issued() -> None:
+    office = TicketOffice(Clock())
+    assert office.redeem(office.issue(PRINCIPAL).text) is PRINCIPAL
+
+
+def test_a_ticket_opens_once() -> None:
+    office = TicketOffice(Clock())
+    ticket = office.issue(PRINCIPAL)
+    office.redeem(ticket.text)
+    with pytest.raises(Unauthenticated):
+        office.redeem(ticket.text)
+
+
+def test_a_ticket_is_good_for_30_seconds() -> None:
+    clock = Clock()
+    office = TicketOffice(clock)
+    early, late = office.issue(PRINCIPAL), office.issue(PRINCIPAL)
+    assert early.expires_at_ms == clock.ms + 30_000
+    clock.ms += 29_999
+    office.redeem(early.text)
+    clock.ms += 1
+    with pytest.raises(Unauthenticated):
+        office.redeem(late.text)
+
+
+def test_an_unknown_ticket_opens_nothing() -> None:
+    with pytest.raises(Unauthenticated):
+        TicketOffice(Clock()).redeem("no-such-ticket")
+
+
+def test_too_many_unused_tickets_are_refused_until_they_expire() -> None:
+    clock = Clock()
+    office = TicketOffice(clock, tickets_max=3)
+    for _ in range(3):
+        office.issue(PRINCIPAL)
+    with pytest.raises(Overloaded):
+        office.issue(PRINCIPAL)
+    clock.ms += 30_000
+    office.issue(PRINCIPAL)
+
+
+def test_no_two_tickets_are_alike() -> None:
+    office = TicketOffice(Clock())
+    assert len({office.issue(PRINCIPAL).text for _ in range(100)}) == 100
