@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import types
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -165,6 +165,6 @@ def time_ms(text: str, *, pointer: str) -> int:
         when = datetime.fromisoformat(text)
         if when.tzinfo is None:
             raise ValueError("no time zone")
-        return int(when.timestamp() * 1000)
+        return max(0, int(when.astimezone(UTC).timestamp() * 1000))
     except (ValueError, OverflowError):
         raise invalid_field(pointer, f"{text[:100]!r} is no RFC 3339 time with a zone, such as 2026-11-21T10:00:00Z")

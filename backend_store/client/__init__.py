@@ -17,8 +17,8 @@ from backend_store.core.kept import KeptSession
 from backend_store.core.leases import Holder, Lease
 from backend_store.core.limits import IN_FLIGHT_PER_SUBSCRIPTION_MAX, TAKE_MESSAGES_MAX
 from backend_store.core.receipts import INDEX_OF, SUFFIXES, by_token
-from backend_store.storage.writer import COMMIT_SECONDS_BUCKETS
 from backend_store.model import Block
+from backend_store.storage.writer import COMMIT_SECONDS_BUCKETS
 
 __all__ = [
     "COMMIT_SECONDS_BUCKETS",

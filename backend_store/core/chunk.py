@@ -225,6 +225,10 @@ class Chunk:
         self.rendered: dict[Any, Any] = {}
         self._messages: Messages | None = None
 
+    def cut(self) -> None:
+        """Cuts the messages out now. Raises `CorruptEntry`."""
+        self._messages = self._messages or read_messages(self)
+
     @property
     def messages(self) -> Messages:
         if self._messages is None:

@@ -24,9 +24,9 @@ class Holder(Protocol):
 class ChunkState:
     """What the default group knows of one chunk: a bit a message.
 
-    Invariant: leased, delayed and settled are disjoint; `settling` is decided and not yet committed. The chunk itself
-    may be dropped from memory while somebody holds a message of it, or ten thousand slow leases would pin ten
-    thousand chunks.
+    Invariant: leased, delayed and settled are disjoint; `settling` and `returning` are decided and not yet committed.
+    The chunk itself may be dropped from memory while somebody holds a message of it, or ten thousand slow leases
+    would pin ten thousand chunks.
     """
 
     __slots__ = (
@@ -40,6 +40,7 @@ class ChunkState:
         "full",
         "leased",
         "recorded",
+        "returning",
         "settled",
         "settling",
         "size",
@@ -57,6 +58,7 @@ class ChunkState:
         self.settling = 0
         self.started = started
         self.leased = 0
+        self.returning = 0
         self.delayed = 0
         self.attempts: dict[int, int] = {}
         self.due: dict[int, int] = {}
@@ -66,7 +68,7 @@ class ChunkState:
     @property
     def free(self) -> int:
         """Messages nobody holds and nobody settled."""
-        return self.full & ~(self.settled | self.settling | self.leased | self.delayed)
+        return self.full & ~(self.settled | self.settling | self.leased | self.returning | self.delayed)
 
 
 class Lease:

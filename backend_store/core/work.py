@@ -346,6 +346,7 @@ class WorkView:
         if not lease.bits:
             self.leases.drop_if_empty(lease.token)
         state.leased &= ~bits
+        state.returning |= bits
         if due_ms:
             for index in indexes(bits):
                 state.due[index] = due_ms
@@ -397,6 +398,7 @@ class WorkView:
         # The last one given back goes to the front first, so that all stand there in the order they had.
         for state, bits, due_ms in reversed(returned):
             self.in_flight -= bits.bit_count()
+            state.returning &= ~bits
             free = bits & state.free
             if free and due_ms:
                 self._delay(state, free, due_ms)

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from backend_store.core.chunk import CorruptEntry, claimed_messages, decode_chunk
+from backend_store.core.chunk import claimed_messages
 from backend_store.core.kept import Detached, Kept, KeptLease, KeptSession
 from backend_store.core.leases import Lease
 from backend_store.core.records import EpochStart, PartitionState
@@ -23,6 +23,7 @@ from backend_store.core.work import DEFAULT_GROUP, ReceiptKey, WorkView
 from backend_store.metadata.embedded import Metadata
 from backend_store.model import Epoch, Offset, QueueDefinition
 from backend_store.node.committer import Committer
+from backend_store.node.damage import broken_entry
 from backend_store.node.limits import SPACE_CHECK_SECONDS, VERIFY_AT_START_BYTES_MAX
 from backend_store.node.partition import Partition
 from backend_store.node.rows import decode_mark, decode_state, stage_state, state_key
@@ -217,7 +218,7 @@ class Node:
         each entry's checksum stands between the disk and a consumer anyway."""
         if self.engine.was_clean or self.engine.space().file_bytes > VERIFY_AT_START_BYTES_MAX:
             return
-        report = verify(self.engine, _broken)
+        report = verify(self.engine, broken_entry)
         for key, reason in report.listed:
             replica, offset = parse_log_key(key)
             partition = self.partitions.get(replica)
@@ -243,13 +244,3 @@ class Node:
         lost = max(0, claimed_messages(data) - settled.bit_count())
         partition.write_off(lost, len(data))
         log.error("corrupt entry put aside", queue=partition.label, offset=offset, reason=reason, messages=lost)
-
-
-def _broken(key: bytes, data: bytes) -> str | None:
-    """Why an entry must not be served, or None."""
-    replica, offset = parse_log_key(key)
-    try:
-        decode_chunk(data, seed=replica, offset=Offset(offset)).messages  # noqa: B018 - cutting it up is the check
-    except CorruptEntry as error:
-        return str(error)
-    return None

@@ -1,6 +1,6 @@
 """`pushq backup` and `pushq restore`: the store's files, copied while a server runs, verified before they count.
 
-They work on the data folder itself, not through a server: the one place outside the store that opens its storage.
+They work on the data folder itself, not through a server.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gateway.commands.output import progress, put_json, size, tell
 from gateway.commands.target import DATA_DEFAULT
 
 if TYPE_CHECKING:
-    from backend_store.storage.backup import Manifest
+    from backend_store.client.backup import Manifest
 
 LOOK_S = 0.2
 T = TypeVar("T")
@@ -41,8 +41,8 @@ def backup(target: Path, data: Path, as_json: bool) -> None:
 
     TARGET is a new or empty folder; it gets one moment of the data, and a manifest that `pushq restore` verifies.
     """
-    from backend_store.storage.backup import backup as copy
-    from backend_store.storage.folder import DATA_FILE
+    from backend_store.client.backup import DATA_FILE
+    from backend_store.client.backup import backup as copy
 
     with _growing("copying", target / DATA_FILE):
         manifest = _stored(lambda: copy(data, target))
@@ -65,30 +65,16 @@ def restore(source: Path, data: Path, as_json: bool) -> None:
     Everything in SOURCE is verified first. The folder gets an identity of its own. Messages that were acked after the
     backup was taken come back.
     """
-    from backend_store.storage.folder import DATA_FILE, RESTORING_FOLDER
-    from backend_store.storage.restore import restore as make
+    from backend_store.client.backup import DATA_FILE, RESTORING_FOLDER
+    from backend_store.client.backup import restore as make
 
     with _growing("restoring", data / RESTORING_FOLDER / DATA_FILE):
-        manifest = _stored(lambda: make(source, data, check=broken_entry))
+        manifest = _stored(lambda: make(source, data))
     _report(manifest, as_json, f"restored {source} to {data}")
 
 
-def broken_entry(key: bytes, value: bytes) -> str | None:
-    """Why this row of the log is no entry that could be served; None when it is one."""
-    from backend_store.core.chunk import CorruptEntry, decode_chunk
-    from backend_store.model import Offset
-    from backend_store.storage.keys import parse_log_key
-
-    replica, offset = parse_log_key(key)
-    try:
-        decode_chunk(value, seed=replica, offset=Offset(offset))
-    except CorruptEntry as error:
-        return str(error)
-    return None
-
-
 def _stored(work: Callable[[], T]) -> T:
-    from backend_store.storage.engine import StorageError
+    from backend_store.client.backup import StorageError
 
     try:
         return work()

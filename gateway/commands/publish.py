@@ -109,8 +109,9 @@ async def _publish_one(queue: str, message: Outgoing, target: Target) -> Publish
 
 async def _publish_lines(queue: str, source: BinaryIO, parse: _Parser, target: Target, as_json: bool) -> None:
     """What is there goes in one call: a slow pipe's line leaves at once, a fast one's by the thousand."""
-    began, count, lines = time.monotonic(), 0, Lines(source)
+    count, lines = 0, Lines(source)
     async with target.connect() as pushq:
+        began = time.monotonic()
         with progress(f"publishing to {queue} (bytes)", lines.bytes_total) as advance:
             async for batch in lines:
                 stored = await _store(pushq, queue, batch, parse, count)

@@ -127,7 +127,7 @@ class LeaseLost(PushqError):
 
 
 class SessionClosed(PushqError):
-    """The session was closed on this side; open another one with `connect`."""
+    """The session was closed on this side; open another one with `connect`. What was unconfirmed may have been done."""
 
     code = "closed"
 

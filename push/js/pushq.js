@@ -206,7 +206,7 @@ export class Client extends EventTarget {
     return subscription;
   }
 
-  /** Drops the connection as a broken network would, and connects again. The session and its leases go on. */
+  /** Drops the connection and connects again, say after a change of network. Messages in work may come a second time. */
   reconnect() {
     this.#link?.fail(disconnected("the client was told to reconnect"));
     this.#hurry();
@@ -871,7 +871,7 @@ class SocketLink {
     this.#over(disconnected("closed by the client"));
   }
 
-  /** Ends it without a farewell, as far as a page can: the server keeps the session for a resume. */
+  /** Ends it as far as a page can: a peer that is still there gets a close frame all the same. */
   fail(error) {
     if (!this.#isOver) this.#socket.close(3000, "reconnect");
     this.#over(error);
@@ -1159,10 +1159,17 @@ class FetchLink {
       }
       deliver();
       messages = [];
-      const isBare = event === "ended" && !fields.problem;
-      this.#frame(flow, isBare ? {type: event, problem: fields} : {...fields, type: event});
+      if (event !== "ended") this.#frame(flow, {...fields, type: event});
+      else this.#ended(flow, fields.problem ?? fields);
     }
     deliver();
+  }
+
+  /** A token that has ended ends the stream and not the subscription: the next connection brings a new one. */
+  #ended(flow, problem) {
+    if (problem.code === "unauthenticated") return this.fail(PushqError.from(problem));
+    this.#active.delete(flow.sub);
+    this.#frame(flow, {type: "ended", problem});
   }
 
   /** One request and its JSON answer. One that found no server ends the link, unless its subscription had `left`. */

@@ -33,8 +33,10 @@ class Checkable(Protocol):
 class Server:
     """A running Pushq, its admin key, and the queues that a scenario makes on it."""
 
-    def __init__(self, process: PushqServer) -> None:
+    def __init__(self, process: PushqServer, start_s: float) -> None:
         self.process = process
+        self.start_s = start_s
+        """How long the first start took, on an empty folder."""
         self.port = process.port
         self.key = process.key
 
@@ -74,8 +76,8 @@ class World:
         place = Path(tempfile.mkdtemp(prefix="pushq-bench-", dir=self.folder))
         process = PushqServer(place / "data")
         try:
-            self.start(process)
-            yield Server(process)
+            start_s = self.start(process)
+            yield Server(process, start_s)
         finally:
             process.kill()
             shutil.rmtree(place, ignore_errors=True)

@@ -14,10 +14,10 @@ from playwright.sync_api import Page
 from tests.browser.waiting import wait_until
 from tests.support.server import PushqServer
 
-_OPEN = """
+OPEN = """
 async ({token, transports, limits}) => {
   const {connect} = await import("/static/pushq.js");
-  const pushq = connect({token: async () => token, transports, limits});
+  const pushq = connect({token: async () => window.bench?.token ?? token, transports, limits});
   const bench = {pushq, confirmed: [], failed: [], seen: [], states: [], lost: 0, next: 0};
   bench.missing = () => {
     const seen = new Set(bench.seen.map(({body}) => body));
@@ -86,7 +86,7 @@ class SdkPage:
 
     def open(self, *transports: str, **limits: int) -> None:
         self.page.goto(self.server.url)
-        self.page.evaluate(_OPEN, {"token": self.server.key, "transports": list(transports) or None, "limits": limits})
+        self.page.evaluate(OPEN, {"token": self.server.key, "transports": list(transports) or None, "limits": limits})
 
     def subscribe(self, queue: str, *, failing: tuple[object, ...] = (), **options: object) -> None:
         """Subscribes; bodies in `failing` are thrown at on their first attempt. Ready when it returns."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 from playwright.sync_api import Page
 
-from tests.browser.sdk import SdkPage, api, create_queue, stats
+from tests.browser.sdk import OPEN, SdkPage, api, create_queue, stats
 from tests.support.server import PushqServer
 
 TRANSPORTS = ["websocket", "sse", "eventsource", "longpoll"]
@@ -113,6 +115,90 @@ def test_a_lease_lives_as_long_as_its_handler(sdk: SdkPage, transport: str) -> N
     sdk.close()
     assert sdk.read("[bench.seen, bench.lost]") == [[{"body": "long work", "attempt": 1}], 0]
     assert stats(sdk.server, "short")["acked_total"] == 1
+
+
+@every_transport
+def test_automatic_acks_need_no_handler_to_succeed(sdk: SdkPage, transport: str) -> None:
+    sdk.open(transport)
+    sdk.subscribe("work", credit=4, ack="auto", failing=(3,))
+    sdk.publish("work", *range(20))
+    sdk.wait_until("bench.seen.length >= 19")
+    sdk.close()
+    assert sorted(sdk.read("bench.seen.map(({body}) => body)")) == [n for n in range(20) if n != 3]
+    left = stats(sdk.server, "work")
+    assert (left["ready"], left["in_flight"], left["acked_total"]) == (0, 0, 20)
+
+
+@every_transport
+@pytest.mark.parametrize("options", [{}, {"credit": 10}], ids=["as fast as read", "by credit"])
+def test_a_stream_that_outruns_its_handler_stays_complete(
+    sdk: SdkPage, transport: str, options: dict[str, int]
+) -> None:
+    sdk.open(transport, streamBacklogMessages=50)
+    for start in range(0, 1000, 250):
+        sdk.publish("stream", *range(start, start + 250))
+    sdk.page.evaluate(
+        """({options}) => {
+          window.bench.pushq.subscribe("stream", {from: "earliest", ...options}, async ({body}) => {
+            if (body % 10 === 0) await new Promise((resolve) => setTimeout(resolve, 1));
+            window.bench.seen.push({body});
+          });
+        }""",
+        {"options": options},
+    )
+    sdk.wait_until("bench.seen.length >= 1000")
+    assert sdk.read("bench.seen.map(({body}) => body)") == list(range(1000)), "each once, in order"
+    sdk.close()
+
+
+@pytest.mark.parametrize("transport", ["websocket", "longpoll"])
+def test_a_message_that_is_too_large_fails_alone(sdk: SdkPage, transport: str) -> None:
+    sdk.open(transport)
+    outcomes = sdk.page.evaluate(
+        """async () => {
+          const bodies = ["before", "x".repeat(300_000), "after"];
+          const outcomes = await Promise.allSettled(bodies.map((body) => window.bench.pushq.publish("work", body)));
+          return outcomes.map(({reason}) => reason?.code ?? "stored");
+        }"""
+    )
+    assert outcomes == ["stored", "message-too-large", "stored"]
+    sdk.close()
+
+
+def test_a_handler_that_outlives_its_limit_loses_the_lease_and_is_told(sdk: SdkPage) -> None:
+    create_queue(sdk.server, "short", visibility_timeout_ms=1000)
+    sdk.open("websocket")
+    sdk.page.evaluate(
+        """() => window.bench.pushq.subscribe("short", {credit: 1, maxHandlerMs: 100}, async (message) => {
+          const {attempt, signal} = message;
+          if (attempt === 1) await new Promise((resolve) => signal.addEventListener("abort", resolve));
+          window.bench.seen.push({attempt, lost: message.lost});
+        })"""
+    )
+    sdk.publish("short", "slow the first time")
+    sdk.wait_until("bench.seen.length === 2")
+    sdk.close()
+    assert sdk.read("bench.seen.find(({attempt}) => attempt === 1).lost && bench.lost === 1")
+    assert stats(sdk.server, "short")["acked_total"] == 1
+
+
+@every_transport
+def test_a_key_that_ends_is_replaced_by_the_next_one(sdk: SdkPage, transport: str) -> None:
+    until = datetime.now(UTC) + timedelta(seconds=3)
+    scopes = ["publish:*", "consume:*", "view:*"]
+    key = {"name": "short", "scopes": scopes, "expires_at": until.isoformat(timespec="milliseconds")}
+    sdk.page.goto(sdk.server.url)
+    sdk.page.evaluate(OPEN, {"token": api(sdk.server, "POST", "/v1/keys", key)["key"], "transports": [transport]})
+    sdk.subscribe("work", credit=4)
+    sdk.page.evaluate("(token) => (window.bench.token = token)", sdk.server.key)
+    sdk.page.wait_for_timeout((until - datetime.now(UTC)) / timedelta(milliseconds=1) + 100)
+    sdk.publish("work", "under the new key")
+    sdk.wait_until("bench.seen.length === 1")
+    if transport != "longpoll":  # where each request is its own, the next one just brings the new key
+        sdk.wait_until("bench.states.filter((state) => state === 'connected').length >= 2")
+    sdk.publish("work", "and on")
+    sdk.wait_until("bench.seen.length === 2")
+    sdk.close()
 
 
 def test_the_best_transport_is_the_websocket(sdk: SdkPage) -> None:

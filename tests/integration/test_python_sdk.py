@@ -138,6 +138,15 @@ async def test_a_nacked_message_comes_again(shared_server: PushqServer, queue: s
     assert (first.id, first.attempt) == (second.id, 1) and second.attempt == 2
 
 
+async def test_a_nacked_message_stays_away_for_the_time_asked(shared_server: PushqServer, queue: str) -> None:
+    async with opened(shared_server) as pushq, pushq.subscribe(queue) as messages:
+        await pushq.publish(queue, "job")
+        await (await messages.get()).nack(delay_ms=400)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(messages.get(), 0.2)
+        await (await asyncio.wait_for(messages.get(), 10)).ack()
+
+
 @pytest.mark.parametrize("transport", ["ws", "poll"])
 async def test_automatic_acks_leave_nothing_to_settle(
     shared_server: PushqServer, admin: Admin, queue: str, transport: TransportName
@@ -152,7 +161,7 @@ async def test_automatic_acks_leave_nothing_to_settle(
 
             async def is_empty() -> bool:
                 found = await stats(admin, queue)
-                return found["ready"] == found["in_flight"] == 0
+                return bool(found["ready"] == found["in_flight"] == 0)
 
             await until(is_empty)
 

@@ -119,4 +119,10 @@ def test_dev_takes_a_loopback_address(tmp_path: Path, listen: str) -> None:
 
 def test_an_address_has_a_url_that_works_on_this_machine() -> None:
     urls = [parse_address(text).url for text in ("127.0.0.1:1", "0.0.0.0:2", "[::1]:3", "[::]:4", "example.com:5")]
-    assert urls == ["http://127.0.0.1:1", "http://127.0.0.1:2", "http://[::1]:3", "http://[::1]:4", "http://example.com:5"]
+    assert urls == [
+        "http://127.0.0.1:1",
+        "http://127.0.0.1:2",
+        "http://[::1]:3",
+        "http://[::1]:4",
+        "http://example.com:5",
+    ]

@@ -54,7 +54,9 @@ def test_a_decision_is_the_same_when_asked_again() -> None:
 
 
 def test_only_admin_and_operator_administer() -> None:
-    assert [(compile_scopes([s]).is_admin, compile_scopes([s]).is_operator) for s in ("admin", "operator", "manage:*")] == [
+    assert [
+        (compile_scopes([s]).is_admin, compile_scopes([s]).is_operator) for s in ("admin", "operator", "manage:*")
+    ] == [
         (True, False),
         (True, True),
         (False, False),
@@ -83,7 +85,8 @@ def test_a_scope_of_the_protocol_is_taken(scope: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "scope", ["", "publish", "publish:", "read:orders", "admin:*", "publish:a b", "publish:ü", "publish:" + "a" * 129, ":q"]
+    "scope",
+    ["", "publish", "publish:", "read:orders", "admin:*", "publish:a b", "publish:ü", "publish:" + "a" * 129, ":q"],
 )
 def test_what_is_no_scope_is_refused_with_its_place(scope: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
@@ -102,4 +105,9 @@ def test_no_scopes_and_too_many_are_refused() -> None:
 
 
 def test_companions_belong_to_their_queue() -> None:
-    assert [owner_of(q) for q in ("orders", "orders.dead", "orders.late", "dead")] == ["orders", "orders", "orders", "dead"]
+    assert [owner_of(q) for q in ("orders", "orders.dead", "orders.late", "dead")] == [
+        "orders",
+        "orders",
+        "orders",
+        "dead",
+    ]

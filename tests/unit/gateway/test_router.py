@@ -6,13 +6,15 @@ import pytest
 
 from gateway.router import Router
 
-ROUTER: Router[str] = Router([
-    ("GET", "/v1/queues", "list"),
-    ("GET", "/v1/queues/{queue}", "get"),
-    ("PUT", "/v1/queues/{queue}", "put"),
-    ("POST", "/v1/queues/{queue}/messages", "publish"),
-    ("GET", "/v1/queues/{queue}/purges/{purge}", "purge"),
-])
+ROUTER: Router[str] = Router(
+    [
+        ("GET", "/v1/queues", "list"),
+        ("GET", "/v1/queues/{queue}", "get"),
+        ("PUT", "/v1/queues/{queue}", "put"),
+        ("POST", "/v1/queues/{queue}/messages", "publish"),
+        ("GET", "/v1/queues/{queue}/purges/{purge}", "purge"),
+    ]
+)
 
 
 @pytest.mark.parametrize(
@@ -33,7 +35,18 @@ def test_a_path_finds_its_methods_and_its_variable_steps(path: str, methods: dic
 
 @pytest.mark.parametrize(
     "path",
-    ["", "/", "/v1", "/v1/", "/v1/queues/", "/v1/queues/a/", "/v1/queues/a/other", "/v1/queues//messages", "v1/queues", "/v1/queues/a/purges"],
+    [
+        "",
+        "/",
+        "/v1",
+        "/v1/",
+        "/v1/queues/",
+        "/v1/queues/a/",
+        "/v1/queues/a/other",
+        "/v1/queues//messages",
+        "v1/queues",
+        "/v1/queues/a/purges",
+    ],
 )
 def test_other_paths_find_nothing(path: str) -> None:
     assert ROUTER.find(path) is None

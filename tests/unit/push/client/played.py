@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable, Sequence
+from typing import Any
 
+from push.client import Limits, Pushq, SessionEvent
+from push.client.core import SessionCore
 from push.client.errors import Problem
 from push.client.frames import (
     Ack,
@@ -24,6 +28,7 @@ from push.client.frames import (
     Unsubscribe,
     WireMessage,
 )
+from push.client.link import Link
 from push.client.transports.base import Cut
 from tests.unit.push.client.world import bodies, body_of
 
@@ -121,3 +126,25 @@ class PlayedConnection:
                 self.say(Ok(id=frame.id))
             case _:
                 pass
+
+
+FAST = {"backoff_base_s": 0.001, "backoff_cap_s": 0.01}
+
+
+def session(
+    server: PlayedServer,
+    key: Any = "secret",
+    on_event: Callable[[SessionEvent], None] | None = None,
+    **limits: Any,
+) -> Pushq:
+    bounds = Limits(**FAST | limits)
+    pushq = Pushq("http://played", key, "ws", "msgpack", on_event, bounds, None)
+    core = SessionCore(bounds, random.random)
+    pushq._make_link = lambda: Link(core, server.dial, key, bounds, on_event)
+    return pushq
+
+
+async def eventually(is_true: Callable[[], object]) -> None:
+    async with asyncio.timeout(2):
+        while not is_true():  # noqa: ASYNC110 - what is waited for lies in another task's hands
+            await asyncio.sleep(0)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from push.client.core import Subscribed
 from push.client.frames import Ack, Deliver, Extend, LostFrame, Ok, Subscribe, WireMessage
 from push.client.model import Lost
 from tests.unit.push.client.world import World
@@ -83,7 +84,7 @@ def test_extension_can_be_switched_off() -> None:
 def test_the_servers_visibility_timeout_counts_where_the_user_named_none() -> None:
     world = World()
     world.open(ping_ms=PING_NEVER)
-    state = world.core.subscribe(_asked())
+    state = world.core.subscribe(Subscribed(queue="q", credit=10))
     frame = world.take(Subscribe)[0]
     world.feed(Ok(id=frame.id, sub=1, visibility_timeout_ms=2_000))
     world.deliver("a")
@@ -174,12 +175,6 @@ def test_messages_without_receipts_have_no_lease(ack: str) -> None:
     world.deliver("a", with_receipt=False)
     world.pass_time(9)
     assert world.take(Extend) == [] and len(state.leases) == 0
-
-
-def _asked() -> object:
-    from push.client.core import Subscribed
-
-    return Subscribed(queue="q", credit=10)
 
 
 def test_an_extension_under_way_is_nobodys_answer_when_the_session_ends() -> None:

@@ -80,7 +80,8 @@ class World:
 
     def subscribe(self, sub: int = 1, **asked: Any) -> SubscriptionState:
         """A subscription that the server has accepted."""
-        state = self.core.subscribe(Subscribed(**{"queue": "q", "credit": 10} | asked))
+        wanted: dict[str, Any] = {"queue": "q", "credit": 10} | asked
+        state = self.core.subscribe(Subscribed(**wanted))
         self.accept(sub)
         return state
 

@@ -1,0 +1,74 @@
+"""The benchmark still runs: every scenario, very small, against the real server; and its page shows what it printed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.bench.__main__ import measure
+from tests.bench.machine import choose_cores
+from tests.bench.report import report
+from tests.bench.rows import Row, read_rows
+from tests.bench.scale import SMOKE
+from tests.bench.scenarios import SCENARIOS, chosen
+from tests.bench.world import World
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "explanation" / "benchmarks.md"
+PUBLISHED = ROOT / "tests" / "bench" / "published.jsonl"
+"""The run that the page shows."""
+
+
+def _measure(name: str, folder: Path) -> Row:
+    return measure(name, World(SMOKE, choose_cores(pin=False), folder))
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_scenario_moves_every_message_once(name: str, tmp_path: Path) -> None:
+    row = _measure(name, tmp_path)
+    assert row["rate"] > 0
+    assert (row["lost"], row["duplicates"]) == (0, 0)
+    assert all(goal.figure in row for goal in SCENARIOS[name].goals)
+    assert list(tmp_path.iterdir()) == [], "a scenario leaves nothing behind"
+
+
+def test_baseline_says_what_the_machine_gives(tmp_path: Path) -> None:
+    row = _measure("baseline", tmp_path)
+    assert all(row[figure] > 0 for figure in ("fdatasync_us", "commit_us", "rate"))
+
+
+def test_name_stands_for_the_scenarios_that_begin_with_it() -> None:
+    assert chosen(["work", "idle"]) == ["work", "work-json", "idle"]
+    assert chosen([]) == list(SCENARIOS)
+
+
+def test_unknown_scenario_is_named(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.bench", "wrok"]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=30)
+    assert ended.returncode == 2
+    assert "no scenario 'wrok'; there are publish, " in ended.stderr
+
+
+def test_report_shows_medians_and_says_whether_goals_are_reached() -> None:
+    row = {"kind": "http-publish", "unit": "req/s", "cpu_s_per_100k": 5.0}
+    rows = [{**row, "rate": rate} for rate in (9_000, 12_000, 11_000)]
+    text = report(rows)
+    assert "11,000 [9,000–12,000]" in text
+    assert "≥ 10,000 reached" in text
+    assert "**missed**" in report(rows[:1])
+
+
+def test_report_leaves_disturbed_runs_out_when_asked_to() -> None:
+    row = {"kind": "http-publish", "unit": "req/s", "cpu_s_per_100k": 5.0}
+    rows = [{**row, "rate": 9_000, "other_cpu_pct": 80.0}, {**row, "rate": 12_000, "other_cpu_pct": 1.0}]
+    assert "12,000 [12,000–12,000]" in report(rows, quiet_only=True)
+
+
+def test_page_shows_the_published_run_and_nothing_else() -> None:
+    rows = read_rows(PUBLISHED)
+    begin, end = "<!-- printed by `python -m tests.bench --report` -->\n\n", "\n<!-- end -->"
+    printed = PAGE.read_text().split(begin)[1].split(end)[0]
+    assert printed == report(rows)

@@ -1,0 +1,319 @@
+"""The work queue against the reference queue: any order of calls, commits that are late or never land, crashes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from backend_store.client.peek import PeekFilter, peek
+from backend_store.core import work
+from backend_store.core.chunk import KIND_JSON, plain_blocks
+from backend_store.core.leases import Lease
+from backend_store.core.receipts import SUFFIXES, by_token
+from backend_store.model import Published, PushqError
+from tests.support.queue_model import Message, QueueModel, Receipt
+from tests.support.world import Consumer, World, attempts_by_seq, bodies_by_seq, receipts_by_seq, verdicts
+
+EXAMPLES = 3000
+STEPS = 60
+CONSUMERS = 3
+SMALL = {"CHUNKS_LOADED_BYTES_MAX": 600, "READY_RUNS_AHEAD": 2}
+"""Bounds small enough to be reached: chunks leave memory while they are in use, and a backlog stays on disk."""
+
+Ack = tuple[list[str], list[Receipt], list[Any]]
+
+any_number = st.integers(0, 1 << 20)
+
+
+class WorkQueue(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self._bounds = {name: getattr(work, name) for name in SMALL}
+        for name, value in SMALL.items():
+            setattr(work, name, value)
+        self.world = World()
+        self.model = QueueModel(self.world.now_ms)
+        self.consumers = [Consumer() for _ in range(CONSUMERS)]
+        self.bodies = 0
+        self.issued: list[tuple[str, Receipt]] = []
+        """Every receipt ever given out, as text and as the reference names it."""
+        self.publishes: list[tuple[list[bytes], list[Any]]] = []
+        self.acks: list[Ack] = []
+        self.nacks: list[tuple[Ack, int]] = []
+        self.purges: list[list[Any]] = []
+        self.landing: list[Callable[[], None]] = []
+        self.confirmed: set[int] = set()
+        self.acked: set[int] = set()
+        self.next_fresh = 0
+
+    def teardown(self) -> None:
+        for name, value in self._bounds.items():
+            setattr(work, name, value)
+
+    # ------------------------------------------------------------------------------------------------- commands
+
+    @initialize(count=st.integers(1, 30))
+    def begin(self, count: int) -> None:
+        self.publish([1] * count, size=3)
+
+    @rule(counts=st.lists(st.integers(1, 5), min_size=1, max_size=4), size=st.sampled_from([0, 3, 200, 17_000]))
+    def publish(self, counts: list[int], size: int) -> None:
+        for count in counts:
+            bodies = [self._body(size) for _ in range(count)]
+            answers: list[Any] = []
+            self.world.partition.publish(plain_blocks(KIND_JSON, bodies), answers.append)
+            self.publishes.append((bodies, answers))
+
+    def _body(self, size: int) -> bytes:
+        self.bodies += 1
+        return b"%d" % self.bodies + b" " * size
+
+    @rule(limit=st.integers(1, 70), who=st.integers(0, CONSUMERS - 1), visibility_ms=st.sampled_from([0, 50, 400]))
+    def take(self, limit: int, who: int, visibility_ms: int) -> None:
+        ready = self.model.in_state("ready")
+        lease = self.world.take(limit, self.consumers[who], visibility_ms)
+        if lease is None:
+            assert not ready, f"{len(ready)} messages are ready and none was handed out"
+            return
+        seqs = list(receipts_by_seq(lease))
+        assert 1 <= len(seqs) <= limit
+        self.model.taken(seqs, lease.token, who, self.world.now_ms + visibility_ms)
+        assert attempts_by_seq(lease) == {seq: self.model.messages[seq].attempt for seq in seqs}
+        assert bodies_by_seq(lease) == {seq: self.model.messages[seq].body for seq in seqs}
+        self.issued += [(text, (lease.token, seq)) for seq, text in receipts_by_seq(lease).items()]
+
+    @precondition(lambda self: self.issued)
+    @rule(picks=st.lists(any_number, min_size=1, max_size=6), forge=st.sampled_from(["", "", "", "token", "index"]))
+    def ack(self, picks: list[int], forge: str) -> None:
+        self.acks.append(self._asked(picks, forge, self.world.partition.settle))
+
+    @precondition(lambda self: self.issued)
+    @rule(
+        picks=st.lists(any_number, min_size=1, max_size=6),
+        forge=st.sampled_from(["", "", "", "token"]),
+        delay_ms=st.sampled_from([0, 0, 20, 500]),
+    )
+    def nack(self, picks: list[int], forge: str, delay_ms: int) -> None:
+        due_ms = self.world.now_ms + delay_ms if delay_ms else 0
+
+        def give_back(grouped: dict[str, int], reply: Callable[[dict[str, int] | PushqError], None]) -> None:
+            self.world.partition.give_back(grouped, due_ms, reply)
+
+        self.nacks.append((self._asked(picks, forge, give_back), due_ms))
+
+    @precondition(lambda self: self.issued)
+    @rule(picks=st.lists(any_number, min_size=1, max_size=6), visibility_ms=st.sampled_from([0, 50, 400]))
+    def extend(self, picks: list[int], visibility_ms: int) -> None:
+        texts, receipts = self._picked(picks, "")
+        held = [self.model.holds(r) for r in receipts]
+        assert self.world.extend(*texts, visibility_ms=visibility_ms) == held
+        for receipt, is_held in zip(receipts, held, strict=True):
+            if is_held:
+                self.model.messages[receipt[1]].deadline_ms = self.world.now_ms + visibility_ms
+
+    @rule(who=st.integers(0, CONSUMERS - 1), which=any_number)
+    def leave_unsent(self, who: int, which: int) -> None:
+        leases = [lease for lease in self.consumers[who].leases if lease.rest is None and self._is_whole(lease)]
+        if leases:
+            lease = leases[which % len(leases)]
+            self.model.unsent(lease.token)
+            # Its bytes never left: nobody can have this receipt.
+            self.issued = [(text, r) for text, r in self.issued if r[0] != lease.token]
+            self.world.partition.unsent(lease)
+
+    def _is_whole(self, lease: Lease) -> bool:
+        given = [r for _, r in self.issued if r[0] == lease.token]
+        return bool(given) and all(self.model.holds(r) for r in given) and not self._is_asked_for(lease.token)
+
+    def _is_asked_for(self, token: str) -> bool:
+        asked = [*self.acks, *(ack for ack, _ in self.nacks)]
+        return any(receipt[0] == token for _, receipts, _ in asked for receipt in receipts)
+
+    @rule(who=st.integers(0, CONSUMERS - 1))
+    def go_away(self, who: int) -> None:
+        consumer = self.consumers[who]
+        for lease in consumer.leases:
+            for part in list(lease.parts()):
+                self.world.partition.give_back_lease(part)
+        consumer.leases.clear()
+        for m in self.model.messages.values():
+            if m.state == "leased" and m.holder == who:
+                self.model.give_back(m.seq)
+
+    @rule()
+    def purge(self) -> None:
+        answers: list[Any] = []
+        self.world.partition.purge(answers.append)
+        self.purges.append(answers)
+
+    @rule(ms=st.sampled_from([1, 49, 50, 51, 400, 1000]))
+    def time_passes(self, ms: int) -> None:
+        before = [len(c.lost_receipts) for c in self.consumers]
+        self.world.pass_time(ms)
+        lost = self.model.tick(self.world.now_ms)
+        told = [text for c, n in zip(self.consumers, before, strict=True) for text in c.lost_receipts[n:]]
+        kept = [r for r in lost if self.model.messages[r[1]].holder >= 0]
+        assert sorted(told) == sorted(self._text(r) for r in kept)
+
+    # -------------------------------------------------------------------------------------------------- the disk
+
+    @precondition(lambda self: not self.world.committer.is_in_flight)
+    @rule()
+    def prepare(self) -> None:
+        """The reference decides what waits as the partition does: publishes, acks, nacks, purges."""
+        if not self.world.committer.prepare():
+            return
+        publishes, self.publishes = self.publishes, []
+        acks, self.acks = self.acks, []
+        nacks, self.nacks = self.nacks, []
+        purges, self.purges = self.purges, []
+        expected = [(ack, [self.model.ack(r) if r[0] else False for r in ack[1]]) for ack in acks]
+        expected += [(nack, self._returned(nack, due_ms)) for nack, due_ms in nacks]
+        seq = self.world.partition.state.end
+        new = [Message(seq + n, body) for n, body in enumerate(body for bodies, _ in publishes for body in bodies)]
+        live = sum(m.state not in ("gone", "settling") for m in self.model.messages.values()) + len(new)
+        self.model.prepare(new, purged=bool(purges))
+        self.landing = [
+            lambda: self._check_publishes(publishes, seq),
+            lambda: self._check_verdicts(expected),
+            lambda: self._check_purges(purges, live),
+        ]
+
+    def _returned(self, nack: Ack, due_ms: int) -> list[bool]:
+        held = [self.model.holds(r) for r in nack[1]]
+        for receipt, is_held in zip(nack[1], held, strict=True):
+            if is_held:
+                self.model.give_back(receipt[1], due_ms)
+        return held
+
+    def _check_publishes(self, publishes: list[tuple[list[bytes], list[Any]]], seq: int) -> None:
+        for bodies, answers in publishes:
+            assert answers == [Published(0, seq, len(bodies))]
+            self.confirmed.update(range(seq, seq + len(bodies)))
+            seq += len(bodies)
+
+    def _check_verdicts(self, expected: list[tuple[Ack, list[bool]]]) -> None:
+        for (texts, receipts, answers), wanted in expected:
+            assert [verdicts(texts, done) for done in answers] == [wanted]
+            self.acked.update(r[1] for r, ok in zip(receipts, wanted, strict=True) if ok and r in self.model.winners)
+
+    def _check_purges(self, purges: list[list[Any]], live: int) -> None:
+        assert purges == [[live]] * len(purges)
+        if purges:
+            self.acked.update(self.model.in_state("gone"))
+
+    @precondition(lambda self: self.world.committer.is_in_flight)
+    @rule()
+    def land(self) -> None:
+        self.world.committer.land()
+        self.model.land()
+        for check in self.landing:
+            check()
+        self.landing = []
+
+    @precondition(lambda self: self.world.committer.is_in_flight)
+    @rule()
+    def land_again(self) -> None:
+        """Once more, so that commits are common."""
+        self.land()
+
+    @rule(landed=st.booleans())
+    def crash(self, landed: bool) -> None:
+        self.world.crash(landed=landed)
+        self.model.now_ms = self.world.now_ms
+        self.model.crash(landed=landed)
+        self._forget_callers()
+
+    @rule()
+    def restart(self) -> None:
+        while self.world.committer.is_in_flight or self._waits():
+            self.land() if self.world.committer.is_in_flight else self.prepare()
+        self.world.restart()
+        self.model.winners.clear()
+        self._forget_callers()
+        for m in self.model.messages.values():
+            m.holder = -1
+            if m.state == "delayed" and m.due_ms <= self.world.now_ms:
+                m.state = "ready"
+        self.model.now_ms = self.world.now_ms
+        self.model.disk = ({m.seq: replace(m) for m in self.model.messages.values()}, *self.model.disk[1:])
+
+    def _waits(self) -> bool:
+        return bool(self.publishes or self.acks or self.nacks or self.purges or self.model.in_state("returned"))
+
+    def _forget_callers(self) -> None:
+        for consumer in self.consumers:
+            consumer.leases.clear()
+        self.publishes, self.acks, self.nacks, self.purges, self.landing = [], [], [], [], []
+
+    # --------------------------------------------------------------------------------------------------- checks
+
+    @invariant()
+    def counts_are_equal(self) -> None:
+        messages = self.model.messages.values()
+        free_settling = sum(m.state == "settling" and not m.was_held for m in messages)
+        held_settling = sum(m.state == "settling" and m.was_held for m in messages)
+        ready = len(self.model.in_state("ready")) + free_settling
+        in_flight = len(self.model.in_state("leased", "returned")) + held_settling
+        assert self.world.counts == (ready, in_flight, len(self.model.in_state("delayed")))
+        state = self.world.partition.state
+        assert (state.published_total, state.acked_total) == (self.model.published_total, self.model.acked_total)
+
+    @invariant()
+    def what_was_confirmed_is_present_and_what_was_settled_is_not(self) -> None:
+        present = set(self.model.in_state("ready", "leased", "returned", "delayed", "settling"))
+        assert not self.confirmed - self.acked - present - set(self.model.in_state("gone"))
+        assert not self.acked & present
+
+    @invariant()
+    def peek_shows_what_is_there(self) -> None:
+        if self.world.committer.is_in_flight or self._waits():
+            return
+        for state, wanted in (("ready", "ready"), ("in_flight", "leased"), ("delayed", "delayed")):
+            page = peek(self.world.partition, PeekFilter(state=state, limit=10_000))
+            assert [item.message["seq"] for item in page.items] == self.model.in_state(wanted)
+
+    @invariant()
+    def nothing_is_corrupt(self) -> None:
+        assert self.world.quarantined == []
+
+    # -------------------------------------------------------------------------------------------------- receipts
+
+    def _asked(
+        self,
+        picks: list[int],
+        forge: str,
+        ask: Callable[[dict[str, int], Callable[[dict[str, int] | PushqError], None]], None],
+    ) -> Ack:
+        texts, receipts = self._picked(picks, forge)
+        answers: list[Any] = []
+        ask(by_token(texts), answers.append)
+        return texts, receipts, answers
+
+    def _picked(self, picks: list[int], forge: str) -> tuple[list[str], list[Receipt]]:
+        """Receipts by number, the youngest first; a forged one has no token in the reference."""
+        chosen = [self.issued[-1 - n % len(self.issued)] for n in dict.fromkeys(n % len(self.issued) for n in picks)]
+        if forge == "token":
+            chosen = [(text[:5] + ("A" if text[5] != "A" else "B") + text[6:], ("", r[1])) for text, r in chosen]
+        elif forge == "index":
+            chosen = [(text[:-2] + "ff", ("", r[1])) for text, r in chosen]
+        return [text for text, _ in chosen], [receipt for _, receipt in chosen]
+
+    def _text(self, receipt: Receipt) -> str:
+        return next(text for text, r in self.issued if r == receipt)
+
+
+assert SUFFIXES[-1] == "ff", "no test chunk holds 256 messages, so index ff is always forged"
+
+TestWorkQueue = WorkQueue.TestCase
+TestWorkQueue.settings = settings(
+    max_examples=settings().max_examples if os.environ.get("HYPOTHESIS_PROFILE") == "long" else EXAMPLES,
+    stateful_step_count=STEPS,
+    suppress_health_check=[HealthCheck.too_slow],
+)

@@ -1,0 +1,261 @@
+"""One partition in a world the test moves: the clock stands, a commit lands when the test says so, or never.
+
+The partition, its view and the rows are the real ones, over a memory engine; only the event loop and the writer thread
+are not there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from backend_store.core.chunk import KIND_JSON, Draft, blocks_of, plain_blocks
+from backend_store.core.kept import Detached, KeptLease
+from backend_store.core.leases import Lease
+from backend_store.core.receipts import SUFFIXES, by_token
+from backend_store.core.records import EpochStart, PartitionState
+from backend_store.core.work import ReceiptKey, WorkView
+from backend_store.model import Epoch, Offset, Published, PushqError
+from backend_store.node.partition import Partition
+from backend_store.node.rows import decode_state, state_key
+from backend_store.storage.engine import Batch, Table
+from backend_store.storage.memory import MemoryEngine
+
+REPLICA = 7
+SECRET = b"s" * 32
+START_MS = 1_700_000_000_000
+VISIBILITY_MS = 30_000
+
+
+class ManualCommitter:
+    """Holds what asks for a commit until the test makes one."""
+
+    def __init__(self, world: World):
+        self._world = world
+        self._waiting: dict[Partition, None] = {}
+        self._riders: dict[Partition, None] = {}
+        self._in_flight: tuple[Batch, list[Partition]] | None = None
+
+    def request(self, member: Partition) -> None:
+        self._waiting[member] = None
+
+    def ride_along(self, member: Partition) -> None:
+        self._riders[member] = None
+
+    def request_soon(self, member: Partition) -> None:
+        self._waiting[member] = None
+
+    @property
+    def is_in_flight(self) -> bool:
+        return self._in_flight is not None
+
+    def prepare(self) -> bool:
+        """Hands what waits to the disk. False when nothing waits, or the disk is busy."""
+        if self._in_flight is not None or not self._waiting:
+            return False
+        members = list(self._waiting | self._riders)
+        self._waiting.clear()
+        self._riders.clear()
+        batch = Batch()
+        for member in members:
+            member.prepare(batch, self._world.now_ms)
+        self._in_flight = batch, members
+        return True
+
+    def reach_the_disk(self) -> list[Partition]:
+        """The batch is durable, and nobody knows it yet."""
+        assert self._in_flight is not None
+        (batch, members), self._in_flight = self._in_flight, None
+        self._world.engine.commit(batch, lambda: None)
+        return members
+
+    def land(self) -> None:
+        for member in self.reach_the_disk():
+            member.committed()
+
+    def fail(self, error: PushqError) -> None:
+        assert self._in_flight is not None
+        (_, members), self._in_flight = self._in_flight, None
+        for member in members:
+            member.failed(error)
+
+
+class Consumer:
+    """A holder that writes down what it is told."""
+
+    def __init__(self) -> None:
+        self.leases: list[Lease] = []
+        self.released_total = 0
+        self.lost_receipts: list[str] = []
+
+    def released(self, count: int) -> None:
+        self.released_total += count
+
+    def lost(self, receipts: list[str]) -> None:
+        self.lost_receipts.extend(receipts)
+
+
+class World:
+    """See the file's first sentence. `kind` is what the queue is."""
+
+    def __init__(self, *, kind: str = "work", engine: MemoryEngine | None = None):
+        self.kind = kind
+        self.now_ms = START_MS
+        self.engine = engine or MemoryEngine()
+        self.allowed = True
+        self.quarantined: list[int] = []
+        self.committer = ManualCommitter(self)
+        self.partition = self._open()
+
+    # Surroundings of the partition
+
+    def publishes_allowed(self) -> bool:
+        return self.allowed
+
+    def wrote(self, size: int) -> None:
+        """Nobody watches the disk here."""
+
+    def quarantine(self, partition: Partition, offset: int, data: bytes, reason: str) -> None:
+        self.quarantined.append(offset)
+
+    # Start and end
+
+    def _open(self) -> Partition:
+        row = self.engine.get(Table.META, state_key(REPLICA))
+        state = decode_state(row) if row is not None else PartitionState([EpochStart(Epoch(1), Offset(0))])
+        view = None
+        if self.kind == "work":
+            key = ReceiptKey(SECRET, 0, REPLICA, 0)
+            view = WorkView(key, next_scan=Offset(state.floor), first_lease=self.now_ms << 20)
+        partition = Partition(self, replica=REPLICA, label="q", state=state, view=view)  # type: ignore[arg-type]
+        partition.recover(self.now_ms)
+        return partition
+
+    def crash(self, *, landed: bool = False) -> None:
+        """The process ends now; `landed`: what was on its way reached the disk."""
+        if landed and self.committer.is_in_flight:
+            self.committer.reach_the_disk()
+        self.engine = self.engine.crash()
+        self.committer = ManualCommitter(self)
+        self.now_ms += 1
+        self.partition = self._open()
+
+    def restart(self) -> list[Lease]:
+        """A clean stop and start: everything is written and leases are kept; the answer has them."""
+        self.settle_down()
+        kept = [
+            KeptLease(REPLICA, lease.token, lease.state.base, lease.bits.to_bytes(32, "little"), lease.deadline_ms)
+            for lease in self.view.leases.values()
+        ]
+        self.crash()
+        restored = [self.partition.restore(lease, Detached()) for lease in kept]
+        return [lease for lease in restored if lease is not None]
+
+    @property
+    def view(self) -> WorkView:
+        assert self.partition.view is not None
+        return self.partition.view
+
+    def commit(self) -> bool:
+        """One whole cycle. False when nothing waited."""
+        if not self.committer.is_in_flight and not self.committer.prepare():
+            return False
+        self.committer.land()
+        return True
+
+    def settle_down(self) -> None:
+        """Commits until nothing waits; started attempts are written too."""
+        self.committer.request(self.partition)
+        while self.commit():
+            pass
+
+    # What callers do
+
+    def publish(self, *bodies: bytes, kind: int = KIND_JSON) -> list[Published | PushqError]:
+        """The list fills with the answer when the commit lands."""
+        answers: list[Published | PushqError] = []
+        self.partition.publish(plain_blocks(kind, list(bodies)), answers.append)
+        return answers
+
+    def publish_drafts(self, drafts: Sequence[Draft]) -> list[Published | PushqError]:
+        answers: list[Published | PushqError] = []
+        self.partition.publish(blocks_of(drafts), answers.append)
+        return answers
+
+    def stored(self, *bodies: bytes) -> Published:
+        """Publishes and commits."""
+        answers = self.publish(*bodies)
+        while not answers:
+            self.commit()
+        assert isinstance(answers[0], Published), answers[0]
+        return answers[0]
+
+    def take(self, limit: int = 1, consumer: Consumer | None = None, visibility_ms: int = VISIBILITY_MS) -> Lease | None:
+        consumer = consumer if consumer is not None else Consumer()
+        lease = self.partition.take(limit, consumer, visibility_ms, self.now_ms)
+        if lease is not None:
+            consumer.leases.append(lease)
+        return lease
+
+    def leased(self, limit: int = 1, consumer: Consumer | None = None, visibility_ms: int = VISIBILITY_MS) -> Lease:
+        lease = self.take(limit, consumer, visibility_ms)
+        assert lease is not None, "nothing is ready"
+        return lease
+
+    def ack(self, *receipts: str) -> list[bool]:
+        """Verdicts, one a receipt, after the commit."""
+        return self._settled(receipts, lambda reply: self.partition.settle(by_token(receipts), reply))
+
+    def nack(self, *receipts: str, due_ms: int = 0) -> list[bool]:
+        return self._settled(receipts, lambda reply: self.partition.give_back(by_token(receipts), due_ms, reply))
+
+    def _settled(
+        self, receipts: Sequence[str], ask: Callable[[Callable[[dict[str, int] | PushqError], None]], None]
+    ) -> list[bool]:
+        answers: list[dict[str, int] | PushqError] = []
+        ask(answers.append)
+        while not answers:
+            self.commit()
+        assert isinstance(answers[0], dict), answers[0]
+        return verdicts(receipts, answers[0])
+
+    def extend(self, *receipts: str, visibility_ms: int = VISIBILITY_MS) -> list[bool]:
+        return verdicts(receipts, self.partition.extend(by_token(receipts), visibility_ms, self.now_ms))
+
+    def purge(self) -> list[int | PushqError]:
+        answers: list[int | PushqError] = []
+        self.partition.purge(answers.append)
+        return answers
+
+    def pass_time(self, ms: int) -> None:
+        self.now_ms += ms
+        self.partition.tick(self.now_ms)
+
+    # What can be seen
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """(ready, in flight, delayed)."""
+        view = self.view
+        return self.partition.state.live - view.in_flight - view.delayed, view.in_flight, view.delayed
+
+
+def verdicts(receipts: Sequence[str], done: dict[str, int]) -> list[bool]:
+    by_suffix = {suffix: index for index, suffix in enumerate(SUFFIXES)}
+    return [bool(done.get(r[:-2], 0) >> by_suffix.get(r[-2:], 256) & 1) for r in receipts]
+
+
+def receipts_by_seq(lease: Lease) -> dict[int, str]:
+    """The receipts of a lease's messages by their seq."""
+    base = lease.state.base
+    return {base + n: lease.token + SUFFIXES[n] for n in range(lease.state.count) if lease.bits >> n & 1}
+
+
+def bodies_by_seq(lease: Lease) -> dict[int, bytes]:
+    """The bodies of a lease's messages by their seq; before they are encoded."""
+    assert lease.chunk is not None
+    bodies = lease.chunk.messages.bodies
+    return {lease.state.base + n: bodies[n] for n in range(lease.state.count) if lease.bits >> n & 1}
+
+
+def attempts_by_seq(lease: Lease) -> dict[int, int]:
+    return {lease.state.base + n: lease.attempt_of(n) for n in range(lease.state.count) if lease.bits >> n & 1}

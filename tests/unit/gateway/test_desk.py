@@ -1,0 +1,88 @@
+"""The desk: which pages may connect, and in which order a caller is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from backend_store.client import Store
+from backend_store.model import Forbidden, QueueConfig, QueueNotFound, Unauthenticated
+from gateway.auth import Keyring
+from gateway.desk import GatewayDesk
+from gateway.tickets import TicketOffice
+from tests.unit.gateway.conftest import Clock
+
+pytestmark = pytest.mark.anyio
+
+HOST = "pushq.example:8080"
+
+
+def desk(store: Store, clock: Clock, *origins: str, dev: bool = False) -> GatewayDesk:
+    return GatewayDesk(store, Keyring(store, clock), TicketOffice(clock), allowed_origins=origins, dev=dev)
+
+
+@pytest.mark.parametrize(
+    ("origin", "allowed"),
+    [
+        (None, True),
+        ("http://pushq.example:8080", True),
+        ("https://PUSHQ.example:8080", True),
+        ("http://pushq.example", False),
+        ("http://pushq.example:8080.evil.example", False),
+        ("https://shop.example", True),
+        ("http://shop.example", False),
+        ("https://shop.example.evil.example", False),
+        ("http://localhost:3000", False),
+        ("null", False),
+        ("file://pushq.example:8080", False),
+        ("http://[", False),
+        ("", False),
+    ],
+)
+async def test_pages_of_this_server_and_of_the_list_may_connect(
+    store: Store, clock: Clock, origin: str | None, allowed: bool
+) -> None:
+    assert desk(store, clock, "https://shop.example").allowed_origin(origin, HOST) is allowed
+
+
+@pytest.mark.parametrize(
+    ("origin", "allowed"),
+    [
+        ("http://localhost:3000", True),
+        ("https://127.0.0.1", True),
+        ("http://[::1]:5", True),
+        ("http://app.localhost", True),
+        ("http://localhost.evil.example", False),
+        ("http://evil.example", False),
+    ],
+)
+async def test_dev_adds_every_page_of_this_machine(store: Store, clock: Clock, origin: str, allowed: bool) -> None:
+    assert desk(store, clock, dev=True).allowed_origin(origin, HOST) is allowed
+
+
+async def test_a_star_allows_every_page(store: Store, clock: Clock) -> None:
+    assert desk(store, clock, "*").allowed_origin("http://anywhere.example", HOST)
+
+
+async def test_an_absent_queue_is_told_before_a_missing_scope(store: Store, clock: Clock) -> None:
+    await store.create_queue("default", "here", QueueConfig())
+    await store.create_queue("other", "theirs", QueueConfig())
+    keyring = Keyring(store, clock)
+    made = await keyring.create(name="k", tenant="default", scopes=("publish:here",))
+    principal = keyring.identify(made.token)
+    asked = desk(store, clock)
+    assert asked.queue(principal, "here", "publish").name == "here"
+    with pytest.raises(Forbidden):
+        asked.queue(principal, "here", "consume")
+    for absent in ("nowhere", "theirs"):
+        with pytest.raises(QueueNotFound):
+            asked.queue(principal, absent, "publish")
+
+
+async def test_a_ticket_dies_with_its_key(store: Store, clock: Clock) -> None:
+    keyring, office = Keyring(store, clock), TicketOffice(clock)
+    asked = GatewayDesk(store, keyring, office, allowed_origins=(), dev=False)
+    made = await keyring.create(name="k", tenant="default", scopes=("publish:here",))
+    ticket = office.issue(keyring.identify(made.token))
+    await keyring.revoke(made.stored.id)
+    with pytest.raises(Unauthenticated):
+        asked.redeem(ticket.text)

@@ -1,0 +1,97 @@
+"""The API's documents are whole: every reference leads somewhere, every operation and frame is in them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, get_args
+
+import jsonschema
+import msgspec
+import pytest
+
+from backend_store.model import QueueConfig
+from gateway.api import asyncapi, openapi
+from gateway.api.frames import EVENTS, SERVER_FRAMES
+from gateway.api.table import LATER, OPERATIONS
+from gateway.router import Router
+from gateway.validate import queue_config
+from push.problems import KINDS
+from push.protocol import ClientFrame
+
+DOCUMENTS = {"openapi": openapi.document(), "asyncapi": asyncapi.document()}
+
+
+def references(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        if isinstance(value.get("$ref"), str):
+            yield value["$ref"]
+        for inner in value.values():
+            yield from references(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from references(inner)
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_every_reference_leads_somewhere(name: str) -> None:
+    document = DOCUMENTS[name]
+    for reference in set(references(document)):
+        found: Any = document
+        for step in reference.removeprefix("#/").split("/"):
+            found = found[step.replace("~1", "/").replace("~0", "~")]
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_a_document_is_plain_json_and_its_schemas_are_schemas(name: str) -> None:
+    document = json.loads(json.dumps(DOCUMENTS[name]))
+    for schema in document["components"]["schemas"].values():
+        jsonschema.Draft202012Validator.check_schema(schema)
+
+
+def test_every_operation_is_documented_once() -> None:
+    paths = DOCUMENTS["openapi"]["paths"]
+    documented = [(method.upper(), path) for path, methods in paths.items() for method in methods]
+    assert sorted(documented) == sorted((o.method, o.path) for o in OPERATIONS)
+    ids = [operation["operationId"] for methods in paths.values() for operation in methods.values()]
+    assert len(ids) == len(set(ids))
+
+
+def test_what_is_not_built_is_not_documented() -> None:
+    router: Router[str] = Router((o.method, o.path, o.path) for o in OPERATIONS)
+    assert [path for path, _ in LATER if router.find(path.replace("{", "").replace("}", ""))] == []
+
+
+def test_every_code_of_the_protocol_has_a_documented_status() -> None:
+    responses = DOCUMENTS["openapi"]["components"]["responses"]
+    for code, kind in KINDS.items():
+        assert f"`{code}`" in responses[str(kind.status)]["description"]
+
+
+def test_the_config_schema_allows_what_the_server_allows() -> None:
+    schemas = DOCUMENTS["openapi"]["components"]["schemas"]
+    validator = jsonschema.Draft202012Validator(
+        {"$ref": "#/components/schemas/QueueConfig", "components": {"schemas": schemas}}
+    )
+    assert validator.is_valid(msgspec.to_builtins(QueueConfig()))
+    for given in ({"kind": "stream"}, {"visibility_timeout_ms": 0}, {"tags": {"a": "b"}}):
+        assert validator.is_valid(given) and queue_config(given)
+    for wrong in ({"partitions": 2}, {"encrypted": True}, {"dedupe": "id"}, {"max_message_bytes": 0}, {"x": 1}):
+        assert not validator.is_valid(wrong)
+
+
+def test_every_frame_and_event_has_a_message() -> None:
+    document = DOCUMENTS["asyncapi"]
+    kinds = {kind.__name__ for kind in (*get_args(ClientFrame), *SERVER_FRAMES, *EVENTS)}
+    payloads = {m["payload"]["$ref"].rsplit("/", 1)[1] for m in document["components"]["messages"].values()}
+    assert payloads == kinds
+    assert all(m["summary"] for m in document["components"]["messages"].values() if "Frame" in m["name"])
+
+
+def test_every_operation_of_the_socket_names_messages_of_its_channel() -> None:
+    document = DOCUMENTS["asyncapi"]
+    assert document["asyncapi"] == "3.1.0"
+    for operation in document["operations"].values():
+        channel = operation["channel"]["$ref"]
+        assert operation["messages"]
+        assert all(m["$ref"].startswith(f"{channel}/messages/") for m in operation["messages"])

@@ -1,0 +1,63 @@
+"""Metrics: a bounded number of series, whatever the number of queues."""
+
+from __future__ import annotations
+
+from collections import Counter
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from backend_store.client import Store
+from backend_store.model import QueueConfig
+from gateway.api import metrics
+from gateway.app import create_app
+from gateway.config import Settings
+from gateway.loop_lag import LoopLag
+from tests.unit.gateway.conftest import Clock
+
+pytestmark = pytest.mark.anyio
+
+
+async def scrape(store: Store, clock: Clock) -> dict[tuple[str, str], float]:
+    """(sample, queue) → value."""
+    app = create_app(store, Settings(), clock_ms=clock)
+    try:
+        answers = Counter({("GET", "", 404): 2})
+        answer = await metrics.page(answers, LoopLag())(app.gateway, {})
+    finally:
+        await app.gateway.hub.close()
+    families = text_string_to_metric_families(answer.body.decode())
+    return {(s.name, s.labels.get("queue", s.labels.get("path", ""))): s.value for f in families for s in f.samples}
+
+
+async def test_names_are_ours_with_base_units(store: Store, clock: Clock) -> None:
+    await store.create_queue("default", "orders", QueueConfig())
+    samples = {name for name, _ in await scrape(store, clock)}
+    assert all(name.startswith(("pushq_", "process_")) for name in samples)
+    assert not [name for name in samples if name.endswith(("_ms", "_millis"))]
+    assert {
+        "pushq_messages_published_total", "pushq_messages_delivered_total", "pushq_messages_acked_total",
+        "pushq_queue_ready_messages", "pushq_queue_oldest_age_seconds", "pushq_connections",
+        "pushq_commit_seconds_bucket", "pushq_loop_lag_seconds", "pushq_build_info", "pushq_http_requests_total",
+    } <= samples  # fmt: skip
+
+
+async def test_queues_above_the_cap_share_one_series(
+    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics, "QUEUES_LABELLED_MAX", 2)
+    for name in ("a", "b", "c", "d"):
+        await store.create_queue("default", name, QueueConfig())
+    samples = await scrape(store, clock)
+    assert sorted(queue for name, queue in samples if name == "pushq_queue_ready_messages") == ["a", "b", "other"]
+
+
+async def test_a_queue_that_was_deleted_meanwhile_is_left_out() -> None:
+    store: Any = SimpleNamespace(metadata=SimpleNamespace(queues={}))
+    assert metrics._find(SimpleNamespace(store=store), "default", "gone") is None  # type: ignore[arg-type]
+
+
+async def test_unknown_paths_are_counted_together(store: Store, clock: Clock) -> None:
+    assert (await scrape(store, clock))["pushq_http_requests_total", "other"] == 2
