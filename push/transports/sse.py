@@ -15,7 +15,7 @@ from sse_starlette.sse import AppStatus, EventSourceResponse
 
 from backend_store.client import Lease, Queue
 from backend_store.model import FieldError, InvalidRequest, Overloaded, PushqError
-from push.checks import checked_credit
+from push.checks import checked_credit, field
 from push.encode import leased_messages
 from push.hub import Hub
 from push.limits import CREDIT_DEFAULT, OUTBOX_BYTES_SOFT_MAX
@@ -192,8 +192,9 @@ def _consume_work(hub: Hub, stream: EventStream, credit: int | None, ack: str, f
 def _read_stream(hub: Hub, stream: EventStream, credit: int | None, from_: Any, last_event_id: str | None) -> None:
     queue = stream.queue
     start = stream_start(queue, {"cursor": last_event_id} if last_event_id else from_)
-    limit = checked_credit(credit) if credit is not None else None
-    sub = StreamSubscription(stream, 0, queue, position=start.offset, credit=limit, key="sse")
+    if credit is not None:
+        raise field("/credit", "over SSE nothing could raise a stream's credit again: leave it out, the socket is the bound")
+    sub = StreamSubscription(stream, 0, queue, position=start.offset, credit=None, key="sse")
     stream.sub = sub
     if start.missed is not None:
         stream.write(json_event("gap", {"type": "gap", "from": start.missed[0], "to": start.missed[1]}))

@@ -48,16 +48,15 @@ function changeTo(transport) {
 }
 
 async function crash() {
-  element("crash").disabled = true;
-  say("The server process is being killed…");
   const began = performance.now();
-  await fetch("/demo/crash", {method: "POST"}).catch(() => {}); // the answer never comes
+  say("The server process is being killed…");
+  const refusal = await fetch("/demo/crash", {method: "POST"}).catch(() => null); // who is killed does not answer
+  if (refusal) return say(`The server refuses to crash: HTTP ${refusal.status}`);
   await room.untilAway();
   say("The server process is gone. The clients try again until it is back.");
   await room.untilConnected();
   const seconds = ((performance.now() - began) / 1000).toFixed(1);
   say(`The server is back, all clients are connected again after ${seconds} s.`);
-  element("crash").disabled = false;
 }
 
 element("transport").addEventListener("change", ({target}) => changeTo(target.value));
@@ -67,7 +66,11 @@ element("cut").addEventListener("click", async () => {
   await room.untilConnected();
   say("The connections were cut; all clients are connected again.");
 });
-element("crash").addEventListener("click", crash);
+element("crash").addEventListener("click", async ({target}) => {
+  target.disabled = true;
+  await crash();
+  target.disabled = false;
+});
 
 try {
   await createQueues();
