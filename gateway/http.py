@@ -14,7 +14,7 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from backend_store.model import FieldError, InvalidRequest, MessageTooLarge, PushqError
-from gateway.validate import escape
+from gateway.validate import escape, with_whole_numbers
 from push.checks import field as invalid_field
 from push.problems import KINDS, invalid, nearest, problem, retry_after
 
@@ -135,10 +135,11 @@ class Call:
             raise MessageTooLarge(detail, headers=(("Connection", "close"),))
 
     async def fields(self, kind: type[Any]) -> Any:
-        """The JSON body as a struct. No body at all is an object without fields."""
+        """The JSON body as a struct. No body at all is an object without fields; there is no query beside a body."""
         return decode(await self.json_bytes(), kind)
 
     async def json_bytes(self) -> bytes:
+        self.query()
         content_type = self.content_type
         body = await self.body()
         if content_type in ("application/json", "") or content_type.endswith("+json"):
@@ -195,6 +196,17 @@ def decode(body: bytes, kind: type[Any]) -> Any:
             body.decode()  # the decoder checks only the strings that it keeps
         return decoder.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        if isinstance(error, msgspec.ValidationError) and "got `float`" in str(error):
+            return _decode_whole_numbers(body, kind, error)
+        raise invalid(error, field_names(kind))
+
+
+def _decode_whole_numbers(body: bytes, kind: type[Any], error: Exception) -> Any:
+    """JSON has one kind of number: 10.0 is 10. The decoder disagrees, so its second chance is a slow one."""
+    value = msgspec.json.decode(body)
+    try:
+        return msgspec.convert(with_whole_numbers(value) if isinstance(value, dict) else value, kind)
+    except msgspec.ValidationError:
         raise invalid(error, field_names(kind))
 
 

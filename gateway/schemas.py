@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from backend_store.model import MESSAGES_PER_REQUEST_MAX, QueueConfig, Replication
+from gateway.api.cloudevents import REQUIRED, SPEC_VERSION
 from gateway.limits import TAGS_MAX
 from gateway.publish import HEADERS_MAX, NAME_BYTES_MAX
 from gateway.validate import FIXED_SETTINGS, ONLY, RANGES
@@ -82,6 +83,24 @@ def publish_message() -> Schema:
         "properties": given,
         "additionalProperties": False,
         "oneOf": [{"required": ["body"]}, {"required": ["body_base64"]}],
+    }
+
+
+def cloud_event() -> Schema:
+    """A CloudEvent in structured mode: what this server needs to know of it."""
+    text = {"type": "string", "minLength": 1}
+    named = {"type": "string", "minLength": 1, "maxLength": NAME_BYTES_MAX}
+    return {
+        "title": "CloudEvent",
+        "type": "object",
+        "properties": {
+            "specversion": {"const": SPEC_VERSION},
+            "id": named,
+            "source": text,
+            "type": text,
+            "partitionkey": named,
+        },
+        "required": ["specversion", *REQUIRED],
     }
 
 

@@ -88,6 +88,7 @@ def check_new_queue_name(name: str) -> None:
 
 def queue_config(given: dict[str, Any]) -> QueueConfig:
     """A queue's config from a request. Raises `InvalidRequest` that names every field that is wrong."""
+    given = with_whole_numbers(given)
     errors = list(_wrong_fields(given, QueueConfig, ""))
     if "tags" in given and not errors:
         errors += _wrong_tags(given["tags"])
@@ -105,6 +106,13 @@ def changed_config(known: QueueConfig, changes: dict[str, Any]) -> QueueConfig:
             )
             raise invalid_field(f"/{name}", detail)
     return queue_config(msgspec.to_builtins(known) | changes)
+
+
+def with_whole_numbers(given: dict[str, Any]) -> dict[str, Any]:
+    """JSON has one kind of number: 30000.0 is 30000."""
+    return {
+        name: int(value) if isinstance(value, float) and value.is_integer() else value for name, value in given.items()
+    }
 
 
 def _wrong_fields(given: dict[str, Any], struct: type[msgspec.Struct], at: str) -> Iterable[FieldError]:

@@ -155,6 +155,8 @@ class WorkView:
         state = self._chunks.get(chunk.base)
         if state is None:
             state = self.adopt(chunk, settled=settled, started=started, attempts=attempts or {})
+        elif state.chunk is None:
+            self.supply(chunk)
         self.delay_again(chunk.base, now_ms)
         if state.free:
             self._ready.append(Run(state, state.free))

@@ -44,7 +44,7 @@ async def create(gateway: Gateway, call: Call) -> Answer:
         raise invalid_field("/name", f"a name has 1 to {NAME_CHARS_MAX} characters, this one has {len(wanted.name)}")
     scopes = check_scopes(wanted.scopes)
     if tenant not in gateway.store.metadata.tenants:
-        raise invalid_field("/tenant", f"there is no tenant {tenant[:NAME_CHARS_MAX]!r}")
+        raise NotFound(f"there is no tenant {tenant[:NAME_CHARS_MAX]!r}")
     expires_at_ms = _expiry(gateway, wanted.expires_at)
     made = await gateway.keyring.create(name=wanted.name, tenant=tenant, scopes=scopes, expires_at_ms=expires_at_ms)
     return json_answer(_view_new(made), 201, ((b"location", f"/v1/keys/{made.stored.id}".encode()), _NO_STORE))
@@ -121,4 +121,5 @@ def _find(gateway: Gateway, call: Call) -> ApiKey:
     key = gateway.store.metadata.keys.get(key_id)
     if key is None or not _reaches(call, key):
         raise NotFound(f"there is no key {key_id[:NAME_CHARS_MAX]!r}")
+    call.query()
     return key

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
@@ -21,9 +22,12 @@ from push.ports import Prepared
 from push.protocol import RECEIPTS_PER_REQUEST_MAX
 from push.transports import longpoll
 
+VerdictsReply = Callable[[list[Verdict] | PushqError], None]
+
 _decode_plain: Final = msgspec.json.Decoder(PlainPublishBody).decode
 
 _PUBLISHED = b'{"messages":%b,"durability":{"fsynced":%b,"replicas":%d}}'
+_NO_LEASE: Final = Verdict(False, "stale-receipt")
 _DRAINING: Final = "the server is shutting down"
 
 
@@ -34,6 +38,7 @@ async def publish(gateway: Gateway, call: Call) -> Answer:
     queue = gateway.desk.queue(call.principal, call.params[0], "publish")
     if gateway.hub.draining:
         raise PushqError(_DRAINING, code="draining")
+    call.query()
     body = await call.body()
     prepared = _prepared(gateway, queue, call, body)
     published = await _stored(queue, prepared)
@@ -113,38 +118,34 @@ async def ack(gateway: Gateway, call: Call) -> Answer:
     wanted: AckBody = await call.fields(AckBody)
     if wanted.publish is not None:
         raise not_yet("/publish", "an ack that publishes")
-    _check_receipts(queue, wanted.receipts)
-    done: asyncio.Future[list[Verdict]] = asyncio.get_running_loop().create_future()
-    queue.settle(wanted.receipts, partial(_resolve, done))
-    return _judged(wanted.receipts, await done)
+    return await _judged(queue, wanted.receipts, queue.settle)
 
 
 async def nack(gateway: Gateway, call: Call) -> Answer:
     queue = gateway.desk.queue(call.principal, call.params[0], "consume")
     wanted: NackBody = await call.fields(NackBody)
-    _check_receipts(queue, wanted.receipts)
     if not 0 <= wanted.delay_ms <= DELAY_MS_MAX:
         raise invalid_field("/delay_ms", f"delay_ms is {wanted.delay_ms}; it goes from 0 to {DELAY_MS_MAX}")
-    done: asyncio.Future[list[Verdict]] = asyncio.get_running_loop().create_future()
-    queue.give_back(wanted.receipts, wanted.delay_ms, partial(_resolve, done))
-    return _judged(wanted.receipts, await done)
+    return await _judged(
+        queue, wanted.receipts, lambda receipts, reply: queue.give_back(receipts, wanted.delay_ms, reply)
+    )
 
 
 async def extend(gateway: Gateway, call: Call) -> Answer:
     queue = gateway.desk.queue(call.principal, call.params[0], "consume")
     wanted: ExtendBody = await call.fields(ExtendBody)
-    _check_receipts(queue, wanted.receipts)
     visibility_ms = checked_visibility(wanted.visibility_timeout_ms)
-    return _judged(wanted.receipts, queue.extend(wanted.receipts, visibility_ms))
+    return await _judged(queue, wanted.receipts, lambda receipts, reply: reply(queue.extend(receipts, visibility_ms)))
 
 
-def _check_receipts(queue: Queue, receipts: list[str]) -> None:
+async def _judged(queue: Queue, receipts: list[str], ask: Callable[[list[str], VerdictsReply], None]) -> Answer:
+    """One row a receipt, in their order, once it is durable."""
     if len(receipts) > RECEIPTS_PER_REQUEST_MAX:
         detail = f"{len(receipts)} receipts; a request takes {RECEIPTS_PER_REQUEST_MAX}"
         raise invalid_field("/receipts", detail)
     if queue.config.kind == "stream":
-        raise InvalidRequest(f"queue {queue.name!r} is a stream: without a group its messages have no receipts")
-
-
-def _judged(receipts: list[str], verdicts: list[Verdict]) -> Answer:
-    return json_answer({"results": results(receipts, verdicts)})
+        # Without a group its messages have no receipts, so these are somebody's invention.
+        return json_answer({"results": results(receipts, [_NO_LEASE] * len(receipts))})
+    done: asyncio.Future[list[Verdict]] = asyncio.get_running_loop().create_future()
+    ask(receipts, partial(_resolve, done))
+    return json_answer({"results": results(receipts, await done)})

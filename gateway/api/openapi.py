@@ -14,7 +14,7 @@ from gateway.api.table import OPERATIONS, Operation
 from gateway.context import Gateway
 from gateway.http import Answer, json_answer
 from gateway.limits import PAGE_ITEMS_DEFAULT, PAGE_ITEMS_MAX
-from gateway.schemas import components, publish_body, publish_message, queue_changes, reference
+from gateway.schemas import cloud_event, components, publish_body, publish_message, queue_changes, reference
 from gateway.version import VERSION
 from push.limits import CREDIT_MAX
 from push.problems import KINDS
@@ -46,6 +46,7 @@ def document() -> dict[str, Any]:
     schemas |= {
         "PublishMessage": publish_message(),
         "PublishBody": publish_body(),
+        "CloudEvent": cloud_event(),
         "QueueChanges": queue_changes(schemas["QueueConfig"]),
     }
     refs[s.PublishBody] = reference("PublishBody")
@@ -103,9 +104,11 @@ def _operation(operation: Operation, refs: dict[type, dict[str, Any]]) -> dict[s
 
 
 _OTHER_BODIES: Final = {
-    "*/*": {"schema": {"description": "One message whose body this is; with `ce-` headers a CloudEvent."}},
-    "application/cloudevents+json": {"schema": {"type": "object"}},
-    "application/cloudevents-batch+json": {"schema": {"type": "array", "items": {"type": "object"}}},
+    "text/plain": {"schema": {"type": "string", "description": "Any type but JSON: one message whose body this is."}},
+    "application/cloudevents+json": {"schema": reference("CloudEvent")},
+    "application/cloudevents-batch+json": {
+        "schema": {"type": "array", "items": reference("CloudEvent"), "minItems": 1}
+    },
 }
 
 
@@ -148,8 +151,8 @@ QUERY: Final[dict[str, dict[str, Any]]] = {
     "discard": {"const": "true", "description": "The messages are lost."},
     "state": {"enum": ["ready", "in_flight", "delayed"], "default": "ready"},
     "from_seq": {"type": "integer", "minimum": 0, "maximum": (1 << 63) - 1},
-    "id": {"type": "string", "minLength": 1},
-    "key": {"type": "string", "minLength": 1},
+    "id": {"type": "string"},
+    "key": {"type": "string"},
     "credit": {"type": "integer", "minimum": 1, "maximum": CREDIT_MAX},
     "ack": {"enum": ["manual", "auto"], "default": "manual"},
     "from": {"type": "string", "description": "earliest, latest, seq:42, time:… or cursor:…; of a stream"},

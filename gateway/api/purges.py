@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 
-from backend_store.client import Purge, Queue
+from backend_store.client import Purge
 from backend_store.model import Conflict, NotFound
 from gateway.api.shapes import JobView, PurgeBody
 from gateway.context import Gateway
@@ -27,16 +27,19 @@ async def start(gateway: Gateway, call: Call) -> Answer:
 
 
 async def get(gateway: Gateway, call: Call) -> Answer:
-    return json_answer(view(_find(gateway.desk.queue(call.principal, call.params[0], "manage"), call.params[1])))
+    return json_answer(view(_find(gateway, call)))
 
 
 async def cancel(gateway: Gateway, call: Call) -> Answer:
-    purge = _find(gateway.desk.queue(call.principal, call.params[0], "manage"), call.params[1])
+    purge = _find(gateway, call)
     raise Conflict(f"purge {purge.id} is {purge.state}: its messages are gone")
 
 
-def _find(queue: Queue, purge_id: str) -> Purge:
+def _find(gateway: Gateway, call: Call) -> Purge:
+    name, purge_id = call.params
+    queue = gateway.desk.queue(call.principal, name, "manage")
     found = queue.purges.get(purge_id)
     if found is None:
         raise NotFound(f"queue {queue.name!r} has no purge {purge_id[:100]!r}, or it is long over")
+    call.query()
     return found

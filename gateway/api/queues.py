@@ -51,8 +51,9 @@ async def put(gateway: Gateway, call: Call) -> Answer:
 
 
 async def get(gateway: Gateway, call: Call) -> Answer:
+    queue = gateway.desk.queue(call.principal, call.params[0], "view")
     call.query()
-    return _shown(gateway.desk.queue(call.principal, call.params[0], "view"))
+    return _shown(queue)
 
 
 async def list_queues(gateway: Gateway, call: Call) -> Answer:

@@ -179,7 +179,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         "admin",
         {201: s.NewKeyView},
         request=s.KeyBody,
-        refusals=(400, 401, 403, 409, 413, 415),
+        refusals=(400, 401, 403, 404, 409, 413, 415),
     ),
     Operation(
         "GET",

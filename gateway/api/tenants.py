@@ -60,6 +60,7 @@ def _visible(gateway: Gateway, call: Call) -> str:
     if not known or (name != principal.tenant and not principal.access.is_operator):
         raise NotFound(f"there is no tenant {name[:100]!r}")
     _require_operator(call)
+    call.query()
     return name
 
 

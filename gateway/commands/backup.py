@@ -62,8 +62,8 @@ def backup(target: Path, data: Path, as_json: bool) -> None:
 def restore(source: Path, data: Path, as_json: bool) -> None:
     """Make a data folder from a backup.
 
-    Everything in SOURCE is verified first. The folder gets an identity of its own. Messages that were acked after the
-    backup was taken come back.
+    Everything in SOURCE is verified first. The folder gets an identity of its own. Keys are in it, the file admin.key
+    is not. Messages that were acked after the backup was taken come back.
     """
     from backend_store.client.backup import DATA_FILE, RESTORING_FOLDER
     from backend_store.client.backup import restore as make

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 
 import click
 
-from gateway.commands.exits import translate
+from gateway.commands.exits import Failure, translate
 
 KEY_ORIGIN = "pushq.key_origin"
 """Where `Target` notes in the click context which key it used, for the sentence that a 401 needs."""
@@ -26,14 +26,17 @@ class Command(click.Command):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
+        except Failure as failure:
+            failure.is_json = bool(ctx.params.get("as_json"))
+            raise
         except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
             raise
         except Exception as error:
-            failure = translate(error, key_origin=ctx.meta.get(KEY_ORIGIN))
-            if failure is None:
+            translated = translate(error, key_origin=ctx.meta.get(KEY_ORIGIN))
+            if translated is None:
                 raise
-            failure.is_json = bool(ctx.params.get("as_json"))
-            raise failure from error
+            translated.is_json = bool(ctx.params.get("as_json"))
+            raise translated from error
 
 
 class Group(click.Group):

@@ -13,7 +13,6 @@ from gateway.commands.target import Target, target_options
 if TYPE_CHECKING:
     from push.client.model import From, TransportName
 
-CREDIT_DEFAULT = 100
 CREDIT_MAX = 10_000
 
 
@@ -30,7 +29,9 @@ CREDIT_MAX = 10_000
     show_default=True,
     help="manual: acked once written to stdout. auto: gone as soon as it is sent, at most once.",
 )
-@click.option("--credit", type=click.IntRange(1, CREDIT_MAX), help=f"Held at a time.  [default: {CREDIT_DEFAULT}]")
+@click.option(
+    "--credit", type=click.IntRange(1, CREDIT_MAX), help="Held at a time.  [default: 100, or a tenth of --count]"
+)
 @click.option("--from", "start", metavar="WHERE", help="Of a stream: earliest, latest, seq:N, time:T or cursor:C.")
 @click.option("--visibility-timeout-ms", type=int, help="In place of the queue's.")
 @click.option("--group", hidden=True)
@@ -56,7 +57,7 @@ def consume(
     if group is not None:
         raise click.UsageError("--group: consumer groups do not exist in this version")
     options = {"visibility_timeout_ms": visibility_timeout_ms, "from_": parse_start(start)}
-    consumer = Consumer(queue, options, count=count, credit=credit or CREDIT_DEFAULT, as_json=as_json)
+    consumer = Consumer(queue, options, count=count, credit=credit, as_json=as_json)
     run(consumer.run(target, cast("TransportName", transport), is_auto=ack == "auto"))
 
 

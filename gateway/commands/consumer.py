@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from push.client import Message, Subscription
     from push.client.model import TransportName
 
+CREDIT_DEFAULT = 100
 HOLD_S_MAX = 12 * 3600.0
 """How long the lease of a message is extended whose ack waits for the rest of `--count`."""
 
@@ -25,12 +26,12 @@ class Consumer:
     """Prints messages until it has `count`, or until Ctrl-C or SIGTERM."""
 
     def __init__(
-        self, queue: str, options: Mapping[str, Any], *, count: int | None, credit: int, as_json: bool
+        self, queue: str, options: Mapping[str, Any], *, count: int | None, credit: int | None, as_json: bool
     ) -> None:
         self._queue = queue
         self._options = options
         self._count = count
-        self._credit = credit if count is None else min(credit, count)
+        self._credit = _credit(credit, count)
         self._as_json = as_json
 
     async def run(self, target: Target, transport: TransportName, *, is_auto: bool) -> None:
@@ -57,8 +58,9 @@ class Consumer:
         printed = 0
         while printed != self._count:
             message = await subscription.get()
-            self._write(message)
-            printed += 1
+            if not holder.was_printed(message):
+                self._write(message)
+                printed += 1
             await holder.printed(message)
 
     async def _take(self, subscription: Subscription, count: int) -> None:
@@ -89,6 +91,13 @@ class Consumer:
         line = json_line(fields) if self._as_json else as_line(fields)
         sys.stdout.write(line + "\n")
         sys.stdout.flush()
+
+
+def _credit(wanted: int | None, count: int | None) -> int:
+    """With a count a tenth of it, for the acks of the last `credit` messages have to wait for the end."""
+    if count is None:
+        return wanted or CREDIT_DEFAULT
+    return min(wanted or max(1, min(CREDIT_DEFAULT, count // 10)), count)
 
 
 async def _until(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:

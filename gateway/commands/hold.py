@@ -1,4 +1,4 @@
-"""Which printed messages may be acked now: an ack lets the server send one more, and `--count` bounds what is sent."""
+"""Which printed messages may be acked now, and which came again: between a line on stdout and its confirmed ack."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ from gateway.commands.output import tell
 if TYPE_CHECKING:
     from push.client import Message
 
-ACKS_UNCONFIRMED_MAX = 5_000
+UNCONFIRMED_MAX = 5_000
+"""Printed and not yet confirmed; beyond this, printing waits."""
+REMEMBERED_MAX = 20_000
+Place = tuple[int, int]
+"""Partition and seq: what a message is known by when it comes again."""
 
 
 class Holder:
@@ -24,16 +28,24 @@ class Holder:
         self._free = None if count is None else count - credit
         self._held: deque[Message] = deque()
         self._acks: set[asyncio.Task[None]] = set()
-        self._failures: list[BaseException] = []
+        self._unconfirmed: dict[Place, None] = {}
+        self._failures: list[Exception] = []
+
+    def was_printed(self, message: Message) -> bool:
+        """Is this one of ours whose lease ended before its ack? It needs an ack, but no second line."""
+        return _place(message) in self._unconfirmed
 
     async def printed(self, message: Message) -> None:
-        """The message's line was written."""
+        """The message's line was written, now or when it came before."""
+        if message.receipt is None:
+            return
+        self._remember(message)
         if self._free is None or self._free > 0:
             self._free = None if self._free is None else self._free - 1
             self._ack(message)
         else:
             self._held.append(message)
-        if len(self._acks) >= ACKS_UNCONFIRMED_MAX:
+        if len(self._acks) >= UNCONFIRMED_MAX:
             await asyncio.wait(self._acks, return_when=asyncio.FIRST_COMPLETED)
 
     def release(self) -> None:
@@ -48,6 +60,11 @@ class Holder:
         if self._failures:
             raise self._failures[0]
 
+    def _remember(self, message: Message) -> None:
+        self._unconfirmed[_place(message)] = None
+        if len(self._unconfirmed) > REMEMBERED_MAX:
+            del self._unconfirmed[next(iter(self._unconfirmed))]
+
     def _ack(self, message: Message) -> None:
         task = asyncio.ensure_future(message.ack())
         self._acks.add(task)
@@ -57,9 +74,14 @@ class Holder:
         from push.client import LeaseLost
 
         self._acks.discard(task)
-        if task.cancelled() or (error := task.exception()) is None:
-            return
-        if isinstance(error, LeaseLost):
+        error = None if task.cancelled() else task.exception()
+        if error is None:
+            self._unconfirmed.pop(_place(message), None)
+        elif isinstance(error, LeaseLost):
             tell(f"{message.id} was printed, but its lease had ended: it will come again")
-        else:
+        elif isinstance(error, Exception):
             self._failures.append(error)
+
+
+def _place(message: Message) -> Place:
+    return message.partition, message.seq

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import click
 
 from gateway.commands.base import Command, json_option, run
-from gateway.commands.messages import as_line, parse_headers
+from gateway.commands.messages import as_line
 from gateway.commands.output import put, put_json, tell
 from gateway.commands.target import Target, target_options
 
@@ -17,24 +16,16 @@ PAGE_MESSAGES_MAX = 100
 
 @click.command("peek", cls=Command)
 @click.argument("name", metavar="QUEUE")
-@click.option("--state", type=click.Choice(["ready", "in_flight", "delayed", "dead"]), help="Default: ready.")
+@click.option("--state", type=click.Choice(["ready", "in_flight", "delayed"]), default="ready", show_default=True)
 @click.option("--limit", type=click.IntRange(min=1), default=10, show_default=True, help="At most so many.")
 @click.option("--id", "message_id", help="This message.")
 @click.option("--key", help="Messages of this key.")
-@click.option("--header", "headers", metavar="NAME=VALUE", multiple=True, help="Messages with this header. Repeats.")
-@click.option("--contains", help="Messages whose body contains this text.")
-@click.option("--since", metavar="TIME", help="Published at or after this RFC 3339 time.")
-@click.option("--until", metavar="TIME", help="Published before this RFC 3339 time.")
 @click.option("--from-seq", type=int, help="From this seq on.")
-@click.option("--partition", type=int, help="Only this partition.")
 @target_options
 @json_option
-def peek(
-    name: str, limit: int, message_id: str | None, headers: Sequence[str], target: Target, as_json: bool, **filters: Any
-) -> None:
+def peek(name: str, limit: int, message_id: str | None, target: Target, as_json: bool, **filters: Any) -> None:
     """Look at messages of QUEUE; nothing is leased or counted."""
-    filters |= {"id": message_id, "headers": parse_headers(headers)}
-    found = run(_peek(name, limit, filters, target))
+    found = run(_peek(name, limit, filters | {"id": message_id}, target))
     if as_json:
         put_json(found)
         return

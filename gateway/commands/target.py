@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from push.client.model import TransportName
 
 DATA_DEFAULT = Path("./pushq-data")
-OPEN_TIMEOUT_S = 3.0
+OPEN_TIMEOUT_S = 2.0
 """A person waits at the other end: a server that is being restarted gets this long, an absent one no longer."""
 
 

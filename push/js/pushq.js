@@ -34,6 +34,7 @@ export const LIMITS = Object.freeze({
   closeMs: 5_000,
   pollWaitMs: 20_000,
   pollTurnMs: 500, // the wait of a poll while others queue for its connection
+  pollLastMs: 2_000, // and on the last connection there is: the next subscription may need it
   heldConnections: 4, // of a browser's six per host: two stay free for publishes and acks
   eventChars: 4 * 1024 * 1024, // of one event of a stream
   silenceGraceMs: 5_000,
@@ -1054,7 +1055,6 @@ class FetchLink {
 
   /** Long-poll: ask for what there is room for. The first turn does not wait: it tells where a stream begins. */
   async #polls(subscription, flow) {
-    const {pollTurnMs, pollWaitMs} = this.#world.limits;
     this.#held.join();
     try {
       for (let waitMs = 0; !flow.abort.signal.aborted && !this.#isOver; ) {
@@ -1065,7 +1065,7 @@ class FetchLink {
         const {resume = "complete", cursor} = answer;
         if (resume !== "complete") this.#frame(flow, {type: resume, cursor});
         this.#frame(flow, {type: "deliver", ...answer});
-        waitMs = this.#held.isCrowded ? pollTurnMs : Math.min(pollWaitMs, waitMs * 4 || 1000);
+        waitMs = Math.min(this.#held.pollMs(this.#world.limits), waitMs * 4 || 1000);
       }
     } finally {
       this.#held.leave();
@@ -1252,9 +1252,11 @@ class HeldConnections {
     this.#pollers -= 1;
   }
 
-  /** More subscriptions poll than there are connections for: their polls must be short. */
-  get isCrowded() {
-    return this.#pollers > this.#most - this.#streams;
+  /** How long a poll may keep its connection. */
+  pollMs({pollTurnMs, pollLastMs, pollWaitMs}) {
+    const left = this.#most - this.#streams - this.#pollers;
+    if (left < 0) return pollTurnMs;
+    return left === 0 ? pollLastMs : pollWaitMs;
   }
 
   /** One poll's connection, first come first served. */

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import urllib.request
+from itertools import count
 from typing import Any
 
 from playwright.sync_api import Page
@@ -75,18 +76,20 @@ JSON.stringify({
   seen: bench.seen.length, missing: bench.missing().slice(0, 10),
 })
 """
+_tenants = count(1)
 
 
 class SdkPage:
-    """One page with one client."""
+    """One page with one client, in a tenant of its own."""
 
     def __init__(self, page: Page, server: PushqServer) -> None:
         self.page = page
         self.server = server
+        self.key = tenant_key(server)
 
     def open(self, *transports: str, **limits: int) -> None:
         self.page.goto(self.server.url)
-        self.page.evaluate(OPEN, {"token": self.server.key, "transports": list(transports) or None, "limits": limits})
+        self.page.evaluate(OPEN, {"token": self.key, "transports": list(transports) or None, "limits": limits})
 
     def subscribe(self, queue: str, *, failing: tuple[object, ...] = (), **options: object) -> None:
         """Subscribes; bodies in `failing` are thrown at on their first attempt. Ready when it returns."""
@@ -121,20 +124,30 @@ class SdkPage:
     def close(self) -> None:
         self.page.evaluate("() => window.bench.pushq.close()")
 
+    def api(self, method: str, path: str, body: object = None) -> Any:
+        """One call of the HTTP API, beside the page."""
+        return call(self.server, method, path, body, key=self.key)
 
-def api(server: PushqServer, method: str, path: str, body: object = None) -> Any:
-    """One call of the HTTP API, beside the page."""
+    def create_queue(self, queue: str, **config: object) -> None:
+        self.api("PUT", f"/v1/queues/{queue}", config)
+
+    def stats(self, queue: str) -> dict[str, Any]:
+        answer: dict[str, Any] = self.api("GET", f"/v1/queues/{queue}")["stats"]
+        return answer
+
+
+def call(server: PushqServer, method: str, path: str, body: object = None, *, key: str) -> Any:
     data = None if body is None else json.dumps(body).encode()
-    headers = server.headers | {"Content-Type": "application/json"}
+    headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
     request = urllib.request.Request(server.url + path, data=data, method=method, headers=headers)
     with urllib.request.urlopen(request, timeout=10) as answer:
         return json.loads(answer.read() or b"null")
 
 
-def create_queue(server: PushqServer, queue: str, **config: object) -> None:
-    api(server, "PUT", f"/v1/queues/{queue}", config)
-
-
-def stats(server: PushqServer, queue: str) -> dict[str, Any]:
-    answer: dict[str, Any] = api(server, "GET", f"/v1/queues/{queue}")["stats"]
-    return answer
+def tenant_key(server: PushqServer) -> str:
+    """An admin key of a new tenant: tests that share a server do not see each other's queues."""
+    tenant = f"t{next(_tenants)}"
+    call(server, "PUT", f"/v1/tenants/{tenant}", {}, key=server.key)
+    wanted = {"name": "test", "tenant": tenant, "scopes": ["admin"]}
+    key: str = call(server, "POST", "/v1/keys", wanted, key=server.key)["key"]
+    return key

@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from playwright.sync_api import Page
 
-from tests.browser.sdk import OPEN, SdkPage, api, create_queue, stats
+from tests.browser.sdk import OPEN, SdkPage
 from tests.support.server import PushqServer
 
 TRANSPORTS = ["websocket", "sse", "eventsource", "longpoll"]
 every_transport = pytest.mark.parametrize("transport", TRANSPORTS)
 
 
+@pytest.fixture(scope="module")
+def killed_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PushqServer]:
+    """One server for all tests here, some of which kill it and start it again."""
+    with PushqServer(tmp_path_factory.mktemp("sdk") / "data", dev=True) as server:
+        yield server
+
+
 @pytest.fixture
-def sdk(page: Page, dev_server: PushqServer) -> SdkPage:
-    create_queue(dev_server, "work")
-    create_queue(dev_server, "stream", kind="stream")
-    return SdkPage(page, dev_server)
+def sdk(page: Page, killed_server: PushqServer) -> SdkPage:
+    if not killed_server.is_running():  # a test failed between the kill and the start
+        killed_server.kill()
+        killed_server.start()
+    sdk = SdkPage(page, killed_server)
+    sdk.create_queue("work")
+    sdk.create_queue("stream", kind="stream")
+    return sdk
 
 
 @every_transport
@@ -33,7 +45,7 @@ def test_a_published_message_is_pushed_and_acked(sdk: SdkPage, transport: str) -
     sdk.close()
     assert sorted(sdk.read("bench.seen.map(({body}) => body.n)")) == list(range(50))
     assert sdk.read("bench.seen.every(({body}) => body.text === 'grüße ☕')")
-    left = stats(sdk.server, "work")
+    left = sdk.stats("work")
     assert (left["ready"], left["in_flight"], left["acked_total"]) == (0, 0, 50)
 
 
@@ -45,7 +57,7 @@ def test_a_handler_that_throws_gets_the_message_again(sdk: SdkPage, transport: s
     sdk.wait_until("bench.seen.length >= 2")
     sdk.close()
     assert sdk.read("bench.seen.map(({body, attempt}) => `${body} ${attempt}`).sort()") == ["bad 2", "good 1"]
-    assert stats(sdk.server, "work")["in_flight"] == 0
+    assert sdk.stats("work")["in_flight"] == 0
 
 
 @every_transport
@@ -63,7 +75,7 @@ def test_nothing_confirmed_is_missing_after_a_kill(sdk: SdkPage, transport: str)
     sdk.wait_until("bench.missing().length === 0")
     sdk.close()
     assert sdk.read("bench.failed") == [], "what the kill left unconfirmed is sent again"
-    left = stats(sdk.server, "work")
+    left = sdk.stats("work")
     assert (left["ready"], left["in_flight"]) == (0, 0)
 
 
@@ -90,7 +102,7 @@ def test_a_stream_that_is_cut_before_its_first_message_misses_none(sdk: SdkPage,
     sdk.server.kill()
     sdk.wait_until("bench.pushq.state === 'waiting'")
     sdk.server.start()
-    api(sdk.server, "POST", "/v1/queues/stream/messages", {"messages": [{"body": "while you were away"}]})
+    sdk.api("POST", "/v1/queues/stream/messages", {"messages": [{"body": "while you were away"}]})
     assert sdk.read("bench.pushq.state") == "waiting"
     sdk.wait_until("bench.seen.length >= 1")
     assert sdk.read("bench.seen.map(({body}) => body)") == ["while you were away"]
@@ -99,7 +111,7 @@ def test_a_stream_that_is_cut_before_its_first_message_misses_none(sdk: SdkPage,
 
 @every_transport
 def test_a_lease_lives_as_long_as_its_handler(sdk: SdkPage, transport: str) -> None:
-    create_queue(sdk.server, "short", visibility_timeout_ms=1000)
+    sdk.create_queue("short", visibility_timeout_ms=1000)
     sdk.open(transport)
     sdk.page.evaluate(
         """async () => {
@@ -114,7 +126,7 @@ def test_a_lease_lives_as_long_as_its_handler(sdk: SdkPage, transport: str) -> N
     sdk.wait_until("bench.seen.length >= 1")
     sdk.close()
     assert sdk.read("[bench.seen, bench.lost]") == [[{"body": "long work", "attempt": 1}], 0]
-    assert stats(sdk.server, "short")["acked_total"] == 1
+    assert sdk.stats("short")["acked_total"] == 1
 
 
 @every_transport
@@ -125,7 +137,7 @@ def test_automatic_acks_need_no_handler_to_succeed(sdk: SdkPage, transport: str)
     sdk.wait_until("bench.seen.length >= 19")
     sdk.close()
     assert sorted(sdk.read("bench.seen.map(({body}) => body)")) == [n for n in range(20) if n != 3]
-    left = stats(sdk.server, "work")
+    left = sdk.stats("work")
     assert (left["ready"], left["in_flight"], left["acked_total"]) == (0, 0, 20)
 
 
@@ -166,7 +178,7 @@ def test_a_message_that_is_too_large_fails_alone(sdk: SdkPage, transport: str) -
 
 
 def test_a_handler_that_outlives_its_limit_loses_the_lease_and_is_told(sdk: SdkPage) -> None:
-    create_queue(sdk.server, "short", visibility_timeout_ms=1000)
+    sdk.create_queue("short", visibility_timeout_ms=1000)
     sdk.open("websocket")
     sdk.page.evaluate(
         """() => window.bench.pushq.subscribe("short", {credit: 1, maxHandlerMs: 100}, async (message) => {
@@ -179,7 +191,7 @@ def test_a_handler_that_outlives_its_limit_loses_the_lease_and_is_told(sdk: SdkP
     sdk.wait_until("bench.seen.length === 2")
     sdk.close()
     assert sdk.read("bench.seen.find(({attempt}) => attempt === 1).lost && bench.lost === 1")
-    assert stats(sdk.server, "short")["acked_total"] == 1
+    assert sdk.stats("short")["acked_total"] == 1
 
 
 @every_transport
@@ -188,9 +200,9 @@ def test_a_key_that_ends_is_replaced_by_the_next_one(sdk: SdkPage, transport: st
     scopes = ["publish:*", "consume:*", "view:*"]
     key = {"name": "short", "scopes": scopes, "expires_at": until.isoformat(timespec="milliseconds")}
     sdk.page.goto(sdk.server.url)
-    sdk.page.evaluate(OPEN, {"token": api(sdk.server, "POST", "/v1/keys", key)["key"], "transports": [transport]})
+    sdk.page.evaluate(OPEN, {"token": sdk.api("POST", "/v1/keys", key)["key"], "transports": [transport]})
     sdk.subscribe("work", credit=4)
-    sdk.page.evaluate("(token) => (window.bench.token = token)", sdk.server.key)
+    sdk.page.evaluate("(token) => (window.bench.token = token)", sdk.key)
     sdk.page.wait_for_timeout((until - datetime.now(UTC)) / timedelta(milliseconds=1) + 100)
     sdk.publish("work", "under the new key")
     sdk.wait_until("bench.seen.length === 1")
@@ -220,7 +232,7 @@ def test_a_blocked_websocket_gives_way_to_sse(sdk: SdkPage) -> None:
 def test_many_sse_subscriptions_leave_room_for_publishes(sdk: SdkPage) -> None:
     """A browser has six connections per host over HTTP/1.1: eight streams would block every other request for ever."""
     for n in range(8):
-        create_queue(sdk.server, f"many-{n}")
+        sdk.create_queue(f"many-{n}")
     sdk.open("sse")
     for n in range(8):
         sdk.subscribe(f"many-{n}", credit=4)

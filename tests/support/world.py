@@ -189,7 +189,9 @@ class World:
         assert isinstance(answers[0], Published), answers[0]
         return answers[0]
 
-    def take(self, limit: int = 1, consumer: Consumer | None = None, visibility_ms: int = VISIBILITY_MS) -> Lease | None:
+    def take(
+        self, limit: int = 1, consumer: Consumer | None = None, visibility_ms: int = VISIBILITY_MS
+    ) -> Lease | None:
         consumer = consumer if consumer is not None else Consumer()
         lease = self.partition.take(limit, consumer, visibility_ms, self.now_ms)
         if lease is not None:

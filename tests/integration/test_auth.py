@@ -1,0 +1,415 @@
+"""Who may do what on the real server: keys, scopes, tenants, tickets, and the order in which a caller is refused."""
+
+from __future__ import annotations
+
+import json
+import stat
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from websockets.sync.client import connect
+
+from tests.conftest import StartServer
+from tests.support.server import PushqServer
+
+Client = httpx2.Client
+_numbers = count()
+
+
+@pytest.fixture
+def admin(shared_server: PushqServer) -> Iterator[Client]:
+    with Client(base_url=shared_server.url, headers=shared_server.headers, timeout=15) as client:
+        yield client
+
+
+@pytest.fixture
+def queue(admin: Client) -> str:
+    name = f"q{next(_numbers)}"
+    assert admin.put(f"/v1/queues/{name}").status_code == 201
+    return name
+
+
+def make_key(admin: Client, *scopes: str, **more: Any) -> dict[str, Any]:
+    answer = admin.post("/v1/keys", json={"name": "test", "scopes": scopes, **more})
+    assert answer.status_code == 201, answer.text
+    made: dict[str, Any] = answer.json()
+    return made
+
+
+def with_key(admin: Client, token: str) -> Client:
+    return Client(base_url=admin.base_url, headers={"Authorization": f"Bearer {token}"}, timeout=15)
+
+
+def codes(answer: httpx2.Response) -> tuple[int, str]:
+    assert answer.headers["content-type"] == "application/problem+json", answer.text
+    return answer.status_code, answer.json()["code"]
+
+
+# -------------------------------------------------------------------------------------------------- credentials
+
+
+@pytest.mark.parametrize(
+    "authorization",
+    [
+        None,
+        "",
+        "Bearer",
+        "Bearer nonsense",
+        "Bearer pushq_x_y",
+        "Basic cHVzaHE6eA==",
+        "pushq_x_y",
+        "Bearer ü",
+    ],
+)
+@pytest.mark.parametrize("path", ["/v1/queues", "/v1/nothing", "/v1", "/v1/queues/x/events"])
+def test_without_a_good_key_everything_below_v1_is_401(
+    shared_server: PushqServer, authorization: str | None, path: str
+) -> None:
+    headers = {} if authorization is None else {b"Authorization": authorization.encode("utf-8")}
+    answer = httpx2.get(shared_server.url + path, headers=headers)
+    assert codes(answer) == (401, "unauthenticated")
+    assert answer.headers["www-authenticate"] == "Bearer"
+
+
+def test_a_key_is_no_credential_in_an_address(shared_server: PushqServer) -> None:
+    for name in ("token", "key", "access_token", "ticket"):
+        assert codes(httpx2.get(f"{shared_server.url}/v1/queues?{name}={shared_server.key}"))[0] == 401
+
+
+def test_the_scheme_is_known_in_any_spelling(shared_server: PushqServer) -> None:
+    answer = httpx2.get(f"{shared_server.url}/v1/queues", headers={"Authorization": f"bearer {shared_server.key}"})
+    assert answer.status_code == 200
+
+
+def test_checks_come_in_the_order_of_the_protocol(admin: Client, queue: str) -> None:
+    key = make_key(admin, "view:other")["key"]
+    wrong_body = {"json": {"nonsense": 1}}
+    with with_key(admin, key) as limited:
+        assert codes(limited.post("/v1/queues/nowhere/messages", **wrong_body)) == (404, "queue-not-found")
+        assert codes(limited.post(f"/v1/queues/{queue}/messages", **wrong_body)) == (403, "forbidden")
+        assert codes(limited.patch(f"/v1/queues/{queue}", **wrong_body)) == (403, "forbidden")
+        assert codes(limited.put("/v1/queues/-wrong-name", **wrong_body)) == (403, "forbidden")
+        assert codes(limited.get(f"/v1/queues/{queue}?nonsense=1")) == (403, "forbidden")
+        assert codes(limited.delete(f"/v1/queues/{queue}")) == (403, "forbidden")
+        assert codes(limited.delete("/v1/queues/nowhere")) == (404, "queue-not-found")
+    assert codes(admin.post(f"/v1/queues/{queue}/messages", **wrong_body)) == (400, "invalid-request")
+
+
+# ------------------------------------------------------------------------------------------------------- scopes
+
+CALLS = {
+    "publish": [("POST", "/messages", {"messages": [{"body": 1}]})],
+    "consume": [
+        ("POST", "/receive", {}),
+        ("POST", "/ack", {"receipts": []}),
+        ("POST", "/nack", {"receipts": []}),
+        ("POST", "/extend", {"receipts": [], "visibility_timeout_ms": 1}),
+        ("GET", "/messages", None),
+    ],
+    "view": [("GET", "", None), ("GET", "/messages", None)],
+    "manage": [("PUT", "", {})],
+}
+
+
+@pytest.mark.parametrize("verb", CALLS)
+def test_a_scope_opens_its_calls_and_no_others(admin: Client, queue: str, verb: str) -> None:
+    with with_key(admin, make_key(admin, f"{verb}:q*")["key"]) as limited:
+        for of, calls in CALLS.items():
+            for method, path, body in calls:
+                answer = limited.request(method, f"/v1/queues/{queue}{path}", json=body)
+                is_peek = (method, path) == ("GET", "/messages")
+                may = of == verb or (is_peek and verb in ("view", "consume"))
+                assert (answer.status_code != 403) == may, (of, method, path, answer.text)
+                assert answer.status_code in (200, 201, 403)
+        assert codes(limited.get("/v1/keys")) == (403, "forbidden")
+        assert codes(limited.get("/v1/tenants")) == (403, "forbidden")
+
+
+def test_bodies_are_for_those_who_may_consume(admin: Client, queue: str) -> None:
+    admin.post(
+        f"/v1/queues/{queue}/messages", json={"messages": [{"body": "secret", "key": "k"}, {"body_base64": "AA=="}]}
+    )
+    with with_key(admin, make_key(admin, f"view:{queue}")["key"]) as viewer:
+        items = viewer.get(f"/v1/queues/{queue}/messages").json()["items"]
+    assert [item["key"] for item in items] == ["k", None]
+    assert not any("body" in item or "body_base64" in item for item in items)
+    with with_key(admin, make_key(admin, f"consume:{queue}")["key"]) as consumer:
+        assert consumer.get(f"/v1/queues/{queue}/messages").json()["items"][0]["body"] == "secret"
+
+
+def test_a_list_has_only_what_the_key_may_view(admin: Client) -> None:
+    for name in ("seen-a", "seen-b", "hidden-a"):
+        admin.put(f"/v1/queues/{name}")
+    with with_key(admin, make_key(admin, "view:seen-*", "publish:*")["key"]) as viewer:
+        assert [item["name"] for item in viewer.get("/v1/queues").json()["items"]] == ["seen-a", "seen-b"]
+        page = viewer.get("/v1/queues?limit=1").json()
+        assert page["next"] is not None
+        last = viewer.get("/v1/queues", params={"limit": 1, "cursor": page["next"]}).json()
+        assert ([item["name"] for item in last["items"]], last["next"]) == (["seen-b"], None)
+
+
+def test_deleting_needs_an_administrator_even_where_it_is_allowed(start_server: StartServer) -> None:
+    server = start_server(env={"PUSHQ_QUEUES__ALLOW_DELETE_OVER_HTTP": "1"})
+    with Client(base_url=server.url, headers=server.headers) as admin:
+        admin.put("/v1/queues/a")
+        with with_key(admin, make_key(admin, "manage:*")["key"]) as manager:
+            answer = manager.delete("/v1/queues/a?confirm=a&discard=true")
+            assert codes(answer) == (403, "forbidden") and "pushq queue delete" in answer.json()["detail"]
+        with with_key(admin, make_key(admin, "admin")["key"]) as other:
+            assert other.delete("/v1/queues/a?confirm=a&discard=true").status_code == 200
+
+
+# --------------------------------------------------------------------------------------------------------- keys
+
+
+def test_the_first_start_makes_one_private_key_and_does_not_print_it(shared_server: PushqServer) -> None:
+    file = shared_server.data / "admin.key"
+    assert len(file.read_text().splitlines()) == 1
+    assert str(file) in shared_server.log()
+    assert shared_server.key not in shared_server.log()
+    assert stat.S_IMODE(shared_server.data.stat().st_mode) == 0o700
+    for each in shared_server.data.iterdir():
+        assert stat.S_IMODE(each.stat().st_mode) == 0o600, each.name
+
+
+def test_a_key_is_shown_once(admin: Client) -> None:
+    made = make_key(admin, "publish:a", "view:*")
+    assert set(made) == {"id", "key", "name", "tenant", "scopes", "created_at", "expires_at"}
+    assert made["key"].startswith(f"pushq_{made['id']}_")
+    items = admin.get("/v1/keys?limit=1000").json()["items"]
+    (listed,) = [item for item in items if item["id"] == made["id"]]
+    assert listed == {name: value for name, value in made.items() if name != "key"}
+    assert admin.get(f"/v1/keys/{made['id']}").json() == listed
+
+
+def test_a_revoked_key_ends_at_once(admin: Client) -> None:
+    made = make_key(admin, "view:*")
+    with with_key(admin, made["key"]) as client:
+        assert client.get("/v1/queues").status_code == 200
+        assert admin.delete(f"/v1/keys/{made['id']}").status_code == 204
+        assert codes(client.get("/v1/queues")) == (401, "unauthenticated")
+    assert codes(admin.delete(f"/v1/keys/{made['id']}")) == (404, "not-found")
+
+
+def test_a_key_ends_when_it_expires(admin: Client) -> None:
+    soon = (datetime.now(UTC) + timedelta(seconds=1)).isoformat()
+    made = make_key(admin, "view:*", expires_at=soon)
+    with with_key(admin, made["key"]) as client:
+        assert client.get("/v1/queues").status_code == 200
+        time.sleep(1.1)
+        assert codes(client.get("/v1/queues")) == (401, "unauthenticated")
+
+
+def test_a_rotated_key_has_two_secrets_for_a_while(admin: Client) -> None:
+    made = make_key(admin, "view:*")
+    rotated = admin.post(f"/v1/keys/{made['id']}/rotate", json={"grace_ms": 700}).json()
+    assert rotated["id"] == made["id"] and rotated["key"] != made["key"]
+    with with_key(admin, made["key"]) as old, with_key(admin, rotated["key"]) as new:
+        assert (old.get("/v1/queues").status_code, new.get("/v1/queues").status_code) == (200, 200)
+        time.sleep(0.8)
+        assert (old.get("/v1/queues").status_code, new.get("/v1/queues").status_code) == (401, 200)
+
+
+@pytest.mark.parametrize(
+    ("body", "pointer"),
+    [
+        ({"name": "", "scopes": ["admin"]}, "/name"),
+        ({"name": "x" * 129, "scopes": ["admin"]}, "/name"),
+        ({"name": "x", "scopes": []}, "/scopes"),
+        ({"name": "x", "scopes": ["admin", "read:q"]}, "/scopes/1"),
+        ({"name": "x", "scopes": ["admin"], "expires_at": "2020-01-01T00:00:00Z"}, "/expires_at"),
+        ({"name": "x", "scopes": ["admin"], "expires_at": "tomorrow"}, "/expires_at"),
+        ({"name": "x", "scopes": ["admin"], "expires": "x"}, "/expires"),
+    ],
+)
+def test_a_wrong_key_is_refused_at_its_place(admin: Client, body: dict[str, Any], pointer: str) -> None:
+    answer = admin.post("/v1/keys", json=body)
+    assert codes(answer) == (400, "invalid-request")
+    assert [error["pointer"] for error in answer.json()["errors"]] == [pointer]
+
+
+def test_an_administrator_cannot_make_or_take_over_an_operator(admin: Client) -> None:
+    operator = make_key(admin, "operator")
+    with with_key(admin, make_key(admin, "admin")["key"]) as plain:
+        assert codes(plain.post("/v1/keys", json={"name": "x", "scopes": ["operator"]})) == (403, "forbidden")
+        assert codes(plain.post("/v1/keys", json={"name": "x", "scopes": ["admin"], "tenant": "other"}))[0] == 403
+        assert codes(plain.post(f"/v1/keys/{operator['id']}/rotate", json={})) == (403, "forbidden")
+        assert codes(plain.delete(f"/v1/keys/{operator['id']}")) == (403, "forbidden")
+        assert codes(plain.put("/v1/tenants/mine")) == (403, "forbidden")
+
+
+def test_the_last_operator_stays(start_server: StartServer) -> None:
+    server = start_server()
+    with Client(base_url=server.url, headers=server.headers) as admin:
+        (first,) = admin.get("/v1/keys").json()["items"]
+        assert codes(admin.delete(f"/v1/keys/{first['id']}")) == (409, "conflict")
+        make_key(admin, "operator")
+        assert admin.delete(f"/v1/keys/{first['id']}").status_code == 204
+
+
+def test_keys_are_listed_in_pages(admin: Client) -> None:
+    for _ in range(3):
+        make_key(admin, "view:*")
+    ids: list[str] = []
+    path = "/v1/keys?limit=2"
+    while path:
+        answer = admin.get(path)
+        ids += [item["id"] for item in answer.json()["items"]]
+        path = answer.headers["link"].partition(">")[0][1:] if "link" in answer.headers else ""
+    assert len(ids) == len(set(ids)) >= 4
+
+
+def test_keys_and_queues_are_there_after_a_crash(start_server: StartServer) -> None:
+    server = start_server()
+    with Client(base_url=server.url, headers=server.headers) as admin:
+        token = make_key(admin, "view:*", "manage:*")["key"]
+        admin.put("/v1/queues/kept", json={"tags": {"a": "b"}})
+        admin.put("/v1/tenants/kept")
+        server.kill()
+        server.start()
+        with with_key(admin, token) as client:
+            assert client.get("/v1/queues/kept").json()["config"]["tags"] == {"a": "b"}
+        assert admin.get("/v1/tenants/kept").status_code == 200
+
+
+# ------------------------------------------------------------------------------------------------------ tenants
+
+
+def test_tenants_do_not_see_each_other(admin: Client) -> None:
+    assert admin.put("/v1/tenants/acme").status_code == 201
+    assert admin.put("/v1/tenants/acme", json={}).status_code == 200
+    made = make_key(admin, "admin", tenant="acme")
+    assert made["tenant"] == "acme"
+    admin.put("/v1/queues/shared-name", json={"tags": {"of": "default"}})
+    admin.put("/v1/queues/only-default")
+    with with_key(admin, made["key"]) as acme:
+        assert acme.get("/v1/queues").json()["items"] == []
+        assert codes(acme.get("/v1/queues/only-default")) == (404, "queue-not-found")
+        assert acme.put("/v1/queues/shared-name", json={"tags": {"of": "acme"}}).status_code == 201
+        assert acme.get("/v1/queues/shared-name").json()["owner"] == "acme"
+        acme.post("/v1/queues/shared-name/messages", json={"messages": [{"body": "acme's"}]})
+        assert [key["id"] for key in acme.get("/v1/keys").json()["items"]] == [made["id"]]
+        default_key = admin.get("/v1/keys").json()["items"][0]
+        assert default_key["tenant"] == "default" or default_key["id"] == made["id"]
+        others = [key["id"] for key in admin.get("/v1/keys?limit=1000").json()["items"] if key["tenant"] == "default"]
+        assert codes(acme.delete(f"/v1/keys/{others[0]}")) == (404, "not-found")
+        assert codes(acme.get("/v1/tenants/default")) == (404, "not-found")
+        assert codes(acme.get("/v1/tenants/acme")) == (403, "forbidden")
+        assert codes(admin.delete("/v1/tenants/acme")) == (409, "conflict")
+    assert admin.post("/v1/queues/shared-name/receive", json={}).json()["messages"] == []
+
+
+def test_a_tenant_goes_with_its_keys(admin: Client) -> None:
+    admin.put("/v1/tenants/short-lived")
+    token = make_key(admin, "admin", tenant="short-lived")["key"]
+    with with_key(admin, token) as client:
+        assert client.get("/v1/queues").status_code == 200
+        assert admin.delete("/v1/tenants/short-lived").status_code == 204
+        assert codes(client.get("/v1/queues")) == (401, "unauthenticated")
+    assert codes(admin.get("/v1/tenants/short-lived")) == (404, "not-found")
+    assert codes(admin.delete("/v1/tenants/default")) == (409, "conflict")
+
+
+def test_quotas_are_refused_by_name(admin: Client) -> None:
+    answer = admin.put("/v1/tenants/with-quotas", json={"quotas": {"messages": 5}})
+    assert codes(answer) == (400, "invalid-request") and "quotas" in answer.json()["detail"]
+    assert codes(admin.put("/v1/tenants/-x")) == (400, "invalid-request")
+
+
+# ------------------------------------------------------------------------------------------------------ tickets
+
+
+def first_events(client: Client, path: str) -> tuple[int, str]:
+    """Status, and what an event stream says first."""
+    with client.stream("GET", path) as answer:
+        if answer.status_code != 200:
+            answer.read()
+            return codes(answer)
+        return answer.status_code, next(answer.iter_text())
+
+
+def ticket_for(client: Client, **body: Any) -> str:
+    answer = client.post("/v1/tickets", json=body)
+    assert answer.status_code == 201, answer.text
+    assert set(answer.json()) == {"ticket", "expires_at"}
+    return str(answer.json()["ticket"])
+
+
+def test_a_ticket_opens_one_stream(admin: Client, shared_server: PushqServer, queue: str) -> None:
+    ticket = ticket_for(admin, queue=queue)
+    with Client(base_url=shared_server.url) as browser:
+        path = f"/v1/queues/{queue}/events?ticket={ticket}"
+        assert first_events(browser, path)[0] == 200
+        assert first_events(browser, path) == (401, "unauthenticated")
+
+
+def test_a_ticket_opens_events_and_sockets_only(admin: Client, shared_server: PushqServer, queue: str) -> None:
+    with Client(base_url=shared_server.url) as browser:
+        assert codes(browser.get(f"/v1/queues/{queue}?ticket={ticket_for(admin)}"))[0] == 401
+        answer = browser.post(f"/v1/queues/{queue}/receive?ticket={ticket_for(admin)}", json={})
+        assert codes(answer)[0] == 401
+
+
+def test_a_ticket_is_narrowed_to_its_queue_and_scopes(admin: Client, shared_server: PushqServer, queue: str) -> None:
+    admin.put("/v1/queues/another")
+    with Client(base_url=shared_server.url) as browser:
+        other = f"/v1/queues/another/events?ticket={ticket_for(admin, queue=queue)}"
+        assert first_events(browser, other) == (403, "forbidden")
+        publishes = f"/v1/queues/{queue}/events?ticket={ticket_for(admin, scopes=[f'publish:{queue}'])}"
+        assert first_events(browser, publishes) == (403, "forbidden")
+        consumes = f"/v1/queues/{queue}/events?ticket={ticket_for(admin, queue=queue, scopes=['consume:*'])}"
+        assert first_events(browser, consumes)[0] == 200
+
+
+def test_a_ticket_gives_no_more_than_its_key_has(admin: Client, shared_server: PushqServer, queue: str) -> None:
+    with with_key(admin, make_key(admin, f"publish:{queue}", "view:*")["key"]) as limited:
+        path = f"/v1/queues/{queue}/events?ticket={ticket_for(limited, scopes=['consume:*'])}"
+        with Client(base_url=shared_server.url) as browser:
+            assert first_events(browser, path) == (403, "forbidden")
+        for scopes in ([f"consume:{queue}"], ["admin"], ["operator"]):
+            assert codes(limited.post("/v1/tickets", json={"scopes": scopes})) == (403, "forbidden")
+        assert codes(limited.post("/v1/tickets", json={"queue": "nowhere"})) == (404, "queue-not-found")
+        assert codes(limited.post("/v1/tickets", json={"scopes": ["x"]})) == (400, "invalid-request")
+
+
+def test_a_ticket_opens_a_socket_once(admin: Client, shared_server: PushqServer) -> None:
+    ticket = ticket_for(admin)
+
+    def first_answer() -> dict[str, Any]:
+        with connect(shared_server.ws_url) as ws:
+            ws.send(json.dumps({"type": "connect", "ticket": ticket}))
+            answer: dict[str, Any] = json.loads(ws.recv(5))
+            return answer
+
+    assert first_answer()["type"] == "connected"
+    assert first_answer()["problem"]["code"] == "unauthenticated"
+
+
+# --------------------------------------------------------------------------------------------------------- logs
+
+
+def test_no_credential_is_ever_logged(start_server: StartServer) -> None:
+    server = start_server()
+    with Client(base_url=server.url, headers=server.headers) as admin:
+        admin.put("/v1/queues/q")
+        made, ticket = make_key(admin, "consume:*"), ticket_for(admin)
+        wrong = "pushq_0123456789abcdef_not-a-real-secret"
+        with with_key(admin, wrong) as stranger:
+            stranger.get("/v1/queues")
+        with Client(base_url=server.url) as browser:
+            first_events(browser, f"/v1/queues/q/events?ticket={ticket}")
+            browser.get(f"/v1/queues?ticket={ticket}")
+        with connect(server.ws_url) as ws:
+            ws.send(json.dumps({"type": "connect", "token": made["key"]}))
+            ws.recv(5)
+        admin.delete(f"/v1/keys/{made['id']}")
+    server.stop()
+    log = server.log()
+    assert not [secret for secret in (server.key, made["key"], ticket, wrong) if secret in log]
+    assert not list(Path(server.data).glob("*.part"))

@@ -1,0 +1,140 @@
+"""Makes the tables of the reference pages from the code; `python -m tests.support.reference_tables` writes them.
+
+A page keeps its prose. What changes is the first table below a heading that `tables` names; a test compares.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+import types
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from backend_store.model import QueueConfig
+from gateway.api.table import OPERATIONS
+from gateway.config import Settings, known_settings
+from gateway.validate import LATER_SETTINGS, LATER_VALUES, ONLY, RANGES
+from push.closes import Close, may_reconnect
+from push.problems import KINDS
+from tests.support import reference_words as words
+from tests.support.reference_limits import limit_tables
+from tests.support.reference_metrics import metrics_table
+
+REFERENCE = Path(__file__).resolve().parents[2] / "docs" / "reference"
+Table = list[str]
+
+
+def tables() -> dict[str, dict[str, Table]]:
+    """Page → heading → the table below it."""
+    with tempfile.TemporaryDirectory() as folder:
+        metrics = metrics_table(Path(folder))
+    return {
+        "errors.md": {"All codes": _errors()},
+        "close-codes.md": {"All codes": _closes()},
+        "configuration.md": {"All settings": _settings()},
+        "queue-settings.md": {"All settings": _queue_settings(), "Not in this version": _later_settings()},
+        "http-api.md": {"All calls": _calls()},
+        "metrics.md": {"All series": metrics},
+        "limits.md": limit_tables(),
+    }
+
+
+def rewritten(text: str, made: dict[str, Table]) -> str:
+    """The page with these tables in it. Raises `KeyError` for a heading without a table."""
+    for heading, table in made.items():
+        pattern = rf"(^## {re.escape(heading)}\n(?:(?!## |\|).*\n)*)((?:\|.*\n)+)"
+        found = re.search(pattern, text, re.MULTILINE)
+        if found is None:
+            raise KeyError(f"no table below the heading {heading!r}")
+        text = text[: found.start(2)] + "".join(f"{line}\n" for line in table) + text[found.end(2) :]
+    return text
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    lines = [head, ["---"] * len(head), *rows]
+    return ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]
+
+
+def code(value: Any) -> str:
+    return f"`{value if isinstance(value, str) else json.dumps(value)}`"
+
+
+# ------------------------------------------------------------------------------------------------------- tables
+
+
+def _errors() -> Table:
+    rows = (
+        [f"[`{name}`](#{name})", str(kind.status), kind.title, words.RETRY[name]] for name, kind in KINDS.items()
+    )
+    return table(["Code", "HTTP", "Title", "The same request again"], rows)
+
+
+def _closes() -> Table:
+    rows = (
+        [code(str(each.value)), "reconnect" if may_reconnect(each) else "stop", words.CLOSES[each.name]]
+        for each in Close
+    )
+    return table(["Code", "The client should", "Why"], rows)
+
+
+def _settings() -> Table:
+    defaults = msgspec.to_builtins(Settings())
+    rows = []
+    for key in known_settings():
+        section, _, name = key.rpartition(".")
+        value = defaults[section][name] if section else defaults[name]
+        variable = "PUSHQ_" + key.upper().replace(".", "__")
+        rows.append([code(key), code(variable), code(list(value) if isinstance(value, tuple) else value),
+                     words.SETTINGS[key]])
+    return table(["Setting", "Variable", "Default", "What it does"], rows)
+
+
+def _queue_settings() -> Table:
+    defaults = msgspec.to_builtins(QueueConfig())
+    hints = get_type_hints(QueueConfig)
+    rows = [[code(name), _allowed(name, hints[name]), code(defaults[name]), words.QUEUE[name]] for name in hints]
+    return table(["Setting", "Values", "Default", "What it does"], rows)
+
+
+def _allowed(name: str, kind: Any) -> str:
+    if name in RANGES:
+        low, high = RANGES[name]
+        return f"{low:,} to {high:,}"
+    if name in ONLY:
+        return code(ONLY[name])
+    if kind is types.NoneType:
+        return code(None)
+    if get_origin(kind) is Literal:
+        return ", ".join(map(code, get_args(kind)))
+    return words.QUEUE_VALUES[name]
+
+
+def _later_settings() -> Table:
+    rows = [[code(name), "the setting"] for name in sorted(LATER_SETTINGS)]
+    hints = get_type_hints(QueueConfig)
+    rows += [[code(name), "any value but null"] for name, kind in hints.items() if kind is types.NoneType]
+    rows += [[code(name), f"any value but {code(only)}"] for name, only in sorted(ONLY.items())]
+    rows += [[code(name), ", ".join(map(code, sorted(values)))] for name, values in sorted(LATER_VALUES.items())]
+    return table(["Setting", "Refused"], rows)
+
+
+def _calls() -> Table:
+    rows = (
+        [code(f"{o.method} {o.path}"), o.summary, o.scope, ", ".join(map(str, o.answers)) or "–"] for o in OPERATIONS
+    )
+    return table(["Call", "What it does", "Scope", "Answers"], rows)
+
+
+def main() -> None:
+    for name, made in tables().items():
+        page = REFERENCE / name
+        page.write_text(rewritten(page.read_text(), made))
+
+
+if __name__ == "__main__":
+    main()

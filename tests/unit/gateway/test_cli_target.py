@@ -1,0 +1,52 @@
+"""Which server and which key: an option before the environment, the environment before the folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import pytest
+
+from gateway.commands.exits import Exit, Failure
+from gateway.commands.target import Target
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv("PUSHQ_KEY", raising=False)
+    monkeypatch.delenv("PUSHQ_URL", raising=False)
+    (tmp_path / "admin.key").write_text("key of the folder\n")
+    (tmp_path / "mine").write_text("key of mine\nand a note\n")
+    return tmp_path
+
+
+def test_key_file_comes_before_environment_before_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Target(None, None, folder).key() == "key of the folder"
+    monkeypatch.setenv("PUSHQ_KEY", "key of the environment")
+    assert Target(None, None, folder).key() == "key of the environment"
+    assert Target(None, folder / "mine", folder).key() == "key of mine"
+
+
+def test_where_the_key_came_from_is_noted_for_the_refusal(folder: Path) -> None:
+    with click.Context(click.Command("any")) as ctx:
+        Target(None, None, folder).key()
+    assert ctx.meta == {"pushq.key_origin": str(folder / "admin.key")}
+
+
+def test_unreadable_key_is_a_matter_of_authentication(folder: Path) -> None:
+    (folder / "binary").write_bytes(b"\xff\xfe")
+    with pytest.raises(Failure, match="not text") as failed:
+        Target(None, folder / "binary", folder).key()
+    assert failed.value.exit_code == Exit.AUTH
+
+
+def test_url_comes_before_environment_before_default(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Target(None, None, folder).base_url == "http://127.0.0.1:8080"
+    monkeypatch.setenv("PUSHQ_URL", "https://queue.example/")
+    assert Target(None, None, folder).base_url == "https://queue.example"
+    assert Target("ws://other.example", None, folder).base_url == "http://other.example"
+
+
+def test_wrong_url_is_a_usage_error(folder: Path) -> None:
+    with pytest.raises(click.UsageError, match="http://"):
+        assert Target("queue.example", None, folder).base_url

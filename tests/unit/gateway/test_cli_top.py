@@ -1,0 +1,34 @@
+"""Two samples of the queues make a table of rates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gateway.commands.top import Sample, rows_of
+
+
+def stats(**numbers: int) -> dict[str, Any]:
+    names = ("ready", "in_flight", "delayed", "oldest_age_ms", "consumers", "published_total", "acked_total")
+    return dict.fromkeys(names, 0) | numbers
+
+
+def test_rate_is_what_moved_over_the_time_between() -> None:
+    before = Sample(10.0, {"q": stats(published_total=100, acked_total=50)})
+    after = Sample(12.0, {"q": stats(published_total=300, acked_total=60, ready=190, consumers=2)})
+    [row] = rows_of(before, after)
+    assert (row.published_per_s, row.acked_per_s, row.ready, row.consumers) == (100.0, 5.0, 190, 2)
+
+
+def test_fullest_queue_stands_first() -> None:
+    sample = Sample(1.0, {"a": stats(ready=1), "b": stats(in_flight=5), "c": stats(ready=5), "d": stats()})
+    assert [row.queue for row in rows_of(sample, sample)] == ["b", "c", "a", "d"]
+
+
+def test_new_queue_and_one_made_anew_have_not_moved() -> None:
+    before = Sample(1.0, {"again": stats(published_total=100)})
+    after = Sample(2.0, {"again": stats(published_total=3), "new": stats(published_total=7)})
+    assert [row.published_per_s for row in rows_of(before, after)] == [0.0, 0.0]
+
+
+def test_deleted_queue_is_gone() -> None:
+    assert rows_of(Sample(1.0, {"q": stats()}), Sample(2.0, {})) == []
