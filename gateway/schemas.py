@@ -98,7 +98,7 @@ def cloud_event() -> Schema:
             "id": named,
             "source": text,
             "type": text,
-            "partitionkey": named,
+            "partitionkey": {**named, "type": ["string", "null"]},
         },
         "required": ["specversion", *REQUIRED],
     }

@@ -126,8 +126,10 @@ class PushProtocol(WebSocketsSansIOProtocol):
         session.gone(clean=True)
 
     def handle_close(self, event: Frame) -> None:
+        """The peer closes: for good, or with a code of its own (3000–3999), which says that it means to come back."""
         if self.session is not None:
-            self.session.gone(clean=True)
+            code = self.conn.close_rcvd.code if self.conn.close_rcvd is not None else 1005
+            self.session.gone(clean=not 3000 <= code <= 3999)
         super().handle_close(event)
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -51,7 +51,6 @@ GROUPS: dict[str, tuple[Prerequisite, ...]] = {
         _command("ip", "iproute2", "tests that cut the network"),
         _command("wrk", "wrk", "HTTP load"),
         _command("strace", "strace", "tests of a failing disk"),
-        _command("node", "nodejs", "tests of the JavaScript SDK"),
     ),
 }
 

@@ -1,0 +1,202 @@
+"""Every bound of the server for the reference page: its value from the code, its sentence from beside it or from here."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+from typing import NamedTuple
+
+MODULES_COVERED = (
+    "backend_store.core.limits",
+    "backend_store.node.limits",
+    "gateway.limits",
+    "push.limits",
+    "push.protocol",
+    "throttling.config",
+)
+"""Each number in these must be on the page."""
+
+
+class Group(NamedTuple):
+    heading: str
+    lines: dict[str, str]
+    """`module:NAME` → sentence; an empty one is taken from the docstring below the constant."""
+
+
+GROUPS = (
+    Group(
+        "Messages",
+        {
+            "backend_store.model:MESSAGE_BYTES_LIMIT": "The most that a queue's `max_message_bytes` may allow.",
+            "backend_store.model:MESSAGES_PER_REQUEST_MAX": "Messages of one publish.",
+            "gateway.publish:NAME_BYTES_MAX": "A message's `id`, `key`, `reply_to`, `correlation_id`, `content_type`.",
+            "gateway.publish:HEADERS_MAX": "Headers of a message.",
+            "gateway.publish:HEADERS_BYTES_MAX": "Headers of a message, names and values together.",
+            "backend_store.model:VISIBILITY_MS_MAX": "The longest lease; also the longest delay of a `nack`.",
+        },
+    ),
+    Group(
+        "Requests",
+        {
+            "gateway.limits:HEADERS_MAX": "Header lines of an HTTP request.",
+            "gateway.limits:HEADERS_BYTES_MAX": "The head of an HTTP request.",
+            "gateway.limits:REQUEST_HEAD_SECONDS_MAX": "How long a client may take to send it.",
+            "gateway.limits:KEEP_ALIVE_SECONDS": "How long an idle HTTP connection stays open.",
+            "gateway.limits:LISTEN_BACKLOG": "Connections that wait to be accepted.",
+            "gateway.limits:RECEIVE_MESSAGES_DEFAULT": "`max` of a receive that names none.",
+            "push.transports.longpoll:RECEIVE_MAX": "The largest `max` of a receive.",
+            "push.transports.longpoll:WAIT_MS_MAX": "The longest `wait_ms` of a receive.",
+            "push.transports.longpoll:RESPONSE_BYTES_MAX": "A receive takes no more messages once its answer has this size.",
+            "push.protocol:RECEIPTS_PER_REQUEST_MAX": "Receipts of one ack, nack or extend.",
+            "gateway.limits:PAGE_ITEMS_DEFAULT": "Items of a page, where `limit` is not given.",
+            "gateway.limits:PAGE_ITEMS_MAX": "The largest `limit` of a page.",
+            "backend_store.node.limits:PEEK_MESSAGES_MAX": "",
+        },
+    ),
+    Group(
+        "WebSocket and SSE",
+        {
+            "push.protocol:FRAME_BYTES_MAX": "A frame from a client.",
+            "push.protocol:CONNECT_SECONDS_MAX": "How long a socket may take to say `connect`.",
+            "push.protocol:REQUEST_ID_CHARS_MAX": "A request's `id`, if it is a string.",
+            "push.protocol:REQUESTS_IN_PROGRESS_MAX": "",
+            "push.protocol:PING_MS": "How often an idle socket is pinged, at the latest.",
+            "push.protocol:PONG_MS_MAX": "How much longer it may stay silent before it is closed.",
+            "push.limits:CREDIT_DEFAULT": "`credit` of a work queue's subscription that names none.",
+            "push.limits:CREDIT_MAX": "The largest `credit`.",
+            "backend_store.core.limits:IN_FLIGHT_PER_SUBSCRIPTION_MAX": "Messages that one subscription may hold.",
+            "backend_store.core.limits:IN_FLIGHT_PER_QUEUE_MAX": "Messages of a queue that all consumers may hold.",
+            "push.limits:SUBSCRIPTIONS_PER_SESSION_MAX": "Subscriptions of a session.",
+            "push.limits:DELIVER_FRAME_BYTES_MAX": "",
+            "push.limits:REPLY_FRAME_BYTES_MAX": "Answers share a frame up to this size.",
+            "push.limits:OUTBOX_BYTES_SOFT_MAX": "",
+            "push.limits:OUTBOX_BYTES_HARD_MAX": "",
+            "push.limits:WRITE_BLOCKED_SECONDS_MAX": "A socket whose peer does not read for so long is closed.",
+            "push.transports.websocket:CLOSE_SECONDS_MAX": "",
+            "push.transports.sse:HEARTBEAT_SECONDS": "An SSE stream sends a comment this often.",
+            "push.limits:PARKED_SESSIONS_MAX": "Cut sessions that may come back; the oldest makes room.",
+            "push.limits:KEY_CHECK_SECONDS": "",
+            "push.limits:DRAIN_WAVE_SOCKETS": "Sockets that are told `bye` at a time.",
+            "push.limits:DRAIN_SECONDS_MAX": "The pauses between those waves, together.",
+        },
+    ),
+    Group(
+        "Keys, tickets, tenants, queues",
+        {
+            "gateway.limits:NAME_CHARS_MAX": "The name of a queue, key or tenant, and a scope's pattern.",
+            "gateway.limits:SCOPES_PER_KEY_MAX": "Scopes of a key.",
+            "gateway.limits:ROTATE_GRACE_MS_MAX": "The longest time that a key's old secret works on.",
+            "gateway.limits:TICKET_SECONDS": "How long a ticket is good.",
+            "gateway.limits:TICKETS_MAX": "Tickets that wait to be used; above it `overloaded`.",
+            "gateway.limits:TEMPORARY_KEY_SECONDS": "",
+            "gateway.limits:TAGS_MAX": "Tags of a queue.",
+            "gateway.limits:TAG_BYTES_MAX": "Tags of a queue, names and values together.",
+            "backend_store.metadata.embedded:QUEUES_MAX": "Queues.",
+            "backend_store.metadata.embedded:KEYS_MAX": "Keys.",
+            "backend_store.metadata.embedded:TENANTS_MAX": "Tenants.",
+        },
+    ),
+    Group(
+        "Storage",
+        {
+            "backend_store.storage.space:PUBLISH_STOP_FRACTION": "How full the disk may be before publishes are refused.",
+            "backend_store.storage.space:BALLAST_BYTES_MAX": "The ballast file, at most.",
+            "backend_store.storage.space:BALLAST_DISK_FRACTION": "The ballast file, as a part of the disk.",
+            "backend_store.node.limits:SPACE_CHECK_SECONDS": "How often the disk's room is looked at.",
+            "backend_store.node.limits:INBOX_MESSAGES_MAX": "Messages of a queue that may wait for a commit; above it "
+            "`overloaded`.",
+            "backend_store.node.limits:INBOX_BYTES_MAX": "The same in bytes.",
+            "backend_store.node.limits:VERIFY_AT_START_BYTES_MAX": "After an unclean end a store up to this size is read "
+            "through before it serves. In a bigger one each entry is checked when it is read.",
+            "backend_store.storage.backup:BACKUP_SECONDS_MAX": "How long a backup may take.",
+        },
+    ),
+    Group(
+        "Inside the process",
+        {
+            "backend_store.model:BLOCK_MESSAGES_MAX": "Messages of a block.",
+            "backend_store.model:BLOCK_BYTES_MAX": "Bytes of a block; a bigger message has its own.",
+            "backend_store.model:CHUNK_MESSAGES_MAX": "Messages of a chunk.",
+            "backend_store.model:CHUNK_BYTES_MAX": "Bytes of a chunk; a bigger message has its own.",
+            "backend_store.core.limits:TAKE_MESSAGES_MAX": "",
+            "backend_store.core.limits:SETTLED_TOKENS_MAX": "",
+            "backend_store.core.limits:DELAYED_RUNS_MAX": "",
+            "backend_store.core.limits:CHUNKS_LOADED_BYTES_MAX": "",
+            "backend_store.core.limits:READY_RUNS_AHEAD": "",
+            "backend_store.node.limits:SWEEP_ROWS_PER_COMMIT": "Rows of a purged queue that one commit deletes.",
+            "backend_store.node.limits:RECOVERY_ROWS_PER_READ": "Rows that one read takes at start.",
+            "push.limits:CATCH_UP_CHUNKS_PER_TURN": "Chunks that a stream's reader gets in its turn while it is behind.",
+            "push.limits:CHUNK_CACHE_MAX": "Chunks of a stream kept for readers that are behind together.",
+            "gateway.limits:IDENTITIES_MAX": "",
+            "gateway.limits:ACCESS_DECISIONS_MAX": "",
+            "gateway.limits:QUEUES_LABELLED_MAX": "",
+            "gateway.limits:DRAIN_SECONDS_MAX": "",
+            "gateway.limits:ANSWERS_SECONDS_MAX": "",
+            "throttling.config:PRINCIPALS_MAX": "",
+        },
+    ),
+)
+
+
+def limit_tables() -> dict[str, list[str]]:
+    """Heading → table. Raises `LookupError` for a bound of a covered module that the page would miss."""
+    shown = {place for group in GROUPS for place in group.lines}
+    missing = {f"{module}:{name}" for module in MODULES_COVERED for name in _numbers(module)} - shown
+    if missing:
+        raise LookupError(f"bounds without a line in tests/support/reference_limits.py: {', '.join(sorted(missing))}")
+    return {group.heading: _table(group) for group in GROUPS}
+
+
+def _table(group: Group) -> list[str]:
+    rows = ["| Limit | Value | What it bounds |", "| --- | --- | --- |"]
+    for place, sentence in group.lines.items():
+        module, name = place.split(":")
+        value, docstring = _numbers(module)[name]
+        text = sentence or docstring
+        if not text:
+            raise LookupError(f"{place} has no sentence: write a docstring below it")
+        rows.append(f"| `{name.lower()}` | {_shown(name, value)} | {' '.join(text.split())} |")
+    return rows
+
+
+def _numbers(name: str) -> dict[str, tuple[float, str]]:
+    """The public numbers of a module with the docstrings below them."""
+    module = importlib.import_module(name)
+    body = ast.parse(inspect.getsource(module)).body
+    found = {}
+    for statement, following in zip(body, [*body[1:], None], strict=True):
+        target = statement.targets[0] if isinstance(statement, ast.Assign) else getattr(statement, "target", None)
+        if not isinstance(target, ast.Name) or not target.id.isupper() or target.id.startswith("_"):
+            continue
+        value = getattr(module, target.id)
+        if isinstance(value, int | float):
+            found[target.id] = value, _docstring(following)
+    return found
+
+
+def _docstring(statement: ast.stmt | None) -> str:
+    match statement:
+        case ast.Expr(value=ast.Constant(value=str(text))):
+            return text
+    return ""
+
+
+def _shown(name: str, value: float) -> str:
+    if "FRACTION" in name:
+        return f"{value:.0%}"
+    if "BYTES" in name:
+        for size, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+            if value >= size and value % size == 0:
+                return f"{value // size:,} {unit}"
+        return f"{value:,} bytes"
+    if "_MS" in name:
+        return _time(value / 1000)
+    return _time(value) if "SECONDS" in name else f"{value:,}"
+
+
+def _time(seconds: float) -> str:
+    for size, unit in ((86_400, "d"), (3_600, "h")):
+        if seconds >= size and seconds % size == 0:
+            return f"{seconds / size:g} {unit}"
+    return f"{seconds:,g} s"

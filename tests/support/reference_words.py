@@ -1,0 +1,87 @@
+"""The sentences of the reference tables that the code does not carry itself."""
+
+RETRY = {
+    "invalid-request": "no: mend it",
+    "unauthenticated": "with another key",
+    "forbidden": "with another key",
+    "queue-not-found": "no",
+    "not-found": "no",
+    "method-not-allowed": "no",
+    "conflict": "no",
+    "stale-receipt": "no: wait for the redelivery",
+    "request-in-progress": "not in this version",
+    "precondition-failed": "after reading again",
+    "message-too-large": "no: make it smaller",
+    "unsupported-media-type": "no",
+    "idempotency-mismatch": "not in this version",
+    "precondition-required": "with `If-Match`",
+    "rate-limited": "after `Retry-After`",
+    "too-many-connections": "not in this version",
+    "internal": "perhaps",
+    "not-leader": "not in this version",
+    "unavailable": "after `Retry-After`",
+    "overloaded": "after `Retry-After`",
+    "draining": "after `Retry-After`",
+    "not-durable": "not in this version",
+    "outcome-unknown": "yes, with the same `id`",
+    "queue-full": "not in this version",
+    "storage-full": "when there is room",
+    "dedupe-full": "not in this version",
+}
+
+CLOSES = {
+    "DRAIN": "The server shuts down. A `bye` frame with `retry_ms` came before.",
+    "SLOW_CONSUMER": "The client did not read for 10 s.",
+    "TIMED_OUT": "No `connect` within 5 s, or nothing was heard for 35 s.",
+    "KICKED": "Not sent in this version.",
+    "RATE_LIMITED": "Not sent in this version.",
+    "TOKEN_EXPIRED": "The key was revoked, rotated away or has expired. Come back with a new one.",
+    "PROTOCOL_ERROR": "A frame that is none: it does not parse, is empty, or has an unknown `type`.",
+    "UNAUTHENTICATED": "No credential, one that is not known, or another first frame than `connect`.",
+    "FORBIDDEN": "Not sent in this version: a missing scope is an `error` and the socket stays open.",
+    "NO_SUCH_QUEUE": "Not sent in this version: a missing queue is an `error` and the socket stays open.",
+    "REPLACED": "A newer connection went on with this session.",
+    "TOO_LARGE": "A frame of more than 4 MiB.",
+}
+
+SETTINGS = {
+    "data": "The data folder.",
+    "dev": "For development: any localhost origin may connect, the demo is at `/demo`. Needs a loopback address.",
+    "gateways": "Gateway processes. Only 1 in this version.",
+    "resume_ms": "How long the leases of a cut session wait for it, 0 to 3,600,000.",
+    "http.listen": "`HOST:PORT` or `[IPV6]:PORT`.",
+    "http.allowed_origins": "Origins of pages, besides the server's own, that may use the API; `*` is any.",
+    "queues.allow_delete_over_http": "Whether an admin key may delete queues over HTTP.",
+    "limits.connections_max": "WebSockets and SSE streams of the process, 1 to 1,000,000.",
+    "limits.request_bytes_max": "The body of one HTTP request, 1,024 to 1,073,741,824.",
+}
+
+QUEUE = {
+    "kind": "`work`: each message goes to one consumer and is deleted once acknowledged. `stream`: messages are kept, "
+    "every subscriber gets every one. Cannot change.",
+    "partitions": "Units of order and storage.",
+    "delivery": "A message is leased until it is acknowledged. Cannot change.",
+    "ordering": "Arrival order, as far as redeliveries and several consumers allow. Cannot change.",
+    "sequencing": "`seq` is given on arrival.",
+    "visibility_timeout_ms": "How long a delivered message waits for its ack. Work queues only; 0 ends the lease at once.",
+    "dead_letter_queue": "Where messages go after their last attempt. None: attempts have no limit.",
+    "message_ttl_ms": "When messages expire: never.",
+    "delay_ms": "How long a new message stays out of sight.",
+    "retry_backoff_ms": "How long a message stays out of sight after a failed attempt. `nack` may name a delay itself.",
+    "retention_ms": "How long a stream keeps messages: until it is purged.",
+    "retention_bytes": "How much a stream keeps: all.",
+    "max_messages": "How many messages a queue takes: no limit but the disk.",
+    "max_bytes": "How many bytes a queue takes: no limit but the disk.",
+    "overflow": "What happens to a publish above the limit.",
+    "max_message_bytes": "The largest message: body, decoded, and headers together.",
+    "priorities": "Lanes of priority.",
+    "dedupe": "Whether repeated ids are dropped: they are stored again.",
+    "durability": "A publish is confirmed after its fsync.",
+    "replication": "One process holds the queue: `factor` 1, `mode` sync, `min_in_sync` 1, `model` leader_follower.",
+    "lease_mode": "Where leases are kept: in memory, and in the data folder over a clean stop.",
+    "encrypted": "Whether bodies are encrypted on disk.",
+    "fair_by": "Whether keys share a queue fairly.",
+    "tags": "Yours: names and values, up to 64 of them and 16 KiB.",
+}
+
+QUEUE_VALUES = {"replication": "an object", "tags": "string → string"}
