@@ -62,7 +62,7 @@ def publish_message() -> Schema:
     name = {"type": ["string", "null"], "minLength": 1, "maxLength": NAME_BYTES_MAX}
     given: dict[str, Schema] = {
         "body": {"description": "Any JSON value, null too."},
-        "body_base64": {"type": "string", "contentEncoding": "base64", "pattern": BASE64_PATTERN},
+        "body_base64": {"type": ["string", "null"], "contentEncoding": "base64", "pattern": BASE64_PATTERN},
         "content_type": name,
         "id": name,
         "key": name,
@@ -82,7 +82,10 @@ def publish_message() -> Schema:
         "type": "object",
         "properties": given,
         "additionalProperties": False,
-        "oneOf": [{"required": ["body"]}, {"required": ["body_base64"]}],
+        "oneOf": [
+            {"required": ["body"], "properties": {"body_base64": {"type": "null"}}},
+            {"required": ["body_base64"], "properties": {"body": False, "body_base64": {"type": "string"}}},
+        ],
     }
 
 

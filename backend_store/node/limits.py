@@ -7,7 +7,6 @@ SWEEP_ROWS_PER_COMMIT = 256
 RECOVERY_ROWS_PER_READ = 256
 PEEK_MESSAGES_MAX = 100_000
 """Messages one peek request looks at before it answers with a cursor."""
-READ_CHUNKS_AHEAD = 4
 SPACE_CHECK_SECONDS = 1.0
 VERIFY_AT_START_BYTES_MAX = 1 << 30
 """A bigger file is not read through before serving; entries are verified whenever they are read."""

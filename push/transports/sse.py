@@ -193,7 +193,7 @@ def _read_stream(hub: Hub, stream: EventStream, credit: int | None, from_: Any, 
     queue = stream.queue
     start = stream_start(queue, {"cursor": last_event_id} if last_event_id else from_)
     if credit is not None:
-        raise field("/credit", "over SSE nothing could raise a stream's credit again: leave it out, the socket is the bound")
+        raise field("/credit", "over SSE a stream takes no credit, as nothing could raise it again")
     sub = StreamSubscription(stream, 0, queue, position=start.offset, credit=None, key="sse")
     stream.sub = sub
     if start.missed is not None:

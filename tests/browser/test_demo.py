@@ -112,10 +112,10 @@ def test_notifications_catch_up_after_being_offline(demo: Page) -> None:
 
 
 def test_both_people_see_what_either_says(demo: Page) -> None:
-    for name, text in (("Ada", "Hello Grace"), ("Grace", "Hello <b>Ada</b>")):
+    for name, text in (("Left", "Hello Right"), ("Right", "Hello <b>Left</b>")):
         demo.get_by_label(f"Message from {name}").fill(text)
         demo.locator(f"#{name}-form").get_by_role("button", name="Send").click()
-        for reader in ("Ada", "Grace"):
+        for reader in ("Left", "Right"):
             expect(demo.locator(f"#{reader}-lines li").last).to_have_text(f"{name}: {text}")
 
 

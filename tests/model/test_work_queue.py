@@ -358,8 +358,7 @@ class WorkQueue(RuleBasedStateMachine):
 
 TestWorkQueue = WorkQueue.TestCase
 TestWorkQueue.settings = settings(
-    # `--hypothesis-profile=long` asks for more than Hypothesis itself does.
-    max_examples=max(EXAMPLES, settings.get_current_profile_name() == "long" and settings().max_examples),
+    max_examples=settings().max_examples if settings.get_current_profile_name() == "long" else EXAMPLES,
     stateful_step_count=STEPS,
     suppress_health_check=[HealthCheck.too_slow],
     report_multiple_bugs=False,

@@ -68,9 +68,7 @@ def code(value: Any) -> str:
 
 
 def _errors() -> Table:
-    rows = (
-        [f"[`{name}`](#{name})", str(kind.status), kind.title, words.RETRY[name]] for name, kind in KINDS.items()
-    )
+    rows = ([f"[`{name}`](#{name})", str(kind.status), kind.title, words.RETRY[name]] for name, kind in KINDS.items())
     return table(["Code", "HTTP", "Title", "The same request again"], rows)
 
 
@@ -89,8 +87,9 @@ def _settings() -> Table:
         section, _, name = key.rpartition(".")
         value = defaults[section][name] if section else defaults[name]
         variable = "PUSHQ_" + key.upper().replace(".", "__")
-        rows.append([code(key), code(variable), code(list(value) if isinstance(value, tuple) else value),
-                     words.SETTINGS[key]])
+        rows.append(
+            [code(key), code(variable), code(list(value) if isinstance(value, tuple) else value), words.SETTINGS[key]]
+        )
     return table(["Setting", "Variable", "Default", "What it does"], rows)
 
 

@@ -8,7 +8,7 @@ export class Chat {
   #people;
 
   constructor(room) {
-    this.#people = ["Ada", "Grace"].map((name) => new Person(room, name));
+    this.#people = ["Left", "Right"].map((name) => new Person(room, name));
   }
 
   async open() {

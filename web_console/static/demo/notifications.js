@@ -3,7 +3,7 @@
 import {showLine} from "./lines.js";
 
 const QUEUE = "demo.notifications";
-const TEXTS = ["Your parcel has left", "Grace mentioned you", "The build is green", "Backup finished", "Tea is ready"];
+const TEXTS = ["Your parcel has left", "You were mentioned", "The build is green", "Backup finished", "Tea is ready"];
 
 export class Notifications {
   #room; #sender; #phone = null; #subscription; #cursor = null; #unread = 0; #count = 0; #isOffline = false;

@@ -1,0 +1,91 @@
+"""The server is killed again and again under load: what it confirmed is there, and what was settled stays settled."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from tests.support.history import QueueHistory, StreamHistory, Violation
+from tests.support.load import Load
+from tests.support.server import PushqServer
+
+pytestmark = pytest.mark.anyio
+
+ROUNDS = int(os.environ.get("CRASH_ROUNDS", "50"))
+SEED = int(os.environ.get("CRASH_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
+LOAD_SECONDS = (0.05, 0.6)
+QUEUE, STREAM = "work", "log"
+SHOWN = 10
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[PushqServer]:
+    server = PushqServer(tmp_path / "data")
+    yield server.start()
+    server.kill()
+
+
+async def test_nothing_confirmed_is_lost_and_nothing_settled_comes_back(
+    server: PushqServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with capsys.disabled():
+        print(f"\n{ROUNDS} rounds; CRASH_SEED={SEED} repeats the choices")
+    make_queues(server)
+    rng = random.Random(SEED)
+    work, log = QueueHistory(), StreamHistory()
+    cursors: list[str | None] = [None]
+    for number in range(ROUNDS):
+        work.life = number
+        load = Load(server, rng, queue=QUEUE, stream=STREAM, work=work, log=log)
+        await load.run(
+            rng.uniform(*LOAD_SECONDS),
+            load.produce(f"a{number}"),
+            load.produce(f"b{number}"),
+            load.produce_to_stream(f"c{number}"),
+            load.consume_by_socket(),
+            load.consume_by_socket(),
+            load.consume_by_events(),
+            load.consume_by_polling(),
+            load.read_stream("follower", cursors[-1], cursors.append),
+        )
+        server.start()
+        refuse(work.violations(await load.present()), number)
+        refuse(log.violations(), number)
+    await read_to_the_end(server, log)
+    refuse(log.violations(whole=["last"]), ROUNDS)
+    assert work.acked and log.confirmed and len({d.message for d in work.deliveries}) < len(work.deliveries)
+    with capsys.disabled():
+        print(f"{len(work.confirmed)} confirmed, {len(work.acked)} acked, {len(log.confirmed)} in the stream")
+
+
+def make_queues(server: PushqServer) -> None:
+    with httpx2.Client(base_url=server.url, headers=server.headers, trust_env=False) as http:
+        for name, kind in ((QUEUE, "work"), (STREAM, "stream")):
+            http.put(f"/v1/queues/{name}", json={"kind": kind}).raise_for_status()
+
+
+def refuse(violations: list[Violation], number: int) -> None:
+    shown = "\n".join(str(v) for v in violations[:SHOWN])
+    assert not violations, f"round {number}, seed {SEED}: {len(violations)} violations\n{shown}"
+
+
+async def read_to_the_end(server: PushqServer, log: StreamHistory) -> None:
+    """A last reader goes through the whole stream."""
+    with httpx2.Client(base_url=server.url, headers=server.headers, trust_env=False, timeout=20) as http:
+        place: object = "earliest"
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            answer = http.post(f"/v1/queues/{STREAM}/receive", json={"max": 1000, "from": place}).raise_for_status()
+            found = answer.json()
+            if not found["messages"]:
+                return
+            for message in found["messages"]:
+                log.read("last", message["seq"], message["body"])
+            place = {"cursor": found["cursor"]}
+    raise AssertionError("the stream has no end")

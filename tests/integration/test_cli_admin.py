@@ -1,0 +1,205 @@
+"""`pushq queue`, `key`, `tenant` and `top` against a real server."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import select
+import struct
+import termios
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.cli import RUN_S_MAX, Cli
+from tests.support.server import PushqServer
+
+
+@pytest.fixture(scope="module")
+def cli(shared_server: PushqServer) -> Cli:
+    return Cli(shared_server)
+
+
+@pytest.fixture
+def queue(cli: Cli) -> str:
+    return cli.create_queue(f"q-{uuid.uuid4().hex[:12]}")
+
+
+# Queues
+
+
+def test_queue_lives_from_create_to_delete(cli: Cli) -> None:
+    name = f"life-{uuid.uuid4().hex[:8]}"
+    made = cli(
+        "queue", "create", name, "--visibility-timeout-ms", "5000", "--set", 'tags={"team":"a"}', "--json"
+    ).json()
+    assert made["config"]["visibility_timeout_ms"] == 5000
+    assert made["config"]["tags"] == {"team": "a"}
+    assert cli("queue", "create", name, "--visibility-timeout-ms", "5000", "--set", 'tags={"team":"a"}').code == 0
+    assert cli.any("queue", "create", name).code == 1
+    cli("queue", "update", name, "--set", "visibility_timeout_ms=7000")
+    assert cli("queue", "show", name, "--json").json()["config"]["visibility_timeout_ms"] == 7000
+    assert name in [item["name"] for item in cli("queue", "list", "--json").json()["items"]]
+    assert cli("queue", "delete", name, "--discard", "--yes", *cli.data).out == ""
+    assert cli.any("queue", "show", name).code == 6
+
+
+def test_config_comes_from_a_file_and_set_wins(cli: Cli, tmp_path: Path) -> None:
+    name = f"file-{uuid.uuid4().hex[:8]}"
+    (tmp_path / "config.json").write_text('{"visibility_timeout_ms": 1000, "max_message_bytes": 5000}')
+    made = cli(
+        *("queue", "create", name, "--config-file", str(tmp_path / "config.json")),
+        *("--set", "max_message_bytes=6000", "--json"),
+    ).json()
+    assert (made["config"]["visibility_timeout_ms"], made["config"]["max_message_bytes"]) == (1000, 6000)
+
+
+def test_refusal_of_the_server_is_shown_with_its_pointers(cli: Cli) -> None:
+    refused = cli.any("queue", "create", "later", "--set", "dedupe=id", "--set", "visibilty_timeout_ms=1")
+    assert refused.code == 1
+    assert "/dedupe:" in refused.err
+    assert "/visibilty_timeout_ms:" in refused.err
+    assert "code invalid-request" in refused.err
+    problem = json.loads(cli.any("queue", "create", "later", "--set", "dedupe=id", "--json").err)
+    assert problem["code"] == "invalid-request"
+    assert problem["errors"][0]["pointer"] == "/dedupe"
+
+
+def test_delete_asks_first_and_says_what_it_would_take(cli: Cli, queue: str) -> None:
+    cli("publish", queue, "1")
+    no = cli.any("queue", "delete", queue, "--discard", *cli.data, stdin="n\n")
+    assert no.code == 1
+    assert f'Delete queue "{queue}" with 1 messages' in no.err
+    assert cli.stats(queue)["ready"] == 1
+    assert cli("queue", "delete", queue, "--discard", *cli.data, stdin="y\n").code == 0
+
+
+def test_delete_over_http_is_refused_and_names_the_command(cli: Cli, queue: str) -> None:
+    refused = cli.any("queue", "delete", queue, "--discard", "--yes", "--url", cli.server.url)
+    assert refused.code == 4
+    assert "pushq queue delete" in refused.err
+
+
+def test_key_without_admin_cannot_delete_over_the_socket_either(cli: Cli, queue: str) -> None:
+    weak = cli("key", "create", "weak", "--scope", "manage:*", "--scope", "view:*").out.strip()
+    ran = cli.any("queue", "delete", queue, "--discard", "--yes", *cli.data, env={"PUSHQ_KEY": weak})
+    assert ran.code == 4
+    assert cli.stats(queue)["ready"] == 0
+
+
+def test_purge_removes_what_is_there_and_the_queue_stays(cli: Cli, queue: str) -> None:
+    cli("publish", queue, "--lines", stdin="1\n2\n3\n")
+    job = cli("queue", "purge", queue, "--yes", "--json").json()
+    assert job["state"] == "done"
+    assert cli.stats(queue)["ready"] == 0
+
+
+def test_peek_shows_messages_and_touches_none(cli: Cli, queue: str) -> None:
+    cli("publish", queue, "--lines", stdin="".join(f'"number {number}"\n' for number in range(150)))
+    found = cli("queue", "peek", queue, "--limit", "120", "--json").json()
+    assert [item["body"] for item in found["items"]] == [f"number {number}" for number in range(120)]
+    assert found["next"] is not None
+    limited = cli("queue", "peek", queue, "--limit", "2")
+    assert len(limited.out.splitlines()) == 2
+    assert "there are more" in limited.err
+    last = found["items"][-1]
+    assert last["id"] in cli("queue", "peek", queue, "--id", last["id"]).out
+    first = json.loads(cli("consume", queue, "--count", "1", "--json").out)
+    assert (first["body"], first["attempt"]) == ("number 0", 1)
+
+
+def test_top_shows_each_queue_once(cli: Cli, queue: str) -> None:
+    cli("publish", queue, "1")
+    table = cli("top", "--once", "--interval", "0.2").out.splitlines()
+    assert table[0].split()[0] == "QUEUE"
+    assert len([line for line in table if line.startswith(queue)]) == 1
+    row = next(row for row in cli("top", "--interval", "0.2", "--json").json()["items"] if row["queue"] == queue)
+    assert row["ready"] == 1
+
+
+# Keys and tenants
+
+
+def test_key_lives_from_create_to_delete(cli: Cli, queue: str) -> None:
+    made = cli("key", "create", "reader", "--scope", "view:*", "--json").json()
+    use = {"PUSHQ_KEY": made["key"]}
+    assert cli.any("queue", "list", env=use).code == 0
+    assert cli.any("publish", queue, "1", env=use).code == 4
+    assert made["id"] in [item["id"] for item in cli("key", "list", "--json").json()["items"]]
+    assert made["key"] not in cli("key", "list").out
+    rotated = cli("key", "rotate", made["id"]).out.strip()
+    assert cli.any("queue", "list", env=use).code == 4
+    assert cli.any("queue", "list", env={"PUSHQ_KEY": rotated}).code == 0
+    cli("key", "delete", made["id"], "--yes")
+    refused = cli.any("queue", "list", env={"PUSHQ_KEY": rotated})
+    assert refused.code == 4
+    assert "the key came from PUSHQ_KEY" in refused.err
+
+
+def test_tenants_do_not_see_each_other(cli: Cli, queue: str, tmp_path: Path) -> None:
+    name = f"t-{uuid.uuid4().hex[:8]}"
+    cli("tenant", "create", name)
+    assert name in [item["name"] for item in cli("tenant", "list", "--json").json()["items"]]
+    made = cli("key", "create", "first", "--tenant", name, "--scope", "admin", "--json").json()
+    (tmp_path / "key").write_text(made["key"] + "\n")
+    assert cli("queue", "list", "--json", "--key-file", str(tmp_path / "key")).json()["items"] == []
+    assert cli.any("queue", "show", queue, "--key-file", str(tmp_path / "key")).code == 6
+    cli("key", "delete", made["id"], "--yes")
+    cli("tenant", "delete", name, "--yes")
+    assert cli.any("tenant", "delete", name, "--yes").code == 6
+
+
+# Terminals
+
+
+@contextmanager
+def terminal(columns: int = 120) -> Iterator[tuple[int, int]]:
+    """(our side, the command's side)."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    try:
+        yield ours, theirs
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+
+def read_until(fd: int, text: bytes) -> bytes:
+    shown = b""
+    deadline = time.monotonic() + RUN_S_MAX
+    while text not in shown:
+        assert time.monotonic() < deadline, shown
+        if select.select([fd], [], [], 0.1)[0]:
+            shown += os.read(fd, 65536)
+    return shown
+
+
+def test_top_watches_on_a_terminal_until_q(cli: Cli, queue: str) -> None:
+    with terminal() as (ours, theirs):
+        before = termios.tcgetattr(theirs)
+        watching = cli.start("top", "--interval", "0.2", stdin=theirs, stdout=theirs, stderr=theirs)
+        read_until(ours, queue.encode())
+        os.write(ours, b"xq")
+        assert watching.wait(RUN_S_MAX) == 0
+        assert termios.tcgetattr(theirs) == before
+
+
+def test_long_work_has_a_bar_on_a_terminal_and_data_stays_off_it(cli: Cli, queue: str, tmp_path: Path) -> None:
+    (tmp_path / "lines").write_text("x\n" * 20_000)
+    with terminal() as (ours, theirs), (tmp_path / "lines").open("rb") as lines:
+        publishing = cli.start("publish", queue, "--lines", "--json", stdin=lines, stderr=theirs)
+        shown: list[bytes] = []
+        reading = threading.Thread(target=lambda: shown.append(read_until(ours, b"published 20000 messages")))
+        reading.start()
+        out, _ = publishing.communicate(timeout=RUN_S_MAX)
+        reading.join(RUN_S_MAX)
+    assert f"publishing to {queue}".encode() in shown[0]
+    assert b"/40000" in shown[0]
+    assert len(out.splitlines()) == 20_000

@@ -1,0 +1,172 @@
+"""`pushq serve`, `demo`, `backup`, `restore`, `doctor` and `bench` with real servers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.cli import RUN_S_MAX, Cli, until
+from tests.support.server import PushqServer, free_port
+
+StartServer = Callable[..., PushqServer]
+
+
+@pytest.fixture(scope="module")
+def cli(shared_server: PushqServer) -> Cli:
+    return Cli(shared_server)
+
+
+@pytest.fixture
+def queue(cli: Cli) -> str:
+    return cli.create_queue(f"q-{uuid.uuid4().hex[:12]}")
+
+
+# Servers
+
+
+def test_second_server_on_a_folder_or_a_port_ends_with_3(cli: Cli, tmp_path: Path) -> None:
+    taken = cli.any("serve", "--data", str(tmp_path / "other"), "--listen", f"127.0.0.1:{cli.server.port}")
+    assert taken.code == 3
+    assert "--listen" in taken.err
+    in_use = cli.any("serve", *cli.data, "--listen", f"127.0.0.1:{free_port()}")
+    assert in_use.code == 3
+    assert str(cli.server.pid) in in_use.err
+
+
+def test_data_folder_outlives_a_backup_and_a_restore(start_server: StartServer, tmp_path: Path) -> None:
+    server = start_server()
+    cli = Cli(server)
+    cli("queue", "create", "orders")
+    cli("publish", "orders", "--lines", stdin="1\n2\n3\n")
+    saved = cli("backup", str(tmp_path / "saved"), *cli.data)
+    assert saved.out == ""
+    assert "copied" in saved.err
+    cli("publish", "orders", "4")
+    again = cli.any("backup", str(tmp_path / "saved"), *cli.data)
+    assert again.code == 1
+    manifest = cli("restore", str(tmp_path / "saved"), "--data", str(tmp_path / "new"), "--json").json()
+    assert manifest["version"] == 1
+    restored = start_server(data=tmp_path / "new")
+    there = cli("queue", "peek", "orders", "--url", restored.url, "--json").json()
+    assert [item["body"] for item in there["items"]] == [1, 2, 3]
+
+
+def test_restore_refuses_what_does_not_verify(cli: Cli, tmp_path: Path) -> None:
+    cli("backup", str(tmp_path / "saved"), *cli.data)
+    file = tmp_path / "saved/data.mdb"
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    refused = cli.any("restore", str(tmp_path / "saved"), "--data", str(tmp_path / "new"))
+    assert refused.code == 1
+    assert "is not the file its manifest describes" in refused.err
+
+
+def test_demo_comes_back_after_a_crash_and_ends_when_told(tmp_path: Path, cli: Cli) -> None:
+    port, data = free_port(), tmp_path / "demo"
+    log = (tmp_path / "demo.log").open("w+b")
+    demo = cli.start("demo", "--data", str(data), "--listen", f"127.0.0.1:{port}", stdout=log, stderr=log)
+    try:
+        until(
+            lambda: f"demo: http://127.0.0.1:{port}/demo" in (tmp_path / "demo.log").read_text(), "the demo's address"
+        )
+        [child] = children_of(demo.pid)
+        os.kill(child, signal.SIGKILL)
+        until(lambda: children_of(demo.pid) not in ([], [child]) and is_listening(port), "the server is back")
+        demo.terminate()
+        assert demo.wait(RUN_S_MAX) == 0
+        assert not is_listening(port)
+    finally:
+        demo.kill()
+        log.close()
+
+
+# Doctor and bench
+
+
+def test_doctor_finds_a_good_server_good_and_leaves_nothing(cli: Cli) -> None:
+    ran = cli("doctor", *cli.data)
+    lines = [line.split() for line in ran.out.splitlines()]
+    assert [line[0] for line in lines] == ["ok"] * 9
+    checks = ["tcp", "alive", "ready", "clock", "version", "key", "websocket", "sse", "long-poll"]
+    assert [line[1] for line in lines] == checks
+    names = cli.queues()
+    assert not [name for name in names if name.startswith("pushq-doctor")]
+
+
+def test_doctor_names_the_queue_it_could_not_delete(cli: Cli, tmp_path: Path) -> None:
+    ran = cli("doctor", cli.server.url, "--data", str(tmp_path))
+    name = ran.err.split('"')[1]
+    assert f"pushq queue delete {name} --discard" in ran.err
+    cli("queue", "delete", name, "--discard", "--yes", *cli.data)
+
+
+def test_doctor_says_what_is_wrong_and_what_mends_it(cli: Cli) -> None:
+    absent = cli.any("doctor", f"http://127.0.0.1:{free_port()}")
+    assert absent.code == 1
+    assert absent.out.startswith("FAIL  tcp")
+    assert "pushq serve" in absent.out
+    report = cli.any("doctor", "--json", env={"PUSHQ_KEY": "pushq_no_such"})
+    assert report.code == 1
+    failed = [check for check in report.json()["checks"] if not check["is_ok"]]
+    assert [check["name"] for check in failed] == ["key"]
+    assert "pushq key create" in failed[0]["fix"]
+
+
+def test_doctor_tells_a_server_of_another_kind(cli: Cli) -> None:
+    with other_server(
+        b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nDate: Sat, 01 Jan 2000 00:00:00 GMT\r\n\r\n"
+    ) as url:
+        report = cli.any("doctor", url, "--json").json()
+    wrong = {check["name"] for check in report["checks"] if not check["is_ok"]}
+    assert wrong == {"alive", "ready", "clock", "version", "key"}
+
+
+def test_bench_measures_and_leaves_nothing(cli: Cli) -> None:
+    ran = cli("bench", "--messages", "2000", "--seconds", "1", "--rate", "200", "--json", *cli.data)
+    results = {result["name"]: result for result in ran.json()["results"]}
+    assert list(results) == ["publish", "consume", "end to end", "latency"]
+    assert all(result["per_s"] > 0 for result in results.values())
+    assert 0 < results["latency"]["p50_ms"] <= results["latency"]["p99_ms"] <= results["latency"]["max_ms"]
+    names = cli.queues()
+    assert not [name for name in names if name.startswith("pushq-bench")]
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def is_listening(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@contextmanager
+def other_server(answer: bytes) -> Iterator[str]:
+    """Something that speaks HTTP and is no Pushq."""
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = listening.accept()
+            except OSError:
+                return
+            with connection:
+                while connection.recv(65536):
+                    connection.sendall(answer)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    listening.shutdown(socket.SHUT_RDWR)
+    listening.close()
+    thread.join(5)

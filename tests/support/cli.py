@@ -1,0 +1,88 @@
+"""Runs `pushq` as a person or a script does: a process of its own against a real server."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tests.support.server import PushqServer
+
+RUN_S_MAX = 30.0
+LOOK_S = 0.05
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+class Ran(NamedTuple):
+    """What a command said and how it ended."""
+
+    out: str
+    err: str
+    code: int
+
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+class Cli:
+    """Runs commands against one server, which the environment names."""
+
+    def __init__(self, server: PushqServer) -> None:
+        self.server = server
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("PUSHQ_")}
+        self.env = clean | {"PUSHQ_URL": server.url, "PUSHQ_KEY": server.key, "NO_COLOR": "1"}
+        self.data = ("--data", str(server.data))
+
+    def __call__(self, *arguments: str, stdin: str | bytes = "", env: dict[str, str] | None = None) -> Ran:
+        """Run to the end, which must be a good one."""
+        ran = self.any(*arguments, stdin=stdin, env=env)
+        assert ran.code == 0, ran
+        return ran
+
+    def any(self, *arguments: str, stdin: str | bytes = "", env: dict[str, str] | None = None) -> Ran:
+        """Run to the end, however it ends."""
+        process = self.start(*arguments, stdin=subprocess.PIPE, env=self.env | (env or {}))
+        sent = stdin.encode() if isinstance(stdin, str) else stdin
+        try:
+            out, err = process.communicate(sent, timeout=RUN_S_MAX)
+        finally:
+            process.kill()
+        return Ran(out.decode(), err.decode(), process.returncode)
+
+    def start(self, *arguments: str, **options: Any) -> subprocess.Popen[bytes]:
+        """Start and return at once; stdout and stderr are pipes unless `options` say otherwise."""
+        pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        argv = [sys.executable, "-m", "gateway", *arguments]
+        return subprocess.Popen(argv, cwd=_ROOT, **{"env": self.env, **pipes, **options})
+
+    def http(self, method: str, path: str, body: bytes | None = None) -> Any:
+        """What a test needs around a command, without a second process."""
+        headers = self.server.headers | {"Content-Type": "application/json"}
+        request = urllib.request.Request(self.server.url + path, body, headers, method=method)
+        with urllib.request.urlopen(request, timeout=RUN_S_MAX) as answer:
+            return json.load(answer)
+
+    def create_queue(self, name: str) -> str:
+        self.http("PUT", f"/v1/queues/{name}", b"{}")
+        return name
+
+    def queues(self) -> list[str]:
+        return [item["name"] for item in self.http("GET", "/v1/queues?limit=1000")["items"]]
+
+    def stats(self, queue: str) -> dict[str, int]:
+        stats: dict[str, int] = self.http("GET", f"/v1/queues/{queue}")["stats"]
+        return stats
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    """Wait for the condition, and fail with `what` when it does not come true."""
+    deadline = time.monotonic() + RUN_S_MAX
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(LOOK_S)

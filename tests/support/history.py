@@ -1,0 +1,142 @@
+"""What clients saw, and what must be true of it: the judge of the crash tests.
+
+Clients write down what they sent, what was confirmed and what they were given; `violations` then compares. It knows
+nothing of the queue's inside, and its own tests forge a history for each kind of violation.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+
+class Kind(enum.Enum):
+    LOST = "a confirmed message that nobody acked is neither in the queue nor was it delivered"
+    VANISHED = "a message that was delivered and never acked is not in the queue"
+    RESURRECTED = "a message was delivered, or is in the queue, after its ack was confirmed"
+    INVENTED = "a message that nobody sent was delivered or is in the queue"
+    REFUSED_BUT_THERE = "a message whose publish was refused was delivered or is in the queue"
+    DOUBLE = "a message was delivered again while its first lease still held"
+    ATTEMPT_FELL = "a later delivery says a lower attempt than an earlier one"
+    STREAM_HOLE = "a reader of the stream was not given a confirmed message"
+    STREAM_REPEAT = "a reader of the stream was given a message twice, or out of order"
+    STREAM_OTHER = "the stream holds another message at a position than the one confirmed there"
+
+
+@dataclass(frozen=True)
+class Violation:
+    kind: Kind
+    message: str
+    detail: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.message}: {self.kind.value} {self.detail}".rstrip()
+
+
+@dataclass(frozen=True)
+class Delivery:
+    message: str
+    attempt: int
+    life: int
+    """Which life of the server: it is killed at the end of each."""
+    after_ack: bool
+
+
+@dataclass
+class QueueHistory:
+    """A work queue. A message is named by what its body says."""
+
+    sent: set[str] = field(default_factory=set)
+    confirmed: set[str] = field(default_factory=set)
+    refused: set[str] = field(default_factory=set)
+    """A definite no; a publish without any answer may or may not be there."""
+    deliveries: list[Delivery] = field(default_factory=list)
+    settling: set[str] = field(default_factory=set)
+    """Acks that were sent, answered or not."""
+    acked: set[str] = field(default_factory=set)
+    returned: dict[str, int] = field(default_factory=dict)
+    """Life in which a message was last given back."""
+    life: int = 0
+
+    def deliver(self, message: str, attempt: int) -> None:
+        self.deliveries.append(Delivery(message, attempt, self.life, message in self.acked))
+
+    def give_back(self, message: str) -> None:
+        self.returned[message] = self.life
+
+    def violations(self, present: Iterable[str]) -> list[Violation]:
+        """`present`: what the queue holds now."""
+        there = set(present)
+        return [*self._missing(there), *self._surplus(there), *self._deliveries()]
+
+    def _missing(self, there: set[str]) -> Iterator[Violation]:
+        delivered = {d.message for d in self.deliveries}
+        for message in sorted(self.confirmed - self.settling - there - delivered):
+            yield Violation(Kind.LOST, message)
+        for message in sorted(delivered - self.settling - there):
+            yield Violation(Kind.VANISHED, message)
+
+    def _surplus(self, there: set[str]) -> Iterator[Violation]:
+        seen = there | {d.message for d in self.deliveries}
+        for message in sorted(seen - self.sent):
+            yield Violation(Kind.INVENTED, message)
+        for message in sorted(seen & self.refused):
+            yield Violation(Kind.REFUSED_BUT_THERE, message)
+        for message in sorted(there & self.acked):
+            yield Violation(Kind.RESURRECTED, message, "(in the queue)")
+
+    def _deliveries(self) -> Iterator[Violation]:
+        by_message: dict[str, list[Delivery]] = defaultdict(list)
+        for delivery in self.deliveries:
+            by_message[delivery.message].append(delivery)
+        for message, deliveries in by_message.items():
+            if any(d.after_ack for d in deliveries):
+                yield Violation(Kind.RESURRECTED, message, "(delivered)")
+            for before, after in zip(deliveries, deliveries[1:], strict=False):
+                yield from self._pair(before, after)
+
+    def _pair(self, before: Delivery, after: Delivery) -> Iterator[Violation]:
+        if after.attempt < before.attempt:
+            yield Violation(Kind.ATTEMPT_FELL, after.message, f"({before.attempt}, then {after.attempt})")
+        # Within one life only a message that was given back may come again, and then it says so.
+        if after.life == before.life and (
+            self.returned.get(after.message) != after.life or after.attempt == before.attempt
+        ):
+            yield Violation(Kind.DOUBLE, after.message, f"(attempts {before.attempt} and {after.attempt})")
+
+
+@dataclass
+class StreamHistory:
+    """A stream: what was confirmed at which position, and what each reader was given."""
+
+    sent: set[str] = field(default_factory=set)
+    confirmed: dict[int, str] = field(default_factory=dict)
+    readers: dict[str, list[tuple[int, str]]] = field(default_factory=lambda: defaultdict(list))
+
+    def read(self, reader: str, seq: int, message: str) -> None:
+        self.readers[reader].append((seq, message))
+
+    def violations(self, whole: Iterable[str] = ()) -> list[Violation]:
+        """`whole`: readers that began at the earliest message and have reached the end."""
+        found: list[Violation] = []
+        for name, given in self.readers.items():
+            found += self._reader(given, to_the_end=name in set(whole))
+        return found
+
+    def _reader(self, given: list[tuple[int, str]], *, to_the_end: bool) -> Iterator[Violation]:
+        for (before, _), (after, message) in zip(given, given[1:], strict=False):
+            if after <= before:
+                yield Violation(Kind.STREAM_REPEAT, message, f"(at {after} after {before})")
+        for seq, message in given:
+            if message not in self.sent:
+                yield Violation(Kind.INVENTED, message)
+            elif self.confirmed.get(seq, message) != message:
+                yield Violation(Kind.STREAM_OTHER, message, f"(at {seq}, where {self.confirmed[seq]} was confirmed)")
+        positions = {seq for seq, _ in given}
+        first = 0 if to_the_end else min(positions, default=0)
+        last = max(self.confirmed, default=-1) if to_the_end else max(positions, default=-1)
+        for seq, message in sorted(self.confirmed.items()):
+            if first <= seq <= last and seq not in positions:
+                yield Violation(Kind.STREAM_HOLE, message, f"(at {seq})")
