@@ -85,6 +85,9 @@ class WorkSubscription:
     def take_pending(self) -> list[Lease]:
         """The leases whose bytes leave now."""
         pending, self.pending = self.pending, []
+        if self.pending_bytes >= self.pending_bytes_max:
+            # It left the line because of big messages, not for want of credit; nobody else would put it back.
+            self.feeder.add(self)
         self.pending_bytes = 0
         if not self.auto:
             self.leases.extend(pending)

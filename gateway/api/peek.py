@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final, get_args
 
-from backend_store.client import PeekFilter, Queue
-from backend_store.model import Forbidden
+from backend_store.client import PeekFilter, Queue, decode_cursor
+from backend_store.model import Forbidden, InvalidRequest
 from gateway.api.queues import link_to_next
 from gateway.api.shapes import MessageState
 from gateway.context import Gateway
@@ -35,7 +35,7 @@ async def peek(gateway: Gateway, call: Call) -> Answer:
         PeekFilter(
             state=_state(query.get("state", "ready")),
             limit=limit,
-            cursor=query.get("cursor"),
+            cursor=_cursor(query.get("cursor")),
             from_seq=integer(query, "from_seq", None, low=0, high=SEQ_MAX),
             id=query.get("id"),
             key=query.get("key"),
@@ -55,6 +55,15 @@ def _visible(gateway: Gateway, call: Call) -> tuple[Queue, bool]:
     if not with_bodies and not access.may("view", name):
         raise Forbidden(f"the key {call.principal.name!r} has neither the scope view:{name} nor consume:{name}")
     return queue, with_bodies
+
+
+def _cursor(text: str | None) -> str | None:
+    if text is not None:
+        try:
+            decode_cursor(text)
+        except InvalidRequest as error:
+            raise invalid_field("/query/cursor", f"{error.detail}: send back `next` as it was given")
+    return text
 
 
 def _state(wanted: str) -> str:

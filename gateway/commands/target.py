@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import click
 
@@ -37,9 +38,14 @@ class Target:
         from push.client.discover import find_url
 
         try:
-            return find_url(self.url)
+            found = find_url(self.url)
+            parts = urlsplit(found)
+            is_whole = bool(parts.hostname) and parts.port != 0 and " " not in found
         except ValueError as error:
-            raise click.UsageError(str(error)) from None
+            raise click.UsageError(f"the server's URL: {error}") from None
+        if not is_whole:
+            raise click.UsageError(f"the server's URL is {found!r}; it must name a host, as http://127.0.0.1:8080 does")
+        return found
 
     @property
     def socket(self) -> Path:
@@ -49,6 +55,10 @@ class Target:
     def key(self) -> str:
         """`--key-file`, else `PUSHQ_KEY`, else the first key in the data folder; noted for a 401's sentence."""
         token, origin = self._find_key()
+        if not token or not token.isascii() or not token.isprintable() or " " in token:
+            raise Failure(
+                f"{origin} holds no key: a key is one word of plain letters, digits and signs", exit=Exit.AUTH
+            )
         if (context := click.get_current_context(silent=True)) is not None:
             context.meta[KEY_ORIGIN] = origin
         return token
@@ -135,4 +145,4 @@ def _first_line(file: Path) -> str:
     except OSError as error:
         raise Failure(f"cannot read the key in {file}: {error.strerror}", exit=Exit.AUTH) from error
     except UnicodeDecodeError:
-        raise Failure(f"{file} holds no key: it is not text", exit=Exit.AUTH) from None
+        return ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 HEADER = ("queue", "ready", "in flight", "delayed", "published/s", "acked/s", "oldest", "consumers")
 INTERVAL_S_MIN = 0.2
+KEYS_BYTES_MAX = 64
 
 
 class Sample(NamedTuple):
@@ -116,8 +118,9 @@ def _keys() -> Iterator[asyncio.Event]:
     loop, pressed, before = asyncio.get_running_loop(), asyncio.Event(), termios.tcgetattr(fd)
 
     def read() -> None:
-        text = sys.stdin.read(1)
-        if text in ("q", "Q", ""):
+        # Past Python's buffer: what it holds back would not show as readable again.
+        typed = os.read(fd, KEYS_BYTES_MAX)
+        if not typed or b"q" in typed.lower():
             pressed.set()
 
     tty.setcbreak(fd)

@@ -21,7 +21,7 @@ import uvloop
 from tests.bench.baseline import baseline
 from tests.bench.clients import ClientFailed
 from tests.bench.machine import allow_many_sockets, choose_cores, describe, settle_on, wait_for_quiet
-from tests.bench.report import report
+from tests.bench.report import OTHERS_PCT_MAX, report
 from tests.bench.rows import Row, append_row, read_rows
 from tests.bench.scale import Scale
 from tests.bench.scenarios import SCENARIOS, chosen
@@ -72,7 +72,13 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--subscribers", type=int, default=usual.subscribers, help="of the fan-out")
     parser.add_argument("--idle", type=int, default=usual.idle, help="idle connections")
     parser.add_argument("--backlog", type=int, default=usual.backlog, help="messages that wait")
-    parser.add_argument("--patience", type=float, default=0.0, metavar="S", help="wait so long for a quiet machine")
+    parser.add_argument(
+        "--patience",
+        type=float,
+        default=0.0,
+        metavar="S",
+        help="wait for a quiet machine before each run, and run again after a disturbed one, for so long",
+    )
     parser.add_argument("--quiet-only", action="store_true", help="report: only runs that others hardly disturbed")
     return parser.parse_args()
 
@@ -97,10 +103,19 @@ def run(
     for number in range(1, rounds + 1):
         for name in ["baseline", *names]:
             began = time.monotonic()
-            row = measure(name, world)
+            row = _patiently(name, world)
             _keep(rows, {"kind": name, "round": number, **row}, keep)
             _show(name, number, row, time.monotonic() - began)
     return rows
+
+
+def _patiently(name: str, world: World) -> Row:
+    """A run that others disturbed is made again while the patience lasts."""
+    deadline = time.monotonic() + world.patience_s
+    while True:
+        row = measure(name, world)
+        if row["other_cpu_pct"] < OTHERS_PCT_MAX or time.monotonic() >= deadline:
+            return row
 
 
 def measure(name: str, world: World) -> Row:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import time
@@ -20,6 +21,8 @@ pytestmark = pytest.mark.anyio
 ROUNDS = int(os.environ.get("CRASH_ROUNDS", "50"))
 SEED = int(os.environ.get("CRASH_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
 LOAD_SECONDS = (0.05, 0.6)
+KILLED_AT_START = 0.2
+START_SECONDS = (0.1, 0.6)
 QUEUE, STREAM = "work", "log"
 SHOWN = 10
 
@@ -54,6 +57,10 @@ async def test_nothing_confirmed_is_lost_and_nothing_settled_comes_back(
             load.consume_by_polling(),
             load.read_stream("follower", cursors[-1], cursors.append),
         )
+        if rng.random() < KILLED_AT_START:
+            server.launch()
+            await asyncio.sleep(rng.uniform(*START_SECONDS))
+            server.kill()
         server.start()
         refuse(work.violations(await load.present()), number)
         refuse(log.violations(), number)

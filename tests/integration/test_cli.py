@@ -64,15 +64,12 @@ def test_lines_of_a_pipe_are_messages_in_order(cli: Cli, queue: str) -> None:
 
 
 def test_line_of_an_open_pipe_is_published_at_once(cli: Cli, queue: str) -> None:
-    publishing = cli.start("publish", queue, "--lines", stdin=subprocess.PIPE)
-    assert publishing.stdin is not None
-    try:
+    with cli.running("publish", queue, "--lines", stdin=subprocess.PIPE) as publishing:
+        assert publishing.stdin is not None
         publishing.stdin.write(b"first\n")
         publishing.stdin.flush()
         until(lambda: cli.stats(queue)["ready"] == 1, "the first line is a message")
         publishing.communicate(b"second\n", timeout=RUN_S_MAX)
-    finally:
-        publishing.kill()
     assert cli.stats(queue)["ready"] == 2
 
 
@@ -89,32 +86,28 @@ def test_body_from_stdin_keeps_its_bytes_under_a_content_type(cli: Cli, queue: s
     assert (message["content_type"], message["body_base64"]) == ("application/octet-stream", "AP8K")
 
 
-def test_interrupt_ends_consume_well_and_acks_what_was_printed(cli: Cli, queue: str) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupt_ends_consume_well_and_acks_what_was_printed(number: int, cli: Cli, queue: str) -> None:
     cli("publish", queue, "--lines", stdin="1\n2\n3\n")
-    for number in (signal.SIGINT, signal.SIGTERM):
-        consuming = cli.start("consume", queue, "--count", "100")
+    with cli.running("consume", queue, "--count", "100") as consuming:
         assert consuming.stdout is not None
         assert [consuming.stdout.readline() for _ in range(3)][-1].endswith(b" 3\n")
         consuming.send_signal(number)
         assert consuming.wait(RUN_S_MAX) == 0
-        consuming.communicate()
-        cli("publish", queue, "--lines", stdin="1\n2\n3\n")
-    assert cli.stats(queue)["acked_total"] == 6
+    assert cli.stats(queue)["acked_total"] == 3
 
 
 def test_reader_that_leaves_costs_no_message(cli: Cli, queue: str) -> None:
     cli("publish", queue, "--lines", stdin="".join(f"{number}\n" for number in range(50)))
-    consuming = cli.start("consume", queue)
-    assert consuming.stdout is not None
-    printed = [consuming.stdout.readline().decode().split()[-1] for _ in range(3)]
-    assert printed == ["0", "1", "2"]
-    time.sleep(0.3)  # the other lines fill the pipe meanwhile
-    consuming.stdout.close()
-    cli("publish", queue, "last")  # its line finds the pipe closed
-    assert consuming.wait(RUN_S_MAX) == 1
-    consuming.stderr.close() if consuming.stderr else None
-    rest = cli("consume", queue, "--count", "1")
-    assert rest.out.split()[-1] == '"last"'
+    with cli.running("consume", queue) as consuming:
+        assert consuming.stdout is not None
+        # The last of these lines was read, so all before it were acked or will be; then the pipe is closed.
+        assert [consuming.stdout.readline().decode().split()[-1] for _ in range(50)][-1] == "49"
+        consuming.stdout.close()
+        cli("publish", queue, "last")
+        assert consuming.wait(RUN_S_MAX) == 1
+    assert cli("consume", queue, "--count", "1").out.split()[-1] == '"last"'
+    assert cli.stats(queue)["acked_total"] == 51
 
 
 def test_stream_is_read_from_where_one_asks(cli: Cli) -> None:
@@ -131,8 +124,7 @@ def test_consume_goes_on_when_the_server_comes_back(start_server: StartServer) -
     server = start_server()
     cli = Cli(server)
     cli("queue", "create", "orders")
-    consuming = cli.start("consume", "orders", "--count", "2")
-    try:
+    with cli.running("consume", "orders", "--count", "2") as consuming:
         cli("publish", "orders", "1")
         assert consuming.stdout is not None
         assert consuming.stdout.readline().endswith(b" 1\n")
@@ -140,8 +132,6 @@ def test_consume_goes_on_when_the_server_comes_back(start_server: StartServer) -
         server.start()
         cli("publish", "orders", "2")
         out, err = consuming.communicate(timeout=RUN_S_MAX)
-    finally:
-        consuming.kill()
     assert [line.split()[-1] for line in out.splitlines()] == [b"2"]  # and not the first one again
     assert b"connection lost" in err
     assert b"connected again" in err

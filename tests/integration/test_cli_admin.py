@@ -184,21 +184,22 @@ def read_until(fd: int, text: bytes) -> bytes:
 def test_top_watches_on_a_terminal_until_q(cli: Cli, queue: str) -> None:
     with terminal() as (ours, theirs):
         before = termios.tcgetattr(theirs)
-        watching = cli.start("top", "--interval", "0.2", stdin=theirs, stdout=theirs, stderr=theirs)
-        read_until(ours, queue.encode())
-        os.write(ours, b"xq")
-        assert watching.wait(RUN_S_MAX) == 0
+        streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
+        with cli.running("top", "--interval", "0.2", **streams) as watching:
+            read_until(ours, queue.encode())
+            os.write(ours, b"xq")
+            assert watching.wait(RUN_S_MAX) == 0
         assert termios.tcgetattr(theirs) == before
 
 
 def test_long_work_has_a_bar_on_a_terminal_and_data_stays_off_it(cli: Cli, queue: str, tmp_path: Path) -> None:
     (tmp_path / "lines").write_text("x\n" * 20_000)
+    shown: list[bytes] = []
     with terminal() as (ours, theirs), (tmp_path / "lines").open("rb") as lines:
-        publishing = cli.start("publish", queue, "--lines", "--json", stdin=lines, stderr=theirs)
-        shown: list[bytes] = []
         reading = threading.Thread(target=lambda: shown.append(read_until(ours, b"published 20000 messages")))
         reading.start()
-        out, _ = publishing.communicate(timeout=RUN_S_MAX)
+        with cli.running("publish", queue, "--lines", "--json", stdin=lines, stderr=theirs) as publishing:
+            out, _ = publishing.communicate(timeout=RUN_S_MAX)
         reading.join(RUN_S_MAX)
     assert f"publishing to {queue}".encode() in shown[0]
     assert b"/40000" in shown[0]

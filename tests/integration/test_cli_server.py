@@ -71,22 +71,16 @@ def test_restore_refuses_what_does_not_verify(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_demo_comes_back_after_a_crash_and_ends_when_told(tmp_path: Path, cli: Cli) -> None:
-    port, data = free_port(), tmp_path / "demo"
-    log = (tmp_path / "demo.log").open("w+b")
-    demo = cli.start("demo", "--data", str(data), "--listen", f"127.0.0.1:{port}", stdout=log, stderr=log)
-    try:
-        until(
-            lambda: f"demo: http://127.0.0.1:{port}/demo" in (tmp_path / "demo.log").read_text(), "the demo's address"
-        )
+    port, log = free_port(), tmp_path / "demo.log"
+    command = ("demo", "--data", str(tmp_path / "demo"), "--listen", f"127.0.0.1:{port}")
+    with log.open("wb") as out, cli.running(*command, stdout=out, stderr=out) as demo:
+        until(lambda: f"demo: http://127.0.0.1:{port}/demo" in log.read_text(), "the demo's address")
         [child] = children_of(demo.pid)
         os.kill(child, signal.SIGKILL)
         until(lambda: children_of(demo.pid) not in ([], [child]) and is_listening(port), "the server is back")
         demo.terminate()
         assert demo.wait(RUN_S_MAX) == 0
         assert not is_listening(port)
-    finally:
-        demo.kill()
-        log.close()
 
 
 # Doctor and bench

@@ -8,7 +8,8 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -47,19 +48,21 @@ class Cli:
 
     def any(self, *arguments: str, stdin: str | bytes = "", env: dict[str, str] | None = None) -> Ran:
         """Run to the end, however it ends."""
-        process = self.start(*arguments, stdin=subprocess.PIPE, env=self.env | (env or {}))
         sent = stdin.encode() if isinstance(stdin, str) else stdin
-        try:
+        with self.running(*arguments, stdin=subprocess.PIPE, env=self.env | (env or {})) as process:
             out, err = process.communicate(sent, timeout=RUN_S_MAX)
-        finally:
-            process.kill()
         return Ran(out.decode(), err.decode(), process.returncode)
 
-    def start(self, *arguments: str, **options: Any) -> subprocess.Popen[bytes]:
-        """Start and return at once; stdout and stderr are pipes unless `options` say otherwise."""
+    @contextmanager
+    def running(self, *arguments: str, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+        """A command that goes on while the test does; stdout and stderr are pipes unless `options` say otherwise."""
         pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         argv = [sys.executable, "-m", "gateway", *arguments]
-        return subprocess.Popen(argv, cwd=_ROOT, **{"env": self.env, **pipes, **options})
+        with subprocess.Popen(argv, cwd=_ROOT, **{"env": self.env, **pipes, **options}) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
 
     def http(self, method: str, path: str, body: bytes | None = None) -> Any:
         """What a test needs around a command, without a second process."""

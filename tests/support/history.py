@@ -10,6 +10,7 @@ import enum
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 
 class Kind(enum.Enum):
@@ -42,6 +43,7 @@ class Delivery:
     life: int
     """Which life of the server: it is killed at the end of each."""
     after_ack: bool
+    consumer: str = ""
 
 
 @dataclass
@@ -56,15 +58,15 @@ class QueueHistory:
     settling: set[str] = field(default_factory=set)
     """Acks that were sent, answered or not."""
     acked: set[str] = field(default_factory=set)
-    returned: dict[str, int] = field(default_factory=dict)
-    """Life in which a message was last given back."""
+    returned: set[tuple[str, int]] = field(default_factory=set)
+    """(message, life) of what was given back."""
     life: int = 0
 
-    def deliver(self, message: str, attempt: int) -> None:
-        self.deliveries.append(Delivery(message, attempt, self.life, message in self.acked))
+    def deliver(self, message: str, attempt: int, consumer: str = "") -> None:
+        self.deliveries.append(Delivery(message, attempt, self.life, message in self.acked, consumer))
 
     def give_back(self, message: str) -> None:
-        self.returned[message] = self.life
+        self.returned.add((message, self.life))
 
     def violations(self, present: Iterable[str]) -> list[Violation]:
         """`present`: what the queue holds now."""
@@ -94,17 +96,16 @@ class QueueHistory:
         for message, deliveries in by_message.items():
             if any(d.after_ack for d in deliveries):
                 yield Violation(Kind.RESURRECTED, message, "(delivered)")
-            for before, after in zip(deliveries, deliveries[1:], strict=False):
+            for before, after in pairwise(deliveries):
                 yield from self._pair(before, after)
 
     def _pair(self, before: Delivery, after: Delivery) -> Iterator[Violation]:
         if after.attempt < before.attempt:
             yield Violation(Kind.ATTEMPT_FELL, after.message, f"({before.attempt}, then {after.attempt})")
         # Within one life only a message that was given back may come again, and then it says so.
-        if after.life == before.life and (
-            self.returned.get(after.message) != after.life or after.attempt == before.attempt
-        ):
-            yield Violation(Kind.DOUBLE, after.message, f"(attempts {before.attempt} and {after.attempt})")
+        came_back = (after.message, after.life) in self.returned and after.attempt > before.attempt
+        if after.life == before.life and not came_back:
+            yield Violation(Kind.DOUBLE, after.message, f"({before}, then {after})")
 
 
 @dataclass
@@ -126,7 +127,7 @@ class StreamHistory:
         return found
 
     def _reader(self, given: list[tuple[int, str]], *, to_the_end: bool) -> Iterator[Violation]:
-        for (before, _), (after, message) in zip(given, given[1:], strict=False):
+        for (before, _), (after, message) in pairwise(given):
             if after <= before:
                 yield Violation(Kind.STREAM_REPEAT, message, f"(at {after} after {before})")
         for seq, message in given:

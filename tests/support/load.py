@@ -22,6 +22,9 @@ from tests.support.server import PushqServer
 
 WINDOW_FRAMES = 8
 CREDIT = 64
+AHEAD_MESSAGES_MAX = 2_000
+"""Producers wait for consumers, or most of a round would be spent on looking at the backlog."""
+NOTICE_S_MAX = 5
 CUT = (WebSocketException, OSError, httpx2.HTTPError, EOFError, asyncio.TimeoutError)
 """How a client learns that the server was killed."""
 
@@ -74,26 +77,32 @@ class Load:
 
     async def run(self, kill_after_s: float, *clients: Coroutine[Any, Any, None]) -> None:
         """Runs the clients until the server is killed under them. What else goes wrong in one is raised."""
-        tasks = [asyncio.create_task(client) for client in clients]
+        tasks = [asyncio.create_task(client, name=client.__qualname__) for client in clients]
         await asyncio.sleep(kill_after_s)
         self.server.kill()
-        _, running = await asyncio.wait(tasks, timeout=5)
+        ended, running = await asyncio.wait(tasks, timeout=NOTICE_S_MAX)
         for task in running:
             task.cancel()
-        ends = await asyncio.gather(*tasks, return_exceptions=True)
-        for end in ends:
-            if isinstance(end, BaseException) and not isinstance(end, CUT):
-                raise end
-        assert not running, "a client did not notice that the server was gone"
+        await asyncio.gather(*running, return_exceptions=True)
+        for task in ended:
+            if (error := task.exception()) is not None and not isinstance(error, CUT):
+                raise error
+        assert not running, f"{[t.get_name() for t in running]} did not notice that the server was gone"
 
     # ------------------------------------------------------------------------------------------------ producers
 
     async def produce(self, name: str) -> None:
         """Publishes to the queue, a few frames ahead of the answers."""
-        await self._publish(name, self.queue, self.work.sent, self._work_confirmed, self.work.refused)
+        await self._publish(name, self.queue, self.work.sent, self._work_confirmed, self.work.refused, self._backlog)
 
     async def produce_to_stream(self, name: str) -> None:
-        await self._publish(name, self.stream, self.log.sent, self._log_confirmed, set())
+        await self._publish(name, self.stream, self.log.sent, self._log_confirmed, set(), self._lag)
+
+    def _backlog(self) -> int:
+        return len(self.work.confirmed) - len(self.work.acked)
+
+    def _lag(self) -> int:
+        return len(self.log.confirmed) - max(map(len, self.log.readers.values()), default=0)
 
     def _work_confirmed(self, bodies: list[str], first: int) -> None:
         self.work.confirmed.update(bodies)
@@ -102,33 +111,43 @@ class Load:
         self.log.confirmed.update(enumerate(bodies, first))
 
     async def _publish(
-        self, name: str, queue: str, sent: set[str], confirmed: Callable[[list[str], int], None], refused: set[str]
+        self,
+        name: str,
+        queue: str,
+        sent: set[str],
+        confirmed: Callable[[list[str], int], None],
+        refused: set[str],
+        ahead: Callable[[], int],
     ) -> None:
         window = asyncio.Semaphore(WINDOW_FRAMES)
         asked: dict[int, list[str]] = {}
         async with socket(self.server) as ws:
 
             async def answers() -> None:
-                async for frame in frames(ws):
-                    bodies = asked.pop(frame["id"])
-                    if frame["type"] == "ok":
-                        confirmed(bodies, frame["messages"][0]["seq"])
-                    else:
-                        refused.update(bodies)
-                    window.release()
+                try:
+                    async for frame in frames(ws):
+                        bodies = asked.pop(frame["id"])
+                        if frame["type"] == "ok":
+                            confirmed(bodies, frame["messages"][0]["seq"])
+                        else:
+                            refused.update(bodies)
+                        window.release()
+                finally:
+                    window.release()  # or the producer would wait for ever for an answer
 
             reading = asyncio.create_task(answers())
             try:
                 while not reading.done():
                     await window.acquire()
+                    while ahead() > AHEAD_MESSAGES_MAX and not reading.done():  # noqa: ASYNC110 - others move it
+                        await asyncio.sleep(0.002)
                     self._number += 1
                     bodies = [f"{name}.{self._number}.{n}" for n in range(self.rng.choice([1, 1, 3, 70]))]
                     asked[self._number] = bodies
                     sent.update(bodies)
                     messages = [{"body": body} for body in bodies]
-                    await ws.send(
-                        json.dumps({"type": "publish", "queue": queue, "id": self._number, "messages": messages})
-                    )
+                    frame = {"type": "publish", "queue": queue, "id": self._number, "messages": messages}
+                    await ws.send(json.dumps(frame))
             finally:
                 reading.cancel()
                 with suppress(asyncio.CancelledError, *CUT):
@@ -144,7 +163,7 @@ class Load:
             number = 0
             async for frame in frames(ws):
                 if frame["type"] == "deliver":
-                    acks, nacks = self._received(frame["messages"])
+                    acks, nacks = self._received("socket", frame["messages"])
                     number += 1
                     asked[number] = [body for body, _ in acks]
                     receipts = [receipt for _, receipt in acks]
@@ -154,12 +173,12 @@ class Load:
                 elif frame.get("id"):
                     self._acked(asked.pop(frame["id"]), frame["results"])
 
-    def _received(self, messages: list[dict[str, Any]]) -> tuple[list[tuple[str, str]], list[str]]:
+    def _received(self, consumer: str, messages: list[dict[str, Any]]) -> tuple[list[tuple[str, str]], list[str]]:
         """(body, receipt) of what is to be acked, and receipts of what is given back."""
         acks: list[tuple[str, str]] = []
         nacks: list[str] = []
         for message in messages:
-            self.work.deliver(message["body"], message["attempt"])
+            self.work.deliver(message["body"], message["attempt"], consumer)
             choice = self.rng.random()
             if choice < 0.85:
                 acks.append((message["body"], message["receipt"]))
@@ -183,16 +202,16 @@ class Load:
                     if line.startswith("event: "):
                         name = line[7:]
                     elif line.startswith("data: ") and name == "message":
-                        await self._settle(http, [json.loads(line[6:])])
+                        await self._settle(http, "events", [json.loads(line[6:])])
 
     async def consume_by_polling(self) -> None:
         async with self._http() as http:
             while True:
                 answer = await http.post(f"/v1/queues/{self.queue}/receive", json={"max": 20, "wait_ms": 1000})
-                await self._settle(http, answer.raise_for_status().json()["messages"])
+                await self._settle(http, "poll", answer.raise_for_status().json()["messages"])
 
-    async def _settle(self, http: httpx2.AsyncClient, messages: list[dict[str, Any]]) -> None:
-        acks, nacks = self._received(messages)
+    async def _settle(self, http: httpx2.AsyncClient, consumer: str, messages: list[dict[str, Any]]) -> None:
+        acks, nacks = self._received(consumer, messages)
         if acks:
             answer = await http.post(f"/v1/queues/{self.queue}/ack", json={"receipts": [r for _, r in acks]})
             self._acked([body for body, _ in acks], answer.raise_for_status().json()["results"])

@@ -15,16 +15,16 @@ from gateway.commands.target import Target
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("PUSHQ_KEY", raising=False)
     monkeypatch.delenv("PUSHQ_URL", raising=False)
-    (tmp_path / "admin.key").write_text("key of the folder\n")
-    (tmp_path / "mine").write_text("key of mine\nand a note\n")
+    (tmp_path / "admin.key").write_text("key-of-the-folder\n")
+    (tmp_path / "mine").write_text("key-of-mine\nand a note\n")
     return tmp_path
 
 
 def test_key_file_comes_before_environment_before_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert Target(None, None, folder).key() == "key of the folder"
-    monkeypatch.setenv("PUSHQ_KEY", "key of the environment")
-    assert Target(None, None, folder).key() == "key of the environment"
-    assert Target(None, folder / "mine", folder).key() == "key of mine"
+    assert Target(None, None, folder).key() == "key-of-the-folder"
+    monkeypatch.setenv("PUSHQ_KEY", "key-of-the-environment")
+    assert Target(None, None, folder).key() == "key-of-the-environment"
+    assert Target(None, folder / "mine", folder).key() == "key-of-mine"
 
 
 def test_where_the_key_came_from_is_noted_for_the_refusal(folder: Path) -> None:
@@ -34,10 +34,16 @@ def test_where_the_key_came_from_is_noted_for_the_refusal(folder: Path) -> None:
 
 
 def test_unreadable_key_is_a_matter_of_authentication(folder: Path) -> None:
-    (folder / "binary").write_bytes(b"\xff\xfe")
-    with pytest.raises(Failure, match="not text") as failed:
-        Target(None, folder / "binary", folder).key()
-    assert failed.value.exit_code == Exit.AUTH
+    for name, content in {
+        "binary": b"\xff\xfe",
+        "empty": b"",
+        "words": b"two words",
+        "letters": "schlüssel".encode(),
+    }.items():
+        (folder / name).write_bytes(content)
+        with pytest.raises(Failure, match=f"{name} holds no key") as failed:
+            Target(None, folder / name, folder).key()
+        assert failed.value.exit_code == Exit.AUTH
 
 
 def test_url_comes_before_environment_before_default(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,6 +53,10 @@ def test_url_comes_before_environment_before_default(folder: Path, monkeypatch: 
     assert Target("ws://other.example", None, folder).base_url == "http://other.example"
 
 
-def test_wrong_url_is_a_usage_error(folder: Path) -> None:
-    with pytest.raises(click.UsageError, match="http://"):
-        assert Target("queue.example", None, folder).base_url
+@pytest.mark.parametrize(
+    "url",
+    ["queue.example", "http://", "http://[::1", "http://a:99999", "http://a:b", "http://a:0", "http://a b", "ftp://a"],
+)
+def test_wrong_url_is_a_usage_error(url: str, folder: Path) -> None:
+    with pytest.raises(click.UsageError, match="the server's URL"):
+        assert Target(url, None, folder).base_url

@@ -1,0 +1,111 @@
+"""Sessions that are cut, drained or killed, and what becomes of the messages they held."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from tests.support.server import PushqServer
+from tests.support.ws import Client, create_queue
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_cut_session_keeps_its_leases_and_goes_on(server: PushqServer) -> None:
+    create_queue(server, "q")
+    async with Client(server) as client:
+        await client.publish("q", *range(4))
+        await client.subscribe("q", credit=2)
+        held = await client.messages(2)
+        await client.cut()
+    async with Client(server, resume=client.session) as again, Client(server) as other:
+        assert again.connected["resumed"] and again.session == client.session
+        await other.subscribe("q", credit=10)
+        assert [m["body"] for m in await other.messages(2)] == [2, 3]
+        await again.subscribe("q", credit=2)
+        assert await again.is_quiet(), "its credit is used up by what it still holds"
+        answer = await again.ask(type="ack", queue="q", receipts=[m["receipt"] for m in held])
+        assert [row["ok"] for row in answer["results"]] == [True, True]
+        assert await other.is_quiet(), "nothing was redelivered"
+
+
+async def test_cut_session_that_stays_away_gives_its_messages_to_others(start_server) -> None:
+    server = start_server(env={"PUSHQ_RESUME_MS": "500"})
+    create_queue(server, "q")
+    async with Client(server) as client:
+        await client.publish("q", "once")
+        await client.subscribe("q", credit=1)
+        await client.messages(1)
+        await client.cut()
+    async with Client(server) as other:
+        await other.subscribe("q", credit=1)
+        assert [(m["body"], m["attempt"]) for m in await other.messages(1)] == [("once", 2)]
+
+
+async def test_closed_session_returns_its_messages_at_once(server: PushqServer) -> None:
+    create_queue(server, "q")
+    async with Client(server) as client:
+        await client.publish("q", "once")
+        await client.subscribe("q", credit=1)
+        await client.messages(1)
+    async with Client(server) as other:
+        await other.subscribe("q", credit=1)
+        assert [m["attempt"] for m in await other.messages(1, seconds=1)] == [2]
+
+
+async def test_drained_server_hands_sessions_and_leases_to_its_next_start(server: PushqServer) -> None:
+    create_queue(server, "q")
+    async with Client(server) as client:
+        await client.publish("q", *range(3))
+        await client.subscribe("q", credit=2)
+        held = await client.messages(2)
+        server.terminate()
+        bye = await client.next("bye")
+        assert bye["code"] == 4000 and bye["retry_ms"] > 0
+        stopped = await anyio.to_thread.run_sync(server.wait)
+        assert stopped.exit_code == 0 and stopped.seconds < 5
+    await anyio.to_thread.run_sync(server.start)
+    async with Client(server) as other, Client(server, resume=client.session) as again:
+        assert again.connected["resumed"]
+        await other.subscribe("q", credit=10)
+        assert [m["body"] for m in await other.messages(1)] == [2]
+        await again.subscribe("q", credit=2)
+        assert await again.is_quiet() and await other.is_quiet(), "nothing is redelivered because of the restart"
+        answer = await again.ask(type="ack", queue="q", receipts=[m["receipt"] for m in held])
+        assert [row["ok"] for row in answer["results"]] == [True, True]
+
+
+async def test_killed_server_redelivers_what_was_in_flight_and_old_receipts_still_ack(server: PushqServer) -> None:
+    create_queue(server, "q")
+    async with Client(server) as client:
+        await client.publish("q", "a", "b")
+        await client.subscribe("q", credit=2)
+        first, second = await client.messages(2)
+        server.kill()
+    await anyio.to_thread.run_sync(server.start)
+    async with Client(server) as again:
+        answer = await again.ask(type="ack", queue="q", receipts=[first["receipt"]])
+        assert answer["results"][0]["ok"], "nobody else holds it, so the receipt of before the crash still counts"
+        await again.subscribe("q", credit=2)
+        assert [m["body"] for m in await again.messages(1)] == ["b"]
+        answer = await again.ask(type="ack", queue="q", receipts=[second["receipt"]])
+        assert answer["results"] == [{"receipt": second["receipt"], "ok": False, "error": "stale-receipt"}]
+
+
+async def test_session_of_another_key_cannot_be_resumed(server: PushqServer) -> None:
+    create_queue(server, "q")
+    async with Client(server) as client:
+        await client.subscribe("q", credit=1)
+        await client.cut()
+    async with Client(server, resume="not-" + client.session) as stranger:
+        assert not stranger.connected["resumed"] and stranger.session != client.session
+
+
+async def test_big_messages_use_the_whole_credit(server: PushqServer) -> None:
+    create_queue(server, "q")
+    async with Client(server) as client:
+        for _ in range(12):
+            await client.publish("q", "x" * 200_000)
+        await client.subscribe("q", credit=10)
+        assert len(await client.messages(10)) == 10
+        assert await client.is_quiet()

@@ -1,0 +1,329 @@
+"""One consumer, four ways to be one: WebSocket in JSON or MessagePack, SSE, long-poll. They speak the protocol themselves.
+
+What arrives is put in one shape: a message is its dictionary, with `body` as the value that was published (bytes where it
+was bytes), whatever the transport made of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from base64 import b64decode
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import Any, Protocol, Self
+
+import httpx2
+import msgspec
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed
+from websockets.typing import Subprotocol
+
+from tests.support.server import PushqServer
+
+TRANSPORTS = ("ws-json", "ws-msgpack", "sse", "poll")
+ANSWER_S_MAX = 10.0
+QUIET_S = 0.3
+"""So long after the last message a consumer is taken to have got all there is for it."""
+
+Frame = dict[str, Any]
+Message = dict[str, Any]
+
+
+def http_client(server: PushqServer, **options: Any) -> httpx2.AsyncClient:
+    options = {"headers": server.headers, "timeout": 20, "trust_env": False} | options
+    return httpx2.AsyncClient(base_url=server.url, **options)
+
+
+async def call(http: httpx2.AsyncClient, method: str, path: str, body: Any = None) -> Any:
+    """The JSON of an answer that must be a success."""
+    answer = await http.request(method, f"/v1/queues/{path}", json=body)
+    assert answer.is_success, f"{method} {path}: {answer.status_code} {answer.text}"
+    return answer.json() if answer.content else None
+
+
+class Socket:
+    """A WebSocket session: requests get their answers, everything else waits in `inbox`."""
+
+    def __init__(self, ws: ClientConnection, *, is_binary: bool):
+        self.ws = ws
+        self.is_binary = is_binary
+        self.inbox: asyncio.Queue[Frame] = asyncio.Queue()
+        self.session = ""
+        self.resumed = False
+        self._answers: dict[Any, asyncio.Future[Frame]] = {}
+        self._number = 0
+        self._reading = asyncio.create_task(self._read(), name="socket")
+
+    @classmethod
+    @asynccontextmanager
+    async def open(
+        cls, server: PushqServer, *, binary: bool = False, resume: str | None = None, **options: Any
+    ) -> AsyncIterator[Socket]:
+        async with raw_socket(server, "pushq.v1.msgpack" if binary else "pushq.v1.json", **options) as ws:
+            self = cls(ws, is_binary=binary)
+            try:
+                resumed = {"resume": {"session": resume}} if resume is not None else {}
+                connected = await self.ask(type="connect", token=server.key, **resumed)
+                assert connected["type"] == "connected", connected
+                self.session, self.resumed = connected["session"], connected["resumed"]
+                yield self
+            finally:
+                self._reading.cancel()
+                with suppress(asyncio.CancelledError):
+                    await self._reading
+
+    async def _read(self) -> None:
+        try:
+            async for data in self.ws:
+                found = msgspec.msgpack.decode(data) if self.is_binary else json.loads(data)
+                for frame in found if isinstance(found, list) else [found]:
+                    self._take(frame)
+        except ConnectionClosed:
+            pass
+        closed = {"type": "closed", "code": self.ws.close_code, "reason": self.ws.close_reason}
+        self.inbox.put_nowait(closed)
+        for waiting in self._answers.values():
+            if not waiting.done():
+                waiting.set_result(closed)
+
+    def _take(self, frame: Frame) -> None:
+        waiting = self._answers.pop(frame.get("id"), None)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(frame)
+        elif frame["type"] == "deliver":
+            for message in frame["messages"]:
+                self.inbox.put_nowait({"type": "message", "sub": frame["sub"], "message": plain(message)})
+        elif frame["type"] == "ping":
+            pass
+        else:
+            self.inbox.put_nowait(frame)
+
+    async def send(self, frame: Any) -> None:
+        await self.ws.send(msgspec.msgpack.encode(frame) if self.is_binary else json.dumps(frame))
+
+    async def ask(self, **frame: Any) -> Frame:
+        """Sends a request and waits for its answer, an `ok` or an `error`."""
+        self._number += 1
+        waiting = self._answers[self._number] = asyncio.get_running_loop().create_future()
+        await self.send({**frame, "id": self._number})
+        async with asyncio.timeout(ANSWER_S_MAX):
+            return await waiting
+
+    async def frame(self, kind: str, seconds: float = ANSWER_S_MAX) -> Frame:
+        """The next frame of a type; frames of other types before it are dropped."""
+        async with asyncio.timeout(seconds):
+            while True:
+                frame = await self.inbox.get()
+                if frame["type"] == kind:
+                    return frame
+                assert frame["type"] != "closed", f"closed while waiting for {kind}: {frame}"
+
+    async def messages(self, count: int, seconds: float = ANSWER_S_MAX) -> list[Message]:
+        return await gathered(self.inbox, count, seconds)
+
+
+@asynccontextmanager
+async def raw_socket(server: PushqServer, *subprotocols: str, **options: Any) -> AsyncIterator[ClientConnection]:
+    """A WebSocket to the server that has said nothing yet."""
+    options = {"compression": None, "ping_interval": None, "max_size": None, "proxy": None, "close_timeout": 1} | options
+    names = [Subprotocol(name) for name in subprotocols]
+    async with connect(server.ws_url, subprotocols=names or None, **options) as ws:
+        yield ws
+
+
+async def gathered(inbox: asyncio.Queue[Frame], count: int, seconds: float) -> list[Message]:
+    """Up to `count` messages: fewer when none came for a while. Frames of other types are put back."""
+    found: list[Message] = []
+    others: list[Frame] = []
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            while len(found) < count:
+                async with asyncio.timeout(seconds if not found else QUIET_S):
+                    frame = await inbox.get()
+                if frame["type"] == "message":
+                    found.append(frame["message"])
+                else:
+                    others.append(frame)
+                    if frame["type"] == "closed":
+                        break
+    for frame in others:
+        inbox.put_nowait(frame)
+    return found
+
+
+def plain(message: Message) -> Message:
+    """`body` for `body_base64`."""
+    encoded = message.pop("body_base64", None)
+    if encoded is not None:
+        message["body"] = b64decode(encoded, validate=True)
+    return message
+
+
+class Consumer(Protocol):
+    """A consumer of one queue."""
+
+    async def take(self, count: int, seconds: float = ANSWER_S_MAX) -> list[Message]:
+        """Up to `count` messages; fewer when no more came."""
+
+    async def ack(self, receipts: list[str]) -> list[bool]: ...
+    async def nack(self, receipts: list[str], delay_ms: int = 0) -> list[bool]: ...
+    async def farewell(self) -> Frame:
+        """The last thing the server said: `ended`, `bye`, or `refused` with the problem."""
+
+    async def leave(self) -> None:
+        """Goes away in the way of its transport."""
+
+
+class SocketConsumer:
+    def __init__(self, socket: Socket, queue: str):
+        self._socket = socket
+        self._queue = queue
+        self.subscribed: Frame = {}
+
+    @classmethod
+    async def begin(cls, socket: Socket, queue: str, **how: Any) -> Self:
+        self = cls(socket, queue)
+        self.subscribed = await socket.ask(type="subscribe", queue=queue, **how)
+        assert self.subscribed["type"] == "ok", self.subscribed
+        return self
+
+    async def take(self, count: int, seconds: float = ANSWER_S_MAX) -> list[Message]:
+        return await self._socket.messages(count, seconds)
+
+    async def ack(self, receipts: list[str]) -> list[bool]:
+        return _verdicts(await self._socket.ask(type="ack", queue=self._queue, receipts=receipts))
+
+    async def nack(self, receipts: list[str], delay_ms: int = 0) -> list[bool]:
+        answer = await self._socket.ask(type="nack", queue=self._queue, receipts=receipts, delay_ms=delay_ms)
+        return _verdicts(answer)
+
+    async def farewell(self) -> Frame:
+        async with asyncio.timeout(ANSWER_S_MAX):
+            while (frame := await self._socket.inbox.get())["type"] not in ("ended", "bye", "closed"):
+                pass
+        return frame
+
+    async def leave(self) -> None:
+        await self._socket.ws.close()
+
+
+class HttpConsumer:
+    """What SSE and long-poll share: acks go by POST."""
+
+    def __init__(self, http: httpx2.AsyncClient, queue: str):
+        self._http = http
+        self._queue = queue
+
+    async def ack(self, receipts: list[str]) -> list[bool]:
+        return _verdicts(await call(self._http, "POST", f"{self._queue}/ack", {"receipts": receipts}))
+
+    async def nack(self, receipts: list[str], delay_ms: int = 0) -> list[bool]:
+        body = {"receipts": receipts, "delay_ms": delay_ms}
+        return _verdicts(await call(self._http, "POST", f"{self._queue}/nack", body))
+
+
+class EventConsumer(HttpConsumer):
+    def __init__(self, http: httpx2.AsyncClient, queue: str, query: dict[str, Any], headers: dict[str, str]):
+        super().__init__(http, queue)
+        self.inbox: asyncio.Queue[Frame] = asyncio.Queue()
+        self.started: asyncio.Future[httpx2.Response] = asyncio.get_running_loop().create_future()
+        self.last_id: str | None = None
+        self._reading = asyncio.create_task(self._read(query, headers), name="events")
+
+    async def _read(self, query: dict[str, Any], headers: dict[str, str]) -> None:
+        url = f"/v1/queues/{self._queue}/events"
+        async with self._http.stream("GET", url, params=query, headers=headers, timeout=None) as response:
+            self.started.set_result(response)
+            event: dict[str, str] = {}
+            with suppress(httpx2.HTTPError):
+                async for line in response.aiter_lines():
+                    if line:
+                        name, _, value = line.partition(": ")
+                        event[name] = value
+                    elif event:
+                        self._take(event)
+                        event = {}
+            self.inbox.put_nowait({"type": "closed", "code": response.status_code})
+
+    def _take(self, event: dict[str, str]) -> None:
+        if "event" not in event:
+            return  # a comment
+        data = json.loads(event["data"])
+        if event["event"] == "message":
+            self.last_id = event.get("id")
+            self.inbox.put_nowait({"type": "message", "message": plain(data), "id": event.get("id")})
+        else:
+            self.inbox.put_nowait({**data, "type": event["event"], "retry": event.get("retry")})
+
+    async def take(self, count: int, seconds: float = ANSWER_S_MAX) -> list[Message]:
+        return await gathered(self.inbox, count, seconds)
+
+    async def farewell(self) -> Frame:
+        async with asyncio.timeout(ANSWER_S_MAX):
+            while (frame := await self.inbox.get())["type"] not in ("ended", "bye", "closed"):
+                pass
+        return frame
+
+    async def leave(self) -> None:
+        self._reading.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._reading
+
+
+class PollConsumer(HttpConsumer):
+    """Asks again until it has what it was told to take. Between two requests it is nobody."""
+
+    def __init__(self, http: httpx2.AsyncClient, queue: str, *, credit: int, options: dict[str, Any]):
+        super().__init__(http, queue)
+        self._credit = credit
+        self._options = options
+        self.cursor: str | None = None
+        self.waiting: asyncio.Task[httpx2.Response] = self._ask(min(credit, 1000), 10_000)
+
+    def _ask(self, limit: int, wait_ms: int) -> asyncio.Task[httpx2.Response]:
+        options = self._options if self.cursor is None else {**self._options, "from": {"cursor": self.cursor}}
+        body = {"max": limit, "wait_ms": wait_ms, **options}
+        request = self._http.post(f"/v1/queues/{self._queue}/receive", json=body)
+        return asyncio.create_task(request, name="poll")
+
+    async def take(self, count: int, seconds: float = ANSWER_S_MAX) -> list[Message]:
+        found: list[Message] = []
+        deadline = asyncio.get_running_loop().time() + seconds
+        while len(found) < min(count, self._credit) and (left := deadline - asyncio.get_running_loop().time()) > 0:
+            if self.waiting.done() and self.waiting.result().status_code != 200:
+                break
+            wait_s = left if not found else min(left, QUIET_S)
+            done, _ = await asyncio.wait({self.waiting}, timeout=wait_s)
+            if not done:
+                break
+            answer = self.waiting.result().raise_for_status().json()
+            self.cursor = answer.get("cursor")
+            found += [plain(message) for message in answer["messages"]]
+            self.waiting = self._ask(max(1, min(count, self._credit) - len(found)), 10_000)
+            if len(found) >= min(count, self._credit):
+                await self._stop_waiting()
+        if self.waiting.cancelled():
+            self.waiting = self._ask(1, 0) if False else self.waiting
+        return found
+
+    async def _stop_waiting(self) -> None:
+        """Or the request would take messages that the test meant for others."""
+        self.waiting.cancel()
+        with suppress(asyncio.CancelledError):
+            await self.waiting
+
+    async def farewell(self) -> Frame:
+        answer = await asyncio.wait_for(asyncio.shield(self.waiting), ANSWER_S_MAX)
+        if answer.status_code != 200:
+            return {"type": "refused", "problem": answer.json()}
+        return {"type": "bye"}
+
+    async def leave(self) -> None:
+        await self._stop_waiting()
+
+
+def _verdicts(answer: Any) -> list[bool]:
+    rows = answer["results"]
+    assert all(row["ok"] is True or (row["ok"] is False and row["error"] == "stale-receipt") for row in rows), rows
+    return [row["ok"] for row in rows]
