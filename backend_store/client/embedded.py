@@ -181,8 +181,8 @@ class EmbeddedQueue:
             acked_total=state.acked_total,
         )
 
-    def peek(self, wanted: PeekFilter) -> PeekPage:
-        return peek(self._partition, wanted)
+    async def peek(self, wanted: PeekFilter) -> PeekPage:
+        return await peek(self._partition, wanted)
 
     async def purge(self, purge_id: str) -> Purge:
         """Drops every message stored so far; returns when that is durable."""

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 
 from backend_store.client.messages import full_message
 from backend_store.core.chunk import Chunk
 from backend_store.core.cursor import decode_cursor, encode_cursor
 from backend_store.core.work import DEFAULT_GROUP
-from backend_store.model import Offset, Peeked, PeekPage
+from backend_store.model import CHUNK_MESSAGES_MAX, Offset, Peeked, PeekPage
 from backend_store.node.limits import PEEK_MESSAGES_MAX
 from backend_store.node.partition import Partition
-from backend_store.node.rows import decode_mark
+from backend_store.node.rows import decode_attempts, decode_mark
 from backend_store.storage.engine import Table
-from backend_store.storage.keys import mark_key
+from backend_store.storage.keys import mark_key, retry_key
+
+CHUNKS_PER_TURN = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,15 +32,27 @@ class PeekFilter:
     key: str | None = None
 
 
-def peek(partition: Partition, wanted: PeekFilter) -> PeekPage:
-    """A page of messages in log order. Looks at no more than `PEEK_MESSAGES_MAX`, then answers with a cursor."""
+async def peek(partition: Partition, wanted: PeekFilter) -> PeekPage:
+    """A page of messages in log order; everybody else gets a turn between chunks."""
+    walk = look(partition, wanted)
+    while True:
+        try:
+            next(walk)
+        except StopIteration as end:
+            page: PeekPage = end.value
+            return page
+        await asyncio.sleep(0)
+
+
+def look(partition: Partition, wanted: PeekFilter) -> Generator[None, None, PeekPage]:
+    """Yields after each few chunks. Looks at no more than `PEEK_MESSAGES_MAX`, then answers with a cursor."""
     offset = decode_cursor(wanted.cursor)[1] if wanted.cursor else (wanted.from_seq or 0)
     offset = max(offset, partition.state.floor)
     items: list[Peeked] = []
-    scanned = 0
-    chunk = partition.read(Offset(max(partition.state.floor, offset - 255)))
+    scanned = chunks = 0
+    chunk = partition.read(Offset(max(partition.state.floor, offset - CHUNK_MESSAGES_MAX + 1)))
     while chunk is not None:
-        settled = _settled(partition, chunk)
+        settled, attempts = _progress(partition, chunk)
         for index in range(max(0, offset - chunk.base), chunk.count):
             if len(items) >= wanted.limit or scanned >= PEEK_MESSAGES_MAX:
                 return PeekPage(items, encode_cursor(partition.state.epoch, chunk.base + index), scanned)
@@ -45,16 +61,28 @@ def peek(partition: Partition, wanted: PeekFilter) -> PeekPage:
             scanned += 1
             shown = _shown(partition, chunk, index, wanted)
             if shown is not None:
+                shown.message["attempt"] = attempts(index)
                 items.append(shown)
+        chunks += 1
+        if chunks % CHUNKS_PER_TURN == 0:
+            yield
         chunk = partition.read(Offset(chunk.base + 1))
     return PeekPage(items, None, scanned)
 
 
-def _settled(partition: Partition, chunk: Chunk) -> int:
+def _progress(partition: Partition, chunk: Chunk) -> tuple[int, Callable[[int], int]]:
+    """The settled bits, and a function from a message to its attempts so far: 0 for one never handed out."""
     if partition.view is None:
-        return 0
-    key = mark_key(partition.replica, DEFAULT_GROUP, chunk.base)
-    return decode_mark(partition.node.engine.get(Table.MARKS, key))[0]
+        return 0, lambda index: 0
+    known = partition.view.progress(chunk.base)
+    if known is not None:
+        settled, started, tries = known
+    else:
+        engine = partition.node.engine
+        settled, started = decode_mark(engine.get(Table.MARKS, mark_key(partition.replica, DEFAULT_GROUP, chunk.base)))
+        rows = decode_attempts(engine.get(Table.RETRY, retry_key(partition.replica, DEFAULT_GROUP, chunk.base)))
+        tries = {index: count for index, (count, _) in rows.items()}
+    return settled, lambda index: tries.get(index, started >> index & 1)
 
 
 def _shown(partition: Partition, chunk: Chunk, index: int, wanted: PeekFilter) -> Peeked | None:

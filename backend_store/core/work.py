@@ -450,6 +450,11 @@ class WorkView:
         due = self._due[0][0] if self._due else None
         return min((t for t in (deadline, due) if t is not None), default=None)
 
+    def progress(self, base: int) -> tuple[int, int, dict[int, int]] | None:
+        """(settled bits, started bits, attempts of those with more than one) of a chunk in memory."""
+        state = self._chunks.get(base)
+        return None if state is None else (state.settled | state.settling, state.started, state.attempts)
+
     def state_of(self, base: int, index: int) -> Literal["ready", "in_flight", "delayed"]:
         state = self._chunks.get(base)
         if state is not None and state.leased >> index & 1:

@@ -50,6 +50,12 @@ class Metadata:
         stored = engine.get(Table.META, NEXT_UID)
         self._next_uid = int.from_bytes(stored, "big") if stored else 1
 
+    def found(self, batch: Batch, now_ms: int) -> None:
+        """At the first start: the tenant that always exists gets its row."""
+        if not self.tenants[TENANT_DEFAULT].created_at_ms:
+            tenant = self.tenants[TENANT_DEFAULT] = Tenant(TENANT_DEFAULT, now_ms)
+            batch.put(Table.META, TENANTS + TENANT_DEFAULT.encode(), _encode(tenant))
+
     # ------------------------------------------------------------------------------------------------- queues
 
     def find(self, tenant: str, name: str) -> QueueDefinition:

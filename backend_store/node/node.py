@@ -87,6 +87,7 @@ class Node:
         batch = Batch()
         batch.put(Table.META, RECEIPT_KEY, receipt_key)
         batch.delete(Table.META, META_RESTORED)
+        self.metadata.found(batch, self.clock_ms())
         for definition in self.metadata.queues.values():
             self._open_partition(definition, batch, restored)
         self._verify()

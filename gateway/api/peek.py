@@ -31,7 +31,7 @@ async def peek(gateway: Gateway, call: Call) -> Answer:
     query = call.query(*FILTERS, later=LATER)
     limit = integer(query, "limit", PAGE_ITEMS_DEFAULT, low=1, high=PAGE_ITEMS_MAX)
     assert limit is not None
-    page = queue.peek(
+    page = await queue.peek(
         PeekFilter(
             state=_state(query.get("state", "ready")),
             limit=limit,

@@ -23,7 +23,7 @@ QUEUES = (("orders", "work"), ("news", "stream"))
 
 
 class Player:
-    """Plays the page's blocks in order. What the page writes with `…` inside a string is learned when the server says it,
+    """Plays the page's blocks in order. What stands there with `…` inside a string is learned when the server says it,
     and said by the client from then on.
     """
 

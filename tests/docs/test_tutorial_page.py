@@ -7,8 +7,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 
@@ -34,9 +34,7 @@ def _served(folder: Path) -> Iterator[str]:
         server.shutdown()
 
 
-def test_an_order_placed_on_the_page_is_pushed_to_it(
-    start_server: StartServer, chromium: str, tmp_path: Path
-) -> None:
+def test_an_order_placed_on_the_page_is_pushed_to_it(start_server: StartServer, chromium: str, tmp_path: Path) -> None:
     server = start_server(dev=True)
 
     def pushq(*arguments: str) -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 import threading
-import uuid
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,11 +23,6 @@ StartServer = Callable[..., PushqServer]
 @pytest.fixture(scope="module")
 def cli(shared_server: PushqServer) -> Cli:
     return Cli(shared_server)
-
-
-@pytest.fixture
-def queue(cli: Cli) -> str:
-    return cli.create_queue(f"q-{uuid.uuid4().hex[:12]}")
 
 
 # Servers
@@ -124,6 +120,15 @@ def test_doctor_tells_a_server_of_another_kind(cli: Cli) -> None:
     assert wrong == {"alive", "ready", "clock", "version", "key"}
 
 
+def test_doctor_notices_a_proxy_that_collects_what_is_pushed(cli: Cli) -> None:
+    with collecting_proxy(cli.server.port) as url:
+        report = cli.any("doctor", url, "--json", *cli.data).json()
+    failed = {check["name"]: check for check in report["checks"] if not check["is_ok"]}
+    assert list(failed) == ["sse"]
+    assert "the message was held back" in failed["sse"]["detail"]
+    assert "proxy_buffering off" in failed["sse"]["fix"]
+
+
 def test_bench_measures_and_leaves_nothing(cli: Cli) -> None:
     ran = cli("bench", "--messages", "2000", "--seconds", "1", "--rate", "200", "--json", *cli.data)
     results = {result["name"]: result for result in ran.json()["results"]}
@@ -164,3 +169,43 @@ def other_server(answer: bytes) -> Iterator[str]:
     listening.shutdown(socket.SHUT_RDWR)
     listening.close()
     thread.join(5)
+
+
+@contextmanager
+def collecting_proxy(port: int) -> Iterator[str]:
+    """Passes everything on, but event streams only every two seconds, as a proxy with buffers does."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    over = threading.Event()
+
+    def accept() -> None:
+        while True:
+            try:
+                client, _ = listening.accept()
+            except OSError:
+                return
+            threading.Thread(target=carry, args=(client,), daemon=True).start()
+
+    def carry(client: socket.socket) -> None:
+        is_slow = False
+        held, flush_at = b"", 0.0
+        with client, socket.create_connection(("127.0.0.1", port)) as server:
+            while not over.is_set():
+                readable = select.select([client, server], [], [], 0.05)[0]
+                if client in readable:
+                    if not (sent := client.recv(65536)):
+                        return
+                    is_slow = is_slow or b"/events?" in sent
+                    server.sendall(sent)
+                if server in readable:
+                    if not (answer := server.recv(65536)):
+                        return
+                    held += answer
+                if held and (not is_slow or time.monotonic() >= flush_at):
+                    client.sendall(held)
+                    held, flush_at = b"", time.monotonic() + 2.0
+
+    threading.Thread(target=accept, daemon=True).start()
+    yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    over.set()
+    listening.shutdown(socket.SHUT_RDWR)
+    listening.close()

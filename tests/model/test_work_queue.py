@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from typing import Any
 
@@ -10,12 +10,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from backend_store.client.peek import PeekFilter, peek
+from backend_store.client.peek import PeekFilter, look
 from backend_store.core import work
 from backend_store.core.chunk import KIND_JSON, plain_blocks
 from backend_store.core.leases import Lease
 from backend_store.core.receipts import SUFFIXES, by_token
-from backend_store.model import Published, PushqError
+from backend_store.model import PeekPage, Published, PushqError
 from tests.support.queue_model import Message, QueueModel, Receipt
 from tests.support.world import Consumer, World, attempts_by_seq, bodies_by_seq, receipts_by_seq, verdicts
 
@@ -318,7 +318,7 @@ class WorkQueue(RuleBasedStateMachine):
         if self.world.committer.is_in_flight or self._waits():
             return
         for state, wanted in (("ready", "ready"), ("in_flight", "leased"), ("delayed", "delayed")):
-            page = peek(self.world.partition, PeekFilter(state=state, limit=10_000))
+            page = _whole(look(self.world.partition, PeekFilter(state=state, limit=10_000)))
             assert [item.message["seq"] for item in page.items] == self.model.in_state(wanted)
 
     @invariant()
@@ -363,3 +363,13 @@ TestWorkQueue.settings = settings(
     suppress_health_check=[HealthCheck.too_slow],
     report_multiple_bugs=False,
 )
+
+
+def _whole(walk: Generator[None, None, PeekPage]) -> PeekPage:
+    """Runs a peek to its end without a loop."""
+    while True:
+        try:
+            next(walk)
+        except StopIteration as end:
+            page: PeekPage = end.value
+            return page

@@ -1,7 +1,7 @@
-"""One consumer, four ways to be one: WebSocket in JSON or MessagePack, SSE, long-poll. They speak the protocol themselves.
+"""One consumer, four ways to be one: WebSocket in JSON or MessagePack, SSE, long-poll, all without the SDK.
 
-What arrives is put in one shape: a message is its dictionary, with `body` as the value that was published (bytes where it
-was bytes), whatever the transport made of it.
+What arrives is put in one shape: a message is its dictionary, with `body` as the value that was published (bytes where
+it was bytes), whatever the transport made of it.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ Frame = dict[str, Any]
 Message = dict[str, Any]
 
 
-def http_client(server: PushqServer, **options: Any) -> httpx2.AsyncClient:
-    options = {"headers": server.headers, "timeout": 20, "trust_env": False} | options
-    return httpx2.AsyncClient(base_url=server.url, **options)
+def http_client(server: PushqServer, key: str | None = None) -> httpx2.AsyncClient:
+    """A client with the admin key, or with another one."""
+    headers = server.headers if key is None else {"Authorization": f"Bearer {key}"}
+    return httpx2.AsyncClient(base_url=server.url, headers=headers, timeout=20, trust_env=False)
 
 
 async def call(http: httpx2.AsyncClient, method: str, path: str, body: Any = None) -> Any:
@@ -76,7 +77,7 @@ class Socket:
     async def _read(self) -> None:
         try:
             async for data in self.ws:
-                found = msgspec.msgpack.decode(data) if self.is_binary else json.loads(data)
+                found = msgspec.msgpack.decode(data) if isinstance(data, bytes) else json.loads(data)
                 for frame in found if isinstance(found, list) else [found]:
                     self._take(frame)
         except ConnectionClosed:
@@ -105,7 +106,8 @@ class Socket:
     async def ask(self, **frame: Any) -> Frame:
         """Sends a request and waits for its answer, an `ok` or an `error`."""
         self._number += 1
-        waiting = self._answers[self._number] = asyncio.get_running_loop().create_future()
+        waiting: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
+        self._answers[self._number] = waiting
         await self.send({**frame, "id": self._number})
         async with asyncio.timeout(ANSWER_S_MAX):
             return await waiting
@@ -126,9 +128,10 @@ class Socket:
 @asynccontextmanager
 async def raw_socket(server: PushqServer, *subprotocols: str, **options: Any) -> AsyncIterator[ClientConnection]:
     """A WebSocket to the server that has said nothing yet."""
-    options = {"compression": None, "ping_interval": None, "max_size": None, "proxy": None, "close_timeout": 1} | options
+    usual: dict[str, Any] = {"compression": None, "ping_interval": None, "max_size": None, "proxy": None}
     names = [Subprotocol(name) for name in subprotocols]
-    async with connect(server.ws_url, subprotocols=names or None, **options) as ws:
+    how = usual | {"close_timeout": 1} | options
+    async with connect(server.ws_url, subprotocols=names or None, **how) as ws:
         yield ws
 
 
@@ -171,13 +174,35 @@ class Consumer(Protocol):
     async def farewell(self) -> Frame:
         """The last thing the server said: `ended`, `bye`, or `refused` with the problem."""
 
+    async def wait(self) -> None:
+        """From here on it waits for messages; only a poll must be told to."""
+
     async def leave(self) -> None:
         """Goes away in the way of its transport."""
 
 
-class SocketConsumer:
+class Pushed:
+    """What the server pushes to waits from the beginning to the end."""
+
+    inbox: asyncio.Queue[Frame]
+
+    async def take(self, count: int, seconds: float = ANSWER_S_MAX) -> list[Message]:
+        return await gathered(self.inbox, count, seconds)
+
+    async def wait(self) -> None:
+        """It does already."""
+
+    async def farewell(self) -> Frame:
+        async with asyncio.timeout(ANSWER_S_MAX):
+            while (frame := await self.inbox.get())["type"] not in ("ended", "bye", "closed"):
+                pass
+        return frame
+
+
+class SocketConsumer(Pushed):
     def __init__(self, socket: Socket, queue: str):
         self._socket = socket
+        self.inbox = socket.inbox
         self._queue = queue
         self.subscribed: Frame = {}
 
@@ -188,21 +213,12 @@ class SocketConsumer:
         assert self.subscribed["type"] == "ok", self.subscribed
         return self
 
-    async def take(self, count: int, seconds: float = ANSWER_S_MAX) -> list[Message]:
-        return await self._socket.messages(count, seconds)
-
     async def ack(self, receipts: list[str]) -> list[bool]:
         return _verdicts(await self._socket.ask(type="ack", queue=self._queue, receipts=receipts))
 
     async def nack(self, receipts: list[str], delay_ms: int = 0) -> list[bool]:
         answer = await self._socket.ask(type="nack", queue=self._queue, receipts=receipts, delay_ms=delay_ms)
         return _verdicts(answer)
-
-    async def farewell(self) -> Frame:
-        async with asyncio.timeout(ANSWER_S_MAX):
-            while (frame := await self._socket.inbox.get())["type"] not in ("ended", "bye", "closed"):
-                pass
-        return frame
 
     async def leave(self) -> None:
         await self._socket.ws.close()
@@ -223,12 +239,12 @@ class HttpConsumer:
         return _verdicts(await call(self._http, "POST", f"{self._queue}/nack", body))
 
 
-class EventConsumer(HttpConsumer):
+class EventConsumer(Pushed, HttpConsumer):
     def __init__(self, http: httpx2.AsyncClient, queue: str, query: dict[str, Any], headers: dict[str, str]):
         super().__init__(http, queue)
         self.inbox: asyncio.Queue[Frame] = asyncio.Queue()
         self.started: asyncio.Future[httpx2.Response] = asyncio.get_running_loop().create_future()
-        self.last_id: str | None = None
+        self._ids: dict[int, str | None] = {}
         self._reading = asyncio.create_task(self._read(query, headers), name="events")
 
     async def _read(self, query: dict[str, Any], headers: dict[str, str]) -> None:
@@ -251,19 +267,14 @@ class EventConsumer(HttpConsumer):
             return  # a comment
         data = json.loads(event["data"])
         if event["event"] == "message":
-            self.last_id = event.get("id")
-            self.inbox.put_nowait({"type": "message", "message": plain(data), "id": event.get("id")})
+            self._ids[data["seq"]] = event.get("id")
+            self.inbox.put_nowait({"type": "message", "message": plain(data)})
         else:
             self.inbox.put_nowait({**data, "type": event["event"], "retry": event.get("retry")})
 
-    async def take(self, count: int, seconds: float = ANSWER_S_MAX) -> list[Message]:
-        return await gathered(self.inbox, count, seconds)
-
-    async def farewell(self) -> Frame:
-        async with asyncio.timeout(ANSWER_S_MAX):
-            while (frame := await self.inbox.get())["type"] not in ("ended", "bye", "closed"):
-                pass
-        return frame
+    def id_of(self, message: Message) -> str | None:
+        """The cursor of a message's event."""
+        return self._ids[message["seq"]]
 
     async def leave(self) -> None:
         self._reading.cancel()
@@ -274,53 +285,72 @@ class EventConsumer(HttpConsumer):
 class PollConsumer(HttpConsumer):
     """Asks again until it has what it was told to take. Between two requests it is nobody."""
 
-    def __init__(self, http: httpx2.AsyncClient, queue: str, *, credit: int, options: dict[str, Any]):
+    def __init__(self, http: httpx2.AsyncClient, queue: str, **options: Any):
         super().__init__(http, queue)
-        self._credit = credit
         self._options = options
+        self._waiting: asyncio.Task[httpx2.Response] | None = None
         self.cursor: str | None = None
-        self.waiting: asyncio.Task[httpx2.Response] = self._ask(min(credit, 1000), 10_000)
 
-    def _ask(self, limit: int, wait_ms: int) -> asyncio.Task[httpx2.Response]:
-        options = self._options if self.cursor is None else {**self._options, "from": {"cursor": self.cursor}}
-        body = {"max": limit, "wait_ms": wait_ms, **options}
-        request = self._http.post(f"/v1/queues/{self._queue}/receive", json=body)
-        return asyncio.create_task(request, name="poll")
+    async def _receive(self, limit: int, seconds: float) -> httpx2.Response:
+        options = self._options if self.cursor is None else self._options | {"from": {"cursor": self.cursor}}
+        body = {"max": limit, "wait_ms": int(seconds * 1000), **options}
+        return await self._http.post(f"/v1/queues/{self._queue}/receive", json=body)
 
     async def take(self, count: int, seconds: float = ANSWER_S_MAX) -> list[Message]:
         found: list[Message] = []
-        deadline = asyncio.get_running_loop().time() + seconds
-        while len(found) < min(count, self._credit) and (left := deadline - asyncio.get_running_loop().time()) > 0:
-            if self.waiting.done() and self.waiting.result().status_code != 200:
-                break
-            wait_s = left if not found else min(left, QUIET_S)
-            done, _ = await asyncio.wait({self.waiting}, timeout=wait_s)
-            if not done:
-                break
-            answer = self.waiting.result().raise_for_status().json()
+        while len(found) < count:
+            answer = (await self._receive(count - len(found), QUIET_S if found else seconds)).raise_for_status().json()
             self.cursor = answer.get("cursor")
             found += [plain(message) for message in answer["messages"]]
-            self.waiting = self._ask(max(1, min(count, self._credit) - len(found)), 10_000)
-            if len(found) >= min(count, self._credit):
-                await self._stop_waiting()
-        if self.waiting.cancelled():
-            self.waiting = self._ask(1, 0) if False else self.waiting
+            if not answer["messages"]:
+                break
         return found
 
-    async def _stop_waiting(self) -> None:
-        """Or the request would take messages that the test meant for others."""
-        self.waiting.cancel()
-        with suppress(asyncio.CancelledError):
-            await self.waiting
+    async def wait(self) -> None:
+        self._waiting = asyncio.create_task(self._receive(1, ANSWER_S_MAX), name="poll")
 
     async def farewell(self) -> Frame:
-        answer = await asyncio.wait_for(asyncio.shield(self.waiting), ANSWER_S_MAX)
+        assert self._waiting is not None, "it is nobody until it waits"
+        answer = await self._waiting
         if answer.status_code != 200:
             return {"type": "refused", "problem": answer.json()}
-        return {"type": "bye"}
+        return {"type": "bye", "messages": answer.json()["messages"]}
 
     async def leave(self) -> None:
-        await self._stop_waiting()
+        if self._waiting is not None:
+            self._waiting.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._waiting
+
+
+@asynccontextmanager
+async def consuming(
+    server: PushqServer, transport: str, queue: str, *, credit: int | None = None, **how: Any
+) -> AsyncIterator[SocketConsumer | EventConsumer | PollConsumer]:
+    """A consumer of a queue by a transport. `how` is what a subscribe frame may say, such as `from`."""
+    async with AsyncExitStack() as stack:
+        allowed = {} if credit is None else {"credit": credit}
+        if transport.startswith("ws"):
+            opened = await stack.enter_async_context(Socket.open(server, binary=transport == "ws-msgpack"))
+            yield await SocketConsumer.begin(opened, queue, **allowed, **how)
+            return
+        http = await stack.enter_async_context(http_client(server))
+        if transport == "poll":
+            poll = PollConsumer(http, queue, **how)
+            yield poll
+            await poll.leave()
+            return
+        query = allowed | {name: _query(value) for name, value in how.items()}
+        events = EventConsumer(http, queue, query, {})
+        answered = await asyncio.wait_for(asyncio.shield(events.started), ANSWER_S_MAX)
+        assert answered.status_code == 200, await answered.aread()
+        yield events
+        await events.leave()
+
+
+def _query(value: Any) -> Any:
+    """A start as an address says it: `seq:42`."""
+    return ":".join(str(part) for part in next(iter(value.items()))) if isinstance(value, dict) else value
 
 
 def _verdicts(answer: Any) -> list[bool]:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from types import CoroutineType
 from typing import Any
 
 import httpx2
@@ -75,9 +76,9 @@ class Load:
         self.log = log
         self._number = 0
 
-    async def run(self, kill_after_s: float, *clients: Coroutine[Any, Any, None]) -> None:
+    async def run(self, kill_after_s: float, *clients: CoroutineType[Any, Any, None]) -> None:
         """Runs the clients until the server is killed under them. What else goes wrong in one is raised."""
-        tasks = [asyncio.create_task(client, name=client.__qualname__) for client in clients]
+        tasks = [asyncio.create_task(client, name=client.cr_code.co_name) for client in clients]
         await asyncio.sleep(kill_after_s)
         self.server.kill()
         ended, running = await asyncio.wait(tasks, timeout=NOTICE_S_MAX)

@@ -47,6 +47,7 @@ GROUPS: dict[str, tuple[Prerequisite, ...]] = {
     "test": (
         VENV,
         _command("chromium", "chromium", "browser tests"),
+        _command("curl", "curl", "examples of the documentation"),
         _command("redis-server", "redis-server", "tests of shared state and comparisons"),
         _command("ip", "iproute2", "tests that cut the network"),
         _command("wrk", "wrk", "HTTP load"),

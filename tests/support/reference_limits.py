@@ -1,4 +1,4 @@
-"""Every bound of the server for the reference page: its value from the code, its sentence from beside it or from here."""
+"""Every bound of the server for the reference page: its value from the code, its sentence too or from here."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ GROUPS = (
             "gateway.limits:RECEIVE_MESSAGES_DEFAULT": "`max` of a receive that names none.",
             "push.transports.longpoll:RECEIVE_MAX": "The largest `max` of a receive.",
             "push.transports.longpoll:WAIT_MS_MAX": "The longest `wait_ms` of a receive.",
-            "push.transports.longpoll:RESPONSE_BYTES_MAX": "A receive takes no more messages once its answer has this size.",
+            "push.transports.longpoll:RESPONSE_BYTES_MAX": "An answer of this size takes no more messages.",
             "push.protocol:RECEIPTS_PER_REQUEST_MAX": "Receipts of one ack, nack or extend.",
             "gateway.limits:PAGE_ITEMS_DEFAULT": "Items of a page, where `limit` is not given.",
             "gateway.limits:PAGE_ITEMS_MAX": "The largest `limit` of a page.",
@@ -100,15 +100,16 @@ GROUPS = (
     Group(
         "Storage",
         {
-            "backend_store.storage.space:PUBLISH_STOP_FRACTION": "How full the disk may be before publishes are refused.",
+            "backend_store.storage.space:PUBLISH_STOP_FRACTION": "How full the disk may be while publishes go on.",
             "backend_store.storage.space:BALLAST_BYTES_MAX": "The ballast file, at most.",
             "backend_store.storage.space:BALLAST_DISK_FRACTION": "The ballast file, as a part of the disk.",
             "backend_store.node.limits:SPACE_CHECK_SECONDS": "How often the disk's room is looked at.",
             "backend_store.node.limits:INBOX_MESSAGES_MAX": "Messages of a queue that may wait for a commit; above it "
             "`overloaded`.",
             "backend_store.node.limits:INBOX_BYTES_MAX": "The same in bytes.",
-            "backend_store.node.limits:VERIFY_AT_START_BYTES_MAX": "After an unclean end a store up to this size is read "
-            "through before it serves. In a bigger one each entry is checked when it is read.",
+            "backend_store.node.limits:VERIFY_AT_START_BYTES_MAX": "After an unclean end a store up to this size is "
+            "read through before it serves. In a bigger one each entry is checked when it is read.",
+            "backend_store.storage.env:MAP_BYTES": "The largest store.",
             "backend_store.storage.backup:BACKUP_SECONDS_MAX": "How long a backup may take.",
         },
     ),
@@ -126,7 +127,7 @@ GROUPS = (
             "backend_store.core.limits:READY_RUNS_AHEAD": "",
             "backend_store.node.limits:SWEEP_ROWS_PER_COMMIT": "Rows of a purged queue that one commit deletes.",
             "backend_store.node.limits:RECOVERY_ROWS_PER_READ": "Rows that one read takes at start.",
-            "push.limits:CATCH_UP_CHUNKS_PER_TURN": "Chunks that a stream's reader gets in its turn while it is behind.",
+            "push.limits:CATCH_UP_CHUNKS_PER_TURN": "Chunks that a stream's reader gets in a turn while it is behind.",
             "push.limits:CHUNK_CACHE_MAX": "Chunks of a stream kept for readers that are behind together.",
             "gateway.limits:IDENTITIES_MAX": "",
             "gateway.limits:ACCESS_DECISIONS_MAX": "",
@@ -186,7 +187,7 @@ def _shown(name: str, value: float) -> str:
     if "FRACTION" in name:
         return f"{value:.0%}"
     if "BYTES" in name:
-        for size, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        for size, unit in ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
             if value >= size and value % size == 0:
                 return f"{value // size:,} {unit}"
         return f"{value:,} bytes"

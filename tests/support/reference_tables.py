@@ -16,11 +16,13 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import msgspec
 
 from backend_store.model import QueueConfig
+from gateway.api.frames import SERVER_FRAMES
 from gateway.api.table import OPERATIONS
 from gateway.config import Settings, known_settings
 from gateway.validate import LATER_SETTINGS, LATER_VALUES, ONLY, RANGES
 from push.closes import Close, may_reconnect
 from push.problems import KINDS
+from push.protocol import ClientFrame
 from tests.support import reference_words as words
 from tests.support.reference_limits import limit_tables
 from tests.support.reference_metrics import metrics_table
@@ -39,6 +41,7 @@ def tables() -> dict[str, dict[str, Table]]:
         "configuration.md": {"All settings": _settings()},
         "queue-settings.md": {"All settings": _queue_settings(), "Not in this version": _later_settings()},
         "http-api.md": {"All calls": _calls()},
+        "websocket.md": {"From the client": _client_frames(), "From the server": _server_frames()},
         "metrics.md": {"All series": metrics},
         "limits.md": limit_tables(),
     }
@@ -127,6 +130,27 @@ def _calls() -> Table:
         [code(f"{o.method} {o.path}"), o.summary, o.scope, ", ".join(map(str, o.answers)) or "–"] for o in OPERATIONS
     )
     return table(["Call", "What it does", "Scope", "Answers"], rows)
+
+
+def _client_frames() -> Table:
+    kinds: tuple[type[msgspec.Struct], ...] = get_args(ClientFrame)
+    rows = ([code(_fields(kind)), words.FRAMES[_tag(kind)]] for kind in kinds)
+    return table(["Frame", "What it asks"], rows)
+
+
+def _server_frames() -> Table:
+    rows = ([code(_fields(kind)), words.paragraph(kind.__doc__ or "")] for kind in SERVER_FRAMES)
+    return table(["Frame", "What it says"], rows)
+
+
+def _tag(kind: type[msgspec.Struct]) -> str:
+    return str(kind.__struct_config__.tag)
+
+
+def _fields(kind: type[msgspec.Struct]) -> str:
+    """`deliver {sub, messages, cursor?}`"""
+    names = [f.encode_name + ("" if f.required else "?") for f in msgspec.structs.fields(kind) if f.encode_name != "id"]
+    return f"{_tag(kind)} {{{', '.join(names)}}}" if names else _tag(kind)
 
 
 def main() -> None:

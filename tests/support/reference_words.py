@@ -63,7 +63,7 @@ QUEUE = {
     "delivery": "A message is leased until it is acknowledged. Cannot change.",
     "ordering": "Arrival order, as far as redeliveries and several consumers allow. Cannot change.",
     "sequencing": "`seq` is given on arrival.",
-    "visibility_timeout_ms": "How long a delivered message waits for its ack. Work queues only; 0 ends the lease at once.",
+    "visibility_timeout_ms": "How long a delivered message waits for its ack; 0: it ends at once. Work queues only.",
     "dead_letter_queue": "Where messages go after their last attempt. None: attempts have no limit.",
     "message_ttl_ms": "When messages expire: never.",
     "delay_ms": "How long a new message stays out of sight.",
@@ -85,3 +85,22 @@ QUEUE = {
 }
 
 QUEUE_VALUES = {"replication": "an object", "tags": "string → string"}
+
+FRAMES = {
+    "connect": "Opens the session, or goes on with one that was cut. The first frame.",
+    "subscribe": "Have a queue's messages pushed.",
+    "unsubscribe": "No more; what is held returns at once.",
+    "credit": "`n` more messages may be outstanding.",
+    "publish": "Store messages.",
+    "ack": "Settle messages.",
+    "nack": "Give messages back; the attempt counts.",
+    "extend": "Hold messages for longer.",
+    "refresh": "Go on with another key of the same tenant.",
+    "ping": "Say `pong`.",
+    "pong": "A sign of life.",
+}
+
+
+def paragraph(docstring: str) -> str:
+    """A docstring as one line."""
+    return " ".join(docstring.split())
