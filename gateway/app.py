@@ -57,16 +57,21 @@ class Application:
 
 
 def create_app(
-    store: Store, settings: Settings, *, keyring: Keyring | None = None, clock_ms: Callable[[], int] = wall_clock_ms
+    store: Store,
+    settings: Settings,
+    *,
+    keyring: Keyring | None = None,
+    limiter: MemoryLimiter | None = None,
+    clock_ms: Callable[[], int] = wall_clock_ms,
 ) -> Application:
     """Puts the gateway together. Must run on the event loop that will serve it."""
-    keyring = keyring or Keyring(store, clock_ms)
+    keyring = Keyring(store, clock_ms) if keyring is None else keyring
     tickets = TicketOffice(clock_ms)
     desk = GatewayDesk(store, keyring, tickets, allowed_origins=settings.http.allowed_origins, dev=settings.dev)
     hub = Hub(
         store, desk, clock_ms=clock_ms, resume_ms=settings.resume_ms, connections_max=settings.limits.connections_max
     )
-    gateway = Gateway(settings, store, keyring, tickets, desk, hub, MemoryLimiter(), clock_ms)
+    gateway = Gateway(settings, store, keyring, tickets, desk, hub, MemoryLimiter() if limiter is None else limiter, clock_ms)
     api = Api(gateway)
     lag = LoopLag()
     return Application(gateway, api, _site(gateway, api, lag), websocket.endpoint(hub), lag)

@@ -51,11 +51,15 @@ class GatewayDesk:
             raise Forbidden(f"the key {principal.name!r} has no scope {verb}:{name}")
         return queue
 
-    def prepare(self, queue: Queue, messages: Sequence[PublishMessage], encoding: Encoding) -> Prepared:
-        return publish.prepare(queue, messages, encoding)
+    def prepare(
+        self, queue: Queue, messages: Sequence[PublishMessage], encoding: Encoding, trace: str | None = None
+    ) -> Prepared:
+        return publish.prepare(queue, messages, encoding, trace)
 
-    def prepare_plain(self, queue: Queue, bodies: Sequence[Any], encoding: Encoding) -> Prepared:
-        return publish.prepare_plain(queue, bodies, encoding)
+    def prepare_plain(
+        self, queue: Queue, bodies: Sequence[Any], encoding: Encoding, trace: str | None = None
+    ) -> Prepared:
+        return publish.prepare_plain(queue, bodies, encoding, trace)
 
     def allowed_origin(self, origin: str | None, host: str | None) -> bool:
         """Same origin, one of the configured list, or under `--dev` any page of this machine. No origin: no browser."""

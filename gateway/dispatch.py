@@ -115,6 +115,8 @@ class Api:
         return Unauthenticated("send `Authorization: Bearer <API key>`")
 
     def _not_found(self, path: str) -> NotFound:
+        if path == "/v1/ws":
+            return NotFound("/v1/ws speaks WebSocket only: send an Upgrade")
         later = self._later.find(path)
         if later is not None:
             return NotFound(f"this version does not have {later.methods['GET']} yet")

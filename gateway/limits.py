@@ -32,6 +32,8 @@ REQUEST_HEAD_SECONDS_MAX: Final = 20
 KEEP_ALIVE_SECONDS: Final = 75
 """Longer than the idle time-out of common balancers, so that they, not we, close an idle connection."""
 LISTEN_BACKLOG: Final = 4_096
+FILES_RESERVED: Final = 200
+"""Open files kept for the database, logs and plain HTTP requests; the rest may be sockets of consumers."""
 
 DRAIN_SECONDS_MAX: Final = 8.0
 """Farewells and answers under way; the process leaves within 10 s of SIGTERM whatever they do."""

@@ -44,21 +44,28 @@ class HttpProtocol(HttpToolsProtocol):
     """uvicorn's HTTP with bounds on a request's head, and problems in place of plain text."""
 
     _head_bytes = 0
+    _in_head = True
     _head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self._await_head()
+        self._head_timer = self.loop.call_later(REQUEST_HEAD_SECONDS_MAX, self._head_too_late)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._head_arrived()
         super().connection_lost(exc)
 
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._in_head and self._head_timer is None and not self.transport.is_closing():
+            # A client that sends its head drop by drop would hold a socket for ever. Most heads come in one piece, so
+            # that a request costs no timer.
+            self._head_timer = self.loop.call_later(REQUEST_HEAD_SECONDS_MAX, self._head_too_late)
+
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._head_bytes = 0
-        if self._head_timer is None:
-            self._await_head()
+        self._in_head = True
 
     def on_url(self, url: bytes) -> None:
         self._count_head(len(url))
@@ -77,11 +84,8 @@ class HttpProtocol(HttpToolsProtocol):
         if self._head_bytes > HEADERS_BYTES_MAX or len(self.headers) >= HEADERS_MAX:
             raise TooManyHeaders
 
-    def _await_head(self) -> None:
-        """A client that sends its head drop by drop would hold a socket for ever."""
-        self._head_timer = self.loop.call_later(REQUEST_HEAD_SECONDS_MAX, self._head_too_late)
-
     def _head_arrived(self) -> None:
+        self._in_head = False
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None

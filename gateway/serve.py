@@ -14,6 +14,7 @@ import sys
 import time
 from dataclasses import dataclass, field
 
+import msgspec
 import structlog
 import uvloop
 
@@ -22,7 +23,7 @@ from backend_store.storage.engine import FolderInUse, StorageError
 from gateway.app import Application, create_app
 from gateway.auth import Keyring, make_first_key
 from gateway.config import Loaded, Settings
-from gateway.limits import ANSWERS_SECONDS_MAX, DRAIN_SECONDS_MAX
+from gateway.limits import ANSWERS_SECONDS_MAX, DRAIN_SECONDS_MAX, FILES_RESERVED, LISTEN_BACKLOG
 from gateway.listeners import ADMIN_SOCKET, Listener, bind_tcp, bind_unix, listener
 from gateway.logs import configure_logs
 from gateway.version import VERSION
@@ -39,13 +40,12 @@ class CannotStart(Exception):
 
 def serve(loaded: Loaded) -> None:
     """Serves until a signal ends it. Raises `CannotStart`."""
-    began = time.monotonic()
     configure_logs()
-    _raise_open_files_limit()
-    uvloop.run(_serve(loaded.settings, began))
+    files_max = _raise_open_files_limit()
+    uvloop.run(_serve(_within(loaded.settings, files_max)))
 
 
-async def _serve(settings: Settings, began: float) -> None:
+async def _serve(settings: Settings) -> None:
     address = settings.address
     try:
         tcp = bind_tcp(address)
@@ -58,8 +58,10 @@ async def _serve(settings: Settings, began: float) -> None:
     server = Server(app, [listener(app), listener(app.local)])
     server.handle_signals()
     lag = asyncio.create_task(app.lag.watch(), name="loop lag")
+    tcp.listen(LISTEN_BACKLOG)
+    # Said before the first request can be answered, and true already: from here on connections wait for us.
+    _announce(settings, str(key_file) if key_file.exists() else None, tcp.getsockname()[1])
     running = await server.start([tcp, bind_unix(settings.directory)])
-    _announce(settings, str(key_file) if key_file.exists() else None, tcp.getsockname()[1], time.monotonic() - began)
     await server.stopped.wait()
     await asyncio.gather(*running)
     lag.cancel()
@@ -124,13 +126,31 @@ class Server:
         self.stopped.set()
 
 
-def _raise_open_files_limit() -> None:
+def _raise_open_files_limit() -> int:
     """A socket is a file; the soft limit of 1,024 is history, the hard one is the operator's word."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard
 
 
-def _announce(settings: Settings, key_file: str | None, port: int, seconds: float) -> None:
+def _within(settings: Settings, files_max: int) -> Settings:
+    """Fewer connections where the system allows fewer files: better refused by us than by an accept that fails."""
+    wanted, possible = settings.limits.connections_max, max(1, files_max - FILES_RESERVED)
+    if wanted <= possible or files_max == resource.RLIM_INFINITY:
+        return settings
+    log.warning("the limit of open files lowers connections_max", wanted=wanted, connections_max=possible)
+    limits = msgspec.structs.replace(settings.limits, connections_max=possible)
+    return msgspec.structs.replace(settings, limits=limits)
+
+
+def _age_seconds() -> float:
+    """How long this process has lived: the interpreter's start and the imports are part of a start."""
+    with open("/proc/self/stat") as stat:
+        started_ticks = int(stat.read().rpartition(")")[2].split()[19])
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - started_ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _announce(settings: Settings, key_file: str | None, port: int) -> None:
     """What a person needs to go on, on stdout. The key itself is never printed."""
     url = settings.address._replace(port=port).url
     lines = [
@@ -140,6 +160,6 @@ def _announce(settings: Settings, key_file: str | None, port: int, seconds: floa
         f"  docs  {url}/docs",
         f"  key   in {key_file}" if key_file else f"  key   {settings.data}/admin.key is gone; its key is still good",
         *(["  --dev: any page of this machine may connect. Not for production."] if settings.dev else []),
-        f"ready in {seconds:.1f} s",
+        f"ready in {_age_seconds():.1f} s",
     ]
     print("\n".join(lines), file=sys.stdout, flush=True)

@@ -27,22 +27,33 @@ class StreamOutlet(Protocol):
     def write(self, data: bytes) -> None:
         """Hands encoded bytes to the socket."""
 
+    def tell_gap(self, number: int, first: int, last: int) -> None:
+        """Says which offsets the subscriber will never get."""
+
 
 Framer = Callable[[Chunk, int, int, int], bytes]
 """(chunk, start, stop, subscription number) → bytes ready for the socket."""
 
 
 class Fanout:
-    def __init__(self, queue: Queue, loop: asyncio.AbstractEventLoop, framers: dict[str, Framer]):
+    def __init__(
+        self,
+        queue: Queue,
+        loop: asyncio.AbstractEventLoop,
+        framers: dict[str, Framer],
+        count: Callable[[int], None],
+    ):
+        """`count` is told how many messages were handed to sockets."""
+        self._count = count
         self.queue = queue
         self._loop = loop
         self._framers = framers
         self._live: dict[tuple[str, int], dict[StreamSubscription, StreamOutlet]] = {}
         self._chunks: dict[int, Chunk] = {}
-        self.delivered = 0
         self.waiting: set[asyncio.Future[None]] = set()
         """Long-polls at the end of the stream."""
         queue.on_appended(self._appended)
+        queue.on_purged(self._purged)
 
     def start(self, sub: StreamSubscription, outlet: StreamOutlet) -> None:
         """Begins to deliver from the subscription's position, in the next turn of the loop."""
@@ -89,9 +100,16 @@ class Fanout:
                     sub.position = end
                 else:
                     behind.append(sub)
-            self.delivered += count * (len(members) - len(behind))
+            self._count(count * (len(members) - len(behind)))
             for sub in behind:
                 self._leave(sub)
+
+    def _purged(self) -> None:
+        """Live subscribers have had all that is gone; the others learn what they miss when they go on."""
+        self._chunks.clear()
+        for members in self._live.values():
+            for sub in members:
+                sub.position = max(sub.position, self.queue.floor)
 
     def _feed(self, sub: StreamSubscription, outlet: StreamOutlet) -> None:
         sub.feeding = False
@@ -100,6 +118,9 @@ class Fanout:
         for _ in range(CATCH_UP_CHUNKS_PER_TURN):
             if not outlet.writable or sub.credit == 0:
                 return  # `start` is called again when there is room or credit
+            if sub.position < self.queue.floor:
+                outlet.tell_gap(sub.number, sub.position, self.queue.floor - 1)
+                sub.position = self.queue.floor
             if sub.position >= self.queue.end.offset:
                 self._join(sub, outlet)
                 return
@@ -129,7 +150,7 @@ class Fanout:
         start = max(0, sub.position - chunk.base)
         stop = chunk.count if sub.credit is None else min(chunk.count, start + sub.credit)
         outlet.write(self._framers[sub.key](chunk, start, stop, sub.number))
-        self.delivered += stop - start
+        self._count(stop - start)
         if sub.credit is not None:
             sub.credit -= stop - start
         sub.position = Offset(chunk.base + stop)

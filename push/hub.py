@@ -123,7 +123,7 @@ class Hub:
             return
         older.flush()
         older.wire.close(Close.REPLACED, "replaced by a newer connection")
-        older.gone(clean=False)
+        older.gone(clean=False, code=Close.REPLACED)
 
     def hand_over(self, session: Session, sub: WorkSubscription) -> None:
         """Gives a new subscription the leases that its session held on the queue before it was cut."""
@@ -182,8 +182,11 @@ class Hub:
     def fanout(self, queue: Queue) -> Fanout:
         found: Fanout | None = queue.extras.get("fanout")
         if found is None:
-            found = queue.extras["fanout"] = Fanout(queue, self.loop, self._framers)
+            found = queue.extras["fanout"] = Fanout(queue, self.loop, self._framers, self.count_delivered)
         return found
+
+    def count_delivered(self, messages: int) -> None:
+        self.delivered += messages
 
     def queue_deleted(self, queue: Queue) -> None:
         """Ends every subscription of a queue that is gone."""
@@ -275,7 +278,7 @@ class Hub:
         sessions = list(self.sessions.values())
         waves = max(1, (len(sessions) + DRAIN_WAVE_SOCKETS - 1) // DRAIN_WAVE_SOCKETS)
         pause = min(0.1, DRAIN_SECONDS_MAX / waves)
-        spread_ms = max(1000, 5 * len(sessions))
+        spread_ms = _spread_ms(len(sessions))
         for stream in list(self.streams):
             stream.end(random.randint(200, 200 + spread_ms))
         for start in range(0, len(sessions), DRAIN_WAVE_SOCKETS):
@@ -295,7 +298,8 @@ class Hub:
             for place, tokens in kept.held.items():
                 tenant, _, name = place.partition("/")
                 held[tenant, name] = [leases[token] for token in tokens if token in leases]
-            self.parked.park(Parked(kept.session, kept.principal_id, self.now_ms + self.resume_ms, held))
+            until_ms = self.now_ms + self.resume_ms + _spread_ms(len(sessions))
+            self.parked.park(Parked(kept.session, kept.principal_id, until_ms, held))
 
     def kept_sessions(self) -> list[KeptSession]:
         """The sessions to be kept over a clean stop, after `drain`."""
@@ -311,6 +315,11 @@ class Hub:
 
     def ping_frame(self, encoding: str) -> bytes:
         return _PINGS[encoding]
+
+
+def _spread_ms(sessions: int) -> int:
+    """Over how long drained clients are asked to spread their return."""
+    return max(1000, 5 * sessions)
 
 
 def text_frame(payload: bytes) -> bytes:

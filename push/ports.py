@@ -41,10 +41,17 @@ class Desk(Protocol):
     def queue(self, principal: Principal, name: str, verb: Verb) -> Queue:
         """Raises `QueueNotFound` for what is absent or another tenant's, `Forbidden` without the scope."""
 
-    def prepare(self, queue: Queue, messages: Sequence[PublishMessage], encoding: Encoding) -> Prepared:
-        """Raises `InvalidRequest` or `MessageTooLarge`, naming each message that is wrong."""
+    def prepare(
+        self, queue: Queue, messages: Sequence[PublishMessage], encoding: Encoding, trace: str | None = None
+    ) -> Prepared:
+        """Raises `InvalidRequest` or `MessageTooLarge`, naming each message that is wrong.
 
-    def prepare_plain(self, queue: Queue, bodies: Sequence[Any], encoding: Encoding) -> Prepared:
+        `trace` is a W3C `traceparent`; it is kept with the messages.
+        """
+
+    def prepare_plain(
+        self, queue: Queue, bodies: Sequence[Any], encoding: Encoding, trace: str | None = None
+    ) -> Prepared:
         """The same for messages that are only bodies (raw values of the encoding)."""
 
     def allowed_origin(self, origin: str | None, host: str | None) -> bool:

@@ -308,6 +308,11 @@ class Session:
             {"type": "error", "problem": problem(error), **({"id": request_id} if request_id is not None else {})}
         )
 
+    def tell_gap(self, number: int, first: int, last: int) -> None:
+        """Goes out before the messages behind the gap: those are written at once, answers wait for the turn's end."""
+        self.send({"type": "gap", "sub": number, "from": first, "to": last})
+        self.flush()
+
     def tell_lost(self, number: int, receipts: list[str]) -> None:
         if number in self.subs:
             self.send({"type": "lost", "sub": number, "receipts": receipts})
@@ -359,7 +364,7 @@ class Session:
         if not self.closed:
             self.flush()
             self.wire.close(code, reason)
-            self.gone(clean=4500 <= code <= 4999)
+            self.gone(clean=4500 <= code <= 4999, code=code)
 
     def ping(self) -> None:
         if self.wire.is_writable:
@@ -371,11 +376,12 @@ class Session:
         )
         self.close(Close.DRAIN, "the server is shutting down")
 
-    def gone(self, *, clean: bool) -> None:
+    def gone(self, *, clean: bool, code: int) -> None:
         """The socket is closed. Cleanly: leases return at once. Cut: they wait for the session to come back."""
         if self.closed:
             return
         self.closed = True
+        self.hub.closes[code] += 1
         self.hub.closed(self, clean=clean)
 
 

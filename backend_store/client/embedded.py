@@ -142,6 +142,15 @@ class EmbeddedQueue:
             found = self._partition.read(Offset(found.base + 1))
         return found
 
+    def on_purged(self, purged: Callable[[], None]) -> None:
+        """`purged` runs after everything stored so far was dropped."""
+        self._partition.on_purged = purged
+
+    @property
+    def floor(self) -> Offset:
+        """Everything below is gone."""
+        return Offset(self._partition.state.floor)
+
     @property
     def end(self) -> Position:
         state = self._partition.state

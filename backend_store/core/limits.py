@@ -1,5 +1,7 @@
 """Bounds of the partition core, each with its unit last."""
 
+LEASE_MS_MIN = 100
+"""The shortest lease: with a visibility time-out of 0 a message would be free again before it reached anybody."""
 IN_FLIGHT_PER_QUEUE_MAX = 120_000
 IN_FLIGHT_PER_SUBSCRIPTION_MAX = 10_000
 TAKE_MESSAGES_MAX = 64

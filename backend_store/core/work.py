@@ -19,6 +19,7 @@ from backend_store.core.limits import (
     CHUNKS_LOADED_BYTES_MAX,
     DELAYED_RUNS_MAX,
     IN_FLIGHT_PER_QUEUE_MAX,
+    LEASE_MS_MIN,
     READY_RUNS_AHEAD,
     SETTLED_TOKENS_MAX,
 )
@@ -173,6 +174,7 @@ class WorkView:
     def take(self, limit: int, holder: Holder, visibility_ms: int, now_ms: int) -> Lease | None:
         """Leases up to `limit` ready messages of one chunk."""
         limit = min(limit, IN_FLIGHT_PER_QUEUE_MAX - self.in_flight)
+        visibility_ms = max(visibility_ms, LEASE_MS_MIN)
         while self._ready and limit > 0:
             run = self._ready[0]
             bits = run.bits & run.state.free

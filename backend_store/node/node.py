@@ -203,6 +203,9 @@ class Node:
     def publishes_allowed(self) -> bool:
         return self.space is None or self.space.publishes_allowed
 
+    def why_no_publishes(self) -> str:
+        return "" if self.space is None else self.space.reason
+
     def wrote(self, size: int) -> None:
         if self.space is not None:
             self.space.wrote(size)

@@ -48,6 +48,7 @@ class Surroundings(Protocol):
     committer: Committer
 
     def publishes_allowed(self) -> bool: ...
+    def why_no_publishes(self) -> str: ...
     def wrote(self, size: int) -> None: ...
     def quarantine(self, partition: Partition, offset: int, data: bytes, reason: str) -> None: ...
 
@@ -81,9 +82,7 @@ class Partition:
             reply(self._deleted())
             return
         if not self.node.publishes_allowed():
-            reply(
-                StorageFull(f"queue {self.label!r}: the disk is 90 % full, publishes are stopped until there is room")
-            )
+            reply(StorageFull(f"queue {self.label!r}: {self.node.why_no_publishes()}"))
             return
         count = sum(b.count for b in blocks)
         size = sum(len(b.data) for b in blocks)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from sse_starlette.sse import EventSourceResponse
 
 from gateway.context import Gateway
-from gateway.http import Call, integer
+from gateway.http import Answer, Call, integer
 from push.checks import field as invalid_field
 from push.checks import not_yet
 from push.limits import CREDIT_MAX
 from push.starts import parse_query
 from push.transports import sse
 
+EVENT_STREAM: Final = b"text/event-stream; charset=utf-8"
 
-async def events(gateway: Gateway, call: Call) -> EventSourceResponse:
+
+async def events(gateway: Gateway, call: Call) -> Answer | EventSourceResponse:
     queue = gateway.desk.queue(call.principal, call.params[0], "consume")
     query = call.query("credit", "ack", "group", "from", "ticket", "last_event_id")
     if "group" in query:
@@ -21,6 +25,8 @@ async def events(gateway: Gateway, call: Call) -> EventSourceResponse:
     ack = query.get("ack", "manual")
     if ack not in ("manual", "auto"):
         raise invalid_field("/query/ack", f"ack is {ack[:50]!r}; it is manual or auto")
+    if call.scope["method"] == "HEAD":
+        return Answer(200, content_type=EVENT_STREAM)  # a stream that nobody reads must not hold messages
     return sse.response(
         gateway.hub,
         call.principal,

@@ -24,7 +24,11 @@ class LimitsView(msgspec.Struct):
     subscriptions_max: int
 
 
-class _Sent(msgspec.Struct, kw_only=True, tag_field="type", tag=lambda name: name.removesuffix("Frame").lower()):
+def _type(name: str) -> str:
+    return name.removesuffix("Frame").removesuffix("Event").lower()
+
+
+class _Sent(msgspec.Struct, kw_only=True, tag_field="type", tag=_type):
     pass
 
 
@@ -45,6 +49,10 @@ class OkFrame(_Sent, kw_only=True):
     id: RequestId
     sub: int | msgspec.UnsetType = msgspec.UNSET
     resume: Literal["complete", "gap", "reset"] | msgspec.UnsetType = msgspec.UNSET
+    cursor: str | msgspec.UnsetType = msgspec.UNSET
+    """Of a subscription to a stream: where it begins."""
+    visibility_timeout_ms: int | msgspec.UnsetType = msgspec.UNSET
+    """Of a subscription to a work queue: how long its leases last."""
     messages: list[PlacedView] | msgspec.UnsetType = msgspec.UNSET
     durability: DurabilityView | msgspec.UnsetType = msgspec.UNSET
     results: list[ResultView] | msgspec.UnsetType = msgspec.UNSET
@@ -131,26 +139,26 @@ class MessageEvent(DeliveredMessage, kw_only=True):
     """`event: message`"""
 
 
-class GapEvent(msgspec.Struct, kw_only=True):
+class GapEvent(_Sent, kw_only=True):
     """`event: gap`: messages that are no longer there, by their seq."""
 
     from_: int = msgspec.field(name="from")
     to: int
 
 
-class ResetEvent(msgspec.Struct, kw_only=True):
+class ResetEvent(_Sent, kw_only=True):
     """`event: reset`: the cursor belongs to another log."""
 
     cursor: str | None
 
 
-class EndedEvent(msgspec.Struct, kw_only=True):
+class EndedEvent(_Sent, kw_only=True):
     """`event: ended`: the queue is gone, or the key was revoked."""
 
     problem: ProblemView
 
 
-class ByeEvent(msgspec.Struct, kw_only=True):
+class ByeEvent(_Sent, kw_only=True):
     """`event: bye`: the server shuts down; `retry:` says when to come back."""
 
     code: int

@@ -37,6 +37,7 @@ def _failing(gateway: Gateway) -> dict[str, PushqError]:
     failing: dict[str, PushqError] = {}
     if gateway.hub.draining:
         failing["draining"] = PushqError("the server is shutting down", code="draining")
-    if not gateway.store.node.publishes_allowed():
-        failing["disk"] = Unavailable("the disk is 90 % full: publishes are refused, everything else goes on")
+    node = gateway.store.node
+    if not node.publishes_allowed():
+        failing["disk"] = Unavailable(f"publishes are refused, all else goes on: {node.why_no_publishes()}")
     return failing

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
@@ -26,6 +27,7 @@ VerdictsReply = Callable[[list[Verdict] | PushqError], None]
 
 _decode_plain: Final = msgspec.json.Decoder(PlainPublishBody).decode
 
+_TRACEPARENT = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _PUBLISHED = b'{"messages":%b,"durability":{"fsynced":%b,"replicas":%d}}'
 _NO_LEASE: Final = Verdict(False, "stale-receipt")
 _DRAINING: Final = "the server is shutting down"
@@ -50,18 +52,25 @@ def _prepared(gateway: Gateway, queue: Queue, call: Call, body: bytes) -> Prepar
     """The request's messages as blocks: an envelope of messages, or one message that is the body itself."""
     headers, desk = call.headers, gateway.desk
     content_type = headers.get(b"content-type", b"application/json")
+    trace = _trace(headers)
     if b"ce-specversion" in headers or b"cloudevents" in content_type:
-        return desk.prepare(queue, cloudevents.messages(headers, call.content_type, body), "json")
+        return desk.prepare(queue, cloudevents.messages(headers, call.content_type, body), "json", trace)
     if content_type != b"application/json" and call.content_type != "application/json":
-        return desk.prepare(queue, [cloudevents.raw_message(headers, body)], "json")
+        return desk.prepare(queue, [cloudevents.raw_message(headers, body)], "json", trace)
     if not body.isascii():
         _check_utf8(body)
     try:
         plain = _decode_plain(body)
     except (msgspec.MsgspecError, RecursionError):
         # Not only bodies, or wrong: the full decoder takes the one and explains the other.
-        return desk.prepare(queue, decode(body, PublishBody).messages, "json")
-    return desk.prepare_plain(queue, [message.body for message in plain.messages], "json")
+        return desk.prepare(queue, decode(body, PublishBody).messages, "json", trace)
+    return desk.prepare_plain(queue, [message.body for message in plain.messages], "json", trace)
+
+
+def _trace(headers: dict[bytes, bytes]) -> str | None:
+    """The caller's W3C trace context, kept with its messages; what is not one is left out, as the standard asks."""
+    stated = headers.get(b"traceparent")
+    return stated.decode() if stated is not None and _TRACEPARENT.fullmatch(stated) else None
 
 
 def _check_utf8(body: bytes) -> None:

@@ -112,10 +112,10 @@ async def delete(gateway: Gateway, call: Call) -> Answer:
         raise not_yet("/query/move_to", "moving a deleted queue's messages")
     if query.get("discard") != "true":
         raise invalid_field("/query/discard", "say what becomes of the messages: ?discard=true")
-    discarded = queue.ready + queue.stats().in_flight
+    stats = queue.stats()
     gone = await gateway.store.delete_queue(queue.tenant, name)
     gateway.hub.queue_deleted(gone)
-    return json_answer({"name": name, "discarded": discarded, "moved_to": None})
+    return json_answer({"name": name, "discarded": stats.ready + stats.in_flight + stats.delayed, "moved_to": None})
 
 
 def _deletable(gateway: Gateway, call: Call) -> Queue:

@@ -15,7 +15,7 @@ from sse_starlette.sse import AppStatus, EventSourceResponse
 
 from backend_store.client import Lease, Queue
 from backend_store.model import FieldError, InvalidRequest, Overloaded, PushqError
-from push.checks import checked_credit, field
+from push.checks import checked_credit
 from push.encode import leased_messages
 from push.hub import Hub
 from push.limits import CREDIT_DEFAULT, OUTBOX_BYTES_SOFT_MAX
@@ -44,6 +44,7 @@ class EventStream:
         self._wake = asyncio.Event()
         self._sending = False
         self._ending = False
+        self.refill: int | None = None
 
     # ----------------------------------------------------------------------------------------------------- outlet
 
@@ -59,6 +60,9 @@ class EventStream:
 
     def tell_lost(self, number: int, receipts: list[str]) -> None:
         """An SSE consumer learns it from its ack; there is no event for it in the protocol."""
+
+    def tell_gap(self, number: int, first: int, last: int) -> None:
+        self.write(json_event("gap", {"type": "gap", "from": first, "to": last}))
 
     def write(self, data: bytes) -> None:
         self._buffer.append(data)
@@ -95,7 +99,15 @@ class EventStream:
                 sub.sent(leases)
                 sub.more()
             elif isinstance(sub, StreamSubscription):
-                self.hub.fanout(self.queue).start(sub, self)
+                self._go_on(sub)
+
+    def _go_on(self, sub: StreamSubscription) -> None:
+        """What has left for the socket gives its credit back: over SSE nobody else could."""
+        fanout = self.hub.fanout(self.queue)
+        if self.refill is not None and sub.credit is not None and sub.credit < self.refill:
+            fanout.allow(sub, self.refill - sub.credit, self)
+        else:
+            fanout.start(sub, self)
 
     def _rendered(self, leases: list[Lease]) -> list[bytes]:
         out: list[bytes] = []
@@ -192,9 +204,8 @@ def _consume_work(hub: Hub, stream: EventStream, credit: int | None, ack: str, f
 def _read_stream(hub: Hub, stream: EventStream, credit: int | None, from_: Any, last_event_id: str | None) -> None:
     queue = stream.queue
     start = stream_start(queue, {"cursor": last_event_id} if last_event_id else from_)
-    if credit is not None:
-        raise field("/credit", "over SSE a stream takes no credit, as nothing could raise it again")
-    sub = StreamSubscription(stream, 0, queue, position=start.offset, credit=None, key="sse")
+    stream.refill = checked_credit(credit) if credit is not None else None
+    sub = StreamSubscription(stream, 0, queue, position=start.offset, credit=stream.refill, key="sse")
     stream.sub = sub
     if start.missed is not None:
         stream.write(json_event("gap", {"type": "gap", "from": start.missed[0], "to": start.missed[1]}))

@@ -77,7 +77,7 @@ class PushProtocol(WebSocketsSansIOProtocol):
                 text = message.get("text")
                 session.receive(text.encode() if text is not None else message["bytes"] or b"")
             elif message["type"] == "websocket.disconnect":
-                session.gone(clean=True)
+                session.gone(clean=True, code=message.get("code", 1005))
         if self.read_paused:
             self.read_paused = False
             self.transport.resume_reading()
@@ -112,6 +112,8 @@ class PushProtocol(WebSocketsSansIOProtocol):
         if session is None or sent is None:
             super().handle_parser_exception()
             return
+        if self.close_sent:
+            return  # the rest of what the peer was sending is read and thrown away
         self.conn.data_to_send()  # the library's own close frame, replaced by ours
         self.close_sent = True
         if sent.code == _MESSAGE_TOO_BIG:
@@ -122,21 +124,26 @@ class PushProtocol(WebSocketsSansIOProtocol):
             code = Close.PROTOCOL_ERROR
         self.send_frame(encode({"type": "error", "problem": problem(error)}, session.encoding), session.encoding)
         self.transport.write(_close_frame(code, error.detail))
-        self.transport.close()
-        session.gone(clean=True)
+        session.gone(clean=True, code=code)
+        # To close while the peer still sends would reset the connection, and the reset may overtake our farewell.
+        self._paused_by_outbox = False
+        self.unpause()
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.close_timer = self.loop.call_later(CLOSE_SECONDS_MAX, self.transport.abort)
 
     def handle_close(self, event: Frame) -> None:
         """The peer closes: for good, or with a code of its own (3000–3999), which says that it means to come back."""
         if self.session is not None:
             code = self.conn.close_rcvd.code if self.conn.close_rcvd is not None else 1005
-            self.session.gone(clean=not 3000 <= code <= 3999)
+            self.session.gone(clean=not 3000 <= code <= 3999, code=code)
         super().handle_close(event)
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         session, self.session = self.session, None
         if session is not None:
-            session.gone(clean=False)
+            session.gone(clean=False, code=1006)
 
     # ------------------------------------------------------------------------------------------------ frames out
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import anyio
+import httpx2
 import pytest
 
 from tests.support.server import PushqServer
@@ -109,3 +110,26 @@ async def test_big_messages_use_the_whole_credit(server: PushqServer) -> None:
         await client.subscribe("q", credit=10)
         assert len(await client.messages(10)) == 10
         assert await client.is_quiet()
+
+
+async def test_visibility_time_out_of_zero_delivers_and_gives_back(server: PushqServer) -> None:
+    create_queue(server, "q", visibility_timeout_ms=0)
+    async with Client(server) as client:
+        await client.publish("q", "again and again")
+        await client.subscribe("q", credit=1)
+        assert [m["attempt"] for m in await client.messages(3)] == [1, 2, 3]
+
+
+async def test_stream_reader_is_told_what_a_purge_took_from_it(server: PushqServer) -> None:
+    create_queue(server, "s", kind="stream")
+    async with Client(server) as client:
+        await client.publish("s", *range(10))
+        subscribed = await client.subscribe("s", **{"from": "earliest"}, credit=4)
+        assert [m["body"] for m in await client.messages(4)] == [0, 1, 2, 3]
+        purged = httpx2.post(f"{server.url}/v1/queues/s/purge", json={"confirm": "s"}, headers=server.headers)
+        assert purged.status_code == 202
+        await client.publish("s", "after")
+        await client.ask(type="credit", sub=subscribed["sub"], n=4)
+        gap = await client.next("gap")
+        assert gap["from"] == 4 and gap["to"] >= 9
+        assert [m["body"] for m in await client.messages(1)] == ["after"]

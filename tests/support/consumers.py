@@ -131,7 +131,8 @@ async def raw_socket(server: PushqServer, *subprotocols: str, **options: Any) ->
     usual: dict[str, Any] = {"compression": None, "ping_interval": None, "max_size": None, "proxy": None}
     names = [Subprotocol(name) for name in subprotocols]
     how = usual | {"close_timeout": 1} | options
-    async with connect(server.ws_url, subprotocols=names or None, **how) as ws:
+    url = how.pop("url", server.ws_url)
+    async with connect(url, subprotocols=names or None, **how) as ws:
         yield ws
 
 

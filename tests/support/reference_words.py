@@ -63,7 +63,7 @@ QUEUE = {
     "delivery": "A message is leased until it is acknowledged. Cannot change.",
     "ordering": "Arrival order, as far as redeliveries and several consumers allow. Cannot change.",
     "sequencing": "`seq` is given on arrival.",
-    "visibility_timeout_ms": "How long a delivered message waits for its ack; 0: it ends at once. Work queues only.",
+    "visibility_timeout_ms": "How long a delivered message waits for its ack. Of work queues.",
     "dead_letter_queue": "Where messages go after their last attempt. None: attempts have no limit.",
     "message_ttl_ms": "When messages expire: never.",
     "delay_ms": "How long a new message stays out of sight.",

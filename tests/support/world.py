@@ -111,6 +111,9 @@ class World:
     def publishes_allowed(self) -> bool:
         return self.allowed
 
+    def why_no_publishes(self) -> str:
+        return "" if self.allowed else "the disk is full"
+
     def wrote(self, size: int) -> None:
         """Nobody watches the disk here."""
 

@@ -1,0 +1,130 @@
+"""The whole application in this process: what a real server does too rarely to wait for."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
+import httpx2
+import pytest
+from structlog.testing import capture_logs
+
+from backend_store.client import Store
+from backend_store.model import QueueConfig
+from gateway.app import Application, create_app
+from gateway.auth import Keyring
+from gateway.config import Settings
+from tests.unit.gateway.conftest import Clock
+from throttling.limiter import MemoryLimiter
+from throttling.rules import Rule
+
+pytestmark = pytest.mark.anyio
+
+PUBLISH = {"messages": [{"body": 1}]}
+
+
+@pytest.fixture
+async def app(store: Store, clock: Clock) -> AsyncIterator[Application]:
+    limiter = MemoryLimiter(Rule("test", quota=10, window_s=1), clock_ns=lambda: clock.ms * 1_000_000)
+    app = create_app(store, Settings(), limiter=limiter, clock_ms=clock)
+    await store.create_queue("default", "q", QueueConfig())
+    yield app
+    await app.gateway.hub.close()
+
+
+@pytest.fixture
+async def http(app: Application) -> AsyncIterator[httpx2.AsyncClient]:
+    made = await app.gateway.keyring.create(name="k", tenant="default", scopes=("admin",))
+    transport = httpx2.ASGITransport(app, raise_app_exceptions=True)
+    headers = {"Authorization": f"Bearer {made.token}"}
+    async with httpx2.AsyncClient(transport=transport, base_url="http://test", headers=headers) as client:
+        yield client
+
+
+async def test_above_the_rate_calls_wait(http: httpx2.AsyncClient, clock: Clock) -> None:
+    answers = [await http.get("/v1/queues") for _ in range(11)]
+    assert [a.status_code for a in answers] == [200] * 10 + [429]
+    assert [a.headers["ratelimit"] for a in answers[:2]] == ['"test";r=9;t=1', '"test";r=8;t=1']
+    refused = answers[-1]
+    assert refused.json()["code"] == "rate-limited" and refused.json()["retry_after_ms"] == 100
+    assert (refused.headers["retry-after"], refused.headers["ratelimit"]) == ("1", '"test";r=0;t=1')
+    clock.ms += 100
+    assert (await http.get("/v1/queues")).status_code == 200
+
+
+async def test_a_stranger_does_not_use_up_the_rate_of_a_key(http: httpx2.AsyncClient) -> None:
+    stranger = {"Authorization": "Bearer nobody"}
+    assert [(await http.get("/v1/x", headers=stranger)).status_code for _ in range(12)] == [401] * 12
+    assert (await http.get("/v1/queues")).status_code == 200
+
+
+async def test_our_mistake_is_a_problem_with_a_number_and_a_line_in_the_log(
+    app: Application, http: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*args: Any) -> Any:
+        raise RuntimeError("secret detail")
+
+    monkeypatch.setattr(type(app.gateway.desk), "queue", broken)
+    with capture_logs() as logs:
+        answer = await http.get("/v1/queues/q")
+    assert (answer.status_code, answer.json()["code"]) == (500, "internal")
+    assert "secret" not in answer.text
+    (line,) = [line for line in logs if line["event"] == "request failed"]
+    assert line["trace_id"] == answer.json()["trace_id"]
+
+
+async def test_a_mistake_beside_the_api_is_a_problem_too(
+    http: httpx2.AsyncClient, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store.node, "publishes_allowed", lambda: 1 / 0)
+    with capture_logs():
+        answer = await http.get("/readyz")
+    assert (answer.status_code, answer.headers["content-type"]) == (500, "application/problem+json")
+
+
+async def test_a_full_disk_stops_publishes_and_nothing_else(http: httpx2.AsyncClient, store: Store) -> None:
+    await http.post("/v1/queues/q/messages", json=PUBLISH)
+    store.node.space = SimpleNamespace(publishes_allowed=False, reason="full", refresh=lambda: None)  # type: ignore[assignment]
+    refused = await http.post("/v1/queues/q/messages", json=PUBLISH)
+    assert (refused.status_code, refused.json()["code"]) == (507, "storage-full")
+    (message,) = (await http.post("/v1/queues/q/receive", json={})).json()["messages"]
+    acked = await http.post("/v1/queues/q/ack", json={"receipts": [message["receipt"]]})
+    assert acked.json()["results"][0]["ok"]
+    assert (await http.get("/readyz")).status_code == 503
+    assert [(await http.get(path)).status_code for path in ("/lbz", "/livez")] == [200, 200]
+    assert "pushq_publishes_allowed 0.0" in (await http.get("/metrics")).text
+
+
+async def test_a_draining_gateway_takes_acks_and_nothing_new(app: Application, http: httpx2.AsyncClient) -> None:
+    await http.post("/v1/queues/q/messages", json=PUBLISH)
+    (message,) = (await http.post("/v1/queues/q/receive", json={})).json()["messages"]
+    app.gateway.hub.draining = True
+    for path, body in (("messages", PUBLISH), ("receive", {})):
+        refused = await http.post(f"/v1/queues/q/{path}", json=body)
+        assert (refused.status_code, refused.json()["code"]) == (503, "draining") and "retry-after" in refused.headers
+    assert (await http.get("/v1/queues/q/events")).json()["code"] == "draining"
+    acked = await http.post("/v1/queues/q/ack", json={"receipts": [message["receipt"]]})
+    assert acked.json()["results"][0]["ok"]
+    assert [(await http.get(path)).status_code for path in ("/readyz", "/lbz", "/livez")] == [503, 404, 200]
+
+
+async def test_head_of_a_stream_holds_nothing(app: Application, http: httpx2.AsyncClient) -> None:
+    answer = await http.head("/v1/queues/q/events")
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "text/event-stream; charset=utf-8")
+    assert app.gateway.hub.connections == 0 and app.gateway.store.queue("default", "q").consumers == 0
+
+
+async def test_a_plain_request_to_the_socket_is_told_what_it_is(http: httpx2.AsyncClient) -> None:
+    answer = await http.get("/v1/ws")
+    assert answer.status_code == 404 and "WebSocket" in answer.json()["detail"]
+
+
+async def test_only_the_local_socket_is_local(app: Application, store: Store, clock: Clock) -> None:
+    made = await Keyring(store, clock).create(name="k", tenant="default", scopes=("admin",))
+    headers = {"Authorization": f"Bearer {made.token}"}
+    path = "/v1/queues/q?confirm=q&discard=true"
+    for asgi, status in ((app, 403), (app.local, 200)):
+        transport = httpx2.ASGITransport(asgi)  # type: ignore[arg-type]
+        async with httpx2.AsyncClient(transport=transport, base_url="http://test", headers=headers) as client:
+            assert (await client.delete(path)).status_code == status
