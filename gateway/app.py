@@ -71,7 +71,9 @@ def create_app(
     hub = Hub(
         store, desk, clock_ms=clock_ms, resume_ms=settings.resume_ms, connections_max=settings.limits.connections_max
     )
-    gateway = Gateway(settings, store, keyring, tickets, desk, hub, MemoryLimiter() if limiter is None else limiter, clock_ms)
+    gateway = Gateway(
+        settings, store, keyring, tickets, desk, hub, MemoryLimiter() if limiter is None else limiter, clock_ms
+    )
     api = Api(gateway)
     lag = LoopLag()
     return Application(gateway, api, _site(gateway, api, lag), websocket.endpoint(hub), lag)

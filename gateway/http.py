@@ -6,6 +6,7 @@ request is parsed no further than its handler asks.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import parse_qsl
@@ -14,6 +15,7 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from backend_store.model import FieldError, InvalidRequest, MessageTooLarge, PushqError
+from gateway.limits import REQUEST_BODY_SECONDS_MAX
 from gateway.validate import escape, with_whole_numbers
 from push.checks import field as invalid_field
 from push.problems import KINDS, invalid, nearest, problem, retry_after
@@ -112,6 +114,14 @@ class Call:
         return await self._long_body(message)
 
     async def _long_body(self, message: Any) -> bytes:
+        try:
+            async with asyncio.timeout(REQUEST_BODY_SECONDS_MAX):
+                return await self._parts(message)
+        except TimeoutError:
+            detail = f"the body did not arrive within {REQUEST_BODY_SECONDS_MAX} s"
+            raise InvalidRequest(detail, headers=(("Connection", "close"),))
+
+    async def _parts(self, message: Any) -> bytes:
         declared = self.headers.get(b"content-length", b"")
         if declared.isdigit():
             self._check_size(int(declared[:20]))

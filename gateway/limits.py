@@ -29,6 +29,7 @@ QUEUES_LABELLED_MAX: Final = 200
 HEADERS_MAX: Final = 100
 HEADERS_BYTES_MAX: Final = 64 * 1024
 REQUEST_HEAD_SECONDS_MAX: Final = 20
+REQUEST_BODY_SECONDS_MAX: Final = 120
 KEEP_ALIVE_SECONDS: Final = 75
 """Longer than the idle time-out of common balancers, so that they, not we, close an idle connection."""
 LISTEN_BACKLOG: Final = 4_096

@@ -10,9 +10,11 @@ import asyncio
 import os
 import resource
 import signal
+import socket
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 import structlog
@@ -31,7 +33,6 @@ from gateway.version import VERSION
 log = structlog.get_logger("pushq.serve")
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
-READY_POLL_SECONDS = 0.005
 
 
 class CannotStart(Exception):
@@ -46,29 +47,40 @@ def serve(loaded: Loaded) -> None:
 
 
 async def _serve(settings: Settings) -> None:
-    address = settings.address
-    try:
-        tcp = bind_tcp(address)
-    except OSError as error:
-        raise CannotStart(f"cannot listen on {settings.http.listen}: {error.strerror}; choose another with --listen")
+    tcp = _bind(settings)
     store = await _open(settings)
     keyring = Keyring(store)
     key_file = await make_first_key(keyring, settings.directory)
     app = create_app(store, settings, keyring=keyring)
     server = Server(app, [listener(app), listener(app.local)])
     server.handle_signals()
-    lag = asyncio.create_task(app.lag.watch(), name="loop lag")
-    tcp.listen(LISTEN_BACKLOG)
+    _listen(tcp, settings)
     # Said before the first request can be answered, and true already: from here on connections wait for us.
-    _announce(settings, str(key_file) if key_file.exists() else None, tcp.getsockname()[1])
-    running = await server.start([tcp, bind_unix(settings.directory)])
-    await server.stopped.wait()
-    await asyncio.gather(*running)
-    lag.cancel()
+    _announce(settings, key_file if key_file.exists() else None, tcp.getsockname()[1])
+    await server.run([tcp, bind_unix(settings.directory)])
     await app.gateway.hub.close()
     await store.close(app.gateway.hub.kept_sessions())
     (settings.directory / ADMIN_SOCKET).unlink(missing_ok=True)
     log.info("stopped")
+
+
+def _bind(settings: Settings) -> socket.socket:
+    try:
+        return bind_tcp(settings.address)
+    except OSError as error:
+        raise _cannot_listen(settings, error) from None
+
+
+def _listen(tcp: socket.socket, settings: Settings) -> None:
+    """Two processes that start together may both bind; only one of them may listen."""
+    try:
+        tcp.listen(LISTEN_BACKLOG)
+    except OSError as error:
+        raise _cannot_listen(settings, error) from None
+
+
+def _cannot_listen(settings: Settings, error: OSError) -> CannotStart:
+    return CannotStart(f"cannot listen on {settings.http.listen}: {error.strerror}; choose another with --listen")
 
 
 async def _open(settings: Settings) -> Store:
@@ -86,21 +98,18 @@ class Server:
 
     app: Application
     listeners: list[Listener]
-    stopped: asyncio.Event = field(default_factory=asyncio.Event)
     _draining: asyncio.Task[None] | None = None
 
-    async def start(self, sockets: list[object]) -> list[asyncio.Task[None]]:
-        """Returns when all of them accept connections."""
-        running = [
-            asyncio.create_task(each.serve(sockets=[sock]), name="listener")  # type: ignore[list-item]
-            for each, sock in zip(self.listeners, sockets, strict=True)
-        ]
-        while not all(each.started for each in self.listeners):
-            failed = [task for task in running if task.done()]
-            if failed:
-                await failed[0]
-            await asyncio.sleep(READY_POLL_SECONDS)
-        return running
+    async def run(self, sockets: list[socket.socket]) -> None:
+        """Serves one socket with each listener until all of them have ended."""
+        async with asyncio.TaskGroup() as tasks:
+            lag = tasks.create_task(self.app.lag.watch(), name="loop lag")
+            serving = [
+                tasks.create_task(each.serve(sockets=[sock]), name="listener")
+                for each, sock in zip(self.listeners, sockets, strict=True)
+            ]
+            await asyncio.wait(serving)
+            lag.cancel()
 
     def handle_signals(self) -> None:
         loop = asyncio.get_running_loop()
@@ -121,9 +130,9 @@ class Server:
                 await self.app.gateway.hub.drain()
         except TimeoutError:
             log.warning("drain took too long: the rest is cut")
-        for each in self.listeners:
-            each.should_exit = True
-        self.stopped.set()
+        finally:
+            for each in self.listeners:
+                each.should_exit = True
 
 
 def _raise_open_files_limit() -> int:
@@ -138,7 +147,7 @@ def _within(settings: Settings, files_max: int) -> Settings:
     wanted, possible = settings.limits.connections_max, max(1, files_max - FILES_RESERVED)
     if wanted <= possible or files_max == resource.RLIM_INFINITY:
         return settings
-    log.warning("the limit of open files lowers connections_max", wanted=wanted, connections_max=possible)
+    log.debug("the limit of open files lowers connections_max", wanted=wanted, connections_max=possible)
     limits = msgspec.structs.replace(settings.limits, connections_max=possible)
     return msgspec.structs.replace(settings, limits=limits)
 
@@ -150,7 +159,7 @@ def _age_seconds() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME) - started_ticks / os.sysconf("SC_CLK_TCK")
 
 
-def _announce(settings: Settings, key_file: str | None, port: int) -> None:
+def _announce(settings: Settings, key_file: Path | None, port: int) -> None:
     """What a person needs to go on, on stdout. The key itself is never printed."""
     url = settings.address._replace(port=port).url
     lines = [

@@ -9,6 +9,7 @@ from push.limits import CREDIT_MAX
 from push.protocol import REQUEST_ID_CHARS_MAX, RequestId
 
 DELAY_MS_MAX = VISIBILITY_MS_MAX
+REASON_CHARS_MAX = 256
 
 
 def results(receipts: list[str], verdicts: list[Verdict]) -> list[dict[str, Any]]:
@@ -31,6 +32,12 @@ def checked_visibility(visibility_ms: int) -> int:
             "/visibility_timeout_ms", f"visibility_timeout_ms is {visibility_ms}; it goes from 0 to {VISIBILITY_MS_MAX}"
         )
     return visibility_ms
+
+
+def checked_reason(reason: str | None) -> str | None:
+    if reason is not None and len(reason) > REASON_CHARS_MAX:
+        raise field("/reason", f"a reason of {len(reason)} characters; it may have {REASON_CHARS_MAX}")
+    return reason
 
 
 def check_id(request_id: RequestId) -> None:

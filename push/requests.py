@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from backend_store.client import Queue, encode_cursor
 from backend_store.model import InvalidRequest, Published, PushqError, Unauthenticated, Verdict
-from push.checks import DELAY_MS_MAX, checked_credit, checked_visibility, field, not_yet, results
+from push.checks import DELAY_MS_MAX, checked_credit, checked_reason, checked_visibility, field, not_yet, results
 from push.encode import published_ok
 from push.limits import CREDIT_DEFAULT, CREDIT_MAX, OUTBOX_BYTES_SOFT_MAX, SUBSCRIPTIONS_PER_SESSION_MAX
 from push.ports import Prepared
@@ -76,8 +76,9 @@ def nack(session: Session, frame: Nack) -> None:
     queue = _consumed(session, frame.queue, frame.receipts)
     if not 0 <= frame.delay_ms <= DELAY_MS_MAX:
         raise field("/delay_ms", f"delay_ms is {frame.delay_ms}; it goes from 0 to {DELAY_MS_MAX}")
+    reason = checked_reason(frame.reason)
     session.began()
-    queue.give_back(frame.receipts, frame.delay_ms, partial(_judged, session, frame.id, frame.receipts))
+    queue.give_back(frame.receipts, frame.delay_ms, partial(_judged, session, frame.id, frame.receipts), reason)
 
 
 def extend(session: Session, frame: Extend) -> None:
@@ -93,8 +94,6 @@ def _consumed(session: Session, name: str, receipts: list[str]) -> Queue:
     queue = session.hub.desk.queue(session.principal, name, "consume")
     if len(receipts) > RECEIPTS_PER_REQUEST_MAX:
         raise field("/receipts", f"{len(receipts)} receipts; a request takes {RECEIPTS_PER_REQUEST_MAX}")
-    if queue.config.kind == "stream":
-        raise InvalidRequest(f"queue {name!r} is a stream: without a group its messages have no receipts")
     return queue
 
 

@@ -8,18 +8,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import structlog
+
 from backend_store.client.peek import PeekFilter, peek
 from backend_store.core.chunk import Chunk
 from backend_store.core.cursor import StreamStart, resolve
 from backend_store.core.kept import KeptSession
 from backend_store.core.leases import Holder, Lease
-from backend_store.core.limits import READY_RUNS_AHEAD
+from backend_store.core.limits import DELAYED_RUNS_MAX, READY_RUNS_AHEAD
 from backend_store.core.receipts import INDEX_OF, by_token
 from backend_store.metadata.embedded import Metadata
 from backend_store.model import (
     CHUNK_MESSAGES_MAX,
     Block,
     Offset,
+    Overloaded,
     PeekPage,
     Position,
     Published,
@@ -31,6 +34,8 @@ from backend_store.model import (
 )
 from backend_store.node.node import Node
 from backend_store.node.partition import Partition
+
+log = structlog.get_logger("pushq.queue")
 
 STALE = "stale-receipt"
 
@@ -80,23 +85,39 @@ class EmbeddedQueue:
 
     def settle(self, receipts: list[str], reply: VerdictsReply) -> None:
         """Acks; `reply` gets one verdict a receipt, in their order, once that is durable."""
+        if self._partition.view is None:
+            reply([_STALE] * len(receipts))
+            return
         self._partition.settle(by_token(receipts), lambda done: reply(_verdicts(receipts, done)))
 
     def settle_quietly(self, receipts: list[str]) -> None:
         """Acks whose verdicts nobody waits for."""
-        self._partition.settle_soon(by_token(receipts))
+        if self._partition.view is not None:
+            self._partition.settle_soon(by_token(receipts))
 
     def settle_lease(self, lease: Lease) -> None:
         """Settles all of a lease: its bytes have left, and the consumer acks automatically."""
         self._partition.settle_soon({lease.token: lease.bits})
 
-    def give_back(self, receipts: list[str], delay_ms: int, reply: VerdictsReply) -> None:
-        """Nacks; with a delay the messages stay out of sight so long."""
+    def give_back(self, receipts: list[str], delay_ms: int, reply: VerdictsReply, reason: str | None = None) -> None:
+        """Nacks; with a delay the messages stay out of sight so long. A reason is for the log's reader."""
+        view = self._partition.view
+        if view is None:
+            reply([_STALE] * len(receipts))
+            return
+        if delay_ms and not view.can_delay:
+            detail = f"queue {self.name!r}: {DELAYED_RUNS_MAX} batches wait for their time; nack without a delay"
+            reply(Overloaded(detail, retry_after_ms=1000))
+            return
+        if reason is not None:
+            log.info("nacked", tenant=self.tenant, queue=self.name, receipts=len(receipts), reason=reason)
         due_ms = self._node.clock_ms() + delay_ms if delay_ms else 0
         self._partition.give_back(by_token(receipts), due_ms, lambda done: reply(_verdicts(receipts, done)))
 
     def extend(self, receipts: list[str], visibility_ms: int) -> list[Verdict]:
         """Moves the end of leases; a lease is memory, so the answer is immediate."""
+        if self._partition.view is None:
+            return [_STALE] * len(receipts)
         held = self._partition.extend(by_token(receipts), visibility_ms, self._node.clock_ms())
         return _judge(receipts, held)
 

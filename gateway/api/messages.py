@@ -16,7 +16,7 @@ from gateway.api import cloudevents
 from gateway.api.shapes import AckBody, ExtendBody, NackBody, PlainPublishBody, PublishBody, ReceiveBody
 from gateway.context import Gateway
 from gateway.http import Answer, Call, ClientGone, decode, json_answer
-from push.checks import DELAY_MS_MAX, checked_visibility, not_yet, results
+from push.checks import DELAY_MS_MAX, checked_reason, checked_visibility, not_yet, results
 from push.checks import field as invalid_field
 from push.encode import published_messages_json
 from push.ports import Prepared
@@ -29,7 +29,6 @@ _decode_plain: Final = msgspec.json.Decoder(PlainPublishBody).decode
 
 _TRACEPARENT = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _PUBLISHED = b'{"messages":%b,"durability":{"fsynced":%b,"replicas":%d}}'
-_NO_LEASE: Final = Verdict(False, "stale-receipt")
 _DRAINING: Final = "the server is shutting down"
 
 
@@ -135,8 +134,9 @@ async def nack(gateway: Gateway, call: Call) -> Answer:
     wanted: NackBody = await call.fields(NackBody)
     if not 0 <= wanted.delay_ms <= DELAY_MS_MAX:
         raise invalid_field("/delay_ms", f"delay_ms is {wanted.delay_ms}; it goes from 0 to {DELAY_MS_MAX}")
+    reason = checked_reason(wanted.reason)
     return await _judged(
-        queue, wanted.receipts, lambda receipts, reply: queue.give_back(receipts, wanted.delay_ms, reply)
+        queue, wanted.receipts, lambda receipts, reply: queue.give_back(receipts, wanted.delay_ms, reply, reason)
     )
 
 
@@ -152,9 +152,6 @@ async def _judged(queue: Queue, receipts: list[str], ask: Callable[[list[str], V
     if len(receipts) > RECEIPTS_PER_REQUEST_MAX:
         detail = f"{len(receipts)} receipts; a request takes {RECEIPTS_PER_REQUEST_MAX}"
         raise invalid_field("/receipts", detail)
-    if queue.config.kind == "stream":
-        # Without a group its messages have no receipts, so these are somebody's invention.
-        return json_answer({"results": results(receipts, [_NO_LEASE] * len(receipts))})
     done: asyncio.Future[list[Verdict]] = asyncio.get_running_loop().create_future()
     ask(receipts, partial(_resolve, done))
     return json_answer({"results": results(receipts, await done)})

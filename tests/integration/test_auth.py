@@ -1,4 +1,4 @@
-"""Who may do what on the real server: keys, scopes, tenants, tickets, and the order in which a caller is refused."""
+"""Who may do what on the real server: keys, scopes, tenants, and the order in which a caller is refused."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ import pytest
 from websockets.sync.client import connect
 
 from tests.conftest import StartServer
+from tests.integration.calls import Client, codes, first_events, make_key, ticket_for, with_key
 from tests.support.server import PushqServer
 
-Client = httpx2.Client
 _numbers = count()
 
 
@@ -33,22 +33,6 @@ def queue(admin: Client) -> str:
     name = f"q{next(_numbers)}"
     assert admin.put(f"/v1/queues/{name}").status_code == 201
     return name
-
-
-def make_key(admin: Client, *scopes: str, **more: Any) -> dict[str, Any]:
-    answer = admin.post("/v1/keys", json={"name": "test", "scopes": scopes, **more})
-    assert answer.status_code == 201, answer.text
-    made: dict[str, Any] = answer.json()
-    return made
-
-
-def with_key(admin: Client, token: str) -> Client:
-    return Client(base_url=admin.base_url, headers={"Authorization": f"Bearer {token}"}, timeout=15)
-
-
-def codes(answer: httpx2.Response) -> tuple[int, str]:
-    assert answer.headers["content-type"] == "application/problem+json", answer.text
-    return answer.status_code, answer.json()["code"]
 
 
 # -------------------------------------------------------------------------------------------------- credentials
@@ -320,75 +304,6 @@ def test_quotas_are_refused_by_name(admin: Client) -> None:
     answer = admin.put("/v1/tenants/with-quotas", json={"quotas": {"messages": 5}})
     assert codes(answer) == (400, "invalid-request") and "quotas" in answer.json()["detail"]
     assert codes(admin.put("/v1/tenants/-x")) == (400, "invalid-request")
-
-
-# ------------------------------------------------------------------------------------------------------ tickets
-
-
-def first_events(client: Client, path: str) -> tuple[int, str]:
-    """Status, and what an event stream says first."""
-    with client.stream("GET", path) as answer:
-        if answer.status_code != 200:
-            answer.read()
-            return codes(answer)
-        return answer.status_code, next(answer.iter_text())
-
-
-def ticket_for(client: Client, **body: Any) -> str:
-    answer = client.post("/v1/tickets", json=body)
-    assert answer.status_code == 201, answer.text
-    assert set(answer.json()) == {"ticket", "expires_at"}
-    return str(answer.json()["ticket"])
-
-
-def test_a_ticket_opens_one_stream(admin: Client, shared_server: PushqServer, queue: str) -> None:
-    ticket = ticket_for(admin, queue=queue)
-    with Client(base_url=shared_server.url) as browser:
-        path = f"/v1/queues/{queue}/events?ticket={ticket}"
-        assert first_events(browser, path)[0] == 200
-        assert first_events(browser, path) == (401, "unauthenticated")
-
-
-def test_a_ticket_opens_events_and_sockets_only(admin: Client, shared_server: PushqServer, queue: str) -> None:
-    with Client(base_url=shared_server.url) as browser:
-        assert codes(browser.get(f"/v1/queues/{queue}?ticket={ticket_for(admin)}"))[0] == 401
-        answer = browser.post(f"/v1/queues/{queue}/receive?ticket={ticket_for(admin)}", json={})
-        assert codes(answer)[0] == 401
-
-
-def test_a_ticket_is_narrowed_to_its_queue_and_scopes(admin: Client, shared_server: PushqServer, queue: str) -> None:
-    admin.put("/v1/queues/another")
-    with Client(base_url=shared_server.url) as browser:
-        other = f"/v1/queues/another/events?ticket={ticket_for(admin, queue=queue)}"
-        assert first_events(browser, other) == (403, "forbidden")
-        publishes = f"/v1/queues/{queue}/events?ticket={ticket_for(admin, scopes=[f'publish:{queue}'])}"
-        assert first_events(browser, publishes) == (403, "forbidden")
-        consumes = f"/v1/queues/{queue}/events?ticket={ticket_for(admin, queue=queue, scopes=['consume:*'])}"
-        assert first_events(browser, consumes)[0] == 200
-
-
-def test_a_ticket_gives_no_more_than_its_key_has(admin: Client, shared_server: PushqServer, queue: str) -> None:
-    with with_key(admin, make_key(admin, f"publish:{queue}", "view:*")["key"]) as limited:
-        path = f"/v1/queues/{queue}/events?ticket={ticket_for(limited, scopes=['consume:*'])}"
-        with Client(base_url=shared_server.url) as browser:
-            assert first_events(browser, path) == (403, "forbidden")
-        for scopes in ([f"consume:{queue}"], ["admin"], ["operator"]):
-            assert codes(limited.post("/v1/tickets", json={"scopes": scopes})) == (403, "forbidden")
-        assert codes(limited.post("/v1/tickets", json={"queue": "nowhere"})) == (404, "queue-not-found")
-        assert codes(limited.post("/v1/tickets", json={"scopes": ["x"]})) == (400, "invalid-request")
-
-
-def test_a_ticket_opens_a_socket_once(admin: Client, shared_server: PushqServer) -> None:
-    ticket = ticket_for(admin)
-
-    def first_answer() -> dict[str, Any]:
-        with connect(shared_server.ws_url) as ws:
-            ws.send(json.dumps({"type": "connect", "ticket": ticket}))
-            answer: dict[str, Any] = json.loads(ws.recv(5))
-            return answer
-
-    assert first_answer()["type"] == "connected"
-    assert first_answer()["problem"]["code"] == "unauthenticated"
 
 
 # --------------------------------------------------------------------------------------------------------- logs

@@ -14,6 +14,7 @@ from backend_store.client.peek import PeekFilter, look
 from backend_store.core import work
 from backend_store.core.chunk import KIND_JSON, plain_blocks
 from backend_store.core.leases import Lease
+from backend_store.core.limits import LEASE_MS_MIN
 from backend_store.core.receipts import SUFFIXES, by_token
 from backend_store.model import PeekPage, Published, PushqError
 from tests.support.queue_model import Message, QueueModel, Receipt
@@ -86,7 +87,7 @@ class WorkQueue(RuleBasedStateMachine):
         self.quiet_steps += 1
         seqs = list(receipts_by_seq(lease))
         assert 1 <= len(seqs) <= limit
-        self.model.taken(seqs, lease.token, who, self.world.now_ms + visibility_ms)
+        self.model.taken(seqs, lease.token, who, self.world.now_ms + max(visibility_ms, LEASE_MS_MIN))
         assert attempts_by_seq(lease) == {seq: self.model.messages[seq].attempt for seq in seqs}
         assert bodies_by_seq(lease) == {seq: self.model.messages[seq].body for seq in seqs}
         self.issued += [(text, (lease.token, seq)) for seq, text in receipts_by_seq(lease).items()]

@@ -112,7 +112,7 @@ class World:
         return self.allowed
 
     def why_no_publishes(self) -> str:
-        return "" if self.allowed else "the disk is full"
+        return "the test's disk is full"
 
     def wrote(self, size: int) -> None:
         """Nobody watches the disk here."""

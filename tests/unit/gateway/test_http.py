@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -10,6 +11,7 @@ import msgspec
 import pytest
 
 from backend_store.model import FieldError, InvalidRequest, MessageTooLarge, Overloaded, PushqError, Unauthenticated
+from gateway import http
 from gateway.auth import NEVER_MS, Principal
 from gateway.http import Call, ClientGone, decode, integer, problem_answer
 from gateway.policy import compile_scopes
@@ -58,6 +60,20 @@ async def test_a_longer_body_is_refused_and_the_connection_ends(parts: Sequence[
 async def test_a_declared_length_is_refused_before_it_arrives() -> None:
     with pytest.raises(MessageTooLarge):
         await call(b"0", b"1", headers={b"content-length": b"11"}).body()
+
+
+async def test_a_body_that_does_not_come_ends_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "REQUEST_BODY_SECONDS_MAX", 0)
+    slow = call(b"1", b"2")
+
+    async def never() -> Any:
+        await asyncio.Event().wait()
+
+    first = await slow.receive()
+    slow.receive = never
+    with pytest.raises(InvalidRequest, match="did not arrive") as refused:
+        await slow._long_body(first)
+    assert ("Connection", "close") in refused.value.headers
 
 
 async def test_a_client_that_leaves_amid_its_body_is_no_error_of_anybody() -> None:

@@ -1,0 +1,146 @@
+"""Group commit: one transaction for everybody who waits, one batch on its way at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from backend_store.model import OutcomeUnknown, PushqError
+from backend_store.node import committer as node_committer
+from backend_store.node.committer import Committer
+from backend_store.storage.engine import Batch, Table
+from backend_store.storage.memory import MemoryEngine
+from backend_store.storage.writer import Writer
+
+pytestmark = pytest.mark.anyio
+
+
+class Member:
+    """Writes a row of its own in every cycle, and remembers what happened."""
+
+    def __init__(self, name: str):
+        self.name = name
+        self.story: list[str] = []
+        self.landed = asyncio.Event()
+
+    def prepare(self, batch: Batch, now_ms: int) -> None:
+        batch.put(Table.META, self.name.encode(), b"%d" % len(self.story))
+        self.story.append("prepared")
+
+    def committed(self) -> None:
+        self.story.append("committed")
+        self.landed.set()
+
+    def failed(self, error: PushqError) -> None:
+        self.story.append(error.code)
+        self.landed.set()
+
+
+class Setup:
+    def __init__(self) -> None:
+        self.engine = MemoryEngine()
+        self.fatal: list[BaseException] = []
+        loop = asyncio.get_running_loop()
+        self.writer = Writer(self.engine, loop, on_fatal=self.fatal.append)
+        self.committer = Committer(self.writer, loop, lambda: 5, self.fatal.append)
+
+
+@pytest.fixture
+async def setup() -> AsyncIterator[Setup]:
+    setup = Setup()
+    yield setup
+    await setup.writer.close()
+
+
+async def landed(*members: Member) -> None:
+    async with asyncio.timeout(5):
+        for member in members:
+            await member.landed.wait()
+
+
+async def test_everybody_who_waits_shares_a_commit(setup: Setup) -> None:
+    members = [Member(f"m{n}") for n in range(20)]
+    for member in members:
+        setup.committer.request(member)
+        setup.committer.request(member)
+    await landed(*members)
+    assert setup.engine.commits == 1
+    assert all(member.story == ["prepared", "committed"] for member in members)
+
+
+async def test_what_arrives_during_a_commit_waits_for_the_next(setup: Setup) -> None:
+    first, second = Member("a"), Member("b")
+    setup.committer.request(first)
+    await asyncio.sleep(0)
+    assert setup.writer.busy
+    setup.committer.request(second)
+    setup.committer.request(first)
+    assert second.story == []
+    await landed(first, second)
+    await setup.committer.drain()
+    assert setup.engine.commits == 2
+    assert first.story == ["prepared", "committed"] * 2
+
+
+async def test_riders_start_no_commit_and_share_the_next(setup: Setup) -> None:
+    rider, other = Member("rider"), Member("other")
+    setup.committer.ride_along(rider)
+    await asyncio.sleep(0.02)
+    assert (rider.story, setup.engine.commits) == ([], 0)
+    setup.committer.request(other)
+    await landed(rider, other)
+    assert setup.engine.commits == 1
+
+
+async def test_what_nobody_waits_for_is_written_after_a_moment(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_committer, "SOON_SECONDS", 0.01)
+    member = Member("m")
+    setup.committer.request_soon(member)
+    setup.committer.request_soon(member)
+    await asyncio.sleep(0)
+    assert member.story == []
+    await landed(member)
+    assert setup.engine.commits == 1
+
+
+async def test_rows_of_a_caller_are_durable_when_it_goes_on(setup: Setup) -> None:
+    member = Member("m")
+    setup.committer.request(member)
+    rows = Batch()
+    rows.put(Table.META, b"mine", b"1")
+    await setup.committer.write(rows)
+    assert setup.engine.get(Table.META, b"mine") == b"1"
+    assert setup.engine.commits == 1
+
+
+async def test_drain_returns_when_everything_is_written_riders_too(setup: Setup) -> None:
+    rider, member = Member("rider"), Member("member")
+    setup.committer.ride_along(rider)
+    setup.committer.request_soon(member)
+    await setup.committer.drain()
+    assert (rider.story, member.story) == (["prepared", "committed"], ["prepared", "committed"])
+    await setup.committer.drain()
+    assert setup.engine.commits == 1
+
+
+async def test_a_failed_commit_is_told_to_all_and_ends_the_process(setup: Setup) -> None:
+    setup.engine.fail_next_commit()
+    members = [Member("a"), Member("b")]
+    for member in members:
+        setup.committer.request(member)
+    with pytest.raises(OutcomeUnknown):
+        await setup.committer.write(Batch())
+    await landed(*members)
+    assert all(member.story == ["prepared", "outcome-unknown"] for member in members)
+    assert setup.fatal
+
+
+async def test_a_batch_that_did_not_fit_ends_the_process_too(setup: Setup) -> None:
+    """What was decided in memory is not on the disk: only a new start can tell what is."""
+    setup.engine.full = True
+    member = Member("a")
+    setup.committer.request(member)
+    await landed(member)
+    assert member.story == ["prepared", "outcome-unknown"] and setup.fatal

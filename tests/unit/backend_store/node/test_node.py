@@ -1,0 +1,278 @@
+"""A node over its life: what it finds at start, what it keeps at the end, and what it cleans up in between."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from backend_store.client.embedded import EmbeddedQueue, EmbeddedStore
+from backend_store.core.chunk import KIND_JSON, plain_blocks
+from backend_store.core.kept import KeptSession
+from backend_store.core.leases import Lease
+from backend_store.model import Block, Published, PushqError, QueueConfig, QueueNotFound, Verdict
+from backend_store.node.node import Node
+from backend_store.storage.engine import Batch, Table
+from backend_store.storage.keys import META_RESTORED, log_key, log_range
+from backend_store.storage.memory import MemoryEngine
+from tests.support.storage import all_rows
+from tests.support.world import Consumer, receipts_by_seq
+
+pytestmark = pytest.mark.anyio
+
+Open = Callable[..., Awaitable[EmbeddedStore]]
+STREAM = QueueConfig(kind="stream")
+
+
+@pytest.fixture
+async def opened() -> AsyncIterator[Open]:
+    """Opens a store over an engine; what is still open at the end is closed."""
+    nodes: list[Node] = []
+
+    async def open_node(engine: MemoryEngine | None = None) -> EmbeddedStore:
+        node = Node(engine or MemoryEngine(), directory=None, on_fatal=lambda error: None)
+        nodes.append(node)
+        await node.start()
+        return EmbeddedStore(node)
+
+    yield open_node
+    for node in nodes:
+        for task in node._tasks:
+            task.cancel()
+        await asyncio.gather(*node._tasks, return_exceptions=True)
+        if node._timer is not None:
+            node._timer.cancel()
+        await node.writer.close()
+
+
+def engine_of(store: EmbeddedStore) -> MemoryEngine:
+    assert isinstance(store.node.engine, MemoryEngine)
+    return store.node.engine
+
+
+async def made(store: EmbeddedStore, name: str = "q", config: QueueConfig | None = None) -> EmbeddedQueue:
+    queue, _ = await store.create_queue("default", name, config or QueueConfig())
+    return queue
+
+
+async def publish(queue: EmbeddedQueue, *bodies: bytes) -> Published:
+    done: asyncio.Future[Published | PushqError] = asyncio.get_running_loop().create_future()
+    blocks: list[Block] = plain_blocks(KIND_JSON, list(bodies))
+    queue.publish(blocks, done.set_result)
+    found = await done
+    if isinstance(found, PushqError):
+        raise found
+    return found
+
+
+async def ack(queue: EmbeddedQueue, *receipts: str) -> list[bool]:
+    done: asyncio.Future[list[Verdict] | PushqError] = asyncio.get_running_loop().create_future()
+    queue.settle(list(receipts), done.set_result)
+    found = await done
+    assert isinstance(found, list)
+    return [verdict.ok for verdict in found]
+
+
+def leased(queue: EmbeddedQueue, limit: int = 10, visibility_ms: int = 30_000, holder: Consumer | None = None) -> Lease:
+    lease = queue.take(limit, holder or Consumer(), visibility_ms)
+    assert lease is not None
+    return lease
+
+
+async def until(is_true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not is_true():  # noqa: ASYNC110 - a timer of the node makes it true
+            await asyncio.sleep(0.005)
+
+
+async def test_messages_and_counts_are_there_after_a_crash(opened: Open) -> None:
+    store = await opened()
+    queue = await made(store)
+    await publish(queue, b"1", b"2", b"3")
+    first = next(iter(receipts_by_seq(leased(queue, 1)).values()))
+    await ack(queue, first)
+    again = (await opened(engine_of(store).crash())).queue("default", "q")
+    stats = again.stats()
+    assert (stats.ready, stats.in_flight, stats.published_total, stats.acked_total) == (2, 0, 3, 1)
+    assert list(receipts_by_seq(leased(again))) == [1, 2]
+
+
+async def test_a_clean_stop_keeps_leases_and_sessions_for_the_next_start_only(opened: Open) -> None:
+    store = await opened()
+    queue = await made(store)
+    await publish(queue, b"1", b"2")
+    lease = leased(queue)
+    receipts = receipts_by_seq(lease)
+    session = KeptSession("s", "p", {"default/q": [lease.token]})
+    await store.close([session])
+    second = await opened(engine_of(store).crash())
+    queue = second.queue("default", "q")
+    assert (queue.stats().in_flight, queue.stats().ready) == (2, 0)
+    sessions, leases = second.take_kept()
+    assert (sessions, list(leases)) == ([session], [lease.token])
+    assert second.take_kept() == ([], {})
+    assert await ack(queue, receipts[0]) == [True]
+    third = await opened(engine_of(second).crash())
+    assert third.take_kept() == ([], {})
+    assert third.queue("default", "q").stats().ready == 1
+
+
+async def test_a_lease_ends_by_the_nodes_own_timer(opened: Open) -> None:
+    queue = await made(await opened())
+    await publish(queue, b"1")
+    consumer = Consumer()
+    lease = leased(queue, 1, visibility_ms=100, holder=consumer)
+    await until(lambda: queue.stats().ready == 1)
+    assert consumer.lost_receipts == [lease.token + "00"]
+
+
+async def test_each_lease_ends_at_its_own_time_whatever_was_armed_before(opened: Open) -> None:
+    queue = await made(await opened())
+    await publish(queue, b"1", b"2", b"3")
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    consumers = [Consumer() for _ in range(3)]
+    for consumer, visibility_ms in zip(consumers, (300, 120, 200), strict=True):
+        leased(queue, 1, visibility_ms, consumer)
+    ends = []
+    for number in (1, 2, 0):
+        await until(lambda number=number: bool(consumers[number].lost_receipts))  # type: ignore[misc]
+        ends.append(loop.time() - began)
+    assert [round(end, 1) for end in ends] == [0.1, 0.2, 0.3]
+
+
+async def test_a_kept_lease_whose_time_is_over_returns_at_the_next_start(opened: Open) -> None:
+    store = await opened()
+    queue = await made(store)
+    await publish(queue, b"1")
+    leased(queue, 1, visibility_ms=100)
+    await store.close()
+    await asyncio.sleep(0.12)
+    queue = (await opened(engine_of(store).crash())).queue("default", "q")
+    await until(lambda: queue.stats().ready == 1)
+
+
+async def test_a_purge_sweeps_its_rows_and_leaves_what_came_after(opened: Open) -> None:
+    store = await opened()
+    queue = await made(store)
+    for _ in range(10):
+        await publish(queue, b"1", b"2")
+    leased(queue, 1)
+    purge = await queue.purge("p1")
+    assert (purge.total, queue.purges["p1"]) == (20, purge)
+    kept = await publish(queue, b"after")
+    uid = queue.definition.uid
+    await until(lambda: list(all_rows(engine_of(store), Table.LOG)) == [log_key(uid, kept.base)])
+    await until(lambda: not [key for key in all_rows(engine_of(store), Table.META) if key.startswith(b"garbage/")])
+    assert all_rows(engine_of(store), Table.MARKS) == {}
+
+
+async def test_a_purge_during_a_sweep_is_swept_as_well(opened: Open) -> None:
+    store = await opened()
+    queue = await made(store)
+    for _ in range(5):
+        await publish(queue, *[b"1"] * 5)
+        await asyncio.gather(queue.purge("a"), queue.purge("b"))
+    await until(lambda: all_rows(engine_of(store), Table.LOG) == {})
+    await until(lambda: not [key for key in all_rows(engine_of(store), Table.META) if key.startswith(b"garbage/")])
+
+
+async def test_a_sweep_that_a_crash_ended_goes_on_at_the_next_start(opened: Open) -> None:
+    store = await opened()
+    queue = await made(store)
+    await publish(queue, b"1")
+    store.node._tasks[0].cancel()  # no sweeper
+    await queue.purge("p")
+    assert all_rows(engine_of(store), Table.LOG) != {}
+    again = await opened(engine_of(store).crash())
+    await until(lambda: all_rows(engine_of(again), Table.LOG) == {})
+
+
+async def test_a_deleted_queue_leaves_nothing_behind_whatever_was_under_way(opened: Open) -> None:
+    store = await opened()
+    queue = await made(store)
+    await publish(queue, *[b"1"] * 20)
+    lease = leased(queue)
+    uid = queue.definition.uid
+    results = await asyncio.gather(
+        *(publish(queue, b"x") for _ in range(5)),
+        store.delete_queue("default", "q"),
+        *(publish(queue, b"y") for _ in range(5)),
+        return_exceptions=True,
+    )
+    assert all(isinstance(r, Published | QueueNotFound | EmbeddedQueue) for r in results)
+    with pytest.raises(QueueNotFound):
+        await publish(queue, b"z")
+    queue.give_back_lease(lease)
+    await store.node.committer.drain()
+    start, end = log_range(uid)
+
+    def is_gone() -> bool:
+        engine = engine_of(store)
+        rows = [engine.scan(table, start, end, 1) for table in (Table.LOG, Table.MARKS, Table.RETRY)]
+        meta = all_rows(engine, Table.META)
+        return rows == [[], [], []] and not any(key.startswith((b"garbage/", b"state/", b"queue/")) for key in meta)
+
+    await until(is_gone)
+
+
+async def test_a_queue_made_again_under_the_same_name_is_empty_and_knows_no_old_receipt(opened: Open) -> None:
+    store = await opened()
+    queue = await made(store)
+    await publish(queue, b"old")
+    receipt = next(iter(receipts_by_seq(leased(queue)).values()))
+    await store.delete_queue("default", "q")
+    again = await made(store)
+    assert again.definition.uid != queue.definition.uid and again.stats().ready == 0
+    await publish(again, b"new")
+    assert await ack(again, receipt) == [False]
+
+
+async def test_a_restored_folder_is_a_new_epoch_even_when_it_crashes_at_once(opened: Open) -> None:
+    store = await opened()
+    stream = await made(store, "s", STREAM)
+    await publish(stream, b"1", b"2")
+    batch = Batch()
+    batch.put(Table.META, META_RESTORED, b"\0" * 8)
+    engine = engine_of(store).crash()
+    engine.commit(batch, lambda: None)
+    restored = await opened(engine)
+    assert restored.queue("default", "s").end.epoch == 2
+    again = await opened(engine_of(restored).crash())
+    stream = again.queue("default", "s")
+    assert stream.end.epoch == 2
+    await publish(stream, b"3")
+    chunk = stream.read(stream.start("earliest").offset)
+    assert chunk is not None and chunk.epoch == 1
+
+
+async def test_broken_entries_are_put_aside_after_an_unclean_end(opened: Open) -> None:
+    store = await opened()
+    queue = await made(store)
+    for number in range(3):
+        await publish(queue, b"%d" % number, b"x")
+    engine = engine_of(store).crash()
+    key = log_key(queue.definition.uid, 2)
+    data = engine.get(Table.LOG, key)
+    assert data is not None
+    batch = Batch()
+    batch.put(Table.LOG, key, data[:-1] + b"?")
+    engine.commit(batch, lambda: None)
+    again = await opened(engine)
+    queue = again.queue("default", "q")
+    assert again.node.quarantined == 1
+    assert list(all_rows(engine, Table.QUARANTINE)) == [key]
+    await until(lambda: queue.stats().ready == 4)
+    assert [list(receipts_by_seq(leased(queue, 2))) for _ in range(2)] == [[0, 1], [4, 5]]
+
+
+async def test_receipts_are_good_over_restarts(opened: Open) -> None:
+    store = await opened()
+    queue = await made(store)
+    await publish(queue, b"1", b"2")
+    first, second = receipts_by_seq(leased(queue)).values()
+    again = await opened(engine_of(store).crash())
+    assert await ack(again.queue("default", "q"), first) == [True]
+    third = await opened(engine_of(again).crash())
+    assert await ack(third.queue("default", "q"), second) == [True]

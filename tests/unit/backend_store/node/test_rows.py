@@ -1,0 +1,97 @@
+"""Records as rows: absolute values, so that a record applied twice leaves what it left once."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backend_store.core.records import (
+    AttemptsRecorded,
+    ChunkAppended,
+    ChunkDone,
+    ChunkMarked,
+    EpochStart,
+    PartitionState,
+    Purged,
+    Record,
+)
+from backend_store.model import Epoch, Offset
+from backend_store.node.rows import (
+    decode_attempts,
+    decode_mark,
+    decode_state,
+    encode_mark,
+    stage,
+    stage_state,
+    state_key,
+)
+from backend_store.storage.engine import Batch, Table
+from backend_store.storage.keys import log_key, mark_key, retry_key
+from backend_store.storage.memory import MemoryEngine
+from tests.support.storage import all_rows
+
+bits = st.integers(0, (1 << 256) - 1)
+
+
+@given(st.integers(1, 256), bits, bits)
+def test_a_mark_says_what_it_was_made_of(count: int, settled: int, started: int) -> None:
+    mask = (1 << count) - 1
+    assert decode_mark(encode_mark(count, settled & mask, started & mask)) == (settled & mask, started & mask)
+
+
+def test_a_chunk_without_a_mark_or_attempts_has_none() -> None:
+    assert decode_mark(None) == (0, 0)
+    assert decode_attempts(None) == {}
+
+
+def test_a_mark_of_a_later_version_is_not_guessed_at() -> None:
+    with pytest.raises(ValueError, match="version 9"):
+        decode_mark(b"\x09" + encode_mark(8, 1, 1)[1:])
+
+
+def test_the_state_of_a_partition_comes_back() -> None:
+    state = PartitionState(
+        [EpochStart(Epoch(1), Offset(0)), EpochStart(Epoch(2), Offset(9))],
+        end=2**40, time_ms=5, prev_crc=2**32 - 1, floor=3, live=7, live_bytes=8, published_total=9, acked_total=10,
+    )  # fmt: skip
+    batch = Batch()
+    stage_state(batch, 7, state)
+    row = batch.rows[Table.META][state_key(7)]
+    assert row is not None and decode_state(row) == state
+
+
+RECORDS: list[Record] = [
+    ChunkAppended(Offset(0), b"chunk"),
+    ChunkAppended(Offset(5), b"other"),
+    ChunkMarked(Offset(0), 5, 0b101, 0b111),
+    AttemptsRecorded(Offset(0), {1: (2, 0), 2: (1, 99)}),
+    Purged(Offset(3)),
+    ChunkDone(Offset(5)),
+]
+
+
+def test_records_leave_their_rows() -> None:
+    engine = applied(RECORDS)
+    assert all_rows(engine, Table.LOG) == {log_key(7, 0): b"chunk"}
+    assert decode_mark(engine.get(Table.MARKS, mark_key(7, 0, 0))) == (0b101, 0b111)
+    assert decode_attempts(engine.get(Table.RETRY, retry_key(7, 0, 0))) == {1: (2, 0), 2: (1, 99)}
+
+
+def test_records_applied_twice_leave_the_same() -> None:
+    once, twice = applied(RECORDS), applied(RECORDS + RECORDS)
+    assert [all_rows(once, table) for table in Table] == [all_rows(twice, table) for table in Table]
+
+
+def test_a_chunk_that_is_done_with_leaves_nothing() -> None:
+    engine = applied([*RECORDS, ChunkDone(Offset(0))])
+    assert all(all_rows(engine, table) == {} for table in (Table.LOG, Table.MARKS, Table.RETRY))
+
+
+def applied(records: list[Record]) -> MemoryEngine:
+    engine = MemoryEngine()
+    for record in records:
+        batch = Batch()
+        stage(batch, 7, [record])
+        engine.commit(batch, lambda: None)
+    return engine
