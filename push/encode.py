@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -23,6 +24,9 @@ _parse_json = msgspec.json.Decoder().decode
 
 SUFFIX_BYTES = tuple(s.encode() for s in SUFFIXES)
 
+TEMPLATES_MAX = 256
+"""Templates kept: chunks of one commit share one, and a chunk is leased several times."""
+
 # ------------------------------------------------------------------------------------------------ JSON template
 
 _JSON_HEAD = b'{"id":"0-%%012x","seq":%%d,"partition":0,%s,"content_type":"%s","headers":{},"key":null,'
@@ -31,12 +35,13 @@ _JSON_LEASED = b'"attempt":%%d,"receipt":"%s%%b"}'
 _JSON_FREE = b'"attempt":1,"receipt":null}'
 
 
-def _json_template(chunk: Chunk, kind: int) -> bytes:
+@lru_cache(maxsize=TEMPLATES_MAX)
+def _json_template(time_ms: int, kind: int) -> bytes:
     if kind == KIND_BYTES:
         head = _JSON_HEAD % (b'"body_base64":"%b"', b"application/octet-stream")
     else:
         head = _JSON_HEAD % (b'"body":%b', b"application/json")
-    return head + _JSON_TAIL % timestamp(chunk.time_ms).encode()
+    return head + _JSON_TAIL % timestamp(time_ms).encode()
 
 
 def _json_bodies(kind: int, bodies: list[bytes]) -> list[bytes]:
@@ -55,7 +60,8 @@ _PACK_BODY = _escaped("body") + b"%b%b"
 _PACK_LEASED_FIELDS = 11
 
 
-def _pack_template(chunk: Chunk, kind: int) -> bytes:
+@lru_cache(maxsize=TEMPLATES_MAX)
+def _pack_template(time_ms: int, kind: int) -> bytes:
     content_type = "application/octet-stream" if kind == KIND_BYTES else "application/json"
     constant: dict[str, Any] = {"headers": {}, "key": None, "priority": 0}
     middle = b"".join(_escaped(k) + _escaped(v) for k, v in constant.items())
@@ -67,7 +73,7 @@ def _pack_template(chunk: Chunk, kind: int) -> bytes:
         + _escaped(content_type)
         + middle
         + _escaped("published_at")
-        + _escaped(timestamp(chunk.time_ms))
+        + _escaped(timestamp(time_ms))
     )
 
 
@@ -111,7 +117,7 @@ def leased_messages(lease: Lease, encoding: Encoding) -> list[bytes]:
 
 
 def _leased_json(lease: Lease, chunk: Chunk, kind: int, bodies: list[bytes]) -> list[bytes]:
-    template = _json_template(chunk, kind) + _JSON_LEASED % lease.token.encode()
+    template = _json_template(chunk.time_ms, kind) + _JSON_LEASED % lease.token.encode()
     base, attempts, suffixes = chunk.base, lease.state.attempts, SUFFIX_BYTES
     if kind == KIND_BYTES:
         return [
@@ -127,7 +133,7 @@ def _leased_json(lease: Lease, chunk: Chunk, kind: int, bodies: list[bytes]) -> 
 
 def _leased_pack(lease: Lease, chunk: Chunk, kind: int, bodies: list[bytes]) -> list[bytes]:
     token = lease.token.encode()
-    template = _pack_template(chunk, kind) + _escaped("attempt") + b"%b" + _escaped("receipt")
+    template = _pack_template(chunk.time_ms, kind) + _escaped("attempt") + b"%b" + _escaped("receipt")
     template += b"\xd9" + bytes([len(token) + 2]).replace(b"%", b"%%") + token + b"%b"
     base, attempts, suffixes, headers = chunk.base, lease.state.attempts, SUFFIX_BYTES, _BIN_HEADERS
     if kind == KIND_BYTES and not attempts:
@@ -177,10 +183,10 @@ def stream_messages(chunk: Chunk, start: int, stop: int, encoding: Encoding) -> 
     if columns is not None:
         return [_free_one(chunk, index, encoding) for index in range(start, stop)]
     if encoding == "json":
-        template = _json_template(chunk, kind) + _JSON_FREE
+        template = _json_template(chunk.time_ms, kind) + _JSON_FREE
         ready = _json_bodies(kind, bodies[start:stop])
         return [template % (n, n, body) for n, body in enumerate(ready, base + start)]
-    template = _pack_template(chunk, kind) + _escaped("attempt") + b"\x01" + _escaped("receipt") + b"\xc0"
+    template = _pack_template(chunk.time_ms, kind) + _escaped("attempt") + b"\x01" + _escaped("receipt") + b"\xc0"
     return [
         template % (n, n.to_bytes(8, "big"), *_pack_body(kind, body))
         for n, body in enumerate(bodies[start:stop], base + start)

@@ -175,7 +175,7 @@ class EmbeddedQueue:
     @property
     def end(self) -> Position:
         state = self._partition.state
-        return Position(state.epoch, Offset(state.end))
+        return Position(state.epoch, state.high_watermark)
 
     def start(self, wanted: Any) -> StreamStart:
         """Where a reader that asks for `wanted` begins, and whether it misses something."""

@@ -31,6 +31,17 @@ class PartitionState(msgspec.Struct):
     acked_total: int = 0
 
     @property
+    def high_watermark(self) -> Offset:
+        """Below it every replica that counts has the log. Alone that is the durable end, which `end` of a committed
+        state is: nothing above it may be read, delivered or applied."""
+        return Offset(self.end)
+
+    @property
+    def trim(self) -> Offset:
+        """Below it the log is no longer complete: only state is left there. Alone everything is applied at once."""
+        return Offset(self.end)
+
+    @property
     def epoch(self) -> Epoch:
         return self.epochs[-1].epoch
 

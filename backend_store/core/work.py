@@ -1,28 +1,20 @@
 """The work-queue view of a partition: each message to one consumer, leased until it is settled.
 
-Ready messages are *runs*, a chunk and some of its bits. A backlog stays on disk: chunks from `next_scan` on are not in
-memory, and the shell hands them over one at a time when the runs are used up.
+What is handed out, settled or given back is decided here and becomes state with a commit. Until then it is an overlay:
+the next decision sees it, the disk does not.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Iterable
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-from backend_store.core.bits import indexes, lowest
-from backend_store.core.chunk import Chunk
+from backend_store.core.backlog import Backlog
+from backend_store.core.bits import indexes
 from backend_store.core.kept import KeptLease
 from backend_store.core.leases import ChunkState, Holder, Lease, LeaseTable
-from backend_store.core.limits import (
-    CHUNKS_LOADED_BYTES_MAX,
-    DELAYED_RUNS_MAX,
-    IN_FLIGHT_PER_QUEUE_MAX,
-    LEASE_MS_MIN,
-    READY_RUNS_AHEAD,
-    SETTLED_TOKENS_MAX,
-)
+from backend_store.core.limits import IN_FLIGHT_PER_QUEUE_MAX, LEASE_MS_MIN, SETTLED_TOKENS_MAX
 from backend_store.core.receipts import TokenFields, make_token, read_token
 from backend_store.core.records import AttemptsRecorded, ChunkDone, ChunkMarked, Record
 from backend_store.model import Offset
@@ -39,16 +31,6 @@ class ReceiptKey(NamedTuple):
     partition: int
 
 
-class Run:
-    """Messages of one chunk that may be handed out."""
-
-    __slots__ = ("bits", "state")
-
-    def __init__(self, state: ChunkState, bits: int):
-        self.state = state
-        self.bits = bits
-
-
 class Returned(NamedTuple):
     """Attempts that ended without an ack: free again once that is on disk, or at `due_ms`."""
 
@@ -57,23 +39,16 @@ class Returned(NamedTuple):
     due_ms: int
 
 
-class WorkView:
-    """Leases, attempts and settled bits of the default group."""
+class WorkView(Backlog):
+    """The backlog with its leases, attempts and settled bits: the default group's view of the log."""
 
     def __init__(self, key: ReceiptKey, *, next_scan: Offset, first_lease: int):
+        super().__init__(next_scan=next_scan)
         self.key = key
-        self.next_scan = next_scan
         self.in_flight = 0
-        self.delayed = 0
         self.leases = LeaseTable()
         self._lease_number = first_lease
-        self._chunks: dict[int, ChunkState] = {}
-        self._ready: deque[Run] = deque()
-        self._due: list[tuple[int, int, Run]] = []
-        self._due_number = 0
         self._settled_tokens: OrderedDict[str, int] = OrderedDict()
-        self._loaded: OrderedDict[int, ChunkState] = OrderedDict()
-        self._loaded_bytes = 0
         # The overlay: decided, and not yet among the records of a commit.
         self._touched: dict[int, ChunkState] = {}
         self._returned: list[Returned] = []
@@ -82,92 +57,9 @@ class WorkView:
         # What the commit in flight has of it. Consumers take and go away meanwhile: that is for the next commit.
         self._in_commit: tuple[list[ChunkState], list[Returned], int] = ([], [], 0)
 
-    # ------------------------------------------------------------------------------------------------ backlog
-
-    @property
-    def has_ready(self) -> bool:
-        return bool(self._ready)
-
-    def wants(self, base: int) -> bool:
-        """Whether a chunk just committed should go straight to the ready runs: it is next, and few wait before it."""
-        return base == self.next_scan and len(self._ready) < READY_RUNS_AHEAD
-
-    def knows(self, base: int) -> bool:
-        return base in self._chunks
-
-    def missing(self) -> int | None:
-        """The chunk that the next `take` needs and that is not in memory."""
-        while self._ready:
-            run = self._ready[0]
-            if run.bits & run.state.free:
-                return None if run.state.chunk is not None else run.state.base
-            self._ready.popleft()
-        return None
-
-    def supply(self, chunk: Chunk) -> None:
-        """Gives a chunk back that had been dropped."""
-        state = self._chunks[chunk.base]
-        state.chunk = chunk
-        self._keep(state)
-
     def lose(self, base: int) -> None:
-        """Gives a chunk up whose stored bytes are broken: nothing more of it can be handed out."""
-        state = self._chunks[base]
-        self.delayed -= state.delayed.bit_count()
-        state.delayed = 0
-        state.settled = state.full & ~state.leased
         self._touched.pop(base, None)
-        self._forget(state)
-
-    def _keep(self, state: ChunkState) -> None:
-        self._loaded[state.base] = state
-        self._loaded_bytes += state.size
-        while self._loaded_bytes > CHUNKS_LOADED_BYTES_MAX and len(self._loaded) > 1:
-            _, oldest = self._loaded.popitem(last=False)
-            self._loaded_bytes -= oldest.size
-            oldest.chunk = None
-
-    def _forget(self, state: ChunkState) -> None:
-        self._chunks.pop(state.base, None)
-        if self._loaded.pop(state.base, None) is not None:
-            self._loaded_bytes -= state.size
-
-    def adopt(self, chunk: Chunk, *, settled: int, started: int, attempts: dict[int, tuple[int, int]]) -> ChunkState:
-        """Takes a chunk's stored marks into memory."""
-        state = ChunkState(chunk, settled=settled, started=started)
-        state.attempts = {index: tries for index, (tries, _) in attempts.items() if tries > 1}
-        state.due = {index: due for index, (_, due) in attempts.items() if due}
-        state.recorded = bool(attempts)
-        self._chunks[chunk.base] = state
-        self._keep(state)
-        return state
-
-    def scan(
-        self,
-        chunk: Chunk,
-        now_ms: int,
-        *,
-        settled: int = 0,
-        started: int = 0,
-        attempts: dict[int, tuple[int, int]] | None = None,
-    ) -> None:
-        """Takes the next chunk of the backlog: what is free becomes ready, what is due later waits."""
-        self.next_scan = Offset(chunk.base + chunk.count)
-        state = self._chunks.get(chunk.base)
-        if state is None:
-            state = self.adopt(chunk, settled=settled, started=started, attempts=attempts or {})
-        elif state.chunk is None:
-            self.supply(chunk)
-        self.delay_again(chunk.base, now_ms)
-        if state.free:
-            self._ready.append(Run(state, state.free))
-
-    def delay_again(self, base: int, now_ms: int) -> None:
-        """Lets a chunk's messages wait for the due times that were stored with them."""
-        state = self._chunks[base]
-        for index, due in state.due.items():
-            if due > now_ms and state.free >> index & 1:
-                self._delay(state, 1 << index, due)
+        super().lose(base)
 
     # ------------------------------------------------------------------------------------------------- leases
 
@@ -175,17 +67,11 @@ class WorkView:
         """Leases up to `limit` ready messages of one chunk."""
         limit = min(limit, IN_FLIGHT_PER_QUEUE_MAX - self.in_flight)
         visibility_ms = max(visibility_ms, LEASE_MS_MIN)
-        while self._ready and limit > 0:
-            run = self._ready[0]
-            bits = run.bits & run.state.free
-            if bits.bit_count() > limit:
-                taken = lowest(bits, limit)
-                run.bits = bits ^ taken
-                return self._lease(run.state, taken, holder, now_ms + visibility_ms)
-            self._ready.popleft()
-            if bits:
-                return self._lease(run.state, bits, holder, now_ms + visibility_ms)
-        return None
+        drawn = self.draw(limit) if limit > 0 else None
+        if drawn is None:
+            return None
+        state, bits = drawn
+        return self._lease(state, bits, holder, now_ms + visibility_ms)
 
     def _lease(self, state: ChunkState, bits: int, holder: Holder, deadline_ms: int) -> Lease:
         again = bits & state.started
@@ -237,7 +123,7 @@ class WorkView:
         state.leased &= ~bits
         self.in_flight -= bits.bit_count()
         self._touched[state.base] = state
-        self._ready.appendleft(Run(state, bits))
+        self.put_back(state, bits)
 
     def restore(self, kept: KeptLease, holder: Holder) -> Lease | None:
         """Puts back a lease that a clean stop kept, as far as its messages are still free."""
@@ -359,10 +245,6 @@ class WorkView:
         return bits
 
     @property
-    def can_delay(self) -> bool:
-        return len(self._due) < DELAYED_RUNS_MAX
-
-    @property
     def has_decided(self) -> bool:
         """Something waits for a commit that somebody waits for; started attempts alone can ride along."""
         return bool(self._returned or self._settled_now or self._settled_late)
@@ -405,9 +287,9 @@ class WorkView:
             state.returning &= ~bits
             free = bits & state.free
             if free and due_ms:
-                self._delay(state, free, due_ms)
+                self.delay(state, free, due_ms)
             elif free:
-                self._ready.appendleft(Run(state, free))
+                self.put_back(state, free)
 
     def purge(self) -> None:
         """Forgets everything handed over so far; the rows are the shell's to delete."""
@@ -415,55 +297,16 @@ class WorkView:
             lease.holder.released(lease.bits.bit_count())
             lease.bits = 0
         self.leases.clear()
-        self._chunks.clear()
-        self._loaded.clear()
-        self._loaded_bytes = 0
-        self._ready.clear()
-        self._due.clear()
+        self.clear()
         self._touched.clear()
         self._returned.clear()
         self._in_commit = ([], [], 0)
-        self.in_flight = self.delayed = self._settled_now = self._settled_late = 0
-
-    # --------------------------------------------------------------------------------------------------- time
-
-    def _delay(self, state: ChunkState, bits: int, due_ms: int) -> None:
-        state.delayed |= bits
-        self.delayed += bits.bit_count()
-        self._due_number += 1
-        heapq.heappush(self._due, (due_ms, self._due_number, Run(state, bits)))
-
-    def wake(self, now_ms: int) -> bool:
-        """Makes ready what has become due. True if there is something new to hand out."""
-        woken = False
-        while self._due and self._due[0][0] <= now_ms:
-            run = heapq.heappop(self._due)[2]
-            bits = run.bits & run.state.delayed
-            run.state.delayed &= ~bits
-            self.delayed -= bits.bit_count()
-            if bits:
-                self._ready.appendleft(Run(run.state, bits))
-                woken = True
-        return woken
+        self.in_flight = self._settled_now = self._settled_late = 0
 
     def next_wakeup_ms(self) -> int | None:
         """When `wake` or `leases.expired` next has something to do."""
         deadline = self.leases.next_deadline_ms()
-        due = self._due[0][0] if self._due else None
-        return min((t for t in (deadline, due) if t is not None), default=None)
-
-    def progress(self, base: int) -> tuple[int, int, dict[int, int]] | None:
-        """(settled bits, started bits, attempts of those with more than one) of a chunk in memory."""
-        state = self._chunks.get(base)
-        return None if state is None else (state.settled | state.settling, state.started, state.attempts)
-
-    def state_of(self, base: int, index: int) -> Literal["ready", "in_flight", "delayed"]:
-        state = self._chunks.get(base)
-        if state is not None and state.leased >> index & 1:
-            return "in_flight"
-        if state is not None and state.delayed >> index & 1:
-            return "delayed"
-        return "ready"
+        return min((t for t in (deadline, self.next_due_ms()) if t is not None), default=None)
 
 
 def _attempt_rows(state: ChunkState) -> dict[int, tuple[int, int]]:

@@ -303,7 +303,7 @@ class Partition:
     @property
     def has_ready(self) -> bool:
         view = self._view
-        return view.has_ready or view.next_scan < self.state.end
+        return view.has_ready or view.next_scan < self.state.high_watermark
 
     def recover(self, now_ms: int) -> None:
         """Takes up the delays that outlast a restart: such messages are not ready, wherever in the backlog they lie."""
@@ -377,7 +377,7 @@ class Partition:
     def _load_for(self, view: WorkView, grouped: dict[str, int]) -> None:
         """Reads the chunks that receipts from before a restart name."""
         for base in view.unknown_bases(grouped):
-            if self.state.floor <= base < self.state.end:
+            if self.state.floor <= base < self.state.high_watermark:
                 chunk = self.read(Offset(base))
                 if chunk is not None and chunk.base == base:
                     self._adopt(view, chunk)
@@ -390,8 +390,12 @@ class Partition:
             view.lose(base)  # broken since it was last read, and put aside
 
     def read(self, offset: Offset) -> Chunk | None:
-        """The first committed chunk at or above `offset`. A corrupt one is put aside, counted and skipped."""
-        engine, end = self.node.engine, log_key(self.replica, self.state.end)
+        """The first committed chunk at or above `offset`. A corrupt one is put aside, counted and skipped.
+
+        What was purged is not there, even while its rows still wait to be swept.
+        """
+        offset = max(offset, Offset(self.state.floor))
+        engine, end = self.node.engine, log_key(self.replica, self.state.high_watermark)
         while True:
             row = engine.first_at_or_above(Table.LOG, log_key(self.replica, offset), end)
             if row is None:

@@ -99,7 +99,11 @@ def run(
     settle_on(0, cores.generator)
     world = World(scale, cores, folder, patience_s)
     rows: list[Row] = []
-    _keep(rows, {"kind": "machine", "rounds": rounds, **asdict(scale), **describe(folder, cores)}, keep)
+    _keep(
+        rows,
+        {"kind": "machine", "rounds": rounds, "patience_s": patience_s, **asdict(scale), **describe(folder, cores)},
+        keep,
+    )
     for number in range(1, rounds + 1):
         for name in ["baseline", *names]:
             began = time.monotonic()

@@ -108,7 +108,7 @@ def describe(folder: Path, cores: Cores) -> dict[str, str | int | bool]:
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)) if cores.generator is None else os.cpu_count() or 0,
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30),
-        "kernel": platform.release(),
+        "kernel": ".".join(platform.release().split(".")[:2]),
         "filesystem": _filesystem(folder),
         "python": platform.python_version(),
         "packages": versions,

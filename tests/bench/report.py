@@ -81,10 +81,11 @@ def _machine(machines: Sequence[Row]) -> str:
     lines = []
     for machine in {repr(row): row for row in machines}.values():
         pinned = "generator on the first, server on the second" if machine["pinned"] else "nothing pinned"
+        patience = f", made again for up to {machine['patience_s']:g} s when disturbed" if machine["patience_s"] else ""
         lines.append(
             f"{machine['processor']}, {machine['cores']} cores ({pinned}), {machine['memory_gib']} GiB, "
             f"{machine['filesystem']}, Linux {machine['kernel']}, Python {machine['python']}, {machine['packages']}; "
-            f"{machine['rounds']} rounds of {machine['seconds']:g} s."
+            f"{machine['rounds']} rounds of {machine['seconds']:g} s{patience}."
         )
     return "\n".join(lines)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 import httpx2
@@ -219,6 +220,42 @@ async def test_a_consumer_that_leaves_while_it_waits_costs_no_attempt(
     assert (await stats(http, queue))["in_flight"] == 0
     (message,) = (await call(http, "POST", f"{queue}/receive", {}))["messages"]
     assert message["attempt"] == 1
+
+
+async def test_consumers_that_leave_at_any_moment_leave_nobody_behind(
+    shared_server: PushqServer, http: httpx2.AsyncClient, queue: str, transport: str
+) -> None:
+    """A consumer that is gone and still counted would be given messages that nobody ever sees."""
+    for number in range(60):
+        await left_at_once(shared_server, transport, queue, seconds=number % 6 / 2000)
+    await until_consumers(http, queue, 0)
+    await publish(http, queue, *range(5))
+    assert (await stats(http, queue))["in_flight"] == 0
+    answer = await call(http, "POST", f"{queue}/receive", {})
+    assert [message["attempt"] for message in answer["messages"]] == [1] * 5
+
+
+async def left_at_once(server: PushqServer, transport: str, queue: str, *, seconds: float) -> None:
+    """Asks and cuts the connection so soon that the answer may not have begun."""
+    if transport.startswith("ws"):
+        async with Socket.open(server, binary=transport == "ws-msgpack") as socket:
+            await socket.send({"type": "subscribe", "queue": queue})
+            await asyncio.sleep(seconds)
+            socket.ws.transport.abort()
+        return
+    head = f"Host: x\r\nAuthorization: Bearer {server.key}\r\n"
+    if transport == "sse":
+        request = f"GET /v1/queues/{queue}/events HTTP/1.1\r\n{head}\r\n"
+    else:
+        body = '{"wait_ms":20000}'
+        head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+        request = f"POST /v1/queues/{queue}/receive HTTP/1.1\r\n{head}\r\n{body}"
+    _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(request.encode())
+    await asyncio.sleep(seconds)
+    writer.transport.abort()
+    with suppress(OSError):
+        await writer.wait_closed()
 
 
 @pytest.mark.parametrize("acks_over", TRANSPORTS)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from backend_store.client.peek import PeekFilter, look
-from backend_store.core import work
+from backend_store.core import backlog
 from backend_store.core.chunk import KIND_JSON, plain_blocks
 from backend_store.core.leases import Lease
 from backend_store.core.limits import LEASE_MS_MIN
@@ -36,9 +36,9 @@ any_number = st.integers(0, 1 << 20)
 class WorkQueue(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self._bounds = {name: getattr(work, name) for name in SMALL}
+        self._bounds = {name: getattr(backlog, name) for name in SMALL}
         for name, value in SMALL.items():
-            setattr(work, name, value)
+            setattr(backlog, name, value)
         self.world = World()
         self.model = QueueModel(self.world.now_ms)
         self.consumers = [Consumer() for _ in range(CONSUMERS)]
@@ -56,7 +56,7 @@ class WorkQueue(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         for name, value in self._bounds.items():
-            setattr(work, name, value)
+            setattr(backlog, name, value)
 
     # ------------------------------------------------------------------------------------------------- commands
 

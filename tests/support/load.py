@@ -25,6 +25,8 @@ WINDOW_FRAMES = 8
 CREDIT = 64
 AHEAD_MESSAGES_MAX = 2_000
 """Producers wait for consumers, or most of a round would be spent on looking at the backlog."""
+STREAM_PAUSE_S = 0.005
+"""A stream keeps everything, and each round looks at all of it."""
 NOTICE_S_MAX = 5
 CUT = (WebSocketException, OSError, httpx2.HTTPError, EOFError, asyncio.TimeoutError)
 """How a client learns that the server was killed."""
@@ -97,7 +99,7 @@ class Load:
         await self._publish(name, self.queue, self.work.sent, self._work_confirmed, self.work.refused, self._backlog)
 
     async def produce_to_stream(self, name: str) -> None:
-        await self._publish(name, self.stream, self.log.sent, self._log_confirmed, set(), self._lag)
+        await self._publish(name, self.stream, self.log.sent, self._log_confirmed, set(), self._lag, STREAM_PAUSE_S)
 
     def _backlog(self) -> int:
         return len(self.work.confirmed) - len(self.work.acked)
@@ -119,6 +121,7 @@ class Load:
         confirmed: Callable[[list[str], int], None],
         refused: set[str],
         ahead: Callable[[], int],
+        pause_s: float = 0,
     ) -> None:
         window = asyncio.Semaphore(WINDOW_FRAMES)
         asked: dict[int, list[str]] = {}
@@ -149,6 +152,7 @@ class Load:
                     messages = [{"body": body} for body in bodies]
                     frame = {"type": "publish", "queue": queue, "id": self._number, "messages": messages}
                     await ws.send(json.dumps(frame))
+                    await asyncio.sleep(pause_s)
             finally:
                 reading.cancel()
                 with suppress(asyncio.CancelledError, *CUT):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from backend_store.core import work
+from backend_store.core import backlog, work
 from backend_store.core.chunk import KIND_JSON, encode_entry, plain_blocks
 from backend_store.core.limits import IN_FLIGHT_PER_QUEUE_MAX, LEASE_MS_MIN
 from backend_store.core.receipts import by_token
@@ -82,8 +82,8 @@ def test_the_shortest_lease_is_long_enough_to_reach_somebody() -> None:
 
 
 def test_a_backlog_stays_on_disk_and_comes_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work, "READY_RUNS_AHEAD", 2)
-    monkeypatch.setattr(work, "CHUNKS_LOADED_BYTES_MAX", 500)
+    monkeypatch.setattr(backlog, "READY_RUNS_AHEAD", 2)
+    monkeypatch.setattr(backlog, "CHUNKS_LOADED_BYTES_MAX", 500)
     world = World()
     for number in range(50):
         world.stored(b"%d" % number + b" " * 100)
@@ -98,7 +98,7 @@ def test_a_backlog_stays_on_disk_and_comes_in_order(monkeypatch: pytest.MonkeyPa
 
 def test_leases_of_one_turn_keep_their_messages_until_they_are_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many leases taken before any is written may be more bytes than stay loaded."""
-    monkeypatch.setattr(work, "CHUNKS_LOADED_BYTES_MAX", 100)
+    monkeypatch.setattr(backlog, "CHUNKS_LOADED_BYTES_MAX", 100)
     world = World()
     for number in range(20):
         world.stored(b"%d" % number + b" " * 100)
@@ -379,7 +379,7 @@ def test_a_delay_outlasts_a_crash_wherever_in_the_backlog_the_message_lies() -> 
 
 
 def test_a_queue_keeps_no_more_delays_than_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work, "DELAYED_RUNS_MAX", 1)
+    monkeypatch.setattr(backlog, "DELAYED_RUNS_MAX", 1)
     world = world_with(b"1", b"2")
     first, second = receipts(world, 2)
     assert world.nack(first, due_ms=world.now_ms + 500) == [True]
@@ -523,7 +523,7 @@ def test_a_clean_stop_keeps_leases_parts_and_all() -> None:
 
 
 def test_a_chunk_whose_lease_was_kept_is_complete_when_its_turn_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work, "CHUNKS_LOADED_BYTES_MAX", 100)
+    monkeypatch.setattr(backlog, "CHUNKS_LOADED_BYTES_MAX", 100)
     world = World()
     for number in range(5):
         world.stored(b"%d" % number + b" " * 200, b"x")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from backend_store.core import work
+from backend_store.core import backlog
 from backend_store.core.chunk import KIND_JSON, plain_blocks
 from backend_store.core.receipts import by_token
 from backend_store.model import Offset, OutcomeUnknown, Overloaded, Published, QueueNotFound, StorageFull
@@ -143,7 +143,7 @@ def test_a_broken_chunk_is_put_aside_and_the_others_are_served() -> None:
 
 
 def test_a_chunk_that_breaks_while_it_is_not_in_memory_is_put_aside(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work, "CHUNKS_LOADED_BYTES_MAX", 100)
+    monkeypatch.setattr(backlog, "CHUNKS_LOADED_BYTES_MAX", 100)
     world = World()
     for number in range(4):
         world.stored(b"%d" % number + b" " * 100)

@@ -1,0 +1,53 @@
+"""Sessions that were cut wait for their owner, for a limited time and in limited numbers."""
+
+from __future__ import annotations
+
+from push.core.resume import Parked, ParkingLot
+
+
+def parked(name: str, until_ms: int = 100, principal: str = "p") -> Parked[int]:
+    return Parked(name, principal, until_ms, {("default", "q"): 1})
+
+
+def lot(*sessions: Parked[int], sessions_max: int = 3) -> ParkingLot[int]:
+    found: ParkingLot[int] = ParkingLot(sessions_max)
+    for session in sessions:
+        found.park(session)
+    return found
+
+
+def test_a_session_comes_back_once() -> None:
+    a = parked("a")
+    waiting = lot(a)
+    assert waiting.take("a", "p") is a
+    assert waiting.take("a", "p") is None
+
+
+def test_a_session_comes_back_to_its_owner_only() -> None:
+    waiting = lot(parked("a", principal="mine"))
+    assert waiting.take("a", "yours") is None
+    assert waiting.take("a", "mine") is not None
+
+
+def test_a_session_whose_time_is_over_is_handed_out_for_clearing() -> None:
+    a, b, c = parked("a", 10), parked("b", 20), parked("c", 30)
+    waiting = lot(a, b, c)
+    assert waiting.expired(9) == []
+    assert waiting.expired(20) == [a, b]
+    assert waiting.all() == [c] and waiting.next_ms() == 30
+    assert waiting.expired(99) == [c] and waiting.next_ms() is None
+
+
+def test_the_oldest_makes_room() -> None:
+    a, b, c, d = (parked(name) for name in "abcd")
+    waiting = lot(a, b, c)
+    assert waiting.park(d) is a
+    assert waiting.all() == [b, c, d] and len(waiting) == 3
+
+
+def test_a_session_that_is_parked_again_waits_from_then_on() -> None:
+    a, b, again = parked("a", 10), parked("b", 20), parked("a", 30)
+    waiting = lot(a, b)
+    assert waiting.park(again) is None
+    assert waiting.expired(20) == [b]
+    assert waiting.all() == [again]

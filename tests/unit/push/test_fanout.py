@@ -1,0 +1,281 @@
+"""The fan-out of a stream: every reader gets every message once and in order, however slowly it reads."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from backend_store.core.chunk import Chunk
+from backend_store.model import Offset
+from push.fanout import Fanout, websocket_framer
+from push.limits import CATCH_UP_CHUNKS_PER_TURN, CHUNK_CACHE_MAX
+from push.subscriptions import StreamSubscription
+from tests.support.world import World
+from tests.unit.backend_store.client.test_embedded import queue_of
+
+
+class Reader:
+    """An outlet that understands what is written to it."""
+
+    def __init__(self) -> None:
+        self.writable = True
+        self.seqs: list[int] = []
+        self.writes: list[bytes] = []
+        self.gaps: list[tuple[int, int]] = []
+
+    def write(self, data: bytes) -> None:
+        assert self.writable, "nothing is written to a socket that takes nothing"
+        self.writes.append(data)
+        self.seqs += [int(seq) for seq in data.split()]
+
+    def tell_gap(self, number: int, first: int, last: int) -> None:
+        self.gaps.append((first, last))
+
+    def flush_soon(self) -> None:
+        """A stream writes at once."""
+
+    def tell_lost(self, number: int, receipts: list[str]) -> None:
+        """A stream has no leases."""
+
+
+class Setup:
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.world = World(kind="stream")
+        self.queue: Any = queue_of(self.world)
+        self.framed: list[tuple[int, int, int]] = []
+        self.delivered = 0
+        self.fanout = Fanout(self.queue, self.loop, {"json": self._frame}, self._count)
+
+    def _frame(self, chunk: Chunk, start: int, stop: int, number: int) -> bytes:
+        self.framed.append((chunk.base, start, stop))
+        return b"".join(b"%d " % (chunk.base + n) for n in range(start, stop))
+
+    def _count(self, count: int) -> None:
+        self.delivered += count
+
+    def subscribe(
+        self, position: int = 0, credit: int | None = None, number: int = 1
+    ) -> tuple[StreamSubscription, Reader]:
+        reader = Reader()
+        sub = StreamSubscription(reader, number, self.queue, position=Offset(position), credit=credit, key="json")
+        self.fanout.start(sub, reader)
+        return sub, reader
+
+    def turn(self, times: int = 1) -> None:
+        for _ in range(times):
+            self.loop.run_until_complete(asyncio.sleep(0))
+
+    def goes_on(self, sub: StreamSubscription, reader: Reader) -> None:
+        """The socket takes bytes again."""
+        reader.writable = True
+        self.fanout.start(sub, reader)
+
+
+@pytest.fixture
+def setup() -> Iterator[Setup]:
+    setup = Setup()
+    yield setup
+    setup.loop.close()
+
+
+def test_live_readers_share_one_frame(setup: Setup) -> None:
+    readers = [setup.subscribe()[1] for _ in range(5)]
+    setup.turn()
+    setup.framed.clear()
+    setup.world.stored(b"1", b"2")
+    assert setup.framed == [(0, 0, 2)]
+    assert all(reader.seqs == [0, 1] for reader in readers)
+    assert len({id(reader.writes[0]) for reader in readers}) == 1
+    assert setup.delivered == 10
+
+
+def test_a_reader_from_the_beginning_catches_up_and_goes_on_live(setup: Setup) -> None:
+    for _ in range(10 * CATCH_UP_CHUNKS_PER_TURN):
+        setup.world.stored(b"1", b"2")
+    end = setup.queue.end.offset
+    sub, reader = setup.subscribe()
+    setup.turn()
+    assert 0 < len(reader.seqs) < end and not sub.live, "others get their turn in between"
+    setup.turn(20)
+    assert reader.seqs == list(range(end)) and sub.live
+    setup.world.stored(b"3")
+    assert reader.seqs == list(range(end + 1))
+
+
+def test_a_reader_may_begin_in_the_middle_of_a_chunk(setup: Setup) -> None:
+    setup.world.stored(*[b"1"] * 10)
+    _, reader = setup.subscribe(position=7)
+    setup.turn(2)
+    assert reader.seqs == [7, 8, 9]
+
+
+def test_a_slow_reader_leaves_the_live_ones_and_misses_nothing(setup: Setup) -> None:
+    sub, slow = setup.subscribe()
+    _, fast = setup.subscribe()
+    setup.turn()
+    setup.world.stored(b"1")
+    slow.writable = False
+    setup.world.stored(b"2")
+    setup.world.stored(b"3")
+    assert (slow.seqs, fast.seqs) == ([0], [0, 1, 2])
+    setup.goes_on(sub, slow)
+    setup.turn(2)
+    setup.world.stored(b"4")
+    assert slow.seqs == fast.seqs == [0, 1, 2, 3]
+
+
+def test_what_is_appended_while_a_reader_catches_up_comes_once(setup: Setup) -> None:
+    for _ in range(CATCH_UP_CHUNKS_PER_TURN + 1):
+        setup.world.stored(b"1")
+    _, reader = setup.subscribe()
+    for _ in range(6):
+        setup.turn()
+        setup.world.stored(b"x")
+    setup.turn(5)
+    assert reader.seqs == list(range(setup.queue.end.offset))
+
+
+def test_a_reader_by_credit_gets_so_many_and_waits_for_more(setup: Setup) -> None:
+    setup.world.stored(*[b"1"] * 10)
+    sub, reader = setup.subscribe(credit=3)
+    setup.turn(3)
+    assert reader.seqs == [0, 1, 2]
+    setup.fanout.allow(sub, 4, reader)
+    setup.turn(3)
+    setup.fanout.allow(sub, 100, reader)
+    setup.turn(3)
+    setup.world.stored(b"2")
+    setup.turn(3)
+    assert reader.seqs == list(range(11)) and sub.credit == 96
+
+
+def test_credit_given_to_a_reader_without_any_bounds_it_from_then_on(setup: Setup) -> None:
+    sub, reader = setup.subscribe()
+    setup.turn()
+    setup.fanout.allow(sub, 1, reader)
+    setup.turn()
+    setup.world.stored(b"1", b"2")
+    setup.turn(2)
+    assert reader.seqs == [0] and sub.credit == 0
+
+
+def test_a_reader_that_stopped_gets_nothing_more(setup: Setup) -> None:
+    live, one = setup.subscribe()
+    starting, two = setup.subscribe()
+    setup.turn()
+    setup.world.stored(b"1")
+    setup.fanout.stop(live)
+    setup.fanout.start(starting, two)
+    setup.fanout.stop(starting)
+    setup.world.stored(b"2")
+    setup.turn(3)
+    assert (one.seqs, two.seqs) == ([0], [0])
+    assert setup.fanout._live == {}
+
+
+def test_readers_of_one_backlog_decode_it_once(setup: Setup) -> None:
+    for _ in range(10):
+        setup.world.stored(b"1")
+    reads = 0
+    real = setup.world.partition.read
+
+    def counted(offset: Offset) -> Any:
+        nonlocal reads
+        reads += 1
+        return real(offset)
+
+    setup.world.partition.read = counted  # type: ignore[method-assign]
+    readers = [setup.subscribe()[1] for _ in range(20)]
+    setup.turn(5)
+    assert all(reader.seqs == list(range(10)) for reader in readers)
+    assert reads == 10
+
+
+def test_chunks_kept_for_readers_are_bounded(setup: Setup) -> None:
+    for _ in range(3 * CHUNK_CACHE_MAX):
+        setup.world.stored(b"1")
+    setup.subscribe()
+    setup.turn(50)
+    assert len(setup.fanout._chunks) <= CHUNK_CACHE_MAX
+
+
+def test_a_reader_that_was_behind_a_purge_is_told_what_it_misses(setup: Setup) -> None:
+    sub, behind = setup.subscribe()
+    _, live = setup.subscribe()
+    setup.turn()
+    setup.world.stored(b"1")
+    behind.writable = False
+    setup.world.stored(b"2", b"3")
+    setup.world.purge()
+    setup.world.commit()
+    setup.goes_on(sub, behind)
+    setup.turn(2)
+    last = setup.world.stored(b"4").base
+    assert (behind.gaps, behind.seqs) == ([(1, 2)], [0, last])
+    assert (live.gaps, live.seqs) == ([], [0, 1, 2, last])
+
+
+def test_a_frame_of_a_chunk_is_made_once_and_kept_with_it() -> None:
+    made: list[bytes] = []
+
+    def frame(payload: bytes) -> bytes:
+        made.append(payload)
+        return payload
+
+    world = World(kind="stream")
+    world.stored(b"1", b"2")
+    chunk = world.partition.read(Offset(0))
+    assert chunk is not None
+    framer = websocket_framer("json", frame)
+    assert framer(chunk, 0, 2, 1) is framer(chunk, 0, 2, 1)
+    framer(chunk, 0, 2, 9)
+    framer(chunk, 1, 2, 1)
+    assert len(made) == 3
+    first = json.loads(made[0])
+    assert (first["sub"], [m["seq"] for m in first["messages"]]) == (1, [0, 1]) and first["cursor"]
+
+
+steps = st.lists(
+    st.tuples(st.sampled_from(["publish", "turn", "block", "go on", "subscribe", "allow"]), st.integers(0, 5)),
+    max_size=60,
+)
+
+
+@given(steps)
+@settings(max_examples=150)
+def test_no_reader_ever_misses_or_repeats_a_message(story: list[tuple[str, int]]) -> None:
+    setup = Setup()
+    readers: list[tuple[StreamSubscription, Reader, int]] = []
+    for what, number in story:
+        if what == "publish":
+            setup.world.stored(*[b"1"] * (number * 7 + 1))
+        elif what == "turn":
+            setup.turn()
+        elif what == "subscribe":
+            begin = setup.queue.end.offset * number // 5
+            readers.append((*setup.subscribe(begin, credit=number if number > 2 else None), begin))
+        elif readers:
+            sub, reader, _ = readers[number % len(readers)]
+            if what == "block":
+                reader.writable = False
+            elif what == "go on":
+                setup.goes_on(sub, reader)
+            elif sub.credit is not None:
+                setup.fanout.allow(sub, number * 10 + 1, reader)
+        for _, reader, begin in readers:
+            assert reader.seqs == list(range(begin, begin + len(reader.seqs)))
+    for sub, reader, _ in readers:
+        setup.goes_on(sub, reader)
+        if sub.credit is not None:
+            setup.fanout.allow(sub, 10_000, reader)
+    setup.turn(100)
+    setup.loop.close()
+    for sub, reader, begin in readers:
+        assert reader.seqs == list(range(begin, setup.queue.end.offset)) and sub.live

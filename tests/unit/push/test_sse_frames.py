@@ -1,0 +1,42 @@
+"""Server-sent events as bytes, read back as a browser reads them."""
+
+from __future__ import annotations
+
+import json
+
+from backend_store.core.chunk import KIND_JSON, Draft
+from backend_store.core.cursor import decode_cursor
+from backend_store.model import Offset
+from push.sse_frames import event, json_event, sse_framer
+from tests.support.world import World
+
+
+def parsed(data: bytes) -> list[dict[str, str]]:
+    """The events of a stream, as the standard says: fields up to an empty line."""
+    found = []
+    for block in data.decode().split("\n\n")[:-1]:
+        found.append(dict(line.split(": ", 1) for line in block.split("\n")))
+    return found
+
+
+def test_an_event_has_its_name_its_data_and_what_else_is_given() -> None:
+    assert parsed(event("message", b"{}")) == [{"event": "message", "data": "{}"}]
+    assert parsed(event("message", b"{}", "abc")) == [{"id": "abc", "event": "message", "data": "{}"}]
+    assert parsed(json_event("bye", {"a": 1}, retry_ms=500)) == [{"retry": "500", "event": "bye", "data": '{"a":1}'}]
+
+
+def test_texts_with_line_ends_stay_on_one_line() -> None:
+    (found,) = parsed(json_event("ended", {"detail": "a\nb\r\nc\u2028"}))
+    assert json.loads(found["data"]) == {"detail": "a\nb\r\nc\u2028"}
+
+
+def test_each_message_of_a_stream_is_an_event_with_the_cursor_after_it() -> None:
+    world = World(kind="stream")
+    world.publish_drafts([Draft(KIND_JSON, b'"a\\nb"', None), Draft(KIND_JSON, b"2", {"headers": {"h": "x\ny"}})])
+    world.commit()
+    chunk = world.partition.read(Offset(0))
+    assert chunk is not None
+    events = parsed(sse_framer(chunk, 0, 2, 0))
+    assert [json.loads(e["data"])["body"] for e in events] == ["a\nb", 2]
+    assert [decode_cursor(e["id"]) for e in events] == [(1, 1), (1, 2)]
+    assert sse_framer(chunk, 0, 2, 5) is sse_framer(chunk, 0, 2, 9), "made once for all"

@@ -1,0 +1,187 @@
+"""What a consumer of a work queue holds: credit, what is not sent yet, and what it leaves behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from push.feeder import Feeder
+from push.subscriptions import LEASES_BEFORE_PRUNING, WorkSubscription
+from tests.support.world import VISIBILITY_MS, World, attempts_by_seq, receipts_by_seq
+from tests.unit.backend_store.client.test_embedded import queue_of
+
+
+class Outlet:
+    def __init__(self) -> None:
+        self.writable = True
+        self.flushes = 0
+        self.lost: list[str] = []
+
+    def flush_soon(self) -> None:
+        self.flushes += 1
+
+    def tell_lost(self, number: int, receipts: list[str]) -> None:
+        self.lost += receipts
+
+
+class Setup:
+    def __init__(self, loop: asyncio.AbstractEventLoop):
+        self.loop = loop
+        self.world = World()
+        self.queue: Any = queue_of(self.world)
+        self.feeder = Feeder(self.queue, loop)
+
+    def subscribe(self, credit: int = 100, *, auto: bool = False, bytes_max: int = 1 << 18) -> WorkSubscription:
+        sub = WorkSubscription(
+            Outlet(),
+            1,
+            self.queue,
+            self.feeder,
+            credit=credit,
+            auto=auto,
+            visibility_ms=VISIBILITY_MS,
+            pending_bytes_max=bytes_max,
+        )
+        self.queue.consumers += 1
+        sub.grant(credit)
+        self.turn()
+        return sub
+
+    def turn(self) -> None:
+        self.loop.run_until_complete(asyncio.sleep(0))
+
+    def send(self, sub: WorkSubscription) -> list[int]:
+        """The session's flush: what is pending leaves."""
+        leases = sub.take_pending()
+        seqs = [seq for lease in leases for seq in receipts_by_seq(lease)]
+        sub.sent(leases)
+        return seqs
+
+    def receipts(self, sub: WorkSubscription) -> dict[int, str]:
+        return {seq: text for lease in sub.held() for seq, text in receipts_by_seq(lease).items()}
+
+
+@pytest.fixture
+def setup() -> Iterator[Setup]:
+    loop = asyncio.new_event_loop()
+    yield Setup(loop)
+    loop.close()
+
+
+def test_no_more_is_outstanding_than_credit_allows(setup: Setup) -> None:
+    setup.world.stored(*[b"1"] * 10)
+    sub = setup.subscribe(credit=3)
+    assert setup.send(sub) == [0, 1, 2] and sub.wants() == 0
+    receipts = setup.receipts(sub)
+    setup.world.ack(receipts[0])
+    assert setup.send(sub) == [3]
+    setup.world.nack(receipts[1])
+    assert setup.send(sub) == [1]
+    assert sub.outstanding == 3
+
+
+def test_a_socket_that_takes_nothing_is_given_nothing(setup: Setup) -> None:
+    sub = setup.subscribe()
+    assert isinstance(sub.outlet, Outlet)
+    sub.outlet.writable = False
+    setup.world.stored(b"1")
+    assert sub.pending == [] and setup.world.counts == (1, 0, 0)
+    sub.outlet.writable = True
+    sub.more()
+    setup.turn()
+    assert setup.send(sub) == [0]
+
+
+def test_big_messages_wait_for_their_turn_and_then_go_on(setup: Setup) -> None:
+    for _ in range(10):
+        setup.world.stored(b" " * 1000)
+    sub = setup.subscribe(bytes_max=2500)
+    seen: list[int] = []
+    for _ in range(10):
+        seen += setup.send(sub)
+        setup.turn()
+    assert seen == list(range(10))
+
+
+def test_automatic_acks_settle_when_the_bytes_have_left(setup: Setup) -> None:
+    setup.world.stored(b"1", b"2")
+    sub = setup.subscribe(auto=True)
+    assert setup.world.counts == (0, 2, 0)
+    setup.send(sub)
+    setup.world.settle_down()
+    assert setup.world.counts == (0, 0, 0) and setup.world.partition.state.acked_total == 2
+    assert sub.held() == [] and sub.outstanding == 0
+
+
+def test_what_was_not_sent_goes_back_uncounted_and_in_order(setup: Setup) -> None:
+    for _ in range(3):
+        setup.world.stored(b"1", b"2")
+    sub = setup.subscribe()
+    assert len(sub.pending) == 3
+    sub.stop()
+    assert setup.world.counts == (6, 0, 0) and setup.queue.consumers == 0
+    leases = [setup.world.leased(10) for _ in range(3)]
+    assert [attempts_by_seq(lease) for lease in leases] == [{0: 1, 1: 1}, {2: 1, 3: 1}, {4: 1, 5: 1}]
+
+
+def test_what_was_sent_stays_until_it_is_given_back(setup: Setup) -> None:
+    setup.world.stored(b"1", b"2")
+    sub = setup.subscribe()
+    setup.send(sub)
+    setup.world.ack(setup.receipts(sub)[0])
+    sub.stop()
+    assert setup.world.counts == (0, 1, 0)
+    sub.give_back()
+    setup.world.commit()
+    assert setup.world.counts == (1, 0, 0)
+    assert attempts_by_seq(setup.world.leased()) == {1: 2}
+
+
+def test_leases_of_a_session_that_comes_back_go_on_under_the_new_subscription(setup: Setup) -> None:
+    setup.world.stored(*[b"1"] * 4)
+    old = setup.subscribe(credit=4)
+    setup.send(old)
+    receipts = setup.receipts(old)
+    setup.world.extend(receipts[1])
+    old.stop()
+    new = setup.subscribe(credit=4)
+    new.adopt(old.held())
+    assert new.outstanding == 4 and new.wants() == 0
+    setup.world.ack(receipts[0], receipts[1])
+    assert new.outstanding == 2 and new.wants() == 2
+
+
+def test_a_consumer_hears_of_leases_that_ran_out(setup: Setup) -> None:
+    setup.world.stored(b"1", b"2")
+    sub = setup.subscribe(credit=2)
+    setup.send(sub)
+    held = setup.receipts(sub)
+    setup.world.ack(held[0])
+    setup.world.pass_time(VISIBILITY_MS)
+    assert isinstance(sub.outlet, Outlet)
+    assert sub.outlet.lost == [held[1]] and sub.outstanding == 0
+
+
+def test_settled_leases_are_let_go(setup: Setup) -> None:
+    sub = setup.subscribe(credit=10)
+    for _ in range(3 * LEASES_BEFORE_PRUNING):
+        setup.world.stored(b"1")
+        setup.send(sub)
+        setup.world.ack(*setup.receipts(sub).values())
+    assert len(sub.leases) <= LEASES_BEFORE_PRUNING + 1
+
+
+def test_a_purge_gives_credit_back_and_nothing_else(setup: Setup) -> None:
+    setup.world.stored(*[b"1"] * 5)
+    sub = setup.subscribe(credit=5)
+    setup.send(sub)
+    setup.world.purge()
+    setup.world.commit()
+    assert sub.outstanding == 0
+    sub.stop()
+    sub.give_back()
+    setup.world.stored(b"after")
+    assert setup.world.counts == (1, 0, 0)
