@@ -69,7 +69,11 @@ def create_app(
     tickets = TicketOffice(clock_ms)
     desk = GatewayDesk(store, keyring, tickets, allowed_origins=settings.http.allowed_origins, dev=settings.dev)
     hub = Hub(
-        store, desk, clock_ms=clock_ms, resume_ms=settings.resume_ms, connections_max=settings.limits.connections_max
+        store,
+        desk,
+        clock_ms=store.steady_ms,
+        resume_ms=settings.resume_ms,
+        connections_max=settings.limits.connections_max,
     )
     gateway = Gateway(
         settings, store, keyring, tickets, desk, hub, MemoryLimiter() if limiter is None else limiter, clock_ms

@@ -111,14 +111,14 @@ class EmbeddedQueue:
             return
         if reason is not None:
             log.info("nacked", tenant=self.tenant, queue=self.name, receipts=len(receipts), reason=reason)
-        due_ms = self._node.clock_ms() + delay_ms if delay_ms else 0
+        due_ms = self._node.steady_ms() + delay_ms if delay_ms else 0
         self._partition.give_back(by_token(receipts), due_ms, lambda done: reply(_verdicts(receipts, done)))
 
     def extend(self, receipts: list[str], visibility_ms: int) -> list[Verdict]:
         """Moves the end of leases; a lease is memory, so the answer is immediate."""
         if self._partition.view is None:
             return [_STALE] * len(receipts)
-        held = self._partition.extend(by_token(receipts), visibility_ms, self._node.clock_ms())
+        held = self._partition.extend(by_token(receipts), visibility_ms, self._node.steady_ms())
         return _judge(receipts, held)
 
     def give_back_lease(self, lease: Lease) -> None:
@@ -129,7 +129,7 @@ class EmbeddedQueue:
 
     def take(self, limit: int, holder: Holder, visibility_ms: int) -> Lease | None:
         """Leases up to `limit` ready messages of one chunk for `holder`."""
-        return self._partition.take(limit, holder, visibility_ms, self._node.clock_ms())
+        return self._partition.take(limit, holder, visibility_ms, self._node.steady_ms())
 
     @property
     def has_ready(self) -> bool:
@@ -235,6 +235,11 @@ class EmbeddedStore:
     def __init__(self, node: Node):
         self.node = node
         self._queues: dict[int, EmbeddedQueue] = {}
+
+    @property
+    def steady_ms(self) -> Callable[[], int]:
+        """The clock that leases go by: it does not jump when somebody sets the time."""
+        return self.node.steady_ms
 
     @property
     def metadata(self) -> Metadata:

@@ -44,6 +44,15 @@ def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def steady_clock() -> Callable[[], int]:
+    """Milliseconds since 1970 as the wall clock said at the start, and steady from then on.
+
+    Leases and due times go by it: somebody who sets the clock must not end all leases at once, or make them last.
+    """
+    offset = time.time_ns() - time.monotonic_ns()
+    return lambda: (offset + time.monotonic_ns()) // 1_000_000
+
+
 def end_process(error: BaseException) -> None:
     """Fail-stop: after a failed write nobody knows what is on the disk, so the next start must look."""
     log.critical("storage failed, the process ends and verifies at its next start", error=str(error))
@@ -61,6 +70,7 @@ class Node:
     ):
         self.engine = engine
         self.clock_ms = clock_ms
+        self.steady_ms = steady_clock() if clock_ms is wall_clock_ms else clock_ms
         self.loop = asyncio.get_running_loop()
         self.writer = Writer(engine, self.loop, on_fatal=on_fatal)
         self.committer = Committer(self.writer, self.loop, clock_ms, on_fatal)
@@ -92,7 +102,7 @@ class Node:
             self._open_partition(definition, batch, restored)
         self._verify()
         for partition in self.partitions.values():
-            partition.recover(self.clock_ms())
+            partition.recover(self.steady_ms())
         batch.delete(Table.META, KEPT)
         self._restore_kept()
         await self.committer.write(batch)
@@ -187,11 +197,11 @@ class Node:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_ms = deadline_ms
-        self._timer = self.loop.call_later(max(0, deadline_ms - self.clock_ms()) / 1000, self._tick)
+        self._timer = self.loop.call_later(max(0, deadline_ms - self.steady_ms()) / 1000, self._tick)
 
     def _tick(self) -> None:
         self._timer = self._timer_ms = None
-        now_ms = self.clock_ms()
+        now_ms = self.steady_ms()
         timed, self._timed = self._timed, set()
         for partition in timed:
             partition.tick(now_ms)

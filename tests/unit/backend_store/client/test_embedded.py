@@ -15,7 +15,7 @@ from tests.support.world import START_MS, Consumer, World, receipts_by_seq
 def queue_of(world: World) -> EmbeddedQueue:
     config = QueueConfig(kind="stream" if world.kind == "stream" else "work")
     definition = QueueDefinition(uid=7, tenant="default", name="q", config=config, created_at_ms=0, version=1)
-    node: Any = SimpleNamespace(clock_ms=lambda: world.now_ms)
+    node: Any = SimpleNamespace(clock_ms=lambda: world.now_ms, steady_ms=lambda: world.now_ms)
     return EmbeddedQueue(node, definition, world.partition)
 
 
