@@ -18,7 +18,7 @@ from tests.support import server as servers
 from tests.support.server import PushqServer
 
 SHOWN_PACKAGES = ("pytest", "hypothesis", "lmdb", "msgspec", "starlette", "uvicorn", "websockets", "sse-starlette")
-SHOWN_PROGRAMS = ("chromium", "redis-server", "wrk")
+SHOWN_PROGRAMS = ("chromium", "strace", "curl")
 # Debug mode notices what a loop must not do, but makes it several times slower: real servers and loads go without.
 DEBUGGED_FOLDERS = ("unit", "model", "contracts")
 MODEL_LONG_EXAMPLES = 5_000

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 EXIT_CANNOT_START = 3
-# An ordinary user's PATH on Debian lacks the folders where `ip` and others live.
+# An ordinary user's PATH on Debian lacks the folders where some programs live.
 SEARCH_PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
 
 
@@ -48,9 +48,6 @@ GROUPS: dict[str, tuple[Prerequisite, ...]] = {
         VENV,
         _command("chromium", "chromium", "browser tests"),
         _command("curl", "curl", "examples of the documentation"),
-        _command("redis-server", "redis-server", "tests of shared state and comparisons"),
-        _command("ip", "iproute2", "tests that cut the network"),
-        _command("wrk", "wrk", "HTTP load"),
         _command("strace", "strace", "tests of a failing disk"),
     ),
 }
