@@ -106,16 +106,13 @@ class Call:
         if encoding.lower() != b"identity":
             detail = f"this version does not take bodies with Content-Encoding: {encoding.decode('latin-1')}"
             raise PushqError(detail, code="unsupported-media-type")
-        message = await self.receive()
-        if message["type"] == "http.request" and not message.get("more_body"):
-            whole: bytes = message.get("body", b"")
-            self._check_size(len(whole))
-            return whole
-        return await self._long_body(message)
-
-    async def _long_body(self, message: Any) -> bytes:
         try:
             async with asyncio.timeout(REQUEST_BODY_SECONDS_MAX):
+                message = await self.receive()
+                if message["type"] == "http.request" and not message.get("more_body"):
+                    whole: bytes = message.get("body", b"")
+                    self._check_size(len(whole))
+                    return whole
                 return await self._parts(message)
         except TimeoutError:
             detail = f"the body did not arrive within {REQUEST_BODY_SECONDS_MAX} s"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from base64 import b64decode
 from binascii import Error as Base64Error
 from collections.abc import Sequence
+from math import isfinite
 from typing import Any
 
 import msgspec
@@ -119,25 +120,28 @@ def _body(message: PublishMessage, encoding: Encoding, at: str, errors: list[Fie
 
 def _msgpack_body(raw: bytes, at: str, errors: list[FieldError]) -> tuple[int, bytes] | None:
     """Bytes stay bytes; any other value is stored as the JSON value it equals, so that every consumer can read it."""
-    value = _unpack(raw)
-    if isinstance(value, bytes):
-        return KIND_BYTES, value
     try:
+        value = _unpack(raw)
+        if isinstance(value, bytes):
+            return KIND_BYTES, value
         text = _write_json(value)
-        if _has_bytes(value):
-            raise TypeError("bytes inside a value have no JSON form")
+        if not _is_json(value):
+            raise TypeError("bytes, times and NaN inside a value have no JSON form")
         return KIND_JSON, text
-    except (TypeError, ValueError, OverflowError, msgspec.MsgspecError) as error:
+    except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
         errors.append(FieldError(f"{at}/body", f"the value has no JSON form: {error}; send it as bytes"))
         return None
 
 
-def _has_bytes(value: Any) -> bool:
+def _is_json(value: Any) -> bool:
+    """Whether a value is the same value in JSON: the encoder would write bytes as base64 and NaN as null."""
     if isinstance(value, dict):
-        return any(_has_bytes(v) for v in value.values())
+        return all(map(_is_json, value.values()))
     if isinstance(value, list):
-        return any(_has_bytes(v) for v in value)
-    return not (value is None or isinstance(value, bool | int | float | str))
+        return all(map(_is_json, value))
+    if isinstance(value, float):
+        return isfinite(value)
+    return value is None or isinstance(value, bool | int | str)
 
 
 def _check_names(message: PublishMessage, at: str, errors: list[FieldError]) -> None:

@@ -59,8 +59,9 @@ async def _serve(settings: Settings) -> None:
     _announce(settings, key_file if key_file.exists() else None, tcp.getsockname()[1])
     await server.run([tcp, bind_unix(settings.directory)])
     await app.gateway.hub.close()
-    await store.close(app.gateway.hub.kept_sessions())
+    # While the folder is still ours: the next process makes a socket of its own there.
     (settings.directory / ADMIN_SOCKET).unlink(missing_ok=True)
+    await store.close(app.gateway.hub.kept_sessions())
     log.info("stopped")
 
 

@@ -16,6 +16,7 @@ import msgspec
 
 from backend_store.client import KIND_BYTES, SUFFIXES, Chunk, Lease, full_message, indexes, message_id, timestamp
 from backend_store.model import Published
+from push.limits import RENDERED_PER_CHUNK_MAX
 from push.ports import Encoding
 
 _json = msgspec.json.Encoder().encode
@@ -195,6 +196,13 @@ def stream_messages(chunk: Chunk, start: int, stop: int, encoding: Encoding) -> 
 
 def _free_one(chunk: Chunk, index: int, encoding: Encoding) -> bytes:
     return one_message({**full_message(chunk, index), "attempt": 1, "receipt": None}, encoding)
+
+
+def keep_rendered(chunk: Chunk, key: tuple[Any, ...], data: bytes) -> None:
+    """Keeps a part of a chunk as its bytes, for the next who reads just that. Readers in step share one or two."""
+    if len(chunk.rendered) >= RENDERED_PER_CHUNK_MAX:
+        chunk.rendered.clear()
+    chunk.rendered[key] = data
 
 
 def deliver_frame(sub: int, messages: list[bytes], encoding: Encoding, cursor: str | None = None) -> bytes:

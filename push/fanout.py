@@ -14,7 +14,7 @@ from typing import Protocol
 
 from backend_store.client import Chunk, Queue, encode_cursor
 from backend_store.model import Offset
-from push.encode import deliver_frame, stream_messages
+from push.encode import deliver_frame, keep_rendered, stream_messages
 from push.limits import CATCH_UP_CHUNKS_PER_TURN, CHUNK_CACHE_MAX
 from push.subscriptions import StreamSubscription
 
@@ -179,7 +179,7 @@ def websocket_framer(encoding: str, frame: Callable[[bytes], bytes]) -> Framer:
             messages = stream_messages(chunk, start, stop, "json" if encoding == "json" else "msgpack")
             cursor = encode_cursor(chunk.epoch, chunk.base + stop)
             data = frame(deliver_frame(number, messages, "json" if encoding == "json" else "msgpack", cursor))
-            chunk.rendered[key] = data
+            keep_rendered(chunk, key, data)
         return data
 
     return framer

@@ -231,12 +231,19 @@ class Hub:
             await asyncio.sleep(HOUSEKEEPING_SECONDS)
             beat += 1
             self.now_ms = self.clock_ms()
-            for parked in self.parked.expired(self.now_ms):
-                self._give_back(parked)
-            self._check_waiting()
-            self._check_alive()
-            if beat % KEY_CHECK_SECONDS == 0:
-                self._check_keys()
+            try:
+                self._tidy()
+                if beat % KEY_CHECK_SECONDS == 0:
+                    self._check_keys()
+            except Exception:
+                # Without the next beat nobody would be pinged, and no cut session's leases would ever return.
+                log.exception("housekeeping failed")
+
+    def _tidy(self) -> None:
+        for parked in self.parked.expired(self.now_ms):
+            self._give_back(parked)
+        self._check_waiting()
+        self._check_alive()
 
     def _check_waiting(self) -> None:
         for session in list(self.waiting):
@@ -286,6 +293,8 @@ class Hub:
                 session.bye(random.randint(200, 200 + spread_ms))
             await asyncio.sleep(pause)
         self._end_polls(None)
+        for session in list(self.sessions.values()):
+            session.bye(random.randint(200, 200 + spread_ms))  # it said `connect` while the others left
         for session in list(self.waiting):
             session.close(Close.DRAIN, "the server is shutting down")
         log.info("drained", sessions=len(sessions))

@@ -13,6 +13,8 @@ CREDIT_DEFAULT = 32
 SUBSCRIPTIONS_PER_SESSION_MAX = 1_000
 CATCH_UP_CHUNKS_PER_TURN = 4
 CHUNK_CACHE_MAX = 16
+RENDERED_PER_CHUNK_MAX = 8
+"""Parts of a chunk kept as bytes: by encoding, subscription number and where a reader's credit cut it."""
 PARKED_SESSIONS_MAX = 100_000
 DRAIN_WAVE_SOCKETS = 200
 DRAIN_SECONDS_MAX = 4.0

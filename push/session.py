@@ -131,12 +131,20 @@ class Session:
             self._undecodable(data, error)
             return
         if isinstance(frames, list):
-            if not frames:
-                self._protocol_error(InvalidRequest("a frame holds an object or a list of them, not an empty list"))
+            if not self._may_hold(len(frames)):
+                return
             for frame in frames:
                 self._handle(frame)
         else:
             self._handle(frames)
+
+    def _may_hold(self, count: int) -> bool:
+        """All of a frame's objects are handled in one turn of the loop, while everybody else waits."""
+        if 0 < count <= REQUESTS_IN_PROGRESS_MAX:
+            return True
+        detail = f"a list of {count} objects; a frame holds one object, or a list of 1 to {REQUESTS_IN_PROGRESS_MAX}"
+        self._protocol_error(InvalidRequest(detail))
+        return False
 
     def _undecodable(self, data: bytes, error: Exception) -> None:
         """A frame we can name is answered and the socket stays open; what is no frame of ours at all closes it."""
@@ -146,6 +154,8 @@ class Session:
             with suppress(msgspec.MsgspecError, RecursionError):
                 loose = codec.decode(data)
         if isinstance(loose, list) and len(loose) > 1:
+            if not self._may_hold(len(loose)):
+                return
             for frame in codec.decode(data, type=list[msgspec.Raw]):
                 self.receive(bytes(frame))
             return
@@ -352,8 +362,7 @@ class Session:
                 self.fanout(sub.queue).start(sub, self)
 
     def _protocol_error(self, error: PushqError) -> None:
-        close = Close.PROTOCOL_ERROR
-        self._refuse(None, error, close)
+        self._refuse(None, error, Close.PROTOCOL_ERROR)
 
     def _refuse(self, request_id: RequestId, error: PushqError, close: Close) -> None:
         self.error(request_id, error)

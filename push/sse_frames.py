@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from backend_store.client import Chunk, encode_cursor
-from push.encode import encode, stream_messages
+from push.encode import encode, keep_rendered, stream_messages
 
 
 def event(name: str, data: bytes, cursor: str | None = None, retry_ms: int | None = None) -> bytes:
@@ -27,5 +27,5 @@ def sse_framer(chunk: Chunk, start: int, stop: int, number: int) -> bytes:
         messages = stream_messages(chunk, start, stop, "json")
         first = chunk.base + start + 1
         data = b"".join([event("message", m, encode_cursor(chunk.epoch, n)) for n, m in enumerate(messages, first)])
-        chunk.rendered[key] = data
+        keep_rendered(chunk, key, data)
     return data

@@ -9,13 +9,9 @@ from dataclasses import dataclass
 from backend_store.client.messages import full_message
 from backend_store.core.chunk import Chunk
 from backend_store.core.cursor import decode_cursor, encode_cursor
-from backend_store.core.work import DEFAULT_GROUP
 from backend_store.model import CHUNK_MESSAGES_MAX, Offset, Peeked, PeekPage
 from backend_store.node.limits import PEEK_MESSAGES_MAX
 from backend_store.node.partition import Partition
-from backend_store.node.rows import decode_attempts, decode_mark
-from backend_store.storage.engine import Table
-from backend_store.storage.keys import mark_key, retry_key
 
 CHUNKS_PER_TURN = 4
 
@@ -78,9 +74,7 @@ def _progress(partition: Partition, chunk: Chunk) -> tuple[int, Callable[[int], 
     if known is not None:
         settled, started, tries = known
     else:
-        engine = partition.node.engine
-        settled, started = decode_mark(engine.get(Table.MARKS, mark_key(partition.replica, DEFAULT_GROUP, chunk.base)))
-        rows = decode_attempts(engine.get(Table.RETRY, retry_key(partition.replica, DEFAULT_GROUP, chunk.base)))
+        settled, started, rows = partition.progress(chunk.base)
         tries = {index: count for index, (count, _) in rows.items()}
     return settled, lambda index: tries.get(index, started >> index & 1)
 

@@ -56,6 +56,11 @@ class Metadata:
             tenant = self.tenants[TENANT_DEFAULT] = Tenant(TENANT_DEFAULT, now_ms)
             batch.put(Table.META, TENANTS + TENANT_DEFAULT.encode(), _encode(tenant))
 
+    def skip_uids(self, batch: Batch) -> None:
+        """After a restore: numbers given out since the backup are not given out again, as old receipts name them."""
+        self._next_uid += QUEUES_MAX
+        batch.put(Table.META, NEXT_UID, self._next_uid.to_bytes(4, "big"))
+
     # ------------------------------------------------------------------------------------------------- queues
 
     def find(self, tenant: str, name: str) -> QueueDefinition:

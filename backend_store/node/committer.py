@@ -10,9 +10,13 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
+import structlog
+
 from backend_store.model import OutcomeUnknown, PushqError
 from backend_store.storage.engine import Batch
 from backend_store.storage.writer import Writer
+
+log = structlog.get_logger("pushq.committer")
 
 SOON_SECONDS = 0.002
 
@@ -100,8 +104,14 @@ class Committer:
         for extra, _ in rows:
             for table, changes in extra.rows.items():
                 batch.rows.setdefault(table, {}).update(changes)
-        for member in members:
-            member.prepare(batch, now_ms)
+        try:
+            for member in members:
+                member.prepare(batch, now_ms)
+        except Exception as error:
+            # What was decided so far is neither on the disk nor can it be taken back.
+            log.exception("a decision failed")
+            self._done(members, rows, error)
+            return
         self.cycles += 1
         self._writer.submit(batch, lambda error: self._done(members, rows, error))
 
@@ -109,7 +119,7 @@ class Committer:
         self, members: list[Member], rows: list[tuple[Batch, asyncio.Future[None]]], error: BaseException | None
     ) -> None:
         if error is not None:
-            unknown = OutcomeUnknown(f"the disk failed while the request was being stored: {error}")
+            unknown = OutcomeUnknown(f"storing the request failed: {error}")
             for member in members:
                 member.failed(unknown)
             for _, done in rows:
@@ -118,9 +128,14 @@ class Committer:
             # Even where nothing was written, what was decided in memory now differs from the disk: start anew from it.
             self._on_fatal(error)
             return
-        # The next batch goes to the disk before this one is answered: both then proceed side by side.
-        for member in members:
-            member.committed()
+        try:
+            for member in members:
+                member.committed()
+        except Exception as fault:
+            # The disk is ahead of what some members believe: their next decision would write over it.
+            log.exception("a commit was not taken in")
+            self._on_fatal(fault)
+            return
         for _, done in rows:
             if not done.done():
                 done.set_result(None)

@@ -28,7 +28,7 @@ from backend_store.node.limits import SPACE_CHECK_SECONDS, VERIFY_AT_START_BYTES
 from backend_store.node.partition import Partition
 from backend_store.node.rows import decode_mark, decode_state, stage_state, state_key
 from backend_store.node.sweeper import Sweeper, add_garbage
-from backend_store.storage.engine import Batch, Engine, Table
+from backend_store.storage.engine import Batch, Engine, StorageError, Table
 from backend_store.storage.keys import META_RESTORED, log_key, mark_key, parse_log_key
 from backend_store.storage.space import SpaceGuard
 from backend_store.storage.verify import parse_quarantine_value, quarantine_value, verify
@@ -79,6 +79,7 @@ class Node:
         self.space = SpaceGuard(engine, directory) if directory is not None else None
         self.partitions: dict[int, Partition] = {}
         self.quarantined = 0
+        self._going_aside: set[bytes] = set()
         self.kept_leases: dict[str, Lease] = {}
         self.kept_sessions: list[KeptSession] = []
         self._lease_base = clock_ms() << 20
@@ -98,6 +99,8 @@ class Node:
         batch.put(Table.META, RECEIPT_KEY, receipt_key)
         batch.delete(Table.META, META_RESTORED)
         self.metadata.found(batch, self.clock_ms())
+        if restored:
+            self.metadata.skip_uids(batch)
         for definition in self.metadata.queues.values():
             self._open_partition(definition, batch, restored)
         self._verify()
@@ -222,7 +225,11 @@ class Node:
 
     async def _watch_space(self) -> None:
         while self.space is not None:
-            self.space.refresh()
+            try:
+                self.space.refresh()
+            except (StorageError, OSError) as error:
+                # The next look may succeed; without one, publishes would run into a full disk.
+                log.error("cannot look at the disk's space", error=str(error))
             await asyncio.sleep(SPACE_CHECK_SECONDS)
 
     # --------------------------------------------------------------------------------------------------- damage
@@ -244,12 +251,16 @@ class Node:
     def quarantine(self, partition: Partition, offset: int, data: bytes, reason: str) -> None:
         """Puts a corrupt entry aside: never served, never silently gone."""
         key = log_key(partition.replica, offset)
+        if key in self._going_aside:
+            return  # counted already; its row is there until the commit that moves it
+        self._going_aside.add(key)
         batch = Batch()
         batch.put(Table.QUARANTINE, key, quarantine_value(reason, data))
         batch.delete(Table.LOG, key)
         task = self.loop.create_task(self.committer.write(batch), name="quarantine")
         self._tasks.append(task)
         task.add_done_callback(self._tasks.remove)
+        task.add_done_callback(lambda _: self._going_aside.discard(key))
         self._write_off(partition, offset, data, reason)
 
     def _write_off(self, partition: Partition, offset: int, data: bytes, reason: str) -> None:

@@ -11,20 +11,20 @@ from typing import Any, NamedTuple, Protocol
 
 import structlog
 
-from backend_store.core.chunk import Chunk, CorruptEntry, decode_chunk
+from backend_store.core.chunk import Chunk
 from backend_store.core.kept import KeptLease
 from backend_store.core.leases import Holder, Lease, receipts_of
 from backend_store.core.limits import DELAYED_RUNS_MAX
 from backend_store.core.log import append
 from backend_store.core.records import PartitionState, Purged, Record
-from backend_store.core.work import DEFAULT_GROUP, WorkView
+from backend_store.core.work import WorkView
 from backend_store.model import Block, Offset, Overloaded, Published, PushqError, QueueNotFound, StorageFull
 from backend_store.node.committer import Committer
-from backend_store.node.limits import INBOX_BYTES_MAX, INBOX_MESSAGES_MAX, RECOVERY_ROWS_PER_READ
-from backend_store.node.rows import decode_attempts, decode_mark, stage, stage_state
+from backend_store.node.limits import INBOX_BYTES_MAX, INBOX_MESSAGES_MAX
+from backend_store.node.reader import LogReader, Progress
+from backend_store.node.rows import stage, stage_state
 from backend_store.node.sweeper import add_garbage
-from backend_store.storage.engine import Batch, Engine, Table
-from backend_store.storage.keys import log_key, mark_key, parse_log_key, parse_retry_key, retry_key, view_range
+from backend_store.storage.engine import Batch, Engine
 
 log = structlog.get_logger("pushq.partition")
 
@@ -73,6 +73,7 @@ class Partition:
         self._purges: list[PurgeReply] = []
         self._written_off = [0, 0]
         self._decided: Decided | None = None
+        self._reader = LogReader(node.engine, replica, self._broken)
 
     # ------------------------------------------------------------------------------------------------ commands
 
@@ -164,7 +165,7 @@ class Partition:
             *purges,
         ]
         for reply in waiting:
-            self._answer(reply, self._deleted())
+            self._tell(reply, self._deleted())
         if self.view is not None:
             self.view.purge()
             self.view.next_scan = Offset(self.state.end)
@@ -261,13 +262,13 @@ class Partition:
             else:
                 self._apply(view, chunks, before.end)
         for reply, value in answers:
-            self._answer(reply, value)
+            self._tell(reply, value)
         if purged:
-            self.on_purged()
+            self._tell(self.on_purged)
         if chunks:
-            self.on_appended(chunks)
+            self._tell(self.on_appended, chunks)
         if view is not None:
-            self.on_ready()
+            self._tell(self.on_ready)
 
     def _apply(self, view: WorkView, chunks: list[Chunk], end: Offset | int) -> None:
         view.committed()
@@ -284,14 +285,14 @@ class Partition:
         """The process is about to end; whoever waits for the commit is told that the outcome is unknown."""
         decided, self._decided = self._decided, None
         for reply, _ in decided.answers if decided is not None else ():
-            self._answer(reply, error)
+            self._tell(reply, error)
 
-    def _answer(self, reply: Callable[[Any], None], value: Any) -> None:
+    def _tell(self, listener: Callable[..., None], *what: Any) -> None:
         try:
-            reply(value)
+            listener(*what)
         except Exception:
-            # The caller's own fault; the others' answers are true and must still be given.
-            log.exception("a caller failed on its answer", queue=self.label)
+            # The listener's own fault; what the others wait for is true and must still be told.
+            log.exception("a listener failed on what it was told", queue=self.label)
 
     # ------------------------------------------------------------------------------------------------- delivery
 
@@ -309,13 +310,9 @@ class Partition:
         """Takes up the delays that outlast a restart: such messages are not ready, wherever in the backlog they lie."""
         if self.view is None:
             return
-        start, end = view_range(self.replica, DEFAULT_GROUP)
-        while rows := self.node.engine.scan(Table.RETRY, start, end, RECOVERY_ROWS_PER_READ):
-            for key, row in rows:
-                base = parse_retry_key(key)[2]
-                if base >= self.state.floor and any(due > now_ms for _, due in decode_attempts(row).values()):
-                    self._delay_again(base, now_ms)
-            start = rows[-1][0] + b"\0"
+        for base in self._reader.delayed(now_ms):
+            if base >= self.state.floor:
+                self._delay_again(base, now_ms)
         if (wakeup_ms := self.view.next_wakeup_ms()) is not None:
             self.on_deadline(self, wakeup_ms)
 
@@ -367,12 +364,9 @@ class Partition:
         return True
 
     def _adopt(self, view: WorkView, chunk: Chunk) -> None:
-        if view.knows(chunk.base):
-            return
-        engine = self.node.engine
-        settled, started = decode_mark(engine.get(Table.MARKS, mark_key(self.replica, DEFAULT_GROUP, chunk.base)))
-        attempts = decode_attempts(engine.get(Table.RETRY, retry_key(self.replica, DEFAULT_GROUP, chunk.base)))
-        view.adopt(chunk, settled=settled, started=started, attempts=attempts)
+        if not view.knows(chunk.base):
+            stored = self._reader.progress(chunk.base)
+            view.adopt(chunk, settled=stored.settled, started=stored.started, attempts=stored.attempts)
 
     def _load_for(self, view: WorkView, grouped: dict[str, int]) -> None:
         """Reads the chunks that receipts from before a restart name."""
@@ -394,19 +388,14 @@ class Partition:
 
         What was purged is not there, even while its rows still wait to be swept.
         """
-        offset = max(offset, Offset(self.state.floor))
-        engine, end = self.node.engine, log_key(self.replica, self.state.high_watermark)
-        while True:
-            row = engine.first_at_or_above(Table.LOG, log_key(self.replica, offset), end)
-            if row is None:
-                return None
-            key, data = row
-            found = Offset(parse_log_key(key)[1])
-            try:
-                return decode_chunk(data, seed=self.replica, offset=found)
-            except CorruptEntry as error:
-                self.node.quarantine(self, found, data, str(error))
-                offset = Offset(found + 1)
+        return self._reader.first(max(offset, self.state.floor), self.state.high_watermark)
+
+    def progress(self, base: int) -> Progress:
+        """What is stored of a chunk's messages."""
+        return self._reader.progress(base)
+
+    def _broken(self, offset: int, data: bytes, reason: str) -> None:
+        self.node.quarantine(self, offset, data, reason)
 
     def next_wakeup_ms(self) -> int | None:
         return None if self.view is None else self.view.next_wakeup_ms()

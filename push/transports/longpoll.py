@@ -64,16 +64,18 @@ async def receive_messages(
     feeder = hub.feeder(queue)
     feeder.add(poll)
     queue.consumers += 1
+    is_there = False
     try:
-        if not await _wait(hub, queue, poll.ready, wait_ms, receive):
-            poll.full = True
-            for lease in reversed(poll.leases):
-                queue.unsent(lease)
-            return None
+        is_there = await _wait(hub, queue, poll.ready, wait_ms, receive)
     finally:
         poll.full = True
         feeder.remove(poll)
         queue.consumers -= 1
+        if not is_there:
+            for lease in reversed(poll.leases):
+                queue.unsent(lease)
+    if not is_there:
+        return None
     messages = [m for lease in poll.leases if lease.bits for m in leased_messages(lease, "json")]
     hub.delivered += len(messages)
     return b'{"messages":[%b]}' % b",".join(messages)

@@ -149,6 +149,14 @@ class PushProtocol(WebSocketsSansIOProtocol):
 
     def send_frame(self, payload: bytes, encoding: Encoding) -> None:
         self.transport.write(text_frame(payload) if encoding == "json" else binary_frame(payload))
+        self._hold_when_full()
+
+    def handle_ping(self) -> None:
+        super().handle_ping()
+        self._hold_when_full()
+
+    def _hold_when_full(self) -> None:
+        """Pongs and answers count alike: a peer that asks without reading is not read."""
         if not self.is_writable and self.transport.get_write_buffer_size() > OUTBOX_BYTES_HARD_MAX:
             self._paused_by_outbox = True
             self._hold()

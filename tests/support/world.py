@@ -7,14 +7,17 @@ are not there.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
 
+from backend_store.client.embedded import EmbeddedQueue
 from backend_store.core.chunk import KIND_JSON, Draft, blocks_of, plain_blocks
 from backend_store.core.kept import Detached, KeptLease
 from backend_store.core.leases import Lease
 from backend_store.core.receipts import SUFFIXES, by_token
 from backend_store.core.records import EpochStart, PartitionState
 from backend_store.core.work import ReceiptKey, WorkView
-from backend_store.model import Epoch, Offset, Published, PushqError
+from backend_store.model import Epoch, Offset, Published, PushqError, QueueConfig, QueueDefinition
 from backend_store.node.partition import Partition
 from backend_store.node.rows import decode_state, state_key
 from backend_store.storage.engine import Batch, Table
@@ -264,3 +267,11 @@ def bodies_by_seq(lease: Lease) -> dict[int, bytes]:
 
 def attempts_by_seq(lease: Lease) -> dict[int, int]:
     return {lease.state.base + n: lease.attempt_of(n) for n in range(lease.state.count) if lease.bits >> n & 1}
+
+
+def queue_of(world: World) -> EmbeddedQueue:
+    """The world's partition as the rest of Pushq sees it."""
+    config = QueueConfig(kind="stream" if world.kind == "stream" else "work")
+    definition = QueueDefinition(uid=7, tenant="default", name="q", config=config, created_at_ms=0, version=1)
+    node: Any = SimpleNamespace(clock_ms=lambda: world.now_ms, steady_ms=lambda: world.now_ms)
+    return EmbeddedQueue(node, definition, world.partition)

@@ -16,8 +16,7 @@ from backend_store.model import Offset
 from push.fanout import Fanout, websocket_framer
 from push.limits import CATCH_UP_CHUNKS_PER_TURN, CHUNK_CACHE_MAX
 from push.subscriptions import StreamSubscription
-from tests.support.world import World
-from tests.unit.backend_store.client.test_embedded import queue_of
+from tests.support.world import World, queue_of
 
 
 class Reader:

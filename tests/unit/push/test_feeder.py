@@ -10,8 +10,7 @@ import pytest
 
 from backend_store.core.leases import Lease
 from push.feeder import Feeder, feeder_of
-from tests.support.world import VISIBILITY_MS, World, receipts_by_seq
-from tests.unit.backend_store.client.test_embedded import queue_of
+from tests.support.world import VISIBILITY_MS, World, queue_of, receipts_by_seq
 
 
 class Eater:

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from backend_store.core.cursor import encode_cursor
 from backend_store.model import InvalidRequest
 from push.starts import parse_query, stream_start
-from tests.support.world import START_MS, World
-from tests.unit.backend_store.client.test_embedded import queue_of
+from tests.support.world import START_MS, World, queue_of
 
 WORLD = World(kind="stream")
 WORLD.stored(b"1", b"2", b"3")

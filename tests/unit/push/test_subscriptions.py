@@ -10,8 +10,7 @@ import pytest
 
 from push.feeder import Feeder
 from push.subscriptions import LEASES_BEFORE_PRUNING, WorkSubscription
-from tests.support.world import VISIBILITY_MS, World, attempts_by_seq, receipts_by_seq
-from tests.unit.backend_store.client.test_embedded import queue_of
+from tests.support.world import VISIBILITY_MS, World, attempts_by_seq, queue_of, receipts_by_seq
 
 
 class Outlet:

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from backend_store.client.embedded import EmbeddedQueue
-from backend_store.model import Offset, QueueConfig, QueueDefinition, Verdict
-from tests.support.world import START_MS, Consumer, World, receipts_by_seq
-
-
-def queue_of(world: World) -> EmbeddedQueue:
-    config = QueueConfig(kind="stream" if world.kind == "stream" else "work")
-    definition = QueueDefinition(uid=7, tenant="default", name="q", config=config, created_at_ms=0, version=1)
-    node: Any = SimpleNamespace(clock_ms=lambda: world.now_ms, steady_ms=lambda: world.now_ms)
-    return EmbeddedQueue(node, definition, world.partition)
+from backend_store.model import Offset, Verdict
+from tests.support.world import START_MS, Consumer, World, queue_of, receipts_by_seq
 
 
 @pytest.fixture

@@ -247,6 +247,26 @@ async def test_a_restored_folder_is_a_new_epoch_even_when_it_crashes_at_once(ope
     assert chunk is not None and chunk.epoch == 1
 
 
+async def test_a_receipt_from_after_the_backup_acks_nothing_in_a_queue_made_after_the_restore(opened: Open) -> None:
+    """Both queues would be the first one made after the backup, and their first messages lie at the same place."""
+    store = await opened()
+    backup = engine_of(store).crash()
+    store = await opened(backup)
+    image = MemoryEngine()
+    image._rows = {table: dict(rows) for table, rows in backup._rows.items()}
+    image._keys = {table: list(keys) for table, keys in backup._keys.items()}
+    queue = await made(store)
+    await publish(queue, b"lost with the disk")
+    receipt = next(iter(receipts_by_seq(leased(queue)).values()))
+    batch = Batch()
+    batch.put(Table.META, META_RESTORED, b"\0" * 8)
+    image.commit(batch, lambda: None)
+    queue = await made(await opened(image))
+    await publish(queue, b"new")
+    assert await ack(queue, receipt) == [False]
+    assert queue.stats().ready == 1
+
+
 async def test_broken_entries_are_put_aside_after_an_unclean_end(opened: Open) -> None:
     store = await opened()
     queue = await made(store)
