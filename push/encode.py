@@ -298,3 +298,18 @@ def join(frames: Iterable[bytes], encoding: Encoding) -> bytes:
     if encoding == "json":
         return b"[" + b",".join(parts) + b"]"
     return array_header(len(parts)) + b"".join(parts)
+
+
+def cut(parts: list[bytes], size_max: int) -> list[list[bytes]]:
+    """Groups encoded parts so that each group stays below a size; a part that is bigger stands alone."""
+    if sum(map(len, parts)) <= size_max:
+        return [parts] if parts else []
+    groups: list[list[bytes]] = []
+    size = 0
+    for part in parts:
+        if not groups or size + len(part) > size_max:
+            groups.append([])
+            size = 0
+        groups[-1].append(part)
+        size += len(part)
+    return groups

@@ -58,14 +58,18 @@ class Feeder:
     def dispatch(self) -> None:
         """Deals ready messages out until nobody wants any or none is left."""
         ring, queue = self._ring, self.queue
+        share = turns = 0
         while ring:
+            if turns <= 0:  # a round begins: everybody in line may have as much as the others
+                turns = len(ring)
+                share = max(1, -(-queue.ready // turns))
+            turns -= 1
             consumer = ring[0]
             wanted = consumer.wants()
             if wanted <= 0:
                 ring.popleft()
                 consumer.in_ring = False
                 continue
-            share = max(1, queue.ready // len(ring))
             lease = queue.take(min(wanted, share, TAKE_MESSAGES_MAX), consumer, consumer.visibility_ms)
             if lease is None:
                 return

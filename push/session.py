@@ -16,7 +16,7 @@ from backend_store.client import Queue
 from backend_store.model import InvalidRequest, PushqError, Unauthenticated
 from push.checks import check_id
 from push.closes import Close
-from push.encode import deliver_frame, encode, join, leased_messages
+from push.encode import cut, deliver_frame, encode, join, leased_messages
 from push.fanout import Fanout
 from push.limits import (
     CREDIT_MAX,
@@ -334,7 +334,7 @@ class Session:
             return
         if self._replies:
             replies, self._replies = self._replies, []
-            for part in _cut(replies, REPLY_FRAME_BYTES_MAX):
+            for part in cut(replies, REPLY_FRAME_BYTES_MAX):
                 self.wire.send_frame(join(part, self.encoding), self.encoding)
         for sub in list(self.subs.values()):
             if type(sub) is WorkSubscription and sub.pending:
@@ -346,7 +346,7 @@ class Session:
         for lease in leases:
             if lease.bits:
                 messages.extend(leased_messages(lease, self.encoding))
-        for part in _cut(messages, DELIVER_FRAME_BYTES_MAX):
+        for part in cut(messages, DELIVER_FRAME_BYTES_MAX):
             self.wire.send_frame(deliver_frame(sub.number, part, self.encoding), self.encoding)
         self.hub.delivered += len(messages)
         sub.sent(leases)
@@ -392,18 +392,3 @@ class Session:
         self.closed = True
         self.hub.closes[code] += 1
         self.hub.closed(self, clean=clean)
-
-
-def _cut(parts: list[bytes], size_max: int) -> list[list[bytes]]:
-    """Groups encoded parts so that each group stays below a size; a part that is bigger stands alone."""
-    if sum(map(len, parts)) <= size_max:
-        return [parts] if parts else []
-    groups: list[list[bytes]] = []
-    size = 0
-    for part in parts:
-        if not groups or size + len(part) > size_max:
-            groups.append([])
-            size = 0
-        groups[-1].append(part)
-        size += len(part)
-    return groups

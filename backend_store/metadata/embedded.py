@@ -14,6 +14,7 @@ import msgspec
 
 from backend_store.model import TENANT_DEFAULT, ApiKey, Conflict, NotFound, QueueConfig, QueueDefinition, QueueNotFound
 from backend_store.storage.engine import Batch, Engine, Table
+from backend_store.storage.seal import seal, unseal
 
 QUEUES = b"queue/"
 KEYS = b"key/"
@@ -48,18 +49,18 @@ class Metadata:
         for tenant in _load(engine, TENANTS, Tenant):
             self.tenants[tenant.name] = tenant
         stored = engine.get(Table.META, NEXT_UID)
-        self._next_uid = int.from_bytes(stored, "big") if stored else 1
+        self._next_uid: int = msgspec.msgpack.decode(unseal(NEXT_UID, stored), type=int) if stored else 1
 
     def found(self, batch: Batch, now_ms: int) -> None:
         """At the first start: the tenant that always exists gets its row."""
         if not self.tenants[TENANT_DEFAULT].created_at_ms:
             tenant = self.tenants[TENANT_DEFAULT] = Tenant(TENANT_DEFAULT, now_ms)
-            batch.put(Table.META, TENANTS + TENANT_DEFAULT.encode(), _encode(tenant))
+            _stage(batch, TENANTS + TENANT_DEFAULT.encode(), tenant)
 
     def skip_uids(self, batch: Batch) -> None:
         """After a restore: numbers given out since the backup are not given out again, as old receipts name them."""
         self._next_uid += QUEUES_MAX
-        batch.put(Table.META, NEXT_UID, self._next_uid.to_bytes(4, "big"))
+        _stage(batch, NEXT_UID, self._next_uid)
 
     # ------------------------------------------------------------------------------------------------- queues
 
@@ -85,7 +86,7 @@ class Metadata:
                 uid=self._next_uid, tenant=tenant, name=name, config=config, created_at_ms=now_ms, version=1
             )
             batch = Batch()
-            batch.put(Table.META, NEXT_UID, (self._next_uid + 1).to_bytes(4, "big"))
+            _stage(batch, NEXT_UID, self._next_uid + 1)
             self._next_uid += 1
             await self._put_queue(definition, batch)
             return definition, True
@@ -101,7 +102,7 @@ class Metadata:
             return changed
 
     async def _put_queue(self, definition: QueueDefinition, batch: Batch) -> None:
-        batch.put(Table.META, _queue_key(definition.tenant, definition.name), _encode(definition))
+        _stage(batch, _queue_key(definition.tenant, definition.name), definition)
         await self._write(batch)
         self.queues[definition.tenant, definition.name] = definition
 
@@ -166,7 +167,7 @@ class Metadata:
 
     async def _put(self, key: bytes, value: Any) -> None:
         batch = Batch()
-        batch.put(Table.META, key, _encode(value))
+        _stage(batch, key, value)
         await self._write(batch)
 
     async def _delete(self, key: bytes) -> None:
@@ -179,6 +180,10 @@ def _queue_key(tenant: str, name: str) -> bytes:
     return QUEUES + tenant.encode() + b"\0" + name.encode()
 
 
+def _stage(batch: Batch, key: bytes, value: Any) -> None:
+    batch.put(Table.META, key, seal(key, _encode(value)))
+
+
 def _load(engine: Engine, prefix: bytes, kind: type[Any]) -> list[Any]:
     """All rows under a prefix, a page at a time, so that no read transaction grows old."""
     decoder = msgspec.msgpack.Decoder(kind)
@@ -186,7 +191,7 @@ def _load(engine: Engine, prefix: bytes, kind: type[Any]) -> list[Any]:
     start, end = prefix, prefix[:-1] + bytes([prefix[-1] + 1])
     while True:
         rows = engine.scan(Table.META, start, end, 1000)
-        out.extend(decoder.decode(value) for _, value in rows)
+        out.extend(decoder.decode(unseal(key, row)) for key, row in rows)
         if len(rows) < 1000:
             return out
         start = rows[-1][0] + b"\0"

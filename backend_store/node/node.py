@@ -19,17 +19,17 @@ from backend_store.core.chunk import claimed_messages
 from backend_store.core.kept import Detached, Kept, KeptLease, KeptSession
 from backend_store.core.leases import Lease
 from backend_store.core.records import EpochStart, PartitionState
-from backend_store.core.work import DEFAULT_GROUP, ReceiptKey, WorkView
+from backend_store.core.work import ReceiptKey, WorkView
 from backend_store.metadata.embedded import Metadata
 from backend_store.model import Epoch, Offset, QueueDefinition
 from backend_store.node.committer import Committer
 from backend_store.node.damage import broken_entry
 from backend_store.node.limits import SPACE_CHECK_SECONDS, VERIFY_AT_START_BYTES_MAX
 from backend_store.node.partition import Partition
-from backend_store.node.rows import decode_mark, decode_state, stage_state, state_key
+from backend_store.node.rows import read_state, stage_state, state_key
 from backend_store.node.sweeper import Sweeper, add_garbage
 from backend_store.storage.engine import Batch, Engine, StorageError, Table
-from backend_store.storage.keys import META_RESTORED, log_key, mark_key, parse_log_key
+from backend_store.storage.keys import META_RESTORED, log_key, parse_log_key
 from backend_store.storage.space import SpaceGuard
 from backend_store.storage.verify import parse_quarantine_value, quarantine_value, verify
 from backend_store.storage.writer import Writer
@@ -82,7 +82,7 @@ class Node:
         self._going_aside: set[bytes] = set()
         self.kept_leases: dict[str, Lease] = {}
         self.kept_sessions: list[KeptSession] = []
-        self._lease_base = clock_ms() << 20
+        self._lease_base = secrets.randbits(62)
         self._tasks: list[asyncio.Task[None]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms: int | None = None
@@ -158,8 +158,7 @@ class Node:
 
     def _open_partition(self, definition: QueueDefinition, batch: Batch | None, restored: bool) -> Partition:
         replica = definition.uid
-        row = self.engine.get(Table.META, state_key(replica))
-        state = decode_state(row) if row is not None else PartitionState([EpochStart(Epoch(1), Offset(0))])
+        state = read_state(self.engine, replica) or PartitionState([EpochStart(Epoch(1), Offset(0))])
         if restored and batch is not None:
             # Cursors given out after the backup was made may point past its end: a new epoch tells them apart.
             # It is written before the mark of the restore goes, or a crash would forget it.
@@ -207,7 +206,11 @@ class Node:
         now_ms = self.steady_ms()
         timed, self._timed = self._timed, set()
         for partition in timed:
-            partition.tick(now_ms)
+            try:
+                partition.tick(now_ms)
+            except Exception:
+                # A fault of ours in one queue must not stop the clocks of the others.
+                log.exception("a queue failed on its timer", queue=partition.label)
             if (wakeup_ms := partition.next_wakeup_ms()) is not None:
                 self._arm(partition, wakeup_ms)
 
@@ -265,7 +268,6 @@ class Node:
 
     def _write_off(self, partition: Partition, offset: int, data: bytes, reason: str) -> None:
         self.quarantined += 1
-        settled, _ = decode_mark(self.engine.get(Table.MARKS, mark_key(partition.replica, DEFAULT_GROUP, offset)))
-        lost = max(0, claimed_messages(data) - settled.bit_count())
+        lost = max(0, claimed_messages(data) - partition.progress(offset).settled.bit_count())
         partition.write_off(lost, len(data))
         log.error("corrupt entry put aside", queue=partition.label, offset=offset, reason=reason, messages=lost)

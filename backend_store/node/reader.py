@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+import structlog
+
 from backend_store.core.chunk import Chunk, CorruptEntry, decode_chunk
 from backend_store.core.work import DEFAULT_GROUP
 from backend_store.model import Offset
 from backend_store.node.limits import RECOVERY_ROWS_PER_READ
-from backend_store.node.rows import decode_attempts, decode_mark
-from backend_store.storage.engine import Engine, Table
-from backend_store.storage.keys import log_key, mark_key, parse_log_key, parse_retry_key, retry_key, view_range
+from backend_store.node.rows import read_attempts, read_mark
+from backend_store.storage.engine import Engine, StorageCorrupt, Table
+from backend_store.storage.keys import log_key, parse_log_key, parse_retry_key, view_range
+
+log = structlog.get_logger("pushq.reader")
 
 Broken = Callable[[int, bytes, str], None]
 """(offset, entry, reason): told of an entry that does not verify."""
@@ -47,15 +51,20 @@ class LogReader:
                 offset = found + 1
 
     def progress(self, base: int) -> Progress:
-        mark = self._engine.get(Table.MARKS, mark_key(self._replica, DEFAULT_GROUP, base))
-        attempts = self._engine.get(Table.RETRY, retry_key(self._replica, DEFAULT_GROUP, base))
-        return Progress(*decode_mark(mark), decode_attempts(attempts))
+        """A mark that does not verify counts as none: its messages come again, which is better than never."""
+        try:
+            settled, started = read_mark(self._engine, self._replica, base)
+            return Progress(settled, started, read_attempts(self._engine, self._replica, base))
+        except StorageCorrupt as error:
+            log.error("broken mark: messages of a chunk are delivered again", offset=base, reason=str(error))
+            return Progress(0, 0, {})
 
     def delayed(self, now_ms: int) -> Iterator[int]:
         """The chunks that hold a message which is due later than now."""
         start, end = view_range(self._replica, DEFAULT_GROUP)
         while rows := self._engine.scan(Table.RETRY, start, end, RECOVERY_ROWS_PER_READ):
-            for key, row in rows:
-                if any(due > now_ms for _, due in decode_attempts(row).values()):
-                    yield parse_retry_key(key)[2]
+            for key, _ in rows:
+                base = parse_retry_key(key)[2]
+                if any(due > now_ms for _, due in self.progress(base).attempts.values()):
+                    yield base
             start = rows[-1][0] + b"\0"

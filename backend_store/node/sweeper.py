@@ -11,8 +11,9 @@ from collections.abc import Awaitable, Callable
 import structlog
 
 from backend_store.node.limits import SWEEP_ROWS_PER_COMMIT
-from backend_store.storage.engine import Batch, Engine, Table
+from backend_store.storage.engine import Batch, Engine, StorageCorrupt, Table
 from backend_store.storage.keys import log_key, mark_key, parse_log_key, retry_key
+from backend_store.storage.seal import seal, unseal
 
 log = structlog.get_logger("pushq.sweeper")
 
@@ -24,7 +25,8 @@ def add_garbage(batch: Batch, replica: int, below: int) -> None:
     """Marks the replica's rows below an offset for sweeping. Each mark is a row of its own: one that is done with can
     go without taking along another that a purge sets at the same moment.
     """
-    batch.put(Table.META, GARBAGE + log_key(replica, below), b"")
+    key = GARBAGE + log_key(replica, below)
+    batch.put(Table.META, key, seal(key, b""))
 
 
 class Sweeper:
@@ -42,8 +44,12 @@ class Sweeper:
             await self._wake.wait()
             self._wake.clear()
             while marks := self._engine.scan(Table.META, GARBAGE, GARBAGE[:-1] + b"0", MARKS_PER_READ):
-                for key, _ in marks:
-                    await self._sweep(*parse_log_key(key[len(GARBAGE) :]))
+                for key, row in marks:
+                    try:
+                        unseal(key, row)
+                        await self._sweep(*parse_log_key(key[len(GARBAGE) :]))
+                    except StorageCorrupt as error:
+                        log.error("a mark of what to sweep is broken: nothing is deleted for it", reason=str(error))
                     await self._finish(key)
 
     async def _sweep(self, replica: int, below: int) -> None:

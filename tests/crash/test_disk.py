@@ -8,7 +8,7 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx2
@@ -16,7 +16,7 @@ import lmdb
 import pytest
 
 from tests.support.prerequisites import require
-from tests.support.server import PushqServer
+from tests.support.server import PushqServer, ServerFailed
 
 BODY = "x" * 4096
 STRACE_SECONDS_MAX = 20.0
@@ -150,16 +150,49 @@ def test_flipped_bit_is_put_aside_and_everything_else_is_served(server: PushqSer
     assert "pushq_corrupt_entries_total 1" in httpx2.get(f"{server.url}/metrics", headers=server.headers).text
 
 
+def test_flipped_bit_in_a_mark_delivers_messages_again_rather_than_never(server: PushqServer) -> None:
+    api = Api(server)
+    api.create("q")
+    assert api.publish("q", *range(4)).status_code == 201
+    api.ack("q", [m["receipt"] for m in api.receive("q", 2)])
+    server.kill()
+    _flip(server.data, b"marks", lambda key, row: 4)
+    server.start()
+    assert drain(Api(server), "q") == [0, 1, 2, 3]
+    assert "broken mark" in server.log()
+
+
+def test_queue_whose_own_row_is_broken_is_not_served(server: PushqServer) -> None:
+    api = Api(server)
+    api.create("q")
+    assert api.publish("q", 1).status_code == 201
+    server.kill()
+    _flip(server.data, b"meta", lambda key, row: 5 if key.startswith(b"state/") else None)
+    with pytest.raises(ServerFailed, match="exit code 3") as refused:
+        server.start()
+    assert "does not match its checksum; restore the folder from a backup" in str(refused.value)
+
+
 def _damage(data: Path, needle: bytes) -> None:
     """Flips a bit of a stored body, as a disk would: below the checksum, past the database."""
+
+    def place(key: bytes, row: bytes) -> int | None:
+        at = row.find(needle)
+        return at if at >= 0 else None
+
+    _flip(data, b"log", place)
+
+
+def _flip(data: Path, table: bytes, place: Callable[[bytes, bytes], int | None]) -> None:
+    """Flips one bit in the first row for which `place` names a byte."""
     environment = lmdb.open(str(data), max_dbs=32, map_size=1 << 40, lock=False)
     try:
-        log = environment.open_db(b"log", create=False)
+        rows = environment.open_db(table, create=False)
         with environment.begin(write=True) as txn:
-            for key, value in list(txn.cursor(log)):
-                if (at := value.find(needle)) >= 0:
-                    txn.put(key, value[:at] + bytes([value[at] ^ 1]) + value[at + 1 :], db=log)
+            for key, row in list(txn.cursor(rows)):
+                if (at := place(key, row)) is not None:
+                    txn.put(key, row[:at] + bytes([row[at] ^ 1]) + row[at + 1 :], db=rows)
                     return
     finally:
         environment.close()
-    raise AssertionError("the message is not in the file")
+    raise AssertionError("no such row in the file")

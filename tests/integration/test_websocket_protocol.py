@@ -236,6 +236,35 @@ async def test_nonsense_in_a_list_ends_the_socket_after_what_stood_before_it(sha
     assert {"type": "pong", "id": 2} not in flat
 
 
+async def test_a_list_of_more_requests_than_may_be_in_progress_ends_the_socket(shared_server: PushqServer) -> None:
+    """All of a frame is handled in one turn, in which nobody else is served."""
+    for frame in ('{"type":"ping"}', '{"type":"ack"}'):
+        async with raw_socket(shared_server) as ws:
+            await ws.send(connect_frame(shared_server))
+            await ws.recv()
+            await ws.send("[" + ",".join([frame] * 4_097) + "]")
+            frames, code = await said(ws)
+        assert [f["problem"]["code"] for f in frames] == ["invalid-request"] and code == 4500
+
+
+VALUES_WITHOUT_A_JSON_FORM = {
+    "broken text": b"\xa2\xff\xfe", "deep": b"\x91" * 900 + b"\x01", "a map as key": b"\x81\x80\x01",
+    "a time": b"\xd6\xff\x00\x00\x00\x01", "no time": b"\xc7\x0c\xff" + b"\x00" * 4 + b"\x7f" + b"\xff" * 7,
+    "an extension": b"\xd4\x05\x01", "bytes inside": b"\x91\xc4\x01a", "NaN": b"\xcb\x7f\xf8" + bytes(6),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("body", VALUES_WITHOUT_A_JSON_FORM.values(), ids=VALUES_WITHOUT_A_JSON_FORM.keys())
+async def test_a_value_without_a_json_form_is_refused_under_its_id(
+    shared_server: PushqServer, queue: str, body: bytes
+) -> None:
+    async with Socket.open(shared_server, binary=True) as socket:
+        await socket.send({"type": "publish", "id": 7, "queue": queue, "messages": [{"body": msgspec.Raw(body)}]})
+        error = await socket.frame("error")
+        assert (error["id"], error["problem"]["errors"][0]["pointer"]) == (7, "/messages/0/body")
+        await assert_alive(socket)
+
+
 async def test_a_deeply_nested_body_is_delivered_or_refused_and_never_fatal(
     shared_server: PushqServer, http: httpx2.AsyncClient
 ) -> None:
@@ -671,3 +700,18 @@ async def test_a_client_that_asks_without_reading_the_answers_takes_little_memor
         assert server.rss_anon_kib() - before < 64 * 1024
         async with Socket.open(server) as socket:
             await assert_alive(socket)
+
+
+async def test_a_client_that_pings_without_reading_the_pongs_takes_little_memory(
+    start_server: Callable[..., PushqServer],
+) -> None:
+    server = start_server()
+    async with raw(server) as deaf:
+        before = server.rss_anon_kib()
+        try:
+            async with asyncio.timeout(4):
+                for _ in range(1_000_000):
+                    await deaf.frame(9, b"x" * 125)
+        except TimeoutError:
+            pass  # the server stopped reading, as it should
+        assert server.rss_anon_kib() - before < 16 * 1024

@@ -133,6 +133,7 @@ GROUPS = (
             "backend_store.node.limits:RECOVERY_ROWS_PER_READ": "Rows that one read takes at start.",
             "push.limits:CATCH_UP_CHUNKS_PER_TURN": "Chunks that a stream's reader gets in a turn while it is behind.",
             "push.limits:CHUNK_CACHE_MAX": "Chunks of a stream kept for readers that are behind together.",
+            "push.limits:RENDERED_PER_CHUNK_MAX": "",
             "gateway.limits:IDENTITIES_MAX": "",
             "gateway.limits:ACCESS_DECISIONS_MAX": "",
             "gateway.limits:QUEUES_LABELLED_MAX": "",

@@ -19,8 +19,8 @@ from backend_store.core.records import EpochStart, PartitionState
 from backend_store.core.work import ReceiptKey, WorkView
 from backend_store.model import Epoch, Offset, Published, PushqError, QueueConfig, QueueDefinition
 from backend_store.node.partition import Partition
-from backend_store.node.rows import decode_state, state_key
-from backend_store.storage.engine import Batch, Table
+from backend_store.node.rows import read_state
+from backend_store.storage.engine import Batch
 from backend_store.storage.memory import MemoryEngine
 
 REPLICA = 7
@@ -126,8 +126,7 @@ class World:
     # Start and end
 
     def _open(self) -> Partition:
-        row = self.engine.get(Table.META, state_key(REPLICA))
-        state = decode_state(row) if row is not None else PartitionState([EpochStart(Epoch(1), Offset(0))])
+        state = read_state(self.engine, REPLICA) or PartitionState([EpochStart(Epoch(1), Offset(0))])
         view = None
         if self.kind == "work":
             key = ReceiptKey(SECRET, 0, REPLICA, 0)

@@ -70,10 +70,16 @@ async def test_a_body_that_does_not_come_ends_the_connection(monkeypatch: pytest
         await asyncio.Event().wait()
 
     first = await slow.receive()
-    slow.receive = never
-    with pytest.raises(InvalidRequest, match="did not arrive") as refused:
-        await slow._long_body(first)
-    assert ("Connection", "close") in refused.value.headers
+
+    async def one_part_and_no_more() -> Any:
+        slow.receive = never
+        return first
+
+    for receive in (one_part_and_no_more, never):
+        slow.receive = receive
+        with pytest.raises(InvalidRequest, match="did not arrive") as refused:
+            await slow.body()
+        assert ("Connection", "close") in refused.value.headers
 
 
 async def test_a_client_that_leaves_amid_its_body_is_no_error_of_anybody() -> None:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import time
+from fnmatch import fnmatchcase
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from backend_store.model import InvalidRequest
 from gateway.policy import VERBS, Verb, check_scopes, compile_scopes, owner_of
@@ -46,6 +51,21 @@ DECISIONS: list[tuple[str, Verb, str, bool]] = [
 @pytest.mark.parametrize(("scopes", "verb", "queue", "allowed"), DECISIONS)
 def test_scopes_decide(scopes: str, verb: Verb, queue: str, allowed: bool) -> None:
     assert compile_scopes(scopes.split()).may(verb, queue) is allowed
+
+
+@pytest.mark.parametrize(
+    ("pattern", "allowed"), [("*a" * 60 + "*b", False), ("a*" * 60, True), ("*ab" * 40 + "*", False)]
+)
+def test_a_pattern_of_many_stars_is_decided_at_once(pattern: str, allowed: bool) -> None:
+    """It runs on the event loop: everybody waits for it."""
+    began = time.perf_counter()
+    assert compile_scopes([f"view:{pattern}"]).may("view", "a" * 127) is allowed
+    assert time.perf_counter() - began < 0.5
+
+
+@given(st.text("ab*", min_size=1, max_size=8), st.text("ab", min_size=1, max_size=10))
+def test_a_pattern_means_what_stars_mean(pattern: str, name: str) -> None:
+    assert compile_scopes([f"view:{pattern}"]).may("view", name) is fnmatchcase(name, pattern)
 
 
 def test_a_decision_is_the_same_when_asked_again() -> None:

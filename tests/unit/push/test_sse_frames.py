@@ -7,6 +7,8 @@ import json
 from backend_store.core.chunk import KIND_JSON, Draft
 from backend_store.core.cursor import decode_cursor
 from backend_store.model import Offset
+from push.fanout import websocket_framer
+from push.limits import RENDERED_PER_CHUNK_MAX
 from push.sse_frames import event, json_event, sse_framer
 from tests.support.world import World
 
@@ -40,3 +42,17 @@ def test_each_message_of_a_stream_is_an_event_with_the_cursor_after_it() -> None
     assert [json.loads(e["data"])["body"] for e in events] == ["a\nb", 2]
     assert [decode_cursor(e["id"]) for e in events] == [(1, 1), (1, 2)]
     assert sse_framer(chunk, 0, 2, 5) is sse_framer(chunk, 0, 2, 9), "made once for all"
+
+
+def test_the_bytes_kept_with_a_chunk_are_bounded() -> None:
+    """Readers with credit cut a chunk wherever they like, and each session numbers its subscriptions itself."""
+    world = World(kind="stream")
+    world.stored(*[b"1"] * 64)
+    chunk = world.partition.read(Offset(0))
+    assert chunk is not None
+    framer = websocket_framer("json", bytes)
+    for stop in range(1, 64):
+        sse_framer(chunk, 0, stop, 0)
+        framer(chunk, 0, stop, stop)
+        assert len(chunk.rendered) <= RENDERED_PER_CHUNK_MAX
+    assert framer(chunk, 0, 63, 63) is framer(chunk, 0, 63, 63)

@@ -144,3 +144,34 @@ async def test_a_batch_that_did_not_fit_ends_the_process_too(setup: Setup) -> No
     setup.committer.request(member)
     await landed(member)
     assert member.story == ["prepared", "outcome-unknown"] and setup.fatal
+
+
+async def test_a_decision_that_fails_ends_the_process_and_leaves_nobody_waiting(setup: Setup) -> None:
+    class Broken(Member):
+        def prepare(self, batch: Batch, now_ms: int) -> None:
+            raise OSError("cannot read")
+
+    members = [Member("a"), Broken("b"), Member("c")]
+    for member in members:
+        setup.committer.request(member)
+    with pytest.raises(OutcomeUnknown):
+        await setup.committer.write(Batch())
+    assert [member.story for member in members] == [
+        ["prepared", "outcome-unknown"],
+        ["outcome-unknown"],
+        ["outcome-unknown"],
+    ]
+    assert setup.fatal and setup.engine.commits == 0, "what was half decided never reaches the disk"
+
+
+async def test_a_commit_that_a_member_cannot_take_in_ends_the_process(setup: Setup) -> None:
+    """Its next decision would be about a state that the disk has left behind."""
+
+    class Broken(Member):
+        def committed(self) -> None:
+            raise AssertionError("state and commit do not fit")
+
+    setup.committer.request(Broken("a"))
+    async with asyncio.timeout(5):
+        while not setup.fatal:  # noqa: ASYNC110 - the failure shows nowhere else
+            await asyncio.sleep(0.001)

@@ -11,7 +11,7 @@ from backend_store.client.embedded import EmbeddedQueue, EmbeddedStore
 from backend_store.core.chunk import KIND_JSON, plain_blocks
 from backend_store.core.kept import KeptSession
 from backend_store.core.leases import Lease
-from backend_store.model import Block, Published, PushqError, QueueConfig, QueueNotFound, Verdict
+from backend_store.model import Block, Offset, Published, PushqError, QueueConfig, QueueNotFound, Verdict
 from backend_store.node.node import Node
 from backend_store.storage.engine import Batch, Table
 from backend_store.storage.keys import META_RESTORED, log_key, log_range
@@ -285,6 +285,27 @@ async def test_broken_entries_are_put_aside_after_an_unclean_end(opened: Open) -
     assert list(all_rows(engine, Table.QUARANTINE)) == [key]
     await until(lambda: queue.stats().ready == 4)
     assert [list(receipts_by_seq(leased(queue, 2))) for _ in range(2)] == [[0, 1], [4, 5]]
+
+
+async def test_a_broken_entry_is_counted_once_however_often_it_is_read(opened: Open) -> None:
+    """Its row is there until the next commit, and a search by time comes by many times before that."""
+    store = await opened()
+    queue = await made(store, config=STREAM)
+    for _ in range(8):
+        await publish(queue, b"x", b"y")
+    engine, key = engine_of(store), log_key(queue.definition.uid, 6)
+    data = engine.get(Table.LOG, key)
+    assert data is not None
+    batch = Batch()
+    batch.put(Table.LOG, key, data[:-1] + b"?")
+    engine.commit(batch, lambda: None)
+    for _ in range(3):
+        queue.start({"time": store.node.clock_ms() + 1000})
+        queue.read(Offset(6))
+    assert store.node.quarantined == 1
+    await until(lambda: queue.stats().ready == 14)
+    await publish(queue, b"z")
+    assert queue.stats().ready == 15
 
 
 async def test_receipts_are_good_over_restarts(opened: Open) -> None:

@@ -16,18 +16,19 @@ from backend_store.core.records import (
     Purged,
     Record,
 )
+from backend_store.core.work import DEFAULT_GROUP
 from backend_store.model import Epoch, Offset
 from backend_store.node.rows import (
-    decode_attempts,
     decode_mark,
-    decode_state,
     encode_mark,
+    read_attempts,
+    read_mark,
+    read_state,
     stage,
     stage_state,
-    state_key,
 )
-from backend_store.storage.engine import Batch, Table
-from backend_store.storage.keys import log_key, mark_key, retry_key
+from backend_store.storage.engine import Batch, StorageCorrupt, Table
+from backend_store.storage.keys import log_key, mark_key
 from backend_store.storage.memory import MemoryEngine
 from tests.support.storage import all_rows
 
@@ -41,8 +42,30 @@ def test_a_mark_says_what_it_was_made_of(count: int, settled: int, started: int)
 
 
 def test_a_chunk_without_a_mark_or_attempts_has_none() -> None:
-    assert decode_mark(None) == (0, 0)
-    assert decode_attempts(None) == {}
+    assert read_mark(MemoryEngine(), 7, 0) == (0, 0)
+    assert read_attempts(MemoryEngine(), 7, 0) == {}
+
+
+@pytest.mark.parametrize("bit", range(0, 8 * 9, 7))
+def test_a_flipped_bit_in_a_mark_is_seen(bit: int) -> None:
+    engine = applied(RECORDS)
+    key = mark_key(7, DEFAULT_GROUP, 0)
+    row = bytearray(engine.get(Table.MARKS, key) or b"")
+    row[bit // 8] ^= 1 << bit % 8
+    batch = Batch()
+    batch.put(Table.MARKS, key, bytes(row))
+    engine.commit(batch, lambda: None)
+    with pytest.raises(StorageCorrupt):
+        read_mark(engine, 7, 0)
+
+
+def test_a_row_of_another_chunk_is_no_mark_of_this_one() -> None:
+    engine = applied(RECORDS)
+    batch = Batch()
+    batch.put(Table.MARKS, mark_key(7, DEFAULT_GROUP, 5), engine.get(Table.MARKS, mark_key(7, DEFAULT_GROUP, 0)) or b"")
+    engine.commit(batch, lambda: None)
+    with pytest.raises(StorageCorrupt):
+        read_mark(engine, 7, 5)
 
 
 def test_a_mark_of_a_later_version_is_not_guessed_at() -> None:
@@ -55,10 +78,10 @@ def test_the_state_of_a_partition_comes_back() -> None:
         [EpochStart(Epoch(1), Offset(0)), EpochStart(Epoch(2), Offset(9))],
         end=2**40, time_ms=5, prev_crc=2**32 - 1, floor=3, live=7, live_bytes=8, published_total=9, acked_total=10,
     )  # fmt: skip
-    batch = Batch()
+    engine, batch = MemoryEngine(), Batch()
     stage_state(batch, 7, state)
-    row = batch.rows[Table.META][state_key(7)]
-    assert row is not None and decode_state(row) == state
+    engine.commit(batch, lambda: None)
+    assert read_state(engine, 7) == state and read_state(engine, 8) is None
 
 
 RECORDS: list[Record] = [
@@ -74,8 +97,8 @@ RECORDS: list[Record] = [
 def test_records_leave_their_rows() -> None:
     engine = applied(RECORDS)
     assert all_rows(engine, Table.LOG) == {log_key(7, 0): b"chunk"}
-    assert decode_mark(engine.get(Table.MARKS, mark_key(7, 0, 0))) == (0b101, 0b111)
-    assert decode_attempts(engine.get(Table.RETRY, retry_key(7, 0, 0))) == {1: (2, 0), 2: (1, 99)}
+    assert read_mark(engine, 7, 0) == (0b101, 0b111)
+    assert read_attempts(engine, 7, 0) == {1: (2, 0), 2: (1, 99)}
 
 
 def test_records_applied_twice_leave_the_same() -> None:
