@@ -70,6 +70,8 @@ class Fanout:
     def stop(self, sub: StreamSubscription) -> None:
         sub.stopped = True
         self._leave(sub)
+        if not self._live:
+            self._chunks.clear()
 
     def _leave(self, sub: StreamSubscription) -> None:
         if sub.live:

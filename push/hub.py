@@ -35,6 +35,8 @@ from push.subscriptions import StreamSubscription, WorkSubscription
 log = structlog.get_logger("pushq.hub")
 
 HOUSEKEEPING_SECONDS = 1.0
+CLOSE_OTHER = 0
+_CODES_COUNTED = frozenset({1000, 1001, 1005, 1006, 1009, 1011, *Close})
 SILENT_MS_MAX = PING_MS + PONG_MS_MAX
 
 
@@ -88,7 +90,7 @@ class Hub:
 
     @property
     def connections(self) -> int:
-        return len(self.sessions) + len(self.waiting) + len(self.streams)
+        return len(self.sessions) + len(self.waiting) + len(self.streams) + len(self.polls)
 
     @property
     def full(self) -> bool:
@@ -184,6 +186,10 @@ class Hub:
         if found is None:
             found = queue.extras["fanout"] = Fanout(queue, self.loop, self._framers, self.count_delivered)
         return found
+
+    def count_close(self, code: int) -> None:
+        """Codes that a peer made up share a number, or it could make up metrics too."""
+        self.closes[code if code in _CODES_COUNTED else CLOSE_OTHER] += 1
 
     def count_delivered(self, messages: int) -> None:
         self.delivered += messages

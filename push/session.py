@@ -153,6 +153,9 @@ class Session:
         if isinstance(error, msgspec.ValidationError):
             with suppress(msgspec.MsgspecError, RecursionError):
                 loose = codec.decode(data)
+        if isinstance(loose, list) and any(isinstance(frame, list) for frame in loose):
+            self._protocol_error(InvalidRequest("a frame holds an object or a list of them, not lists in a list"))
+            return
         if isinstance(loose, list) and len(loose) > 1:
             if not self._may_hold(len(loose)):
                 return
@@ -390,5 +393,5 @@ class Session:
         if self.closed:
             return
         self.closed = True
-        self.hub.closes[code] += 1
+        self.hub.count_close(code)
         self.hub.closed(self, clean=clean)

@@ -263,6 +263,8 @@ class Partition:
                 self._apply(view, chunks, before.end)
         for reply, value in answers:
             self._tell(reply, value)
+        if self.closed:
+            return  # the queue is deleted: its consumers were told, and nothing is handed out any more
         if purged:
             self._tell(self.on_purged)
         if chunks:

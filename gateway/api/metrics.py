@@ -144,7 +144,7 @@ def _push(gateway: Gateway) -> Iterator[Metric]:
     yield connections
     closes = CounterMetricFamily("pushq_websocket_closes", "WebSockets closed by this server.", labels=("code",))
     for code, count in hub.closes.items():
-        closes.add_metric((str(int(code)),), count)
+        closes.add_metric((str(int(code)) if code else "other",), count)
     yield closes
     draining = GaugeMetricFamily("pushq_draining", "1 while the server says farewell.")
     draining.add_metric((), int(hub.draining))

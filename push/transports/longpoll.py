@@ -9,7 +9,7 @@ from typing import Any
 from starlette.types import Receive
 
 from backend_store.client import Lease, Queue, encode_cursor
-from backend_store.model import Offset, PushqError, QueueNotFound
+from backend_store.model import Offset, Overloaded, PushqError, QueueNotFound
 from push.checks import checked_visibility, field
 from push.encode import leased_messages, stream_messages
 from push.hub import Hub
@@ -60,6 +60,8 @@ async def receive_messages(
     """The JSON body of a receive from a work queue; None when the client left while it waited."""
     if hub.draining:
         raise PushqError("the server is shutting down", code="draining")
+    if wait_ms and hub.full:
+        raise Overloaded(f"{hub.connections} connections are open, the most this process takes", retry_after_ms=5000)
     poll = Poll(limit, visibility_ms, hub.loop)
     feeder = hub.feeder(queue)
     feeder.add(poll)

@@ -16,6 +16,7 @@ import httpx2
 import msgspec
 import pytest
 from websockets.asyncio.client import ClientConnection
+from websockets.asyncio.client import connect as websocket_connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tests.support.consumers import Socket, SocketConsumer, call, http_client, raw_socket
@@ -715,3 +716,15 @@ async def test_a_client_that_pings_without_reading_the_pongs_takes_little_memory
         except TimeoutError:
             pass  # the server stopped reading, as it should
         assert server.rss_anon_kib() - before < 16 * 1024
+
+
+@pytest.mark.anyio
+async def test_lists_in_a_list_are_no_frame(shared_server: PushqServer) -> None:
+    async with websocket_connect(shared_server.ws_url) as socket:
+        await socket.send(json.dumps({"type": "connect", "token": shared_server.key}))
+        await socket.recv()
+        await socket.send('[[{"type":"ping"}],{"type":"ping"}]')
+        assert json.loads(await socket.recv())["type"] == "error"
+        with pytest.raises(ConnectionClosed) as closed:
+            await socket.recv()
+        assert closed.value.rcvd is not None and closed.value.rcvd.code == 4500

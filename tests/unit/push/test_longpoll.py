@@ -25,7 +25,7 @@ async def test_a_poll_that_is_cancelled_leaves_its_messages_as_they_were() -> No
     queue: Any = queue_of(world)
     loop = asyncio.get_running_loop()
     hub: Any = SimpleNamespace(
-        draining=False, loop=loop, polls={}, delivered=0, feeder=lambda queue: feeder_of(queue, loop)
+        draining=False, full=False, loop=loop, polls={}, delivered=0, feeder=lambda queue: feeder_of(queue, loop)
     )
     poll = asyncio.create_task(
         receive_messages(hub, queue, limit=10, wait_ms=60_000, visibility_ms=VISIBILITY_MS, receive=never)
