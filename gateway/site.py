@@ -72,7 +72,15 @@ class Site:
         return answer._replace(headers=(*answer.headers, *cors.granted(b"*")))
 
 
+_LATER: Final = {
+    "/demo": "the demo page is there when the server runs with --dev",
+    "/console": "this version does not have the console yet; `pushq top` shows the queues",
+}
+
+
 async def _nothing_here(scope: Scope, receive: Receive, send: Send) -> None:
+    if scope["path"] in _LATER:
+        raise NotFound(_LATER[scope["path"]])
     raise NotFound(f"there is nothing at {scope['path'][:200]!r}; / leads on")
 
 

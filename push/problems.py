@@ -81,6 +81,7 @@ def retry_after(error: PushqError) -> int | None:
 # ------------------------------------------------------------------------------------------- decoding errors
 
 _AT = re.compile(r"^(?P<text>.*?)(?: - at `(?P<path>[^`]*)`)?$", re.S)
+_MISSING = re.compile(r"^Object missing required field `(?P<name>[^`]*)`$")
 _UNKNOWN = re.compile(r"^Object contains unknown field `(?P<name>.*)`$", re.S)
 
 
@@ -107,6 +108,10 @@ def invalid(error: Exception, known: Iterable[str] = ()) -> InvalidRequest:
         name = unknown["name"]
         detail = f"there is no field {name[:200]!r}{nearest(name[:200], known)}"
         return InvalidRequest(detail, errors=(FieldError(f"{pointer}/{_escape(name)}", detail),))
+    missing = _MISSING.match(text)
+    if missing is not None:
+        detail = f"the field {missing['name']!r} is missing"
+        return InvalidRequest(detail, errors=(FieldError(f"{pointer}/{_escape(missing['name'])}", detail),))
     return InvalidRequest(f"{pointer or 'the body'}: {text}", errors=(FieldError(pointer, text),))
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from sse_starlette.event import ServerSentEvent
 from sse_starlette.sse import AppStatus, EventSourceResponse
 
-from backend_store.client import Lease, Queue
+from backend_store.client import Lease, Queue, encode_cursor, indexes
 from backend_store.model import FieldError, InvalidRequest, Overloaded, PushqError
 from push.checks import checked_credit
 from push.encode import leased_messages
@@ -112,9 +112,12 @@ class EventStream:
     def _rendered(self, leases: list[Lease]) -> list[bytes]:
         out: list[bytes] = []
         for lease in leases:
-            messages = leased_messages(lease, "json") if lease.bits else []
-            self.hub.delivered += len(messages)
-            out.extend(event("message", message) for message in messages)
+            if lease.bits:
+                messages = leased_messages(lease, "json")
+                self.hub.delivered += len(messages)
+                epoch, base = lease.state.epoch, lease.state.base
+                cursors = (encode_cursor(epoch, base + index + 1) for index in indexes(lease.bits))
+                out.extend(event("message", m, cursor) for m, cursor in zip(messages, cursors, strict=True))
         return out
 
     # -------------------------------------------------------------------------------------------------------- end

@@ -300,7 +300,7 @@ def test_a_patch_needs_the_etag_it_was_based_on(http: Client, queue: str) -> Non
 NOT_BUILT = [
     {"delay_ms": 5}, {"message_ttl_ms": 5}, {"priorities": 3}, {"ordering": "strict"}, {"dedupe": "id"},
     {"encrypted": True}, {"dead_letter_queue": "x"}, {"delivery": "exactly_once"}, {"max_messages": 5},
-    {"overflow": "drop_oldest"}, {"retention_bytes": 5}, {"fair_by": "none"}, {"colocate_with": "x"},
+    {"overflow": "drop_oldest"}, {"retention_bytes": 5}, {"colocate_with": "x"},
     {"auto_expand": {"of": "partition_messages", "limit": 5}}, {"partitions": "2"}, {"visibility_timeout_ms": -1},
     {"visibility_timeout_ms": 43200001}, {"max_message_bytes": 1048577}, {"kind": "topic"}, {"kind": None},
     {"visibility_timeout_ms": True}, {"visibility_timeout_ms": 1.5},

@@ -76,7 +76,7 @@ def refused(data: Any, kind: Any, known: tuple[str, ...] = ()) -> InvalidRequest
         ({"type": "publish", "queue": "q", "messages": [1]}, Publish, "/messages/0"),
         ({"type": "publish", "queue": "q", "messages": [{"body": 1, "bodi": 1}]}, Publish, "/messages/0/bodi"),
         ({"type": "subscribe", "queue": "q", "a/b~c": 1}, Subscribe, "/a~1b~0c"),
-        ({"type": "subscribe"}, Subscribe, ""),
+        ({"type": "subscribe"}, Subscribe, "/queue"),
         ({"type": "nope"}, ClientFrame, "/type"),
     ],
 )

@@ -35,7 +35,7 @@ async def test_without_dev_there_is_no_demo_and_nothing_to_crash() -> None:
         answer = await world.client.request(method, path, headers={"Origin": URL})
         assert answer.status_code == 404, path
     index = await world.client.get("/")
-    assert "/docs" in index.text and 'href="/demo"' not in index.text
+    assert "/docs" in index.text and "with <code>--dev</code>" in index.text
     assert world.crashes == 0
 
 
