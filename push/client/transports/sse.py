@@ -85,8 +85,10 @@ class SseStream:
         """Hand one event to the core; False when it was the last."""
         transport = self._transport
         if event.event == "message":
-            self._cursor = event.id or None
-            await self._deliver(_message.decode(event.data))
+            message = _message.decode(event.data)
+            if message.receipt is None:  # a stream's: only those have a place to go on from
+                self._cursor = event.id or None
+            await self._deliver(message)
             return True
         data = _fields(event.data)
         if event.event == "gap":
