@@ -6,8 +6,9 @@ as they are. Everything here is a plain value; nothing here does I/O.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NewType
+from typing import Any, Literal, NamedTuple, NewType
 
 import msgspec
 
@@ -26,6 +27,9 @@ CHUNK_BYTES_MAX = 64 * 1024
 MESSAGE_BYTES_LIMIT = 1024 * 1024
 MESSAGES_PER_REQUEST_MAX = 1000
 VISIBILITY_MS_MAX = 12 * 3600 * 1000
+PRIORITIES_MAX = 10
+COMPANION = ".dead"
+"""As `dead_letter_queue`: the queue's own companion, `<queue>.dead`. No queue can have this name."""
 
 
 # ---------------------------------------------------------------------------------------------------- errors
@@ -88,6 +92,18 @@ class Conflict(PushqError):
     code = "conflict"
 
 
+class QueueFull(PushqError):
+    """The queue holds as much as its config allows; consume, purge, or raise the limit."""
+
+    code = "queue-full"
+
+
+class DedupeFull(PushqError):
+    """The window holds as many ids as a partition keeps; the window is never shortened instead."""
+
+    code = "dedupe-full"
+
+
 class MessageTooLarge(PushqError):
     code = "message-too-large"
 
@@ -121,31 +137,44 @@ class Replication(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class QueueConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A queue's settings. A literal with one value is a setting whose other values are not built; they are refused."""
+    """A queue's settings. A literal with one value is a setting whose other values are not built; they are refused.
+
+    A default that hangs on another setting is put in by whoever takes the config from a caller, so that what is stored
+    says what holds: `lease_mode`, `dedupe`, `fair_by`, `retention_ms`. `dead_letter_queue` is `COMPANION` for the queue's
+    own companion, a queue's name, or None for attempts without limit.
+    """
 
     kind: Literal["work", "stream"] = "work"
     partitions: int = 1
-    delivery: Literal["at_least_once"] = "at_least_once"
-    ordering: Literal["best_effort"] = "best_effort"
-    sequencing: Literal["arrival"] = "arrival"
+    delivery: Literal["at_least_once", "at_most_once", "exactly_once"] = "at_least_once"
+    ordering: Literal["best_effort", "strict"] = "best_effort"
+    sequencing: Literal["arrival", "producer", "clock"] = "arrival"
+    sort_window_ms: int = 1000
+    late_messages: Literal["late_queue", "head"] = "late_queue"
+    sort_held_messages_max: int = 100_000
     visibility_timeout_ms: int = 30_000
-    dead_letter_queue: None = None
-    message_ttl_ms: None = None
-    delay_ms: int = 0
+    max_attempts: int = 10
     retry_backoff_ms: int = 0
-    retention_ms: None = None
-    retention_bytes: None = None
-    max_messages: None = None
-    max_bytes: None = None
-    overflow: Literal["reject"] = "reject"
+    retry_backoff_ms_max: int | None = None
+    dead_letter_queue: str | None = COMPANION
+    message_ttl_ms: int | None = None
+    delay_ms: int = 0
+    retention_ms: int | None = None
+    retention_bytes: int | None = None
+    max_messages: int | None = None
+    max_bytes: int | None = None
+    overflow: Literal["reject", "dead_letter_oldest", "dead_letter_newest", "drop_oldest"] = "reject"
     max_message_bytes: int = 262_144
     priorities: int = 1
-    dedupe: Literal["none"] = "none"
-    durability: Literal["fsync"] = "fsync"
+    dedupe: Literal["none", "id", "content"] = "none"
+    dedupe_window_ms: int = 300_000
+    durability: Literal["fsync", "relaxed"] = "fsync"
     replication: Replication = Replication()
-    lease_mode: Literal["memory"] = "memory"
+    lease_mode: Literal["memory", "replicated"] = "memory"
     encrypted: bool = False
-    fair_by: Literal["none"] = "none"
+    fair_by: Literal["key", "none"] = "none"
+    key_run_max: int = 32
+    colocate_with: str | None = None
     tags: dict[str, str] = msgspec.field(default_factory=dict)
 
 
@@ -178,23 +207,60 @@ class QueueStats:
 # ---------------------------------------------------------------------------------------------------- messages
 
 
+class Traits(NamedTuple):
+    """What the leader must know of a block's messages: a column each, None where no message of the block has it."""
+
+    ids: Sequence[bytes | None] | None = None
+    """16-byte hashes by which a message is known again: of its id, or of its content."""
+    keys: Sequence[str | None] | None = None
+    expires: Sequence[int] | None = None
+    """Milliseconds since 1970; 0 for a message that does not expire."""
+    stamps: Sequence[Stamp | None] | None = None
+
+
+class Stamp(NamedTuple):
+    """Where a producer says that its message belongs: a hybrid-clock time in microseconds, and its own number."""
+
+    time_us: int = 0
+    producer: str = ""
+    number: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Messages of one publish call, encoded: at most 64 messages and 16 KiB, or one bigger message."""
+    """Messages of one publish call, encoded: at most 64 messages and 16 KiB, or one bigger message.
+
+    All of them have one priority and one due time. `due_ms` 0: at once.
+    """
 
     data: bytes
     count: int
+    priority: int = 0
+    due_ms: int = 0
+    traits: Traits | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """Where a publish call's messages stand: `count` offsets from `base` on, all in one partition."""
+    """Where a publish call's messages stand, in one partition.
+
+    They have the `count` offsets from `base` on, unless `bases` says where each block begins. `others` has the
+    exceptions by the message's number in the call: the offset of the message it repeats, or the error that kept it out.
+    """
 
     partition: int
     base: Offset
     count: int
     fsynced: bool = True
     replicas: int = 1
+    bases: tuple[int, ...] | None = None
+    others: Mapping[int, Original | PushqError] | None = None
+
+
+class Original(NamedTuple):
+    """The message that a repeated one repeats. The offset is -1 where only its number is still known."""
+
+    offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +284,7 @@ class Peeked:
     """One message as peek shows it: never leased, never counted."""
 
     message: dict[str, Any]
-    state: Literal["ready", "in_flight", "delayed"]
+    state: Literal["ready", "in_flight", "delayed", "dead"]
 
 
 @dataclass(frozen=True, slots=True)

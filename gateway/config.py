@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from gateway.auto_create import AutoCreate, auto_create_entries
 from push.problems import nearest
 
 CONFIG_FILE: Final = "pushq.toml"
@@ -27,7 +28,6 @@ ENV_OF_CLIENTS: Final = frozenset({"PUSHQ_URL", "PUSHQ_KEY"})
 LATER: Final[tuple[tuple[str, str], ...]] = (
     ("auth.jwt", "JWT"),
     ("http.trusted_proxies", "trusted proxies"),
-    ("queues.auto_create", "queues that make themselves"),
 )
 """Settings of later versions by their prefix: refused by name, so that nobody believes they are in force."""
 
@@ -44,6 +44,8 @@ class Queues(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What may be done to queues from afar."""
 
     allow_delete_over_http: bool = False
+    auto_create: tuple[AutoCreate, ...] = ()
+    """Queues that a publish makes, by patterns of their names; the first that fits counts."""
 
 
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -209,6 +211,11 @@ def _checked(key: str, value: Any, origin: str) -> Any:
     kinds = known_settings()
     if key not in kinds:
         raise ConfigError(key, f"there is no setting {key!r}{nearest(key, kinds)}", origin)
+    if key == "queues.auto_create":
+        try:
+            return auto_create_entries(value)
+        except ValueError as error:
+            raise ConfigError(key, str(error), origin) from None
     # Only the environment has nothing but text; in a file "1" is a mistake.
     from_text = origin.startswith(ENV_PREFIX)
     try:
@@ -283,4 +290,4 @@ def _value_of(settings: Settings, key: str) -> Any:
     value: Any = settings
     for step in key.split("."):
         value = getattr(value, step)
-    return list(value) if isinstance(value, tuple) else value
+    return msgspec.to_builtins(list(value)) if isinstance(value, tuple) else value

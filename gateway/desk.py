@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from backend_store.client import Queue, Store
+from backend_store.client import HybridClock, Queue, Store
 from backend_store.model import Forbidden, Unauthenticated
 from gateway import publish
 from gateway.auth import Keyring, Principal
@@ -32,6 +32,7 @@ class GatewayDesk:
         self._tickets = tickets
         self._allowed_origins = frozenset(allowed_origins)
         self._dev = dev
+        self._clock = HybridClock()
 
     def identify(self, token: str) -> Principal:
         return self._keyring.identify(token)
@@ -54,12 +55,16 @@ class GatewayDesk:
     def prepare(
         self, queue: Queue, messages: Sequence[PublishMessage], encoding: Encoding, trace: str | None = None
     ) -> Prepared:
-        return publish.prepare(queue, messages, encoding, trace)
+        return publish.prepare(
+            queue.config, messages, encoding, trace, now_ms=self._store.steady_ms(), clock=self._clock
+        )
 
     def prepare_plain(
         self, queue: Queue, bodies: Sequence[Any], encoding: Encoding, trace: str | None = None
     ) -> Prepared:
-        return publish.prepare_plain(queue, bodies, encoding, trace)
+        return publish.prepare_plain(
+            queue.config, bodies, encoding, trace, now_ms=self._store.steady_ms(), clock=self._clock
+        )
 
     def allowed_origin(self, origin: str | None, host: str | None) -> bool:
         """Same origin, one of the configured list, or under `--dev` any page of this machine. No origin: no browser."""

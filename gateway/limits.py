@@ -19,6 +19,29 @@ ROTATE_GRACE_MS_MAX: Final = 30 * 24 * 3600 * 1000
 TAGS_MAX: Final = 64
 TAG_BYTES_MAX: Final = 16 * 1024
 
+HORIZON_MS_MAX: Final = 36_525 * 24 * 3600 * 1000
+"""A hundred years: the longest delay, time to live and retention. What is later is `null`, or a mistake of units."""
+PRODUCER_SEQ_MAX: Final = (1 << 63) - 1
+"""The largest `producer_seq` of a message."""
+ATTEMPTS_MAX: Final = 10_000
+"""The largest `max_attempts` of a queue; one without limit has `dead_letter_queue: null`."""
+SORT_WINDOW_MS_MAX: Final = 3600 * 1000
+"""The longest `sort_window_ms` of a queue: every message of a sorted queue may wait so long."""
+SORT_HELD_MESSAGES_LIMIT: Final = 1_000_000
+"""The most that a queue's `sort_held_messages_max` may allow."""
+KEY_RUN_LIMIT: Final = 1_000
+"""The largest `key_run_max` of a queue."""
+DEDUPE_WINDOW_MS_MIN: Final = 100
+"""The shortest `dedupe_window_ms` of a queue: ids are forgotten a sixteenth of the window at a time."""
+DEDUPE_WINDOW_MS_MAX: Final = 14 * 24 * 3600 * 1000
+"""The longest `dedupe_window_ms` of a queue."""
+QUEUE_MESSAGES_LIMIT: Final = 1_000_000_000_000
+"""The largest `max_messages` of a queue."""
+QUEUE_BYTES_LIMIT: Final = 1 << 50
+"""The largest `max_bytes` and `retention_bytes` of a queue."""
+AUTO_CREATE_ENTRIES_MAX: Final = 100
+"""Entries of `queues.auto_create`; a name is held against each until one fits."""
+
 PAGE_ITEMS_DEFAULT: Final = 100
 PAGE_ITEMS_MAX: Final = 1_000
 RECEIVE_MESSAGES_DEFAULT: Final = 10

@@ -1,4 +1,7 @@
-"""A publish call on its way in: every message is checked, then all are encoded into blocks for one partition."""
+"""A publish call on its way in: every message is checked, then all are encoded into blocks for one partition.
+
+Messages are taken column by column (see `given`): what none of them has costs nothing.
+"""
 
 from __future__ import annotations
 
@@ -10,61 +13,101 @@ from typing import Any
 
 import msgspec
 
-from backend_store.client import KIND_BYTES, KIND_JSON, Draft, Queue, blocks_of, plain_blocks
-from backend_store.model import MESSAGES_PER_REQUEST_MAX, FieldError, InvalidRequest, MessageTooLarge, PushqError
+from backend_store.client import KIND_BYTES, KIND_JSON, Columns, HybridClock, column_blocks, plain_blocks
+from backend_store.model import MESSAGES_PER_REQUEST_MAX, FieldError, InvalidRequest, QueueConfig
+from gateway.dedupe import hashes
+from gateway.given import Given
+from gateway.schedule import due_times, expiries, priorities, stamp_columns, stamps
 from push.ports import Encoding, Prepared
 from push.protocol import PublishMessage
 
-NAME_BYTES_MAX = 256
-HEADERS_MAX = 64
-HEADERS_BYTES_MAX = 16 * 1024
-CONTENT_TYPE_CHARS_MAX = 256
-ERRORS_SHOWN_MAX = 20
-
-_parse_json = msgspec.json.Decoder().decode
 _write_json = msgspec.json.Encoder().encode
 _unpack = msgspec.msgpack.Decoder().decode
 
-_LATER = (
-    ("deliver_at", "scheduled delivery"),
-    ("ttl_ms", "expiry"),
-    ("producer", "producer sequences"),
-    ("producer_seq", "producer sequences"),
-    ("timestamp", "sorting by timestamp"),
-)
+_TEXTS = ("id", "key", "content_type", "reply_to", "correlation_id")
 
 
-def prepare_plain(queue: Queue, bodies: Sequence[Any], encoding: Encoding, trace: str | None = None) -> Prepared:
+def prepare_plain(
+    config: QueueConfig,
+    bodies: Sequence[Any],
+    encoding: Encoding,
+    trace: str | None = None,
+    *,
+    now_ms: int,
+    clock: HybridClock,
+) -> Prepared:
     """Messages that are only bodies: raw JSON values, or bytes."""
     _check_count(len(bodies))
     raw = list(map(bytes, bodies)) if encoding == "json" else bodies
-    limit = queue.config.max_message_bytes
-    if max(map(len, raw)) > limit:
-        errors = [FieldError(f"/messages/{n}", _too_large(len(b), limit)) for n, b in enumerate(raw) if len(b) > limit]
-        _refuse(errors, [], len(raw))
-    return Prepared(plain_blocks(KIND_JSON if encoding == "json" else KIND_BYTES, raw, trace), None)
+    kind = KIND_JSON if encoding == "json" else KIND_BYTES
+    if max(map(len, raw)) > config.max_message_bytes or not _takes_bodies_alone(config):
+        return _prepared(config, Given(len(raw), {}), kind, raw, trace, now_ms=now_ms, clock=clock)
+    return Prepared(plain_blocks(kind, raw, trace), None)
 
 
-def prepare(queue: Queue, messages: Sequence[PublishMessage], encoding: Encoding, trace: str | None = None) -> Prepared:
-    """Messages of any shape. Raises `InvalidRequest` or `MessageTooLarge`; then nothing of the call is accepted."""
+def prepare(
+    config: QueueConfig,
+    messages: Sequence[PublishMessage],
+    encoding: Encoding,
+    trace: str | None = None,
+    *,
+    now_ms: int,
+    clock: HybridClock,
+) -> Prepared:
+    """Messages of any shape. Raises `InvalidRequest` or `MessageTooLarge`; then nothing of the call is accepted.
+
+    Delays and lives count from `now_ms`. `clock` stamps messages that need a time and have none.
+    """
     _check_count(len(messages))
-    drafts: list[Draft] = []
-    wrong: list[FieldError] = []
-    large: list[FieldError] = []
-    limit = queue.config.max_message_bytes
-    for number, message in enumerate(messages):
-        errors: list[FieldError] = []
-        draft = _draft(message, encoding, f"/messages/{number}", errors)
-        wrong.extend(errors)
-        if draft is not None:
-            size = len(draft.body) + _headers_size(message.headers)
-            if size > limit:
-                large.append(FieldError(f"/messages/{number}", _too_large(size, limit)))
-            drafts.append(draft)
-    if wrong or large:
-        _refuse(large, wrong, len(messages))
-    ids = [m.id for m in messages]
-    return Prepared(blocks_of(drafts, trace), ids if any(ids) else None)
+    given = Given.of(messages)
+    kind, bodies = _bodies(given, encoding)
+    return _prepared(config, given, kind, bodies, trace, now_ms=now_ms, clock=clock)
+
+
+def _takes_bodies_alone(config: QueueConfig) -> bool:
+    """Whether a body needs nothing beside it in this queue: no time, no number, no hash."""
+    return (
+        config.sequencing == "arrival"
+        and config.message_ttl_ms is None
+        and not config.delay_ms
+        and config.dedupe != "content"
+        and config.delivery != "exactly_once"
+    )
+
+
+def _prepared(
+    config: QueueConfig,
+    given: Given,
+    kind: int | bytes,
+    bodies: Sequence[bytes],
+    trace: str | None,
+    *,
+    now_ms: int,
+    clock: HybridClock,
+) -> Prepared:
+    table: dict[str, Sequence[Any]] = {n: values for n in _TEXTS if (values := given.text(n)) is not None}
+    headers, header_sizes = given.headers()
+    if headers is not None:
+        table["headers"] = headers
+    _check_sizes(given, bodies, header_sizes, config.max_message_bytes)
+    dues = due_times(given, config, now_ms)
+    expires = expiries(given, config, now_ms, dues)
+    if expires is not None:
+        table["exp"] = expires
+    table.update(stamp_columns(given, config, now_ms, clock))
+    columns = Columns(
+        kind,
+        bodies,
+        table,
+        priorities(given, config),
+        dues,
+        hashes(given, config, kind, bodies, table),
+        stamps(given, config, table),
+    )
+    if given.has_errors:
+        given.refuse()
+    blocks, order = column_blocks(columns, trace)
+    return Prepared(blocks, table.get("id"), order)
 
 
 def _check_count(count: int) -> None:
@@ -77,48 +120,49 @@ def _check_count(count: int) -> None:
     raise InvalidRequest(detail, errors=(FieldError("/messages", detail),))
 
 
-def _too_large(size: int, limit: int) -> str:
-    return f"{size} bytes of body and headers; this queue takes {limit} a message"
+def _check_sizes(given: Given, bodies: Sequence[bytes], headers: list[int], limit: int) -> None:
+    sizes = list(map(len, bodies))
+    if headers:
+        sizes = [a + b for a, b in zip(sizes, headers, strict=True)]
+    if max(sizes) <= limit:
+        return
+    for number, size in enumerate(sizes):
+        if size > limit:
+            given.too_large(number, f"{size} bytes of body and headers; this queue takes {limit} a message")
 
 
-def _refuse(large: list[FieldError], wrong: list[FieldError], count: int) -> None:
-    errors = wrong or large
-    kind: type[PushqError] = InvalidRequest if wrong else MessageTooLarge
-    affected = len({e.pointer.split("/")[2] for e in errors})
-    detail = f"{affected} of {count} messages refused, nothing was accepted: {errors[0].detail}"
-    raise kind(detail, errors=tuple(errors[:ERRORS_SHOWN_MAX]))
+# ------------------------------------------------------------------------------------------------------- bodies
 
 
-def _draft(message: PublishMessage, encoding: Encoding, at: str, errors: list[FieldError]) -> Draft | None:
-    _check_names(message, at, errors)
-    _check_later(message, at, errors)
-    _check_headers(message, at, errors)
-    body = _body(message, encoding, at, errors)
-    if body is None:
-        return None
-    columns = {
-        name: value
-        for name in ("id", "key", "content_type", "headers", "reply_to", "correlation_id")
-        if (value := getattr(message, name)) is not None and value != {}
-    }
-    return Draft(body[0], body[1], columns or None)
+def _bodies(given: Given, encoding: Encoding) -> tuple[int | bytes, list[bytes]]:
+    """The kind of all bodies or of each, and the bodies. One that is wrong is empty."""
+    raw = given.raw_bodies()
+    base64 = given.column("body_base64")
+    if base64 is None and encoding == "json" and all(raw):
+        return KIND_JSON, raw
+    found = [
+        _body(given, number, encoding, body, text)
+        for number, (body, text) in enumerate(zip(raw, base64 or [None] * given.count, strict=True))
+    ]
+    return bytes([kind for kind, _ in found]), [body for _, body in found]
 
 
-def _body(message: PublishMessage, encoding: Encoding, at: str, errors: list[FieldError]) -> tuple[int, bytes] | None:
-    raw = bytes(message.body)
-    if (message.body_base64 is not None) == bool(raw):
-        errors.append(FieldError(f"{at}/body", "a message has either `body` (any value, null too) or `body_base64`"))
-        return None
-    if message.body_base64 is not None:
+def _body(given: Given, number: int, encoding: Encoding, raw: bytes, base64: str | None) -> tuple[int, bytes]:
+    if (base64 is not None) == bool(raw):
+        given.wrong(number, "body", "a message has either `body` (any value, null too) or `body_base64`")
+    elif base64 is not None:
         try:
-            return KIND_BYTES, b64decode(message.body_base64, validate=True)
+            return KIND_BYTES, b64decode(base64, validate=True)
         except (Base64Error, ValueError):
-            errors.append(FieldError(f"{at}/body_base64", "this is not base64"))
-            return None
-    return (KIND_JSON, raw) if encoding == "json" else _msgpack_body(raw, at, errors)
+            given.wrong(number, "body_base64", "this is not base64")
+    elif encoding == "json":
+        return KIND_JSON, raw
+    else:
+        return _msgpack_body(given, number, raw)
+    return KIND_BYTES, b""
 
 
-def _msgpack_body(raw: bytes, at: str, errors: list[FieldError]) -> tuple[int, bytes] | None:
+def _msgpack_body(given: Given, number: int, raw: bytes) -> tuple[int, bytes]:
     """Bytes stay bytes; any other value is stored as the JSON value it equals, so that every consumer can read it."""
     try:
         value = _unpack(raw)
@@ -129,8 +173,8 @@ def _msgpack_body(raw: bytes, at: str, errors: list[FieldError]) -> tuple[int, b
             raise TypeError("bytes, times and NaN inside a value have no JSON form")
         return KIND_JSON, text
     except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
-        errors.append(FieldError(f"{at}/body", f"the value has no JSON form: {error}; send it as bytes"))
-        return None
+        given.wrong(number, "body", f"the value has no JSON form: {error}; send it as bytes")
+        return KIND_BYTES, b""
 
 
 def _is_json(value: Any) -> bool:
@@ -142,44 +186,3 @@ def _is_json(value: Any) -> bool:
     if isinstance(value, float):
         return isfinite(value)
     return value is None or isinstance(value, bool | int | str)
-
-
-def _check_names(message: PublishMessage, at: str, errors: list[FieldError]) -> None:
-    for name, value in (
-        ("id", message.id),
-        ("key", message.key),
-        ("reply_to", message.reply_to),
-        ("correlation_id", message.correlation_id),
-        ("content_type", message.content_type),
-    ):
-        if value is None:
-            continue
-        size = len(value.encode("utf-8", "surrogatepass"))
-        if not 1 <= size <= NAME_BYTES_MAX:
-            errors.append(FieldError(f"{at}/{name}", f"{name} has {size} bytes; it may have 1 to {NAME_BYTES_MAX}"))
-
-
-def _check_later(message: PublishMessage, at: str, errors: list[FieldError]) -> None:
-    """Settings whose behaviour is not built are refused by name, never accepted and ignored."""
-    for name, what in _LATER:
-        if getattr(message, name) is not None:
-            errors.append(FieldError(f"{at}/{name}", f"this version does not have {what} yet: leave {name!r} out"))
-    if message.priority != 0:
-        errors.append(FieldError(f"{at}/priority", f"priority is {message.priority}; this queue has 1, so only 0"))
-    if message.delay_ms != 0:
-        errors.append(FieldError(f"{at}/delay_ms", "this version does not have delayed messages yet"))
-
-
-def _headers_size(headers: dict[str, str] | None) -> int:
-    return sum(len(k.encode()) + len(v.encode()) for k, v in headers.items()) if headers else 0
-
-
-def _check_headers(message: PublishMessage, at: str, errors: list[FieldError]) -> None:
-    headers = message.headers
-    if not headers:
-        return
-    if len(headers) > HEADERS_MAX:
-        errors.append(FieldError(f"{at}/headers", f"{len(headers)} headers; a message may have {HEADERS_MAX}"))
-    size = _headers_size(headers)
-    if size > HEADERS_BYTES_MAX:
-        errors.append(FieldError(f"{at}/headers", f"{size} bytes of headers; a message may have {HEADERS_BYTES_MAX}"))

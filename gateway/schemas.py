@@ -7,18 +7,17 @@ from typing import Any
 
 import msgspec
 
-from backend_store.model import MESSAGES_PER_REQUEST_MAX, QueueConfig, Replication
+from backend_store.model import COMPANION, MESSAGES_PER_REQUEST_MAX, PRIORITIES_MAX, QueueConfig, Replication
 from gateway.api.cloudevents import REQUIRED, SPEC_VERSION
-from gateway.limits import TAGS_MAX
-from gateway.publish import HEADERS_MAX, NAME_BYTES_MAX
-from gateway.validate import FIXED_SETTINGS, ONLY, RANGES
+from gateway.given import HEADERS_MAX, NAME_BYTES_MAX
+from gateway.limits import HORIZON_MS_MAX, NAME_CHARS_MAX, PRODUCER_SEQ_MAX, TAGS_MAX
+from gateway.queue_config import DEFAULTS
+from gateway.queue_settings import FIXED, ONLY, RANGES, SETTINGS
+from push.limits import PUBLISHES_PER_ACK_MAX
 from push.protocol import PublishMessage
 
 Schema = dict[str, Any]
 REF = "#/components/schemas/{name}"
-
-LATER_FIELDS = frozenset({"deliver_at", "ttl_ms", "producer", "producer_seq", "timestamp"})
-"""Fields of a message that this version refuses."""
 
 
 def components(kinds: Sequence[type[Any]]) -> tuple[dict[str, Schema], dict[type, Schema]]:
@@ -33,18 +32,40 @@ def reference(name: str) -> Schema:
 
 
 def bounded(schemas: dict[str, Schema]) -> None:
-    """Adds to the settings of a queue what `validate` allows of their types."""
+    """Adds to the settings of a queue what is allowed of their types, and what they mean."""
     for struct in (QueueConfig, Replication):
-        if struct.__name__ not in schemas:
-            continue
-        fields = schemas[struct.__name__]["properties"]
-        for name, schema in fields.items():
+        for name, schema in schemas.get(struct.__name__, {}).get("properties", {}).items():
             if name in ONLY:
                 schema["const"] = ONLY[name]
             if name in RANGES:
-                schema["minimum"], schema["maximum"] = RANGES[name]
-        if struct is QueueConfig:
-            fields["tags"]["maxProperties"] = TAGS_MAX
+                _bound(schema, *RANGES[name])
+            if name in SETTINGS:
+                schema["description"] = SETTINGS[name].means
+    if (config := schemas.get(QueueConfig.__name__)) is not None:
+        config["description"] = "A queue's settings. Not all go together: /docs/reference/queue-settings has the rules."
+        config["properties"]["tags"]["maxProperties"] = TAGS_MAX
+        _name(config["properties"]["colocate_with"], NAME_CHARS_MAX)
+        _name(config["properties"]["dead_letter_queue"], NAME_CHARS_MAX + len(COMPANION))
+        for name in (*DEFAULTS, "dead_letter_queue"):
+            schema = config["properties"][name]
+            del schema["default"]
+            schema["description"] += f" Default: {SETTINGS[name].default}."
+
+
+def _bound(schema: Schema, low: int, high: int) -> None:
+    """A number's bounds; where null is allowed too, they stand beside the number's type."""
+    _join_types(schema)
+    schema["minimum"], schema["maximum"] = low, high
+
+
+def _name(schema: Schema, chars_max: int) -> None:
+    _join_types(schema)
+    schema["pattern"] = rf"^[A-Za-z0-9][A-Za-z0-9_.-]{{0,{chars_max - 1}}}$"
+
+
+def _join_types(schema: Schema) -> None:
+    if "anyOf" in schema:
+        schema["type"] = [kind["type"] for kind in schema.pop("anyOf")]
 
 
 def queue_changes(config: Schema) -> Schema:
@@ -52,7 +73,7 @@ def queue_changes(config: Schema) -> Schema:
     may_change = {
         name: {key: value for key, value in schema.items() if key != "default"}
         for name, schema in config["properties"].items()
-        if name not in FIXED_SETTINGS
+        if name not in FIXED
     }
     return {"title": "QueueChanges", "type": "object", "properties": may_change, "additionalProperties": False}
 
@@ -60,6 +81,7 @@ def queue_changes(config: Schema) -> Schema:
 def publish_message() -> Schema:
     """A message as a producer gives it. Its type holds the body raw, so this one is written by hand."""
     name = {"type": ["string", "null"], "minLength": 1, "maxLength": NAME_BYTES_MAX}
+    time = {"type": ["string", "null"], "format": "date-time"}
     given: dict[str, Schema] = {
         "body": {"description": "Any JSON value, null too."},
         "body_base64": {"type": ["string", "null"], "contentEncoding": "base64", "pattern": BASE64_PATTERN},
@@ -73,10 +95,15 @@ def publish_message() -> Schema:
         },
         "reply_to": name,
         "correlation_id": name,
-        "priority": {"const": 0},
-        "delay_ms": {"const": 0},
+        "priority": {"type": "integer", "minimum": 0, "maximum": PRIORITIES_MAX - 1},
+        "delay_ms": {"type": ["integer", "null"], "minimum": 0, "maximum": HORIZON_MS_MAX},
+        "deliver_at": time,
+        "ttl_ms": {"type": ["integer", "null"], "minimum": 1, "maximum": HORIZON_MS_MAX},
+        "producer": name,
+        "producer_seq": {"type": ["integer", "null"], "minimum": 1, "maximum": PRODUCER_SEQ_MAX},
+        "timestamp": time,
     }
-    assert given.keys() | LATER_FIELDS == {field.encode_name for field in msgspec.structs.fields(PublishMessage)}
+    assert given.keys() == {field.encode_name for field in msgspec.structs.fields(PublishMessage)}
     return {
         "title": "PublishMessage",
         "type": "object",
@@ -126,4 +153,18 @@ def publish_body() -> Schema:
         "properties": {"messages": messages_to_publish()},
         "required": ["messages"],
         "additionalProperties": False,
+    }
+
+
+def ack_publishes() -> Schema:
+    """What an ack may publish in its step."""
+    return {
+        "type": ["array", "null"],
+        "maxItems": PUBLISHES_PER_ACK_MAX,
+        "items": {
+            "type": "object",
+            "properties": {"queue": {"type": "string"}, "messages": messages_to_publish()},
+            "required": ["queue", "messages"],
+            "additionalProperties": False,
+        },
     }

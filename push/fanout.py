@@ -14,7 +14,7 @@ from typing import Protocol
 
 from backend_store.client import Chunk, Queue, encode_cursor
 from backend_store.model import Offset
-from push.encode import deliver_frame, keep_rendered, stream_messages
+from push.encode import deliver_frame, keep_rendered, stream_messages, visible
 from push.limits import CATCH_UP_CHUNKS_PER_TURN, CHUNK_CACHE_MAX
 from push.subscriptions import StreamSubscription
 
@@ -152,9 +152,10 @@ class Fanout:
         start = max(0, sub.position - chunk.base)
         stop = chunk.count if sub.credit is None else min(chunk.count, start + sub.credit)
         outlet.write(self._framers[sub.key](chunk, start, stop, sub.number))
-        self._count(stop - start)
+        shown = len(visible(chunk, start, stop))
+        self._count(shown)
         if sub.credit is not None:
-            sub.credit -= stop - start
+            sub.credit -= shown
         sub.position = Offset(chunk.base + stop)
         return True
 

@@ -20,3 +20,5 @@ DRAIN_WAVE_SOCKETS = 200
 DRAIN_SECONDS_MAX = 4.0
 KEY_CHECK_SECONDS = 2.0
 """How often live sessions are held against revoked keys."""
+PUBLISHES_PER_ACK_MAX = 100
+"""Queues that one ack may publish to in its step."""

@@ -22,10 +22,14 @@ class Principal(Protocol):
 
 
 class Prepared(NamedTuple):
-    """A publish call, checked and encoded. `ids` has what producers named their messages; None where nobody did."""
+    """A publish call, checked and encoded. `ids` has what producers named their messages; None where nobody did.
+
+    `order` has the number in the call of each message in the blocks; None where they stand as they were given.
+    """
 
     blocks: list[Block]
-    ids: list[str | None] | None
+    ids: Sequence[str | None] | None = None
+    order: list[int] | None = None
 
 
 class Desk(Protocol):

@@ -25,7 +25,7 @@ RequestId = int | str | None
 
 
 class PublishMessage(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """One message as a producer gives it. Fields of later versions are known, so that they are refused by name."""
+    """One message as a producer gives it. What is None was left out."""
 
     body: msgspec.Raw = msgspec.Raw()
     body_base64: str | None = None
@@ -36,12 +36,12 @@ class PublishMessage(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     reply_to: str | None = None
     correlation_id: str | None = None
     priority: int = 0
-    delay_ms: int = 0
-    deliver_at: Any = None
-    ttl_ms: Any = None
-    producer: Any = None
-    producer_seq: Any = None
-    timestamp: Any = None
+    delay_ms: int | None = None
+    deliver_at: str | None = None
+    ttl_ms: int | None = None
+    producer: str | None = None
+    producer_seq: int | None = None
+    timestamp: str | None = None
 
 
 class PlainMessage(msgspec.Struct, forbid_unknown_fields=True, gc=False):
@@ -92,12 +92,19 @@ class Publish(_Frame):
     id: RequestId = None
 
 
+class AckPublish(msgspec.Struct, forbid_unknown_fields=True):
+    """Messages that are published in the same step as an ack."""
+
+    queue: str
+    messages: list[PublishMessage]
+
+
 class Ack(_Frame):
     queue: str
     receipts: list[str]
     id: RequestId = None
     sub: int | None = None
-    publish: Any = None
+    publish: list[AckPublish] | None = None
 
 
 class Nack(_Frame):

@@ -10,15 +10,16 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from backend_store.client import Queue, encode_cursor
+from backend_store.client import Queue, SettledAndPublished, encode_cursor
 from backend_store.model import InvalidRequest, Published, PushqError, Unauthenticated, Verdict
 from push.checks import DELAY_MS_MAX, checked_credit, checked_reason, checked_visibility, field, not_yet, results
-from push.encode import published_ok
+from push.joint import outputs, published_rows
 from push.limits import CREDIT_DEFAULT, CREDIT_MAX, OUTBOX_BYTES_SOFT_MAX, SUBSCRIPTIONS_PER_SESSION_MAX
 from push.ports import Prepared
 from push.protocol import (
     RECEIPTS_PER_REQUEST_MAX,
     Ack,
+    AckPublish,
     Connect,
     Credit,
     Extend,
@@ -31,6 +32,7 @@ from push.protocol import (
     Subscribe,
     Unsubscribe,
 )
+from push.published import published_ok, refusal
 from push.starts import stream_start
 from push.subscriptions import StreamSubscription, WorkSubscription
 
@@ -55,21 +57,40 @@ def publish(session: Session, frame: Any, messages: Any, *, plain: bool = False)
 
 def _published(session: Session, request_id: RequestId, prepared: Prepared, result: Published | PushqError) -> None:
     session.ended()
-    if isinstance(result, PushqError):
-        session.error(request_id, result)
+    error = result if isinstance(result, PushqError) else refusal(result)
+    if error is not None:
+        session.error(request_id, error)
     elif request_id is not None:
-        session.reply(published_ok(request_id, result, prepared.ids, session.encoding))
+        assert isinstance(result, Published)
+        session.reply(published_ok(request_id, result, prepared, session.encoding))
 
 
 def ack(session: Session, frame: Ack) -> None:
-    if frame.publish is not None:
-        raise not_yet("/publish", "an ack that publishes")
     queue = _consumed(session, frame.queue, frame.receipts)
+    if frame.publish is not None:
+        _ack_and_publish(session, frame, queue, frame.publish)
+        return
     if frame.id is None:
         queue.settle_quietly(frame.receipts)
         return
     session.began()
     queue.settle(frame.receipts, partial(_judged, session, frame.id, frame.receipts))
+
+
+def _ack_and_publish(session: Session, frame: Ack, queue: Queue, publishes: list[AckPublish]) -> None:
+    assert session.principal is not None
+    made = outputs(session.hub.desk, session.principal, queue, frame.receipts, publishes, session.encoding)
+    session.began()
+
+    def decided(result: SettledAndPublished | PushqError) -> None:
+        session.ended()
+        if isinstance(result, PushqError):
+            session.error(frame.id, result)
+        else:
+            rows = results(frame.receipts, result.verdicts)
+            session.ok(frame.id, results=rows, published=published_rows(made, result))
+
+    queue.settle_and_publish(frame.receipts, [(one.queue, one.prepared.blocks) for one in made], decided)
 
 
 def nack(session: Session, frame: Nack) -> None:
@@ -84,9 +105,8 @@ def nack(session: Session, frame: Nack) -> None:
 def extend(session: Session, frame: Extend) -> None:
     queue = _consumed(session, frame.queue, frame.receipts)
     visibility_ms = checked_visibility(frame.visibility_timeout_ms)
-    verdicts = queue.extend(frame.receipts, visibility_ms)
     session.began()
-    _judged(session, frame.id, frame.receipts, verdicts)
+    queue.extend(frame.receipts, visibility_ms, partial(_judged, session, frame.id, frame.receipts))
 
 
 def _consumed(session: Session, name: str, receipts: list[str]) -> Queue:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from backend_store.client import Chunk, encode_cursor
-from push.encode import encode, keep_rendered, stream_messages
+from push.encode import encode, keep_rendered, stream_messages, visible
 
 
 def event(name: str, data: bytes, cursor: str | None = None, retry_ms: int | None = None) -> bytes:
@@ -25,7 +25,8 @@ def sse_framer(chunk: Chunk, start: int, stop: int, number: int) -> bytes:
     data: bytes | None = chunk.rendered.get(key)
     if data is None:
         messages = stream_messages(chunk, start, stop, "json")
-        first = chunk.base + start + 1
-        data = b"".join([event("message", m, encode_cursor(chunk.epoch, n)) for n, m in enumerate(messages, first)])
+        after = [chunk.base + n + 1 for n in visible(chunk, start, stop)]
+        events = zip(messages, after, strict=True)
+        data = b"".join([event("message", m, encode_cursor(chunk.epoch, n)) for m, n in events])
         keep_rendered(chunk, key, data)
     return data

@@ -82,9 +82,17 @@ class WorkSubscription:
         self.pending_bytes += lease.state.size * count // lease.state.count
         self.outlet.flush_soon()
 
+    @property
+    def may_send(self) -> bool:
+        """Something is pending that does not wait for the disk."""
+        return any(lease.durable for lease in self.pending)
+
     def take_pending(self) -> list[Lease]:
-        """The leases whose bytes leave now."""
+        """The leases whose bytes leave now. Those that wait for the disk stay."""
         pending, self.pending = self.pending, []
+        if any(not lease.durable for lease in pending):
+            self.pending = [lease for lease in pending if not lease.durable]
+            pending = [lease for lease in pending if lease.durable]
         if self.pending_bytes >= self.pending_bytes_max:
             # It left the line because of big messages, not for want of credit; nobody else would put it back.
             self.feeder.add(self)
@@ -97,8 +105,10 @@ class WorkSubscription:
 
     def sent(self, leases: list[Lease]) -> None:
         """The bytes have left for the socket: with automatic acks that settles them."""
-        if self.auto:
-            for lease in leases:
+        for lease in leases:
+            if not lease.receipts:
+                self.released(lease.bits.bit_count())
+            elif self.auto:
                 self.queue.settle_lease(lease)
 
     def released(self, count: int) -> None:
@@ -107,6 +117,9 @@ class WorkSubscription:
 
     def lost(self, receipts: list[str]) -> None:
         self.outlet.tell_lost(self.number, receipts)
+
+    def sendable(self) -> None:
+        self.outlet.flush_soon()
 
     def grant(self, credit: int) -> None:
         """Sets how many messages may be outstanding."""

@@ -5,18 +5,42 @@ process; calls that a commit answers take a callback, because on the hot path a 
 than the work.
 """
 
-from backend_store.client.embedded import EmbeddedQueue as Queue
 from backend_store.client.embedded import EmbeddedStore as Store
-from backend_store.client.embedded import Purge, open_store
-from backend_store.client.messages import full_message, message_id, timestamp
+from backend_store.client.embedded import open_store
+from backend_store.client.messages import (
+    dead_letter,
+    full_message,
+    headers_of,
+    message_id_of,
+    ordering,
+    timestamp,
+)
 from backend_store.client.peek import PeekFilter
+from backend_store.client.queue import EmbeddedQueue as Queue
+from backend_store.client.queue import Purge, SettledAndPublished
+from backend_store.client.redrive import Redrive
 from backend_store.core.bits import indexes
-from backend_store.core.chunk import KIND_BYTES, KIND_JSON, Chunk, Draft, blocks_of, plain_blocks
+from backend_store.core.chunk import (
+    KIND_BYTES,
+    KIND_JSON,
+    KIND_MIXED,
+    Blocks,
+    Chunk,
+    Columns,
+    Draft,
+    blocks_of,
+    column_blocks,
+    holes,
+    message_id,
+    plain_blocks,
+)
 from backend_store.core.cursor import StreamStart, decode_cursor, encode_cursor
+from backend_store.core.hlc import HybridClock, format_stamp, parse_stamp
 from backend_store.core.kept import KeptSession
 from backend_store.core.leases import Holder, Lease
 from backend_store.core.limits import IN_FLIGHT_PER_SUBSCRIPTION_MAX, TAKE_MESSAGES_MAX
 from backend_store.core.receipts import INDEX_OF, SUFFIXES, by_token
+from backend_store.core.shelves import priority_of
 from backend_store.model import Block
 from backend_store.storage.writer import COMMIT_SECONDS_BUCKETS
 
@@ -26,27 +50,42 @@ __all__ = [
     "INDEX_OF",
     "KIND_BYTES",
     "KIND_JSON",
+    "KIND_MIXED",
     "SUFFIXES",
     "TAKE_MESSAGES_MAX",
     "Block",
+    "Blocks",
     "Chunk",
+    "Columns",
     "Draft",
     "Holder",
+    "HybridClock",
     "KeptSession",
     "Lease",
     "PeekFilter",
     "Purge",
+    "Redrive",
     "Queue",
     "Store",
+    "SettledAndPublished",
     "StreamStart",
     "blocks_of",
     "by_token",
+    "column_blocks",
+    "dead_letter",
     "decode_cursor",
     "encode_cursor",
+    "format_stamp",
     "full_message",
+    "headers_of",
+    "holes",
     "indexes",
     "message_id",
+    "message_id_of",
     "open_store",
+    "ordering",
+    "parse_stamp",
     "plain_blocks",
+    "priority_of",
     "timestamp",
 ]

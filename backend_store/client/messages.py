@@ -3,40 +3,60 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from datetime import UTC, datetime
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
 import msgspec
 
-from backend_store.core.chunk import KIND_BYTES, KIND_JSON, Chunk
+from backend_store.core.chunk import KIND_BYTES, KIND_MIXED, Chunk, clear_column, message_id
+from backend_store.core.hlc import format_stamp
+from backend_store.core.shelves import priority_of
 
 CONTENT_TYPE_JSON = "application/json"
 CONTENT_TYPE_BYTES = "application/octet-stream"
+_MORE = frozenset({"exp", "ts", "late", "reply_to", "correlation_id", "dead"})
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=1024)
 def timestamp(time_ms: int) -> str:
     """RFC 3339, UTC, milliseconds. Kept, because all messages of a chunk and many leases share one."""
-    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{time_ms % 1000:03d}Z"
+    return format_stamp(time_ms * 1000)
 
 
-def message_id(partition: int, offset: int) -> str:
-    """The id of a message whose producer gave it none: its place."""
-    return f"{partition}-{offset:012x}"
+def ordering(time_us: int | None, late: bool | None) -> dict[str, Any] | None:
+    """Where a message's producer said that it belongs; None for one that says nothing and is not late."""
+    if time_us is None and not late:
+        return None
+    return {"timestamp": None if time_us is None else format_stamp(time_us), "late": bool(late)}
 
 
-def full_message(chunk: Chunk, index: int, *, partition: int = 0) -> dict[str, Any]:
-    """The message without receipt and attempt. `body` is raw JSON, or `body_base64` stands in its place."""
-    kind, bodies, columns = chunk.messages
-    row = (columns[index] if columns else None) or {}
-    kind = row.get("kind", KIND_JSON) if columns else kind
-    offset = chunk.base + index
-    out: dict[str, Any] = {
-        "id": row.get("id") or message_id(partition, offset),
-        "seq": offset,
-        "partition": partition,
+def dead_letter(dead: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Why a message ended, as consumers of dead letters see it. The reason of an attempt is the consumer's own."""
+    if dead is None:
+        return None
+    history = [
+        {"attempt": attempt, "at": timestamp(at_ms), "outcome": outcome, "reason": reason}
+        for attempt, at_ms, outcome, reason in dead.get("history", ())
+    ]
+    return {
+        "from": dead.get("from"),
+        "reason": dead["reason"],
+        "at": timestamp(dead["at"]),
+        "attempts": dead.get("attempts", 0),
+        "history": history,
     }
+
+
+def full_message(chunk: Chunk, index: int, *, partition: int | None = None) -> dict[str, Any]:
+    """The message without receipt and attempt. `body` is raw JSON, or `body_base64` stands in its place."""
+    partition = chunk.partition if partition is None else partition
+    kind, bodies, columns = chunk.messages
+    row = {name: values[index] for name, values in columns.items()} if columns else {}
+    if kind == KIND_MIXED:
+        kind = row["kind"]
+    offset, dead = chunk.base + index, row.get("dead")
+    out: dict[str, Any] = {"id": row.get("id") or message_id(partition, offset), "seq": offset, "partition": partition}
     if kind == KIND_BYTES:
         out["body_base64"] = b64encode(bodies[index]).decode()
     else:
@@ -44,9 +64,30 @@ def full_message(chunk: Chunk, index: int, *, partition: int = 0) -> dict[str, A
     out["content_type"] = row.get("content_type") or (CONTENT_TYPE_BYTES if kind == KIND_BYTES else CONTENT_TYPE_JSON)
     out["headers"] = row.get("headers") or {}
     out["key"] = row.get("key")
-    out["priority"] = 0
-    out["published_at"] = timestamp(chunk.time_ms)
-    for name in ("reply_to", "correlation_id"):
-        if row.get(name) is not None:
-            out[name] = row[name]
-    return out
+    out["priority"] = dead.get("priority", 0) if dead else priority_of(chunk.shelf)
+    out["published_at"] = timestamp(chunk.time_ms if row.get("at") is None else row["at"])
+    return out if row.keys().isdisjoint(_MORE) else out | _more(row)
+
+
+def _more(row: dict[str, Any]) -> dict[str, Any]:
+    """What a message has only when it says something."""
+    more = {
+        "expires_at": timestamp(row["exp"]) if row.get("exp") else None,
+        "ordering": ordering(row.get("ts"), row.get("late")),
+        "reply_to": row.get("reply_to"),
+        "correlation_id": row.get("correlation_id"),
+        "dead_letter": dead_letter(row.get("dead")),
+    }
+    return {name: value for name, value in more.items() if value is not None}
+
+
+def message_id_of(chunk: Chunk, index: int) -> str:
+    """The message's id, its producer's or its place."""
+    ids = clear_column(chunk, "id")
+    return (ids[index] if ids else None) or message_id(chunk.partition, chunk.base + index)
+
+
+def headers_of(chunk: Chunk, index: int) -> dict[str, str]:
+    columns = chunk.messages.columns
+    headers: dict[str, str] | None = columns["headers"][index] if columns and "headers" in columns else None
+    return headers or {}

@@ -68,19 +68,19 @@ def look(partition: Partition, wanted: PeekFilter) -> Generator[None, None, Peek
 
 def _progress(partition: Partition, chunk: Chunk) -> tuple[int, Callable[[int], int]]:
     """The settled bits, and a function from a message to its attempts so far: 0 for one never handed out."""
-    if partition.view is None:
+    if partition.main is None:
         return 0, lambda index: 0
-    known = partition.view.progress(chunk.base)
+    known = partition.main.core.progress(chunk.base)
     if known is not None:
         settled, started, tries = known
     else:
         settled, started, rows = partition.progress(chunk.base)
-        tries = {index: count for index, (count, _) in rows.items()}
+        tries = {index: retry.tries for index, retry in rows.items()}
     return settled, lambda index: tries.get(index, started >> index & 1)
 
 
 def _shown(partition: Partition, chunk: Chunk, index: int, wanted: PeekFilter) -> Peeked | None:
-    state = partition.view.state_of(chunk.base, index) if partition.view is not None else "ready"
+    state = partition.main.core.state_of(chunk.base, index) if partition.main is not None else "ready"
     if state != wanted.state:
         return None
     message = full_message(chunk, index)

@@ -1,49 +1,61 @@
-"""The backlog of a work queue in memory: what is ready, what waits for its time, and what lies on disk.
+"""The backlog of a view in memory: what is ready, what waits for its time, and what lies on disk.
 
-Ready messages are *runs*, a chunk and some of its bits. Chunks from `next_scan` on are not in memory, and the shell
-hands them over one at a time when the runs are used up.
+Ready messages are *runs*, a chunk and some of its bits, in a lane for each priority. Chunks from a lane's `next_scan` on
+are not in memory, and the shell hands them over one at a time when the runs are used up.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections import OrderedDict, deque
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
-from backend_store.core.bits import lowest
-from backend_store.core.chunk import Chunk
+from backend_store.core.chunk import Chunk, clear_column, holes
+from backend_store.core.lanes import Lane, Lanes
 from backend_store.core.leases import ChunkState
-from backend_store.core.limits import CHUNKS_LOADED_BYTES_MAX, DELAYED_RUNS_MAX, READY_RUNS_AHEAD
+from backend_store.core.limits import CHUNKS_LOADED_BYTES_MAX, DELAYED_RUNS_MAX
+from backend_store.core.records import Retry
+from backend_store.core.runs import ArrivalRuns, Run, Runs
 from backend_store.model import Offset
-
-
-class Run:
-    """Messages of one chunk that may be handed out."""
-
-    __slots__ = ("bits", "state")
-
-    def __init__(self, state: ChunkState, bits: int):
-        self.state = state
-        self.bits = bits
 
 
 class Backlog:
     """The chunks that somebody may still want something of."""
 
-    def __init__(self, *, next_scan: Offset):
-        self.next_scan = next_scan
-        self.delayed = 0
+    def __init__(
+        self,
+        *,
+        next_scan: Offset,
+        more: bool = True,
+        shelves: Sequence[int] = (0,),
+        make_runs: Callable[[], Runs] = ArrivalRuns,
+        reads_keys: bool = False,
+    ):
+        self.lanes = Lanes(shelves, make_runs, next_scan, more=more)
+        self.reads_keys = reads_keys
+        self.nacked_delayed = 0
+        self.scheduled = 0
+        """Messages published for later whose time has not come."""
+        self.due_waits = False
+        """Scheduled messages whose time has come wait on the disk."""
         self._chunks: dict[int, ChunkState] = {}
-        self._ready: deque[Run] = deque()
         self._due: list[tuple[int, int, Run]] = []
         self._due_number = 0
         self._loaded: OrderedDict[int, ChunkState] = OrderedDict()
         self._loaded_bytes = 0
 
+    @property
+    def delayed(self) -> int:
+        return self.nacked_delayed + self.scheduled
+
     # -------------------------------------------------------------------------------------------------- chunks
 
     def knows(self, base: int) -> bool:
         return base in self._chunks
+
+    def state(self, base: int) -> ChunkState | None:
+        return self._chunks.get(base)
 
     def supply(self, chunk: Chunk) -> None:
         """Gives a chunk back that had been dropped."""
@@ -54,7 +66,7 @@ class Backlog:
     def lose(self, base: int) -> None:
         """Gives a chunk up whose stored bytes are broken: nothing more of it can be handed out."""
         state = self._chunks[base]
-        self.delayed -= state.delayed.bit_count()
+        self.nacked_delayed -= state.delayed.bit_count()
         state.delayed = 0
         state.settled = state.full & ~state.leased
         self._forget(state)
@@ -72,62 +84,64 @@ class Backlog:
         if self._loaded.pop(state.base, None) is not None:
             self._loaded_bytes -= state.size
 
-    def adopt(self, chunk: Chunk, *, settled: int, started: int, attempts: dict[int, tuple[int, int]]) -> ChunkState:
+    def adopt(self, chunk: Chunk, *, settled: int, started: int, attempts: Mapping[int, Retry]) -> ChunkState:
         """Takes a chunk's stored marks into memory."""
-        state = ChunkState(chunk, settled=settled, started=started)
-        state.attempts = {index: tries for index, (tries, _) in attempts.items() if tries > 1}
-        state.due = {index: due for index, (_, due) in attempts.items() if due}
-        state.recorded = bool(attempts)
+        state = ChunkState(chunk, settled=settled | holes(chunk), started=started)
+        if attempts:
+            state.attempts = {index: retry.tries for index, retry in attempts.items() if retry.tries != 1}
+            state.due = {index: retry.due_ms for index, retry in attempts.items() if retry.due_ms}
+            state.history = {index: retry.history for index, retry in attempts.items() if retry.history}
+            state.recorded = True
+        state.expires = clear_column(chunk, "exp")
+        if self.reads_keys:
+            state.keys = clear_column(chunk, "key")
+        state.lane = self.lanes.of(chunk.shelf)
         self._chunks[chunk.base] = state
         self._keep(state)
         return state
 
-    def clear(self) -> None:
+    def clear(self, next_scan: Offset) -> None:
         self._chunks.clear()
         self._loaded.clear()
         self._loaded_bytes = 0
-        self._ready.clear()
+        self.lanes.clear(next_scan)
         self._due.clear()
-        self.delayed = 0
+        self.nacked_delayed = self.scheduled = 0
+        self.due_waits = False
 
     # --------------------------------------------------------------------------------------------------- ready
 
     @property
     def has_ready(self) -> bool:
-        return bool(self._ready)
+        """Something may be handed out, from memory or after a look at the disk."""
+        return self.due_waits or any(lane.waits for lane in self.lanes.all)
 
-    def wants(self, base: int) -> bool:
-        """Whether a chunk just committed should go straight to the ready runs: it is next, and few wait before it."""
-        return base == self.next_scan and len(self._ready) < READY_RUNS_AHEAD
-
-    def missing(self) -> int | None:
-        """The chunk that the next `take` needs and that is not in memory."""
-        while self._ready:
-            run = self._ready[0]
-            if run.bits & run.state.free:
-                return None if run.state.chunk is not None else run.state.base
-            self._ready.popleft()
-        return None
-
-    def scan(
-        self,
-        chunk: Chunk,
-        now_ms: int,
-        *,
-        settled: int = 0,
-        started: int = 0,
-        attempts: dict[int, tuple[int, int]] | None = None,
-    ) -> None:
-        """Takes the next chunk of the backlog: what is free becomes ready, what is due later waits."""
-        self.next_scan = Offset(chunk.base + chunk.count)
+    def scan(self, lane: Lane, chunk: Chunk, now_ms: int) -> None:
+        """Takes the next chunk of a lane: what is free becomes ready, what is due later waits."""
+        lane.next_scan = Offset(chunk.base + chunk.count)
         state = self._chunks.get(chunk.base)
         if state is None:
-            state = self.adopt(chunk, settled=settled, started=started, attempts=attempts or {})
+            state = self.adopt(chunk, settled=0, started=0, attempts={})
         elif state.chunk is None:
             self.supply(chunk)
-        self.delay_again(chunk.base, now_ms)
-        if state.free:
-            self._ready.append(Run(state, state.free))
+        if state.due:
+            self.delay_again(chunk.base, now_ms)
+        free = state.free
+        if free:
+            lane.runs.push(state, free)
+
+    def came(self, chunk: Chunk, now_ms: int) -> None:
+        """A chunk was just committed: it is next in its lane, or it waits on the disk for its turn."""
+        lane = self.lanes.of(chunk.shelf)
+        if lane.takes_new:
+            self.scan(lane, chunk, now_ms)
+        else:
+            lane.more = True
+
+    def became_due(self, state: ChunkState, bits: int) -> None:
+        """Scheduled messages whose time has come."""
+        if bits := bits & state.free:
+            state.lane.runs.push(state, bits)
 
     def delay_again(self, base: int, now_ms: int) -> None:
         """Lets a chunk's messages wait for the due times that were stored with them."""
@@ -136,23 +150,9 @@ class Backlog:
             if due > now_ms and state.free >> index & 1:
                 self.delay(state, 1 << index, due)
 
-    def draw(self, limit: int) -> tuple[ChunkState, int] | None:
-        """Takes up to `limit` ready messages of one chunk out of the runs."""
-        while self._ready:
-            run = self._ready[0]
-            bits = run.bits & run.state.free
-            if bits.bit_count() > limit:
-                drawn = lowest(bits, limit)
-                run.bits = bits ^ drawn
-                return run.state, drawn
-            self._ready.popleft()
-            if bits:
-                return run.state, bits
-        return None
-
     def put_back(self, state: ChunkState, bits: int) -> None:
         """Makes messages the first to be handed out."""
-        self._ready.appendleft(Run(state, bits))
+        state.lane.runs.put_back(state, bits)
 
     # --------------------------------------------------------------------------------------------------- delays
 
@@ -162,9 +162,15 @@ class Backlog:
 
     def delay(self, state: ChunkState, bits: int, due_ms: int) -> None:
         state.delayed |= bits
-        self.delayed += bits.bit_count()
+        self.nacked_delayed += bits.bit_count()
         self._due_number += 1
         heapq.heappush(self._due, (due_ms, self._due_number, Run(state, bits)))
+
+    def undelay(self, state: ChunkState, bits: int) -> None:
+        """Takes messages out of their delay: they are settled otherwise."""
+        bits &= state.delayed
+        state.delayed &= ~bits
+        self.nacked_delayed -= bits.bit_count()
 
     def wake(self, now_ms: int) -> bool:
         """Makes ready what has become due. True if there is something new to hand out."""
@@ -172,10 +178,10 @@ class Backlog:
         while self._due and self._due[0][0] <= now_ms:
             run = heapq.heappop(self._due)[2]
             bits = run.bits & run.state.delayed
-            run.state.delayed &= ~bits
-            self.delayed -= bits.bit_count()
+            self.undelay(run.state, bits)
             if bits:
-                self._ready.appendleft(Run(run.state, bits))
+                run.state.lane.runs.freed(run.state, bits)
+                run.state.lane.runs.put_back(run.state, bits)
                 woken = True
         return woken
 
@@ -187,7 +193,9 @@ class Backlog:
     def progress(self, base: int) -> tuple[int, int, dict[int, int]] | None:
         """(settled bits, started bits, attempts of those with more than one) of a chunk in memory."""
         state = self._chunks.get(base)
-        return None if state is None else (state.settled | state.settling, state.started, state.attempts)
+        if state is None:
+            return None
+        return state.settled | state.settling | state.committing, state.started, state.attempts
 
     def state_of(self, base: int, index: int) -> Literal["ready", "in_flight", "delayed"]:
         state = self._chunks.get(base)

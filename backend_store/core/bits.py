@@ -13,14 +13,17 @@ def lowest(bits: int, count: int) -> int:
     run = ((1 << count) - 1) << low
     if bits & run == run:
         return run
-    taken = 0
-    for _ in range(count):
-        bit = bits & -bits
-        if not bit:
-            break
-        taken |= bit
-        bits ^= bit
-    return taken
+    if bits.bit_count() <= count:
+        return bits
+    # The `count`-th set bit is bit number `end` - 1; halving finds it sooner than counting.
+    start, end = low + count, bits.bit_length()
+    while start < end:
+        middle = (start + end) // 2
+        if (bits & ((1 << middle) - 1)).bit_count() < count:
+            start = middle + 1
+        else:
+            end = middle
+    return bits & ((1 << end) - 1)
 
 
 def indexes(bits: int) -> Iterator[int] | range:

@@ -13,6 +13,10 @@ class KeptLease(msgspec.Struct, frozen=True):
     base: int
     bits: bytes
     deadline_ms: int
+    view: int = 0
+    shelf: int = 0
+    number: int = 0
+    """Of a lease that has a row of its own."""
 
 
 class KeptSession(msgspec.Struct, frozen=True):
@@ -37,3 +41,6 @@ class Detached:
 
     def lost(self, receipts: list[str]) -> None:
         """Nobody is there to be told."""
+
+    def sendable(self) -> None:
+        """Nobody is there to send to."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
 
 from backend_store.core.bits import indexes
 from backend_store.core.chunk import Chunk
@@ -20,29 +20,38 @@ class Holder(Protocol):
     def lost(self, receipts: list[str]) -> None:
         """Leases ran out before they were settled."""
 
+    def sendable(self) -> None:
+        """Leases that waited for the disk may leave now."""
+
 
 class ChunkState:
-    """What the default group knows of one chunk: a bit a message.
+    """What one view knows of one chunk: a bit a message.
 
-    Invariant: leased, delayed and settled are disjoint; `settling` and `returning` are decided and not yet committed.
-    The chunk itself may be dropped from memory while somebody holds a message of it, or ten thousand slow leases
-    would pin ten thousand chunks.
+    Invariant: leased, delayed and settled are disjoint. `settling` and `returning` are decided; `committing` is on its
+    way to the disk. The chunk itself may be dropped from memory while somebody holds a message of it, or ten thousand
+    slow leases would pin ten thousand chunks.
     """
 
     __slots__ = (
         "attempts",
         "base",
         "chunk",
+        "committing",
         "count",
         "delayed",
         "due",
         "epoch",
+        "expires",
         "full",
+        "history",
+        "keys",
+        "lane",
         "leased",
         "recorded",
         "returning",
         "settled",
         "settling",
+        "shelf",
         "size",
         "started",
     )
@@ -51,24 +60,37 @@ class ChunkState:
         self.chunk: Chunk | None = chunk
         self.base = chunk.base
         self.epoch = chunk.epoch
+        self.shelf = chunk.shelf
         self.size = len(chunk.data)
         self.count = chunk.count
         self.full = (1 << chunk.count) - 1
         self.settled = settled
         self.settling = 0
+        self.committing = 0
         self.started = started
         self.leased = 0
         self.returning = 0
         self.delayed = 0
         self.attempts: dict[int, int] = {}
         self.due: dict[int, int] = {}
+        self.history: dict[int, list[Any]] = {}
         self.recorded = False
         """Attempts or due times are on disk: when there are none any more, that must be said there too."""
+        self.keys: Sequence[str | None] | None = None
+        self.expires: Sequence[int] | None = None
+        self.lane: Any = None
+        """The lane whose runs its messages are in."""
 
     @property
     def free(self) -> int:
         """Messages nobody holds and nobody settled."""
-        return self.full & ~(self.settled | self.settling | self.leased | self.returning | self.delayed)
+        taken = self.settled | self.settling | self.committing | self.leased | self.returning | self.delayed
+        return self.full & ~taken
+
+    @property
+    def present(self) -> int:
+        """Messages that are neither settled nor decided to be."""
+        return self.full & ~(self.settled | self.settling | self.committing)
 
 
 class Lease:
@@ -79,11 +101,19 @@ class Lease:
     chunks that stay loaded.
     """
 
-    __slots__ = ("bits", "chunk", "deadline_ms", "holder", "rest", "state", "token")
+    __slots__ = ("bits", "chunk", "counts", "deadline_ms", "durable", "holder", "number", "receipts", "rest", "state", "token")
 
     def __init__(
         self, token: str, state: ChunkState, bits: int, holder: Holder, deadline_ms: int, chunk: Chunk | None = None
     ):
+        self.number = 0
+        """Key of its stored row, where leases outlive a crash; 0 where they do not."""
+        self.durable = True
+        """False while what lets its bytes leave is on its way to the disk."""
+        self.counts = True
+        """False where the server itself holds the messages: that is no attempt."""
+        self.receipts = True
+        """False where everything was settled before it is sent: there is nothing to ack."""
         self.token = token
         self.state = state
         self.chunk = chunk
@@ -131,6 +161,7 @@ class LeaseTable:
     def split(self, lease: Lease, bits: int) -> Lease:
         """Makes `bits` a part of their own; the others keep what the lease has."""
         part = Lease(lease.token, lease.state, lease.bits & bits, lease.holder, lease.deadline_ms, lease.chunk)
+        part.number, part.durable = lease.number, lease.durable
         lease.bits &= ~bits
         self.join(lease, part)
         return part

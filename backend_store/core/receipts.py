@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 # partition index, key id, queue uid, epoch, group, chunk base, lease, first and last index
-_FIELDS = struct.Struct(">HBIIHQQBB")
+_FIELDS = struct.Struct(">HBIIIQQBB")
 _MAC_BYTES = 12
 TOKEN_CHARS = (_FIELDS.size + _MAC_BYTES) * 4 // 3 + (1 if (_FIELDS.size + _MAC_BYTES) % 3 else 0)
 INDEX_OF = {f"{n:02x}": n for n in range(256)}
@@ -23,6 +23,8 @@ SUFFIXES = tuple(f"{n:02x}" for n in range(256))
 
 
 class TokenFields(NamedTuple):
+    """`group` is the view in its low 24 bits and the chunk's shelf above them."""
+
     partition: int
     key_id: int
     queue_uid: int
@@ -34,9 +36,26 @@ class TokenFields(NamedTuple):
     last: int
 
     @property
+    def view(self) -> int:
+        return self.group & _VIEW_MASK
+
+    @property
+    def shelf(self) -> int:
+        return self.group >> _SHELF_SHIFT
+
+    @property
     def bits(self) -> int:
         """The messages the token may speak for."""
         return (2 << self.last) - (1 << self.first)
+
+
+_SHELF_SHIFT = 24
+_VIEW_MASK = (1 << _SHELF_SHIFT) - 1
+
+
+def group_field(view: int, shelf: int) -> int:
+    """The token's `group`."""
+    return shelf << _SHELF_SHIFT | view
 
 
 def make_token(key: bytes, fields: TokenFields) -> str:

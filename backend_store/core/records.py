@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -16,8 +17,21 @@ class EpochStart(NamedTuple):
     start: Offset
 
 
+class Tally(msgspec.Struct):
+    """Counts of one view's messages. All are of committed facts.
+
+    `floor`: everything below is purged; its rows may still wait to be deleted.
+    """
+
+    floor: int = 0
+    live: int = 0
+    live_bytes: int = 0
+    published_total: int = 0
+    acked_total: int = 0
+
+
 class PartitionState(msgspec.Struct):
-    """The partition's own row: written with every commit, read at start. All counts are of committed facts."""
+    """The partition's own row: written with every commit, read at start. The counts are those of the main view."""
 
     epochs: list[EpochStart]
     end: int = 0
@@ -29,6 +43,14 @@ class PartitionState(msgspec.Struct):
     live_bytes: int = 0
     published_total: int = 0
     acked_total: int = 0
+    views: dict[int, Tally] = {}
+    """Counts of the companions and of what is on its way to another queue, by view."""
+    ended: dict[str, int] = {}
+    """How many messages ended without an ack, by reason."""
+    released: int = 0
+    """How many batches a sorting queue has released."""
+    sorted_us: int = 0
+    """The stamp up to which a sorting queue has released."""
 
     @property
     def high_watermark(self) -> Offset:
@@ -45,15 +67,48 @@ class PartitionState(msgspec.Struct):
     def epoch(self) -> Epoch:
         return self.epochs[-1].epoch
 
+    def copy(self) -> PartitionState:
+        """A state that may be changed without changing this one."""
+        after = msgspec.structs.replace(self)
+        if self.views:
+            after.views = {view: msgspec.structs.replace(tally) for view, tally in self.views.items()}
+        if self.ended:
+            after.ended = dict(self.ended)
+        return after
+
+    def tally(self, view: int) -> PartitionState | Tally:
+        """The counts of a view, to be changed in a copy."""
+        if view == 0:
+            return self
+        found = self.views.get(view)
+        if found is None:
+            self.views = {**self.views, view: Tally()}
+            found = self.views[view]
+        return found
+
+    def count_ended(self, reason: str, messages: int) -> None:
+        self.ended = {**self.ended, reason: self.ended.get(reason, 0) + messages}
+
+
+class Retry(msgspec.Struct, array_like=True):
+    """What is known of a message that was handed out and came back."""
+
+    tries: int
+    due_ms: int = 0
+    history: list[Any] = []
+    """One row an attempt that ended: (attempt, at in ms, outcome, reason)."""
+
 
 class ChunkAppended(NamedTuple):
+    shelf: int
     base: Offset
     data: bytes
 
 
 class ChunkMarked(NamedTuple):
-    """Which messages of a chunk are settled and which were ever handed out."""
+    """Which messages of a chunk are settled in a view, and which were ever handed out there."""
 
+    view: int
     base: Offset
     messages: int
     settled: int
@@ -61,22 +116,95 @@ class ChunkMarked(NamedTuple):
 
 
 class AttemptsRecorded(NamedTuple):
-    """Messages of a chunk with more than one attempt or a due time: index → (attempts started, due in ms or 0)."""
+    """Messages of a chunk with more than one attempt, a due time or a history, by index."""
 
+    view: int
     base: Offset
-    attempts: dict[int, tuple[int, int]]
+    attempts: dict[int, Retry]
 
 
 class ChunkDone(NamedTuple):
     """No view needs the chunk: its rows go."""
 
+    view: int
+    shelf: int
     base: Offset
 
 
-class Purged(NamedTuple):
-    """Everything below `floor` is gone."""
+class Scheduled(NamedTuple):
+    """When messages of a chunk become ready: (due in ms, bits), and the ids by which they may be cancelled:
+    (16-byte hash, index).
+    """
 
+    shelf: int
+    base: Offset
+    times: Sequence[tuple[int, int]]
+    names: Sequence[tuple[bytes, int]]
+
+
+class Rescheduled(NamedTuple):
+    """Which messages of a scheduled chunk become ready at `due_ms`: fewer than before, or none."""
+
+    shelf: int
+    base: Offset
+    due_ms: int
+    bits: int
+
+
+class Unscheduled(NamedTuple):
+    """Nothing is left of a scheduled chunk."""
+
+    base: Offset
+    times: Sequence[int]
+    names: Sequence[bytes]
+
+
+class ExpirySet(NamedTuple):
+    """A chunk is looked at again at `expires_ms`, instead of at `before_ms` (0: it was not to be)."""
+
+    shelf: int
+    base: Offset
+    before_ms: int
+    expires_ms: int
+
+
+class LeaseRecorded(NamedTuple):
+    """A lease that outlives a crash, before its bytes leave; with no bits it is over."""
+
+    view: int
+    number: int
+    token: str
+    base: Offset
+    bits: int
+    deadline_ms: int
+
+
+class Purged(NamedTuple):
+    """Everything of a view below `floor` is gone."""
+
+    view: int
     floor: Offset
 
 
-Record = ChunkAppended | ChunkMarked | AttemptsRecorded | ChunkDone | Purged
+class OrderReleased(NamedTuple):
+    """Messages of a sorting queue in the order in which they are handed out: (base, index) pairs. `is_head`: before
+    all others."""
+
+    number: int
+    is_head: bool
+    places: Sequence[tuple[int, int]]
+
+
+Record = (
+    ChunkAppended
+    | ChunkMarked
+    | AttemptsRecorded
+    | ChunkDone
+    | Scheduled
+    | Rescheduled
+    | Unscheduled
+    | ExpirySet
+    | LeaseRecorded
+    | Purged
+    | OrderReleased
+)

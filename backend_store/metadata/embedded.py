@@ -20,12 +20,23 @@ QUEUES = b"queue/"
 KEYS = b"key/"
 TENANTS = b"tenant/"
 NEXT_UID = b"next-uid"
+MOVED = b"moved/"
 
 TENANTS_MAX = 10_000
 KEYS_MAX = 100_000
 QUEUES_MAX = 1_000_000
 
 _encode = msgspec.msgpack.Encoder().encode
+
+
+class MovedQueue(msgspec.Struct, frozen=True):
+    """A deleted queue whose messages go to another one, and until when those that still come do."""
+
+    definition: QueueDefinition
+    target: str
+    until_ms: int
+    is_empty: bool = False
+    """All that it held has moved; only what still comes is to be sent on."""
 
 
 class Tenant(msgspec.Struct, frozen=True):
@@ -48,6 +59,9 @@ class Metadata:
             self.keys[key.id] = key
         for tenant in _load(engine, TENANTS, Tenant):
             self.tenants[tenant.name] = tenant
+        self.moved: dict[tuple[str, str], MovedQueue] = {}
+        for moved in _load(engine, MOVED, MovedQueue):
+            self.moved[moved.definition.tenant, moved.definition.name] = moved
         stored = engine.get(Table.META, NEXT_UID)
         self._next_uid: int = msgspec.msgpack.decode(unseal(NEXT_UID, stored), type=int) if stored else 1
 
@@ -116,6 +130,50 @@ class Metadata:
             await self._write(batch)
             del self.queues[tenant, name]
 
+    async def move_queue(self, tenant: str, name: str, target: str, until_ms: int) -> MovedQueue:
+        """Removes a queue whose messages go to another one."""
+        async with self._turn:
+            moved = MovedQueue(self.find(tenant, name), target, until_ms)
+            batch = Batch()
+            batch.delete(Table.META, _queue_key(tenant, name))
+            _stage(batch, _moved_key(moved), moved)
+            await self._write(batch)
+            del self.queues[tenant, name]
+            self.moved[tenant, name] = moved
+            return moved
+
+    async def emptied(self, moved: MovedQueue, extra: Callable[[Batch], None]) -> None:
+        """All that a moved queue held stands in its target; `extra` adds the rows that go with it."""
+        async with self._turn:
+            batch = Batch()
+            extra(batch)
+            after = msgspec.structs.replace(moved, is_empty=True)
+            _stage(batch, _moved_key(moved), after)
+            await self._write(batch)
+            self._replace_moved(moved, after)
+
+    async def forget_moved(self, now_ms: int) -> None:
+        """Ends the forwarding of queues whose time is over."""
+        async with self._turn:
+            over = [one for one in self.moved.values() if one.is_empty and one.until_ms <= now_ms]
+            batch = Batch()
+            for one in over:
+                batch.delete(Table.META, _moved_key(one))
+            if over:
+                await self._write(batch)
+            for one in over:
+                self._replace_moved(one, None)
+
+    def _replace_moved(self, moved: MovedQueue, after: MovedQueue | None) -> None:
+        """A queue of the same name may have been made, and moved, since."""
+        key = moved.definition.tenant, moved.definition.name
+        known = self.moved.get(key)
+        if known is not None and known.definition.uid == moved.definition.uid:
+            if after is None:
+                del self.moved[key]
+            else:
+                self.moved[key] = after
+
     # --------------------------------------------------------------------------------------- keys and tenants
 
     async def put_key(self, key: ApiKey) -> None:
@@ -178,6 +236,10 @@ class Metadata:
 
 def _queue_key(tenant: str, name: str) -> bytes:
     return QUEUES + tenant.encode() + b"\0" + name.encode()
+
+
+def _moved_key(moved: MovedQueue) -> bytes:
+    return MOVED + moved.definition.uid.to_bytes(8, "big")
 
 
 def _stage(batch: Batch, key: bytes, value: Any) -> None:

@@ -24,6 +24,9 @@ SOON_SECONDS = 0.002
 class Member(Protocol):
     """A partition, seen by the committer."""
 
+    def join(self) -> None:
+        """Shares out what several members must decide together; those it asks take part in the same commit."""
+
     def prepare(self, batch: Batch, now_ms: int) -> None:
         """Decides what waits and stages its rows."""
 
@@ -96,15 +99,16 @@ class Committer:
         if self._writer.busy or not (self._waiting or self._rows):
             return
         self._idle.clear()
-        members = list(self._waiting | self._riders)
-        self._waiting.clear()
-        self._riders.clear()
+        members = self._members()
         rows, self._rows = self._rows, []
         batch, now_ms = Batch(), self._clock_ms()
         for extra, _ in rows:
             for table, changes in extra.rows.items():
                 batch.rows.setdefault(table, {}).update(changes)
         try:
+            for member in members:
+                member.join()
+            members += [member for member in self._members() if member not in members]
             for member in members:
                 member.prepare(batch, now_ms)
         except Exception as error:
@@ -114,6 +118,12 @@ class Committer:
             return
         self.cycles += 1
         self._writer.submit(batch, lambda error: self._done(members, rows, error))
+
+    def _members(self) -> list[Member]:
+        members = list(self._waiting | self._riders)
+        self._waiting.clear()
+        self._riders.clear()
+        return members
 
     def _done(
         self, members: list[Member], rows: list[tuple[Batch, asyncio.Future[None]]], error: BaseException | None

@@ -10,3 +10,15 @@ PEEK_MESSAGES_MAX = 100_000
 SPACE_CHECK_SECONDS = 1.0
 VERIFY_AT_START_BYTES_MAX = 1 << 30
 """A bigger file is not read through before serving; entries are verified whenever they are read."""
+READS_PER_TAKE_MAX = 64
+"""Chunks that one look for messages reads before everybody else has a turn."""
+DUE_ROWS_PER_TICK = 1_000
+EXPIRING_CHUNKS_PER_TICK = 64
+"""Chunks whose messages expire together; the others follow in the next turn of the loop."""
+TRANSFERS_AT_ONCE_MAX = 16
+"""Leases that one transfer to another queue moves at the same time."""
+TRANSFER_LEASE_MS = 60_000
+TRANSFER_RETRY_SECONDS = 1.0
+"""How long messages wait for a queue that cannot take them now."""
+CANCEL_LOOKS_MAX = 100_000
+"""Messages of a backlog that are looked at for an id that its producer gave; scheduled ones are found at once."""

@@ -19,17 +19,22 @@ from backend_store.core.chunk import claimed_messages
 from backend_store.core.kept import Detached, Kept, KeptLease, KeptSession
 from backend_store.core.leases import Lease
 from backend_store.core.records import EpochStart, PartitionState
+from backend_store.core.receipts import read_token
+from backend_store.core.shelves import VIEW_OUTBOX, view_of
 from backend_store.core.work import ReceiptKey, WorkView
-from backend_store.metadata.embedded import Metadata
-from backend_store.model import Epoch, Offset, QueueDefinition
+from backend_store.metadata.embedded import Metadata, MovedQueue
+from backend_store.model import COMPANION, Epoch, Offset, QueueDefinition
 from backend_store.node.committer import Committer
+from backend_store.node.cores import core_of
 from backend_store.node.damage import broken_entry
+from backend_store.node.leaving import Leaving
 from backend_store.node.limits import SPACE_CHECK_SECONDS, VERIFY_AT_START_BYTES_MAX
 from backend_store.node.partition import Partition
-from backend_store.node.rows import read_state, stage_state, state_key
-from backend_store.node.sweeper import Sweeper, add_garbage
+from backend_store.node.rows import entry_place, read_state, stage_state, state_key
+from backend_store.node.transfer import Transfer
+from backend_store.node.sweeper import EVERYTHING, Sweeper, add_garbage
 from backend_store.storage.engine import Batch, Engine, StorageError, Table
-from backend_store.storage.keys import META_RESTORED, log_key, parse_log_key
+from backend_store.storage.keys import META_RESTORED, parse_log_key
 from backend_store.storage.space import SpaceGuard
 from backend_store.storage.verify import parse_quarantine_value, quarantine_value, verify
 from backend_store.storage.writer import Writer
@@ -79,6 +84,7 @@ class Node:
         self.space = SpaceGuard(engine, directory) if directory is not None else None
         self.partitions: dict[int, Partition] = {}
         self.quarantined = 0
+        self._tenants: dict[int, str] = {}
         self._going_aside: set[bytes] = set()
         self.kept_leases: dict[str, Lease] = {}
         self.kept_sessions: list[KeptSession] = []
@@ -103,35 +109,64 @@ class Node:
             self.metadata.skip_uids(batch)
         for definition in self.metadata.queues.values():
             self._open_partition(definition, batch, restored)
+        leaving = [moved for moved in self.metadata.moved.values() if not moved.is_empty]
+        for moved in leaving:
+            self._open_partition(moved.definition, batch, restored)
         self._verify()
-        for partition in self.partitions.values():
+        for partition in list(self.partitions.values()):
             partition.recover(self.steady_ms())
+            if VIEW_OUTBOX in partition.state.views:
+                self.export(partition)
         batch.delete(Table.META, KEPT)
         self._restore_kept()
         await self.committer.write(batch)
-        self._tasks = [
+        await self.metadata.forget_moved(self.clock_ms())
+        for moved in leaving:
+            self._leave(self.partitions[moved.definition.uid], moved)
+        self._tasks += [
             self.loop.create_task(self.sweeper.run(), name="sweeper"),
             self.loop.create_task(self._watch_space(), name="space"),
         ]
 
     def _restore_kept(self) -> None:
-        """Takes up the leases of a clean stop. A crash leaves none: then what was in flight is redelivered."""
+        """Takes up stored leases, and those of a clean stop. Of leases that are memory a crash leaves none: what was in
+        flight is redelivered."""
         row = self.engine.get(Table.META, KEPT)
         kept = msgspec.msgpack.decode(row, type=Kept) if row is not None else Kept([], [])
         holder = Detached()
-        for lease in kept.leases:
+        for lease in [*self._stored_leases(), *kept.leases]:
             partition = self.partitions.get(lease.uid)
-            restored = partition.restore(lease, holder) if partition is not None else None
+            restored = partition.view(lease.view).restore(lease, holder) if partition is not None else None
             if restored is not None:
                 self.kept_leases.setdefault(restored.token, restored)
         self.kept_sessions = kept.sessions
 
+    def _stored_leases(self) -> list[KeptLease]:
+        found = []
+        for uid, partition in self.partitions.items():
+            for row in partition.reader.leases():
+                fields = read_token(self._receipt_key, row.token)
+                shelf = fields.shelf if fields is not None else 0
+                found.append(
+                    KeptLease(uid, row.token, row.base, row.bits, row.deadline_ms, row.view, shelf, row.number)
+                )
+        return found
+
     def _keep(self, sessions: list[KeptSession]) -> Batch:
         leases = [
-            KeptLease(uid, lease.token, lease.state.base, lease.bits.to_bytes(32, "little"), lease.deadline_ms)
+            KeptLease(
+                uid,
+                lease.token,
+                lease.state.base,
+                lease.bits.to_bytes(32, "little"),
+                lease.deadline_ms,
+                view.number,
+                lease.state.shelf,
+            )
             for uid, partition in self.partitions.items()
-            if partition.view is not None
-            for lease in partition.view.leases.values()
+            for view in partition.views.values()
+            for lease in view.core.leases.values()
+            if not lease.number  # those with a number have a row of their own
         ]
         batch = Batch()
         batch.put(Table.META, KEPT, msgspec.msgpack.encode(Kept(leases, sessions)))
@@ -164,19 +199,24 @@ class Node:
             # It is written before the mark of the restore goes, or a crash would forget it.
             state.epochs.append(EpochStart(Epoch(state.epoch + 1), Offset(state.end)))
             stage_state(batch, replica, state)
-        view = None
-        if definition.config.kind == "work":
-            key = ReceiptKey(self._receipt_key, 0, definition.uid, 0)
-            view = WorkView(key, next_scan=Offset(state.floor), first_lease=self._lease_base)
-        partition = Partition(self, replica=replica, label=definition.name, state=state, view=view)
+        key = ReceiptKey(self._receipt_key, 0, definition.uid, 0)
+        partition = Partition(
+            self,
+            replica=replica,
+            label=definition.name,
+            state=state,
+            config=definition.config,
+            make_core=lambda config, number, at: core_of(config, number, at, key, self._lease_base),
+        )
         partition.on_deadline = self._arm
         self.partitions[definition.uid] = partition
+        self._tenants[definition.uid] = definition.tenant
         return partition
 
     async def delete_queue(self, tenant: str, name: str) -> None:
         def rows(definition: QueueDefinition, batch: Batch) -> None:
             batch.delete(Table.META, state_key(definition.uid))
-            add_garbage(batch, definition.uid, 1 << 63)
+            add_garbage(batch, definition.uid, EVERYTHING)
 
         definition = self.metadata.find(tenant, name)
         await self.metadata.delete_queue(tenant, name, rows)
@@ -187,6 +227,39 @@ class Node:
             last = Batch()
             last.delete(Table.META, state_key(definition.uid))
             await self.committer.write(last)
+        self.sweeper.wake()
+
+    async def move_queue(self, tenant: str, name: str, target: str, until_ms: int) -> None:
+        """Deletes a queue and moves what it holds to another one."""
+        partition = self.partition(self.metadata.find(tenant, name))
+        moved = await self.metadata.move_queue(tenant, name, target, until_ms)
+        self._leave(partition, moved)
+
+    def _leave(self, partition: Partition, moved: MovedQueue) -> None:
+        tenant = moved.definition.tenant
+
+        def target() -> Partition | None:
+            definition = self.metadata.queues.get((tenant, moved.target))
+            return self.partition(definition) if definition is not None else None
+
+        def empty() -> None:
+            task = self.loop.create_task(self._left(partition, moved), name="leaving")
+            self._tasks.append(task)
+            task.add_done_callback(self._tasks.remove)
+
+        Leaving(partition, target, self, empty).begin()
+
+    async def _left(self, partition: Partition, moved: MovedQueue) -> None:
+        """The queue is empty: its rows go, and only what still comes is sent on."""
+        uid = moved.definition.uid
+        self.partitions.pop(uid, None)
+        partition.close()
+
+        def rows(batch: Batch) -> None:
+            batch.delete(Table.META, state_key(uid))
+            add_garbage(batch, uid, EVERYTHING)
+
+        await self.metadata.emptied(moved, rows)
         self.sweeper.wake()
 
     # ----------------------------------------------------------------------------------------------------- time
@@ -213,6 +286,24 @@ class Node:
                 log.exception("a queue failed on its timer", queue=partition.label)
             if (wakeup_ms := partition.next_wakeup_ms()) is not None:
                 self._arm(partition, wakeup_ms)
+
+    def export(self, partition: Partition) -> None:
+        """Takes what lies in a partition's outbox to the queue it is for."""
+        tenant = self._tenants[partition.replica]
+
+        def target() -> Partition | None:
+            name = partition.config.dead_letter_queue
+            definition = self.metadata.queues.get((tenant, name)) if name not in (None, COMPANION) else None
+            return self.partition(definition) if definition is not None else None
+
+        Transfer(partition.view(VIEW_OUTBOX), target, self).pump()
+
+    def later(self, seconds: float, call: Callable[[], None]) -> None:
+        self.loop.call_later(seconds, call)
+
+    def soon(self, call: Callable[[], None]) -> None:
+        """Calls in the next turn of the loop."""
+        self.loop.call_soon(call)
 
     # ---------------------------------------------------------------------------------------------------- space
 
@@ -251,23 +342,23 @@ class Node:
                 self._write_off(partition, offset, parse_quarantine_value(stored)[1], reason)
         log.info("verified after an unclean end", entries=report.rows, broken=report.quarantined)
 
-    def quarantine(self, partition: Partition, offset: int, data: bytes, reason: str) -> None:
+    def quarantine(self, partition: Partition, shelf: int, offset: int, data: bytes, reason: str) -> None:
         """Puts a corrupt entry aside: never served, never silently gone."""
-        key = log_key(partition.replica, offset)
+        table, key = entry_place(partition.replica, shelf, offset)
         if key in self._going_aside:
             return  # counted already; its row is there until the commit that moves it
         self._going_aside.add(key)
         batch = Batch()
         batch.put(Table.QUARANTINE, key, quarantine_value(reason, data))
-        batch.delete(Table.LOG, key)
+        batch.delete(table, key)
         task = self.loop.create_task(self.committer.write(batch), name="quarantine")
         self._tasks.append(task)
         task.add_done_callback(self._tasks.remove)
         task.add_done_callback(lambda _: self._going_aside.discard(key))
-        self._write_off(partition, offset, data, reason)
+        self._write_off(partition, offset, data, reason, view_of(shelf))
 
-    def _write_off(self, partition: Partition, offset: int, data: bytes, reason: str) -> None:
+    def _write_off(self, partition: Partition, offset: int, data: bytes, reason: str, view: int = 0) -> None:
         self.quarantined += 1
-        lost = max(0, claimed_messages(data) - partition.progress(offset).settled.bit_count())
-        partition.write_off(lost, len(data))
+        lost = max(0, claimed_messages(data) - partition.progress(offset, view).settled.bit_count())
+        partition.write_off(view, lost, len(data))
         log.error("corrupt entry put aside", queue=partition.label, offset=offset, reason=reason, messages=lost)

@@ -6,38 +6,68 @@ decided in one breath, and the answer comes from the commit that made it true.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import structlog
 
-from backend_store.core.chunk import Chunk
-from backend_store.core.kept import KeptLease
-from backend_store.core.leases import Holder, Lease, receipts_of
-from backend_store.core.limits import DELAYED_RUNS_MAX
-from backend_store.core.log import append
-from backend_store.core.records import PartitionState, Purged, Record
+from backend_store.core.chunk import Chunk, clear_column
+from backend_store.core.leases import ChunkState
+from backend_store.core.log import Append
+from backend_store.core.policy import Reason
+from backend_store.core.records import PartitionState, Purged, Record, Scheduled, Unscheduled
+from backend_store.core.shelves import (
+    MAIN,
+    MAIN_SHELVES,
+    OUTBOX,
+    SCHEDULED,
+    SHELF_OF_VIEW,
+    SORTING,
+    VIEW_MAIN,
+    VIEW_OUTBOX,
+    is_scheduled,
+    view_of,
+)
 from backend_store.core.work import WorkView
-from backend_store.model import Block, Offset, Overloaded, Published, PushqError, QueueNotFound, StorageFull
+from backend_store.model import (
+    CHUNK_MESSAGES_MAX,
+    Block,
+    Offset,
+    Overloaded,
+    Published,
+    PushqError,
+    QueueConfig,
+    QueueFull,
+    QueueNotFound,
+    StorageFull,
+)
+from backend_store.node.burying import bury
 from backend_store.node.committer import Committer
-from backend_store.node.limits import INBOX_BYTES_MAX, INBOX_MESSAGES_MAX
+from backend_store.node.cores import reconfigure
+from backend_store.node.joint import Joint
+from backend_store.node.limits import CANCEL_LOOKS_MAX, INBOX_BYTES_MAX, INBOX_MESSAGES_MAX
+from backend_store.node.publishing import Call, Publishing, PublishReply, is_plain, name_of
 from backend_store.node.reader import LogReader, Progress
 from backend_store.node.rows import stage, stage_state
 from backend_store.node.sweeper import add_garbage
+from backend_store.node.view import View
 from backend_store.storage.engine import Batch, Engine
+
+if TYPE_CHECKING:
+    from backend_store.node.ids import IdStore
 
 log = structlog.get_logger("pushq.partition")
 
-PublishReply = Callable[[Published | PushqError], None]
-SettleReply = Callable[[dict[str, int] | PushqError], None]
 PurgeReply = Callable[[int | PushqError], None]
+Answers = list[tuple[Callable[[Any], None], Any]]
 
 
 class Decided(NamedTuple):
-    """What the commit in flight makes true: the state after it, and who is answered what."""
+    """What the commit in flight makes true: the state after it, what it added, and who is answered what."""
 
     chunks: list[Chunk]
-    answers: list[tuple[Callable[[Any], None], Any]]
+    schedules: list[Scheduled]
+    answers: Answers
     after: PartitionState
 
 
@@ -47,241 +77,341 @@ class Surroundings(Protocol):
     engine: Engine
     committer: Committer
 
+    @property
+    def steady_ms(self) -> Callable[[], int]: ...
     def publishes_allowed(self) -> bool: ...
     def why_no_publishes(self) -> str: ...
     def wrote(self, size: int) -> None: ...
-    def quarantine(self, partition: Partition, offset: int, data: bytes, reason: str) -> None: ...
+    def soon(self, call: Callable[[], None]) -> None:
+        """Calls in the next turn of the loop."""
+
+    def export(self, partition: Partition) -> None:
+        """Something lies in the partition's outbox."""
+
+    def quarantine(self, partition: Partition, shelf: int, offset: int, data: bytes, reason: str) -> None: ...
 
 
 class Partition:
-    def __init__(self, node: Surroundings, *, replica: int, label: str, state: PartitionState, view: WorkView | None):
+    def __init__(
+        self,
+        node: Surroundings,
+        *,
+        replica: int,
+        label: str,
+        state: PartitionState,
+        config: QueueConfig,
+        make_core: Callable[[QueueConfig, int, PartitionState], WorkView],
+        index: int = 0,
+    ):
         self.node = node
         self.replica = replica
         self.label = label
+        self.index = index
         self.state = state
-        self.view = view
+        self.config = config
         self.closed = False
-        self.on_ready: Callable[[], None] = _nothing
+        self.views: dict[int, View] = {}
         self.on_appended: Callable[[list[Chunk]], None] = _ignore_chunks
         self.on_deadline: Callable[[Partition, int], None] = _ignore_deadline
         self.on_purged: Callable[[], None] = _nothing
-        self._publishes: list[tuple[list[Block], PublishReply]] = []
-        self._publish_count = 0
-        self._publish_bytes = 0
-        self._settles: list[tuple[dict[str, int], SettleReply]] = []
-        self._returns: list[tuple[dict[str, int], int, SettleReply]] = []
-        self._purges: list[PurgeReply] = []
-        self._written_off = [0, 0]
+        self.reader = LogReader(node.engine, replica, self._broken, index)
+        self._make_core = make_core
+        self._calls: list[Call] = []
+        self._call_count = 0
+        self._call_bytes = 0
+        self._joint: list[Joint] = []
+        self._purges: list[tuple[int, PurgeReply]] = []
+        self._written_off: dict[int, list[int]] = {}
+        self._notes: list[Record] = []
         self._decided: Decided | None = None
-        self._reader = LogReader(node.engine, replica, self._broken)
+        self._ids: IdStore | None = None
+        if config.kind == "work":
+            self.view(VIEW_MAIN)
+
+    def view(self, number: int) -> View:
+        """One of the partition's views; made when somebody first asks for it."""
+        found = self.views.get(number)
+        if found is None:
+            found = self.views[number] = View(self, self._make_core(self.config, number, self.state))
+        return found
+
+    @property
+    def main(self) -> View | None:
+        """The view of a work queue; a stream has none but its groups'."""
+        return self.views.get(VIEW_MAIN)
+
+    @property
+    def ids(self) -> IdStore:
+        """What the partition knows of the ids it has had."""
+        if self._ids is None:
+            from backend_store.node.ids import IdStore
+
+            self._ids = IdStore(self.node.engine, self.replica)
+        return self._ids
+
+    def configure(self, config: QueueConfig) -> None:
+        """Takes over changed settings: they hold from the next decision on."""
+        self.config = config
+        for view in self.views.values():
+            reconfigure(view.core, config)
+
+    def recover(self, now_ms: int) -> None:
+        """Takes up what outlasts a restart."""
+        for view in self.views.values():
+            view.recover(now_ms)
+
+    # ------------------------------------------------------------------------------------------------ for views
+
+    def steady_ms(self) -> int:
+        return self.node.steady_ms()
+
+    def request(self) -> None:
+        self.node.committer.request(self)
+
+    def request_soon(self) -> None:
+        self.node.committer.request_soon(self)
+
+    def ride_along(self) -> None:
+        self.node.committer.ride_along(self)
+
+    def wake_at(self, time_ms: int) -> None:
+        self.on_deadline(self, time_ms)
+
+    def look_again(self, view: View) -> None:
+        self.node.soon(view.on_ready)
+
+    def deleted(self) -> QueueNotFound:
+        return QueueNotFound(f"queue {self.label!r} was deleted")
 
     # ------------------------------------------------------------------------------------------------ commands
 
-    def publish(self, blocks: list[Block], reply: PublishReply) -> None:
+    def publish(
+        self, blocks: list[Block], reply: PublishReply, *, must_fit: bool = False, dedupes: bool = False
+    ) -> None:
         """Stores messages; `reply` gets their place once they are durable, or the error that kept them out."""
-        if self.closed:
-            reply(self._deleted())
-            return
-        if not self.node.publishes_allowed():
-            reply(StorageFull(f"queue {self.label!r}: {self.node.why_no_publishes()}"))
+        error = self.why_not(blocks) if not must_fit else None
+        if error is not None:
+            reply(error)
             return
         count = sum(b.count for b in blocks)
         size = sum(len(b.data) for b in blocks)
-        if self._publish_count + count > INBOX_MESSAGES_MAX or self._publish_bytes + size > INBOX_BYTES_MAX:
-            reply(
-                Overloaded(
-                    f"queue {self.label!r}: {self._publish_count} messages wait for the disk", retry_after_ms=1000
-                )
-            )
-            return
-        self._publishes.append((blocks, reply))
-        self._publish_count += count
-        self._publish_bytes += size
-        self.node.committer.request(self)
+        self._calls.append(Call(blocks, count, size, is_plain(blocks), must_fit, dedupes, reply))
+        self._call_count += count
+        self._call_bytes += size
+        self.request()
 
-    def settle(self, grouped: dict[str, int], reply: SettleReply) -> None:
-        """Acks; `reply` gets token → the bits that are settled."""
+    def settle_and_publish(self, joint: Joint) -> None:
+        """Acks and publishes in one commit: all of it happens, or nothing."""
         if self.closed:
-            reply(self._deleted())
+            joint.reply(self.deleted())
             return
-        self._settles.append((grouped, reply))
-        self.node.committer.request(self)
+        self._joint.append(joint)
+        self.request()
 
-    def settle_soon(self, grouped: dict[str, int]) -> None:
-        """Acks whose outcome nobody waits for."""
-        self._settles.append((grouped, _no_answer))
-        self.node.committer.request_soon(self)
+    def join(self) -> None:
+        waiting, self._joint = self._joint, []
+        for joint in waiting:
+            joint.decide()
 
-    def give_back(self, grouped: dict[str, int], due_ms: int, reply: SettleReply) -> None:
-        """Nacks: the attempt counts, the messages are free again (at `due_ms`, if given) once that is durable."""
+    def why_full(self, count: int) -> PushqError | None:
+        """Why so many messages do not fit, for a publish that must not be refused later."""
+        limit = self.config.max_messages
+        if limit is not None and self.config.overflow == "reject" and self.state.live + self._call_count + count > limit:
+            return QueueFull(f"queue {self.label!r} holds {self.state.live} messages of at most {limit}")
+        return None
+
+    def why_not(self, blocks: Sequence[Block]) -> PushqError | None:
+        """Why these messages cannot be taken now, whatever the queue's own limits say."""
         if self.closed:
-            reply(self._deleted())
-            return
-        self._returns.append((grouped, due_ms, reply))
-        self.node.committer.request(self)
+            return self.deleted()
+        if not self.node.publishes_allowed():
+            return StorageFull(f"queue {self.label!r}: {self.node.why_no_publishes()}")
+        count = self._call_count + sum(b.count for b in blocks)
+        size = self._call_bytes + sum(len(b.data) for b in blocks)
+        if count > INBOX_MESSAGES_MAX or size > INBOX_BYTES_MAX:
+            detail = f"queue {self.label!r}: {self._call_count} messages wait for the disk"
+            return Overloaded(detail, retry_after_ms=1000)
+        return None
 
-    def give_back_lease(self, lease: Lease) -> None:
-        """Returns what a holder that went away still held."""
-        if self._view.give_back(lease, lease.bits):
-            self.node.committer.request(self)
-
-    def unsent(self, lease: Lease) -> None:
-        """Takes back what was leased and never left: the attempt does not count."""
-        self._view.unsent(lease, lease.bits)
-        self.node.committer.ride_along(self)
-        self.on_ready()
-
-    def extend(self, grouped: dict[str, int], visibility_ms: int, now_ms: int) -> dict[str, int]:
-        """Moves deadlines at once: a lease is memory, and so is its end."""
-        held = self._view.extend(grouped, visibility_ms, now_ms)
-        self.on_deadline(self, now_ms + visibility_ms)
-        return held
-
-    def purge(self, reply: PurgeReply) -> None:
-        """Drops everything stored so far; `reply` gets how many messages that were."""
+    def purge(self, reply: PurgeReply, view: int = VIEW_MAIN) -> None:
+        """Drops everything stored so far in a view; `reply` gets how many messages that were."""
         if self.closed:
-            reply(self._deleted())
+            reply(self.deleted())
             return
-        self._purges.append(reply)
-        self.node.committer.request(self)
+        self._purges.append((view, reply))
+        self.request()
 
-    def write_off(self, messages: int, size: int) -> None:
+    def write_off(self, view: int, messages: int, size: int) -> None:
         """Counts messages out whose entry is broken and was put aside."""
-        self._written_off[0] += messages
-        self._written_off[1] += size
-        self.node.committer.request(self)
+        counts = self._written_off.setdefault(view, [0, 0])
+        counts[0] += messages
+        counts[1] += size
+        self.request()
 
     def close(self) -> None:
         """The queue is deleted: nothing more is written, and whoever waits is told."""
         self.closed = True
-        publishes, self._publishes = self._publishes, []
-        settles, self._settles = self._settles, []
-        returns, self._returns = self._returns, []
+        calls, self._calls = self._calls, []
         purges, self._purges = self._purges, []
-        waiting: list[Callable[[Any], None]] = [
-            *(reply for _, reply in publishes),
-            *(reply for _, reply in settles),
-            *(reply for _, _, reply in returns),
-            *purges,
-        ]
+        joint, self._joint = self._joint, []
+        waiting: list[Callable[[Any], None]] = [*(call.reply for call in calls), *(reply for _, reply in purges)]
+        waiting += [one.reply for one in joint]
+        for view in self.views.values():
+            waiting += view.take_waiting()
         for reply in waiting:
-            self._tell(reply, self._deleted())
-        if self.view is not None:
-            self.view.purge()
-            self.view.next_scan = Offset(self.state.end)
-
-    def _deleted(self) -> QueueNotFound:
-        return QueueNotFound(f"queue {self.label!r} was deleted")
+            self._tell(reply, self.deleted())
+        for view in self.views.values():
+            view.core.purge(Offset(self.state.end))
 
     # ---------------------------------------------------------------------------------------------- group commit
 
     def prepare(self, batch: Batch, now_ms: int) -> None:
         if self.closed:
             return
-        publishes, self._publishes = self._publishes, []
-        self._publish_count = self._publish_bytes = 0
-        appended = append(self.state, [b for call in publishes for b in call[0]], seed=self.replica, now_ms=now_ms)
-        decided = Decided(appended.chunks, self._places(publishes), appended.state)
-        after = decided.after
-        stage(batch, self.replica, appended.records)
-        if self.view is not None:
-            self._decide_receipts(batch, decided)
-        (messages, size), self._written_off = self._written_off, [0, 0]
-        after.live = max(0, after.live - messages)
-        after.live_bytes = max(0, after.live_bytes - size)
+        answers: Answers = []
+        for view in self.views.values():
+            view.decide(answers)
+        plan = Append(self.state, seed=self.replica, now_ms=now_ms, partition=self.index)
+        calls, self._calls = self._calls, []
+        self._call_count = self._call_bytes = 0
+        records, self._notes = self._notes, []
+        schedules: list[Scheduled] = []
+        if calls:
+            schedules = self._decide_publishes(plan, calls, answers, records)
+        self._decide_ends(plan, records)
+        self._write_off(plan.state)
         if self._purges:
-            self._decide_purge(batch, decided)
-        stage_state(batch, self.replica, after)
-        self._decided = decided
-        if publishes:
-            self.node.wrote(sum(len(c.data) for c in appended.chunks))
-
-    def _places(self, publishes: list[tuple[list[Block], PublishReply]]) -> list[tuple[Callable[[Any], None], Any]]:
-        answers: list[tuple[Callable[[Any], None], Any]] = []
-        base = self.state.end
-        for blocks, reply in publishes:
-            count = sum(b.count for b in blocks)
-            answers.append((reply, Published(0, Offset(base), count)))
-            base += count
-        return answers
-
-    def _decide_receipts(self, batch: Batch, decided: Decided) -> None:
-        view, after = self._view, decided.after
-        settles, self._settles = self._settles, []
-        returns, self._returns = self._returns, []
-        for grouped, reply in settles:
-            self._load_for(view, grouped)
-            decided.answers.append((reply, view.settle(grouped)))
-        for grouped, due_ms, reply in returns:
-            decided.answers.append((reply, self._decide_return(view, grouped, due_ms)))
-        has_decided = view.has_decided
-        records, settled, done = view.records()
+            self._decide_purges(plan.state, batch, records, answers)
+        stage(batch, self.replica, plan.records)
         stage(batch, self.replica, records)
-        after.live -= settled
-        after.acked_total += settled
-        after.live_bytes -= sum(state.size for state in done)
+        if self._ids is not None:
+            self._ids.stage(batch)
+        stage_state(batch, self.replica, plan.state)
+        if self.config.durability == "relaxed" and calls:
+            answers = self._answer_now(answers)
+        self._decided = Decided(plan.chunks, schedules, answers, plan.state)
+        if plan.chunks:
+            self.node.wrote(sum(len(c.data) for c in plan.chunks))
+
+    def _decide_publishes(
+        self, plan: Append, calls: list[Call], answers: Answers, records: list[Record]
+    ) -> list[Scheduled]:
+        config = self.config
+        has_limits = config.max_messages is not None or config.max_bytes is not None
+        if not has_limits and all(call.is_plain for call in calls):
+            fsynced = config.durability == "fsync"
+            base = plan.state.end
+            for call in calls:
+                answers.append((call.reply, Published(self.index, Offset(base), call.messages, fsynced=fsynced)))
+                base += call.messages
+            plan.add([block for call in calls for block in call.blocks])
+            return []
+        wants_ids = config.dedupe != "none" or any(call.dedupes for call in calls)
+        main = self.main
+        cycle = Publishing(plan, config, partition=self.index, ids=self.ids if wants_ids else None, view=main)
+        answers += cycle.decide(calls)
+        for chunk, bits in cycle.overflowed:
+            assert main is not None
+            main.core.die(main.adopt(chunk), bits, Reason.OVERFLOW, self.steady_ms())
+        if cycle.expires and main is not None and main.expiry is not None:
+            main.expiry.added()
+        records += cycle.records
+        return cycle.schedules
+
+    def _decide_ends(self, plan: Append, records: list[Record]) -> None:
+        """What is settled, what died and where it goes, what came back: every view's overlay as records."""
+        has_decided = False
+        for view in list(self.views.values()):
+            deaths = view.core.take_deaths()
+            if deaths:
+                chunks = bury(plan, view, deaths, label=self.label, config=self.config, partition=self.index)
+                log.debug("messages ended", queue=self.label, messages=sum(c.count for c in chunks))
+        for view in self.views.values():
+            has_decided = has_decided or view.core.has_decided
+            overlay = view.overlay()
+            records += overlay.records
+            tally = plan.state.tally(view.number)
+            tally.live -= overlay.settled
+            tally.acked_total += overlay.acked
+            for state in overlay.done:
+                tally.live_bytes -= state.size
+                if is_scheduled(state.shelf):
+                    records.append(self._unscheduled(state))
         if has_decided:
-            after.end += 1  # the decision's own place in the log
+            plan.state.end += 1  # the decision's own place in the log
 
-    def _decide_return(self, view: WorkView, grouped: dict[str, int], due_ms: int) -> dict[str, int] | PushqError:
-        if due_ms and not view.can_delay:
-            return Overloaded(f"queue {self.label!r}: {DELAYED_RUNS_MAX} delays wait already, the most a queue keeps")
-        returned: dict[str, int] = {}
-        for token, bits in grouped.items():
-            lease = view.leases.get(token)
-            for part in list(lease.parts()) if lease is not None else ():
-                given = view.give_back(part, bits, due_ms)
-                if given:
-                    returned[token] = returned.get(token, 0) | given
-                    part.holder.released(given.bit_count())
-        return returned
+    def _unscheduled(self, state: ChunkState) -> Unscheduled:
+        chunk = state.chunk or self.read(state.base, state.shelf)
+        names = clear_column(chunk, "id") if chunk is not None and chunk.base == state.base else None
+        return Unscheduled(
+            Offset(state.base), self.reader.schedule_of(state.base), [name_of(one) for one in names or () if one]
+        )
 
-    def _decide_purge(self, batch: Batch, decided: Decided) -> None:
+    def _write_off(self, after: PartitionState) -> None:
+        written_off, self._written_off = self._written_off, {}
+        for view, (messages, size) in written_off.items():
+            tally = after.tally(view)
+            tally.live = max(0, tally.live - messages)
+            tally.live_bytes = max(0, tally.live_bytes - size)
+
+    def _decide_purges(self, after: PartitionState, batch: Batch, records: list[Record], answers: Answers) -> None:
         purges, self._purges = self._purges, []
-        after = decided.after
-        record: Record = Purged(Offset(after.end))
-        stage(batch, self.replica, [record])
-        add_garbage(batch, self.replica, after.end)
-        gone, after.live, after.live_bytes = after.live, 0, 0
-        after.floor = after.end
-        after.end += 1
-        decided.answers.extend((reply, gone) for reply in purges)
+        gone: dict[int, int] = {}
+        for number in {view for view, _ in purges}:
+            tally = after.tally(number)
+            records.append(Purged(number, Offset(after.end)))
+            add_garbage(batch, self.replica, after.end, number)
+            gone[number], tally.live, tally.live_bytes = tally.live, 0, 0
+            tally.floor = after.end
+            after.end += 1
+        answers += [(reply, gone[view]) for view, reply in purges]
+
+    def _answer_now(self, answers: Answers) -> Answers:
+        """Relaxed durability: a publish is answered when it is queued for the writer."""
+        for reply, value in answers:
+            if isinstance(value, Published):
+                self._tell(reply, value)
+        return [(reply, value) for reply, value in answers if not isinstance(value, Published)]
 
     def committed(self) -> None:
         if self._decided is None:
             assert self.closed, f"{self.label}: a commit that nobody prepared"
             return
-        (chunks, answers, after), self._decided = self._decided, None
+        (chunks, schedules, answers, after), self._decided = self._decided, None
         before, self.state = self.state, after
-        purged = after.floor > before.floor
-        view = self.view
-        if view is not None and not self.closed:
-            if purged:
-                view.purge()
-                view.next_scan = Offset(after.floor)
-            else:
-                self._apply(view, chunks, before.end)
+        if self._ids is not None:
+            self._ids.committed()
+            if self._ids.is_busy:
+                self.ride_along()
+        if not self.closed:
+            self._apply(chunks, schedules, before)
         for reply, value in answers:
             self._tell(reply, value)
         if self.closed:
             return  # the queue is deleted: its consumers were told, and nothing is handed out any more
-        if purged:
+        if after.floor > before.floor:
             self._tell(self.on_purged)
         if chunks:
             self._tell(self.on_appended, chunks)
-        if view is not None:
-            self._tell(self.on_ready)
+        for view in list(self.views.values()):
+            self._tell(view.on_ready)
 
-    def _apply(self, view: WorkView, chunks: list[Chunk], end: Offset | int) -> None:
-        view.committed()
-        if view.delayed and (wakeup_ms := view.next_wakeup_ms()) is not None:
-            self.on_deadline(self, wakeup_ms)
-        for chunk in chunks:
-            if view.wants(chunk.base):
-                view.scan(chunk, self.state.time_ms)
-            end = chunk.base + chunk.count
-        if view.next_scan == end:
-            view.next_scan = Offset(self.state.end)  # what follows the last message is a decision's place
+    def _apply(self, chunks: list[Chunk], schedules: list[Scheduled], before: PartitionState) -> None:
+        for view in self.views.values():
+            number = view.number
+            if number != VIEW_MAIN and number < 16 and view.floor > before.views.get(number, view.tally).floor:
+                view.purged()
+            elif number == VIEW_MAIN and self.state.floor > before.floor:
+                view.purged()
+            else:
+                view.committed(
+                    [c for c in chunks if view_of(c.shelf) == number and not is_scheduled(c.shelf)] if chunks else []
+                )
+        main = self.main
+        if main is not None:
+            main.scheduled(schedules)
+        if VIEW_OUTBOX not in self.views and any(chunk.shelf == OUTBOX for chunk in chunks):
+            self.node.export(self)
 
     def failed(self, error: PushqError) -> None:
         """The process is about to end; whoever waits for the commit is told that the outcome is unknown."""
@@ -296,127 +426,87 @@ class Partition:
             # The listener's own fault; what the others wait for is true and must still be told.
             log.exception("a listener failed on what it was told", queue=self.label)
 
-    # ------------------------------------------------------------------------------------------------- delivery
+    # ---------------------------------------------------------------------------------------------------- reading
 
-    @property
-    def _view(self) -> WorkView:
-        assert self.view is not None, f"{self.label}: a stream has no leases without a group"
-        return self.view
-
-    @property
-    def has_ready(self) -> bool:
-        view = self._view
-        return view.has_ready or view.next_scan < self.state.high_watermark
-
-    def recover(self, now_ms: int) -> None:
-        """Takes up the delays that outlast a restart: such messages are not ready, wherever in the backlog they lie."""
-        if self.view is None:
-            return
-        for base in self._reader.delayed(now_ms):
-            if base >= self.state.floor:
-                self._delay_again(base, now_ms)
-        if (wakeup_ms := self.view.next_wakeup_ms()) is not None:
-            self.on_deadline(self, wakeup_ms)
-
-    def _delay_again(self, base: int, now_ms: int) -> None:
-        chunk = self.read(Offset(base))
-        if chunk is not None and chunk.base == base:
-            self._adopt(self._view, chunk)
-            self._view.delay_again(base, now_ms)
-
-    def restore(self, kept: KeptLease, holder: Holder) -> Lease | None:
-        """Takes up a lease that a clean stop kept."""
-        view = self._view
-        chunk = self.read(Offset(kept.base))
-        if chunk is None or chunk.base != kept.base:
-            return None
-        self._adopt(view, chunk)
-        lease = view.restore(kept, holder)
-        if lease is not None:
-            self.on_deadline(self, lease.deadline_ms)
-        return lease
-
-    def take(self, limit: int, holder: Holder, visibility_ms: int, now_ms: int) -> Lease | None:
-        """Leases up to `limit` messages of one chunk, or nothing. The lease's chunk is in memory when this returns."""
-        view = self._view
-        while True:
-            missing = view.missing()
-            if missing is not None:
-                self._supply(view, missing)
-                continue
-            if not view.has_ready and not self._scan_next(view, now_ms):
-                return None
-            if not view.has_ready:
-                continue
-            lease = view.take(limit, holder, visibility_ms, now_ms)
-            if lease is not None:
-                self.node.committer.ride_along(self)
-                self.on_deadline(self, lease.deadline_ms)
-                return lease
-            if view.has_ready:
-                return None  # the queue's in-flight limit
-
-    def _scan_next(self, view: WorkView, now_ms: int) -> bool:
-        chunk = self.read(Offset(max(view.next_scan, self.state.floor)))
-        if chunk is None:
-            view.next_scan = Offset(self.state.end)
-            return False
-        self._adopt(view, chunk)
-        view.scan(chunk, now_ms)
-        return True
-
-    def _adopt(self, view: WorkView, chunk: Chunk) -> None:
-        if not view.knows(chunk.base):
-            stored = self._reader.progress(chunk.base)
-            view.adopt(chunk, settled=stored.settled, started=stored.started, attempts=stored.attempts)
-
-    def _load_for(self, view: WorkView, grouped: dict[str, int]) -> None:
-        """Reads the chunks that receipts from before a restart name."""
-        for base in view.unknown_bases(grouped):
-            if self.state.floor <= base < self.state.high_watermark:
-                chunk = self.read(Offset(base))
-                if chunk is not None and chunk.base == base:
-                    self._adopt(view, chunk)
-
-    def _supply(self, view: WorkView, base: int) -> None:
-        chunk = self.read(Offset(base))
-        if chunk is not None and chunk.base == base:
-            view.supply(chunk)
-        else:
-            view.lose(base)  # broken since it was last read, and put aside
-
-    def read(self, offset: Offset) -> Chunk | None:
-        """The first committed chunk at or above `offset`. A corrupt one is put aside, counted and skipped.
+    def read(self, offset: Offset | int, shelf: int = MAIN) -> Chunk | None:
+        """The first committed chunk of a shelf at or above `offset`. A corrupt one is put aside, counted and skipped.
 
         What was purged is not there, even while its rows still wait to be swept.
         """
-        return self._reader.first(max(offset, self.state.floor), self.state.high_watermark)
+        floor = self.state.floor if shelf < 32 else self.floor_of(view_of(shelf))
+        return self.reader.first(max(offset, floor), self.state.high_watermark, shelf)
 
-    def progress(self, base: int) -> Progress:
+    def oldest(self, view: int) -> int | None:
+        """When the oldest message of a view was published; None when it has none."""
+        shelves = (MAIN, *MAIN_SHELVES) if view == VIEW_MAIN else (SHELF_OF_VIEW[view],)
+        if view == VIEW_MAIN and self.config.priorities == 1 and self.config.sequencing == "arrival":
+            shelves = (MAIN, SCHEDULED)
+        firsts = [chunk.time_ms for shelf in shelves if (chunk := self.read(0, shelf)) is not None]
+        return min(firsts, default=None)
+
+    def floor_of(self, view: int) -> int:
+        tally = self.state.views.get(view)
+        return self.state.floor if view == VIEW_MAIN else tally.floor if tally is not None else 0
+
+    def progress(self, base: int, view: int = VIEW_MAIN) -> Progress:
         """What is stored of a chunk's messages."""
-        return self._reader.progress(base)
+        return self.reader.progress(base, view)
 
-    def _broken(self, offset: int, data: bytes, reason: str) -> None:
-        self.node.quarantine(self, offset, data, reason)
+    def find_message(self, message_id: str) -> tuple[int, int, int] | None:
+        """(shelf, base, index) of a message that is ready or scheduled, by its id. None when there is none, or none
+        among the first `CANCEL_LOOKS_MAX` messages of the backlog.
+        """
+        named = self.reader.named(name_of(message_id))
+        if named is not None:
+            return named
+        offset = implied_offset(message_id, self.index)
+        shelves = [*range(self.config.priorities), *range(SCHEDULED, SCHEDULED + self.config.priorities)]
+        if self.config.sequencing != "arrival":
+            shelves.append(SORTING)
+        looks = 0
+        for shelf in shelves:
+            chunk = self.read(max(0, offset - CHUNK_MESSAGES_MAX + 1) if offset is not None else 0, shelf)
+            while chunk is not None and looks < CANCEL_LOOKS_MAX:
+                ids = clear_column(chunk, "id")
+                if offset is not None:
+                    if chunk.base > offset:
+                        break
+                    if offset < chunk.base + chunk.count and not (ids and ids[offset - chunk.base]):
+                        return shelf, chunk.base, offset - chunk.base
+                elif ids is not None and message_id in ids:
+                    return shelf, chunk.base, ids.index(message_id)
+                looks += chunk.count
+                chunk = self.read(chunk.base + 1, shelf)
+        return None
+
+    def note(self, record: Record) -> None:
+        """A record that nobody waits for: it is written with the next commit."""
+        self._notes.append(record)
+        self.ride_along()
+
+    def _broken(self, shelf: int, offset: int, data: bytes, reason: str) -> None:
+        self.node.quarantine(self, shelf, offset, data, reason)
+
+    # ------------------------------------------------------------------------------------------------------- time
 
     def next_wakeup_ms(self) -> int | None:
-        return None if self.view is None else self.view.next_wakeup_ms()
+        return min((t for view in self.views.values() if (t := view.next_wakeup_ms()) is not None), default=None)
 
     def tick(self, now_ms: int) -> None:
-        """Ends leases that ran out and wakes messages that became due."""
-        view = self._view
-        for lease in view.leases.expired(now_ms):
-            receipts = receipts_of(lease.token, lease.bits)
-            view.give_back(lease, lease.bits)
-            lease.holder.released(len(receipts))
-            lease.holder.lost(receipts)
-            self.node.committer.request(self)
-        if view.wake(now_ms):
-            self.on_ready()
+        """What is due: leases that ran out, delays, scheduled messages, messages that expire."""
+        for view in list(self.views.values()):
+            view.tick(now_ms)
 
 
-def _no_answer(done: dict[str, int] | PushqError) -> None:
-    """Nobody waits for this answer."""
+def implied_offset(message_id: str, partition: int) -> int | None:
+    """The place that an id names which the server made; None for a producer's own id."""
+    head, _, tail = message_id.partition("-")
+    if head != str(partition) or len(tail) != 12:
+        return None
+    try:
+        return int(tail, 16)
+    except ValueError:
+        return None
 
 
 def _nothing() -> None:

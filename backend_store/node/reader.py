@@ -8,63 +8,166 @@ from typing import NamedTuple
 import structlog
 
 from backend_store.core.chunk import Chunk, CorruptEntry, decode_chunk
-from backend_store.core.work import DEFAULT_GROUP
+from backend_store.core.records import Retry
+from backend_store.core.shelves import MAIN, VIEW_MAIN
 from backend_store.model import Offset
 from backend_store.node.limits import RECOVERY_ROWS_PER_READ
-from backend_store.node.rows import read_attempts, read_mark
+from backend_store.node.rows import (
+    StoredLease,
+    decode_bits,
+    decode_lease,
+    decode_places,
+    entry_place,
+    read_attempts,
+    read_due_bits,
+    read_mark,
+    read_name,
+    read_schedule,
+)
 from backend_store.storage.engine import Engine, StorageCorrupt, Table
-from backend_store.storage.keys import log_key, parse_log_key, parse_retry_key, view_range
+from backend_store.storage.keys import (
+    log_range,
+    order_key,
+    parse_retry_key,
+    parse_timed_key,
+    timed_key,
+    view_range,
+)
+from backend_store.storage.seal import unseal
 
 log = structlog.get_logger("pushq.reader")
 
-Broken = Callable[[int, bytes, str], None]
-"""(offset, entry, reason): told of an entry that does not verify."""
+Broken = Callable[[int, int, bytes, str], None]
+"""(shelf, offset, entry, reason): told of an entry that does not verify."""
 
 
 class Progress(NamedTuple):
-    """What the default group stored of a chunk. `attempts`: index → (attempts started, due in ms or 0)."""
+    """What a view stored of a chunk."""
 
     settled: int
     started: int
-    attempts: dict[int, tuple[int, int]]
+    attempts: dict[int, Retry]
+
+
+class DueRow(NamedTuple):
+    """Messages of a scheduled chunk that become ready together."""
+
+    due_ms: int
+    base: int
+    shelf: int
+    bits: int
 
 
 class LogReader:
-    def __init__(self, engine: Engine, replica: int, on_broken: Broken):
+    def __init__(self, engine: Engine, replica: int, on_broken: Broken, partition: int = 0):
         self._engine = engine
         self._replica = replica
         self._on_broken = on_broken
+        self._partition = partition
 
-    def first(self, offset: int, below: int) -> Chunk | None:
-        """The first chunk at or above `offset` and below `below`. A broken one is reported and skipped."""
-        end = log_key(self._replica, below)
+    def first(self, offset: int, below: int, shelf: int = MAIN) -> Chunk | None:
+        """The first chunk of a shelf at or above `offset` and below `below`. A broken one is reported and skipped."""
+        table, end = entry_place(self._replica, shelf, below)
         while True:
-            row = self._engine.first_at_or_above(Table.LOG, log_key(self._replica, offset), end)
+            row = self._engine.first_at_or_above(table, entry_place(self._replica, shelf, offset)[1], end)
             if row is None:
                 return None
             key, data = row
-            found = parse_log_key(key)[1]
+            found = int.from_bytes(key[-8:], "big")
             try:
-                return decode_chunk(data, seed=self._replica, offset=Offset(found))
+                chunk = decode_chunk(data, seed=self._replica, offset=Offset(found))
+                chunk.partition = self._partition
+                return chunk
             except CorruptEntry as error:
-                self._on_broken(found, data, str(error))
+                self._on_broken(shelf, found, data, str(error))
                 offset = found + 1
 
-    def progress(self, base: int) -> Progress:
+    def progress(self, base: int, view: int = VIEW_MAIN) -> Progress:
         """A mark that does not verify counts as none: its messages come again, which is better than never."""
         try:
-            settled, started = read_mark(self._engine, self._replica, base)
-            return Progress(settled, started, read_attempts(self._engine, self._replica, base))
+            settled, started = read_mark(self._engine, self._replica, base, view)
+            return Progress(settled, started, read_attempts(self._engine, self._replica, base, view))
         except StorageCorrupt as error:
             log.error("broken mark: messages of a chunk are delivered again", offset=base, reason=str(error))
             return Progress(0, 0, {})
 
-    def delayed(self, now_ms: int) -> Iterator[int]:
-        """The chunks that hold a message which is due later than now."""
-        start, end = view_range(self._replica, DEFAULT_GROUP)
+    def delayed(self, now_ms: int, view: int = VIEW_MAIN) -> Iterator[int]:
+        """The chunks that hold a message which came back and is due later than now."""
+        start, end = view_range(self._replica, view)
         while rows := self._engine.scan(Table.RETRY, start, end, RECOVERY_ROWS_PER_READ):
             for key, _ in rows:
                 base = parse_retry_key(key)[2]
-                if any(due > now_ms for _, due in self.progress(base).attempts.values()):
+                if any(retry.due_ms > now_ms for retry in self.progress(base, view).attempts.values()):
                     yield base
+            start = rows[-1][0] + b"\0"
+
+    # --------------------------------------------------------------------------------------------------- indexes
+
+    def due(self, after: tuple[int, int], up_to_ms: int, limit: int) -> list[DueRow]:
+        """Rows of the schedule behind (due, base) `after`, due by `up_to_ms`. A broken one is due: better twice than
+        never.
+        """
+        start = timed_key(self._replica, after[0], after[1] + 1)
+        rows = self._engine.scan(Table.DUE, start, timed_key(self._replica, up_to_ms + 1, 0), limit)
+        return [self._due_row(key, row) for key, row in rows]
+
+    def next_due(self, after_ms: int) -> int | None:
+        """When the schedule next has something after `after_ms`."""
+        end = log_range(self._replica)[1]
+        row = self._engine.first_at_or_above(Table.DUE, timed_key(self._replica, after_ms + 1, 0), end)
+        return None if row is None else parse_timed_key(row[0])[1]
+
+    def schedule_of(self, base: int) -> list[int]:
+        """The due times of a chunk's messages."""
+        return read_schedule(self._engine, self._replica, base)
+
+    def due_bits(self, base: int, due_ms: int) -> int:
+        """Which messages of a chunk become ready at `due_ms`."""
+        return read_due_bits(self._engine, self._replica, base, due_ms)
+
+    def named(self, name: bytes) -> tuple[int, int, int] | None:
+        """(shelf, base, index) of the scheduled message with this hash of its id."""
+        return read_name(self._engine, self._replica, name)
+
+    def _due_row(self, key: bytes, row: bytes) -> DueRow:
+        _, due_ms, base = parse_timed_key(key)
+        try:
+            return DueRow(due_ms, base, *decode_bits(unseal(key, row)))
+        except StorageCorrupt as error:
+            log.error("broken row of the schedule: its chunk is looked at as a whole", offset=base, reason=str(error))
+            return DueRow(due_ms, base, -1, -1)
+
+    def expiring(self, up_to_ms: int, limit: int) -> list[tuple[int, int, int]]:
+        """(expires, base, shelf) of the chunks to look at by `up_to_ms`."""
+        start, end = timed_key(self._replica, 0, 0), timed_key(self._replica, up_to_ms + 1, 0)
+        out = []
+        for key, row in self._engine.scan(Table.EXPIRY, start, end, limit):
+            _, expires_ms, base = parse_timed_key(key)
+            try:
+                out.append((expires_ms, base, unseal(key, row)[0]))
+            except StorageCorrupt as error:
+                log.error("broken row of expiry: its chunk expires at delivery", offset=base, reason=str(error))
+                out.append((expires_ms, base, -1))
+        return out
+
+    def next_expiry(self) -> int | None:
+        start, end = log_range(self._replica)
+        row = self._engine.first_at_or_above(Table.EXPIRY, start, end)
+        return None if row is None else parse_timed_key(row[0])[1]
+
+    def order(self, is_head: bool, number: int) -> tuple[int, list[tuple[int, int]]] | None:
+        """The first released batch at or above a number, and its places."""
+        start, end = order_key(self._replica, is_head, number), order_key(self._replica, is_head, (1 << 64) - 1)
+        row = self._engine.first_at_or_above(Table.ORDER, start, end)
+        return None if row is None else (int.from_bytes(row[0][-8:], "big"), decode_places(unseal(*row)))
+
+    def leases(self) -> Iterator[StoredLease]:
+        """Leases that outlived the process. One whose row is broken is over: its messages come again."""
+        start, end = log_range(self._replica)
+        while rows := self._engine.scan(Table.LEASES, start, end, RECOVERY_ROWS_PER_READ):
+            for key, row in rows:
+                try:
+                    yield decode_lease(unseal(key, row))
+                except StorageCorrupt as error:
+                    log.error("broken row of a lease: its messages are delivered again", reason=str(error))
             start = rows[-1][0] + b"\0"

@@ -16,19 +16,28 @@ from backend_store.core.records import (
     ChunkAppended,
     ChunkDone,
     ChunkMarked,
+    ExpirySet,
+    LeaseRecorded,
+    OrderReleased,
     PartitionState,
     Purged,
     Record,
+    Rescheduled,
+    Retry,
+    Scheduled,
+    Unscheduled,
 )
-from backend_store.core.work import DEFAULT_GROUP
+from backend_store.core.shelves import MAIN, VIEW_MAIN
 from backend_store.storage.engine import Batch, Engine, Table
-from backend_store.storage.keys import log_key, mark_key, retry_key
+from backend_store.storage.keys import lane_key, lease_key, log_key, mark_key, name_key, order_key, retry_key, schedule_key, timed_key
 from backend_store.storage.seal import seal, unseal
 
 _MARK = struct.Struct(">BH")
 _MARK_VERSION = 1
+_PLACE = struct.Struct(">QB")
+_NAMED = struct.Struct(">BQB")
 _encode = msgspec.msgpack.Encoder().encode
-_attempts = msgspec.msgpack.Decoder(dict[int, tuple[int, int]])
+_attempts = msgspec.msgpack.Decoder(dict[int, Retry])
 _state = msgspec.msgpack.Decoder(PartitionState)
 
 
@@ -36,26 +45,143 @@ def state_key(replica: int) -> bytes:
     return b"state/" + replica.to_bytes(4, "big")
 
 
+def entry_place(replica: int, shelf: int, base: int) -> tuple[Table, bytes]:
+    """Where an entry lies: those of the plain log have a table of their own."""
+    if shelf == MAIN:
+        return Table.LOG, log_key(replica, base)
+    return Table.LANES, lane_key(replica, shelf, base)
+
+
 def stage(batch: Batch, replica: int, records: Iterable[Record]) -> None:
     """Adds the records' rows to the batch."""
     for record in records:
         match record:
-            case ChunkAppended(base, data):
-                batch.put(Table.LOG, log_key(replica, base), data)
-            case ChunkMarked(base, messages, settled, started):
-                key = mark_key(replica, DEFAULT_GROUP, base)
+            case ChunkAppended(shelf, base, data):
+                table, key = entry_place(replica, shelf, base)
+                batch.put(table, key, data)
+            case ChunkMarked(view, base, messages, settled, started):
+                key = mark_key(replica, view, base)
                 batch.put(Table.MARKS, key, seal(key, encode_mark(messages, settled, started)))
-            case AttemptsRecorded(base, attempts):
-                key = retry_key(replica, DEFAULT_GROUP, base)
+            case AttemptsRecorded(view, base, attempts):
+                key = retry_key(replica, view, base)
                 batch.put(Table.RETRY, key, seal(key, _encode(attempts)))
-            case ChunkDone(base):
-                batch.delete(Table.LOG, log_key(replica, base))
-                batch.delete(Table.MARKS, mark_key(replica, DEFAULT_GROUP, base))
-                batch.delete(Table.RETRY, retry_key(replica, DEFAULT_GROUP, base))
+            case ChunkDone(view, shelf, base):
+                batch.delete(*entry_place(replica, shelf, base))
+                batch.delete(Table.MARKS, mark_key(replica, view, base))
+                batch.delete(Table.RETRY, retry_key(replica, view, base))
+            case Scheduled():
+                _stage_schedule(batch, replica, record)
+            case Rescheduled(shelf, base, due_ms, bits):
+                _put_or_delete(batch, Table.DUE, timed_key(replica, due_ms, base), encode_bits(shelf, bits))
+            case Unscheduled(base, dues, hashes):
+                for due_ms in dues:
+                    batch.delete(Table.DUE, timed_key(replica, due_ms, base))
+                for name in hashes:
+                    batch.delete(Table.BY_ID, name_key(replica, name))
+                batch.delete(Table.BY_ID, schedule_key(replica, base))
+            case ExpirySet(shelf, base, before_ms, expires_ms):
+                if before_ms:
+                    batch.delete(Table.EXPIRY, timed_key(replica, before_ms, base))
+                if expires_ms:
+                    key = timed_key(replica, expires_ms, base)
+                    batch.put(Table.EXPIRY, key, seal(key, bytes([shelf])))
+            case LeaseRecorded(view, number, _, _, bits, _):
+                row = _encode(_storable(record)) if bits else b""
+                _put_or_delete(batch, Table.LEASES, lease_key(replica, view, number), row)
+            case OrderReleased(number, is_head, places):
+                key = order_key(replica, is_head, number)
+                batch.put(Table.ORDER, key, seal(key, b"".join(_PLACE.pack(*place) for place in places)))
             case Purged():
                 pass  # The floor is in the state row; the rows below it are swept afterwards.
             case _:
                 assert_never(record)
+
+
+def _stage_schedule(batch: Batch, replica: int, record: Scheduled) -> None:
+    shelf, base, times, names = record
+    for due_ms, bits in times:
+        key = timed_key(replica, due_ms, base)
+        batch.put(Table.DUE, key, seal(key, encode_bits(shelf, bits)))
+    for name, index in names:
+        key = name_key(replica, name)
+        batch.put(Table.BY_ID, key, seal(key, _NAMED.pack(shelf, base, index)))
+    key = schedule_key(replica, base)
+    batch.put(Table.BY_ID, key, seal(key, b"".join(due_ms.to_bytes(8, "big") for due_ms, _ in times)))
+
+
+def read_schedule(engine: Engine, replica: int, base: int) -> list[int]:
+    """The due times of a scheduled chunk's messages. Raises `StorageCorrupt`."""
+    key = schedule_key(replica, base)
+    row = engine.get(Table.BY_ID, key)
+    data = b"" if row is None else unseal(key, row)
+    return [int.from_bytes(data[at : at + 8], "big") for at in range(0, len(data), 8)]
+
+
+def read_due_bits(engine: Engine, replica: int, base: int, due_ms: int) -> int:
+    """Which messages of a chunk become ready at `due_ms`. Raises `StorageCorrupt`."""
+    key = timed_key(replica, due_ms, base)
+    row = engine.get(Table.DUE, key)
+    return 0 if row is None else decode_bits(unseal(key, row))[1]
+
+
+def read_name(engine: Engine, replica: int, name: bytes) -> tuple[int, int, int] | None:
+    """(shelf, base, index) of the scheduled message with this hash of its id. Raises `StorageCorrupt`."""
+    key = name_key(replica, name)
+    row = engine.get(Table.BY_ID, key)
+    if row is None:
+        return None
+    shelf, base, index = _NAMED.unpack(unseal(key, row))
+    return shelf, base, index
+
+
+def _put_or_delete(batch: Batch, table: Table, key: bytes, value: bytes) -> None:
+    if value:
+        batch.put(table, key, seal(key, value))
+    else:
+        batch.delete(table, key)
+
+
+def _storable(record: LeaseRecorded) -> tuple[int, int, str, int, bytes, int]:
+    size = (record.bits.bit_length() + 7) // 8
+    return (
+        record.view,
+        record.number,
+        record.token,
+        record.base,
+        record.bits.to_bytes(size, "little"),
+        record.deadline_ms,
+    )
+
+
+def encode_bits(shelf: int, bits: int) -> bytes:
+    """Some messages of a chunk; nothing when there are none."""
+    return bytes([shelf]) + bits.to_bytes((bits.bit_length() + 7) // 8, "little") if bits else b""
+
+
+def decode_bits(row: bytes) -> tuple[int, int]:
+    """(shelf, bits)."""
+    return row[0], int.from_bytes(row[1:], "little")
+
+
+def decode_places(row: bytes) -> list[tuple[int, int]]:
+    """(base, index) pairs in the order of their release."""
+    return [(base, index) for base, index in _PLACE.iter_unpack(row)]
+
+
+class StoredLease(msgspec.Struct, array_like=True):
+    view: int
+    number: int
+    token: str
+    base: int
+    bits: bytes
+    deadline_ms: int
+
+
+_lease_row = msgspec.msgpack.Decoder(StoredLease)
+
+
+def decode_lease(row: bytes) -> StoredLease:
+    return _lease_row.decode(row)
 
 
 def stage_state(batch: Batch, replica: int, state: PartitionState) -> None:
@@ -70,16 +196,16 @@ def read_state(engine: Engine, replica: int) -> PartitionState | None:
     return None if row is None else _state.decode(unseal(key, row))
 
 
-def read_mark(engine: Engine, replica: int, base: int) -> tuple[int, int]:
+def read_mark(engine: Engine, replica: int, base: int, view: int = VIEW_MAIN) -> tuple[int, int]:
     """(settled, started) bits of a chunk; one without a row has none. Raises `StorageCorrupt`."""
-    key = mark_key(replica, DEFAULT_GROUP, base)
+    key = mark_key(replica, view, base)
     row = engine.get(Table.MARKS, key)
     return (0, 0) if row is None else decode_mark(unseal(key, row))
 
 
-def read_attempts(engine: Engine, replica: int, base: int) -> dict[int, tuple[int, int]]:
-    """index → (attempts started, due in ms or 0). Raises `StorageCorrupt`."""
-    key = retry_key(replica, DEFAULT_GROUP, base)
+def read_attempts(engine: Engine, replica: int, base: int, view: int = VIEW_MAIN) -> dict[int, Retry]:
+    """What is known of a chunk's messages that came back, by index. Raises `StorageCorrupt`."""
+    key = retry_key(replica, view, base)
     row = engine.get(Table.RETRY, key)
     return {} if row is None else _attempts.decode(unseal(key, row))
 

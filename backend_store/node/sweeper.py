@@ -7,12 +7,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import NamedTuple
 
 import structlog
 
+from backend_store.core.shelves import MAIN_SHELVES, SHELF_OF_VIEW, VIEW_MAIN
 from backend_store.node.limits import SWEEP_ROWS_PER_COMMIT
 from backend_store.storage.engine import Batch, Engine, StorageCorrupt, Table
-from backend_store.storage.keys import log_key, mark_key, parse_log_key, retry_key
+from backend_store.storage.keys import (
+    lane_key,
+    log_key,
+    log_range,
+    mark_key,
+    parse_log_key,
+    parse_mark_key,
+    retry_key,
+    schedule_key,
+)
 from backend_store.storage.seal import seal, unseal
 
 log = structlog.get_logger("pushq.sweeper")
@@ -21,12 +32,54 @@ GARBAGE = b"garbage/"
 MARKS_PER_READ = 100
 
 
-def add_garbage(batch: Batch, replica: int, below: int) -> None:
-    """Marks the replica's rows below an offset for sweeping. Each mark is a row of its own: one that is done with can
-    go without taking along another that a purge sets at the same moment.
+EVERYTHING = 1 << 63
+"""As `below`: all of a replica, because its queue is gone."""
+
+
+def add_garbage(batch: Batch, replica: int, below: int, view: int = VIEW_MAIN) -> None:
+    """Marks a view's rows below an offset for sweeping, or with `EVERYTHING` all of the replica's. Each mark is a row
+    of its own: one that is done with can go without taking along another that a purge sets at the same moment.
     """
-    key = GARBAGE + log_key(replica, below)
+    key = GARBAGE + mark_key(replica, view, below)
     batch.put(Table.META, key, seal(key, b""))
+
+
+def _parse(name: bytes) -> tuple[int, int, int]:
+    """(replica, view, below); marks of the first format name no view."""
+    if len(name) == len(log_key(0, 0)):
+        replica, below = parse_log_key(name)
+        return replica, VIEW_MAIN, below
+    return parse_mark_key(name)
+
+
+class Range(NamedTuple):
+    """Rows to delete: all between two keys whose last eight bytes, their offset, are below a bound."""
+
+    table: Table
+    start: bytes
+    end: bytes
+    below: int = EVERYTHING
+
+
+def ranges(replica: int, view: int, below: int) -> list[Range]:
+    """What belongs to a view of a replica below an offset."""
+    if below >= EVERYTHING:
+        whole = log_range(replica)
+        return [Range(table, *whole) for table in Table if table not in (Table.META, Table.QUARANTINE)]
+    found = [
+        Range(Table.MARKS, mark_key(replica, view, 0), mark_key(replica, view, below)),
+        Range(Table.RETRY, retry_key(replica, view, 0), retry_key(replica, view, below)),
+    ]
+    if view != VIEW_MAIN:
+        shelf = SHELF_OF_VIEW[view]
+        return [*found, Range(Table.LANES, lane_key(replica, shelf, 0), lane_key(replica, shelf, below))]
+    found.append(Range(Table.LOG, log_key(replica, 0), log_key(replica, below)))
+    for shelf in MAIN_SHELVES:
+        found.append(Range(Table.LANES, lane_key(replica, shelf, 0), lane_key(replica, shelf, below)))
+    times = log_range(replica)
+    found += [Range(Table.DUE, *times, below), Range(Table.EXPIRY, *times, below)]
+    found.append(Range(Table.BY_ID, schedule_key(replica, 0), schedule_key(replica, below)))
+    return found
 
 
 class Sweeper:
@@ -47,26 +100,25 @@ class Sweeper:
                 for key, row in marks:
                     try:
                         unseal(key, row)
-                        await self._sweep(*parse_log_key(key[len(GARBAGE) :]))
+                        await self._sweep(*_parse(key[len(GARBAGE) :]))
                     except StorageCorrupt as error:
                         log.error("a mark of what to sweep is broken: nothing is deleted for it", reason=str(error))
                     await self._finish(key)
 
-    async def _sweep(self, replica: int, below: int) -> None:
+    async def _sweep(self, replica: int, view: int, below: int) -> None:
         swept = 0
-        for table, start, end in (
-            (Table.LOG, log_key(replica, 0), log_key(replica, below)),
-            (Table.MARKS, mark_key(replica, 0, 0), mark_key(replica, 0, below)),
-            (Table.RETRY, retry_key(replica, 0, 0), retry_key(replica, 0, below)),
-        ):
+        for table, start, end, bound in ranges(replica, view, below):
             while rows := self._engine.scan(table, start, end, SWEEP_ROWS_PER_COMMIT):
                 batch = Batch()
                 for row_key, _ in rows:
-                    batch.delete(table, row_key)
-                await self._write(batch)
-                swept += len(rows)
+                    if bound >= EVERYTHING or int.from_bytes(row_key[-8:], "big") < bound:
+                        batch.delete(table, row_key)
+                if batch:
+                    await self._write(batch)
+                swept += sum(map(len, batch.rows.values()))
+                start = rows[-1][0] + b"\0"
                 await asyncio.sleep(0)
-        log.info("swept", replica=replica, below=below, rows=swept)
+        log.info("swept", replica=replica, view=view, below=below, rows=swept)
 
     async def _finish(self, key: bytes) -> None:
         batch = Batch()

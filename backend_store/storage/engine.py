@@ -21,6 +21,17 @@ class Table(enum.Enum):
     RETRY = "retry"
     META = "meta"
     QUARANTINE = "quarantine"
+    LANES = "lanes"
+    """Entries off the plain path: priorities, scheduled, dead, late, on their way to another queue."""
+    DUE = "due"
+    EXPIRY = "expiry"
+    ORDER = "order"
+    GROUPS = "groups"
+    PRODUCERS = "producers"
+    IDS = "ids"
+    BY_ID = "by_id"
+    PARKED = "parked"
+    LEASES = "leases"
 
     # Members are singletons; the default hash is a Python call, and each put of the hot path would pay for it.
     __hash__ = object.__hash__

@@ -21,6 +21,9 @@ _LOG = struct.Struct(">IQ")
 _VIEW = struct.Struct(">IIQ")
 _REPLICA = struct.Struct(">I")
 _GROUP = struct.Struct(">II")
+_LANE = struct.Struct(">IBQ")
+_TIMED = struct.Struct(">IQQ")
+_ORDER = struct.Struct(">IBQ")
 
 
 def log_key(replica: int, offset: int) -> bytes:
@@ -64,3 +67,50 @@ def parse_retry_key(key: bytes) -> tuple[int, int, int]:
 def view_range(replica: int, group: int) -> tuple[bytes, bytes]:
     """(start, end) of a group's MARKS or RETRY rows."""
     return _GROUP.pack(replica, group), (int.from_bytes(_GROUP.pack(replica, group)) + 1).to_bytes(8)
+
+
+def lane_key(replica: int, shelf: int, offset: int) -> bytes:
+    """Key of an entry that lies on a shelf other than the log itself."""
+    return _LANE.pack(replica, shelf, offset)
+
+
+def parse_lane_key(key: bytes) -> tuple[int, int, int]:
+    """(replica, shelf, offset)."""
+    replica, shelf, offset = _LANE.unpack(key)
+    return replica, shelf, offset
+
+
+def timed_key(replica: int, time_ms: int, base: int) -> bytes:
+    """Key of a DUE or EXPIRY row: what happens to messages of the chunk at `base`, and when."""
+    return _TIMED.pack(replica, time_ms, base)
+
+
+def parse_timed_key(key: bytes) -> tuple[int, int, int]:
+    """(replica, time in ms, base)."""
+    replica, time_ms, base = _TIMED.unpack(key)
+    return replica, time_ms, base
+
+
+def lease_key(replica: int, view: int, number: int) -> bytes:
+    """Key of a lease that outlives a crash."""
+    return _VIEW.pack(replica, view, number)
+
+
+def order_key(replica: int, is_head: bool, number: int) -> bytes:
+    """Key of a batch that a sorting queue released; those for the head of the queue come first."""
+    return _ORDER.pack(replica, 0 if is_head else 1, number)
+
+
+def replica_range(replica: int) -> tuple[bytes, bytes]:
+    """(start, end) of all rows of a replica, in any table."""
+    return log_range(replica)
+
+
+def schedule_key(replica: int, base: int) -> bytes:
+    """Key of the due times of a scheduled chunk, in BY_ID."""
+    return _LANE.pack(replica, 0, base)
+
+
+def name_key(replica: int, name: bytes) -> bytes:
+    """Key of a scheduled message's place, by the 16-byte hash of its id, in BY_ID."""
+    return _REPLICA.pack(replica) + b"\x01" + name

@@ -11,10 +11,10 @@ from gateway.api.frames import EVENTS, SERVER_FRAMES
 from gateway.api.openapi import QUERY
 from gateway.context import Gateway
 from gateway.http import Answer, json_answer
-from gateway.schemas import Schema, components, messages_to_publish, publish_message, reference
+from gateway.schemas import Schema, ack_publishes, components, messages_to_publish, publish_message, reference
 from gateway.version import VERSION
 from push.closes import Close
-from push.protocol import SUBPROTOCOL_JSON, SUBPROTOCOL_MSGPACK, ClientFrame, Publish
+from push.protocol import SUBPROTOCOL_JSON, SUBPROTOCOL_MSGPACK, Ack, ClientFrame, Publish
 
 CLIENT_FRAMES: Final[tuple[type[msgspec.Struct], ...]] = get_args(ClientFrame)
 SOCKET_ADDRESS: Final = "/v1/ws"
@@ -112,7 +112,7 @@ def _messages() -> dict[str, Any]:
 
 
 def _schemas() -> dict[str, Schema]:
-    kinds = [kind for kind in (*CLIENT_FRAMES, *SERVER_FRAMES, *EVENTS) if kind is not Publish]
+    kinds = [kind for kind in (*CLIENT_FRAMES, *SERVER_FRAMES, *EVENTS) if kind not in (Publish, Ack)]
     schemas, _ = components(kinds)
     schemas["PublishMessage"] = publish_message()
     schemas["Publish"] = {
@@ -125,6 +125,20 @@ def _schemas() -> dict[str, Schema]:
             "id": {"type": ["integer", "string", "null"]},
         },
         "required": ["type", "queue", "messages"],
+        "additionalProperties": False,
+    }
+    schemas["Ack"] = {
+        "title": "Ack",
+        "type": "object",
+        "properties": {
+            "type": {"const": "ack"},
+            "queue": {"type": "string"},
+            "receipts": {"type": "array", "items": {"type": "string"}},
+            "id": {"type": ["integer", "string", "null"]},
+            "sub": {"type": ["integer", "null"]},
+            "publish": ack_publishes(),
+        },
+        "required": ["type", "queue", "receipts"],
         "additionalProperties": False,
     }
     return schemas

@@ -10,17 +10,18 @@ from typing import Any, Final
 
 import msgspec
 
-from backend_store.client import Queue
+from backend_store.client import Queue, SettledAndPublished
 from backend_store.model import InvalidRequest, Published, PushqError, Verdict
 from gateway.api import cloudevents
-from gateway.api.shapes import AckBody, ExtendBody, NackBody, PlainPublishBody, PublishBody, ReceiveBody
+from gateway.api.shapes import AckRequest, ExtendBody, NackBody, PlainPublishBody, PublishBody, ReceiveBody
 from gateway.context import Gateway
 from gateway.http import Answer, Call, ClientGone, decode, json_answer
 from push.checks import DELAY_MS_MAX, checked_reason, checked_visibility, not_yet, results
 from push.checks import field as invalid_field
-from push.encode import published_messages_json
+from push.joint import outputs, published_rows
 from push.ports import Prepared
 from push.protocol import RECEIPTS_PER_REQUEST_MAX
+from push.published import published_messages_json, refusal
 from push.transports import longpoll
 
 VerdictsReply = Callable[[list[Verdict] | PushqError], None]
@@ -43,7 +44,9 @@ async def publish(gateway: Gateway, call: Call) -> Answer:
     body = await call.body()
     prepared = _prepared(gateway, queue, call, body)
     published = await _stored(queue, prepared)
-    messages = published_messages_json(published, prepared.ids)
+    if (error := refusal(published)) is not None:
+        raise error
+    messages = published_messages_json(published, prepared)
     return Answer(201, _PUBLISHED % (messages, b"true" if published.fsynced else b"false", published.replicas))
 
 
@@ -123,10 +126,23 @@ async def receive(gateway: Gateway, call: Call) -> Answer:
 
 async def ack(gateway: Gateway, call: Call) -> Answer:
     queue = gateway.desk.queue(call.principal, call.params[0], "consume")
-    wanted: AckBody = await call.fields(AckBody)
+    wanted: AckRequest = await call.fields(AckRequest)
     if wanted.publish is not None:
-        raise not_yet("/publish", "an ack that publishes")
+        return await _ack_and_publish(gateway, call, queue, wanted)
     return await _judged(queue, wanted.receipts, queue.settle)
+
+
+async def _ack_and_publish(gateway: Gateway, call: Call, queue: Queue, wanted: AckRequest) -> Answer:
+    _check_receipts(wanted.receipts)
+    if gateway.hub.draining:
+        raise PushqError(_DRAINING, code="draining")
+    made = outputs(gateway.desk, call.principal, queue, wanted.receipts, wanted.publish or [], "json")
+    done: asyncio.Future[SettledAndPublished] = asyncio.get_running_loop().create_future()
+    publishes = [(one.queue, one.prepared.blocks) for one in made]
+    queue.settle_and_publish(wanted.receipts, publishes, partial(_resolve, done))
+    result = await done
+    rows = results(wanted.receipts, result.verdicts)
+    return json_answer({"results": rows, "published": published_rows(made, result)})
 
 
 async def nack(gateway: Gateway, call: Call) -> Answer:
@@ -144,14 +160,18 @@ async def extend(gateway: Gateway, call: Call) -> Answer:
     queue = gateway.desk.queue(call.principal, call.params[0], "consume")
     wanted: ExtendBody = await call.fields(ExtendBody)
     visibility_ms = checked_visibility(wanted.visibility_timeout_ms)
-    return await _judged(queue, wanted.receipts, lambda receipts, reply: reply(queue.extend(receipts, visibility_ms)))
+    return await _judged(queue, wanted.receipts, lambda receipts, reply: queue.extend(receipts, visibility_ms, reply))
+
+
+def _check_receipts(receipts: list[str]) -> None:
+    if len(receipts) > RECEIPTS_PER_REQUEST_MAX:
+        detail = f"{len(receipts)} receipts; a request takes {RECEIPTS_PER_REQUEST_MAX}"
+        raise invalid_field("/receipts", detail)
 
 
 async def _judged(queue: Queue, receipts: list[str], ask: Callable[[list[str], VerdictsReply], None]) -> Answer:
     """One row a receipt, in their order, once it is durable."""
-    if len(receipts) > RECEIPTS_PER_REQUEST_MAX:
-        detail = f"{len(receipts)} receipts; a request takes {RECEIPTS_PER_REQUEST_MAX}"
-        raise invalid_field("/receipts", detail)
+    _check_receipts(receipts)
     done: asyncio.Future[list[Verdict]] = asyncio.get_running_loop().create_future()
     ask(receipts, partial(_resolve, done))
     return json_answer({"results": results(receipts, await done)})

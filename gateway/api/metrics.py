@@ -64,7 +64,7 @@ Labels = tuple[str, str]
 async def _queue_stats(gateway: Gateway) -> dict[Labels, QueueStats]:
     """(tenant, queue) → numbers. The first queues by name have series of their own, the others share one a tenant."""
     found: dict[Labels, QueueStats] = {}
-    for number, (tenant, name) in enumerate(sorted(gateway.store.metadata.queues)):
+    for number, (tenant, name) in enumerate(sorted(gateway.store.names())):
         if number % QUEUES_PER_TURN == QUEUES_PER_TURN - 1:
             await asyncio.sleep(0)  # thousands of queues must not hold everybody's messages up
         queue = _find(gateway, tenant, name)

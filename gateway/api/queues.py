@@ -10,12 +10,15 @@ from typing import Any
 from urllib.parse import urlencode
 
 from backend_store.client import Queue, timestamp
-from backend_store.model import Forbidden, PushqError
+from backend_store.model import Forbidden, PushqError, QueueConfig
 from gateway.api.shapes import QueuePage, QueueStatsView, QueueView
 from gateway.context import Gateway
 from gateway.http import Answer, Call, Header, decode, integer, json_answer
 from gateway.limits import PAGE_ITEMS_DEFAULT, PAGE_ITEMS_MAX
-from gateway.validate import changed_config, check_new_queue_name, queue_config
+from gateway.policy import owner_of
+from gateway.queue_config import changed_config, queue_config, shown_config
+from gateway.queue_links import Find, check_links
+from gateway.validate import check_new_queue_name, check_no_companion
 from push.checks import field as invalid_field
 from push.checks import not_yet
 
@@ -24,7 +27,7 @@ def view(queue: Queue) -> QueueView:
     definition = queue.definition
     return QueueView(
         name=definition.name,
-        config=definition.config,
+        config=shown_config(definition.config, definition.name),
         created_at=timestamp(definition.created_at_ms),
         owner=definition.tenant,
         stats=QueueStatsView(**asdict(queue.stats())),
@@ -45,7 +48,10 @@ async def put(gateway: Gateway, call: Call) -> Answer:
     if not principal.access.may("manage", name):
         raise Forbidden(f"the key {principal.name!r} has no scope manage:{name}")
     check_new_queue_name(name)
-    config = queue_config(decode(await call.json_bytes(), dict))
+    config = queue_config(decode(await call.json_bytes(), dict), name)
+    find = _finder(gateway, principal.tenant)
+    if find(name) is None:  # one that is there is found again, or in conflict, whatever became of its links
+        check_links(name, config, find)
     queue, created = await gateway.store.create_queue(principal.tenant, name, config)
     return _shown(queue, 201 if created else 200)
 
@@ -76,14 +82,26 @@ async def list_queues(gateway: Gateway, call: Call) -> Answer:
 
 
 async def patch(gateway: Gateway, call: Call) -> Answer:
-    queue = gateway.desk.queue(call.principal, call.params[0], "manage")
+    name = call.params[0]
+    queue = gateway.desk.queue(call.principal, owner_of(name), "manage")
+    check_no_companion(name)
     _check_match(queue, call)
+    known = queue.definition  # what was matched: a change that comes while the body does makes it stale
     changes: dict[str, Any] = decode(await call.json_bytes(), dict)
-    config = changed_config(queue.config, changes)
-    changed = await gateway.store.update_queue(queue.tenant, queue.name, config, queue.definition.version)
+    config = changed_config(known.config, changes, name)
+    check_links(name, config, _finder(gateway, queue.tenant), known=known.config)
+    changed = await gateway.store.update_queue(queue.tenant, name, config, known.version)
     if changed is None:
         raise _stale(queue)
     return _shown(changed)
+
+
+def _finder(gateway: Gateway, tenant: str) -> Find:
+    def find(name: str) -> QueueConfig | None:
+        found = gateway.store.metadata.queues.get((tenant, name))
+        return found.config if found else None
+
+    return find
 
 
 def _check_match(queue: Queue, call: Call) -> None:
@@ -119,13 +137,14 @@ async def delete(gateway: Gateway, call: Call) -> Answer:
 
 
 def _deletable(gateway: Gateway, call: Call) -> Queue:
-    principal, name = call.principal, call.params[0]
+    principal, name = call.principal, owner_of(call.params[0])
     queue = gateway.store.queue(principal.tenant, name)
     by_hand = f"`pushq queue delete {name}` does it on the server's machine"
     if not principal.access.is_admin:
         raise Forbidden(f"deleting a queue needs the scope admin; {by_hand}, with an admin key")
     if not (call.is_local or gateway.settings.queues.allow_delete_over_http):
         raise Forbidden(f"queues.allow_delete_over_http is off; {by_hand}")
+    check_no_companion(call.params[0])
     return queue
 
 

@@ -9,8 +9,9 @@ import msgspec
 from backend_store.model import VISIBILITY_MS_MAX, QueueConfig
 from gateway.limits import NAME_CHARS_MAX, RECEIVE_MESSAGES_DEFAULT, ROTATE_GRACE_MS_MAX, SCOPES_PER_KEY_MAX
 from gateway.policy import SCOPE_PATTERN
+from gateway.schemas import ack_publishes
 from push.checks import DELAY_MS_MAX
-from push.protocol import RECEIPTS_PER_REQUEST_MAX, PlainMessage, PublishMessage
+from push.protocol import RECEIPTS_PER_REQUEST_MAX, AckPublish, PlainMessage, PublishMessage
 from push.starts import FORMS
 from push.transports import longpoll
 
@@ -46,8 +47,15 @@ class ReceiveBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class AckBody(msgspec.Struct, forbid_unknown_fields=True):
+    """As the document shows it; bodies of messages are kept raw, so `AckRequest` is what is decoded."""
+
     receipts: Annotated[list[str], RECEIPTS]
-    publish: Annotated[Any, NOT_YET] = None
+    publish: Annotated[Any, _schema(**ack_publishes())] = None
+
+
+class AckRequest(msgspec.Struct, forbid_unknown_fields=True):
+    receipts: list[str]
+    publish: list[AckPublish] | None = None
 
 
 class NackBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -63,6 +71,30 @@ class ExtendBody(msgspec.Struct, forbid_unknown_fields=True):
 
 class PurgeBody(msgspec.Struct, forbid_unknown_fields=True):
     confirm: Annotated[str, _schema(description="The queue's name again.")]
+
+
+class RedriveFilter(msgspec.Struct, forbid_unknown_fields=True):
+    """All that is given must hold of a dead letter."""
+
+    reason: str | None = None
+    ids: list[str] | None = None
+    header: dict[str, str] | None = None
+    """Headers that the message has with just these values."""
+    older_than: Annotated[str, _schema(format="date-time")] | None = None
+    """It died before."""
+
+
+class RedriveBody(msgspec.Struct, forbid_unknown_fields=True):
+    to: Annotated[str | None, _schema(description="By default the queue that each message came from.")] = None
+    filter: RedriveFilter | None = None
+    rate_per_s: float | None = None
+    dry_run: bool = False
+
+
+class RedriveTotalView(msgspec.Struct):
+    """The answer to a dry run."""
+
+    total: int
 
 
 Scope = Annotated[str, _schema(pattern=SCOPE_PATTERN)]
@@ -118,7 +150,7 @@ class QueuePage(msgspec.Struct):
 
 
 class JobView(msgspec.Struct):
-    """Long work: a purge."""
+    """Long work: a purge, a redrive."""
 
     id: str
     state: str
@@ -126,6 +158,11 @@ class JobView(msgspec.Struct):
     total: int
     rate_per_s: float | None = None
     error: str | None = None
+
+
+class JobPage(msgspec.Struct):
+    items: list[JobView]
+    next: str | None = None
 
 
 class KeyView(msgspec.Struct):
@@ -168,13 +205,17 @@ class DeletedView(msgspec.Struct):
     moved_to: str | None = None
 
 
-class PlacedView(msgspec.Struct):
-    """Where one message of a publish stands."""
+class PlacedView(msgspec.Struct, kw_only=True):
+    """Where one message of a publish stands; a repeated one where the first does. `error` in place of `seq`: refused.
 
-    id: str
-    seq: int
+    Of a producer's number that came before, the first message's place may be forgotten: then `seq` is null.
+    """
+
+    id: str | None
+    seq: int | msgspec.UnsetType | None = msgspec.UNSET
     partition: int
     duplicate: bool
+    error: ProblemView | msgspec.UnsetType = msgspec.UNSET
 
 
 class DurabilityView(msgspec.Struct):
@@ -185,6 +226,32 @@ class DurabilityView(msgspec.Struct):
 class PublishedView(msgspec.Struct):
     messages: list[PlacedView]
     durability: DurabilityView
+
+
+class OrderingView(msgspec.Struct):
+    """Where its producer said that a message belongs, and whether it came after its place was handed out."""
+
+    timestamp: str | None
+    late: bool
+
+
+class AttemptView(msgspec.Struct):
+    """How one attempt ended without an ack. `reason` is the consumer's own, from its nack."""
+
+    attempt: int
+    at: str
+    outcome: str
+    reason: str | None
+
+
+class DeadLetterView(msgspec.Struct, kw_only=True):
+    """Why a message ended, and what was tried."""
+
+    from_: str | None = msgspec.field(name="from")
+    reason: str
+    at: str
+    attempts: int
+    history: list[AttemptView]
 
 
 class MessageView(msgspec.Struct, kw_only=True):
@@ -200,8 +267,11 @@ class MessageView(msgspec.Struct, kw_only=True):
     key: str | None
     priority: int
     published_at: str
+    expires_at: str | msgspec.UnsetType = msgspec.UNSET
+    ordering: OrderingView | msgspec.UnsetType = msgspec.UNSET
     reply_to: str | msgspec.UnsetType = msgspec.UNSET
     correlation_id: str | msgspec.UnsetType = msgspec.UNSET
+    dead_letter: DeadLetterView | msgspec.UnsetType = msgspec.UNSET
 
 
 class DeliveredMessage(MessageView, kw_only=True):
@@ -237,6 +307,19 @@ class ResultView(msgspec.Struct):
 
 class ResultsView(msgspec.Struct):
     results: list[ResultView]
+
+
+class OutputView(msgspec.Struct):
+    """What one publish of an ack became."""
+
+    queue: str
+    messages: list[PlacedView]
+
+
+class AckedView(msgspec.Struct):
+    results: list[ResultView]
+    published: list[OutputView] | msgspec.UnsetType = msgspec.UNSET
+    """Of an ack that published: one row a publish; none where nothing was published now."""
 
 
 class FieldErrorView(msgspec.Struct):

@@ -9,7 +9,7 @@ from typing import Any, Final
 from starlette.types import ASGIApp
 
 from backend_store.model import QueueConfig
-from gateway.api import events, keys, messages, peek, purges, queues, tenants, tickets
+from gateway.api import events, keys, messages, peek, purges, queues, redrives, tenants, tickets
 from gateway.api import shapes as s
 from gateway.context import Gateway
 from gateway.http import Answer, Call
@@ -173,6 +173,30 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     ),
     Operation(
         "POST",
+        "/v1/queues/{queue}/redrives",
+        redrives.start,
+        "Move dead letters back to where they came from, or elsewhere",
+        "manage, and publish on the target",
+        {200: s.RedriveTotalView, 202: s.JobView},
+        request=s.RedriveBody,
+        refusals=(400, 401, 403, 404, 413, 415),
+    ),
+    Operation(
+        "GET", "/v1/queues/{queue}/redrives", redrives.list_redrives, "Redrives of a queue", "manage", {200: s.JobPage}
+    ),
+    Operation(
+        "GET", "/v1/queues/{queue}/redrives/{redrive}", redrives.get, "How far a redrive is", "manage", {200: s.JobView}
+    ),
+    Operation(
+        "DELETE",
+        "/v1/queues/{queue}/redrives/{redrive}",
+        redrives.cancel,
+        "Stop a redrive; what was moved stays moved",
+        "manage",
+        {200: s.JobView},
+    ),
+    Operation(
+        "POST",
         "/v1/keys",
         keys.create,
         "Make an API key; its token is in this answer only",
@@ -255,8 +279,6 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
 
 LATER: Final[tuple[tuple[str, str], ...]] = (
     ("/v1/queues/{queue}/messages/{message}", "cancelling a message"),
-    ("/v1/queues/{queue}/redrives", "redrives"),
-    ("/v1/queues/{queue}/redrives/{redrive}", "redrives"),
     ("/v1/queues/{queue}/groups", "consumer groups"),
     ("/v1/queues/{queue}/groups/{group}", "consumer groups"),
     ("/v1/alert-rules", "alert rules"),

@@ -7,7 +7,7 @@
             await message.ack()
 
 It depends on nothing of the server. `pushq.py` is what a user calls, `core/` decides, `link.py` carries it out,
-`transports/` moves frames, `admin.py` is the HTTP API for tools.
+`transports/` moves frames, `replies.py` brings answers to requests, `admin.py` is the HTTP API for tools.
 """
 
 from push.client.admin import Admin
@@ -16,7 +16,9 @@ from push.client.discover import Key
 from push.client.errors import (
     ApiError,
     Forbidden,
+    Full,
     LeaseLost,
+    NoReplyQueue,
     NotFound,
     OutcomeUnknown,
     Problem,
@@ -24,6 +26,7 @@ from push.client.errors import (
     PublishManyFailed,
     PushqError,
     Replaced,
+    RequestTimeout,
     SessionClosed,
     TooLarge,
     Unauthenticated,
@@ -32,15 +35,18 @@ from push.client.errors import (
 from push.client.message import Message
 from push.client.model import (
     Connected,
+    DeadLetter,
     Disconnected,
     Gap,
     Lost,
+    Ordering,
     Outgoing,
     Published,
     Reset,
     SessionEvent,
     Stopped,
 )
+from push.client.outgoing import Publication, PublishOptions
 from push.client.pushq import Pushq, connect
 from push.client.subscription import Subscription
 
@@ -48,9 +54,13 @@ __all__ = [
     "connect",
     "Pushq",
     "Outgoing",
+    "PublishOptions",
+    "Publication",
     "Published",
     "Subscription",
     "Message",
+    "Ordering",
+    "DeadLetter",
     "SessionEvent",
     "Connected",
     "Disconnected",
@@ -64,11 +74,14 @@ __all__ = [
     "Forbidden",
     "NotFound",
     "TooLarge",
+    "Full",
     "Replaced",
     "ProtocolFault",
     "Unavailable",
     "OutcomeUnknown",
     "LeaseLost",
+    "RequestTimeout",
+    "NoReplyQueue",
     "SessionClosed",
     "PublishManyFailed",
     "Problem",

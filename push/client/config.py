@@ -23,6 +23,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     message_bytes_max: int = 3 * 1024 * 1024
     """Refused here: a frame above the server's 4 MiB would close the session for every other message."""
 
+    publish_queues_max: int = 10_000
+    """Queues whose numbers one client keeps; those sequenced by arrival need none and make room for others."""
+    clock_ahead_ms_max: int = 500
+    """A stamp further ahead of this computer's time does not move the client's clock: servers do not believe it."""
+
     settle_frame_receipts_max: int = 1000
     settle_frames_in_flight_max: int = 32
     settle_timeout_s: float = 60.0
@@ -37,6 +42,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Assumed where neither the caller nor the server names the queue's time-out."""
     handler_limit_s: float = 300.0
     lease_extension_fraction: float = 0.5
+
+    requests_in_progress_max: int = 10_000
+    """Requests without a reply yet; the next one waits, within its time-out."""
+    reply_credit: int = 1000
+    reply_ttl_ms: int = 60_000
+    """Of a reply queue that the client makes: what nobody fetches is gone after this time."""
 
     open_timeout_s: float = 10.0
     close_timeout_s: float = 5.0

@@ -1,7 +1,8 @@
 """What can go wrong for a client, sorted by whose turn it is.
 
 `ApiError` is the server's answer: its `code` is stable, and `retryable` says whether the same request may succeed
-later. `Unavailable` and `OutcomeUnknown` are the network's; `LeaseLost` says that somebody else may have the message.
+later. `Unavailable` and `OutcomeUnknown` are the network's; `LeaseLost` says that somebody else may have the message;
+`RequestTimeout` that nobody answered.
 """
 
 from __future__ import annotations
@@ -102,6 +103,10 @@ class TooLarge(ApiError):
     """A message or frame above the server's limit (413, close code 4513)."""
 
 
+class Full(ApiError):
+    """The queue, its window of ids, or the server's disk takes no more (507). Nothing was stored."""
+
+
 class ProtocolFault(ApiError):
     """One side sent what the other cannot read (close code 4500)."""
 
@@ -121,9 +126,26 @@ class OutcomeUnknown(PushqError):
 
 
 class LeaseLost(PushqError):
-    """The receipt no longer counts: the message is, or will be, delivered again."""
+    """The receipt no longer counts: the message is, or will be, delivered again. `ids` names the messages."""
 
     code = "stale-receipt"
+
+    def __init__(self, detail: str, ids: Sequence[str] = ()) -> None:
+        super().__init__(detail)
+        self.ids = tuple(ids)
+
+
+class RequestTimeout(PushqError, TimeoutError):
+    """No reply came in time. The request may have been handled all the same; a reply that comes now is dropped."""
+
+    code = "request-timeout"
+    retryable = True
+
+
+class NoReplyQueue(PushqError):
+    """`request` has no queue for the replies, and may not make one; the message says what would help."""
+
+    code = "no-reply-queue"
 
 
 class SessionClosed(PushqError):
@@ -150,6 +172,9 @@ _CLASS_BY_CODE: dict[str, type[ApiError]] = {
     "queue-not-found": NotFound,
     "not-found": NotFound,
     "message-too-large": TooLarge,
+    "queue-full": Full,
+    "dedupe-full": Full,
+    "storage-full": Full,
 }
 
 _STOP_CODES: dict[int, tuple[type[ApiError], str, int]] = {
@@ -166,6 +191,11 @@ _STOP_CODES: dict[int, tuple[type[ApiError], str, int]] = {
 def api_error(problem: Problem) -> ApiError:
     """The typed error for a server's problem."""
     return _CLASS_BY_CODE.get(problem.code, ApiError)(problem)
+
+
+def is_definite(error: ApiError) -> bool:
+    """Does this refusal say for sure that nothing was done? 500 and 504 leave it open."""
+    return error.code not in ("internal", "outcome-unknown")
 
 
 def is_stop(close_code: int) -> bool:

@@ -5,7 +5,7 @@ The HTTP transports speak the same frames to the core, so every rule about them 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -14,6 +14,10 @@ from push.client.errors import Problem
 from push.client.model import AckMode, Encoding, Outgoing
 
 FRAME_BYTES_TARGET = 1024 * 1024
+
+_FIXMAP = 0x80
+"""MessagePack's map of up to 15 fields: one byte, then the fields."""
+_FIXMAP_COUNT = 0x0F
 
 
 class ClientFrame(msgspec.Struct, omit_defaults=True, kw_only=True, tag_field="type"):
@@ -58,11 +62,19 @@ class Publish(ClientFrame, tag="publish"):
     messages: Sequence[msgspec.Raw]
 
 
+class PublishPart(msgspec.Struct, frozen=True):
+    """What an ack publishes to one queue."""
+
+    queue: str
+    messages: Sequence[msgspec.Raw]
+
+
 class Ack(ClientFrame, tag="ack"):
     id: int
     queue: str
     receipts: Sequence[str]
     sub: int | None = None
+    publish: Sequence[PublishPart] | None = None
 
 
 class Nack(ClientFrame, tag="nack"):
@@ -70,7 +82,7 @@ class Nack(ClientFrame, tag="nack"):
     queue: str
     receipts: Sequence[str]
     sub: int | None = None
-    delay_ms: int = 0
+    delay_ms: int | None = None
     reason: str | None = None
 
 
@@ -113,9 +125,10 @@ class WireMessage(msgspec.Struct, frozen=True):
 
 
 class PublishedItem(msgspec.Struct, frozen=True):
-    """One message's part of a publish answer: `error` stands in place of `seq`."""
+    """One message's part of a publish answer: `error` stands in place of `seq`. Of a repeat by its number, the server
+    may have forgotten the place."""
 
-    id: str = ""
+    id: str | None = None
     seq: int | None = None
     partition: int = 0
     duplicate: bool = False
@@ -146,7 +159,10 @@ class Ok(ServerFrame, frozen=True, tag="ok"):
     resume: str | None = None
     cursor: str | None = None
     visibility_timeout_ms: int | None = None
+    mode: str | None = None
     messages: list[PublishedItem] | None = None
+    sequencing: str | None = None
+    dedupe: str | None = None
     results: list[SettleResult] | None = None
 
 
@@ -236,6 +252,15 @@ class Codec:
             given = {name: value for name, value in fields.items() if value is not None}
             return msgspec.Raw(self._encode(given))
         return msgspec.Raw(self._encode(message))
+
+    def add_fields(self, message: msgspec.Raw, fields: Mapping[str, Any]) -> msgspec.Raw:
+        """An encoded message with more fields behind its own: what is known only when it leaves."""
+        own, more = bytes(message), self._encode(fields)
+        if self.is_text:
+            return msgspec.Raw(own[:-1] + b"," + more[1:])
+        count = (own[0] & _FIXMAP_COUNT) + len(fields)
+        assert own[0] & ~_FIXMAP_COUNT == _FIXMAP and count <= _FIXMAP_COUNT, "a message has few fields"
+        return msgspec.Raw(bytes((_FIXMAP | count,)) + own[1:] + more[1:])
 
     def pack(self, frames: Sequence[AnyClientFrame]) -> list[bytes]:
         """Frames as few socket messages: arrays of up to 1 MiB, a single frame as a plain object."""

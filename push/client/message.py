@@ -4,27 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import binascii
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Unpack
 
 from push.client.core.leases import Delivery
 from push.client.core.settling import Action, How, Item
-from push.client.errors import ApiError, Problem
-from push.client.link import Link
+from push.client.errors import ApiError, LeaseLost, Problem
+from push.client.model import DeadLetter, Ordering, Published
+from push.client.outgoing import Publication, PublishOptions, outgoing, publications
+from push.client.producer import Producer
+from push.client.times import Duration, milliseconds
 
 _NO_HEADERS: Mapping[str, str] = {}
 
 
 class Message:
-    """One delivery of one message. Under `ack="auto"`, and on a stream without a group, there is nothing to settle:
-    then `receipt` is None and `ack`, `nack` and `extend` do nothing."""
+    """One delivery of one message. Under `ack="auto"`, from a queue that delivers at most once, and on a stream without
+    a group there is nothing to settle: then `receipt` is None and `ack`, `nack` and `extend` do nothing."""
 
-    __slots__ = ("_delivery", "_link")
+    __slots__ = ("_delivery", "_producer")
 
-    def __init__(self, delivery: Delivery, link: Link) -> None:
+    def __init__(self, delivery: Delivery, producer: Producer) -> None:
         self._delivery = delivery
-        self._link = link
+        self._producer = producer
 
     @property
     def id(self) -> str:
@@ -68,6 +71,7 @@ class Message:
 
     @property
     def priority(self) -> int:
+        """0 or more; higher ones come first."""
         return self._delivery.message.priority
 
     @property
@@ -77,11 +81,32 @@ class Message:
 
     @property
     def expires_at(self) -> datetime | None:
-        text = self._delivery.message.expires_at
-        return None if text is None else datetime.fromisoformat(text)
+        """When it is delivered no more, in UTC; None for a message that does not expire."""
+        return _time(self._delivery.message.expires_at)
+
+    @property
+    def ordering(self) -> Ordering | None:
+        """Where a sorted queue put it; None on other queues."""
+        found = self._delivery.message.ordering
+        return None if found is None else Ordering(_time(found.get("timestamp")), bool(found.get("late")))
+
+    @property
+    def dead_letter(self) -> DeadLetter | None:
+        """Why it lies in a dead-letter queue; None on other queues."""
+        found = self._delivery.message.dead_letter
+        if found is None:
+            return None
+        return DeadLetter(
+            from_=str(found.get("from", "")),
+            reason=str(found.get("reason", "")),
+            at=_time(found.get("at")),
+            attempts=int(found.get("attempts", 0)),
+            history=tuple(found.get("history") or ()),
+        )
 
     @property
     def reply_to(self) -> str | None:
+        """The queue that an answer should go to: `reply` sends it there."""
         return self._delivery.message.reply_to
 
     @property
@@ -106,12 +131,26 @@ class Message:
             assert isinstance(self._delivery.wait_lost, asyncio.Event)
             await self._delivery.wait_lost.wait()
 
-    async def ack(self) -> None:
-        """Done: returns when the server confirmed it. `LeaseLost` when another may have been given the message."""
-        await self._settle(How("ack", self._delivery.subscription))
+    async def ack(self, *, publish: Iterable[Publication] = ()) -> None:
+        """Done: returns when the server confirmed it. `LeaseLost` when another may have been given the message.
 
-    async def nack(self, delay_ms: int = 0, reason: str | None = None) -> None:
-        """Not done: deliver it again, `delay_ms` later. `LeaseLost` when the lease had ended before."""
+        `publish` is stored in the same step: `[("invoices", {"order": 7}), ("mails", "sent", {"key": "k"})]`. Both
+        happen or neither does. The server allows it between queues that are `colocate_with` each other.
+        """
+        if publish:
+            await settle_together([self], publish)
+        else:
+            await self._settle(How("ack", self._delivery.subscription))
+
+    async def nack(
+        self, *, delay: Duration | None = None, reason: str | None = None, delay_ms: int | None = None
+    ) -> None:
+        """Not done: deliver it again, after `delay` (seconds or a `timedelta`), else after the queue's own back-off.
+
+        `reason` is kept with the message and shown with its dead letter. `LeaseLost` when the lease had ended before.
+        """
+        if delay is not None:
+            delay_ms = milliseconds(delay)
         await self._settle(How("nack", self._delivery.subscription, delay_ms=delay_ms, reason=reason))
 
     async def extend(self, ms: int) -> None:
@@ -122,17 +161,59 @@ class Message:
             )
         await self._settle(How("extend", self._delivery.subscription, visibility_timeout_ms=ms))
 
+    async def reply(self, body: Any, **options: Unpack[PublishOptions]) -> Published:
+        """Answer whoever asked: publish to `reply_to` with the request's `correlation_id`; returns when it is stored.
+
+        The options are those of `Pushq.publish`. Raises `ValueError` when the message asks for no reply.
+        """
+        if self.reply_to is None:
+            raise ValueError(f"message {self.id} of queue {self.queue!r} asks for no reply: it has no reply_to")
+        options.setdefault("correlation_id", self.correlation_id)
+        return await self._producer.publish(self.reply_to, outgoing(body, **options))
+
     async def _settle(self, how: How) -> None:
-        if self.receipt is None:
-            return
-        link = self._link
-        confirmed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        link.core.settle(how, Item(self._delivery, confirmed), link.now())
-        link.kick()
-        await confirmed
+        if self.receipt is not None:
+            await _begin(self, how)
 
     def __repr__(self) -> str:
         return f"<Message {self.id} queue={self.queue!r} seq={self.seq} attempt={self.attempt}>"
 
 
-__all__ = ["Action", "Message"]
+async def settle_together(messages: Sequence[Message], publish: Iterable[Publication] = ()) -> None:
+    """Ack messages of one subscription in one request, and publish in the same step. See `Pushq.ack`."""
+    held = [message for message in messages if message.receipt is not None]
+    parts = publications(publish)
+    if not held:
+        if parts:
+            raise ValueError("nothing to ack, so nothing to publish with it: none of the messages has a receipt")
+        return
+    subscription = held[0]._delivery.subscription
+    if any(message._delivery.subscription is not subscription for message in held):
+        raise ValueError("messages that are acked together must come from one subscription")
+    producer = held[0]._producer
+    how = How("ack", subscription, step=producer.step(parts))
+    if how.step is not None and len(held) > producer.receipts_max:
+        raise ValueError(f"{len(held)} receipts in one step; a request takes {producer.receipts_max}")
+    results = await asyncio.gather(*[_begin(message, how) for message in held], return_exceptions=True)
+    failed = [result for result in results if isinstance(result, BaseException)]
+    lost = [id for error in failed if isinstance(error, LeaseLost) for id in error.ids]
+    if len(lost) > 1 and how.step is None:
+        raise LeaseLost(f'queue "{subscription.queue}": {len(lost)} of {len(held)} leases had ended', lost)
+    if failed:
+        raise failed[0]
+
+
+def _begin(message: Message, how: How) -> asyncio.Future[None]:
+    """Hand one receipt to the core; those of one turn of the loop share a frame."""
+    link = message._producer.link
+    confirmed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    link.core.settle(how, Item(message._delivery, confirmed), link.now())
+    link.kick()
+    return confirmed
+
+
+def _time(text: object) -> datetime | None:
+    return datetime.fromisoformat(text) if isinstance(text, str) and text else None
+
+
+__all__ = ["Action", "Message", "settle_together"]

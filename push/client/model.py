@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any, Literal
 
 import msgspec
@@ -17,7 +18,10 @@ From = Literal["earliest", "latest"] | Mapping[str, Any]
 
 
 class Outgoing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One message to publish. `body` is any JSON value, or bytes; a field the server cannot honour is refused by it."""
+    """One message to publish, with the API's own fields. `body` is any JSON value, or bytes.
+
+    A field that the server cannot honour is refused by it. `deliver_at` is a `datetime` with a zone, or RFC 3339 text.
+    """
 
     body: Any
     id: str | None = None
@@ -26,19 +30,40 @@ class Outgoing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     content_type: str | None = None
     priority: int | None = None
     delay_ms: int | None = None
-    deliver_at: str | None = None
+    deliver_at: datetime | str | None = None
     ttl_ms: int | None = None
     reply_to: str | None = None
     correlation_id: str | None = None
 
 
 class Published(msgspec.Struct, frozen=True):
-    """The server has the message on disk. `seq` rises within (partition, priority), with gaps."""
+    """The server has the message on disk. `seq` rises within (partition, priority), with gaps.
+
+    A `duplicate` was there before: `id` and `seq` are those of the first one. Of a repeat that the server knew by its
+    number alone they may be forgotten: then `seq` is None, and `id` empty unless the message has one.
+    """
 
     id: str
-    seq: int
+    seq: int | None
     partition: int = 0
     duplicate: bool = False
+
+
+class Ordering(msgspec.Struct, frozen=True):
+    """Where a sorted queue put the message. `late`: its place had been handed out when it came."""
+
+    timestamp: datetime | None
+    late: bool
+
+
+class DeadLetter(msgspec.Struct, frozen=True):
+    """Why a message lies in a dead-letter queue. `from_` is the queue it died in; `history` has its last attempts."""
+
+    from_: str
+    reason: str
+    at: datetime | None
+    attempts: int
+    history: tuple[Mapping[str, Any], ...]
 
 
 class Connected(msgspec.Struct, frozen=True):

@@ -1,33 +1,52 @@
-"""What a user holds: `async with connect(url, key) as pushq` publishes and subscribes."""
+"""What a user holds: `async with connect(url, key) as pushq` publishes, subscribes, and asks for replies."""
 
 from __future__ import annotations
 
-import asyncio
 import random
-import secrets
 import ssl
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import msgspec
 
+from push.client.admin import Admin
 from push.client.config import Limits
 from push.client.core import SessionCore, Subscribed
-from push.client.core.publisher import Entry
+from push.client.core.clock import HybridClock
+from push.client.core.numbering import Numbering
 from push.client.discover import Key, find_url
-from push.client.errors import Problem, PublishManyFailed, PushqError, SessionClosed, TooLarge
+from push.client.errors import SessionClosed
 from push.client.frames import Codec
 from push.client.link import Link
+from push.client.message import Message, settle_together
 from push.client.model import AckMode, Encoding, From, Outgoing, Published, SessionEvent, TransportName
+from push.client.outgoing import Publication, PublishOptions, one_time, outgoing
+from push.client.producer import Producer, PublishIds, checked_name, random_name
+from push.client.replies import Replies
 from push.client.subscription import Subscription
+from push.client.times import Duration, Moment, milliseconds
 from push.client.transports.base import Dial
 from push.client.transports.http import HttpDialer
 from push.client.transports.poll import PollStream
 from push.client.transports.sse import SseStream
 from push.client.transports.websocket import Dialer
 
-ID_PREFIX_BYTES = 12
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """What `connect` was told beside the server and the key; it explains each."""
+
+    transport: TransportName = "ws"
+    encoding: Encoding = "msgpack"
+    on_event: Callable[[SessionEvent], None] | None = None
+    limits: Limits = Limits()
+    tls: ssl.SSLContext | None = None
+    producer: str | None = None
+    first_number: int | Mapping[str, int] = 1
+    number_always: bool = False
+    publish_ids: PublishIds = True
+    reply_queue: str | None = None
 
 
 def connect(
@@ -39,44 +58,60 @@ def connect(
     on_event: Callable[[SessionEvent], None] | None = None,
     limits: Limits | None = None,
     tls: ssl.SSLContext | None = None,
+    producer: str | None = None,
+    first_number: int | Mapping[str, int] = 1,
+    number_always: bool = False,
+    publish_ids: PublishIds = True,
+    reply_queue: str | None = None,
 ) -> Pushq:
     """A session with the server, to be used with `async with`.
 
     Without `url` it is `PUSHQ_URL`, else http://127.0.0.1:8080; without `key` it is `PUSHQ_KEY`, else the first line of
     `./pushq-data/admin.key`. A `key` that is a function (plain or async) is asked again for every connection.
     `on_event` is told of connections, gaps and lost leases; it must not block.
+
+    Messages are numbered and stamped for queues that are sequenced by producer or by clock. A program that is to go on
+    with its numbers after a restart names itself with `producer` and gives `first_number`, for all queues or by queue;
+    keeping them is its own part (`Pushq.next_numbers`). With `number_always` other queues' messages are numbered, too.
+    `publish_ids` says whether a message without an id gets one: always, never, or ("auto") while its queue may drop
+    repeats by id. `reply_queue` is where the answers of `request` come.
     """
-    return Pushq(find_url(url), key, transport, encoding, on_event, limits or Limits(), tls)
+    if isinstance(first_number, int) and first_number < 1:
+        raise ValueError(f"numbers start at 1, not at {first_number}")
+    options = Options(
+        transport=transport,
+        encoding=encoding,
+        on_event=on_event,
+        limits=limits or Limits(),
+        tls=tls,
+        producer=None if producer is None else checked_name(producer),
+        first_number=first_number,
+        number_always=number_always,
+        publish_ids=publish_ids,
+        reply_queue=reply_queue,
+    )
+    return Pushq(find_url(url), key, options)
 
 
 class Pushq:
     """One session: it reconnects by itself, and what is unconfirmed goes again."""
 
-    def __init__(
-        self,
-        url: str,
-        key: Key,
-        transport: TransportName,
-        encoding: Encoding,
-        on_event: Callable[[SessionEvent], None] | None,
-        limits: Limits,
-        tls: ssl.SSLContext | None,
-    ) -> None:
-        self._limits = limits
+    def __init__(self, url: str, key: Key, options: Options) -> None:
+        self._url = url
+        self._key = key
+        self._options = options
         # Over HTTP the frames become JSON requests.
-        self._codec = Codec(encoding if transport == "ws" else "json")
-        dial: Dial
-        if transport == "ws":
-            dial = Dialer(url, self._codec, limits, tls=tls)
-        else:
-            stream = SseStream if transport == "sse" else PollStream
-            dial = HttpDialer(url, stream, limits, tls=tls)
-        self._make_link: Callable[[], Link] = lambda: Link(
-            SessionCore(limits, random.random), dial, key, limits, on_event
+        self._codec = Codec(options.encoding if options.transport == "ws" else "json")
+        self._numbering = Numbering(
+            options.producer or random_name(),
+            HybridClock(ahead_ms_max=options.limits.clock_ahead_ms_max),
+            lambda: time.time_ns() // 1_000_000,
+            self._codec.add_fields,
+            queues_max=options.limits.publish_queues_max,
+            first_number=options.first_number,
+            is_always=options.number_always,
         )
-        self._open_link: Link | None = None
-        self._id_prefix = secrets.token_urlsafe(ID_PREFIX_BYTES)
-        self._ids = 0
+        self._opened: tuple[Producer, Replies] | None = None
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -89,19 +124,24 @@ class Pushq:
 
     async def open(self) -> None:
         """Connect; raises `Unavailable` or the server's refusal. `async with` does it."""
-        if self._open_link is not None:
+        if self._opened is not None:
             raise SessionClosed("the session was opened before; connect() again for another one")
-        self._open_link = self._make_link()
+        options, link = self._options, self._make_link()
+        producer = Producer(link, self._codec, options.limits, ids=options.publish_ids)
+        replies = Replies(producer, self._make_queue, options.limits, given_queue=options.reply_queue)
+        self._opened = producer, replies
         try:
-            await self._open_link.open()
+            await link.open()
         except BaseException:
-            await self._open_link.close(flush=False)
+            await link.close(flush=False)
             raise
 
     async def close(self, *, flush: bool = True) -> None:
         """Leave; with `flush` once what is unconfirmed was confirmed, waiting a few seconds at most."""
-        if self._open_link is not None:
-            await self._open_link.close(flush=flush)
+        if self._opened is not None:
+            await self._link.close(flush=flush)
+
+    # Publishing
 
     async def publish(
         self,
@@ -110,69 +150,90 @@ class Pushq:
         *,
         id: str | None = None,
         key: str | None = None,
+        priority: int | None = None,
+        delay: Duration | None = None,
+        deliver_at: Moment | None = None,
+        ttl: Duration | None = None,
         headers: Mapping[str, str] | None = None,
         content_type: str | None = None,
-        priority: int | None = None,
-        delay_ms: int | None = None,
-        deliver_at: str | None = None,
-        ttl_ms: int | None = None,
         reply_to: str | None = None,
         correlation_id: str | None = None,
+        delay_ms: int | None = None,
+        ttl_ms: int | None = None,
     ) -> Published:
         """Publish one message; returns when it is stored.
 
-        `body` is any JSON value, or bytes. Publishes of many tasks travel together. The message is sent again after a
-        cut, with the same id: it is stored at least once, and more than once where the queue does not drop duplicates.
-        Raises `ApiError` for a refusal, `OutcomeUnknown` when it may have been stored.
+        `body` is any JSON value, or bytes. `key` is what it belongs to, for order and fair shares; a higher `priority`
+        comes first. It is delivered after `delay` (seconds or a `timedelta`) or at `deliver_at` (a `datetime` with a
+        zone), and no more after `ttl`. `reply_to` names the queue for an answer, which repeats `correlation_id`.
+
+        Publishes of many tasks travel together. A message whose answer is missing (a cut, a 504) is sent again with the
+        same id and number: a queue that drops repeats stores it once, another one at least once. Raises `ApiError` for
+        a refusal of this message, `OutcomeUnknown` when it may have been stored.
         """
-        message = self._encode(
-            Outgoing(
-                body=body,
-                id=id if id is not None else self._next_id(),
-                key=key,
-                headers=headers,
-                content_type=content_type,
-                priority=priority,
-                delay_ms=delay_ms,
-                deliver_at=deliver_at,
-                ttl_ms=ttl_ms,
-                reply_to=reply_to,
-                correlation_id=correlation_id,
-            )
+        producer = self._producer
+        message = Outgoing(
+            body=body,
+            id=producer.id_for(queue) if id is None else id,
+            key=key,
+            priority=priority,
+            delay_ms=delay_ms if delay is None else one_time("delay", delay, delay_ms),
+            deliver_at=deliver_at,
+            ttl_ms=ttl_ms if ttl is None else one_time("ttl", ttl, ttl_ms),
+            headers=headers,
+            content_type=content_type,
+            reply_to=reply_to,
+            correlation_id=correlation_id,
         )
-        link = self._link
-        await link.room()
-        ticket = _One()
-        entry = link.core.publish(queue, message, ticket, link.now())
-        link.kick()
-        try:
-            return await ticket.stored
-        except asyncio.CancelledError:
-            entry.wanted = False
-            raise
+        return await producer.publish(queue, message)
 
     async def publish_many(self, queue: str, messages: Iterable[Outgoing | Any]) -> list[Published]:
         """Publish messages in order; anything that is not an `Outgoing` is the body of one.
 
         Returns when all are stored. When some were refused, raises `PublishManyFailed` with each one's result.
-        What the server refused for the moment (overloaded, say) goes again behind what was sent meanwhile.
+        What the server refused for the moment (overloaded, say) goes again behind what was sent meanwhile, unless the
+        queue is sequenced by producer or by clock: there it keeps its place.
         """
-        link = self._link
-        many = _Many()
-        entries: list[Entry] = []
-        try:
-            for index, message in enumerate(messages):
-                encoded = self._encode(self._with_id(message))
-                if link.core.publisher.window_left <= 0:
-                    link.kick()
-                    await link.room()
-                entries.append(link.core.publish(queue, encoded, many.slot(index), link.now()))
-            link.kick()
-            return await many.all_stored()
-        except BaseException:
-            for entry in entries:
-                entry.wanted = False
-            raise
+        return await self._producer.publish_many(queue, messages)
+
+    async def request(
+        self,
+        queue: str,
+        body: Any,
+        timeout: Duration = 30.0,
+        *,
+        reply_queue: str | None = None,
+        **options: Unpack[PublishOptions],
+    ) -> Message:
+        """Publish a request and return its reply, a `Message` with nothing to settle. Who answers calls
+        `message.reply`. Raises `RequestTimeout` when none comes in time; a later one is dropped and counted.
+
+        The reply comes to `reply_queue`, else to that of `connect`: a queue that only this client reads, or a stream
+        that several share. Without either the client makes itself the queue `reply.<producer>`, which needs the scope
+        `manage:reply.*`, and `consume:reply.*` to read it. The options are those of `publish`; `ttl` is the time-out
+        unless it is given, so nobody works on a request whose asker has left.
+        """
+        _, replies = self._session
+        seconds = milliseconds(timeout) / 1000
+        return await replies.request(queue, outgoing(body, **options), seconds, reply_queue)
+
+    @property
+    def late_replies(self) -> int:
+        """Replies that came after their request had timed out, or a second time."""
+        return 0 if self._opened is None else self._opened[1].late
+
+    @property
+    def producer(self) -> str:
+        """The name under which messages are numbered."""
+        return self._numbering.producer
+
+    @property
+    def next_numbers(self) -> dict[str, int]:
+        """For each queue that was published to, the number that its next message will have: what a program keeps that
+        connects again with `producer` and `first_number`. Messages that are under way have numbers below."""
+        return self._numbering.next_numbers
+
+    # Consuming
 
     def subscribe(
         self,
@@ -190,109 +251,66 @@ class Pushq:
 
         `credit` bounds how many are held here and not yet settled. While a message waits or is worked on, its lease
         is extended, for `handler_limit_s` (5 minutes) after it was handed out. `from_` is where a stream begins.
+        In a `group` of a stream messages are settled as on a work queue; where the group has offsets, an ack covers
+        all that its partition delivered before.
         """
+        limits = self._options.limits
         asked = Subscribed(
             queue=queue,
-            credit=self._limits.subscription_credit if credit is None else credit,
+            credit=limits.subscription_credit if credit is None else credit,
             ack=ack,
             group=group,
             start=from_,
             visibility_timeout_ms=visibility_timeout_ms,
             extend_leases=extend_leases,
-            handler_limit_s=self._limits.handler_limit_s if handler_limit_s is None else handler_limit_s,
+            handler_limit_s=limits.handler_limit_s if handler_limit_s is None else handler_limit_s,
         )
         if asked.credit < 1:
             raise ValueError(f"credit must be at least 1, not {asked.credit}")
         link = self._link
         state = link.core.subscribe(asked)
         link.kick()
-        return Subscription(state, link)
+        return Subscription(state, self._producer)
+
+    async def ack(self, messages: Sequence[Message], *, publish: Iterable[Publication] = ()) -> None:
+        """Ack messages of one subscription in one request; returns when the server confirmed all of them.
+
+        `publish` is stored in the same step, as with `Message.ack`. Raises `LeaseLost`, whose `ids` are those of the
+        messages that others may have been given.
+        """
+        await settle_together(messages, publish)
 
     @property
     def session(self) -> str | None:
         """The server's id of the session; None before the first connection."""
-        return self._open_link.core.session if self._open_link is not None else None
+        return self._link.core.session if self._opened is not None else None
+
+    @property
+    def _session(self) -> tuple[Producer, Replies]:
+        if self._opened is None:
+            raise SessionClosed("the session is not open: use it inside `async with connect(...) as pushq`")
+        return self._opened
+
+    @property
+    def _producer(self) -> Producer:
+        return self._session[0]
 
     @property
     def _link(self) -> Link:
-        if self._open_link is None:
-            raise SessionClosed("the session is not open: use it inside `async with connect(...) as pushq`")
-        return self._open_link
+        return self._session[0].link
 
-    def _next_id(self) -> str:
-        self._ids += 1
-        return f"{self._id_prefix}-{self._ids:x}"
+    def _make_link(self) -> Link:
+        options = self._options
+        core = SessionCore(options.limits, random.random, self._numbering)
+        return Link(core, self._make_dial(), self._key, options.limits, options.on_event)
 
-    def _with_id(self, message: Outgoing | Any) -> Outgoing:
-        if not isinstance(message, Outgoing):
-            return Outgoing(body=message, id=self._next_id())
-        return message if message.id is not None else msgspec.structs.replace(message, id=self._next_id())
+    def _make_dial(self) -> Dial:
+        options = self._options
+        if options.transport == "ws":
+            return Dialer(self._url, self._codec, options.limits, tls=options.tls)
+        stream = SseStream if options.transport == "sse" else PollStream
+        return HttpDialer(self._url, stream, options.limits, tls=options.tls)
 
-    def _encode(self, message: Outgoing) -> msgspec.Raw:
-        encoded = self._codec.message(message)
-        size = len(memoryview(encoded))
-        if size > self._limits.message_bytes_max:
-            detail = f"the message has {size} bytes, the client sends at most {self._limits.message_bytes_max}"
-            raise TooLarge(Problem(code="message-too-large", status=413, detail=detail))
-        return encoded
-
-
-class _One:
-    """The waiter of one publish."""
-
-    __slots__ = ("stored",)
-
-    def __init__(self) -> None:
-        self.stored: asyncio.Future[Published] = asyncio.get_running_loop().create_future()
-
-    def resolve(self, result: Published | PushqError) -> None:
-        if self.stored.done():
-            return
-        if isinstance(result, Published):
-            self.stored.set_result(result)
-        else:
-            self.stored.set_exception(result)
-
-
-class _Many:
-    """The waiter of one `publish_many`: a result for each message, and one future for all."""
-
-    def __init__(self) -> None:
-        self.results: list[Published | PushqError | None] = []
-        self._open = 0
-        self._is_complete = False
-        self._all: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def slot(self, index: int) -> _Slot:
-        assert index == len(self.results)
-        self.results.append(None)
-        self._open += 1
-        return _Slot(self, index)
-
-    def resolve(self, index: int, result: Published | PushqError) -> None:
-        self.results[index] = result
-        self._open -= 1
-        if self._open == 0 and self._is_complete and not self._all.done():
-            self._all.set_result(None)
-
-    async def all_stored(self) -> list[Published]:
-        self._is_complete = True
-        if self._open:
-            await self._all
-        stored = [result for result in self.results if isinstance(result, Published)]
-        if len(stored) == len(self.results):
-            return stored
-        raise PublishManyFailed([result for result in self.results if result is not None])
-
-
-class _Slot:
-    """One message's place in a `publish_many`."""
-
-    __slots__ = ("_index", "_many")
-
-    def __init__(self, many: _Many, index: int) -> None:
-        self._many = many
-        self._index = index
-
-    def resolve(self, result: Published | PushqError) -> None:
-        self._many.resolve(self._index, result)
+    async def _make_queue(self, name: str, config: Mapping[str, Any]) -> None:
+        async with Admin(self._url, self._key, tls=self._options.tls) as admin:
+            await admin.create_queue(name, config)

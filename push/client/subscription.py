@@ -9,8 +9,8 @@ from typing import Self
 
 from push.client.core import SubscriptionState
 from push.client.errors import SessionClosed
-from push.client.link import Link
 from push.client.message import Message
+from push.client.producer import Producer
 
 
 class _Left(SessionClosed):
@@ -25,9 +25,10 @@ class Subscription:
     published afterwards is missed. Several tasks may call `get` at once.
     """
 
-    def __init__(self, state: SubscriptionState, link: Link) -> None:
+    def __init__(self, state: SubscriptionState, producer: Producer) -> None:
         self._state = state
-        self._link = link
+        self._producer = producer
+        self._link = link = producer.link
         self._waiters: set[asyncio.Future[None]] = set()
         link.readers[state] = self._wake
 
@@ -38,7 +39,7 @@ class Subscription:
             if delivery is not None:
                 if self._state.needs_step:
                     self._link.kick()
-                return Message(delivery, self._link)
+                return Message(delivery, self._producer)
             self._raise_if_over()
             await self._change()
 

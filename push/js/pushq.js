@@ -2,17 +2,32 @@
  * Pushq for browsers and Node: the far end of a message's path, where a page publishes, is pushed to, and acknowledges.
  *
  *     const pushq = connect({url: location.origin, token: async () => (await fetch("/my/token")).text()});
- *     const {id, seq} = await pushq.publish("orders", {item: 7});
+ *     const {id, seq} = await pushq.publish("orders", {item: 7}, {key: "customer-1", delayMs: 5_000});
  *     pushq.subscribe("orders", {credit: 16}, async ({body}) => handle(body)); // resolved = ack, thrown = nack
+ *     const {body} = await pushq.request("prices", {item: 7}, {timeoutMs: 2_000});
  *
- * It is one file because a page imports it as it is, without a build. Read it from the top: the client and its loop, a
- * subscription, the publisher, then the transports. Both links (one WebSocket; SSE, EventSource or long-poll over fetch)
- * have the same verbs and hand on the same frames, so nothing above them knows which one is in use.
+ * It is one file because a page imports it as it is, without a build. Its parts, from the outside in:
  *
- * Delivery is at least once in both directions: a publish that was cut is sent again under the same `id`, a message
- * whose ack was cut is delivered again with `attempt` 2. Names that travel keep the wire's spelling
- * (`visibility_timeout_ms`, `content_type`); names that stay here are camelCase.
+ *     1. Bounds and options     LIMITS, what the functions take
+ *     2. Errors                 PushqError, RequestTimeout, LeaseLost; back-off and the advice of close codes
+ *     3. The client             Client: one server, one loop that connects, carries, waits, and connects again
+ *     4. Receiving              Message, Subscription: in the user's hands; Delivery, Consumer, Settler: behind them
+ *     5. Publishing             Publisher: from a call to its confirmation; Numbering and HybridClock: its order
+ *     6. Requests and replies   Requests: who waits for which reply
+ *     7. Transports             SocketLink, FetchLink: the same verbs, the same frames; Http, EventParser
+ *     8. Small helpers
+ *
+ * Both links (one WebSocket; SSE, EventSource or long-poll over fetch) hand on the same frames, so nothing above them
+ * knows which one is in use.
+ *
+ * Delivery is at least once in both directions unless the queue says otherwise: a publish that was cut is sent again
+ * as the same message (`id`, number, stamp), a message whose ack was cut is delivered again with `attempt` 2.
+ *
+ * Names: what the server sent keeps the wire's spelling (`message.published_at`), and can be read in camelCase too;
+ * options may be given either way (`delayMs`, `delay_ms`). `pushq.d.ts` declares all that is public.
  */
+
+// ------------------------------------------------------------------------------------------- 1. Bounds and options
 
 /** Every bound of this module by name; `connect({limits: {…}})` replaces single ones. */
 export const LIMITS = Object.freeze({
@@ -27,6 +42,12 @@ export const LIMITS = Object.freeze({
   creditReturnedAt: 0.5, // credit that no receipt gives back is returned when this part of it is used up
   streamBacklogMessages: 1_000, // received and not yet handled; beyond it a stream goes on later from its cursor
   subscriptionCredit: 64,
+  replyTimeoutMs: 30_000,
+  replyTtlMs: 60_000, // of a reply that nobody fetched, in the queue that `request` makes
+  requestsWaiting: 10_000, // for their replies
+  replyCredit: 1_000,
+  clockAheadMs: 500, // a stamp further ahead than this does not move our clock: servers do not believe it either
+  queuesRemembered: 10_000, // whose numbers are counted each by itself
   visibilityTimeoutMs: 30_000, // assumed where neither the caller nor the server names the queue's
   maxHandlerMs: 300_000,
   openMs: 8_000,
@@ -51,36 +72,83 @@ export const LIMITS = Object.freeze({
 const TRANSPORTS = ["websocket", "sse", "eventsource", "longpoll"];
 const RETRIABLE = new Set([
   "disconnected", "rate-limited", "too-many-connections", "not-leader", "unavailable", "overloaded", "draining",
-  "not-durable", "outcome-unknown",
+  "not-durable", "outcome-unknown", "request-timeout",
 ]);
+const LEAVES_OPEN = new Set(["disconnected", "outcome-unknown", "internal"]); // it may have been done
+const TIMER_MS_MAX = 2 ** 31 - 1; // a longer timer fires at once
 const isBrowser = typeof globalThis.window !== "undefined" || typeof globalThis.importScripts === "function";
+
+/** Options with another name on the wire. All others travel as they are given; the server refuses unknown ones. */
+const WIRE_NAMES = Object.freeze({
+  contentType: "content_type",
+  correlationId: "correlation_id",
+  delayMs: "delay_ms",
+  deliverAt: "deliver_at",
+  producerSeq: "producer_seq",
+  replyTo: "reply_to",
+  ttlMs: "ttl_ms",
+  visibilityTimeoutMs: "visibility_timeout_ms",
+});
 
 /**
  * @typedef {string | {token: string, expires_at?: string}} Token
  * @typedef {"websocket" | "sse" | "eventsource" | "longpoll"} TransportName
- * @typedef {"earliest" | "latest" | {seq: number} | {time: string} | {cursor: string}} From
+ * @typedef {"earliest" | "latest" | {seq: number} | {time: string | Date} | {cursor: string}} From
  * @typedef {{id: string, seq: number, partition: number, duplicate: boolean}} Confirmation
  *
  * @typedef {object} ConnectOptions
  * @property {string} [url] base URL of the server; the page's own origin when left out
- * @property {string | (() => Token | Promise<Token>)} [token] API key or JWT; asked for on connect and before it expires
+ * @property {string | (() => Token | Promise<Token>)} [token] API key or JWT; asked for on connect, and before its end
  * @property {TransportName[]} [transports] which to try, in this order
+ * @property {string} [producer] who publishes, in messages that are numbered; random when left out
+ * @property {number | Record<string, number>} [firstNumber] where a known producer's numbers go on, for each queue:
+ *   what `nextNumbers` was when it ended; from 1 when left out
+ * @property {boolean} [numberAlways] number and stamp messages also for queues that do not sort by it
+ * @property {boolean | "auto"} [publishIds] whether a message without an id gets one; "auto", as when left out: unless
+ *   its queue does not drop duplicates
+ * @property {string} [replyQueue] where replies to `request` arrive: a work queue of this client alone, or a stream
+ *   that several share
  * @property {Partial<typeof LIMITS>} [limits]
  * @property {(direction: "in" | "out", text: string) => void} [trace] sees every frame as text, tokens left out
  * @property {typeof WebSocket} [WebSocket] for a runtime without one (Node 20), and likewise `EventSource` and `fetch`
  * @property {typeof EventSource} [EventSource]
  * @property {typeof fetch} [fetch]
  *
+ * @typedef {object} PublishOptions
+ * @property {string} [id] told apart by it where the queue drops duplicates; random when left out
+ * @property {string} [key] messages of one key stay in order on a `strict` queue
+ * @property {number} [priority] 0 to the queue's `priorities` − 1, higher first
+ * @property {number} [delayMs] delivered that much later
+ * @property {Date | string} [deliverAt] delivered then
+ * @property {number} [ttlMs] not delivered any more after that
+ * @property {Record<string, string>} [headers]
+ * @property {string} [contentType] of a body that is bytes
+ * @property {string} [replyTo] the queue that waits for a reply
+ * @property {string} [correlationId] what the reply has to carry
+ * @property {string} [producer] these three number and stamp a message; left out, the client does where the queue asks
+ * @property {number} [producerSeq]
+ * @property {Date | string} [timestamp]
+ *
  * @typedef {object} SubscribeOptions
  * @property {number} [credit] messages held here at once; a stream without it is sent as fast as it is read
- * @property {string} [group] consumer group of a stream
+ * @property {string} [group] consumer group of a stream: its members share the messages and acknowledge them
  * @property {From} [from] where a stream begins
  * @property {"manual" | "auto"} [ack] auto: a message is gone once it was sent (at most once)
- * @property {number} [visibility_timeout_ms] lease of one message; extended while its handler runs
+ * @property {number} [visibilityTimeoutMs] lease of one message; extended while its handler runs
  * @property {number} [maxHandlerMs] how long a handler's lease is extended
+ * @property {boolean | "key"} [inOrder] one after the other; "key": those of one key. Left out, the queue decides
+ *
+ * @typedef {PublishOptions & {timeoutMs?: number, replyQueue?: string}} RequestOptions
+ * @typedef {{delayMs?: number, reason?: string}} NackOptions
+ * @typedef {{publish?: {queue: string, messages: (PublishOptions & {body: unknown})[]}[]}} AckOptions
  */
 
-/** An error with a stable `code`: the server's problem, or our `disconnected`, `timeout`, `buffer-full`, `closed`. */
+// -------------------------------------------------------------------------------------------------------- 2. Errors
+
+/**
+ * An error with a stable `code`: the server's problem, or one of ours: `disconnected`, `timeout`, `buffer-full`,
+ * `closed`, `already-settled`, `no-reply-to`, and those of the classes below. `retriable`: the same may succeed later.
+ */
 export class PushqError extends Error {
   /**
    * @param {string} code @param {string} detail
@@ -89,7 +157,7 @@ export class PushqError extends Error {
   constructor(code, detail, {status = 0, retryAfterMs = 0, errors = []} = {}) {
     super(`${detail} (${code})`);
     const retriable = RETRIABLE.has(code);
-    Object.assign(this, {name: "PushqError", code, detail, status, retryAfterMs, errors, retriable});
+    Object.assign(this, {name: new.target.name, code, detail, status, retryAfterMs, errors, retriable});
   }
 
   /** @param {object} problem as RFC 9457 and the API describe it */
@@ -99,7 +167,35 @@ export class PushqError extends Error {
   }
 }
 
+/** Nobody replied in time. `isStored`: the request lies in its queue, or did; without it that is not known. */
+export class RequestTimeout extends PushqError {
+  /** @param {string} queue @param {number} timeoutMs @param {boolean} isStored */
+  constructor(queue, timeoutMs, isStored) {
+    const request = isStored ? "the request was stored" : "the request was not confirmed";
+    super("request-timeout", `queue "${queue}": no reply within ${timeoutMs} ms; ${request}`);
+    Object.assign(this, {queue, timeoutMs, isStored});
+  }
+}
+
+/** `request` has no queue for the replies, and may not make one; the message says what would help. */
+export class NoReplyQueue extends PushqError {
+  /** @param {string} detail @param {PushqError} cause the server's refusal */
+  constructor(detail, cause) {
+    super("no-reply-queue", detail, {status: cause.status});
+    this.cause = cause;
+  }
+}
+
+/** The lease of a message had ended before it was settled: somebody else may have the message. */
+export class LeaseLost extends PushqError {
+  /** @param {string} queue @param {string} verdict @param {{id: string, attempt: number}} message */
+  constructor(queue, verdict, {id, attempt}) {
+    super("stale-receipt", `queue "${queue}": ${verdict} of message ${id}, attempt ${attempt}, came after its lease`);
+  }
+}
+
 const disconnected = (detail, retryAfterMs = 0) => new PushqError("disconnected", detail, {retryAfterMs});
+const closed = () => new PushqError("closed", "this client or subscription is closed");
 
 /** Full jitter: anywhere below 0.5 s·2^n, capped; the server may widen the window. `random` is in [0, 1). */
 export function backoffMs(failures, random, widenedMs = 0, limits = LIMITS) {
@@ -125,6 +221,8 @@ export function tokenExpiry(token) {
   }
 }
 
+// ---------------------------------------------------------------------------------------------------- 3. The client
+
 /** @param {ConnectOptions} [options] @returns {Client} */
 export function connect(options = {}) {
   return new Client(options);
@@ -134,12 +232,12 @@ export function connect(options = {}) {
  * A client of one server. Events, each with `detail`: `state` {state, transport, error?, retryMs?}, `lost` {queue,
  * messages}, `gap` {queue, from, to}, `reset` {queue, cursor}, `ended` {queue, error}, `bye` {code, reason, retry_ms},
  * and `problem` {error, queue?, message?}: what a handler threw, or the server refused for the moment. Unheard problems
- * go to the console. States: connecting → connected → waiting (for the next try) → … → closed; `failed` when told to stop.
+ * go to the console. States: connecting → connected → waiting (to try again) → … → closed; `failed` if told to end.
  */
 export class Client extends EventTarget {
   #options; #base; #transports; #index = 0; #worked = new Set(); #failures = 0; #retryMs = 0; // where and when
-  #link = null; #begun = null; #session = null; #token = null; #expiry = Infinity; // what is connected, and as whom
-  #subscriptions = new Set(); #publisher; #flush; // what goes over it
+  #link = null; #begun = null; #session = null; #token = null; #expiry = Infinity; #http; // what is connected, as whom
+  #consumers = new Set(); #clock; #numbering; #publisher; #requests; #flush; // what goes over it
   #timer = null; #wake = null; #closing = false; #ended; #end; #isHeard = false;
   /** @type {"connecting" | "connected" | "waiting" | "closed" | "failed"} */ state = "connecting";
 
@@ -153,12 +251,34 @@ export class Client extends EventTarget {
     const wanted = options.transports ?? TRANSPORTS;
     this.#transports = wanted.filter((name) => Client.#supports(name, options));
     if (!this.#transports.length) throw new TypeError(`none of the transports ${wanted} works in this runtime`);
-    this.#publisher = new Publisher(this.limits, () => this.#link, (error) => this.#emit("problem", {error}));
-    this.#flush = oncePerTurn(() => this.#subscriptions.forEach((subscription) => subscription.flush()));
-    this.#ended = new Promise((resolve) => (this.#end = resolve));
+    this.#assemble(options);
     globalThis.addEventListener?.("online", this.#hurry);
     this.#run();
     this.#tick();
+  }
+
+  #assemble({fetch, trace = () => {}, replyQueue, ...options}) {
+    const {limits} = this;
+    this.#http = new Http({
+      base: this.#base,
+      fetch: (...request) => (fetch ?? globalThis.fetch)(...request), // the browser's insists on being called unbound
+      token: (fresh) => this.#currentToken(fresh),
+      trace,
+    });
+    this.#clock = new HybridClock(limits.clockAheadMs);
+    this.#numbering = new Numbering(this.#clock, limits.queuesRemembered, options);
+    this.#publisher = new Publisher(limits, {
+      link: () => this.#link,
+      numbering: this.#numbering,
+      problem: (error) => this.#emit("problem", {error}),
+    });
+    this.#requests = new Requests(limits, this.producer, replyQueue ?? null, {
+      publish: (...message) => this.#publisher.add(...message),
+      consume: (...subscription) => this.#consume(...subscription),
+      put: (queue, config) => this.#put(queue, config),
+    });
+    this.#flush = oncePerTurn(() => this.#consumers.forEach((consumer) => consumer.flush()));
+    this.#ended = new Promise((resolve) => (this.#end = resolve));
   }
 
   static #supports(name, {WebSocket = globalThis.WebSocket, EventSource = globalThis.EventSource, transports}) {
@@ -174,16 +294,30 @@ export class Client extends EventTarget {
     return this.#link ? this.#transports[this.#index] : null;
   }
 
+  /** Who publishes, in messages that are numbered. @returns {string} */
+  get producer() {
+    return this.#numbering.producer;
+  }
+
+  /** For each queue that was sent a number, the next one: `firstNumber` of a later client with the same `producer`. */
+  get nextNumbers() {
+    return this.#numbering.next;
+  }
+
+  /** How many replies came after their request had ended. They are dropped. */
+  get lateReplies() {
+    return this.#requests.late;
+  }
+
   /**
-   * Resolves once the message is stored. A message without an `id` gets one, so that a retry can be recognised.
+   * Resolves once the message is stored. One that is sent again, after a cut, is the same to the server: it keeps its
+   * `id`, its number and its stamp, which it gets by itself where the queue can use them.
    * @param {string} queue
    * @param {unknown} body JSON value, or Uint8Array
-   * @param {{id?: string, key?: string, headers?: Record<string, string>, content_type?: string}} [options] any field of
-   *   the API's message
+   * @param {PublishOptions} [options]
    * @returns {Promise<Confirmation>}
    */
   publish(queue, body, options = {}) {
-    if (this.#closing) return Promise.reject(new PushqError("closed", "this client is closed"));
     return this.#publisher.add(queue, body, options);
   }
 
@@ -192,22 +326,48 @@ export class Client extends EventTarget {
     return Promise.all(messages.map(({body, ...options}) => this.publish(queue, body, options)));
   }
 
-  /** @param {string} queue @param {SubscribeOptions} options @param {(message: Message) => unknown} handler */
+  /**
+   * Publishes a request and resolves with the reply to it, a message with nothing to settle. Replies come to
+   * `replyQueue`, of these options or of `connect`; without either to a queue that the client makes itself, for which
+   * the key needs `manage:reply.*` and `consume:reply.*`. Rejects with `RequestTimeout` when none came in time; one
+   * that comes later is dropped and counted. `ttlMs` is the time-out unless given: then nobody works on it any more.
+   * @param {string} queue @param {unknown} body @param {RequestOptions} [options] @returns {Promise<Message>}
+   */
+  request(queue, body, options = {}) {
+    if (this.#isOver()) return Promise.reject(closed());
+    return this.#requests.ask(queue, body, options);
+  }
+
+  /**
+   * @param {string} queue @param {SubscribeOptions} options @param {(message: Message) => unknown} handler
+   * @returns {Subscription}
+   */
   subscribe(queue, options, handler) {
-    if (this.#closing) throw new PushqError("closed", "this client is closed");
-    const subscription = new Subscription(queue, options, handler, {
+    if (this.#closing) throw closed();
+    return new Subscription(this.#consume(queue, options, handler));
+  }
+
+  #consume(queue, options, handler) {
+    const consumer = new Consumer(queue, options, handler, {
       limits: this.limits,
       link: () => this.#link,
       soon: this.#flush,
       emit: (name, detail) => this.#emit(name, {queue, ...detail}),
-      forget: () => this.#subscriptions.delete(subscription),
+      forget: () => this.#consumers.delete(consumer),
+      saw: (stamp) => this.#clock.merge(HybridClock.parse(stamp), Date.now()),
+      publish: (...message) => this.publish(...message),
+      attached: (publish) => this.#publisher.attached(publish),
     });
-    this.#subscriptions.add(subscription);
-    subscription.start();
-    return subscription;
+    this.#consumers.add(consumer);
+    consumer.start();
+    return consumer;
   }
 
-  /** Drops the connection and connects again, say after a change of network. Messages in work may come a second time. */
+  #put(queue, config) {
+    return this.#http.call("PUT", path(queue), JSON.stringify(config), AbortSignal.timeout(this.limits.requestMs));
+  }
+
+  /** Drops the connection and connects again, say after a change of network. Messages in work may come twice. */
   reconnect() {
     this.#link?.fail(disconnected("the client was told to reconnect"));
     this.#hurry();
@@ -217,9 +377,16 @@ export class Client extends EventTarget {
   async close() {
     if (this.#closing) return this.#ended;
     this.#closing = true;
-    const subscriptions = [...this.#subscriptions].map((subscription) => subscription.close());
-    await within(this.limits.closeMs, Promise.all([...subscriptions, this.#publisher.idle()]));
-    return this.#finish("closed", new PushqError("closed", "this client is closed"));
+    await within(this.limits.closeMs, this.#leave());
+    return this.#finish("closed", closed());
+  }
+
+  /** Running handlers may still publish and ask, so the queues of replies are left last. */
+  async #leave() {
+    const own = [...this.#consumers].filter((consumer) => !this.#requests.hears(consumer));
+    await Promise.all(own.map((consumer) => consumer.close()));
+    await this.#publisher.idle();
+    await Promise.all([...this.#consumers].map((consumer) => consumer.close()));
   }
 
   addEventListener(name, ...rest) {
@@ -245,7 +412,8 @@ export class Client extends EventTarget {
     clearTimeout(this.#timer);
     globalThis.removeEventListener?.("online", this.#hurry);
     this.#publisher.abandon(error);
-    [...this.#subscriptions].forEach((subscription) => subscription.end(state === "failed" ? error : null));
+    this.#requests.abandon(error);
+    [...this.#consumers].forEach((consumer) => consumer.end(state === "failed" ? error : null));
     this.#enter(state, state === "failed" ? {error} : {});
     this.#hurry();
     this.#end();
@@ -262,7 +430,7 @@ export class Client extends EventTarget {
       if (this.#link) {
         this.#failures = Date.now() - began >= this.limits.stableMs ? 0 : this.#failures + 1;
         this.#link = null;
-        this.#subscriptions.forEach((subscription) => subscription.detach());
+        this.#consumers.forEach((consumer) => consumer.detach());
       } else {
         this.#failures += 1;
         if (this.#fallBack()) continue;
@@ -298,22 +466,22 @@ export class Client extends EventTarget {
     this.#session = link.session ?? this.#session;
     this.#worked.add(name);
     this.#enter("connected");
-    this.#subscriptions.forEach((subscription) => subscription.flush());
-    this.#subscriptions.forEach((subscription) => subscription.start());
+    this.#consumers.forEach((consumer) => consumer.flush());
+    this.#consumers.forEach((consumer) => consumer.start());
     this.#publisher.pump();
     return link.ended;
   }
 
   /** What a link may use of us. */
   #world(name) {
-    const {trace = () => {}, fetch, WebSocket, EventSource} = this.#options;
+    const {trace = () => {}, WebSocket, EventSource} = this.#options;
     return {
       name,
       base: this.#base,
       session: this.#session,
       limits: this.limits,
       trace,
-      fetch: (...request) => (fetch ?? globalThis.fetch)(...request), // the browser's insists on being called unbound
+      http: this.#http,
       WebSocket: WebSocket ?? globalThis.WebSocket,
       EventSource: EventSource ?? globalThis.EventSource,
       token: (fresh) => this.#currentToken(fresh),
@@ -337,8 +505,8 @@ export class Client extends EventTarget {
       return this.#emit("bye", {code: frame.code, reason: frame.reason, retry_ms: frame.retry_ms});
     }
     if (frame.type === "error") return this.#emit("problem", {error: PushqError.from(frame.problem)});
-    for (const subscription of this.#subscriptions) {
-      if (subscription.sub === frame.sub) return subscription.receive(frame);
+    for (const consumer of this.#consumers) {
+      if (consumer.sub === frame.sub) return consumer.receive(frame);
     }
   }
 
@@ -367,10 +535,10 @@ export class Client extends EventTarget {
     if (this.#isOver()) return;
     const now = Date.now();
     this.#link?.check(now);
-    this.#subscriptions.forEach((subscription) => subscription.extend(now));
+    this.#consumers.forEach((consumer) => consumer.extend(now));
     this.#publisher.check(now);
     if (this.#link && now >= this.#expiry - this.limits.refreshAheadMs) this.#refresh();
-    const leasesMs = [...this.#subscriptions].map((subscription) => subscription.visibilityMs || Infinity);
+    const leasesMs = [...this.#consumers].map((consumer) => consumer.visibilityMs || Infinity);
     this.#timer = setTimeout(this.#tick, Math.max(50, Math.min(this.limits.tickMs, ...leasesMs.map((ms) => ms / 8))));
     this.#timer.unref?.();
   };
@@ -385,61 +553,251 @@ export class Client extends EventTarget {
   }
 }
 
-/** One delivery. `lost` turns true and `signal` aborts when its lease has gone to somebody else. */
-export class Message {
-  #abort = new AbortController();
-  lost = false;
+// ----------------------------------------------------------------------------------------------------- 4. Receiving
 
-  /** @param {object} fields of the API's Message: id, seq, body, content_type, headers, key, attempt, published_at … */
-  constructor(fields) {
-    Object.assign(this, fields);
+/**
+ * One delivery of one message, in the hands of a handler. It has the fields of the API's Message as the server sent
+ * them: id, seq, body, key, priority, headers, attempt, published_at, ordering? …; `body` is a Uint8Array where it was
+ * not JSON. A handler that returns acks and one that throws nacks, unless it called `ack` or `nack` itself. Without a
+ * receipt (`ack: "auto"`, a queue that delivers at most once, a stream without a group) both do nothing.
+ */
+export class Message {
+  #delivery;
+
+  constructor(fields, delivery) {
+    this.#delivery = delivery;
+    for (const [name, value] of Object.entries(fields)) {
+      if (!(name in Message.prototype)) this[name] = value;
+    }
     if (typeof fields.body_base64 === "string") this.body = decodeBase64(fields.body_base64);
   }
 
+  /** The queue it was received from. */
+  get queue() {
+    return this.#delivery.queue;
+  }
+
+  get contentType() {
+    return this.content_type;
+  }
+
+  /** When the server stored it. @returns {Date} */
+  get publishedAt() {
+    return new Date(this.published_at);
+  }
+
+  /** @returns {Date | null} */
+  get expiresAt() {
+    return this.expires_at ? new Date(this.expires_at) : null;
+  }
+
+  get replyTo() {
+    return this.reply_to ?? null;
+  }
+
+  get correlationId() {
+    return this.correlation_id ?? null;
+  }
+
+  /** Of a dead letter: where it died, why, when, after how many attempts. */
+  get deadLetter() {
+    return this.dead_letter ?? null;
+  }
+
+  /** True when its lease has ended before it was settled: somebody else may have it. */
+  get lost() {
+    return this.#delivery.isLost;
+  }
+
+  /** Aborts when the lease is lost. @returns {AbortSignal} */
   get signal() {
+    return this.#delivery.signal;
+  }
+
+  /**
+   * Done. Resolves when the server has confirmed it; rejects with `LeaseLost`. Messages in `publish` are stored in the
+   * same step as the ack, all or nothing, where the queue's `colocate_with` allows.
+   * @param {AckOptions} [options] @returns {Promise<void>}
+   */
+  ack({publish} = {}) {
+    return this.#delivery.ack(publish);
+  }
+
+  /** Not done: it is delivered again, `delayMs` later. @param {NackOptions} [options] @returns {Promise<void>} */
+  nack(options = {}) {
+    return this.#delivery.settle("nack", toWire(options));
+  }
+
+  /** Holds it for `ms` from now; rejects with `LeaseLost`. Running handlers need not: their leases are extended. */
+  extend(ms) {
+    return this.#delivery.extend(ms);
+  }
+
+  /** Publishes the reply to whoever asked. @param {unknown} body @param {PublishOptions} [options] */
+  reply(body, options = {}) {
+    const {reply_to, correlation_id, id} = this;
+    if (reply_to) return this.#delivery.publish(reply_to, body, {...options, correlationId: correlation_id ?? id});
+    return Promise.reject(new PushqError("no-reply-to", `message ${id} names no queue for a reply`));
+  }
+}
+
+/** What `subscribe` gives its caller. */
+export class Subscription {
+  #consumer;
+
+  constructor(consumer) {
+    this.#consumer = consumer;
+  }
+
+  get queue() {
+    return this.#consumer.queue;
+  }
+
+  get credit() {
+    return this.#consumer.credit;
+  }
+
+  /** How long a lease is; the queue's, unless the caller asked for another. */
+  get visibilityMs() {
+    return this.#consumer.visibilityMs;
+  }
+
+  /** Of a stream's last message taken in: give it to `from` to go on in another page. @returns {string | null} */
+  get cursor() {
+    return this.#consumer.cursor;
+  }
+
+  /** Resolves when the server has the subscription; rejects when it refuses. @returns {Promise<void>} */
+  get ready() {
+    return this.#consumer.ready;
+  }
+
+  /** Resolves when it is over, with the error that ended it. @returns {Promise<PushqError | null>} */
+  get closed() {
+    return this.#consumer.closed;
+  }
+
+  /** Starts no more handlers, lets the running ones finish, settles, leaves. */
+  close() {
+    return this.#consumer.close();
+  }
+}
+
+/** One message that is held here: its receipt, how long yet, what was decided about it. The first verdict counts. */
+class Delivery {
+  #consumer; #abort = null; #told = null;
+  isLost = false; hasEnded = false; // its lease; its handler
+  /** @type {"ack" | "nack" | null} */ verdict = null;
+  /** Asked for with a nack. @type {number | undefined} */ delayMs;
+
+  constructor(fields, consumer, now) {
+    this.#consumer = consumer;
+    this.receipt = fields.receipt ?? null;
+    this.begunAt = now;
+    this.extendAt = now + consumer.visibilityMs / 2;
+    this.message = new Message(fields, this);
+  }
+
+  get queue() {
+    return this.#consumer.queue;
+  }
+
+  get signal() {
+    this.#abort ??= new AbortController();
     return this.#abort.signal;
   }
 
   lose() {
-    this.lost = true;
+    this.isLost = true;
+    this.signal; // an abort that nobody asked for yet is there when somebody does
     this.#abort.abort(new PushqError("stale-receipt", "the lease was lost"));
+  }
+
+  ack(publish) {
+    if (publish === undefined) return this.settle("ack");
+    if (!this.receipt) {
+      const detail = `message ${this.message.id} has no receipt: there is no ack that could carry a publish`;
+      return Promise.reject(new PushqError("invalid-request", detail));
+    }
+    try {
+      return this.settle("ack", {publish: this.#consumer.attached(publish)});
+    } catch (error) {
+      return Promise.reject(error);
+    }
+  }
+
+  settle(verdict, fields = {}) {
+    if (!this.receipt) return Promise.resolve();
+    if (this.verdict === verdict && !Object.keys(fields).length) return this.#told;
+    if (this.verdict) {
+      const detail = `message ${this.message.id}: ${verdict} after ${this.verdict}; the first verdict counts`;
+      return Promise.reject(new PushqError("already-settled", detail));
+    }
+    this.verdict = verdict;
+    this.delayMs = fields.delay_ms;
+    this.#told = this.#consumer.settle(this, verdict, fields);
+    this.#told.catch(() => {}); // told by events too, so a caller need not wait
+    return this.#told;
+  }
+
+  extend(ms) {
+    if (!this.receipt) return Promise.resolve();
+    const told = this.#consumer.lengthen(this, ms);
+    told.catch(() => {});
+    return told;
+  }
+
+  publish(...message) {
+    return this.#consumer.publish(...message);
   }
 }
 
+const EVERYTHING = Symbol("one line for all messages");
+const SIDE_BY_SIDE = Symbol("no line");
+
 /**
- * One queue's messages on their way to a handler. With a receipt they run side by side, as many as the credit; without
- * (a stream, `ack: "auto"`) one after the other, in order. `ready` resolves when the server has the subscription,
- * `closed` when it is over.
+ * One queue's messages on their way to a handler. With a receipt they run side by side, as many as the credit, or in
+ * lines where the order counts: of a key on a `strict` queue, of all messages in a stream's group. Without a receipt
+ * they run one after the other. `ready` resolves when the server has the subscription, `closed` when it is over.
  */
-class Subscription {
-  #handler; #client; #starting = null; #stopping = false; #isOver = false;
-  #running = new Map(); #leases = new Map(); #backlog = []; #draining = false; // leased by receipt; times; in line
-  #settled = {ack: [], nack: []}; #returned = 0; #sending = new Set(); // to be told to the server; being told
+class Consumer {
+  #handler; #client; #starting = null; #stopping = false; #isOver = false; #isReady = false;
+  #maxHandlerMs; #inOrderAsked; #inOrder = false;
+  #held = new Map(); #lines = new Map(); #backlog = []; #draining = false; // leased, by receipt; waiting in order
+  #settler; #returned = 0; // what is told to the server: verdicts, and credit that no receipt gives back
   #room = []; #idle = []; #resolveReady; #rejectReady; #finish; // who waits for what
-  /** Of the last message taken in: give it to `from` to go on in another page. @type {string | null} */ cursor = null;
+  /** Of the last message taken in: where the next subscribe begins. @type {string | null} */ cursor = null;
   /** Our number on this connection. @type {number | null} */ sub = null;
 
   constructor(queue, options, handler, client) {
     if (typeof handler !== "function") throw new TypeError("subscribe(queue, options, handler) needs a handler");
-    const {maxHandlerMs = client.limits.maxHandlerMs, ...wire} = options ?? {};
-    const credit = wire.credit ?? client.limits.subscriptionCredit;
-    const visibilityMs = wire.visibility_timeout_ms ?? client.limits.visibilityTimeoutMs;
-    Object.assign(this, {queue, credit, maxHandlerMs, wire, visibilityMs});
+    const {maxHandlerMs = client.limits.maxHandlerMs, inOrder, ...rest} = options ?? {};
+    const wire = toWire(rest);
+    if (wire.from?.time instanceof Date) wire.from = toWire(wire.from);
+    if (wire.group !== undefined) wire.credit ??= client.limits.subscriptionCredit;
+    this.queue = queue;
+    this.wire = wire;
+    this.credit = wire.credit ?? client.limits.subscriptionCredit;
+    this.visibilityMs = wire.visibility_timeout_ms ?? client.limits.visibilityTimeoutMs;
+    this.#maxHandlerMs = maxHandlerMs;
+    this.#inOrderAsked = inOrder;
     this.#handler = handler;
     this.#client = client;
+    this.#settler = new Settler(this, client);
     this.ready = new Promise((resolve, reject) => ([this.#resolveReady, this.#rejectReady] = [resolve, reject]));
     this.ready.catch(() => {}); // told by the `ended` event too
     this.closed = new Promise((resolve) => (this.#finish = resolve));
   }
 
-  /** Where the next subscribe begins. */
+  /** Where the next subscribe begins. A group has its own place once it is there: to name one again would move it. */
   get from() {
-    return this.cursor === null ? this.wire.from : {cursor: this.cursor};
+    if (this.cursor !== null) return {cursor: this.cursor};
+    return this.wire.group !== undefined && this.#isReady ? undefined : this.wire.from;
   }
 
   /** How many more messages fit. */
   get room() {
-    return this.#stopping ? 0 : this.credit - this.#running.size - this.#backlog.length;
+    return this.#stopping ? 0 : this.credit - this.#held.size - this.#backlog.length;
   }
 
   /** Resolves when there is room, or when the subscription is over. */
@@ -457,12 +815,21 @@ class Subscription {
       const answer = await link.subscribe(this);
       if (this.#isOver) return void link.unsubscribe(answer); // closed while the answer was under way
       if (this.#client.link() !== link) return;
-      this.cursor = answer.cursor ?? this.cursor; // where "latest" was: a cut before the first message misses nothing
-      this.visibilityMs = this.wire.visibility_timeout_ms ?? answer.visibility_timeout_ms ?? this.visibilityMs;
+      this.#isReady = true;
       this.#resolveReady();
     } catch (error) {
       this.#refused(error, link);
     }
+  }
+
+  /** What the server says of the subscription, ahead of its first message. */
+  accept({sub, cursor, visibility_timeout_ms, ordering, mode}) {
+    this.sub = sub;
+    this.visibilityMs = this.wire.visibility_timeout_ms ?? visibility_timeout_ms ?? this.visibilityMs;
+    const isRead = this.wire.group === undefined;
+    if (isRead) this.cursor = cursor ?? this.cursor; // where "latest" was: a cut before the first message misses none
+    const usual = isRead || mode === "leases" ? ordering === "strict" && "key" : true;
+    this.#inOrder = this.#inOrderAsked ?? usual;
   }
 
   /** The connection is gone; its number for us means nothing on the next one. */
@@ -481,51 +848,109 @@ class Subscription {
 
   receive(frame) {
     if (frame.type === "deliver") return this.#deliver(frame);
-    if (frame.type === "lost") return this.#lose(frame.receipts.flatMap((receipt) => this.#running.get(receipt) ?? []));
+    if (frame.type === "lost") return this.lose(frame.receipts.flatMap((receipt) => this.#held.get(receipt) ?? []));
     if (frame.type === "gap") return this.#client.emit("gap", {from: frame.from, to: frame.to});
     if (frame.type === "ended") return this.#refused(PushqError.from(frame.problem), this.#starting);
     if (frame.type !== "reset") return;
-    this.cursor = frame.cursor ?? this.cursor;
+    if (this.wire.group === undefined) this.cursor = frame.cursor ?? this.cursor;
     this.#client.emit("reset", {cursor: frame.cursor});
   }
 
+  // Taking in
+
   #deliver({messages, cursor}) {
     if (this.#stopping) return; // leases return with the unsubscribe that follows
-    const isFull = this.#backlog.length + messages.length > this.#client.limits.streamBacklogMessages;
-    if (isFull && this.#backlog.length && !messages[0].receipt) return this.#overflow();
-    this.cursor = cursor ?? this.cursor;
+    const isFull = this.#isFull(messages);
+    const isRead = cursor !== undefined && this.wire.group === undefined;
+    if (isFull && isRead) return this.#leave(); // they come again
+    if (isRead) this.cursor = cursor;
     const now = Date.now();
     for (const fields of messages) {
-      const message = new Message(fields);
-      if (!message.receipt) this.#backlog.push(message);
-      else this.#lease(message, now);
+      if (fields.ordering?.timestamp) this.#client.saw(fields.ordering.timestamp);
+      if (!fields.receipt) this.#backlog.push(new Delivery(fields, this, now));
+      else if (this.wire.ack === "auto") this.#acked(fields, now);
+      else this.#admit(new Delivery(fields, this, now));
     }
+    if (isFull) this.#pause(); // these do not come again
     this.#drain();
   }
 
+  #isFull(messages) {
+    const size = this.#backlog.length + messages.length;
+    return this.#backlog.length > 0 && !messages[0]?.receipt && size > this.#client.limits.streamBacklogMessages;
+  }
+
   /** A stream that outruns its handler is left, and taken up again at the cursor when the backlog is done. */
-  #overflow() {
+  #leave() {
     this.#client.link()?.unsubscribe(this);
     this.sub = null;
     this.#starting = null;
   }
 
-  #lease(message, now) {
-    if (this.wire.ack === "auto") {
-      this.#settle("ack", message);
-      this.#backlog.push(message);
-      return;
-    }
-    this.#running.set(message.receipt, message);
-    this.#leases.set(message, {begunAt: now, extendAt: now + this.visibilityMs / 2});
-    this.#run(message);
+  /** So is a queue whose messages are settled as they are sent; but what is under way until the answer is taken in. */
+  async #pause() {
+    const link = this.#client.link();
+    if (!link || link.isPaced || this.#starting !== link) return; // by not being read it is held back already
+    this.#starting = "paused";
+    await link.unsubscribe(this);
+    if (this.#starting !== "paused") return;
+    this.sub = null;
+    this.#starting = null;
+    if (!this.#draining) this.start();
   }
 
-  async #run(message) {
-    const isDone = await this.#handle(message);
-    this.#running.delete(message.receipt);
-    this.#leases.delete(message);
-    if (isDone || !message.lost) this.#settle(isDone ? "ack" : "nack", message);
+  /** Over HTTP every delivery has a receipt: an automatic ack is then ours to send. The handler sees none. */
+  #acked(fields, now) {
+    const delivery = new Delivery(fields, this, now);
+    delivery.hasEnded = true;
+    delivery.settle("ack");
+    this.#backlog.push(new Delivery({...fields, receipt: null}, this, now));
+  }
+
+  #admit(delivery) {
+    this.#held.set(delivery.receipt, delivery);
+    const line = this.#lineOf(delivery.message);
+    if (line === SIDE_BY_SIDE) return void this.#run(delivery);
+    if (this.#lines.has(line)) return void this.#lines.get(line).push(delivery);
+    this.#lines.set(line, [delivery]);
+    this.#follow(line);
+  }
+
+  /** Without a key, a strict queue is in one order as a whole. */
+  #lineOf({key}) {
+    if (this.#inOrder === "key") return key ?? EVERYTHING;
+    return this.#inOrder ? EVERYTHING : SIDE_BY_SIDE;
+  }
+
+  // Handling
+
+  /** One after the other. What is behind a message that failed goes back with it: it would else overtake. */
+  async #follow(line) {
+    const waiting = this.#lines.get(line);
+    while (waiting.length) {
+      waiting.forEach((delivery) => (delivery.begunAt = Date.now())); // as long as the line moves, all of it is in work
+      const delivery = waiting.shift();
+      if (delivery.isLost) this.#held.delete(delivery.receipt);
+      else await this.#run(delivery);
+      if (delivery.isLost || delivery.verdict === "nack") this.#giveBack(waiting.splice(0), delivery.delayMs);
+    }
+    this.#lines.delete(line);
+    this.#stir();
+  }
+
+  #giveBack(deliveries, delayMs) {
+    for (const delivery of deliveries) {
+      this.#held.delete(delivery.receipt);
+      delivery.hasEnded = true;
+      if (!delivery.isLost) delivery.settle("nack", toWire({delayMs}));
+    }
+  }
+
+  async #run(delivery) {
+    const isDone = await this.#handle(delivery.message);
+    delivery.hasEnded = true;
+    this.#held.delete(delivery.receipt);
+    if (!delivery.verdict && (isDone || !delivery.isLost)) delivery.settle(isDone ? "ack" : "nack");
     this.#stir();
   }
 
@@ -544,8 +969,8 @@ class Subscription {
     if (this.#draining) return;
     this.#draining = true;
     while (this.#backlog.length && !this.#isOver) {
-      await this.#handle(this.#backlog[0]);
-      const message = this.#backlog.shift();
+      await this.#handle(this.#backlog[0].message);
+      this.#backlog.shift();
       this.#giveCredit();
       this.#stir();
     }
@@ -560,82 +985,92 @@ class Subscription {
     if (this.#returned >= this.credit * this.#client.limits.creditReturnedAt) this.#client.soon();
   }
 
-  #settle(verdict, message) {
-    this.#settled[verdict].push(message);
-    this.#client.soon();
-  }
-
   #stir() {
     this.#room.splice(0).forEach((resolve) => resolve());
-    if (!this.#running.size && !this.#backlog.length) this.#idle.splice(0).forEach((resolve) => resolve());
+    if (!this.#held.size && !this.#backlog.length) this.#idle.splice(0).forEach((resolve) => resolve());
   }
 
-  /** Sends what handlers decided since the last turn: one frame per verdict. */
+  // Settling
+
+  /** Messages as they will travel with an ack. */
+  attached(publish) {
+    return this.#client.attached(publish);
+  }
+
+  publish(...message) {
+    return this.#client.publish(...message);
+  }
+
+  settle(delivery, verdict, fields) {
+    return this.#settler.add(delivery, verdict, fields);
+  }
+
+  /** Sends what was decided since the last turn. */
   flush() {
     const link = this.#client.link();
     if (!link) return;
-    const most = this.#client.limits.settleFrameReceipts;
-    for (const [verdict, messages] of Object.entries(this.#settled)) {
-      while (messages.length) this.#send(link, verdict, messages.splice(0, most));
-    }
+    this.#settler.flush(link);
     if (!this.#returned || this.sub === null) return;
     link.credit(this, this.#returned);
     this.#returned = 0;
   }
 
-  #send(link, verdict, messages) {
-    const sending = this.#tell(link, verdict, messages).finally(() => this.#sending.delete(sending));
-    this.#sending.add(sending);
+  /** Their leases are gone. */
+  lose(deliveries) {
+    const lost = deliveries.filter((delivery) => !delivery.isLost);
+    lost.forEach((delivery) => delivery.lose());
+    if (lost.length) this.#client.emit("lost", {messages: lost.map(({message}) => message)});
   }
 
-  async #tell(link, verdict, messages) {
-    try {
-      const {results} = await link.settle(verdict, this, messages.map((message) => message.receipt));
-      if (verdict === "ack") this.#lose(messages.filter((_, index) => results[index]?.ok === false));
-    } catch (error) {
-      // The receipts stay good: they are told again after the reconnect. Credit bounds how many can wait here.
-      if (!error.retriable) return this.#client.emit("problem", {error});
-      this.#settled[verdict].unshift(...messages);
-      if (error.code !== "disconnected") sleep(Math.max(error.retryAfterMs, 100)).then(() => this.#client.soon());
-    }
-  }
-
-  #lose(messages) {
-    const lost = messages.filter((message) => !message.lost);
-    lost.forEach((message) => message.lose());
-    if (lost.length) this.#client.emit("lost", {messages: lost});
-  }
+  // Leases
 
   /** Lengthens the leases whose half has passed, while their handlers may still run. */
   async extend(now) {
     const link = this.#client.link();
     if (!link || !this.visibilityMs) return;
-    const due = [];
-    for (const [message, lease] of this.#leases) {
-      if (message.lost || now < lease.extendAt || now - lease.begunAt >= this.maxHandlerMs) continue;
-      lease.extendAt = now + this.visibilityMs / 2;
-      due.push(message);
-    }
+    const due = [...this.#held.values()].filter((delivery) => this.#isDue(delivery, now));
+    due.forEach((delivery) => (delivery.extendAt = now + this.visibilityMs / 2));
     while (due.length) {
-      const messages = due.splice(0, this.#client.limits.settleFrameReceipts);
-      const receipts = messages.map((message) => message.receipt);
+      const deliveries = due.splice(0, this.#client.limits.settleFrameReceipts);
+      const receipts = deliveries.map(({receipt}) => receipt);
       const lease = {visibility_timeout_ms: this.visibilityMs};
       const answer = await link.settle("extend", this, receipts, lease).catch(() => null); // again at the next half
-      const isLost = (message, index) => answer?.results[index]?.ok === false && this.#running.has(message.receipt);
-      this.#lose(messages.filter(isLost));
+      const isLost = ({receipt}, index) => answer?.results[index]?.ok === false && this.#held.has(receipt);
+      this.lose(deliveries.filter(isLost));
     }
   }
 
-  /** Starts no more handlers, lets the running ones finish, acks them, leaves. */
+  #isDue({isLost, verdict, extendAt, begunAt}, now) {
+    return !isLost && !verdict && now >= extendAt && now - begunAt < this.#maxHandlerMs;
+  }
+
+  /** One lease as its handler asks; ours goes on at half a lease before that ends, and never shortens it. */
+  async lengthen(delivery, ms) {
+    const link = this.#client.link();
+    if (!link) throw disconnected("there is no connection now");
+    const {results} = await link.settle("extend", this, [delivery.receipt], {visibility_timeout_ms: ms});
+    if (results[0]?.ok) {
+      delivery.extendAt = Date.now() + Math.max(ms / 2, ms - this.visibilityMs / 2);
+      return;
+    }
+    this.lose([delivery]);
+    throw new LeaseLost(this.queue, "extend", delivery.message);
+  }
+
+  // The end
+
+  /** Starts no more handlers, lets the running ones finish, settles, leaves. */
   async close() {
     if (this.#stopping) return this.closed;
     this.#stopping = true;
-    if (!this.#running.size) this.#backlog.splice(1);
-    if (this.#running.size || this.#backlog.length) await new Promise((resolve) => this.#idle.push(resolve));
+    this.#lines.forEach((waiting) => this.#giveBack(waiting.splice(0)));
+    if (!this.#held.size) this.#backlog.splice(1);
+    if (this.#held.size || this.#backlog.length) await new Promise((resolve) => this.#idle.push(resolve));
     this.flush();
-    await Promise.all(this.#sending);
+    await this.#settler.told();
     await this.#client.link()?.unsubscribe(this);
     this.end(null);
+    return this.closed;
   }
 
   /** @param {PushqError | null} error null when the caller closed it */
@@ -646,47 +1081,164 @@ class Subscription {
     this.#client.forget();
     if (error) this.#client.emit("ended", {error});
     this.#rejectReady(error ?? new PushqError("closed", `the subscription of "${this.queue}" was closed`));
+    this.#settler.abandon(error ?? closed());
     this.#stir();
     this.#finish(error);
   }
 }
 
+/** From a verdict to its confirmation: those of one turn share a frame, and are told again after a cut. */
+class Settler {
+  #consumer; #client; #decided = []; #sending = new Set(); #end = null;
+
+  constructor(consumer, client) {
+    this.#consumer = consumer;
+    this.#client = client;
+  }
+
+  /** @param {"ack" | "nack"} verdict @param {object} fields of the frame; what has equal ones shares it */
+  add(delivery, verdict, fields) {
+    if (this.#end) return Promise.reject(this.#end);
+    return new Promise((resolve, reject) => {
+      this.#decided.push({delivery, verdict, fields, isRepeat: false, resolve, reject});
+      this.#client.soon();
+    });
+  }
+
+  flush(link) {
+    const frames = new Map();
+    for (const decision of this.#decided.splice(0)) {
+      const {verdict, fields} = decision;
+      const frame = fields.publish ? decision : verdict + JSON.stringify(fields); // a publish is one message's own
+      if (!frames.has(frame)) frames.set(frame, []);
+      frames.get(frame).push(decision);
+    }
+    const most = this.#client.limits.settleFrameReceipts;
+    for (const decisions of frames.values()) {
+      while (decisions.length) this.#send(link, decisions.splice(0, most));
+    }
+  }
+
+  /** Resolves when the server has answered what was sent. */
+  told() {
+    return Promise.all(this.#sending);
+  }
+
+  abandon(error) {
+    this.#end = error;
+    this.#decided.splice(0).forEach(({reject}) => reject(error));
+  }
+
+  #send(link, decisions) {
+    const sending = this.#tell(link, decisions).finally(() => this.#sending.delete(sending));
+    this.#sending.add(sending);
+  }
+
+  async #tell(link, decisions) {
+    const [{verdict, fields}] = decisions;
+    const receipts = decisions.map(({delivery}) => delivery.receipt);
+    try {
+      const {results} = await link.settle(verdict, this.#consumer, receipts, fields);
+      this.#answered(decisions, results);
+    } catch (error) {
+      if (this.#end) return decisions.forEach(({reject}) => reject(this.#end));
+      if (!error.retriable) return this.#refused(decisions, error);
+      // The receipts stay good: they are told again after the reconnect. Credit bounds how many can wait here.
+      decisions.forEach((decision) => (decision.isRepeat = true));
+      this.#decided.unshift(...decisions);
+      if (error.code !== "disconnected") sleep(Math.max(error.retryAfterMs, 100)).then(() => this.#client.soon());
+    }
+  }
+
+  #answered(decisions, results) {
+    const stale = [];
+    decisions.forEach((decision, index) => {
+      const error = errorOf(results[index]);
+      if (!error || (decision.isRepeat && decision.verdict === "nack")) return decision.resolve(); // it had its effect
+      if (error.code === "stale-receipt") stale.push(decision);
+      else this.#refused([decision], error);
+    });
+    for (const {delivery, verdict, reject} of stale) {
+      reject(new LeaseLost(this.#consumer.queue, verdict, delivery.message));
+    }
+    this.#consumer.lose(stale.filter(({verdict}) => verdict === "ack").map(({delivery}) => delivery));
+  }
+
+  /** Nothing came of it. While its handler runs, the message may have another verdict. */
+  #refused(decisions, error) {
+    for (const {delivery, reject} of decisions) {
+      delivery.verdict = null;
+      reject(error);
+    }
+    if (decisions.some(({delivery}) => delivery.hasEnded)) this.#client.emit("problem", {error});
+  }
+}
+
+/** What a receipt's result says went wrong, or null. */
+function errorOf({ok = false, error = "stale-receipt"} = {}) {
+  if (ok) return null;
+  return PushqError.from(typeof error === "string" ? {code: error, detail: error} : error);
+}
+
+// ---------------------------------------------------------------------------------------------------- 5. Publishing
+
 /** Gathers publishes of one turn into frames and holds each until the server has confirmed it, across reconnects. */
 class Publisher {
-  #limits; #link; #problem; #pump; #idle = []; #number = 0;
+  #limits; #link; #numbering; #problem; #pump; #idle = []; #count = 0; #end = null;
   #items = new Set(); #chars = 0; #queues = new Map(); // all that are unconfirmed; those not in flight, by queue
   #inFlight = 0; #frames = 0;
 
-  constructor(limits, link, problem) {
+  constructor(limits, {link, numbering, problem}) {
     this.#limits = limits;
     this.#link = link;
+    this.#numbering = numbering;
     this.#problem = problem;
     this.#pump = oncePerTurn(() => this.pump());
   }
 
-  add(queue, body, options) {
-    const id = options.id ?? newId();
-    const text = JSON.stringify({...options, id, ...encodeBody(body, options)});
-    const refusal = this.#refusal(text);
-    if (refusal) return Promise.reject(refusal);
+  /** Rejects what it cannot take, like everything that goes wrong later. */
+  add(queue, body, options, timeoutMs = this.#limits.publishTimeoutMs) {
     return new Promise((resolve, reject) => {
-      const deadline = Date.now() + this.#limits.publishTimeoutMs;
-      const item = {number: this.#number++, text, resolve, reject, deadline, isAlone: false};
+      if (this.#end) throw this.#end;
+      const given = toWire(options);
+      const bare = JSON.stringify({...given, ...encodeBody(body, given)});
+      this.#admit(bare);
+      const deadline = Date.now() + timeoutMs;
+      const state = {number: null, isSent: false, isUncertain: false, isAlone: false, isAdapted: false, refusal: null};
+      const item = {place: this.#count++, given, bare, text: null, deadline, resolve, reject, ...state};
       this.#items.add(item);
-      this.#chars += text.length;
+      this.#chars += bare.length;
       this.#waiting(queue).items.push(item);
       this.#pump();
     });
   }
 
-  #refusal(text) {
-    const {messageBytes, publishBufferMessages, publishBufferChars} = this.#limits;
-    if (text.length * 3 > messageBytes && new TextEncoder().encode(text).length > messageBytes) {
-      return new PushqError("message-too-large", `a message takes more than ${messageBytes} bytes`, {status: 413});
-    }
-    if (this.#items.size < publishBufferMessages && this.#chars + text.length <= publishBufferChars) return null;
+  #admit(text) {
+    const {publishBufferMessages, publishBufferChars} = this.#limits;
+    this.#checkSize(text, "a message");
+    if (this.#items.size < publishBufferMessages && this.#chars + text.length <= publishBufferChars) return;
     const detail = `${this.#items.size} messages of ${this.#chars} characters wait for the server`;
-    return new PushqError("buffer-full", detail);
+    throw new PushqError("buffer-full", detail);
+  }
+
+  #checkSize(text, what) {
+    const {messageBytes} = this.#limits;
+    if (text.length * 3 <= messageBytes || new TextEncoder().encode(text).length <= messageBytes) return;
+    throw new PushqError("message-too-large", `${what} takes more than ${messageBytes} bytes`, {status: 413});
+  }
+
+  /** Messages that travel with an ack, as they will be sent however often that is. */
+  attached(publish) {
+    const frames = publish.map(({queue, messages}) => {
+      const one = ({body, ...options}) => {
+        const given = toWire(options);
+        return {...given, ...encodeBody(body, given), ...this.#numbering.fields(queue, {given})};
+      };
+      return {queue, messages: messages.map(one)};
+    });
+    const text = JSON.stringify(frames);
+    this.#checkSize(text, "what is published with one ack");
+    return JSON.parse(text); // a copy: the caller may go on changing the bodies
   }
 
   /** Resolves when nothing is unconfirmed. */
@@ -705,14 +1257,15 @@ class Publisher {
 
   check(now) {
     for (const item of this.#items) {
-      if (now < item.deadline) break; // in the order of their deadlines
-      this.#reject(item, new PushqError("timeout", "the server did not confirm in time; the message may be stored"));
+      if (now >= item.deadline) this.#reject(item, item.refusal ?? tooLate(item));
     }
     for (const entry of this.#queues.values()) entry.items = entry.items.filter((item) => this.#items.has(item));
     this.pump();
   }
 
+  /** Ends everything with this error, and whatever comes later. */
   abandon(error) {
+    this.#end = error;
     this.#items.forEach((item) => this.#reject(item, error));
     this.#queues.clear();
   }
@@ -738,8 +1291,8 @@ class Publisher {
     const {publishFrameMessages, publishWindowMessages, publishFrameChars} = this.#limits;
     const most = Math.min(items.length, publishFrameMessages, publishWindowMessages - this.#inFlight);
     let length = 1;
-    for (let chars = items[0].text.length; length < most; length += 1) {
-      chars += items[length].text.length;
+    for (let chars = items[0].bare.length; length < most; length += 1) {
+      chars += items[length].bare.length;
       if (chars > publishFrameChars || items[0].isAlone || items[length].isAlone) break;
     }
     return length;
@@ -748,9 +1301,11 @@ class Publisher {
   async #send(link, {queue, items}) {
     this.#inFlight += items.length;
     this.#frames += 1;
+    items.forEach((item) => this.#complete(queue, item));
     try {
-      const {messages} = await link.publish(queue, items.map((item) => item.text));
-      items.forEach((item, index) => this.#answer(item, messages[index]));
+      const answer = await link.publish(queue, items.map(({text}) => text));
+      this.#numbering.learn(queue, items, answer);
+      this.#answered(queue, items, answer.messages);
     } catch (error) {
       this.#failed(queue, items, error);
     } finally {
@@ -760,21 +1315,63 @@ class Publisher {
     }
   }
 
-  #answer(item, {error, ...confirmation}) {
-    if (error) return this.#reject(item, PushqError.from(typeof error === "string" ? {code: error} : error));
-    if (this.#forget(item)) item.resolve(confirmation);
+  /** Number, stamp and id come with the first sending: a message that never leaves makes no gap. */
+  #complete(queue, item) {
+    item.isSent = true;
+    if (item.text !== null) return;
+    const fields = JSON.stringify(this.#numbering.fields(queue, item));
+    item.text = fields === "{}" ? item.bare : `${item.bare.slice(0, -1)},${fields.slice(1)}`;
+  }
+
+  /** Each message stands alone. One that was refused for the moment goes again, as a whole frame would. */
+  #answered(queue, items, answers) {
+    const refused = [];
+    items.forEach((item, index) => {
+      const {error, ...confirmation} = answers[index] ?? {error: {detail: "the server gave no answer for it"}};
+      if (error) refused.push([item, PushqError.from(typeof error === "string" ? {code: error} : error)]);
+      else if (this.#forget(item)) item.resolve(confirmation);
+    });
+    for (const [item, error] of refused) {
+      if (error.retriable) this.#again(queue, [item], error);
+      else this.#numbering.takeBack(queue, [item], error);
+      if (!error.retriable) this.#reject(item, error);
+    }
+  }
+
+  #failed(queue, items, error) {
+    if (error.retriable) return this.#again(queue, items, error);
+    if (this.#numbering.adapt(queue, items, error)) return this.#again(queue, items);
+    const faulty = this.#faulty(items, error);
+    this.#numbering.takeBack(queue, items, error);
+    faulty.forEach((own, item) => this.#reject(item, own));
+    this.#again(queue, items.filter((item) => !faulty.has(item)));
   }
 
   /** Several `publish` calls share a frame: one wrong message must not fail its neighbours. */
-  #failed(queue, items, error) {
+  #faulty(items, error) {
+    const faulty = new Map();
+    const blame = (item, errors) => faulty.set(item, new PushqError(error.code, error.detail, {...error, errors}));
+    for (const {pointer = "", detail} of items.length > 1 ? error.errors ?? [] : []) {
+      const [, index, rest] = /^\/messages\/(\d+)(.*)$/.exec(pointer) ?? [];
+      if (items[index]) blame(items[index], [...faulty.get(items[index])?.errors ?? [], {pointer: rest, detail}]);
+    }
+    if (faulty.size) return faulty;
     const isShared = items.length > 1 && [400, 413, 422].includes(error.status);
-    if (!error.retriable && !isShared) return items.forEach((item) => this.#reject(item, error));
-    if (error.retriable && error.code !== "disconnected") this.#problem(error);
+    items.forEach((item) => (isShared ? (item.isAlone = true) : faulty.set(item, error)));
+    return faulty;
+  }
+
+  /** Once more, ahead of what is newer. Without an error at once. */
+  #again(queue, items, error) {
+    if (!items.length) return;
     const entry = this.#waiting(queue);
-    items.forEach((item) => (item.isAlone ||= isShared));
     entry.items.unshift(...items.filter((item) => this.#items.has(item)));
-    entry.items.sort((a, b) => a.number - b.number);
-    if (error.code === "disconnected" || isShared) return;
+    entry.items.sort((a, b) => a.place - b.place);
+    if (!error) return;
+    if (LEAVES_OPEN.has(error.code)) items.forEach((item) => (item.isUncertain = true));
+    if (error.code === "disconnected") return;
+    items.forEach((item) => (item.refusal = error));
+    this.#problem(error);
     entry.pausedUntil = Date.now() + Math.max(error.retryAfterMs, this.#limits.backoffBaseMs);
   }
 
@@ -784,17 +1381,301 @@ class Publisher {
 
   #forget(item) {
     if (!this.#items.delete(item)) return false;
-    this.#chars -= item.text.length;
+    this.#chars -= item.bare.length;
     if (!this.#items.size) this.#idle.splice(0).forEach((resolve) => resolve());
     return true;
   }
 }
+
+function tooLate({isSent}) {
+  const outcome = isSent ? "the message may be stored" : "the message was not sent";
+  return new PushqError("timeout", `the server did not confirm in time; ${outcome}`);
+}
+
+const OWN_FIELD = /^\/messages\/\d+\/(producer|producer_seq|timestamp)$/;
+
+/**
+ * Who publishes, the how-manieth message it is, and when: what a queue sequenced by `producer` or `clock` sorts by.
+ * Each queue counts from 1. Answers say what a queue needs; until the first one, messages carry everything.
+ */
+class Numbering {
+  #clock; #queuesMax; #first; #isAlways; #ids; #floor = 1; #queues = new Map(); // the longest unused first
+
+  constructor(clock, queuesMax, options) {
+    const {producer = randomHex(12), firstNumber = 1, numberAlways = false, publishIds = "auto"} = options;
+    const numbers = typeof firstNumber === "number" ? [firstNumber] : Object.values(firstNumber);
+    const wrong = numbers.find((number) => !Number.isSafeInteger(number) || number < 1);
+    if (wrong !== undefined) throw new TypeError(`firstNumber counts from 1, so it cannot be ${wrong}`);
+    this.producer = producer;
+    this.#clock = clock;
+    this.#queuesMax = queuesMax;
+    this.#first = firstNumber;
+    this.#isAlways = numberAlways;
+    this.#ids = publishIds;
+  }
+
+  /** The next number of each queue that counts them. */
+  get next() {
+    const counted = [...this.#queues].filter(([, {sequencing}]) => sequencing !== "arrival" || this.#isAlways);
+    return Object.fromEntries(counted.map(([queue, {next}]) => [queue, next]));
+  }
+
+  /** What is added to a message that leaves for the first time; `item` remembers its number and id. */
+  fields(queue, item) {
+    const {given} = item;
+    const row = this.#row(queue);
+    const fields = {};
+    const isNamed = this.#ids === "auto" ? row.dedupe !== "none" : this.#ids;
+    if (given.id === undefined && isNamed) fields.id = item.id ??= randomHex();
+    if (row.sequencing === "arrival" && !this.#isAlways) return fields;
+    if (given.producer === undefined && given.producer_seq === undefined) {
+      item.number = row.next++;
+      fields.producer = this.producer;
+      fields.producer_seq = item.number;
+    }
+    if (given.timestamp === undefined) fields.timestamp = HybridClock.format(this.#clock.tick(Date.now()));
+    return fields;
+  }
+
+  /** What an answer says of its queue; the queue may have been changed since the last one. */
+  learn(queue, items, {sequencing, dedupe}) {
+    const row = this.#row(queue);
+    row.sequencing = sequencing;
+    row.dedupe = dedupe;
+    row.hasStored ||= sequencing !== "arrival" && items.some(({number}) => number !== null);
+  }
+
+  /**
+   * None of these was stored. When no later number is out, theirs are the next ones again; else they stay unused, and
+   * the server waits for them for its sort window.
+   */
+  takeBack(queue, items, error) {
+    if (!error.status || LEAVES_OPEN.has(error.code)) return;
+    const numbered = items.filter(({number}) => number !== null);
+    const numbers = numbered.map(({number}) => number);
+    const row = this.#row(queue);
+    const first = Math.min(...numbers);
+    const isTail = row.next - first === numbers.length && Math.max(...numbers) === row.next - 1;
+    if (!isTail || numbered.some(({isUncertain}) => isUncertain)) return;
+    row.next = first;
+    numbered.forEach((item) => Object.assign(item, {number: null, text: null}));
+  }
+
+  /**
+   * A refusal of nothing but the fields that we added, or left out: the server does not know them yet, or the queue's
+   * `sequencing` was changed. True when the messages may go again in the other form, which each does once.
+   */
+  adapt(queue, items, error) {
+    const {errors = []} = error;
+    const isOurs = errors.length > 0 && errors.every(({pointer}) => OWN_FIELD.test(pointer));
+    const brings = ({given}) => given.producer !== undefined || given.producer_seq !== undefined || given.timestamp;
+    if (!isOurs || items.some((item) => item.isAdapted || brings(item))) return false;
+    const row = this.#row(queue);
+    const areNumbered = items.some(({number}) => number !== null);
+    if (areNumbered && row.hasStored) return false; // it does know them: one is wrong
+    row.sequencing = areNumbered ? "arrival" : undefined;
+    this.takeBack(queue, items, error);
+    items.forEach((item) => Object.assign(item, {isAdapted: true, number: null, text: null}));
+    return true;
+  }
+
+  #row(queue) {
+    const row = this.#queues.get(queue) ?? {next: this.#firstOf(queue), hasStored: false};
+    this.#queues.delete(queue);
+    this.#queues.set(queue, row);
+    if (this.#queues.size > this.#queuesMax) this.#forgetOne();
+    return row;
+  }
+
+  /** Its numbers go on where they cannot repeat: a gap is waited out, a number given twice would cost a message. */
+  #forgetOne() {
+    const [[queue, {next}]] = this.#queues;
+    this.#queues.delete(queue);
+    this.#floor = Math.max(this.#floor, next);
+  }
+
+  #firstOf(queue) {
+    const first = typeof this.#first === "number" ? this.#first : this.#first[queue] ?? 1;
+    return Math.max(first, this.#floor);
+  }
+}
+
+/**
+ * A hybrid logical clock (Kulkarni et al., 2014): stamps that only rise, and that come after every stamp seen. A stamp
+ * is in microseconds since 1970: the computer's milliseconds × 1000, plus 0 to 999 for those taken in the same one.
+ */
+export class HybridClock {
+  #lastUs = 0; #aheadMs;
+
+  constructor(aheadMs = LIMITS.clockAheadMs) {
+    this.#aheadMs = aheadMs;
+  }
+
+  /** The next stamp. The computer's clock may jump as it likes. @param {number} nowMs @returns {number} */
+  tick(nowMs) {
+    this.#lastUs = Math.max(nowMs * 1000, this.#lastUs + 1);
+    return this.#lastUs;
+  }
+
+  /** Takes note of another's stamp; false for one so far ahead that a broken clock would carry all others along. */
+  merge(stampUs, nowMs) {
+    if (!(stampUs <= (nowMs + this.#aheadMs) * 1000)) return false; // NaN too
+    this.#lastUs = Math.max(this.#lastUs, stampUs);
+    return true;
+  }
+
+  /** As RFC 3339: three digits for a whole millisecond, else six. @param {number} stampUs @returns {string} */
+  static format(stampUs) {
+    const text = new Date(Math.floor(stampUs / 1000)).toISOString();
+    const logical = stampUs % 1000;
+    return logical ? `${text.slice(0, -1)}${String(logical).padStart(3, "0")}Z` : text;
+  }
+
+  /** In microseconds; NaN for what is no time with a zone. @param {string} text @returns {number} */
+  static parse(text) {
+    const [, seconds, fraction = "", zone] = /^(.+?)(?:\.(\d+))?(Z|[+-]\d\d:\d\d)$/i.exec(text) ?? [];
+    return Date.parse(`${seconds}${zone}`) * 1000 + Number(fraction.slice(0, 6).padEnd(6, "0"));
+  }
+}
+
+// ------------------------------------------------------------------------------------------ 6. Requests and replies
+
+const QUEUE_PART = /^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$/; // what may stand in the name of a queue
+
+/** Who waits for which reply. A request is a message that names a queue and an id; the reply comes there, with it. */
+class Requests {
+  #limits; #given; #own; #client; #prefix = randomHex(12); #count = 0;
+  #waiting = new Map(); #inboxes = new Map(); // by correlation id; queues of replies, by name
+  late = 0;
+
+  constructor(limits, producer, replyQueue, client) {
+    this.#limits = limits;
+    this.#given = replyQueue;
+    this.#own = `reply.${QUEUE_PART.test(producer) ? producer : this.#prefix}`;
+    this.#client = client;
+  }
+
+  ask(queue, body, {timeoutMs = this.#limits.replyTimeoutMs, replyQueue = this.#given, ...options}) {
+    if (this.#waiting.size >= this.#limits.requestsWaiting) {
+      return Promise.reject(new PushqError("buffer-full", `${this.#waiting.size} requests wait for their replies`));
+    }
+    const correlationId = `${this.#prefix}-${++this.#count}`;
+    const waiter = {inbox: replyQueue ?? this.#own, isStored: false, until: Date.now() + timeoutMs};
+    const reply = new Promise((resolve, reject) => Object.assign(waiter, {resolve, reject}));
+    this.#waiting.set(correlationId, waiter);
+    const giveUp = () => waiter.reject(new RequestTimeout(queue, timeoutMs, waiter.isStored));
+    const timer = setTimeout(giveUp, Math.min(timeoutMs, TIMER_MS_MAX));
+    const addressed = {...options, replyTo: waiter.inbox, correlationId};
+    this.#send(correlationId, waiter, [queue, body, addressed]).catch(waiter.reject);
+    return reply.finally(() => {
+      clearTimeout(timer);
+      this.#waiting.delete(correlationId);
+    });
+  }
+
+  /** Is this one of our queues of replies? */
+  hears(consumer) {
+    return [...this.#inboxes.values()].some((inbox) => inbox.consumer === consumer);
+  }
+
+  abandon(error) {
+    this.#waiting.forEach(({reject}) => reject(error));
+  }
+
+  /** The queue of replies first: it is there when the first reply is. */
+  async #send(correlationId, waiter, [queue, body, options]) {
+    await this.#inbox(waiter.inbox);
+    const isWanted = () => this.#waiting.get(correlationId) === waiter;
+    const leftMs = () => Math.min(TIMER_MS_MAX, Math.max(1, waiter.until - Date.now()));
+    if (!isWanted()) return;
+    try {
+      const ttlMs = options.ttlMs ?? options.ttl_ms ?? leftMs();
+      await this.#client.publish(queue, body, {...options, ttlMs}, leftMs());
+    } catch (error) {
+      const isOverTtl = error.errors?.some(({pointer = ""}) => pointer.endsWith("/ttl_ms"));
+      const isOurs = options.ttlMs === undefined && options.ttl_ms === undefined;
+      if (!isOverTtl || !isOurs || !isWanted()) throw error;
+      await this.#client.publish(queue, body, options, leftMs()); // a stream: its messages do not expire one by one
+    }
+    waiter.isStored = true;
+  }
+
+  #inbox(name) {
+    if (!this.#inboxes.has(name)) {
+      const inbox = {consumer: null};
+      inbox.ready = this.#open(name, inbox);
+      inbox.ready.catch(() => this.#inboxes.delete(name)); // the next request tries again
+      this.#inboxes.set(name, inbox);
+    }
+    return this.#inboxes.get(name).ready;
+  }
+
+  async #open(name, inbox) {
+    if (name === this.#own) await this.#make(name);
+    const options = {ack: "auto", credit: this.#limits.replyCredit};
+    inbox.consumer = this.#client.consume(name, options, (message) => this.#take(message));
+    inbox.consumer.closed.then((error) => this.#closed(name, error));
+    await inbox.consumer.ready.catch((error) => Promise.reject(unreadable(name, error)));
+  }
+
+  /** Tried again as long as somebody waits. */
+  async #make(name) {
+    const {replyTtlMs: message_ttl_ms, backoffBaseMs} = this.#limits;
+    const config = {kind: "work", delivery: "at_most_once", message_ttl_ms, tags: {pushq: "replies"}};
+    for (;;) {
+      try {
+        return await this.#client.put(name, config);
+      } catch (error) {
+        if (error.code === "conflict") return null; // it is there, with settings of somebody's choice
+        const isAwaited = [...this.#waiting.values()].some(({inbox}) => inbox === name);
+        if (!error.retriable || !isAwaited) throw unmakeable(name, error);
+        await sleep(Math.max(error.retryAfterMs, backoffBaseMs));
+      }
+    }
+  }
+
+  /** On a stream that several share most replies are for others. */
+  #take(message) {
+    const {correlation_id: correlationId} = message;
+    const waiter = this.#waiting.get(correlationId);
+    if (waiter) {
+      this.#waiting.delete(correlationId);
+      waiter.resolve(message);
+    } else if (correlationId?.startsWith(`${this.#prefix}-`)) this.late += 1;
+  }
+
+  /** A queue of replies that is gone leaves its requests without an answer. */
+  #closed(name, error) {
+    this.#inboxes.delete(name);
+    if (!error) return;
+    for (const {inbox, reject} of this.#waiting.values()) {
+      if (inbox === name) reject(unreadable(name, error));
+    }
+  }
+}
+
+function unmakeable(name, error) {
+  if (error.status !== 403) return error;
+  const needs = 'Give the key the scopes "manage:reply.*" and "consume:reply.*", or name a queue that it may consume';
+  const how = 'connect({replyQueue: "…"}) or request(queue, body, {replyQueue: "…"})';
+  const detail = `request() may not make its reply queue "${name}" (${error.detail}). ${needs}: ${how}`;
+  return new NoReplyQueue(detail, error);
+}
+
+function unreadable(name, error) {
+  if (error.status !== 403 && error.status !== 404) return error;
+  const needs = `The queue must exist, and the key needs the scope "consume:${name}"`;
+  return new NoReplyQueue(`request() cannot read its reply queue "${name}" (${error.detail}). ${needs}`, error);
+}
+
+// ---------------------------------------------------------------------------------------------------- 7. Transports
 
 /** One WebSocket carrying every verb as a frame of `pushq.v1.json`. */
 class SocketLink {
   #world; #socket; #open; #end; #isOver = false;
   #requests = new Map(); #nextId = 1; #heardAt = Date.now(); #pingMs; #problem = null;
   publishFrames = 16;
+  isPaced = false;
   /** @type {string | null} */ session = null;
 
   static async open(world) {
@@ -832,11 +1713,11 @@ class SocketLink {
     return opened.finally(() => clearTimeout(timer));
   }
 
-  subscribe(subscription) {
-    const {queue, from, wire} = subscription;
-    return this.#request({type: "subscribe", queue, ack: "manual", ...wire, from}, (answer) => {
-      subscription.sub = answer.sub; // before the next frame: its first `deliver` may be in the same read
-    });
+  /** The answer is taken in before the next frame is read: it may be the first `deliver`, in the same array. */
+  subscribe(consumer) {
+    const {queue, from, wire} = consumer;
+    const frame = {type: "subscribe", queue, ack: "manual", ...wire, from};
+    return this.#request(frame, (answer) => consumer.accept(answer));
   }
 
   unsubscribe({sub}) {
@@ -948,6 +1829,7 @@ class SocketLink {
 class FetchLink {
   #world; #held; #active = new Map(); #requests = new Set(); #end; #isOver = false; #nextSub = 1;
   publishFrames = 1; // one request at a time keeps the order of publishes
+  isPaced = true; // what is not read stays with the server
   session = null;
 
   static async open(world) {
@@ -987,19 +1869,20 @@ class FetchLink {
   }
 
   /** Starts the stream or the polls; resolves when the server has answered for the first time. */
-  async subscribe(subscription) {
-    const facts = await this.#describe(subscription.queue);
+  async subscribe(consumer) {
+    const facts = await this.#describe(consumer.queue);
     const abort = new AbortController();
-    const flow = {sub: this.#nextSub++, abort, kind: facts.kind, silentAt: Infinity, isReady: false};
+    const kind = consumer.wire.group === undefined ? facts.kind : "work"; // to a group messages are leased, too
+    const flow = {sub: this.#nextSub++, abort, kind, silentAt: Infinity, isReady: false};
     const ready = new Promise((resolve, reject) => {
       flow.onReady = () => resolve((flow.isReady = true));
       flow.onRefused = reject;
     });
     this.#active.set(flow.sub, flow);
-    subscription.sub = flow.sub;
-    this.#flow(subscription, flow).catch((error) => this.#broke(flow, error));
+    consumer.accept({sub: flow.sub, ordering: facts.ordering, visibility_timeout_ms: facts.visibility_timeout_ms});
+    this.#flow(consumer, flow).catch((error) => this.#broke(flow, error));
     await ready;
-    return {sub: flow.sub, visibility_timeout_ms: facts.visibility_timeout_ms};
+    return {sub: flow.sub};
   }
 
   unsubscribe({sub}) {
@@ -1020,7 +1903,7 @@ class FetchLink {
     this.#end(error);
   }
 
-  /** The queue's kind and lease time. A key may consume and yet not view: then the defaults are assumed. */
+  /** The queue's kind, order and lease time. A key may consume and yet not view: then the defaults are assumed. */
   async #describe(queue) {
     try {
       return (await this.#call("GET", path(queue))).config ?? {};
@@ -1030,12 +1913,12 @@ class FetchLink {
     }
   }
 
-  async #flow(subscription, flow) {
+  async #flow(consumer, flow) {
     const {name} = this.#world;
-    if (name === "longpoll" || !this.#held.takeStream()) return this.#polls(subscription, flow);
+    if (name === "longpoll" || !this.#held.takeStream()) return this.#polls(consumer, flow);
     try {
-      await this.#locate(subscription, flow);
-      await (name === "sse" ? this.#stream(subscription, flow) : this.#source(subscription, flow));
+      await this.#locate(consumer, flow);
+      await (name === "sse" ? this.#stream(consumer, flow) : this.#source(consumer, flow));
     } finally {
       this.#held.giveStream();
     }
@@ -1054,12 +1937,12 @@ class FetchLink {
   }
 
   /** Long-poll: ask for what there is room for. The first turn does not wait: it tells where a stream begins. */
-  async #polls(subscription, flow) {
+  async #polls(consumer, flow) {
     this.#held.join();
     try {
       for (let waitMs = 0; !flow.abort.signal.aborted && !this.#isOver; ) {
-        await subscription.untilRoom();
-        const answer = await this.#poll(subscription, flow, waitMs);
+        await consumer.untilRoom();
+        const answer = await this.#poll(consumer, flow, waitMs);
         if (!answer) return;
         flow.onReady();
         const {resume = "complete", cursor} = answer;
@@ -1072,11 +1955,11 @@ class FetchLink {
     }
   }
 
-  async #poll(subscription, flow, waitMs) {
+  async #poll(consumer, flow, waitMs) {
     await this.#held.takePoll();
     try {
       if (flow.abort.signal.aborted || this.#isOver) return null;
-      const {queue, room, from, wire: {visibility_timeout_ms, group}} = subscription;
+      const {queue, room, from, wire: {visibility_timeout_ms, group}} = consumer;
       const max = Math.max(1, Math.min(room, 1000));
       const body = JSON.stringify({max, wait_ms: waitMs, visibility_timeout_ms, group, from});
       const timeoutMs = waitMs + this.#world.limits.requestMs;
@@ -1087,28 +1970,27 @@ class FetchLink {
   }
 
   /** Where "latest" is now: a stream that is cut before its first event would else begin anew at a later "latest". */
-  async #locate(subscription, {kind}) {
-    const {queue, cursor, wire: {from = "latest", group}} = subscription;
-    if (kind !== "stream" || group || cursor !== null || from !== "latest") return;
+  async #locate(consumer, {kind}) {
+    const {queue, cursor, wire: {from = "latest"}} = consumer;
+    if (kind !== "stream" || cursor !== null || from !== "latest") return;
     const answer = await this.#call("POST", `${path(queue)}/receive`, JSON.stringify({max: 1, wait_ms: 0, from}));
-    subscription.cursor = answer.cursor ?? null;
+    consumer.cursor = answer.cursor ?? null;
   }
 
-  async #stream(subscription, flow) {
+  async #stream(consumer, flow) {
     const {limits, trace} = this.#world;
-    const resume = subscription.cursor === null ? {} : {"last-event-id": subscription.cursor};
-    const url = this.#eventsUrl(subscription, flow);
+    const resume = consumer.cursor === null ? {} : {"last-event-id": consumer.cursor};
+    const url = this.#eventsUrl(consumer, flow);
     trace("out", `GET ${url}`);
     const headers = {accept: "text/event-stream", ...resume};
-    const response = await this.#fetch(url, {headers, signal: flow.abort.signal});
-    if (!response.ok) throw await problemOf(response);
+    const response = await this.#world.http.open(url, {headers, signal: flow.abort.signal});
     flow.onReady();
     const reader = response.body.getReader();
     const parser = new EventParser(limits.eventChars);
     const decoder = new TextDecoder();
     for (;;) {
       flow.silentAt = Infinity; // our own slowness is not the server's silence
-      await subscription.untilRoom();
+      await consumer.untilRoom();
       flow.silentAt = Date.now() + 2 * limits.commentMs + limits.silenceGraceMs;
       const {value, done} = await reader.read().catch((error) => Promise.reject(disconnected(error.message)));
       if (done) throw disconnected("the stream ended");
@@ -1117,10 +1999,10 @@ class FetchLink {
   }
 
   /** EventSource cannot carry a header: each (re)connect trades the token for a one-use ticket. */
-  async #source(subscription, flow) {
-    const {queue, cursor} = subscription;
+  async #source(consumer, flow) {
+    const {queue, cursor} = consumer;
     const {ticket} = await this.#call("POST", "/v1/tickets", JSON.stringify({queue, scopes: [`consume:${queue}`]}));
-    const url = this.#eventsUrl(subscription, flow, cursor === null ? {} : {last_event_id: cursor});
+    const url = this.#eventsUrl(consumer, flow, cursor === null ? {} : {last_event_id: cursor});
     this.#world.trace("out", `GET ${url}`);
     const source = new this.#world.EventSource(`${this.#world.base}${url}&ticket=${encodeURIComponent(ticket)}`);
     const take = ({type, data, lastEventId}) => this.#events(flow, [{event: type, data, id: lastEventId}]);
@@ -1137,8 +2019,8 @@ class FetchLink {
   }
 
   /** A stream is held back by not being read, so it names no credit; where it goes on is told by the cursor alone. */
-  #eventsUrl({queue, credit, cursor, wire}, {kind}, more = {}) {
-    const from = wire.from && cursor === null ? fromText(wire.from) : undefined;
+  #eventsUrl({queue, credit, cursor, from: start, wire}, {kind}, more = {}) {
+    const from = start && cursor === null ? fromText(start) : undefined;
     const fields = {credit: kind === "stream" ? undefined : credit, ack: wire.ack, group: wire.group, from, ...more};
     const query = new URLSearchParams(Object.entries(fields).filter(([, value]) => value !== undefined));
     return `${path(queue)}/events?${query}`;
@@ -1154,7 +2036,7 @@ class FetchLink {
       const fields = data ? JSON.parse(data) : {};
       if (event === "message") {
         messages.push(fields);
-        cursor = flow.kind === "work" ? undefined : id || cursor; // a work queue has no place to go on from
+        cursor = flow.kind === "work" ? undefined : id || cursor; // what is leased has no place to go on from
         continue;
       }
       deliver();
@@ -1181,7 +2063,7 @@ class FetchLink {
     this.#requests.add(abort);
     left?.addEventListener("abort", leave);
     try {
-      return await this.#answer(method, target, body, abort.signal);
+      return await this.#world.http.call(method, target, body, abort.signal);
     } catch (error) {
       if (error.code === "disconnected" && !left?.aborted) this.fail(error);
       throw error;
@@ -1191,26 +2073,38 @@ class FetchLink {
       left?.removeEventListener("abort", leave);
     }
   }
+}
 
-  async #answer(method, target, body, signal) {
-    const {trace} = this.#world;
-    trace("out", `${method} ${target} ${body ?? ""}`);
+/** The HTTP API as one client may use it: its token in a header, problems as errors. */
+class Http {
+  #base; #fetch; #token; #trace;
+
+  constructor({base, fetch, token, trace}) {
+    this.#base = base;
+    this.#fetch = fetch;
+    this.#token = token;
+    this.#trace = trace;
+  }
+
+  /** One request and its JSON answer. */
+  async call(method, target, body, signal) {
+    this.#trace("out", `${method} ${target} ${body ?? ""}`);
     const headers = body === undefined ? {} : {"content-type": "application/json"};
-    const response = await this.#fetch(target, {method, body, signal, headers});
-    if (!response.ok) throw await problemOf(response);
+    const response = await this.open(target, {method, body, signal, headers});
     const text = await response.text().catch((error) => Promise.reject(disconnected(error.message)));
-    if (target !== "/v1/tickets") trace("in", `${response.status} ${text}`);
+    if (target !== "/v1/tickets") this.#trace("in", `${response.status} ${text}`);
     return JSON.parse(text);
   }
 
-  /** Sends the token along; one that the server no longer takes is replaced once. */
-  async #fetch(target, {headers, ...request}, isSecond = false) {
-    const token = await this.#world.token(isSecond);
-    const authorization = token ? {authorization: `Bearer ${token}`} : {};
-    const response = await this.#world
-      .fetch(`${this.#world.base}${target}`, {...request, headers: {...headers, ...authorization}, cache: "no-store"})
+  /** An answer whose body is still to be read. A token that the server no longer takes is replaced once. */
+  async open(target, request, isSecond = false) {
+    const token = await this.#token(isSecond);
+    const headers = token ? {...request.headers, authorization: `Bearer ${token}`} : request.headers;
+    const response = await this.#fetch(`${this.#base}${target}`, {...request, headers, cache: "no-store"})
       .catch((error) => Promise.reject(disconnected(error.message)));
-    return response.status === 401 && !isSecond ? this.#fetch(target, {headers, ...request}, true) : response;
+    if (response.status === 401 && !isSecond) return this.open(target, request, true);
+    if (!response.ok) throw await problemOf(response);
+    return response;
   }
 }
 
@@ -1302,7 +2196,8 @@ export class EventParser {
     this.#afterCr = text.endsWith("\r");
     this.#rest = lines.pop();
     const events = lines.map((line) => this.#line(line)).filter(Boolean);
-    if (this.#size + this.#rest.length > this.#charsMax) throw disconnected(`an event exceeds ${this.#charsMax} characters`);
+    const size = this.#size + this.#rest.length;
+    if (size > this.#charsMax) throw disconnected(`an event exceeds ${this.#charsMax} characters`);
     return events;
   }
 
@@ -1330,6 +2225,8 @@ export class EventParser {
   }
 }
 
+// ------------------------------------------------------------------------------------------------ 8. Small helpers
+
 const path = (queue) => `/v1/queues/${encodeURIComponent(queue)}`;
 const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
@@ -1355,9 +2252,25 @@ async function problemOf(response) {
   return status >= 502 ? disconnected(`HTTP ${status}`) : new PushqError("internal", `HTTP ${status}`, {status});
 }
 
-/** 128 random bits; `crypto.randomUUID` is missing on pages served without TLS. */
-function newId() {
-  return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+/** Random bytes as hex: 128 bits for an id. `crypto.randomUUID` is missing on pages served without TLS. */
+function randomHex(bytes = 16) {
+  const values = crypto.getRandomValues(new Uint8Array(bytes));
+  return Array.from(values, (value) => value.toString(16).padStart(2, "0")).join("");
+}
+
+/** Options as they travel: under the wire's names, times as RFC 3339. */
+function toWire(options) {
+  const wire = {};
+  for (const [name, value] of Object.entries(options)) {
+    if (value === undefined) continue;
+    wire[WIRE_NAMES[name] ?? name] = value instanceof Date ? timeText(name, value) : value;
+  }
+  return wire;
+}
+
+function timeText(name, date) {
+  if (Number.isNaN(date.getTime())) throw new PushqError("invalid-request", `${name} is not a valid date`);
+  return date.toISOString();
 }
 
 function decodeBase64(text) {

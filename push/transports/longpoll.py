@@ -23,13 +23,15 @@ RESPONSE_BYTES_MAX = 4 * 1024 * 1024
 class Poll:
     """A waiting request: a consumer that takes one turn's messages and is gone."""
 
-    __slots__ = ("bytes", "full", "in_ring", "leases", "limit", "loop", "ready", "taken", "visibility_ms")
+    __slots__ = ("bytes", "durable", "full", "in_ring", "leases", "limit", "loop", "ready", "taken", "visibility_ms")
 
     def __init__(self, limit: int, visibility_ms: int, loop: asyncio.AbstractEventLoop):
         self.limit = limit
         self.visibility_ms = visibility_ms
         self.loop = loop
         self.ready: asyncio.Future[None] = loop.create_future()
+        self.durable: asyncio.Future[None] | None = None
+        """There while leases wait for the disk before their messages may leave."""
         self.leases: list[Lease] = []
         self.taken = 0
         self.bytes = 0
@@ -46,6 +48,17 @@ class Poll:
         self.bytes += lease.state.size * count // lease.state.count
         if not self.ready.done():
             self.ready.set_result(None)
+
+    def sendable(self) -> None:
+        if self.durable is not None and all(lease.durable for lease in self.leases):
+            self.durable.set_result(None)
+            self.durable = None
+
+    async def sealed(self) -> None:
+        """Returns when what it took may leave."""
+        if any(not lease.durable for lease in self.leases):
+            self.durable = self.loop.create_future()
+            await self.durable
 
     def released(self, count: int) -> None:
         """A poll has no credit to get back: it is over when its messages are acked."""
@@ -78,6 +91,7 @@ async def receive_messages(
                 queue.unsent(lease)
     if not is_there:
         return None
+    await poll.sealed()
     messages = [m for lease in poll.leases if lease.bits for m in leased_messages(lease, "json")]
     hub.delivered += len(messages)
     return b'{"messages":[%b]}' % b",".join(messages)

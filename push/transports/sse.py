@@ -86,7 +86,7 @@ class EventStream:
 
     async def _batches(self) -> AsyncIterator[bytes]:
         sub = self.sub
-        while self._buffer or (isinstance(sub, WorkSubscription) and sub.pending):
+        while self._buffer or (isinstance(sub, WorkSubscription) and sub.may_send):
             buffer, self._buffer = self._buffer, []
             self._size = 0
             leases = sub.take_pending() if isinstance(sub, WorkSubscription) else []

@@ -51,6 +51,4 @@ async def test_version_1_opens_with_its_queues_messages_attempts_and_keys(folder
 def _stream(queue: Queue) -> tuple[int, str]:
     chunk = queue.read(Offset(0))
     assert chunk is not None and chunk.messages.columns is not None
-    row = chunk.messages.columns[0]
-    assert row is not None
-    return chunk.count, row["trace"]
+    return chunk.count, chunk.messages.columns["trace"][0]

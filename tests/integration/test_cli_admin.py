@@ -61,13 +61,27 @@ def test_config_comes_from_a_file_and_set_wins(cli: Cli, tmp_path: Path) -> None
     assert (made["config"]["visibility_timeout_ms"], made["config"]["max_message_bytes"]) == (1000, 6000)
 
 
+def test_every_setting_has_an_option(cli: Cli) -> None:
+    name = f"set-{uuid.uuid4().hex[:8]}"
+    made = cli(
+        *("queue", "create", name, "--ordering", "strict", "--dead-letter-queue", "none", "--message-ttl-ms", "60000"),
+        *("--config", '{"max_messages": 5, "tags": {"a": "b"}}', "--json"),
+    ).json()["config"]
+    assert (made["ordering"], made["lease_mode"], made["dead_letter_queue"]) == ("strict", "replicated", None)
+    assert (made["message_ttl_ms"], made["max_messages"], made["tags"]) == (60_000, 5, {"a": "b"})
+    changed = cli("queue", "update", name, "--message-ttl-ms", "none", "--dead-letter-queue", f"{name}.dead", "--json")
+    assert changed.json()["config"] == made | {"message_ttl_ms": None, "dead_letter_queue": f"{name}.dead"}
+    refused = cli.any("queue", "update", name, "--priorities", "2")
+    assert refused.code == 1 and "would overtake" in refused.err
+
+
 def test_refusal_of_the_server_is_shown_with_its_pointers(cli: Cli) -> None:
-    refused = cli.any("queue", "create", "later", "--set", "dedupe=id", "--set", "visibilty_timeout_ms=1")
+    refused = cli.any("queue", "create", "later", "--set", "dedupe=all", "--set", "visibilty_timeout_ms=1")
     assert refused.code == 1
     assert "/dedupe:" in refused.err
     assert "/visibilty_timeout_ms:" in refused.err
     assert "code invalid-request" in refused.err
-    problem = json.loads(cli.any("queue", "create", "later", "--set", "dedupe=id", "--json").err)
+    problem = json.loads(cli.any("queue", "create", "later", "--set", "dedupe=all", "--json").err)
     assert problem["code"] == "invalid-request"
     assert problem["errors"][0]["pointer"] == "/dedupe"
 

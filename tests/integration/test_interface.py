@@ -386,9 +386,10 @@ WRONG_MESSAGES = [
     ([{"body": 1, "headers": {"a": 1}}], "/messages/0/headers"), ([1], "/messages/0"),
     ([{"body": 1, "headers": {str(n): "" for n in range(65)}}], "/messages/0/headers"),
     ([{"body": 1, "headers": {"a": "x" * 16385}}], "/messages/0/headers"),
-    ([{"body": 1, "priority": 1}], "/messages/0/priority"), ([{"body": 1, "delay_ms": 5}], "/messages/0/delay_ms"),
-    ([{"body": 1, "ttl_ms": 5}], "/messages/0/ttl_ms"), ([{"body": 1}] * 1001, "/messages"),
-    ([{"body": 1, "deliver_at": "2030-01-01T00:00:00Z"}], "/messages/0/deliver_at"),
+    ([{"body": 1, "priority": 1}], "/messages/0/priority"), ([{"body": 1, "delay_ms": -1}], "/messages/0/delay_ms"),
+    ([{"body": 1, "ttl_ms": 0}], "/messages/0/ttl_ms"), ([{"body": 1}] * 1001, "/messages"),
+    ([{"body": 1, "deliver_at": "2030-01-01"}], "/messages/0/deliver_at"),
+    ([{"body": 1, "producer": "p"}], "/messages/0/producer_seq"),
 ]  # fmt: skip
 
 

@@ -279,14 +279,6 @@ async def test_one_bad_message_of_a_batch_fails_alone(
         assert sorted(await drain(pushq, queue, 2)) == [1, 3]
 
 
-async def test_what_is_not_built_yet_is_refused_by_name(shared_server: PushqServer, queue: str) -> None:
-    async with opened(shared_server) as pushq:
-        with pytest.raises(ApiError, match="delay_ms"):
-            await pushq.publish(queue, 1, delay_ms=1000)
-        with pytest.raises(ApiError, match="group"):
-            await pushq.subscribe(queue, group="g").get()
-
-
 # Streams
 
 

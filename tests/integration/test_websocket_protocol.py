@@ -155,7 +155,7 @@ FAULTY: list[tuple[dict[str, Any], str]] = [
     ({"type": "publish", "queue": "Q", "messages": [{"body": 1, "body_base64": "AA=="}]}, "/messages/0/body"),
     ({"type": "publish", "queue": "Q", "messages": [{"body_base64": "?"}]}, "/messages/0/body_base64"),
     ({"type": "publish", "queue": "Q", "messages": [{"body": 1}, {"body": 1, "priority": 1}]}, "/messages/1/priority"),
-    ({"type": "publish", "queue": "Q", "messages": [{"body": 1, "delay_ms": 5}]}, "/messages/0/delay_ms"),
+    ({"type": "publish", "queue": "Q", "messages": [{"body": 1, "delay_ms": -1}]}, "/messages/0/delay_ms"),
     ({"type": "publish", "queue": "Q", "messages": [{"body": 1, "id": ""}]}, "/messages/0/id"),
     ({"type": "publish", "queue": "Q", "messages": [{"body": 1, "key": "k" * 257}]}, "/messages/0/key"),
     ({"type": "publish", "queue": "Q", "messages": [{"body": 1, "headers": {"a": 1}}]}, "/messages/.../headers/..."),

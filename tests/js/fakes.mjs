@@ -1,5 +1,7 @@
 /** A WebSocket whose other end a test plays. What a real server promises is tested against the real server. */
 
+import {connect} from "../../push/js/pushq.js";
+
 /** Makes a `WebSocket` class whose sockets appear in `sockets`, each driven by the test. */
 export function fakeSockets() {
   const sockets = [];
@@ -84,8 +86,53 @@ export function leased(n, more = {}) {
   return {id: `m${n}`, seq: n, partition: 0, body: n, ...fields, published_at: "2026-01-01T00:00:00.000Z", receipt: `t.${n}`, ...more};
 }
 
-/** Answers `ok` to a publish frame, as if every message was stored. */
-export function confirm(socket, frame) {
+/** Answers `ok` to a publish frame, as if every message was stored. `more` is what the answer says of the queue. */
+export function confirm(socket, frame, more = {}) {
   const messages = frame.messages.map(({id}, seq) => ({id, seq, partition: 0, duplicate: false}));
-  socket.say({type: "ok", id: frame.id, messages, durability: {fsynced: true, replicas: 1}});
+  socket.say({type: "ok", id: frame.id, messages, durability: {fsynced: true, replicas: 1}, ...more});
+}
+
+/** Refuses a request. */
+export function refuse(socket, frame, problem) {
+  socket.say({type: "error", id: frame.id, problem: {detail: "no", status: 400, code: "invalid-request", ...problem}});
+}
+
+/** Answers ack, nack or extend: each receipt with `result`. */
+export function settle(socket, frame, result = {ok: true}) {
+  socket.say({type: "ok", id: frame.id, results: frame.receipts.map((receipt) => ({receipt, ...result}))});
+}
+
+const QUICK = {backoffBaseMs: 1, backoffCapMs: 2, tickMs: 20, closeMs: 50};
+
+/** A client over fake sockets that waits for nothing longer than it must. */
+export function quickClient(t, {limits = {}, ...options} = {}) {
+  stayAwake(t);
+  const {WebSocket, sockets} = fakeSockets();
+  const given = {url: "http://test/", transports: ["websocket"], WebSocket, ...options};
+  const pushq = connect({...given, limits: {...QUICK, ...limits}});
+  t.after(() => pushq.close());
+  return {pushq, sockets};
+}
+
+/** The next socket, open and connected. */
+export async function accepted(sockets, at = 0, session = `s${at + 1}`) {
+  const socket = await eventually(() => sockets[at]);
+  socket.accept(session);
+  return socket;
+}
+
+/** Subscribes, and answers for the server. `ok` is what its answer says. */
+export async function subscribed(t, options, handler, {ok = {}, ...client} = {}) {
+  const {pushq, sockets} = quickClient(t, client);
+  const subscription = pushq.subscribe("q", options, handler);
+  const socket = await accepted(sockets);
+  const frame = await eventually(() => socket.last("subscribe"));
+  socket.say({type: "ok", id: frame.id, sub: 1, resume: "complete", ...ok});
+  await subscription.ready;
+  return {pushq, subscription, socket, sockets, frame};
+}
+
+/** Long enough for everything that is due in this turn and the next. */
+export function aMoment(ms = 30) {
+  return new Promise((resolve) => setTimeout(resolve, ms));
 }

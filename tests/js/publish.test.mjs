@@ -3,22 +3,10 @@
 import assert from "node:assert/strict";
 import {test} from "node:test";
 
-import {connect} from "../../push/js/pushq.js";
-import {confirm, eventually, fakeSockets, stayAwake} from "./fakes.mjs";
-
-const QUICK = {backoffBaseMs: 1, backoffCapMs: 2, tickMs: 20, closeMs: 10};
-
-function client(t, limits = {}) {
-  stayAwake(t);
-  const {WebSocket, sockets} = fakeSockets();
-  const given = {url: "http://test", token: "k", transports: ["websocket"], WebSocket};
-  const pushq = connect({...given, limits: {...QUICK, ...limits}});
-  t.after(() => pushq.close());
-  return {pushq, sockets};
-}
+import {aMoment, confirm, eventually, quickClient, refuse} from "./fakes.mjs";
 
 test("publishes of one turn share a frame, of a hundred at most, and resolve with the server's answer", async (t) => {
-  const {pushq, sockets} = client(t);
+  const {pushq, sockets} = quickClient(t);
   const promises = Array.from({length: 150}, (_, n) => pushq.publish("q", n));
   const socket = await eventually(() => sockets[0]);
   socket.accept();
@@ -37,7 +25,7 @@ test("publishes of one turn share a frame, of a hundred at most, and resolve wit
 });
 
 test("what was not confirmed is sent again after a reconnect, in order and under the same ids", async (t) => {
-  const {pushq, sockets} = client(t);
+  const {pushq, sockets} = quickClient(t);
   const first = pushq.publish("q", "a");
   const socket = await eventually(() => sockets[0]);
   socket.accept();
@@ -56,7 +44,7 @@ test("what was not confirmed is sent again after a reconnect, in order and under
 });
 
 test("a wrong message fails alone: its neighbours in the frame are sent one by one", async (t) => {
-  const {pushq, sockets} = client(t);
+  const {pushq, sockets} = quickClient(t);
   const [good, bad] = [pushq.publish("q", "good"), pushq.publish("q", "bad", {headers: {}})];
   bad.catch(() => {});
   const socket = await eventually(() => sockets[0]);
@@ -71,8 +59,77 @@ test("a wrong message fails alone: its neighbours in the frame are sent one by o
   await assert.rejects(bad, {code: "invalid-request"});
 });
 
+test("where the refusal says whose fault it is, the others go again together, and each error is its own", async (t) => {
+  const {pushq, sockets} = quickClient(t);
+  const promises = [0, 1, 2, 3].map((n) => pushq.publish("q", n));
+  const socket = await eventually(() => sockets[0]);
+  socket.accept();
+  const frame = await eventually(() => socket.last("publish"));
+  const errors = [{pointer: "/messages/1/priority", detail: "too high"}, {pointer: "/messages/3/body", detail: "too big"}];
+  refuse(socket, frame, {errors});
+  await assert.rejects(promises[1], {code: "invalid-request", errors: [{pointer: "/priority", detail: "too high"}]});
+  await assert.rejects(promises[3], {errors: [{pointer: "/body", detail: "too big"}]});
+  const again = await eventually(() => socket.frames("publish")[1]);
+  assert.deepEqual(again.messages.map(({body}) => body), [0, 2]);
+  confirm(socket, again);
+  await Promise.all([promises[0], promises[2]]);
+});
+
+test("a message that the server did not take rejects alone, beside others that are stored", async (t) => {
+  const {pushq, sockets} = quickClient(t);
+  const promises = ["a", "b", "c"].map((body) => pushq.publish("q", body));
+  const socket = await eventually(() => sockets[0]);
+  socket.accept();
+  const frame = await eventually(() => socket.last("publish"));
+  const full = {code: "queue-full", status: 507, detail: "10 of 10 messages"};
+  const stored = (seq) => ({id: `m${seq}`, seq, partition: 0, duplicate: false});
+  socket.say({type: "ok", id: frame.id, messages: [stored(0), {id: "m1", partition: 0, duplicate: false, error: full}, stored(2)]});
+  const outcomes = await Promise.allSettled(promises);
+  assert.deepEqual(outcomes.map(({status}) => status), ["fulfilled", "rejected", "fulfilled"]);
+  assert.deepEqual([outcomes[1].reason.code, outcomes[1].reason.status], ["queue-full", 507]);
+  assert.deepEqual(outcomes[2].value, stored(2));
+  await aMoment();
+  assert.equal(socket.frames("publish").length, 1);
+});
+
+test("a message that was refused for the moment goes again alone, the same as before", async (t) => {
+  const {pushq, sockets} = quickClient(t);
+  pushq.addEventListener("problem", () => {});
+  const promises = ["a", "b"].map((body) => pushq.publish("q", body));
+  const socket = await eventually(() => sockets[0]);
+  socket.accept();
+  const frame = await eventually(() => socket.last("publish"));
+  const error = {code: "overloaded", status: 503, detail: "too many are held"};
+  const messages = [{id: "m0", partition: 0, duplicate: false, error}, {id: "m1", seq: 1, partition: 0, duplicate: false}];
+  socket.say({type: "ok", id: frame.id, messages});
+  assert.equal((await promises[1]).seq, 1);
+  const again = await eventually(() => socket.frames("publish")[1]);
+  assert.deepEqual(again.messages, [frame.messages[0]]);
+  confirm(socket, again);
+  await promises[0];
+});
+
+test("options may be given in either spelling, and times as dates", async (t) => {
+  const {pushq, sockets} = quickClient(t);
+  const deliverAt = new Date("2030-01-02T03:04:05.678Z");
+  const given = {id: "i", key: "k", priority: 3, headers: {h: "1"}, contentType: "text/plain", replyTo: "r", correlationId: "c"};
+  const first = pushq.publish("q", 1, {...given, delayMs: 10, ttlMs: 20});
+  const second = pushq.publish("q", 2, {deliverAt, delay_ms: 5, reply_to: "r"});
+  const socket = await eventually(() => sockets[0]);
+  socket.accept();
+  const frame = await eventually(() => socket.last("publish"));
+  const bare = frame.messages.map(({producer, producer_seq, timestamp, ...message}) => message);
+  const travels = {id: "i", key: "k", priority: 3, headers: {h: "1"}, content_type: "text/plain", reply_to: "r"};
+  assert.deepEqual(bare[0], {...travels, correlation_id: "c", delay_ms: 10, ttl_ms: 20, body: 1});
+  const {id, ...rest} = bare[1];
+  assert.deepEqual(rest, {deliver_at: "2030-01-02T03:04:05.678Z", delay_ms: 5, reply_to: "r", body: 2});
+  confirm(socket, frame);
+  await Promise.all([first, second]);
+  await assert.rejects(pushq.publish("q", 3, {deliverAt: new Date(NaN)}), {code: "invalid-request", message: /deliverAt/});
+});
+
 test("a refusal for the moment is tried again when the server said", async (t) => {
-  const {pushq, sockets} = client(t);
+  const {pushq, sockets} = quickClient(t);
   pushq.addEventListener("problem", () => {});
   const promise = pushq.publish("q", 1);
   const socket = await eventually(() => sockets[0]);
@@ -89,26 +146,40 @@ test("a refusal for the moment is tried again when the server said", async (t) =
 });
 
 test("what was lost on the way fails at its deadline, and says that it may be stored", async (t) => {
-  const {pushq, sockets} = client(t, {publishTimeoutMs: 50});
+  const {pushq, sockets} = quickClient(t, {limits: {publishTimeoutMs: 50}});
   const promise = pushq.publish("q", 1);
   (await eventually(() => sockets[0])).accept();
   await assert.rejects(promise, {code: "timeout", message: /may be stored/});
 });
 
+test("what never left fails at its deadline, and says that too", async (t) => {
+  const {pushq} = quickClient(t, {limits: {publishTimeoutMs: 50}});
+  await assert.rejects(pushq.publish("q", 1), {code: "timeout", message: /was not sent/});
+});
+
+test("while handlers finish a closing client still publishes; a closed one does not", async (t) => {
+  const {pushq, sockets} = quickClient(t);
+  const socket = await eventually(() => sockets[0]);
+  socket.accept();
+  await eventually(() => pushq.state === "connected");
+  await pushq.close();
+  await assert.rejects(pushq.publish("q", 1), {code: "closed"});
+});
+
 test("the buffer is bounded and refuses with its own code", async (t) => {
-  const {pushq} = client(t, {publishBufferMessages: 2});
+  const {pushq} = quickClient(t, {limits: {publishBufferMessages: 2}});
   const kept = [pushq.publish("q", 1), pushq.publish("q", 2)];
   kept.forEach((promise) => promise.catch(() => {}));
   await assert.rejects(pushq.publish("q", 3), {code: "buffer-full"});
 });
 
 test("a message too large for a frame is refused here: the server would close the connection for good", async (t) => {
-  const {pushq} = client(t);
+  const {pushq} = quickClient(t);
   await assert.rejects(pushq.publish("q", "x".repeat(3 * 1024 * 1024)), {code: "message-too-large"});
 });
 
 test("the window holds back what the server has not confirmed", async (t) => {
-  const {pushq, sockets} = client(t, {publishWindowMessages: 150});
+  const {pushq, sockets} = quickClient(t, {limits: {publishWindowMessages: 150}});
   const promises = Array.from({length: 250}, (_, n) => pushq.publish("q", n));
   const socket = await eventually(() => sockets[0]);
   socket.accept();
@@ -125,20 +196,19 @@ test("the window holds back what the server has not confirmed", async (t) => {
 });
 
 test("bytes travel as base64 with a content type", async (t) => {
-  const {pushq, sockets} = client(t);
+  const {pushq, sockets} = quickClient(t);
   const promise = pushq.publish("q", new Uint8Array([0, 255, 7]), {key: "k"});
   const socket = await eventually(() => sockets[0]);
   socket.accept();
   const frame = await eventually(() => socket.last("publish"));
-  const {id, ...message} = frame.messages[0];
-  assert.deepEqual(message, {key: "k", body_base64: "AP8H", content_type: "application/octet-stream"});
-  assert.match(id, /^[0-9a-f]{32}$/);
+  const {key, body_base64, content_type} = frame.messages[0];
+  assert.deepEqual({key, body_base64, content_type}, {key: "k", body_base64: "AP8H", content_type: "application/octet-stream"});
   confirm(socket, frame);
   await promise;
 });
 
 test("publishMany answers in the order of its messages", async (t) => {
-  const {pushq, sockets} = client(t);
+  const {pushq, sockets} = quickClient(t);
   const promise = pushq.publishMany("q", [{body: 1, id: "one"}, {body: 2, id: "two"}]);
   const socket = await eventually(() => sockets[0]);
   socket.accept();

@@ -4,21 +4,10 @@ import assert from "node:assert/strict";
 import {test} from "node:test";
 
 import {connect} from "../../push/js/pushq.js";
-import {entering, event, eventually, fakeSockets, stayAwake} from "./fakes.mjs";
-
-const QUICK = {backoffBaseMs: 1, backoffCapMs: 2, tickMs: 20, closeMs: 10};
-
-function client(t, {limits = {}, ...options} = {}) {
-  stayAwake(t);
-  const {WebSocket, sockets} = fakeSockets();
-  const given = {url: "http://test/", transports: ["websocket"], WebSocket, ...options};
-  const pushq = connect({...given, limits: {...QUICK, ...limits}});
-  t.after(() => pushq.close());
-  return {pushq, sockets};
-}
+import {entering, event, eventually, quickClient} from "./fakes.mjs";
 
 test("the first frame is connect with the token, over the JSON subprotocol, at /v1/ws", async (t) => {
-  const {sockets} = client(t, {token: async () => "secret"});
+  const {sockets} = quickClient(t, {token: async () => "secret"});
   const socket = await eventually(() => sockets[0]);
   socket.accept();
   assert.deepEqual([socket.url, socket.protocol], ["ws://test/v1/ws", "pushq.v1.json"]);
@@ -27,7 +16,7 @@ test("the first frame is connect with the token, over the JSON subprotocol, at /
 
 test("the token is asked for again on every connect, and a resume names the session", async (t) => {
   let asked = 0;
-  const {sockets} = client(t, {token: () => `t${(asked += 1)}`});
+  const {sockets} = quickClient(t, {token: () => `t${(asked += 1)}`});
   (await eventually(() => sockets[0])).accept("s1");
   sockets[0].end(4401);
   const again = await eventually(() => sockets[1]);
@@ -39,7 +28,7 @@ test("an expiring token is refreshed on the open connection", async (t) => {
   let asked = 0;
   const inMs = (ms) => new Date(Date.now() + ms).toISOString();
   const token = () => ({token: `t${(asked += 1)}`, expires_at: inMs(asked === 1 ? 60 : 3_600_000)});
-  const {sockets} = client(t, {token, limits: {refreshAheadMs: 50}});
+  const {sockets} = quickClient(t, {token, limits: {refreshAheadMs: 50}});
   const socket = await eventually(() => sockets[0]);
   socket.accept();
   assert.equal((await eventually(() => socket.last("refresh"))).token, "t2");
@@ -47,7 +36,7 @@ test("an expiring token is refreshed on the open connection", async (t) => {
 });
 
 test("a close code of the 45xx kind stops for good, with the server's reason", async (t) => {
-  const {pushq, sockets} = client(t, {token: "wrong"});
+  const {pushq, sockets} = quickClient(t, {token: "wrong"});
   const failed = entering(pushq, "failed");
   const publish = pushq.publish("q", 1);
   const socket = await eventually(() => sockets[0]);
@@ -63,7 +52,7 @@ test("a close code of the 45xx kind stops for good, with the server's reason", a
 });
 
 test("bye is told, and widens the wait", async (t) => {
-  const {pushq, sockets} = client(t);
+  const {pushq, sockets} = quickClient(t);
   (await eventually(() => sockets[0])).accept();
   const bye = event(pushq, "bye");
   sockets[0].say({type: "bye", code: 4000, reason: "drain", retry_ms: 4_000});
@@ -75,7 +64,7 @@ test("bye is told, and widens the wait", async (t) => {
 });
 
 test("pings are answered, and a server that falls silent is left", async (t) => {
-  const {sockets} = client(t, {limits: {silenceGraceMs: 40}});
+  const {sockets} = quickClient(t, {limits: {silenceGraceMs: 40}});
   const socket = await eventually(() => sockets[0]);
   socket.accept("s1", {ping_ms: 20});
   socket.say({type: "ping"});
@@ -87,7 +76,7 @@ test("pings are answered, and a server that falls silent is left", async (t) => 
 });
 
 test("a frame that is no JSON costs the connection, not the page", async (t) => {
-  const {sockets} = client(t);
+  const {sockets} = quickClient(t);
   const socket = await eventually(() => sockets[0]);
   socket.accept();
   socket.onmessage({data: "{oops"});
@@ -100,7 +89,7 @@ test("a WebSocket that never opens gives way to SSE at once", async (t) => {
     asked.push(url);
     return new Response('{"items": [], "next": null}', {status: 200});
   };
-  const {pushq, sockets} = client(t, {transports: ["websocket", "sse"], fetch});
+  const {pushq, sockets} = quickClient(t, {transports: ["websocket", "sse"], fetch});
   (await eventually(() => sockets[0])).end(1006);
   await eventually(() => pushq.state === "connected");
   assert.equal(pushq.transport, "sse");
@@ -109,7 +98,7 @@ test("a WebSocket that never opens gives way to SSE at once", async (t) => {
 
 test("a WebSocket that has worked is tried again before anything else", async (t) => {
   const fetch = () => Promise.reject(new TypeError("refused"));
-  const {pushq, sockets} = client(t, {transports: ["websocket", "sse"], fetch});
+  const {pushq, sockets} = quickClient(t, {transports: ["websocket", "sse"], fetch});
   (await eventually(() => sockets[0])).accept();
   sockets[0].end(1006);
   (await eventually(() => sockets[1])).end(1006);
@@ -121,14 +110,14 @@ test("a WebSocket that has worked is tried again before anything else", async (t
 test("an HTTP token that the server no longer takes is replaced once, then it stops", async (t) => {
   let asked = 0;
   const fetch = async () => Response.json({code: "unauthenticated", detail: "expired"}, {status: 401});
-  const {pushq} = client(t, {transports: ["longpoll"], token: () => `t${(asked += 1)}`, fetch});
+  const {pushq} = quickClient(t, {transports: ["longpoll"], token: () => `t${(asked += 1)}`, fetch});
   await eventually(() => pushq.state === "failed");
   assert.equal(asked, 2);
 });
 
 test("no frame of the trace carries a token", async (t) => {
   const lines = [];
-  const {sockets} = client(t, {token: "very-secret", trace: (_, text) => lines.push(text)});
+  const {sockets} = quickClient(t, {token: "very-secret", trace: (_, text) => lines.push(text)});
   (await eventually(() => sockets[0])).accept();
   assert.ok(lines.length >= 2);
   assert.ok(lines.every((line) => !line.includes("very-secret")));

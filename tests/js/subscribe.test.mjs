@@ -3,27 +3,7 @@
 import assert from "node:assert/strict";
 import {test} from "node:test";
 
-import {connect} from "../../push/js/pushq.js";
-import {event, eventually, fakeSockets, leased, stayAwake} from "./fakes.mjs";
-
-const QUICK = {backoffBaseMs: 1, backoffCapMs: 2, tickMs: 20, closeMs: 50};
-
-async function subscribed(t, options, handler, {limits = {}, ok = {}} = {}) {
-  stayAwake(t);
-  const {WebSocket, sockets} = fakeSockets();
-  const pushq = connect({url: "http://test", transports: ["websocket"], WebSocket, limits: {...QUICK, ...limits}});
-  t.after(() => pushq.close());
-  const subscription = pushq.subscribe("q", options, handler);
-  const socket = await eventually(() => sockets[0]);
-  socket.accept();
-  const frame = await eventually(() => socket.last("subscribe"));
-  socket.say({type: "ok", id: frame.id, sub: 1, resume: "complete", ...ok});
-  await subscription.ready;
-  return {pushq, subscription, socket, sockets, frame};
-}
-
-const settle = (socket, frame, ok = true) =>
-  socket.say({type: "ok", id: frame.id, results: frame.receipts.map((receipt) => ({receipt, ok}))});
+import {event, eventually, leased, quickClient, settle, subscribed} from "./fakes.mjs";
 
 test("what resolves is acked and what throws is nacked, each in one frame a turn", async (t) => {
   const handler = async ({body}) => {
@@ -94,7 +74,7 @@ test("a lost lease aborts the message's signal, marks it, and is told once", asy
   const [message] = seen;
   assert.deepEqual([message.lost, message.signal.aborted, told], [true, true, 1]);
   finish();
-  settle(socket, await eventually(() => socket.last("ack")), false); // tried all the same: nobody else may hold it
+  settle(socket, await eventually(() => socket.last("ack")), {ok: false}); // tried all the same: nobody else may hold it
   await new Promise((resolve) => setTimeout(resolve, 20));
   assert.equal(told, 1);
 });
@@ -103,7 +83,7 @@ test("an ack that came too late is told as a lost lease", async (t) => {
   const {pushq, socket} = await subscribed(t, {credit: 1}, () => {});
   const lost = event(pushq, "lost");
   socket.say({type: "deliver", sub: 1, messages: [leased(1)]});
-  settle(socket, await eventually(() => socket.last("ack")), false);
+  settle(socket, await eventually(() => socket.last("ack")), {ok: false});
   const {queue, messages} = await lost;
   assert.deepEqual([queue, messages[0].id, messages[0].lost], ["q", "m1", true]);
 });
@@ -166,10 +146,7 @@ test("a stream that outruns its handler is left, and taken up again where it sto
 });
 
 test("a refused subscription ends, and says why", async (t) => {
-  stayAwake(t);
-  const {WebSocket, sockets} = fakeSockets();
-  const pushq = connect({url: "http://test", transports: ["websocket"], WebSocket, limits: QUICK});
-  t.after(() => pushq.close());
+  const {pushq, sockets} = quickClient(t);
   const ended = event(pushq, "ended");
   const subscription = pushq.subscribe("nothing", {}, () => {});
   const socket = await eventually(() => sockets[0]);

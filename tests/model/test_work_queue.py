@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from backend_store.client.peek import PeekFilter, look
-from backend_store.core import backlog
+from backend_store.core import backlog, lanes
 from backend_store.core.chunk import KIND_JSON, plain_blocks
 from backend_store.core.leases import Lease
 from backend_store.core.limits import LEASE_MS_MIN
@@ -25,7 +25,7 @@ STEPS = 60
 CONSUMERS = 3
 QUIET_STEPS = 3
 """Commits and deliveries between two ends of the process: a queue that only restarts decides nothing."""
-SMALL = {"CHUNKS_LOADED_BYTES_MAX": 600, "READY_RUNS_AHEAD": 2}
+SMALL = {(backlog, "CHUNKS_LOADED_BYTES_MAX"): 600, (lanes, "READY_RUNS_AHEAD"): 2}
 """Bounds small enough to be reached: chunks leave memory while they are in use, and a backlog stays on disk."""
 
 Ack = tuple[list[str], list[Receipt], list[Any]]
@@ -36,9 +36,9 @@ any_number = st.integers(0, 1 << 20)
 class WorkQueue(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self._bounds = {name: getattr(backlog, name) for name in SMALL}
-        for name, value in SMALL.items():
-            setattr(backlog, name, value)
+        self._bounds = {(module, name): getattr(module, name) for module, name in SMALL}
+        for (module, name), value in SMALL.items():
+            setattr(module, name, value)
         self.world = World()
         self.model = QueueModel(self.world.now_ms)
         self.consumers = [Consumer() for _ in range(CONSUMERS)]
@@ -55,8 +55,8 @@ class WorkQueue(RuleBasedStateMachine):
         self.quiet_steps = 0
 
     def teardown(self) -> None:
-        for name, value in self._bounds.items():
-            setattr(backlog, name, value)
+        for (module, name), value in self._bounds.items():
+            setattr(module, name, value)
 
     # ------------------------------------------------------------------------------------------------- commands
 
@@ -121,7 +121,7 @@ class WorkQueue(RuleBasedStateMachine):
     @precondition(lambda self: self.issued)
     @rule(picks=st.lists(any_number, min_size=1, max_size=6), forge=st.sampled_from(["", "", "", "token", "index"]))
     def ack(self, picks: list[int], forge: str) -> None:
-        self.acks.append(self._asked(picks, forge, self.world.partition.settle))
+        self.acks.append(self._asked(picks, forge, self.world.main.settle))
 
     @precondition(lambda self: self.issued)
     @rule(
@@ -133,7 +133,7 @@ class WorkQueue(RuleBasedStateMachine):
         due_ms = self.world.now_ms + delay_ms if delay_ms else 0
 
         def give_back(grouped: dict[str, int], reply: Callable[[dict[str, int] | PushqError], None]) -> None:
-            self.world.partition.give_back(grouped, due_ms, reply)
+            self.world.main.give_back(grouped, due_ms, None, reply)
 
         self.nacks.append((self._asked(picks, forge, give_back), due_ms))
 
@@ -155,7 +155,7 @@ class WorkQueue(RuleBasedStateMachine):
             self.model.unsent(lease.token)
             # Its bytes never left: nobody can have this receipt.
             self.issued = [(text, r) for text, r in self.issued if r[0] != lease.token]
-            self.world.partition.unsent(lease)
+            self.world.main.unsent(lease)
 
     def _is_whole(self, lease: Lease) -> bool:
         given = [r for _, r in self.issued if r[0] == lease.token]
@@ -170,7 +170,7 @@ class WorkQueue(RuleBasedStateMachine):
         consumer = self.consumers[who]
         for lease in consumer.leases:
             for part in list(lease.parts()):
-                self.world.partition.give_back_lease(part)
+                self.world.main.give_back_lease(part)
         consumer.leases.clear()
         for m in self.model.messages.values():
             if m.state == "leased" and m.holder == who:

@@ -46,7 +46,7 @@ async def make(folder: Path) -> None:
 
 async def _publish(queue: Queue) -> None:
     done: asyncio.Future[Published | PushqError] = asyncio.get_running_loop().create_future()
-    queue.publish(blocks_of(DRAFTS, TRACE), done.set_result)
+    queue.publish(blocks_of(DRAFTS, TRACE).blocks, done.set_result)
     await done
 
 

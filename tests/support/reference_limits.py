@@ -30,9 +30,12 @@ GROUPS = (
         {
             "backend_store.model:MESSAGE_BYTES_LIMIT": "The most that a queue's `max_message_bytes` may allow.",
             "backend_store.model:MESSAGES_PER_REQUEST_MAX": "Messages of one publish.",
-            "gateway.publish:NAME_BYTES_MAX": "A message's `id`, `key`, `reply_to`, `correlation_id`, `content_type`.",
-            "gateway.publish:HEADERS_MAX": "Headers of a message.",
-            "gateway.publish:HEADERS_BYTES_MAX": "Headers of a message, names and values together.",
+            "gateway.given:NAME_BYTES_MAX": "A message's `id`, `key`, `reply_to`, `correlation_id`, `content_type`.",
+            "gateway.given:HEADERS_MAX": "Headers of a message.",
+            "gateway.given:HEADERS_BYTES_MAX": "Headers of a message, names and values together.",
+            "gateway.limits:HORIZON_MS_MAX": "",
+            "gateway.limits:PRODUCER_SEQ_MAX": "",
+            "backend_store.model:PRIORITIES_MAX": "Priorities of a queue.",
             "backend_store.model:VISIBILITY_MS_MAX": "The longest lease; also the longest delay of a `nack`.",
         },
     ),
@@ -96,6 +99,15 @@ GROUPS = (
             "gateway.limits:TEMPORARY_KEY_SECONDS": "",
             "gateway.limits:TAGS_MAX": "Tags of a queue.",
             "gateway.limits:TAG_BYTES_MAX": "Tags of a queue, names and values together.",
+            "gateway.limits:ATTEMPTS_MAX": "",
+            "gateway.limits:DEDUPE_WINDOW_MS_MIN": "",
+            "gateway.limits:DEDUPE_WINDOW_MS_MAX": "",
+            "gateway.limits:SORT_WINDOW_MS_MAX": "",
+            "gateway.limits:SORT_HELD_MESSAGES_LIMIT": "",
+            "gateway.limits:KEY_RUN_LIMIT": "",
+            "gateway.limits:QUEUE_MESSAGES_LIMIT": "",
+            "gateway.limits:QUEUE_BYTES_LIMIT": "",
+            "gateway.limits:AUTO_CREATE_ENTRIES_MAX": "",
             "backend_store.metadata.embedded:QUEUES_MAX": "Queues.",
             "backend_store.metadata.embedded:KEYS_MAX": "Keys.",
             "backend_store.metadata.embedded:TENANTS_MAX": "Tenants.",
@@ -204,5 +216,5 @@ def _shown(name: str, value: float) -> str:
 def _time(seconds: float) -> str:
     for size, unit in ((86_400, "d"), (3_600, "h")):
         if seconds >= size and seconds % size == 0:
-            return f"{seconds / size:g} {unit}"
+            return f"{seconds / size:,g} {unit}"
     return f"{seconds:,g} s"

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-import types
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -19,7 +18,8 @@ from backend_store.model import QueueConfig
 from gateway.api.frames import SERVER_FRAMES
 from gateway.api.table import OPERATIONS
 from gateway.config import Settings, known_settings
-from gateway.validate import LATER_SETTINGS, LATER_VALUES, ONLY, RANGES
+from gateway.queue_rules import RULES
+from gateway.queue_settings import LATER_SETTINGS, LATER_VALUES, ONLY, RANGES, SETTINGS
 from push.closes import Close, may_reconnect
 from push.problems import KINDS
 from push.protocol import ClientFrame
@@ -39,7 +39,11 @@ def tables() -> dict[str, dict[str, Table]]:
         "errors.md": {"All codes": _errors()},
         "close-codes.md": {"All codes": _closes()},
         "configuration.md": {"All settings": _settings()},
-        "queue-settings.md": {"All settings": _queue_settings(), "Not in this version": _later_settings()},
+        "queue-settings.md": {
+            "All settings": _queue_settings(),
+            "What does not go together": _combinations(),
+            "Not in this version": _later_settings(),
+        },
         "http-api.md": {"All calls": _calls()},
         "websocket.md": {"From the client": _client_frames(), "From the server": _server_frames()},
         "metrics.md": {"All series": metrics},
@@ -98,28 +102,35 @@ def _settings() -> Table:
 
 def _queue_settings() -> Table:
     defaults = msgspec.to_builtins(QueueConfig())
-    hints = get_type_hints(QueueConfig)
-    rows = [[code(name), _allowed(name, hints[name]), code(defaults[name]), words.QUEUE[name]] for name in hints]
-    return table(["Setting", "Values", "Default", "What it does"], rows)
+    rows = []
+    for name, kind in get_type_hints(QueueConfig).items():
+        setting = SETTINGS[name]
+        choices = get_args(kind) if get_origin(kind) is Literal else ()
+        default = words.marked(setting.default) if setting.default else code(defaults[name])
+        change = f"No: {setting.fixed}." if setting.fixed else setting.change.capitalize() + "." * bool(setting.change)
+        told = (words.marked(text, choices) or "–" for text in (change, setting.means, setting.cost))
+        rows.append([code(name), _allowed(name, kind), default, *told])
+    return table(["Setting", "Values", "Default", "A change counts", "What it does", "What it costs"], rows)
 
 
 def _allowed(name: str, kind: Any) -> str:
-    if name in RANGES:
-        low, high = RANGES[name]
-        return f"{low:,} to {high:,}"
     if name in ONLY:
         return code(ONLY[name])
-    if kind is types.NoneType:
-        return code(None)
     if get_origin(kind) is Literal:
         return ", ".join(map(code, get_args(kind)))
-    return words.QUEUE_VALUES[name]
+    if name not in RANGES:
+        return words.QUEUE_VALUES[name]
+    low, high = RANGES[name]
+    return f"{low:,} to {high:,}" + (", `null`" if type(None) in get_args(kind) else "")
+
+
+def _combinations() -> Table:
+    rows = ([words.marked(part) for part in (rule.title, rule.why, rule.instead)] for rule in RULES)
+    return table(["Together", "Why not", "Instead"], rows)
 
 
 def _later_settings() -> Table:
     rows = [[code(name), "the setting"] for name in sorted(LATER_SETTINGS)]
-    hints = get_type_hints(QueueConfig)
-    rows += [[code(name), "any value but null"] for name, kind in hints.items() if kind is types.NoneType]
     rows += [[code(name), f"any value but {code(only)}"] for name, only in sorted(ONLY.items())]
     rows += [[code(name), ", ".join(map(code, sorted(values)))] for name, values in sorted(LATER_VALUES.items())]
     return table(["Setting", "Refused"], rows)

@@ -1,5 +1,11 @@
 """The sentences of the reference tables that the code does not carry itself."""
 
+import re
+from collections.abc import Sequence
+from typing import get_args, get_type_hints
+
+from backend_store.model import QueueConfig
+
 RETRY = {
     "invalid-request": "no: mend it",
     "unauthenticated": "with another key",
@@ -52,39 +58,18 @@ SETTINGS = {
     "http.listen": "`HOST:PORT` or `[IPV6]:PORT`.",
     "http.allowed_origins": "Origins of pages, besides the server's own, that may use the API; `*` is any.",
     "queues.allow_delete_over_http": "Whether an admin key may delete queues over HTTP.",
+    "queues.auto_create": "Queues that a publish makes: a list of `{pattern, config}`; the first pattern that fits "
+    "counts. As a variable it is JSON.",
     "limits.connections_max": "WebSockets and SSE streams of the process, 1 to 1,000,000.",
     "limits.request_bytes_max": "The body of one HTTP request, 1,024 to 1,073,741,824.",
 }
 
-QUEUE = {
-    "kind": "`work`: each message goes to one consumer and is deleted once acknowledged. `stream`: messages are kept, "
-    "every subscriber gets every one. Cannot change.",
-    "partitions": "Units of order and storage.",
-    "delivery": "A message is leased until it is acknowledged. Cannot change.",
-    "ordering": "Arrival order, as far as redeliveries and several consumers allow. Cannot change.",
-    "sequencing": "`seq` is given on arrival.",
-    "visibility_timeout_ms": "How long a delivered message waits for its ack. Of work queues.",
-    "dead_letter_queue": "Where messages go after their last attempt. None: attempts have no limit.",
-    "message_ttl_ms": "When messages expire: never.",
-    "delay_ms": "How long a new message stays out of sight.",
-    "retry_backoff_ms": "How long a message stays out of sight after a failed attempt. `nack` may name a delay itself.",
-    "retention_ms": "How long a stream keeps messages: until it is purged.",
-    "retention_bytes": "How much a stream keeps: all.",
-    "max_messages": "How many messages a queue takes: no limit but the disk.",
-    "max_bytes": "How many bytes a queue takes: no limit but the disk.",
-    "overflow": "What happens to a publish above the limit.",
-    "max_message_bytes": "The largest message: body, decoded, and headers together.",
-    "priorities": "Lanes of priority.",
-    "dedupe": "Whether repeated ids are dropped: they are stored again.",
-    "durability": "A publish is confirmed after its fsync.",
-    "replication": "One process holds the queue: `factor` 1, `mode` sync, `min_in_sync` 1, `model` leader_follower.",
-    "lease_mode": "Where leases are kept: in memory, and in the data folder over a clean stop.",
-    "encrypted": "Whether bodies are encrypted on disk.",
-    "fair_by": "Whether keys share a queue fairly.",
-    "tags": "Yours: names and values, up to 64 of them and 16 KiB.",
+QUEUE_VALUES = {
+    "dead_letter_queue": "a queue's name, `null`",
+    "colocate_with": "a queue's name, `null`",
+    "replication": "an object",
+    "tags": "string → string",
 }
-
-QUEUE_VALUES = {"replication": "an object", "tags": "string → string"}
 
 FRAMES = {
     "connect": "Opens the session, or goes on with one that was cut. The first frame.",
@@ -104,3 +89,20 @@ FRAMES = {
 def paragraph(docstring: str) -> str:
     """A docstring as one line."""
     return " ".join(docstring.split())
+
+
+_CHOICES = sorted({str(choice) for kind in get_type_hints(QueueConfig).values() for choice in get_args(kind)})
+_NAMES = sorted(QueueConfig.__struct_fields__, key=len, reverse=True)
+_CODE = re.compile(
+    rf"""\b(?:{"|".join(_NAMES)}):[ ](?:\d+|null|{"|".join(_CHOICES)})\b"""  # dedupe: none
+    rf"""|"(?P<quoted>\w+)"|<queue>\.\w+|\bnull\b|\b\w+-full\b"""
+    rf"""|\b(?:{"|".join(name for name in [*_NAMES, *_CHOICES] if "_" in name)})\b"""
+)
+
+
+def marked(text: str, choices: Sequence[str] = ()) -> str:
+    """Plain words with the names of settings and values as code, and those of `choices` before a colon too."""
+    text = _CODE.sub(lambda found: f"`{found['quoted'] or found[0]}`", text)
+    for choice in choices:
+        text = re.sub(rf"(?<![\w`]){choice}(?=:)", f"`{choice}`", text)
+    return text

@@ -10,16 +10,19 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from backend_store.client.embedded import EmbeddedQueue
+from backend_store.client.queue import EmbeddedQueue
 from backend_store.core.chunk import KIND_JSON, Draft, blocks_of, plain_blocks
 from backend_store.core.kept import Detached, KeptLease
 from backend_store.core.leases import Lease
 from backend_store.core.receipts import SUFFIXES, by_token
 from backend_store.core.records import EpochStart, PartitionState
+from backend_store.core.shelves import VIEW_MAIN
 from backend_store.core.work import ReceiptKey, WorkView
 from backend_store.model import Epoch, Offset, Published, PushqError, QueueConfig, QueueDefinition
+from backend_store.node.cores import core_of
 from backend_store.node.partition import Partition
 from backend_store.node.rows import read_state
+from backend_store.node.view import View
 from backend_store.storage.engine import Batch
 from backend_store.storage.memory import MemoryEngine
 
@@ -60,6 +63,11 @@ class ManualCommitter:
         self._riders.clear()
         batch = Batch()
         for member in members:
+            member.join()
+        members += [member for member in self._waiting | self._riders if member not in members]
+        self._waiting.clear()
+        self._riders.clear()
+        for member in members:
             member.prepare(batch, self._world.now_ms)
         self._in_flight = batch, members
         return True
@@ -89,6 +97,7 @@ class Consumer:
         self.leases: list[Lease] = []
         self.released_total = 0
         self.lost_receipts: list[str] = []
+        self.sendable_calls = 0
 
     def released(self, count: int) -> None:
         self.released_total += count
@@ -96,16 +105,22 @@ class Consumer:
     def lost(self, receipts: list[str]) -> None:
         self.lost_receipts.extend(receipts)
 
+    def sendable(self) -> None:
+        self.sendable_calls += 1
+
 
 class World:
-    """See the file's first sentence. `kind` is what the queue is."""
+    """See the file's first sentence. `kind` is what the queue is; `config` has its other settings."""
 
-    def __init__(self, *, kind: str = "work", engine: MemoryEngine | None = None):
+    def __init__(self, *, kind: str = "work", engine: MemoryEngine | None = None, config: QueueConfig | None = None):
         self.kind = kind
+        self.config = config or QueueConfig(kind="stream" if kind == "stream" else "work")
         self.now_ms = START_MS
         self.engine = engine or MemoryEngine()
         self.allowed = True
         self.quarantined: list[int] = []
+        self.exported: list[Partition] = []
+        self.soon_calls: list[Callable[[], None]] = []
         self.committer = ManualCommitter(self)
         self.partition = self._open()
 
@@ -120,18 +135,32 @@ class World:
     def wrote(self, size: int) -> None:
         """Nobody watches the disk here."""
 
-    def quarantine(self, partition: Partition, offset: int, data: bytes, reason: str) -> None:
+    @property
+    def steady_ms(self) -> Callable[[], int]:
+        return lambda: self.now_ms
+
+    def soon(self, call: Callable[[], None]) -> None:
+        self.soon_calls.append(call)
+
+    def export(self, partition: Partition) -> None:
+        self.exported.append(partition)
+
+    def quarantine(self, partition: Partition, shelf: int, offset: int, data: bytes, reason: str) -> None:
         self.quarantined.append(offset)
 
     # Start and end
 
     def _open(self) -> Partition:
         state = read_state(self.engine, REPLICA) or PartitionState([EpochStart(Epoch(1), Offset(0))])
-        view = None
-        if self.kind == "work":
-            key = ReceiptKey(SECRET, 0, REPLICA, 0)
-            view = WorkView(key, next_scan=Offset(state.floor), first_lease=self.now_ms << 20)
-        partition = Partition(self, replica=REPLICA, label="q", state=state, view=view)  # type: ignore[arg-type]
+        key = ReceiptKey(SECRET, 0, REPLICA, 0)
+        partition = Partition(
+            self,  # type: ignore[arg-type]
+            replica=REPLICA,
+            label="q",
+            state=state,
+            config=self.config,
+            make_core=lambda config, number, at: core_of(config, number, at, key, self.now_ms << 20),
+        )
         partition.recover(self.now_ms)
         return partition
 
@@ -152,13 +181,16 @@ class World:
             for lease in self.view.leases.values()
         ]
         self.crash()
-        restored = [self.partition.restore(lease, Detached()) for lease in kept]
+        restored = [self.main.restore(lease, Detached()) for lease in kept]
         return [lease for lease in restored if lease is not None]
 
     @property
     def view(self) -> WorkView:
-        assert self.partition.view is not None
-        return self.partition.view
+        return self.main.core
+
+    @property
+    def main(self) -> View:
+        return self.partition.view(VIEW_MAIN)
 
     def commit(self) -> bool:
         """One whole cycle. False when nothing waited."""
@@ -183,7 +215,7 @@ class World:
 
     def publish_drafts(self, drafts: Sequence[Draft]) -> list[Published | PushqError]:
         answers: list[Published | PushqError] = []
-        self.partition.publish(blocks_of(drafts), answers.append)
+        self.partition.publish(blocks_of(drafts).blocks, answers.append)
         return answers
 
     def stored(self, *bodies: bytes) -> Published:
@@ -198,7 +230,7 @@ class World:
         self, limit: int = 1, consumer: Consumer | None = None, visibility_ms: int = VISIBILITY_MS
     ) -> Lease | None:
         consumer = consumer if consumer is not None else Consumer()
-        lease = self.partition.take(limit, consumer, visibility_ms, self.now_ms)
+        lease = self.main.take(limit, consumer, visibility_ms)
         if lease is not None:
             consumer.leases.append(lease)
         return lease
@@ -210,10 +242,10 @@ class World:
 
     def ack(self, *receipts: str) -> list[bool]:
         """Verdicts, one a receipt, after the commit."""
-        return self._settled(receipts, lambda reply: self.partition.settle(by_token(receipts), reply))
+        return self._settled(receipts, lambda reply: self.main.settle(by_token(receipts), reply))
 
     def nack(self, *receipts: str, due_ms: int = 0) -> list[bool]:
-        return self._settled(receipts, lambda reply: self.partition.give_back(by_token(receipts), due_ms, reply))
+        return self._settled(receipts, lambda reply: self.main.give_back(by_token(receipts), due_ms, None, reply))
 
     def _settled(
         self, receipts: Sequence[str], ask: Callable[[Callable[[dict[str, int] | PushqError], None]], None]
@@ -226,7 +258,7 @@ class World:
         return verdicts(receipts, answers[0])
 
     def extend(self, *receipts: str, visibility_ms: int = VISIBILITY_MS) -> list[bool]:
-        return verdicts(receipts, self.partition.extend(by_token(receipts), visibility_ms, self.now_ms))
+        return self._settled(receipts, lambda reply: self.main.extend(by_token(receipts), visibility_ms, reply))
 
     def purge(self) -> list[int | PushqError]:
         answers: list[int | PushqError] = []
@@ -270,7 +302,6 @@ def attempts_by_seq(lease: Lease) -> dict[int, int]:
 
 def queue_of(world: World) -> EmbeddedQueue:
     """The world's partition as the rest of Pushq sees it."""
-    config = QueueConfig(kind="stream" if world.kind == "stream" else "work")
-    definition = QueueDefinition(uid=7, tenant="default", name="q", config=config, created_at_ms=0, version=1)
+    definition = QueueDefinition(uid=7, tenant="default", name="q", config=world.config, created_at_ms=0, version=1)
     node: Any = SimpleNamespace(clock_ms=lambda: world.now_ms, steady_ms=lambda: world.now_ms)
     return EmbeddedQueue(node, definition, world.partition)

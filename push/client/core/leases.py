@@ -80,6 +80,20 @@ class Leases:
             delivery.bucket = None
         return delivery
 
+    def release_through(self, acked: Delivery) -> None:
+        """This lease is over, and with it those of all that its partition delivered before."""
+        if acked.receipt not in self._held:
+            return
+        partition, covered = acked.message.partition, list[Delivery]()
+        for delivery in self._held.values():  # in the order of delivery
+            if delivery.message.partition == partition:
+                covered.append(delivery)
+            if delivery is acked:
+                break
+        for delivery in covered:
+            delivery.is_settled = True
+            self.release(delivery.receipt or "")
+
     def release_all(self) -> list[Delivery]:
         """Every lease is over: the session that held them is gone."""
         deliveries = list(self._held.values())

@@ -1,7 +1,7 @@
 """From `publish` to a frame: messages gather into batches, wait for their confirmation, and go again after a cut.
 
 A message leaves this file once: confirmed, refused for good, or given up after its time. Until then it keeps its
-encoded form and its id, so that a repeat is the same message to the server.
+encoded form, its id and its number, so that a repeat is the same message to the server.
 """
 
 from __future__ import annotations
@@ -15,7 +15,17 @@ import msgspec
 
 from push.client.config import Limits
 from push.client.core.backoff import delay_s
-from push.client.errors import ApiError, FieldError, OutcomeUnknown, Problem, PushqError, Unavailable, api_error
+from push.client.core.numbering import OWN_FIELDS, Numbered, Numbering
+from push.client.errors import (
+    ApiError,
+    FieldError,
+    OutcomeUnknown,
+    Problem,
+    PushqError,
+    Unavailable,
+    api_error,
+    is_definite,
+)
 from push.client.frames import Ok, Publish, PublishedItem
 from push.client.model import Published
 
@@ -23,13 +33,13 @@ _ONE_MESSAGE_STATUSES = frozenset({400, 413, 422})
 """Refusals that are one message's fault: when the answer does not say whose, each message goes again alone."""
 
 
-class Entry:
+class Entry(Numbered):
     """One unconfirmed message; `ticket` is whatever the caller wants back with the result."""
 
-    __slots__ = ("deadline", "goes_alone", "last_error", "message", "ticket", "tries", "wanted", "was_sent")
+    __slots__ = ("deadline", "goes_alone", "last_error", "ticket", "tries", "wanted", "was_sent")
 
     def __init__(self, message: msgspec.Raw, ticket: object, deadline: float) -> None:
-        self.message = message
+        super().__init__(message)
         self.ticket = ticket
         self.deadline = deadline
         self.tries = 0
@@ -70,9 +80,10 @@ class _Lane:
 class Publisher:
     """The publishing half of a session."""
 
-    def __init__(self, limits: Limits, chance: Callable[[], float]) -> None:
+    def __init__(self, limits: Limits, chance: Callable[[], float], numbering: Numbering) -> None:
         self._limits = limits
         self._chance = chance
+        self._numbering = numbering
         self._lanes: dict[str, _Lane] = {}
         self._in_flight: dict[int, Batch] = {}
         self.unconfirmed = 0
@@ -89,6 +100,8 @@ class Publisher:
 
     def add(self, queue: str, message: msgspec.Raw, ticket: object, now: float) -> Entry:
         """Take a message in; it leaves with the next `take`."""
+        if queue not in self._lanes:
+            self._numbering.open(queue)
         entry = Entry(message, ticket, now + self._limits.publish_timeout_s)
         self._lane(queue).pending.append(entry)
         self.unconfirmed += 1
@@ -119,38 +132,45 @@ class Publisher:
         if len(items) != len(entries):
             problem = Problem(detail=f"{len(entries)} messages were sent and {len(items)} answered")
             return [self._done(entry, api_error(problem)) for entry in entries]
+        self._numbering.learned(queue, ok.sequencing, ok.dedupe)
         outcomes: list[Outcome] = []
-        again: list[Entry] = []
+        refused: list[tuple[Entry, ApiError]] = []
         for entry, item in zip(entries, items, strict=True):
-            if item.error is None and item.seq is not None:
-                outcomes.append(self._done(entry, Published(item.id, item.seq, item.partition, item.duplicate)))
-            elif self._may_repeat(entry, error := _error_of(item)):
-                again.append(entry)
+            if item.error is None and (item.seq is not None or item.duplicate):
+                result = Published(item.id or "", item.seq, item.partition, item.duplicate)
+                outcomes.append(self._done(entry, result))
             else:
-                outcomes.append(self._done(entry, error))
-        self._repeat(queue, again, now)
-        return outcomes
+                refused.append((entry, _error_of(item)))
+        if not refused:
+            self._numbering.stored(queue, entries)
+            return outcomes
+        failed = {id(entry) for entry, _ in refused}
+        self._numbering.stored(queue, [entry for entry in entries if id(entry) not in failed])
+        return outcomes + self._refused(queue, refused, now)
 
     def refused(self, request_id: int, problem: Problem, now: float) -> list[Outcome]:
         """The server took nothing of the batch: those at fault fail, the others go again."""
         queue, entries = self._in_flight.pop(request_id, _NOTHING)
         error = api_error(problem)
         if at_fault := _pointed_at(problem, len(entries)):
-            outcomes = [self._done(entries[index], own) for index, own in at_fault.items()]
-            self._requeue(queue, [entry for index, entry in enumerate(entries) if index not in at_fault])
-            return outcomes
+            if _are_ours(problem) and self._numbering.unknown_to_server(queue, entries):
+                self._requeue(queue, entries)
+                return []
+            others = [entry for index, entry in enumerate(entries) if index not in at_fault]
+            self._numbering.refused(queue, [entries[index] for index in at_fault], others)
+            self._requeue(queue, others)
+            return [self._done(entries[index], own) for index, own in at_fault.items()]
         if len(entries) > 1 and problem.status in _ONE_MESSAGE_STATUSES:
             for entry in entries:
                 entry.goes_alone = True
             self._requeue(queue, entries)
             return []
-        again = [entry for entry in entries if self._may_repeat(entry, error)]
-        self._repeat(queue, again, now)
-        return [] if again else [self._done(entry, error) for entry in entries]
+        return self._refused(queue, [(entry, error) for entry in entries], now)
 
     def disconnected(self) -> None:
         """The connection went: what was unanswered goes again, before what is newer."""
         for queue, entries in reversed(self._in_flight.values()):
+            self._numbering.uncertain(entries)
             self._requeue(queue, entries)
         self._in_flight.clear()
 
@@ -163,9 +183,10 @@ class Publisher:
             if batch.entries[0].deadline <= now:
                 del self._in_flight[request_id]
                 outcomes += [self._done(entry, self._late(entry)) for entry in batch.entries]
-        for lane in self._lanes.values():
+        for queue, lane in self._lanes.items():
             while lane.pending and lane.pending[0].deadline <= now:
                 entry = lane.pending.popleft()
+                self._numbering.refused(queue, [entry])
                 outcomes.append(self._done(entry, self._late(entry)))
         self._earliest_deadline = self._find_deadline()
         return outcomes
@@ -203,10 +224,25 @@ class Publisher:
         return entries, False
 
     def _send(self, queue: str, entries: list[Entry], request_id: int) -> Publish:
+        self._numbering.assign(queue, entries)
         for entry in entries:
             entry.was_sent = True
         self._in_flight[request_id] = Batch(queue, entries)
-        return Publish(id=request_id, queue=queue, messages=[entry.message for entry in entries])
+        return Publish(id=request_id, queue=queue, messages=[entry.wire for entry in entries])
+
+    def _refused(self, queue: str, refused: Sequence[tuple[Entry, ApiError]], now: float) -> list[Outcome]:
+        """Each of these has its own error: some go again after a while, the others end here."""
+        again: list[Entry] = []
+        ended: list[tuple[Entry, ApiError]] = []
+        for entry, error in refused:
+            entry.is_uncertain |= not is_definite(error)
+            if self._may_repeat(entry, error):
+                again.append(entry)
+            else:
+                ended.append((entry, error))
+        self._numbering.refused(queue, [entry for entry, _ in ended], again)
+        self._repeat(queue, again, now)
+        return [self._done(entry, error) for entry, error in ended]
 
     def _may_repeat(self, entry: Entry, error: ApiError) -> bool:
         entry.last_error = error
@@ -263,6 +299,12 @@ def _pointed_at(problem: Problem, count: int) -> dict[int, ApiError]:
             found.setdefault(int(parts[2]), []).append(error)
     # The problem's own sentence counts the frame's messages, which a producer knows nothing of.
     return {index: api_error(_part(problem, own)) for index, own in found.items()}
+
+
+def _are_ours(problem: Problem) -> bool:
+    """Are the fields at fault those that the client added by itself, its name among them?"""
+    names = {error.pointer.rpartition("/")[2] for error in problem.errors}
+    return "producer" in names and names <= OWN_FIELDS
 
 
 def _part(problem: Problem, own: list[FieldError]) -> Problem:

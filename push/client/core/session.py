@@ -16,10 +16,12 @@ from push.client.config import Limits
 from push.client.core.backoff import delay_s
 from push.client.core.effects import Effects, Phase
 from push.client.core.leases import Delivery
+from push.client.core.numbering import Numbering
 from push.client.core.publisher import Entry, Publisher
+from push.client.core.reconnects import Reconnects
 from push.client.core.settling import How, Item, Settled, Settler
 from push.client.core.subscriptions import Subscribed, SubscriptionState
-from push.client.errors import LeaseLost, Problem, PushqError, api_error, is_stop, stop_error
+from push.client.errors import Problem, PushqError, api_error, is_stop, stop_error
 from push.client.frames import (
     AnyClientFrame,
     AnyServerFrame,
@@ -45,12 +47,13 @@ from push.client.model import Connected, Disconnected, Gap, Lost, Reset, Stopped
 class SessionCore:
     """One user's session. `chance` gives numbers from 0 to 1 for the jitter."""
 
-    def __init__(self, limits: Limits, chance: Callable[[], float]) -> None:
+    def __init__(self, limits: Limits, chance: Callable[[], float], numbering: Numbering) -> None:
         self.phase = Phase.OFFLINE
         self.error: PushqError | None = None
         self.session: str | None = None
-        self.publisher = Publisher(limits, chance)
-        self.settler = Settler(limits, chance)
+        self.numbering = numbering
+        self.publisher = Publisher(limits, chance, numbering)
+        self.settler = Settler(limits, chance, numbering)
         self.subscriptions: list[SubscriptionState] = []
         self._limits = limits
         self._chance = chance
@@ -60,8 +63,7 @@ class SessionCore:
         self._leaving: dict[int, int] = {}
         self._urgent: list[AnyClientFrame] = []
         self._unsubscribes: list[int] = []
-        self._tries = 0
-        self._opened_at = math.inf
+        self._reconnects = Reconnects(limits, chance)
         self._cut_at = math.inf
         self._bye: Bye | None = None
         self._told: Problem | None = None
@@ -100,7 +102,11 @@ class SessionCore:
             effects.events.append(Stopped(error))
             return math.inf, effects
         bye, self._bye, self._told = self._bye, None, None
-        return self._retry(bye, reason, now, retry_s)
+        asked_s = max(retry_s, bye.retry_ms / 1000 if bye is not None else 0.0)
+        wait = self._reconnects.next_wait(asked_s, now)
+        effects = Effects.none()
+        effects.events.append(Disconnected(reason if bye is None else bye.reason, wait))
+        return wait, effects
 
     def stop(self, error: PushqError) -> Effects:
         """End everything with `error`; nothing can be asked of this session any more."""
@@ -129,7 +135,7 @@ class SessionCore:
         """Time passed: extend leases, give up what is too late."""
         effects = Effects.none()
         effects.published.extend(self.publisher.expire(now))
-        self._settled(self.settler.expire(now), effects)
+        self._settled(self.settler.expire(now), now, effects)
         if self.phase is Phase.OPEN:
             for state in self.subscriptions:
                 self._extend_leases(state, now)
@@ -207,9 +213,11 @@ class SessionCore:
     def settle(self, how: How, item: Item, now: float) -> None:
         """Ack, nack or extend one delivery."""
         self._raise_if_stopped()
+        if how.step is not None:
+            for queue, _ in how.step.parts:
+                self.numbering.open(queue)
         if how.action != "extend":
-            item.delivery.is_settled = True
-            how.subscription.leases.release(item.delivery.receipt or "")
+            how.subscription.settles(item.delivery, is_ack=how.action == "ack")
         self.settler.add(how, item, now)
 
     # Frames
@@ -219,6 +227,7 @@ class SessionCore:
             case Deliver():
                 if (state := self._by_sub.get(frame.sub)) is not None:  # also of one that was paused just now
                     state.delivered(frame, now)
+                    self._see_stamps(frame)
                     effects.changed.append(state)
             case Ok():
                 self._ok(frame, now, effects)
@@ -241,10 +250,17 @@ class SessionCore:
             case _:
                 assert_never(frame)
 
+    def _see_stamps(self, frame: Deliver) -> None:
+        """What is published because of these messages is to sort behind them."""
+        for message in frame.messages:
+            if message.ordering is None:
+                return  # a queue that is not sorted stamps none of its messages
+            self.numbering.seen(message.ordering.get("timestamp"))
+
     def _connected(self, frame: ConnectedFrame, now: float, effects: Effects) -> None:
         is_resumed = self.session is not None and frame.session == self.session
         self.phase = Phase.OPEN
-        self._opened_at = now
+        self._reconnects.opened(now)
         if frame.ping_ms:
             self._ping_s = frame.ping_ms / 1000
         if not is_resumed:
@@ -252,7 +268,7 @@ class SessionCore:
                 state.session_gone()
         self.session = frame.session
         for state in self.subscriptions:
-            if state.was_subscribed and state.cursor is None and state.asked.start == "latest":
+            if state.was_subscribed and state.cursor is None and state.is_at_latest:
                 effects.events.append(Reset(state.queue, None))
         effects.events.append(Connected(frame.session, is_resumed))
 
@@ -262,7 +278,7 @@ class SessionCore:
             effects.published.extend(self.publisher.answered(frame.id, frame, now))
         elif self.settler.owns(frame.id):
             assert isinstance(frame.id, int)
-            self._settled(self.settler.answered(frame.id, frame), effects)
+            self._settled(self.settler.answered(frame.id, frame), now, effects)
         elif isinstance(frame.id, int) and (state := self._subscribing.pop(frame.id, None)) is not None:
             if frame.sub is None or state.is_closed:
                 self._unsubscribes += [] if frame.sub is None else [frame.sub]
@@ -279,7 +295,7 @@ class SessionCore:
             effects.published.extend(self.publisher.refused(frame.id, frame.problem, now))
         elif self.settler.owns(frame.id):
             assert isinstance(frame.id, int)
-            self._settled(self.settler.refused(frame.id, frame.problem, now), effects)
+            self._settled(self.settler.refused(frame.id, frame.problem, now), now, effects)
         elif isinstance(frame.id, int) and (state := self._subscribing.pop(frame.id, None)) is not None:
             self._end_or_retry(state, frame.problem, now, effects)
         else:
@@ -319,10 +335,12 @@ class SessionCore:
         for state in self.subscriptions:
             self._tell_lost(state.lost(frame.receipts), effects)
 
-    def _settled(self, settled: list[Settled], effects: Effects) -> None:
+    def _settled(self, settled: list[Settled], now: float, effects: Effects) -> None:
         for result in settled:
             delivery, is_asked = result.item.delivery, result.item.ticket is not None
-            is_stale = isinstance(result.error, LeaseLost) and not delivery.is_lost
+            if is_asked and result.is_held_on:
+                delivery.subscription.hold_again(delivery, now)
+            is_stale = result.is_stale and not delivery.is_lost
             # Our own extension may cross the user's ack on the way: then the lease ended as it should.
             if is_stale and (is_asked or not delivery.is_settled) and delivery.subscription.lose(delivery):
                 self._tell_lost([delivery], effects)
@@ -341,17 +359,6 @@ class SessionCore:
         how = How("extend", state, visibility_timeout_ms=state.visibility_timeout_ms)
         for delivery in state.leases.due(now):
             self.settler.add(how, Item(delivery, None), now)
-
-    def _retry(self, bye: Bye | None, reason: str, now: float, retry_s: float) -> tuple[float, Effects]:
-        if now - self._opened_at >= self._limits.stable_after_s:
-            self._tries = 0
-        self._opened_at = math.inf
-        asked_s = max(retry_s, bye.retry_ms / 1000 if bye is not None else 0.0)
-        wait = delay_s(self._tries, asked_s, self._chance(), self._limits)
-        self._tries += 1
-        effects = Effects.none()
-        effects.events.append(Disconnected(reason if bye is None else bye.reason, wait))
-        return wait, effects
 
     def _bye_code_that_stops(self) -> int | None:
         return self._bye.code if self._bye is not None and is_stop(self._bye.code) else None

@@ -14,11 +14,21 @@ from typing import Literal, NamedTuple, assert_never
 from push.client.config import Limits
 from push.client.core.backoff import delay_s
 from push.client.core.leases import Delivery
+from push.client.core.numbering import Numbered, Numbering
 from push.client.core.subscriptions import SubscriptionState
-from push.client.errors import LeaseLost, OutcomeUnknown, Problem, PushqError, api_error
-from push.client.frames import Ack, Extend, Nack, Ok
+from push.client.errors import ApiError, LeaseLost, OutcomeUnknown, Problem, PushqError, api_error, is_definite
+from push.client.frames import Ack, Extend, Nack, Ok, PublishPart
 
 Action = Literal["ack", "nack", "extend"]
+
+
+class Step:
+    """What an ack publishes: stored together with it, or not at all. No two are equal, so each has its own frame."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self, parts: Sequence[tuple[str, Sequence[Numbered]]]) -> None:
+        self.parts = parts
 
 
 class How(NamedTuple):
@@ -27,8 +37,9 @@ class How(NamedTuple):
     action: Action
     subscription: SubscriptionState
     visibility_timeout_ms: int = 0
-    delay_ms: int = 0
+    delay_ms: int | None = None
     reason: str | None = None
+    step: Step | None = None
 
 
 class Item(NamedTuple):
@@ -59,13 +70,26 @@ class Settled(NamedTuple):
     action: Action
     error: PushqError | None
 
+    @property
+    def is_stale(self) -> bool:
+        """Has the lease ended?"""
+        return isinstance(self.error, LeaseLost) and len(self.error.ids) == 1
+
+    @property
+    def is_held_on(self) -> bool:
+        """Was nothing done, and the lease may go on? So it is when the server refused for another reason, or one of
+        several leases was lost and it does not say which."""
+        is_refused = isinstance(self.error, ApiError | LeaseLost) and not self.is_stale
+        return is_refused and self.action != "extend"
+
 
 class Settler:
     """The settling half of a session."""
 
-    def __init__(self, limits: Limits, chance: Callable[[], float]) -> None:
+    def __init__(self, limits: Limits, chance: Callable[[], float], numbering: Numbering) -> None:
         self._limits = limits
         self._chance = chance
+        self._numbering = numbering
         self._open: dict[How, Group] = {}
         self._again: deque[Group] = deque()
         self._in_flight: dict[int, Group] = {}
@@ -107,6 +131,10 @@ class Settler:
         if group is None:
             return []
         results = {result.receipt: result for result in ok.results or ()}
+        if group.how.step is not None:
+            return self._step_answered(
+                group, group.how.step, is_done=bool(results) and all(result.ok for result in results.values())
+            )
         settled: list[Settled] = []
         for item in group.items:
             result = results.get(item.delivery.receipt or "")
@@ -120,7 +148,11 @@ class Settler:
         if group is None:
             return []
         error = api_error(problem)
+        if group.how.step is not None and not is_definite(error):
+            self._step_uncertain(group.how.step)
         if not error.retryable:
+            if group.how.step is not None:
+                self._step_ended(group.how.step, is_stored=False)
             return [Settled(item, group.how.action, error) for item in group.items]
         wait = error.retry_after_s
         group.hold_until = now + (delay_s(group.tries, 0.0, self._chance(), self._limits) if wait is None else wait)
@@ -132,6 +164,8 @@ class Settler:
         """What was unanswered goes again, before what is newer."""
         for group in reversed(self._in_flight.values()):
             group.is_repeat = True
+            if group.how.step is not None:
+                self._step_uncertain(group.how.step)
             self._again.appendleft(group)
         self._in_flight.clear()
 
@@ -178,7 +212,8 @@ class Settler:
         receipts = [item.delivery.receipt or "" for item in group.items]
         match how.action:
             case "ack":
-                return Ack(id=request_id, queue=queue, receipts=receipts, sub=sub)
+                parts = None if how.step is None else self._parts(how.step)
+                return Ack(id=request_id, queue=queue, receipts=receipts, sub=sub, publish=parts)
             case "nack":
                 return Nack(
                     id=request_id, queue=queue, receipts=receipts, sub=sub, delay_ms=how.delay_ms, reason=how.reason
@@ -189,13 +224,47 @@ class Settler:
             case _:
                 assert_never(how.action)
 
+    def _parts(self, step: Step) -> list[PublishPart]:
+        for queue, messages in step.parts:
+            self._numbering.assign(queue, messages)
+        return [PublishPart(queue=queue, messages=[each.wire for each in messages]) for queue, messages in step.parts]
+
+    def _step_answered(self, group: Group, step: Step, *, is_done: bool) -> list[Settled]:
+        """All of it was done or nothing; the server does not say whose lease was in the way."""
+        self._step_ended(step, is_stored=is_done)
+        error = None if is_done else _lost_together(group)
+        return [Settled(item, group.how.action, error) for item in group.items]
+
+    def _step_ended(self, step: Step, *, is_stored: bool) -> None:
+        for queue, messages in step.parts:
+            if is_stored:
+                self._numbering.stored(queue, messages)
+            else:
+                self._numbering.refused(queue, messages)
+
+    def _step_uncertain(self, step: Step) -> None:
+        for _, messages in step.parts:
+            self._numbering.uncertain(messages)
+
 
 def _lost(item: Item, action: Action) -> PushqError:
     message = item.delivery.message
     queue = item.delivery.subscription.queue
     return LeaseLost(
-        f'queue "{queue}": {action} of message {message.id} (attempt {message.attempt}) came after its lease had ended'
+        f'queue "{queue}": {action} of message {message.id} (attempt {message.attempt}) came after its lease had ended',
+        [message.id],
     )
 
 
-__all__ = ["Action", "Group", "How", "Item", "Settled", "Settler"]
+def _lost_together(group: Group) -> PushqError:
+    if len(group.items) == 1:
+        return _lost(group.items[0], group.how.action)
+    ids = [item.delivery.message.id for item in group.items]
+    return LeaseLost(
+        f'queue "{group.how.subscription.queue}": one of {len(ids)} leases had ended, so none of their messages was'
+        " acked and nothing was published",
+        ids,
+    )
+
+
+__all__ = ["Action", "Group", "How", "Item", "Settled", "Settler", "Step"]

@@ -45,6 +45,7 @@ class SubscriptionState:
         self._limits = limits
         self._consumed = 0
         self._is_stream = False
+        self._commits = False
         self.visibility_timeout_ms = asked.visibility_timeout_ms or limits.visibility_timeout_ms
         self.leases = Leases(extension_s=self._extension_s(), handler_limit_s=asked.handler_limit_s)
 
@@ -55,6 +56,8 @@ class SubscriptionState:
     def subscribe(self, request_id: int) -> Subscribe:
         """The frame that opens, or after a cut reopens, the subscription where it stood."""
         start = self.asked.start if self.cursor is None else {"cursor": self.cursor}
+        if self.asked.group is not None and self.was_subscribed:
+            start = None  # the group has moved on, and the server knows where to
         unread = len(self.inbox) if self._is_stream else 0
         self._consumed = 0
         return Subscribe(
@@ -72,9 +75,8 @@ class SubscriptionState:
         self.sub = ok.sub
         self.was_subscribed = True
         self.tries = 0
-        if ok.cursor is not None:
-            self.cursor = ok.cursor
-            self._is_stream = True
+        self._move_to(ok.cursor)
+        self._commits = ok.mode == "offsets"
         if ok.visibility_timeout_ms is not None and self.asked.visibility_timeout_ms is None:
             self.visibility_timeout_ms = ok.visibility_timeout_ms
             if (extension_s := self._extension_s()) is not None:
@@ -90,9 +92,7 @@ class SubscriptionState:
             if delivery.receipt is not None:
                 self.leases.hold(delivery, now)
             self.inbox.append(delivery)
-        if frame.cursor is not None:
-            self.cursor = frame.cursor
-            self._is_stream = True
+        self._move_to(frame.cursor)
 
     def take(self, now: float) -> Delivery | None:
         """The next message for the user. One without a receipt gives its credit back here, no ack will."""
@@ -114,10 +114,14 @@ class SubscriptionState:
 
     @property
     def is_overfull(self) -> bool:
-        """Do more messages wait than the user's credit justifies? Possible only where the server settles by itself."""
-        if self._is_stream or self.asked.ack == "manual":
-            return False
-        return len(self.inbox) > self.asked.credit * self._limits.auto_inbox_factor
+        """Do more messages wait than the user's credit justifies? Possible only where the server settles by itself:
+        with automatic acks, and on a queue that delivers at most once."""
+        return not self._is_stream and len(self.inbox) > self.asked.credit * self._limits.auto_inbox_factor
+
+    @property
+    def is_at_latest(self) -> bool:
+        """Does it begin at the end of a stream each time, because nobody keeps its place?"""
+        return self.asked.start == "latest" and self.asked.group is None
 
     @property
     def needs_step(self) -> bool:
@@ -151,6 +155,20 @@ class SubscriptionState:
                 self.leases.release(delivery.receipt)
         self.inbox = deque(delivery for delivery in self.inbox if delivery.receipt is None)
 
+    def settles(self, delivery: Delivery, *, is_ack: bool) -> None:
+        """The user is done with it. In a group with offsets an ack covers all before it in the partition as well."""
+        delivery.is_settled = True
+        if is_ack and self._commits:
+            self.leases.release_through(delivery)
+        else:
+            self.leases.release(delivery.receipt or "")
+
+    def hold_again(self, delivery: Delivery, now: float) -> None:
+        """The server refused to settle it, for another reason than its lease: the user may try something else."""
+        if not self.is_closed and not delivery.is_lost and delivery.receipt is not None:
+            delivery.is_settled = False
+            self.leases.hold(delivery, now)
+
     def lose(self, delivery: Delivery) -> bool:
         """The server ended this lease. An unseen message just vanishes; True means that the user has to be told."""
         delivery.is_lost = True
@@ -161,6 +179,12 @@ class SubscriptionState:
         """The server ended these leases: those of them that the user has to be told of."""
         held = (self.leases.held(receipt) for receipt in receipts)
         return [delivery for delivery in held if delivery is not None and self.lose(delivery)]
+
+    def _move_to(self, cursor: str | None) -> None:
+        """The place to go on from; that of a group is the server's to keep."""
+        if cursor is not None and self.asked.group is None:
+            self.cursor = cursor
+            self._is_stream = True
 
     def _extension_s(self) -> float | None:
         if not self.asked.extend_leases or self.asked.ack == "auto":

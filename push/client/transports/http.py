@@ -44,6 +44,8 @@ SESSION = "http"
 
 class PublishAnswer(msgspec.Struct):
     messages: list[PublishedItem]
+    sequencing: str | None = None
+    dedupe: str | None = None
 
 
 class SettleAnswer(msgspec.Struct):
@@ -53,12 +55,20 @@ class SettleAnswer(msgspec.Struct):
 class QueueConfig(msgspec.Struct):
     """What a subscription has to know of its queue, and no answer of `receive` or `events` tells."""
 
-    kind: str = "work"
     visibility_timeout_ms: int | None = None
 
 
 class QueueAnswer(msgspec.Struct):
     config: QueueConfig
+
+
+class GroupAnswer(msgspec.Struct):
+    name: str
+    mode: str | None = None
+
+
+class GroupsAnswer(msgspec.Struct):
+    items: list[GroupAnswer]
 
 
 class Stream(Protocol):
@@ -73,11 +83,19 @@ class Stream(Protocol):
     def give_credit(self, n: int) -> None:
         """The user consumed `n` messages that have no receipt."""
 
-    def settled(self, receipts: Sequence[str]) -> None:
+    def settled(self, receipts: Sequence[str], *, is_ack: bool) -> None:
         """These are no longer held."""
 
-    def outstanding(self) -> list[str]:
+    def held(self) -> list[str]:
         """Receipts held and not settled."""
+
+
+class _Turn:
+    """The publishes to one queue that wait for each other."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.waiting = 0
 
 
 MakeStream = Callable[["HttpTransport", Subscribe, int], Stream]
@@ -95,7 +113,7 @@ class HttpTransport:
         self._tasks: set[asyncio.Task[None]] = set()
         self._farewells: set[asyncio.Task[None]] = set()
         self._last_sub = 0
-        self._publishing: dict[str, asyncio.Lock] = {}
+        self._publishing: dict[str, _Turn] = {}
 
     async def send(self, frames: Sequence[AnyClientFrame]) -> None:
         for frame in frames:
@@ -148,6 +166,17 @@ class HttpTransport:
             return QueueConfig()
         return msgspec.json.decode(response.content, type=QueueAnswer).config
 
+    async def group_mode(self, queue: str, group: str | None) -> str | None:
+        """Does the group have offsets or leases? None where there is no group, or the key may consume and not view."""
+        if group is None:
+            return None
+        path = f"/v1/queues/{quote(queue, safe='')}/groups"
+        response = await self.http.get(path, timeout=self.limits.http_timeout_s)
+        if response.status_code >= 400:
+            return None
+        groups = msgspec.json.decode(response.content, type=GroupsAnswer).items
+        return next((found.mode for found in groups if found.name == group), None)
+
     def _send(self, frame: AnyClientFrame) -> None:
         match frame:
             case Connect():
@@ -188,13 +217,21 @@ class HttpTransport:
 
     async def _publish(self, frame: Publish) -> None:
         # One request at a time for each queue: requests side by side would be stored in any order.
-        async with self._publishing.setdefault(frame.queue, asyncio.Lock()):
-            response = await self.post(frame.queue, "messages", {"messages": list(frame.messages)})
+        turn = self._publishing.setdefault(frame.queue, _Turn())
+        turn.waiting += 1
+        try:
+            async with turn.lock:
+                response = await self.post(frame.queue, "messages", {"messages": list(frame.messages)})
+        finally:
+            turn.waiting -= 1
+            if not turn.waiting:
+                del self._publishing[frame.queue]
         if response.status_code >= 400:
             self.emit(Error(id=frame.id, problem=_problem(response)))
             return
         answer = msgspec.json.decode(response.content, type=PublishAnswer)
-        self.emit(Ok(id=frame.id, messages=answer.messages))
+        ok = Ok(id=frame.id, messages=answer.messages, sequencing=answer.sequencing, dedupe=answer.dedupe)
+        self.emit(ok)
 
     async def _settle(self, frame: Ack | Nack | Extend) -> None:
         action, body = _settling(frame)
@@ -206,11 +243,11 @@ class HttpTransport:
         if not isinstance(frame, Extend):
             for stream, _ in self._streams.values():
                 if stream.queue == frame.queue:
-                    stream.settled(frame.receipts)
+                    stream.settled(frame.receipts, is_ack=isinstance(frame, Ack))
         self.emit(Ok(id=frame.id, results=answer.results))
 
     async def _give_back(self, stream: Stream) -> None:
-        if receipts := stream.outstanding():
+        if receipts := stream.held():
             await self.post(stream.queue, "nack", {"receipts": receipts})
 
     def _subscribe(self, frame: Subscribe) -> None:
@@ -270,10 +307,10 @@ def _problem(response: httpx2.Response) -> Problem:
 def _settling(frame: Ack | Nack | Extend) -> tuple[str, dict[str, Any]]:
     body: dict[str, Any] = {"receipts": list(frame.receipts)}
     if isinstance(frame, Ack):
-        return "ack", body
+        return "ack", body if frame.publish is None else body | {"publish": list(frame.publish)}
     if isinstance(frame, Extend):
         return "extend", body | {"visibility_timeout_ms": frame.visibility_timeout_ms}
-    if frame.delay_ms:
+    if frame.delay_ms is not None:
         body["delay_ms"] = frame.delay_ms
     if frame.reason is not None:
         body["reason"] = frame.reason

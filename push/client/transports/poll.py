@@ -11,6 +11,7 @@ import msgspec
 
 from push.client.errors import problem_of
 from push.client.frames import Deliver, Ended, Error, GapFrame, Ok, ResetFrame, Subscribe, WireMessage
+from push.client.transports.outstanding import Outstanding
 
 if TYPE_CHECKING:
     from push.client.transports.http import HttpTransport
@@ -34,7 +35,7 @@ class PollStream:
         self._frame = frame
         self._credit = frame.credit or 1
         self._more_credit = asyncio.Event()
-        self._outstanding: dict[str, None] = {}
+        self._outstanding = Outstanding()
         self._start = frame.start
 
     async def run(self) -> None:
@@ -51,11 +52,16 @@ class PollStream:
                 )
                 return
             answer = msgspec.json.decode(response.content, type=ReceiveAnswer)
-            if answer.cursor is not None:
+            if frame.group is not None:
+                self._start = None  # the group moves on, and the server knows where to
+            elif answer.cursor is not None:
                 self._start = {"cursor": answer.cursor}
             if is_first:
+                mode = await transport.group_mode(self.queue, frame.group)
+                self._outstanding.commits = mode == "offsets"
                 visibility_ms = config.visibility_timeout_ms
-                transport.emit(Ok(id=frame.id, sub=self.sub, cursor=answer.cursor, visibility_timeout_ms=visibility_ms))
+                ok = Ok(id=frame.id, sub=self.sub, cursor=answer.cursor, visibility_timeout_ms=visibility_ms, mode=mode)
+                transport.emit(ok)
                 is_first = False
             self._tell_loss(answer)
             await self._deliver(answer)
@@ -64,14 +70,12 @@ class PollStream:
         self._credit += n
         self._more_credit.set()
 
-    def settled(self, receipts: Sequence[str]) -> None:
-        for receipt in receipts:
-            if receipt in self._outstanding:
-                del self._outstanding[receipt]
-                self.give_credit(1)
+    def settled(self, receipts: Sequence[str], *, is_ack: bool) -> None:
+        if over := self._outstanding.settle(receipts, is_ack=is_ack):
+            self.give_credit(over)
 
-    def outstanding(self) -> list[str]:
-        return list(self._outstanding)
+    def held(self) -> list[str]:
+        return self._outstanding.receipts()
 
     async def _receive(self, wait_ms: int) -> httpx2.Response:
         while self._credit <= 0:
@@ -103,7 +107,9 @@ class PollStream:
                 return
             self._credit += len(receipts)
         else:
-            self._outstanding |= dict.fromkeys(receipts)
+            self._outstanding.hold(answer.messages)
+            if not receipts and answer.cursor is None:
+                self._credit += len(answer.messages)  # at most once: they were settled before they came
         self._transport.emit(Deliver(sub=self.sub, messages=answer.messages, cursor=answer.cursor))
 
     async def _ack(self, receipts: list[str]) -> bool:

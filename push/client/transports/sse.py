@@ -12,6 +12,7 @@ import msgspec
 
 from push.client.errors import Problem, problem_from_frame, problem_of
 from push.client.frames import Deliver, Ended, Error, GapFrame, Ok, ResetFrame, Subscribe, WireMessage
+from push.client.transports.outstanding import Outstanding
 
 if TYPE_CHECKING:
     from push.client.transports.http import HttpTransport
@@ -29,9 +30,7 @@ class SseStream:
         self._frame = frame
         self._credit = frame.credit or 1
         self._more_credit = asyncio.Event()
-        self._outstanding: dict[str, None] = {}
-        self._opened: Ok | None = None
-        self._cursor: str | None = None
+        self._outstanding = Outstanding()
 
     async def run(self) -> None:
         try:
@@ -43,52 +42,37 @@ class SseStream:
         self._credit += n
         self._more_credit.set()
 
-    def settled(self, receipts: Sequence[str]) -> None:
-        for receipt in receipts:
-            self._outstanding.pop(receipt, None)
+    def settled(self, receipts: Sequence[str], *, is_ack: bool) -> None:
+        self._outstanding.settle(receipts, is_ack=is_ack)
 
-    def outstanding(self) -> list[str]:
-        return list(self._outstanding)
+    def held(self) -> list[str]:
+        return self._outstanding.receipts()
 
     async def _read(self) -> None:
-        config = await self._transport.config(self.queue)
-        # A stream without a group counts no credit back over SSE: reading no further is the brake.
-        has_credit = config.kind == "work" and self._frame.start is None
-        self._opened = Ok(id=self._frame.id, sub=self.sub, visibility_timeout_ms=config.visibility_timeout_ms)
-        if await self._read_events(has_credit=has_credit):
-            await self._read_events(has_credit=False)
-
-    async def _read_events(self, *, has_credit: bool) -> bool:
-        """Read until the end; True when this turned out to be a stream and is to be read again without credit."""
-        transport = self._transport
+        transport, frame = self._transport, self._frame
+        config = await transport.config(self.queue)
         path = f"/v1/queues/{quote(self.queue, safe='')}/events"
-        params, headers = _request(self._frame, self._cursor, has_credit=has_credit)
+        params, headers = _request(frame)
         timeout = httpx2.Timeout(transport.limits.http_timeout_s, read=transport.limits.sse_silence_s)
         async with transport.http.stream("GET", path, params=params, headers=headers, timeout=timeout) as response:
             if response.status_code >= 400:
                 body = await response.aread()
-                problem = problem_of(body, response.status_code, response.headers)
-                transport.emit(Error(id=self._frame.id, problem=problem))
-                return False
-            if self._opened is not None:
-                transport.emit(self._opened)
-                self._opened = None
+                transport.emit(Error(id=frame.id, problem=problem_of(body, response.status_code, response.headers)))
+                return
+            mode = await transport.group_mode(self.queue, frame.group)
+            self._outstanding.commits = mode == "offsets"
+            visibility_ms = config.visibility_timeout_ms
+            transport.emit(Ok(id=frame.id, sub=self.sub, visibility_timeout_ms=visibility_ms, mode=mode))
             async for event in httpx2.EventSource(response, transport.limits.frame_bytes_max):
                 if not await self._event(event):
-                    return False
-                if has_credit and self._cursor is not None:
-                    return True
+                    return
         self._end(Problem(code="unavailable", status=503, detail="the event stream ended"))
-        return False
 
     async def _event(self, event: httpx2.ServerSentEvent) -> bool:
         """Hand one event to the core; False when it was the last."""
         transport = self._transport
         if event.event == "message":
-            message = _message.decode(event.data)
-            if message.receipt is None:  # a stream's: only those have a place to go on from
-                self._cursor = event.id or None
-            await self._deliver(message)
+            await self._deliver(_message.decode(event.data), event.id or None)
             return True
         data = _fields(event.data)
         if event.event == "gap":
@@ -105,26 +89,28 @@ class SseStream:
             return False
         return True
 
-    async def _deliver(self, message: WireMessage) -> None:
+    async def _deliver(self, message: WireMessage, cursor: str | None) -> None:
         """Without a receipt no ack will tell the server to wait, so reading stops while the user has enough."""
         if message.receipt is not None:
-            self._outstanding[message.receipt] = None
+            if self._frame.ack != "auto":
+                self._outstanding.hold([message])
+            cursor = None  # the queue keeps the place
         else:
             while self._credit <= 0:
                 self._more_credit.clear()
                 await self._more_credit.wait()
             self._credit -= 1
-        self._transport.emit(Deliver(sub=self.sub, messages=[message], cursor=self._cursor))
+        self._transport.emit(Deliver(sub=self.sub, messages=[message], cursor=cursor))
 
     def _end(self, problem: Problem) -> None:
         self._transport.emit(Ended(sub=self.sub, problem=problem))
 
 
-def _request(frame: Subscribe, cursor: str | None, *, has_credit: bool) -> tuple[dict[str, Any], dict[str, str]]:
+def _request(frame: Subscribe) -> tuple[dict[str, Any], dict[str, str]]:
     """Query and headers of the GET; a cursor travels as `Last-Event-ID`, as a browser's would."""
     params: dict[str, Any] = {}
     headers = {"Accept": "text/event-stream"}
-    if has_credit and frame.credit is not None:
+    if frame.credit is not None:
         params["credit"] = frame.credit
     if frame.ack is not None:
         params["ack"] = frame.ack
@@ -133,10 +119,8 @@ def _request(frame: Subscribe, cursor: str | None, *, has_credit: bool) -> tuple
     if frame.visibility_timeout_ms is not None:
         params["visibility_timeout_ms"] = frame.visibility_timeout_ms
     start = frame.start
-    if cursor is None and isinstance(start, Mapping) and "cursor" in start:
-        cursor, start = str(start["cursor"]), None
-    if cursor is not None:
-        headers["Last-Event-ID"] = cursor
+    if isinstance(start, Mapping) and "cursor" in start:
+        headers["Last-Event-ID"] = str(start["cursor"])
     elif isinstance(start, Mapping):
         params["from"] = ":".join(str(part) for item in start.items() for part in item)
     elif start is not None:

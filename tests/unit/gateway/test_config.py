@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -78,11 +79,15 @@ def test_every_setting_is_described_with_its_origin(tmp_path: Path) -> None:
         ('[http]\ntrusted_proxies = ["10.0.0.1"]', {}, "http.trusted_proxies", "does not have trusted proxies yet"),
         ("[auth.jwt]\nsecret = 1", {}, "auth.jwt", "does not have JWT yet"),
         ("", {"PUSHQ_AUTH__JWT__AUDIENCE": "x"}, "auth.jwt.audience", "does not have JWT yet"),
-        ("[[queues.auto_create]]\npattern = 1", {}, "queues.auto_create", "yet"),
+        ("[[queues.auto_create]]\npattern = 1", {}, "queues.auto_create", "Expected `str`, got `int`"),
+        ('[[queues.auto_create]]\npattern = "a*"\nconfig = {priorities = 11}', {}, "queues.auto_create",
+         "queues.auto_create[0].config.priorities: priorities is 11; it goes from 1 to 10 (pattern 'a*')"),
+        ("[queues]\nauto_create = 5", {}, "queues.auto_create", "is no list"),
+        ("", {"PUSHQ_QUEUES__AUTO_CREATE": "jobs.*"}, "queues.auto_create", "is no JSON"),
         ("resume_ms = ", {}, "config", "is no TOML"),
         ('data = ""', {}, "data", "name a folder"),
     ],
-)
+)  # fmt: skip
 def test_a_wrong_setting_is_named_with_its_origin_and_the_fix(
     tmp_path: Path, text: str, env: dict[str, str], key: str, says: str
 ) -> None:
@@ -90,6 +95,30 @@ def test_a_wrong_setting_is_named_with_its_origin_and_the_fix(
     assert error.key == key
     assert says in str(error)
     assert error.origin in (str(tmp_path / "pushq.toml"), *env)
+
+
+AUTO_CREATE = """
+[[queues.auto_create]]
+pattern = "jobs.*"
+[queues.auto_create.config]
+max_attempts = 5
+tags = {team = "a"}
+
+[[queues.auto_create]]
+pattern = "news"
+config = {kind = "stream"}
+"""
+
+
+def test_queues_that_make_themselves_come_from_the_file_or_the_environment(tmp_path: Path) -> None:
+    entries = [
+        {"pattern": "jobs.*", "config": {"max_attempts": 5, "tags": {"team": "a"}}},
+        {"pattern": "news", "config": {"kind": "stream"}},
+    ]
+    for loaded in (load(tmp_path, AUTO_CREATE), load(tmp_path, env={"PUSHQ_QUEUES__AUTO_CREATE": json.dumps(entries)})):
+        assert [entry.pattern for entry in loaded.settings.queues.auto_create] == ["jobs.*", "news"]
+        shown = next(line for line in loaded.describe() if line.key == "queues.auto_create")
+        assert json.loads(json.dumps(shown.value)) == entries and shown.origin != "default"
 
 
 def test_a_config_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:

@@ -14,8 +14,9 @@ from backend_store.model import QueueConfig
 from gateway.api import asyncapi, openapi
 from gateway.api.frames import EVENTS, SERVER_FRAMES
 from gateway.api.table import LATER, OPERATIONS
+from gateway.queue_config import queue_config, shown_config
+from gateway.queue_settings import FIXED, RANGES
 from gateway.router import Router
-from gateway.validate import queue_config
 from push.problems import KINDS
 from push.protocol import ClientFrame
 
@@ -68,16 +69,59 @@ def test_every_code_of_the_protocol_has_a_documented_status() -> None:
         assert f"`{code}`" in responses[str(kind.status)]["description"]
 
 
-def test_the_config_schema_allows_what_the_server_allows() -> None:
+def validator(name: str) -> jsonschema.Draft202012Validator:
     schemas = DOCUMENTS["openapi"]["components"]["schemas"]
-    validator = jsonschema.Draft202012Validator(
-        {"$ref": "#/components/schemas/QueueConfig", "components": {"schemas": schemas}}
+    return jsonschema.Draft202012Validator(
+        {"$ref": f"#/components/schemas/{name}", "components": {"schemas": schemas}},
+        format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER,
     )
-    assert validator.is_valid(msgspec.to_builtins(QueueConfig()))
-    for given in ({"kind": "stream"}, {"visibility_timeout_ms": 0}, {"tags": {"a": "b"}}):
-        assert validator.is_valid(given) and queue_config(given)
-    for wrong in ({"partitions": 2}, {"encrypted": True}, {"dedupe": "id"}, {"max_message_bytes": 0}, {"x": 1}):
-        assert not validator.is_valid(wrong)
+
+
+def test_the_config_schema_allows_what_the_server_allows() -> None:
+    schema = validator("QueueConfig")
+    assert schema.is_valid(msgspec.to_builtins(shown_config(QueueConfig(), "orders")))
+    for given in (
+        {"kind": "stream", "retention_ms": None}, {"visibility_timeout_ms": 0}, {"tags": {"a": "b"}},
+        {"dead_letter_queue": None}, {"dead_letter_queue": "orders.dead"},
+        {"max_messages": 5, "overflow": "drop_oldest"},
+    ):  # fmt: skip
+        assert schema.is_valid(given) and queue_config(given, "orders")
+    for wrong in (
+        {"partitions": 2}, {"encrypted": True}, {"dedupe": "all"}, {"max_message_bytes": 0}, {"x": 1}, {"max_bytes": 0},
+        {"delay_ms": None}, {"dead_letter_queue": "a b"}, {"auto_expand": None},
+    ):  # fmt: skip
+        assert not schema.is_valid(wrong)
+
+
+@pytest.mark.parametrize("name", RANGES)
+def test_the_config_schema_has_the_bounds_of_the_server(name: str) -> None:
+    schema, (low, high) = validator("QueueConfig"), RANGES[name]
+    assert schema.is_valid({name: low}) and schema.is_valid({name: high})
+    assert not schema.is_valid({name: low - 1}) and not schema.is_valid({name: high + 1})
+
+
+def test_the_schema_of_changes_has_what_may_change() -> None:
+    may_change = DOCUMENTS["openapi"]["components"]["schemas"]["QueueChanges"]["properties"]
+    assert may_change.keys() == set(QueueConfig.__struct_fields__) - FIXED.keys()
+    assert not any("default" in schema for schema in may_change.values())
+
+
+def test_the_schema_of_a_message_has_its_bounds() -> None:
+    schema = validator("PublishMessage")
+    for more in (
+        {"priority": 9, "delay_ms": 0, "ttl_ms": 1}, {"producer": "p", "producer_seq": 1},
+        {"deliver_at": "2026-11-21T10:00:00Z", "timestamp": None},
+    ):  # fmt: skip
+        assert schema.is_valid({"body": None} | more)
+    for wrong in (
+        {"priority": 10},
+        {"priority": -1},
+        {"delay_ms": -1},
+        {"ttl_ms": 0},
+        {"producer_seq": 0},
+        {"producer": ""},
+    ):
+        assert not schema.is_valid({"body": None} | wrong)
 
 
 def test_every_frame_and_event_has_a_message() -> None:

@@ -15,19 +15,17 @@ from backend_store.client.messages import full_message
 from backend_store.core.chunk import KIND_BYTES, KIND_JSON, Chunk, Draft
 from backend_store.core.leases import Lease
 from backend_store.core.receipts import SUFFIXES
-from backend_store.model import Offset, Published
+from backend_store.model import Offset
 from push.encode import (
     array_header,
-    as_msgpack,
     deliver_frame,
     encode,
     join,
     leased_messages,
-    published_messages_json,
-    published_ok,
     stream_messages,
 )
 from push.ports import Encoding
+from push.rows import as_msgpack
 from tests.support.world import World, receipts_by_seq
 
 ENCODINGS: list[Encoding] = ["json", "msgpack"]
@@ -218,22 +216,3 @@ def test_objects_that_share_a_frame_are_a_list_and_one_stands_alone(encoding: En
 @pytest.mark.parametrize("size", [0, 15, 16, 65_535, 65_536])
 def test_a_header_of_a_list_says_its_length(size: int) -> None:
     assert len(msgspec.msgpack.decode(array_header(size) + b"\x01" * size)) == size
-
-
-@pytest.mark.parametrize("encoding", ENCODINGS)
-@pytest.mark.parametrize("request_id", [0, -5, 2**63 - 1, "", "%s", 'x"%d\\', "é"])
-@pytest.mark.parametrize("ids", [None, ["a", None, "%"]])
-def test_a_publish_is_answered_with_the_place_of_each_message(
-    encoding: Encoding, request_id: int | str, ids: list[str | None] | None
-) -> None:
-    published = Published(0, Offset(2**40), 3)
-    names = [given or f"0-{2**40 + n:012x}" for n, given in enumerate(ids or [None] * 3)]
-    rows = [{"id": name, "seq": 2**40 + n, "partition": 0, "duplicate": False} for n, name in enumerate(names)]
-    frame = read(published_ok(request_id, published, ids, encoding), encoding)
-    assert frame == {
-        "type": "ok",
-        "id": request_id,
-        "messages": rows,
-        "durability": {"fsynced": True, "replicas": 1},
-    }
-    assert json.loads(published_messages_json(published, ids)) == rows

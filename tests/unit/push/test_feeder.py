@@ -155,7 +155,7 @@ def test_what_comes_back_goes_to_who_has_credit(setup: Setup) -> None:
     second.credit = 5
     setup.add(second)
     setup.turn()
-    setup.world.partition.give_back_lease(first.leases[0])
+    setup.world.main.give_back_lease(first.leases[0])
     setup.world.commit()
     assert second.seqs == first.seqs
 

@@ -13,6 +13,7 @@ from backend_store.core.chunk import (
     ENTRY_HEADER_BYTES,
     KIND_BYTES,
     KIND_JSON,
+    KIND_MIXED,
     Chunk,
     CorruptEntry,
     Draft,
@@ -48,7 +49,7 @@ columns = st.fixed_dictionaries(
     },
 )
 drafts = st.builds(
-    Draft,
+    lambda kind, body, more: Draft(kind, body, more),
     st.sampled_from([KIND_JSON, KIND_BYTES]),
     st.binary(max_size=60) | st.just(b"x" * 5_000),
     st.none() | columns.map(lambda found: found or None),
@@ -75,18 +76,18 @@ def stored(blocks: list[Block], *, base: int = 0, epoch: int = 1) -> list[Chunk]
 
 def as_drafts(chunk: Chunk) -> list[Draft]:
     """A chunk's messages in the shape they were given in."""
-    kind, bodies, rows = chunk.messages
+    kind, bodies, columns = chunk.messages
     found = []
     for number, body in enumerate(bodies):
-        row: dict[str, Any] = dict((rows[number] if rows is not None else None) or {})
-        own = row.pop("kind", KIND_JSON) if rows is not None else kind
+        row = {name: values[number] for name, values in (columns or {}).items() if values[number] is not None}
+        own = row.pop("kind") if kind == KIND_MIXED else kind
         found.append(Draft(own, body, row or None))
     return found
 
 
 @given(st.lists(drafts, min_size=1, max_size=80))
 def test_messages_of_any_shape_come_back_in_their_order(given_drafts: list[Draft]) -> None:
-    assert [d for chunk in stored(blocks_of(given_drafts)) for d in as_drafts(chunk)] == given_drafts
+    assert [d for chunk in stored(blocks_of(given_drafts).blocks) for d in as_drafts(chunk)] == given_drafts
 
 
 @given(st.sampled_from([KIND_JSON, KIND_BYTES]), st.lists(st.binary(max_size=40), min_size=1, max_size=300))
@@ -98,14 +99,14 @@ def test_bodies_alone_come_back_and_have_no_columns(kind: int, bodies: list[byte
 
 @given(st.lists(drafts, min_size=1, max_size=20))
 def test_a_trace_stays_with_each_message(given_drafts: list[Draft]) -> None:
-    (chunk, *others) = stored(blocks_of(given_drafts, trace="00-ab-cd-01"))
+    (chunk, *others) = stored(blocks_of(given_drafts, trace="00-ab-cd-01").blocks)
     found = as_drafts(chunk) + [d for other in others for d in as_drafts(other)]
     assert all(d.columns is not None and d.columns["trace"] == "00-ab-cd-01" for d in found)
 
 
 @given(st.lists(st.lists(drafts, min_size=1, max_size=10), min_size=1, max_size=8))
 def test_blocks_of_different_shapes_share_a_chunk(calls: list[list[Draft]]) -> None:
-    blocks = [block for call in calls for block in blocks_of(call)]
+    blocks = [block for call in calls for block in blocks_of(call).blocks]
     blocks += plain_blocks(KIND_BYTES, [b"plain"])
     found = [d for chunk in stored(blocks) for d in as_drafts(chunk)]
     assert found == [d for call in calls for d in call] + [Draft(KIND_BYTES, b"plain", None)]
@@ -131,7 +132,7 @@ def test_blocks_and_chunks_keep_their_limits_unless_one_message_breaks_them(size
 
 def test_the_header_says_what_recovery_needs() -> None:
     (chunk,) = stored(plain_blocks(KIND_JSON, [b"1", b"2"]), base=500, epoch=3)
-    assert (chunk.base, chunk.epoch, chunk.count, chunk.time_ms, chunk.lane) == (500, 3, 2, 1_700_000_000_123, 0)
+    assert (chunk.base, chunk.epoch, chunk.count, chunk.time_ms, chunk.shelf) == (500, 3, 2, 1_700_000_000_123, 0)
 
 
 # ---------------------------------------------------------------------------------------------------- damage
@@ -140,7 +141,7 @@ MIXED = [Draft(KIND_JSON, b'{"a":1}', {"id": "x", "headers": {"h": "v"}}), Draft
 
 
 @pytest.mark.parametrize(
-    "blocks", [plain_blocks(KIND_JSON, [b"1", b'"two"']), blocks_of(MIXED)], ids=["plain", "mixed"]
+    "blocks", [plain_blocks(KIND_JSON, [b"1", b'"two"']), blocks_of(MIXED).blocks], ids=["plain", "mixed"]
 )
 def test_every_flipped_bit_of_a_chunk_is_noticed(blocks: list[Block]) -> None:
     (chunk,) = stored(blocks, base=5)
@@ -152,7 +153,7 @@ def test_every_flipped_bit_of_a_chunk_is_noticed(blocks: list[Block]) -> None:
 
 
 def test_every_cut_and_every_surplus_byte_is_noticed() -> None:
-    (chunk,) = stored(blocks_of(MIXED))
+    (chunk,) = stored(blocks_of(MIXED).blocks)
     for size in range(len(chunk.data)):
         with pytest.raises(CorruptEntry):
             decode_chunk(chunk.data[:size], seed=SEED)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from backend_store.core.chunk import KIND_JSON, plain_blocks
 from backend_store.core.leases import ChunkState, Lease, LeaseTable, receipts_of
-from backend_store.core.log import append
+from backend_store.core.log import Append
 from backend_store.core.records import EpochStart, PartitionState
 from backend_store.model import Epoch, Offset
 from tests.support.world import Consumer
@@ -14,7 +14,7 @@ HOLDER = Consumer()
 
 def chunk_state(count: int = 8) -> ChunkState:
     state = PartitionState([EpochStart(Epoch(1), Offset(0))])
-    return ChunkState(append(state, plain_blocks(KIND_JSON, [b"1"] * count), seed=1, now_ms=1).chunks[0])
+    return ChunkState(Append(state, seed=1, now_ms=1).add(plain_blocks(KIND_JSON, [b"1"] * count))[0])
 
 
 def lease(table: LeaseTable, token: str, deadline_ms: int, bits: int = 0b11) -> Lease:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from backend_store.core import backlog, work
+from backend_store.core import backlog, lanes
 from backend_store.core.chunk import KIND_JSON, encode_entry, plain_blocks
 from backend_store.core.limits import IN_FLIGHT_PER_QUEUE_MAX, LEASE_MS_MIN
 from backend_store.core.receipts import by_token
@@ -60,9 +60,9 @@ def test_a_message_is_handed_out_only_when_it_is_durable() -> None:
     assert len(answers) == 1 and world.take() is not None
 
 
-def test_a_queue_has_no_more_in_flight_than_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work, "IN_FLIGHT_PER_QUEUE_MAX", 3)
+def test_a_queue_has_no_more_in_flight_than_its_limit() -> None:
     world = world_with(*[b"1"] * 10)
+    world.view.policy = world.view.policy._replace(in_flight_max=3)
     first = receipts(world, 2)
     assert len(receipts(world, 5)) == 1
     assert world.take() is None
@@ -82,7 +82,7 @@ def test_the_shortest_lease_is_long_enough_to_reach_somebody() -> None:
 
 
 def test_a_backlog_stays_on_disk_and_comes_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backlog, "READY_RUNS_AHEAD", 2)
+    monkeypatch.setattr(lanes, "READY_RUNS_AHEAD", 2)
     monkeypatch.setattr(backlog, "CHUNKS_LOADED_BYTES_MAX", 500)
     world = World()
     for number in range(50):
@@ -119,12 +119,12 @@ def test_an_attempt_counts_from_one_and_rises_with_each_return() -> None:
 
 def test_an_attempt_that_was_never_sent_does_not_count() -> None:
     world = world_with(b"1", b"2")
-    world.partition.unsent(world.leased(2))
+    world.main.unsent(world.leased(2))
     assert world.counts == (2, 0, 0)
     lease = world.leased(2)
     assert attempts_by_seq(lease) == {0: 1, 1: 1}
     world.nack(*receipts_by_seq(lease).values())
-    world.partition.unsent(world.leased(2))
+    world.main.unsent(world.leased(2))
     assert attempts_by_seq(world.leased(2)) == {0: 2, 1: 2}
 
 
@@ -133,7 +133,7 @@ def test_an_attempt_that_was_taken_back_is_taken_back_on_the_disk_too() -> None:
     world.nack(*receipts(world))
     lease = world.leased()
     world.settle_down()  # attempt 2 is on the disk
-    world.partition.unsent(lease)
+    world.main.unsent(lease)
     world.settle_down()
     world.crash()
     assert attempts_by_seq(world.leased()) == {0: 2}
@@ -155,7 +155,7 @@ def test_an_attempt_is_on_the_disk_before_the_message_is_handed_out_again() -> N
     world.committer.prepare()
     # Taken and given back while a commit is on its way that knows of neither.
     lease = world.leased()
-    world.partition.give_back_lease(lease)
+    world.main.give_back_lease(lease)
     world.committer.land()
     assert not any(0 in attempts_by_seq(lease) for lease in [world.leased()])
     world.commit()
@@ -172,7 +172,7 @@ def test_messages_given_back_together_keep_their_order() -> None:
     for _ in range(4):
         world.take(1, consumer)
     for lease in consumer.leases:
-        world.partition.give_back_lease(lease)
+        world.main.give_back_lease(lease)
     world.commit()
     assert [list(bodies_by_seq(world.leased()).values()) for _ in range(4)] == [[b"0"], [b"1"], [b"2"], [b"3"]]
 
@@ -184,7 +184,7 @@ def test_an_ack_settles_once_it_is_durable() -> None:
     world = world_with(b"1")
     (receipt,) = receipts(world)
     answers: list[object] = []
-    world.partition.settle(by_token([receipt]), answers.append)
+    world.main.settle(by_token([receipt]), answers.append)
     world.committer.prepare()
     assert answers == [] and world.partition.state.acked_total == 0
     world.committer.land()
@@ -207,7 +207,7 @@ def test_two_acks_of_one_cycle_settle_once() -> None:
     (receipt,) = receipts(world)
     answers: list[dict[str, int]] = []
     for _ in range(2):
-        world.partition.settle(by_token([receipt]), answers.append)  # type: ignore[arg-type]
+        world.main.settle(by_token([receipt]), answers.append)  # type: ignore[arg-type]
     world.commit()
     assert answers == [by_token([receipt])] * 2
     assert world.partition.state.acked_total == 1
@@ -339,7 +339,7 @@ def test_a_nack_makes_the_message_free_once_it_is_durable() -> None:
     world = world_with(b"1")
     (receipt,) = receipts(world)
     answers: list[object] = []
-    world.partition.give_back(by_token([receipt]), 0, answers.append)
+    world.main.give_back(by_token([receipt]), 0, None, answers.append)
     world.committer.prepare()
     assert world.take() is None and world.counts == (0, 1, 0)
     world.committer.land()
@@ -384,7 +384,7 @@ def test_a_queue_keeps_no_more_delays_than_its_limit(monkeypatch: pytest.MonkeyP
     first, second = receipts(world, 2)
     assert world.nack(first, due_ms=world.now_ms + 500) == [True]
     answers: list[object] = []
-    world.partition.give_back(by_token([second]), world.now_ms + 500, answers.append)
+    world.main.give_back(by_token([second]), world.now_ms + 500, None, answers.append)
     world.commit()
     assert isinstance(answers[0], Overloaded)
     assert world.counts == (0, 1, 1)
@@ -447,8 +447,8 @@ def test_what_a_holder_leaves_behind_is_free_again_and_counted() -> None:
     world = world_with(b"1", b"2")
     lease = world.leased(2)
     world.ack(receipts_by_seq(lease)[0])
-    world.partition.give_back_lease(lease)
-    world.partition.give_back_lease(lease)
+    world.main.give_back_lease(lease)
+    world.main.give_back_lease(lease)
     world.commit()
     assert world.counts == (1, 0, 0)
     assert attempts_by_seq(world.leased()) == {1: 2}
@@ -458,7 +458,7 @@ def test_a_lease_that_ran_out_before_it_was_sent_can_still_be_taken_back() -> No
     world = world_with(b"1")
     lease = world.leased()
     world.pass_time(VISIBILITY_MS)
-    world.partition.unsent(lease)
+    world.main.unsent(lease)
     world.commit()
     assert world.counts == (1, 0, 0)
 
@@ -476,8 +476,8 @@ def test_a_purge_drops_what_was_stored_and_answers_how_much() -> None:
     assert answers == [5] and world.counts == (0, 0, 0)
     assert consumer.released_total == 2
     assert world.ack(*held) == [False, False]
-    world.partition.unsent(lease)
-    world.partition.give_back_lease(lease)
+    world.main.unsent(lease)
+    world.main.give_back_lease(lease)
     world.stored(b"after")
     assert list(bodies_by_seq(world.leased(9)).values()) == [b"after"]
     world.crash()
@@ -541,7 +541,7 @@ def test_a_kept_lease_that_is_given_back_is_free_only_when_that_is_durable() -> 
     world = world_with(b"1")
     world.leased()
     (lease,) = world.restart()
-    world.partition.give_back_lease(lease)
+    world.main.give_back_lease(lease)
     assert world.take() is None
     world.commit()
     assert attempts_by_seq(world.leased()) == {0: 2}

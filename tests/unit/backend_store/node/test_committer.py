@@ -25,6 +25,9 @@ class Member:
         self.story: list[str] = []
         self.landed = asyncio.Event()
 
+    def join(self) -> None:
+        """It decides alone."""
+
     def prepare(self, batch: Batch, now_ms: int) -> None:
         batch.put(Table.META, self.name.encode(), b"%d" % len(self.story))
         self.story.append("prepared")

@@ -68,8 +68,8 @@ def test_a_failed_commit_tells_everybody_who_waited_for_it() -> None:
     first, second, _ = receipts_by_seq(world.leased(3)).values()
     answers: list[object] = []
     world.partition.publish(plain_blocks(KIND_JSON, [b"4"]), answers.append)
-    world.partition.settle(by_token([first]), answers.append)
-    world.partition.give_back(by_token([second]), 0, answers.append)
+    world.main.settle(by_token([first]), answers.append)
+    world.main.give_back(by_token([second]), 0, None, answers.append)
     world.partition.purge(answers.append)
     world.committer.prepare()
     world.committer.fail(OutcomeUnknown("the disk failed"))
@@ -96,8 +96,8 @@ def test_a_deleted_queue_refuses_what_waits_and_what_comes() -> None:
 
     def ask() -> None:
         world.partition.publish(plain_blocks(KIND_JSON, [b"2"]), answers.append)
-        world.partition.settle(by_token([receipt]), answers.append)
-        world.partition.give_back(by_token([receipt]), 0, answers.append)
+        world.main.settle(by_token([receipt]), answers.append)
+        world.main.give_back(by_token([receipt]), 0, None, answers.append)
         world.partition.purge(answers.append)
 
     ask()
@@ -149,7 +149,7 @@ def test_a_chunk_that_breaks_while_it_is_not_in_memory_is_put_aside(monkeypatch:
         world.stored(b"%d" % number + b" " * 100)
     consumer_leases = [world.leased() for _ in range(4)]
     for lease in consumer_leases:
-        world.partition.give_back_lease(lease)
+        world.main.give_back_lease(lease)
     world.commit()
     damage(world, 1)
     seen = [int(body) for _ in range(3) for body in bodies_by_seq(world.leased()).values()]
@@ -160,7 +160,7 @@ def test_a_chunk_that_breaks_while_it_is_not_in_memory_is_put_aside(monkeypatch:
 def test_what_is_written_off_no_longer_counts() -> None:
     world = World()
     world.stored(b"1", b"2", b"3")
-    world.partition.write_off(2, 10)
+    world.partition.write_off(0, 2, 10)
     world.commit()
     assert world.counts[0] == 1
 

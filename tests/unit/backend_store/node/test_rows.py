@@ -15,6 +15,7 @@ from backend_store.core.records import (
     PartitionState,
     Purged,
     Record,
+    Retry,
 )
 from backend_store.core.work import DEFAULT_GROUP
 from backend_store.model import Epoch, Offset
@@ -85,12 +86,12 @@ def test_the_state_of_a_partition_comes_back() -> None:
 
 
 RECORDS: list[Record] = [
-    ChunkAppended(Offset(0), b"chunk"),
-    ChunkAppended(Offset(5), b"other"),
-    ChunkMarked(Offset(0), 5, 0b101, 0b111),
-    AttemptsRecorded(Offset(0), {1: (2, 0), 2: (1, 99)}),
-    Purged(Offset(3)),
-    ChunkDone(Offset(5)),
+    ChunkAppended(0, Offset(0), b"chunk"),
+    ChunkAppended(0, Offset(5), b"other"),
+    ChunkMarked(0, Offset(0), 5, 0b101, 0b111),
+    AttemptsRecorded(0, Offset(0), {1: Retry(2), 2: Retry(1, 99)}),
+    Purged(0, Offset(3)),
+    ChunkDone(0, 0, Offset(5)),
 ]
 
 
@@ -98,7 +99,7 @@ def test_records_leave_their_rows() -> None:
     engine = applied(RECORDS)
     assert all_rows(engine, Table.LOG) == {log_key(7, 0): b"chunk"}
     assert read_mark(engine, 7, 0) == (0b101, 0b111)
-    assert read_attempts(engine, 7, 0) == {1: (2, 0), 2: (1, 99)}
+    assert read_attempts(engine, 7, 0) == {1: Retry(2), 2: Retry(1, 99)}
 
 
 def test_records_applied_twice_leave_the_same() -> None:
@@ -107,7 +108,7 @@ def test_records_applied_twice_leave_the_same() -> None:
 
 
 def test_a_chunk_that_is_done_with_leaves_nothing() -> None:
-    engine = applied([*RECORDS, ChunkDone(Offset(0))])
+    engine = applied([*RECORDS, ChunkDone(0, 0, Offset(0))])
     assert all(all_rows(engine, table) == {} for table in (Table.LOG, Table.MARKS, Table.RETRY))
 
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from push.client import Limits, Pushq, SessionEvent
-from push.client.core import SessionCore
+from push.client import Limits, Pushq, SessionEvent, connect
 from push.client.errors import Problem
 from push.client.frames import (
     Ack,
@@ -28,9 +26,8 @@ from push.client.frames import (
     Unsubscribe,
     WireMessage,
 )
-from push.client.link import Link
 from push.client.transports.base import Cut
-from tests.unit.push.client.world import bodies, body_of
+from tests.unit.push.client.world import bodies, body_of, fields_of
 
 
 class PlayedServer:
@@ -49,6 +46,11 @@ class PlayedServer:
         self.ping_ms = 25_000
         self.connections: list[PlayedConnection] = []
         self.on_subscribe: Callable[[PlayedConnection, Subscribe], None] | None = None
+        self.on_publish: Callable[[PlayedConnection, Publish], None] | None = None
+        self.queues: dict[str, dict[str, Any]] = {}
+        self.refuse_queue: Exception | None = None
+        self.sequencing: str | None = None
+        self.dedupe: str | None = None
 
     async def dial(self, token: str | None) -> PlayedConnection:
         self.tokens.append(token)
@@ -56,6 +58,16 @@ class PlayedServer:
             raise self.refuse.pop(0)
         self.connections.append(PlayedConnection(self))
         return self.connections[-1]
+
+    async def make_queue(self, name: str, config: Mapping[str, Any]) -> None:
+        if self.refuse_queue is not None:
+            raise self.refuse_queue
+        self.queues[name] = dict(config)
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        """Every message that came in a publish frame, field by field."""
+        return [fields_of(each) for frame in self.frames if isinstance(frame, Publish) for each in frame.messages]
 
     @property
     def connection(self) -> PlayedConnection:
@@ -99,8 +111,9 @@ class PlayedConnection:
     def cut(self, code: int | None = None) -> None:
         self.incoming.put_nowait(Cut("cut by the test", code=code))
 
-    def deliver(self, *ids: str, sub: int = 1) -> None:
-        self.say(Deliver(sub=sub, messages=[WireMessage(id=id, body=id, receipt=f"r-{id}") for id in ids]))
+    def deliver(self, *ids: str, sub: int = 1, **fields: Any) -> None:
+        wire = [WireMessage(**{"id": id, "body": id, "receipt": f"r-{id}"} | fields) for id in ids]
+        self.say(Deliver(sub=sub, messages=wire))
 
     def _answer(self, frame: AnyClientFrame) -> None:
         server = self.server
@@ -111,7 +124,9 @@ class PlayedConnection:
                 server.published.append(bodies(frame))
                 items = [PublishedItem(id=body_of(message), seq=n) for n, message in enumerate(frame.messages)]
                 server.stored += bodies(frame)
-                self.say(Ok(id=frame.id, messages=items))
+                self.say(Ok(id=frame.id, messages=items, sequencing=server.sequencing, dedupe=server.dedupe))
+                if server.on_publish is not None:
+                    server.on_publish(self, frame)
             case Subscribe() if frame.queue == "missing":
                 self.say(Error(id=frame.id, problem=Problem(code="queue-not-found", status=404)))
             case Subscribe():
@@ -135,12 +150,13 @@ def session(
     server: PlayedServer,
     key: Any = "secret",
     on_event: Callable[[SessionEvent], None] | None = None,
+    options: dict[str, Any] | None = None,
     **limits: Any,
 ) -> Pushq:
     bounds = Limits(**FAST | limits)
-    pushq = Pushq("http://played", key, "ws", "msgpack", on_event, bounds, None)
-    core = SessionCore(bounds, random.random)
-    pushq._make_link = lambda: Link(core, server.dial, key, bounds, on_event)
+    pushq = connect("http://played", key, on_event=on_event, limits=bounds, **options or {})
+    pushq._make_dial = lambda: server.dial  # type: ignore[method-assign]
+    pushq._make_queue = server.make_queue  # type: ignore[method-assign]
     return pushq
 
 

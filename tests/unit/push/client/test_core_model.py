@@ -1,4 +1,5 @@
-"""Whatever the network does, every publish and every ack ends exactly once, and nothing unconfirmed is forgotten."""
+"""Whatever the network does, every publish and every ack ends exactly once, nothing unconfirmed is forgotten, and no
+number is used for two messages that may both be stored."""
 
 from __future__ import annotations
 
@@ -9,9 +10,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from push.client.core import Subscribed
 from push.client.core.effects import Effects, Phase
-from push.client.errors import Problem, SessionClosed
+from push.client.errors import FieldError, Problem, PushqError, SessionClosed
 from push.client.frames import Ack, AnyClientFrame, Error, Extend, Ok, Publish, PublishedItem, SettleResult, Subscribe
-from tests.unit.push.client.world import World, bodies
+from tests.unit.push.client.world import World, bodies, numbers
 
 
 class OneOutcomeEach(World):
@@ -39,6 +40,9 @@ class ClientMachine(RuleBasedStateMachine):
         self.acks: set[str] = set()
         self.names = 0
         self.subs = 0
+        self.stored: dict[tuple[str, int], str] = {}
+        """The played server's queues: number → message. A number that comes again is a repeat."""
+        self.numbers: dict[tuple[str, str], int] = {}
 
     @precondition(lambda self: self.world.core.phase is Phase.OFFLINE)
     @rule(is_resumed=some.booleans())
@@ -46,12 +50,16 @@ class ClientMachine(RuleBasedStateMachine):
         self.world.open("same" if is_resumed else self._name("session"))
 
     @precondition(lambda self: self.world.core.phase is Phase.OPEN)
-    @rule(code=some.sampled_from([None, 1006, 4000, 4001]))
-    def cut(self, code: int | None) -> None:
+    @rule(code=some.sampled_from([None, 1006, 4000, 4001]), is_stored=some.booleans())
+    def cut(self, code: int | None, is_stored: bool) -> None:
+        """The server did, or did not do, what it had no time to answer."""
+        for frame in self.unanswered:
+            if is_stored and isinstance(frame, Publish):
+                self._store(frame)
         self.world.cut(code)
         self.unanswered.clear()
 
-    @rule(count=some.integers(1, 5), queue=some.sampled_from(["one", "two"]))
+    @rule(count=some.integers(1, 5), queue=some.sampled_from(["one", "two", "plain"]))
     def publish(self, count: int, queue: str) -> None:
         for _ in range(count):
             name = self._name("message")
@@ -73,13 +81,17 @@ class ClientMachine(RuleBasedStateMachine):
         frame = self.unanswered.pop(which % len(self.unanswered))
         if outcome in ("busy", "refused"):
             code, status = ("overloaded", 503) if outcome == "busy" else ("invalid-request", 400)
+            errors = (FieldError(f"/messages/{which % 3}/key"),) if outcome == "refused" else ()
             if isinstance(frame, Publish | Ack | Extend):
-                self.world.feed(Error(id=frame.id, problem=Problem(code=code, status=status)))
+                self.world.feed(Error(id=frame.id, problem=Problem(code=code, status=status, errors=errors)))
         elif isinstance(frame, Publish):
             items = [PublishedItem(id=body, seq=n) for n, body in enumerate(bodies(frame))]
-            if outcome == "one full":
-                items[-1] = PublishedItem(error=Problem(code="queue-full", status=507))
-            self.world.feed(Ok(id=frame.id, messages=items))
+            full = which % len(items) if outcome == "one full" else None
+            if full is not None:
+                items[full] = PublishedItem(error=Problem(code="queue-full", status=507))
+            self._store(frame, but=full)
+            sequencing = "arrival" if frame.queue == "plain" else "producer"
+            self.world.feed(Ok(id=frame.id, messages=items, sequencing=sequencing))
         elif isinstance(frame, Ack | Extend):
             results = [SettleResult(receipt, outcome == "ok") for receipt in frame.receipts]
             self.world.feed(Ok(id=frame.id, results=results))
@@ -114,10 +126,33 @@ class ClientMachine(RuleBasedStateMachine):
         self.world.pass_time(0)
         assert self.world.core.next_wakeup(self.world.now) > self.world.now
 
+    @invariant()
+    def numbers_follow_the_order_of_publishing(self) -> None:
+        for queue in ("one", "two"):
+            in_order = [int(body.split()[1]) for (where, _), body in sorted(self.stored.items()) if where == queue]
+            assert in_order == sorted(in_order)
+
+    @invariant()
+    def numbers_have_no_more_gaps_than_messages_that_failed(self) -> None:
+        for queue, upcoming in self.world.numbering.next_numbers.items():
+            taken = {number for where, number in self.stored if where == queue}
+            failed = self.world.results.values()
+            spare = sum(isinstance(result, PushqError) for result in failed) + self.world.core.publisher.unconfirmed
+            assert upcoming - 1 <= len(taken) + spare or queue == "plain"
+
     def teardown(self) -> None:
         self.world.note(self.world.core.stop(SessionClosed("over")))
         assert self.publishes | self.acks == self.world.outcomes.keys()
         self.no_outcome_comes_twice()
+
+    def _store(self, frame: Publish, *, but: int | None = None) -> None:
+        """What a queue sequenced by producer does: a number it has is a repeat, and must be the same message."""
+        for index, (body, number) in enumerate(zip(bodies(frame), numbers(frame), strict=True)):
+            if number is None:
+                assert frame.queue == "plain", "a sequenced queue's messages have numbers"
+            elif index != but:
+                assert self.stored.setdefault((frame.queue, number), body) == body
+                assert self.numbers.setdefault((frame.queue, body), number) == number
 
     def _name(self, kind: str) -> str:
         self.names += 1

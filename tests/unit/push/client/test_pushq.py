@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -16,6 +18,7 @@ from push.client import (
     TooLarge,
     Unauthenticated,
     Unavailable,
+    connect,
 )
 from push.client.frames import Ok, Publish, PublishedItem
 from push.client.transports.base import Cut
@@ -106,9 +109,10 @@ async def test_publishes_of_many_tasks_travel_in_one_frame() -> None:
 async def test_every_message_gets_an_id_of_its_own_unless_it_has_one() -> None:
     server = PlayedServer()
     async with session(server) as pushq:
-        sent = [pushq._with_id(message) for message in ("a", Outgoing(body="b"), Outgoing(body="c", id="mine"))]
-    ids = [message.id for message in sent]
-    assert ids[2] == "mine" and len(set(ids)) == 3 and None not in ids
+        await pushq.publish_many("q", ["a", Outgoing(body="b"), Outgoing(body="c", id="mine")])
+        await pushq.publish("q", "d")
+    ids = [fields["id"] for fields in server.messages]
+    assert ids[2] == "mine" and len(set(ids)) == 4
 
 
 async def test_publish_waits_while_the_window_is_full() -> None:
@@ -202,6 +206,81 @@ async def test_leaving_without_an_answer_ends_the_waiters() -> None:
         await asyncio.sleep(0)
     with pytest.raises(SessionClosed):
         await task
+
+
+# Ids and numbers
+
+
+async def test_every_client_has_a_producers_name_of_its_own() -> None:
+    async with session(server := PlayedServer()) as one, session(PlayedServer()) as two:
+        await one.publish("q", "a")
+        assert server.messages[0]["producer"] == one.producer != two.producer
+
+
+async def test_a_program_goes_on_with_its_name_and_numbers() -> None:
+    server = PlayedServer()
+    server.sequencing = "producer"
+    options = {"producer": "till-7", "first_number": {"q": 42}}
+    async with session(server, options=options) as pushq:
+        await pushq.publish_many("q", ["a", "b"])
+        await pushq.publish("other", "c")
+        assert pushq.next_numbers == {"q": 44, "other": 2}
+    assert [(sent["producer"], sent["producer_seq"]) for sent in server.messages] == [
+        ("till-7", 42),
+        ("till-7", 43),
+        ("till-7", 1),
+    ]
+
+
+async def test_once_a_queue_has_said_how_it_is_sequenced_a_plain_one_gets_plain_messages() -> None:
+    server = PlayedServer()
+    server.sequencing, server.dedupe = "arrival", "none"
+    async with session(server, options={"publish_ids": "auto"}) as pushq:
+        await pushq.publish("q", "a")
+        await pushq.publish("q", "b")
+        await pushq.publish_many("q", ["c", Outgoing(body="d"), Outgoing(body="e", id="mine")])
+    assert set(server.messages[0]) == {"body", "id", "producer", "producer_seq", "timestamp"}
+    assert server.messages[1:] == [{"body": "b"}, {"body": "c"}, {"body": "d"}, {"body": "e", "id": "mine"}]
+
+
+async def test_a_queue_that_drops_repeats_gets_ids_for_good() -> None:
+    server = PlayedServer()
+    server.sequencing, server.dedupe = "arrival", "id"
+    async with session(server, options={"publish_ids": "auto"}) as pushq:
+        await pushq.publish("q", "a")
+        await pushq.publish("q", "b")
+    assert set(server.messages[1]) == {"body", "id"}
+
+
+async def test_ids_may_be_left_out_altogether() -> None:
+    server = PlayedServer()
+    async with session(server, options={"publish_ids": False}) as pushq:
+        await pushq.publish("q", "a")
+        await pushq.publish("q", "b", id="mine")
+    assert [sent.get("id") for sent in server.messages] == [None, "mine"]
+
+
+@pytest.mark.parametrize("options", [{"producer": ""}, {"producer": "ü" * 129}, {"first_number": 0}])
+def test_a_name_or_number_that_no_server_takes_is_the_callers_error(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"1 to 256 bytes|start at 1"):
+        connect("http://nowhere", "k", **options)
+
+
+async def test_a_message_says_when_it_is_due_and_when_it_ends() -> None:
+    server = PlayedServer()
+    async with session(server) as pushq:
+        noon = datetime(2026, 11, 21, 12, tzinfo=UTC)
+        await pushq.publish("q", "a", deliver_at=noon, ttl=timedelta(minutes=1), priority=2)
+        await pushq.publish_many("q", [Outgoing(body="b", deliver_at=noon), Outgoing(body="c", delay_ms=5)])
+    found = [
+        {name: sent.get(name) for name in ("deliver_at", "ttl_ms", "priority", "delay_ms")} for sent in server.messages
+    ]
+    at = "2026-11-21T12:00:00.000Z"
+    assert found == [
+        {"deliver_at": at, "ttl_ms": 60_000, "priority": 2, "delay_ms": None},
+        {"deliver_at": at, "ttl_ms": None, "priority": None, "delay_ms": None},
+        {"deliver_at": None, "ttl_ms": None, "priority": None, "delay_ms": 5},
+    ]
 
 
 # Staying alive

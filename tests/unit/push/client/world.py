@@ -8,13 +8,16 @@ import msgspec
 
 from push.client.config import Limits
 from push.client.core import Delivery, SessionCore, Subscribed, SubscriptionState
+from push.client.core.clock import HybridClock
 from push.client.core.effects import Effects
+from push.client.core.numbering import Numbering
 from push.client.core.settling import How, Item
 from push.client.errors import PushqError
 from push.client.frames import (
     Ack,
     AnyClientFrame,
     AnyServerFrame,
+    Codec,
     ConnectedFrame,
     Deliver,
     Extend,
@@ -22,6 +25,7 @@ from push.client.frames import (
     Ok,
     Publish,
     PublishedItem,
+    PublishPart,
     SettleResult,
     Subscribe,
     WireMessage,
@@ -30,12 +34,28 @@ from push.client.model import SessionEvent
 
 F = TypeVar("F")
 
+CODEC = Codec("msgpack")
+WALL_MS = 1_790_000_000_000
+
 
 class World:
-    """`chance` 1.0 makes every jittered delay its longest."""
+    """`chance` 1.0 makes every jittered delay its longest. `wall_ms` is the computer's clock, which nothing moves."""
 
-    def __init__(self, *, chance: float = 1.0, **limits: Any) -> None:
-        self.core = SessionCore(Limits(**limits), lambda: chance)
+    def __init__(
+        self, *, chance: float = 1.0, first_number: int = 1, number_always: bool = False, **limits: Any
+    ) -> None:
+        bounds = Limits(**limits)
+        self.wall_ms = WALL_MS
+        self.numbering = Numbering(
+            "p1",
+            HybridClock(ahead_ms_max=bounds.clock_ahead_ms_max),
+            lambda: self.wall_ms,
+            CODEC.add_fields,
+            queues_max=bounds.publish_queues_max,
+            first_number=first_number,
+            is_always=number_always,
+        )
+        self.core = SessionCore(bounds, lambda: chance, self.numbering)
         self.now = 1000.0
         self.results: dict[object, object] = {}
         self.settled: dict[object, PushqError | None] = {}
@@ -74,9 +94,9 @@ class World:
         for ticket in tickets:
             self.core.publish(queue, raw(ticket), ticket, self.now)
 
-    def confirm(self, frame: Publish) -> None:
+    def confirm(self, frame: Publish, *, sequencing: str | None = None, dedupe: str | None = None) -> None:
         items = [PublishedItem(id=body_of(message), seq=n) for n, message in enumerate(frame.messages)]
-        self.feed(Ok(id=frame.id, messages=items))
+        self.feed(Ok(id=frame.id, messages=items, sequencing=sequencing, dedupe=dedupe))
 
     def subscribe(self, sub: int = 1, **asked: Any) -> SubscriptionState:
         """A subscription that the server has accepted."""
@@ -100,11 +120,22 @@ class World:
         return delivery
 
     def settle(self, delivery: Delivery, action: Any = "ack", **how: Any) -> None:
+        """`step` is what an ack publishes."""
         item = Item(delivery, f"{action} {delivery.message.id}")
         self.core.settle(How(action, delivery.subscription, **how), item, self.now)
 
     def answer(self, frame: Ack | Nack | Extend, *, ok: bool = True) -> None:
         self.feed(Ok(id=frame.id, results=[SettleResult(receipt, ok) for receipt in frame.receipts]))
+
+
+def numbers(frame: Publish | PublishPart) -> list[int | None]:
+    """Each message's `producer_seq`."""
+    return [fields_of(message).get("producer_seq") for message in frame.messages]
+
+
+def fields_of(message: msgspec.Raw) -> dict[str, Any]:
+    fields: dict[str, Any] = msgspec.msgpack.decode(message)
+    return fields
 
 
 def raw(body: str) -> msgspec.Raw:
@@ -115,5 +146,5 @@ def body_of(message: msgspec.Raw) -> str:
     return str(msgspec.msgpack.decode(message)["body"])
 
 
-def bodies(frame: Publish) -> list[str]:
+def bodies(frame: Publish | PublishPart) -> list[str]:
     return [body_of(message) for message in frame.messages]

@@ -1,0 +1,301 @@
+"""Blocks: the messages of one publish call, encoded once and stored as they are.
+
+A gateway encodes what it is given into *blocks*; the leader merges the blocks of one commit cycle into a *chunk* (see
+`chunk`). All integers are big-endian but the column of lengths, which is little-endian so that it can be read as an
+array.
+
+    block  = flags u8 | key id u32 | count u16 | clear bytes u32 | sealed bytes u32 | clear | sealed
+    clear  = MessagePack {"id": column, "key": column, ..., "gone": bytes}, only what is present (backends may read it)
+    sealed = attributes bytes u32 | attributes | lengths u32[count] | bodies                    (sealed when key id > 0)
+    attributes = MessagePack {"kind": bytes, "content_type": column, "headers": column, ...}, only what is present
+    column = a list with a value a message, nil for one that has none; or one value that all of the block have
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import msgspec
+
+from backend_store.model import (
+    BLOCK_BYTES_MAX,
+    BLOCK_MESSAGES_MAX,
+    CHUNK_BYTES_MAX,
+    CHUNK_MESSAGES_MAX,
+    Block,
+    Stamp,
+    Traits,
+)
+
+BLOCK_HEAD = struct.Struct(">BIHII")
+U32 = struct.Struct(">I")
+
+FLAG_CLEAR = 1
+FLAG_ATTRIBUTES = 2
+FLAG_ALL_JSON = 4
+FLAG_ALL_BYTES = 8
+FLAGS_KNOWN = FLAG_CLEAR | FLAG_ATTRIBUTES | FLAG_ALL_JSON | FLAG_ALL_BYTES
+
+KIND_JSON = 0
+KIND_BYTES = 1
+
+CLEAR_COLUMNS = frozenset({"id", "key", "exp", "ts", "pr", "ps", "dead", "at", "late", "trace"})
+"""What the store itself reads: name, key, expiry (ms; 0: never), the stamp (time in µs, producer, its number), why it
+died, when it was published first (ms), whether it came late, and the trace context. All else is the consumer's."""
+SEALED_COLUMNS = frozenset({"content_type", "headers", "reply_to", "correlation_id"})
+ABSENT: Mapping[str, Any] = {"exp": 0}
+"""What a column has for a message without it, where that is not None."""
+
+pack = msgspec.msgpack.Encoder().encode
+unpack = msgspec.msgpack.Decoder().decode
+
+
+class Draft(NamedTuple):
+    """One message on its way into a block: a body of one kind, and what else the caller gave."""
+
+    kind: int
+    body: bytes
+    columns: dict[str, Any] | None
+    priority: int = 0
+    due_ms: int = 0
+    expires_ms: int = 0
+    stamp: Stamp | None = None
+    dedupe: bytes | None = None
+
+
+class Columns(NamedTuple):
+    """The messages of one call, column by column. None for a column that no message has."""
+
+    kind: int | bytes
+    """One kind for all, or a byte for each."""
+    bodies: Sequence[bytes]
+    table: Mapping[str, Sequence[Any]] = {}
+    """`CLEAR_COLUMNS` and `SEALED_COLUMNS` by name."""
+    priorities: Sequence[int] | None = None
+    dues: Sequence[int] | None = None
+    hashes: Sequence[bytes | None] | None = None
+    stamps: Sequence[Stamp | None] | None = None
+
+
+class Blocks(NamedTuple):
+    """A call's messages as blocks. `order`: the number in the call of each message in the blocks; None: as given."""
+
+    blocks: list[Block]
+    order: list[int] | None = None
+
+
+# ------------------------------------------------------------------------------------------------------- build
+
+
+def plain_blocks(kind: int, bodies: Sequence[bytes], trace: str | None = None) -> list[Block]:
+    """Blocks of messages that have a body of one kind and nothing else: the hot path, whole columns at a time."""
+    flags = FLAG_ALL_JSON if kind == KIND_JSON else FLAG_ALL_BYTES
+    clear = {"trace": trace} if trace else {}
+    lengths = list(map(len, bodies))
+    if len(bodies) <= BLOCK_MESSAGES_MAX and sum(lengths) <= BLOCK_BYTES_MAX:
+        return [Block(_encode(flags, bodies, lengths, clear, {}), len(bodies))]
+    blocks = []
+    for start, end in _spans(lengths):
+        data = _encode(flags, bodies[start:end], lengths[start:end], clear, {})
+        blocks.append(Block(data, end - start))
+    return blocks
+
+
+def blocks_of(drafts: Sequence[Draft], trace: str | None = None) -> Blocks:
+    """Blocks of messages of any shape."""
+    names = {name for draft in drafts if draft.columns for name in draft.columns}
+    table: dict[str, list[Any]] = {name: [(d.columns or {}).get(name) for d in drafts] for name in names}
+    if any(d.expires_ms for d in drafts):
+        table["exp"] = [d.expires_ms for d in drafts]
+    stamps, hashes = [d.stamp for d in drafts], [d.dedupe for d in drafts]
+    if any(stamps):
+        table["ts"] = [(s.time_us or None) if s else None for s in stamps]
+        table["pr"] = [(s.producer or None) if s else None for s in stamps]
+        table["ps"] = [(s.number or None) if s else None for s in stamps]
+    columns = Columns(
+        bytes([d.kind for d in drafts]),
+        [d.body for d in drafts],
+        table,
+        [d.priority for d in drafts],
+        [d.due_ms for d in drafts],
+        hashes if any(hashes) else None,
+        stamps if any(stamps) else None,
+    )
+    return column_blocks(columns, trace)
+
+
+def column_blocks(columns: Columns, trace: str | None = None) -> Blocks:
+    """Blocks of messages given as columns: in their order, but of one priority and one due time each."""
+    count = len(columns.bodies)
+    priorities, dues = columns.priorities, columns.dues
+    if trace:
+        columns = columns._replace(table={**columns.table, "trace": [trace] * count})
+    priority = priorities[0] if priorities else 0
+    due_ms = dues[0] if dues else 0
+    is_one = priorities is None or priorities.count(priority) == count
+    if is_one and (dues is None or dues.count(due_ms) == count):
+        return Blocks(_group_blocks(columns, priority, due_ms))
+    groups: dict[tuple[int, int], list[int]] = {}
+    for number, place in enumerate(zip(priorities or [0] * count, dues or [0] * count, strict=True)):
+        groups.setdefault(place, []).append(number)
+    out = Blocks([], [])
+    assert out.order is not None
+    for (priority, due_ms), numbers in groups.items():
+        out.blocks.extend(_group_blocks(chosen(columns, numbers), priority, due_ms))
+        out.order.extend(numbers)
+    return out
+
+
+def chosen(columns: Columns, numbers: Sequence[int]) -> Columns:
+    """Only these messages, in this order."""
+    kind, hashes, stamps = columns.kind, columns.hashes, columns.stamps
+    return Columns(
+        kind if isinstance(kind, int) else bytes([kind[n] for n in numbers]),
+        [columns.bodies[n] for n in numbers],
+        {name: [values[n] for n in numbers] for name, values in columns.table.items()},
+        hashes=hashes and [hashes[n] for n in numbers],
+        stamps=stamps and [stamps[n] for n in numbers],
+    )
+
+
+def _group_blocks(columns: Columns, priority: int, due_ms: int) -> list[Block]:
+    lengths = list(map(len, columns.bodies))
+    if len(lengths) == 1:
+        return [_block(columns, lengths, priority, due_ms)]
+    sizes = _sizes(lengths, columns.table)
+    if len(sizes) <= BLOCK_MESSAGES_MAX and sum(sizes) <= BLOCK_BYTES_MAX:
+        return [_block(columns, lengths, priority, due_ms)]
+    blocks = []
+    for start, end in _spans(sizes):
+        kind, hashes, stamps = columns.kind, columns.hashes, columns.stamps
+        part = Columns(
+            kind if isinstance(kind, int) else kind[start:end],
+            columns.bodies[start:end],
+            {name: values[start:end] for name, values in columns.table.items()},
+            hashes=hashes and hashes[start:end],
+            stamps=stamps and stamps[start:end],
+        )
+        blocks.append(_block(part, lengths[start:end], priority, due_ms))
+    return blocks
+
+
+def _sizes(lengths: list[int], table: Mapping[str, Sequence[Any]]) -> list[int]:
+    """About how many bytes each message takes: its body, its texts and its headers."""
+    sizes = lengths
+    for name, values in table.items():
+        if name == "headers":
+            more = [sum(map(len, v)) + sum(map(len, v.values())) if v else 0 for v in values]
+        elif name == "dead":
+            more = [len(pack(v)) if v else 0 for v in values]
+        elif name in ("exp", "ts", "ps", "at", "late"):
+            continue
+        else:
+            more = [len(v) if v else 0 for v in values]
+        sizes = [a + b for a, b in zip(sizes, more, strict=True)]
+    return sizes
+
+
+def _spans(sizes: Sequence[int]) -> list[tuple[int, int]]:
+    """Cuts a call's messages into blocks within the limits; a bigger message stands alone."""
+    spans, start, total = [], 0, 0
+    for index, size in enumerate(sizes):
+        full = index - start >= BLOCK_MESSAGES_MAX or (total + size > BLOCK_BYTES_MAX and index > start)
+        if full:
+            spans.append((start, index))
+            start, total = index, 0
+        total += size
+    spans.append((start, len(sizes)))
+    return spans
+
+
+def _block(columns: Columns, lengths: list[int], priority: int, due_ms: int) -> Block:
+    kind, bodies, count = columns.kind, columns.bodies, len(lengths)
+    clear: dict[str, Any] = {}
+    attributes: dict[str, Any] = {}
+    for name, values in columns.table.items():
+        first = values[0]
+        is_one = values.count(first) == count
+        if not is_one or (first is not None and first != ABSENT.get(name)):
+            (clear if name in CLEAR_COLUMNS else attributes)[name] = first if is_one else values
+    flags = 0
+    if isinstance(kind, bytes) and kind.count(kind[0]) < count:
+        attributes["kind"] = kind
+    else:
+        flags = FLAG_ALL_BYTES if (kind if isinstance(kind, int) else kind[0]) == KIND_BYTES else FLAG_ALL_JSON
+    return Block(_encode(flags, bodies, lengths, clear, attributes), count, priority, due_ms, _traits(columns, clear))
+
+
+def _traits(columns: Columns, clear: dict[str, Any]) -> Traits | None:
+    """What the leader must know, of what the block has."""
+    hashes, stamps, table = columns.hashes, columns.stamps, columns.table
+    if hashes is None and stamps is None and "key" not in clear and "exp" not in clear:
+        return None
+    return Traits(
+        hashes if hashes is not None and any(hashes) else None,
+        table["key"] if "key" in clear else None,
+        table["exp"] if "exp" in clear else None,
+        stamps if stamps is not None and any(stamps) else None,
+    )
+
+
+def _encode(
+    flags: int, bodies: Sequence[bytes], lengths: list[int], clear: dict[str, Any], attributes: dict[str, Any]
+) -> bytes:
+    clear_bytes = pack(clear) if clear else b""
+    attribute_bytes = pack(attributes) if attributes else b""
+    flags |= (FLAG_CLEAR if clear else 0) | (FLAG_ATTRIBUTES if attributes else 0)
+    column = array("I", lengths)
+    if sys.byteorder == "big":
+        column.byteswap()
+    sealed_size = 4 + len(attribute_bytes) + 4 * len(lengths) + sum(lengths)
+    head = BLOCK_HEAD.pack(flags, 0, len(lengths), len(clear_bytes), sealed_size)
+    return b"".join([head, clear_bytes, U32.pack(len(attribute_bytes)), attribute_bytes, column.tobytes(), *bodies])
+
+
+# ---------------------------------------------------------------------------------------------------- the leader
+
+
+def punch(block: Block, bits: int) -> Block:
+    """The block with some of its messages marked as none: repeats, refused ones. Their offsets stay taken.
+
+    Only the clear part is written anew; the leader could not read the rest.
+    """
+    flags, key_id, count, clear_size, sealed_size = BLOCK_HEAD.unpack_from(block.data)
+    end = BLOCK_HEAD.size + clear_size
+    clear: dict[str, Any] = unpack(block.data[BLOCK_HEAD.size : end]) if clear_size else {}
+    gone = int.from_bytes(clear.get("gone", b""), "little") | bits
+    if not gone:
+        return block
+    clear_bytes = pack({**clear, "gone": gone.to_bytes((gone.bit_length() + 7) // 8, "little")})
+    head = BLOCK_HEAD.pack(flags | FLAG_CLEAR, key_id, count, len(clear_bytes), sealed_size)
+    return replace(block, data=b"".join([head, clear_bytes, block.data[end:]]))
+
+
+class ChunkPlan(NamedTuple):
+    """Blocks that share a chunk, and how many messages they hold."""
+
+    blocks: list[bytes]
+    messages: int
+
+
+def plan_chunks(blocks: Sequence[Block]) -> list[ChunkPlan]:
+    """Groups blocks of one shelf into chunks within the limits, in order."""
+    plans: list[ChunkPlan] = []
+    data: list[bytes] = []
+    count = size = 0
+    for block in blocks:
+        over = count + block.count > CHUNK_MESSAGES_MAX or size + len(block.data) > CHUNK_BYTES_MAX
+        if over and data:
+            plans.append(ChunkPlan(data, count))
+            data, count, size = [], 0, 0
+        data.append(block.data)
+        count += block.count
+        size += len(block.data)
+    if data:
+        plans.append(ChunkPlan(data, count))
+    return plans

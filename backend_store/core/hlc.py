@@ -1,0 +1,100 @@
+"""Hybrid logical clock: where a message's `timestamp` comes from, in the gateway when its producer gave none.
+
+A stamp is one integer, microseconds since 1970: the physical millisecond times 1,000 plus a logical step of 0…999. It
+stays close to physical time, never stands still, and rises past each stamp that was seen, so that what was caused by
+a message is stamped after it (Kulkarni et al., "Logical Physical Clocks", 2014).
+
+On the wire a stamp is RFC 3339 in UTC: `2026-08-07T12:34:56.789Z` when its logical step is 0, else with six digits,
+`2026-08-07T12:34:56.789012Z`, of which the last three are the step. SDKs make stamps of their own alike. A producer
+without one may send any RFC 3339 time: in UTC or with an offset, with no fraction or up to nine digits, of which those
+beyond the sixth are cut off.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+
+from backend_store.core.limits import CLOCK_AHEAD_MS_MAX
+
+_AHEAD_US_MAX = CLOCK_AHEAD_MS_MAX * 1000
+_RFC3339 = re.compile(
+    r"(\d{4}-\d\d-\d\d)[Tt](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(?:[Zz]|([+-])([01]\d|2[0-3]):([0-5]\d))", re.ASCII
+)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_SECOND = timedelta(seconds=1)
+_END_US = (datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC) - _EPOCH) // _SECOND * 1_000_000 + 1_000_000
+
+
+class HybridClock:
+    """Gives stamps that rise with each call; the caller brings the physical time, in microseconds."""
+
+    __slots__ = ("_last_us", "_physical_us", "ignored_total", "set_back_total")
+
+    def __init__(self, last_us: int = 0):
+        self._last_us = last_us
+        self._physical_us = 0
+        self.ignored_total = 0
+        """Remote stamps too far ahead to be followed."""
+        self.set_back_total = 0
+        """How often the physical clock went back by more than the bound."""
+
+    def tick(self, now_us: int) -> int:
+        """The stamp of something that happens now."""
+        return self.span(1, now_us)[0]
+
+    def span(self, count: int, now_us: int) -> range:
+        """Stamps for `count` things that happen now, in their order."""
+        physical_us = now_us - now_us % 1000
+        if physical_us < self._physical_us - _AHEAD_US_MAX:
+            # Stamps that stayed ahead until the clock caught up would be taken for a wrong clock's all that time.
+            self.set_back_total += 1
+            self._last_us = physical_us - 1
+            self._physical_us = physical_us
+        elif physical_us > self._physical_us:
+            self._physical_us = physical_us
+        first = max(physical_us, self._last_us + 1)
+        self._last_us = first + count - 1
+        return range(first, first + count)
+
+    def receive(self, remote_us: int, now_us: int) -> int:
+        """The stamp of taking notice of `remote_us`: after it, unless it lies too far ahead to be true."""
+        if remote_us > now_us + _AHEAD_US_MAX:
+            self.ignored_total += 1
+        elif remote_us > self._last_us:
+            self._last_us = remote_us
+        return self.tick(now_us)
+
+
+def format_stamp(time_us: int) -> str:
+    """RFC 3339 in UTC: three digits of a second for a bare millisecond, six for one with a logical step."""
+    seconds, fraction = divmod(time_us, 1_000_000)
+    if fraction % 1000:
+        return f"{_to_the_second(seconds)}.{fraction:06}Z"
+    return f"{_to_the_second(seconds)}.{fraction // 1000:03}Z"
+
+
+@lru_cache(maxsize=16)
+def _to_the_second(seconds: int) -> str:
+    return (_EPOCH + seconds * _SECOND).strftime("%Y-%m-%dT%H:%M:%S")
+
+
+def parse_stamp(text: str) -> int:
+    """Microseconds since 1970 of an RFC 3339 time. Raises `ValueError`, whose sentence says what is wrong."""
+    found = _RFC3339.fullmatch(text)
+    if found is None:
+        raise ValueError("not an RFC 3339 time such as 2026-08-07T12:34:56.789Z")
+    date, clock, fraction, sign, hours, minutes = found.groups()
+    try:
+        moment = datetime.fromisoformat(f"{date}T{clock}+00:00")
+    except ValueError as error:
+        raise ValueError(f"no such time: {error}") from None
+    seconds = (moment - _EPOCH) // _SECOND
+    if sign:
+        offset = (int(hours) * 60 + int(minutes)) * 60
+        seconds += -offset if sign == "+" else offset
+    time_us = seconds * 1_000_000 + (int(fraction[:6].ljust(6, "0")) if fraction else 0)
+    if not 0 <= time_us < _END_US:
+        raise ValueError("a time outside of the years 1970 to 9999")
+    return time_us

@@ -1,0 +1,289 @@
+"""How ids lie on the disk once they left memory: in runs, sorted by hash, so that a look-up is one read a run.
+
+    record = hash (16 bytes) | time i64, inverted: the newest message of a hash comes first | offset u64
+    row    = up to 127 records; its key ends with the last of them: the first row at or above a hash is where it lies
+    arrival row = version u8 | group | group | …        group = time i64 | count u32 | hashes | offsets, little-endian
+
+Ids arrive in the order of time and are looked up by hash. So they are first appended as they come, in arrival rows; a
+dict full of them becomes a run, and sixteen runs of a level become one of the next. Each step writes rows in the order
+of their keys: ids put straight to where they belong dirty a page each, which halves the commit rate.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import cache
+from itertools import chain, islice
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+HASH_BYTES = 16
+RECORD = struct.Struct(">16sqQ")
+RECORD_BYTES = RECORD.size
+ROW_RECORDS_MAX = 127
+"""127 records, a checksum and LMDB's own header fill one page of 4 KiB."""
+LEVEL_MAX = 2
+"""Runs of this level are not merged: a run goes when its last id is out of the window, and a bigger one would hold what
+is out of it for too long."""
+FORMAT_VERSION = 1
+
+_HASH = struct.Struct(f"{HASH_BYTES}s")
+_GROUP = struct.Struct(">qI")
+_BUCKETS = 16
+
+
+class Known(NamedTuple):
+    """The message that had an id first."""
+
+    offset: int
+    time_ms: int
+
+
+# -------------------------------------------------------------------------------------------------------- arrivals
+
+
+class Arrivals(NamedTuple):
+    """Ids that came at one time."""
+
+    time_ms: int
+    hashes: list[bytes]
+    offsets: array[int]
+
+
+def pack_arrivals(time_ms: int, hashes: bytes, offsets: array[int]) -> bytes:
+    """One group of an arrival row; `hashes` are joined."""
+    return b"".join((_GROUP.pack(time_ms, len(offsets)), hashes, _little_endian(offsets).tobytes()))
+
+
+def arrival_row(groups: Iterable[bytes]) -> bytes:
+    return b"".join((bytes([FORMAT_VERSION]), *groups))
+
+
+def read_arrivals(row: bytes) -> Iterator[Arrivals]:
+    """The groups of an arrival row. Raises `ValueError` when it is of another version."""
+    _check_version(row[0], "an arrival row")
+    at = 1
+    while at < len(row):
+        time_ms, count = _GROUP.unpack_from(row, at)
+        at += _GROUP.size
+        middle = at + HASH_BYTES * count
+        end = middle + 8 * count
+        hashes = list(chain.from_iterable(_HASH.iter_unpack(row[at:middle])))
+        yield Arrivals(time_ms, hashes, _little_endian(array("Q", row[middle:end])))
+        at = end
+
+
+def _little_endian(column: array[int]) -> array[int]:
+    if sys.byteorder == "big":
+        column = column[:]
+        column.byteswap()
+    return column
+
+
+def _check_version(version: int, what: str) -> None:
+    if version != FORMAT_VERSION:
+        raise ValueError(f"{what} of version {version}: this program reads version {FORMAT_VERSION}")
+
+
+# ------------------------------------------------------------------------------------------------------------ runs
+
+
+class Run(msgspec.Struct, frozen=True, array_like=True):
+    """Ids in rows of their own, under one number."""
+
+    number: int
+    level: int
+    count: int
+    oldest_ms: int
+    newest_ms: int
+
+
+class Manifest(msgspec.Struct, frozen=True, array_like=True):
+    """The runs that count, oldest first. Rows of any other are left from a crash, or about to be deleted."""
+
+    version: int
+    runs: tuple[Run, ...]
+
+
+_manifest = msgspec.msgpack.Decoder(Manifest)
+
+
+def encode_manifest(runs: Sequence[Run]) -> bytes:
+    return msgspec.msgpack.encode(Manifest(FORMAT_VERSION, tuple(runs)))
+
+
+def decode_manifest(row: bytes) -> list[Run]:
+    """Raises `ValueError` when it is of another version."""
+    manifest = _manifest.decode(row)
+    _check_version(manifest.version, "a list of id runs")
+    return list(manifest.runs)
+
+
+def find(row: bytes, hash_: bytes) -> Known | None:
+    """The newest message of a run's row that has this hash."""
+    at = row.find(hash_)
+    while at % RECORD_BYTES and at >= 0:
+        at = row.find(hash_, at + 1)
+    if at < 0:
+        return None
+    _, inverted, offset = RECORD.unpack_from(row, at)
+    return Known(offset, ~inverted)
+
+
+@cache
+def _cutter(layout: str, count: int) -> Callable[[bytes], tuple[bytes, ...]]:
+    """Cuts a row of so many records in one call: four times as fast as `iter_unpack`, which makes a tuple of each."""
+    return struct.Struct(layout * count).unpack
+
+
+def records_of(row: bytes) -> tuple[bytes, ...]:
+    return _cutter(f"{RECORD_BYTES}s", len(row) // RECORD_BYTES)(row)
+
+
+def hashes_of(row: bytes) -> tuple[bytes, ...]:
+    return _cutter(f"{HASH_BYTES}s{RECORD_BYTES - HASH_BYTES}x", len(row) // RECORD_BYTES)(row)
+
+
+def plan_merge(runs: Sequence[Run], level: int, *, count: int, avoid: Collection[int]) -> list[Run]:
+    """The oldest `count` neighbours of a level that may become one run; none while there are fewer.
+
+    Neighbours only: so the order of runs stays the order of time, and the newest message of a hash is found first.
+    """
+    found: list[Run] = []
+    for run in runs:
+        if run.level != level or run.number in avoid:
+            found = []
+            continue
+        found.append(run)
+        if len(found) == count:
+            return found
+    return []
+
+
+# ----------------------------------------------------------------------------------------------- runs in the making
+
+
+class Stream:
+    """A run that is read in the order of its hashes, a few rows at a time."""
+
+    __slots__ = ("run", "records", "after", "is_ended")
+
+    def __init__(self, run: Run):
+        self.run = run
+        self.records: list[bytes] = []
+        self.after = b""
+        """Where the next read begins: the end of the key of a row."""
+        self.is_ended = False
+
+    def feed(self, rows: Sequence[tuple[bytes, bytes]], *, is_last: bool) -> None:
+        """Takes (end of the key, row) pairs in; `is_last`: there are no more."""
+        for key, row in rows:
+            self.records += records_of(row)
+            self.after = key + b"\0"
+        self.is_ended = is_last
+
+
+class Source(Protocol):
+    """Where the records of a run in the making come from."""
+
+    @property
+    def is_done(self) -> bool: ...
+
+    @property
+    def runs(self) -> Sequence[Run]:
+        """What the new run replaces."""
+
+    def hungry(self) -> list[Stream]:
+        """What must be fed before the next `take`."""
+
+    def take(self) -> list[bytes]:
+        """The next records, in order; it may take several calls until there are some."""
+
+
+class Freeze:
+    """The ids of a full dict. Sorting all of them at once would hold up a commit, so they are dealt out by their first
+    bits before, some at a time, and then sorted by the bucket.
+    """
+
+    runs: Sequence[Run] = ()
+
+    def __init__(self, records: Iterable[bytes], *, dealt_at_once: int):
+        self._records = iter(records)
+        self._dealt_at_once = dealt_at_once
+        self._is_dealt = False
+        self._buckets: list[list[bytes]] = [[] for _ in range(_BUCKETS)]
+
+    @property
+    def is_done(self) -> bool:
+        return not self._buckets
+
+    def hungry(self) -> list[Stream]:
+        return []
+
+    def take(self) -> list[bytes]:
+        if self._is_dealt:
+            return sorted(self._buckets.pop(0))
+        buckets = self._buckets
+        some = list(islice(self._records, self._dealt_at_once))
+        for record in some:
+            buckets[record[0] >> 4].append(record)
+        self._is_dealt = len(some) < self._dealt_at_once
+        return []
+
+
+class Merge:
+    """Neighbouring runs on their way to be one."""
+
+    def __init__(self, runs: Sequence[Run]):
+        self.runs = runs
+        self._streams = [Stream(run) for run in runs]
+
+    @property
+    def is_done(self) -> bool:
+        return all(stream.is_ended and not stream.records for stream in self._streams)
+
+    def hungry(self) -> list[Stream]:
+        return [s for s in self._streams if not s.is_ended and len(s.records) < ROW_RECORDS_MAX]
+
+    def take(self) -> list[bytes]:
+        """All records up to the first end of what was read of a stream: whatever is still to come lies behind it."""
+        bound = min((s.records[-1] for s in self._streams if not s.is_ended), default=None)
+        taken: list[bytes] = []
+        for stream in self._streams:
+            records = stream.records
+            cut = len(records) if bound is None else bisect_right(records, bound)
+            taken += records[:cut]
+            del records[:cut]
+        # Sixteen sorted stretches: list.sort finds and merges them.
+        taken.sort()
+        return taken
+
+
+class Build:
+    """A run in the making: sorted records in, full rows out. Nobody looks into it before all of it is there."""
+
+    def __init__(self, source: Source, *, number: int, level: int, oldest_ms: int, newest_ms: int):
+        self.source = source
+        self.number = number
+        self.level = level
+        self._oldest_ms = oldest_ms
+        self._newest_ms = newest_ms
+        self._count = 0
+        self._rest: list[bytes] = []
+
+    def cut(self, records: list[bytes]) -> list[list[bytes]]:
+        """Full rows of what came so far; after the source's last records all the rest."""
+        rest = self._rest + records
+        end = len(rest) if self.source.is_done else len(rest) // ROW_RECORDS_MAX * ROW_RECORDS_MAX
+        self._rest = rest[end:]
+        self._count += end
+        return [rest[at : min(at + ROW_RECORDS_MAX, end)] for at in range(0, end, ROW_RECORDS_MAX)]
+
+    def run(self) -> Run:
+        assert self.source.is_done and not self._rest
+        return Run(self.number, self.level, self._count, self._oldest_ms, self._newest_ms)

@@ -1,0 +1,369 @@
+"""Ready messages of a lane in strict order: those of one key one after the other, of different keys side by side.
+
+A key is *locked* by the messages of it that somebody was given, all of one chunk, until the end of the last of them is
+on disk. Its later messages are moved aside once, into its line, and the lane reads on: a hot key is in nobody's way.
+When a key is free again, its next messages may be drawn at once. A draw has messages of many keys of one chunk, so that
+a lease costs as little a message as without order.
+
+What is known of a key hangs at its `Spot`: the chunk its next messages may be drawn from, or where it is locked.
+Messages without a key share the key None.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable
+from itertools import islice
+
+from backend_store.core.bits import lowest
+from backend_store.core.bykey import Key, Spot, Spots
+from backend_store.core.leases import ChunkState
+from backend_store.core.limits import KEYED_CROWD_MIN, KEYED_LOADED_FIRST_MAX, KEYED_PATIENCE_MS
+from backend_store.core.lines import Lines, Spill
+
+
+class KeyedRuns:
+    """See the file's first sentence. It is a `Runs`; what it has beyond that is for messages parked on the disk."""
+
+    def __init__(self, key_run_max: int, *, is_patient: bool = False):
+        """`is_patient`: whoever drives it calls `reads_on_ms` when there is nothing to draw."""
+        self.key_run_max = key_run_max
+        self._is_patient = is_patient
+        self._fresh: deque[tuple[ChunkState, int]] = deque()
+        """Pushed, and their keys not yet looked at: that waits until nothing else may be drawn."""
+        self._spots = Spots()
+        self._open: OrderedDict[Spot, None] = OrderedDict()
+        """Those with ready messages, in the order in which they are drawn from."""
+        self._at: dict[Key, Spot | None] = {}
+        """Keys that are known: ready or locked at a spot. None: the next messages are to be read from the disk."""
+        self._also: dict[Key, list[Spot]] = {}
+        """Further spots that lock a key. Only what outlived a restart can do that."""
+        self._lines = Lines()
+        self._idle: dict[int, ChunkState] = {}
+        self._disk_waits = 0
+        """Draws since one has been put off that needs the disk."""
+        self._crowd = KEYED_CROWD_MIN
+        self._unlocked = 0
+        self._held_back: tuple[int, int] | None = None
+        """While it does not read on: (`_unlocked`, time in ms) of when that began."""
+
+    def __len__(self) -> int:
+        """Chunks that nobody has looked at. What waits for locked keys keeps new chunks away when memory is full."""
+        return self._lines.count if self._lines.is_memory_full else len(self._fresh)
+
+    def __bool__(self) -> bool:
+        self._look()
+        return bool(self._open) or self._lines.wanted is not None
+
+    @property
+    def wants_more(self) -> bool:
+        """Nothing may be drawn, and a later chunk could have a key that is not locked."""
+        return self._is_starved and not (self._is_patient and self._is_crowded)
+
+    @property
+    def _is_starved(self) -> bool:
+        self._look()
+        return not (self._open or self._lines.is_memory_full or self._lines.is_full or self._lines.wanted)
+
+    @property
+    def _is_crowded(self) -> bool:
+        """Half of the locked keys have more messages waiting, and so will those of the next chunk.
+
+        Reading on at once would bring some more keys, and scatter what is drawable over ever more chunks: with 1,000
+        keys at full speed a draw then has three messages instead of thirty, and each draw is a lease. So the lane reads
+        on when some are unlocked; or after a moment in which none was, for these may be slow for ever.
+        """
+        waiting = len(self._lines.by_key)
+        return waiting >= self._crowd and 2 * waiting >= len(self._at)
+
+    def reads_on_ms(self, now_ms: int) -> int | None:
+        """When to ask again whether it `wants_more`, if nothing is freed until then; None: it does not wait."""
+        if not self._is_starved or not self._is_crowded:
+            self._held_back = None
+            return None
+        if self._held_back is None or self._held_back[0] != self._unlocked:
+            self._held_back = self._unlocked, now_ms
+        until = self._held_back[1] + KEYED_PATIENCE_MS
+        if now_ms < until:
+            return until
+        self._crowd = 2 * len(self._lines.by_key)
+        self._held_back = None
+        return None
+
+    def clear(self) -> None:
+        self._fresh.clear()
+        self._spots.clear()
+        self._open.clear()
+        self._at.clear()
+        self._also.clear()
+        # Numbers go on: rows that were written before mean nothing to the lines that come after.
+        self._lines = Lines(self._lines.last_number)
+        self._idle.clear()
+        self._disk_waits = 0
+        self._crowd = KEYED_CROWD_MIN
+        self._held_back = None
+
+    # -------------------------------------------------------------------------------------------------- come in
+
+    def push(self, state: ChunkState, bits: int) -> None:
+        self._fresh.append((state, bits))
+
+    def _look(self) -> None:
+        while self._fresh and not self._open:
+            self._sort_in(*self._fresh.popleft())
+
+    def _sort_in(self, state: ChunkState, bits: int) -> None:
+        """Makes messages of unknown keys ready; the others join their keys' lines."""
+        bits &= state.free
+        if not bits:
+            return
+        spot = self._spots.of(state)
+        at = self._at
+        bits_of = spot.split(bits)
+        known = bits_of.keys() & at.keys()
+        if known:
+            bits ^= self._lines.extend(spot, bits_of, known)
+            at.update(dict.fromkeys(bits_of.keys() - known, spot))
+        else:
+            at.update(dict.fromkeys(bits_of, spot))
+        if bits:
+            spot.ready |= bits
+            self._open[spot] = None
+
+    # ------------------------------------------------------------------------------------------------- hand out
+
+    def missing(self) -> int | None:
+        spot = self._front()
+        return spot.state.base if spot is not None and spot.state.chunk is None else None
+
+    def _front(self) -> Spot | None:
+        """Where the next draw is from: the first spot, but loaded chunks go before one that has to be read, a while."""
+        self._look()
+        while self._open:
+            front = first = next(iter(self._open))
+            if first.state.chunk is None and self._disk_waits < KEYED_LOADED_FIRST_MAX:
+                near = islice(self._open, KEYED_LOADED_FIRST_MAX)
+                front = next((spot for spot in near if spot.state.chunk is not None), first)
+            gone = front.ready & ~front.state.free
+            if not gone:
+                return front
+            self._pass_over(front, gone)
+            self._look()
+        return None
+
+    def draw(self, limit: int) -> tuple[ChunkState, int] | None:
+        spot = self._front()
+        if spot is None or limit <= 0:
+            return None
+        is_first = next(iter(self._open)) is spot and self._lines.wanted is None
+        self._disk_waits = 0 if is_first else self._disk_waits + 1
+        drawn = lowest(spot.ready, limit)
+        if drawn & spot.repeated:
+            drawn = self._cut(spot, drawn, limit)
+        spot.ready &= ~drawn
+        spot.held |= drawn
+        if not spot.ready:
+            del self._open[spot]
+        return spot.state, drawn
+
+    def _cut(self, spot: Spot, drawn: int, limit: int) -> int:
+        """A draw in which keys have several messages: up to `key_run_max` of each; their others go to their lines."""
+        bits_of, most = spot.bits_of, self.key_run_max
+        keys = set(spot.keys_at(drawn & spot.repeated))
+        if drawn.bit_count() > most and any((bits_of[key] & drawn).bit_count() > most for key in keys):
+            drawn = self._fill(spot, limit)
+            keys = set(spot.keys_at(drawn & spot.repeated))
+        for key in keys:
+            rest = bits_of[key] & spot.ready & ~drawn
+            if rest:
+                self._lines.prepend(key, spot, rest)
+                spot.ready ^= rest
+        return drawn
+
+    def _fill(self, spot: Spot, limit: int) -> int:
+        """Goes on where a key has more than its most, until the draw is full or the chunk has no more."""
+        drawn, left = 0, spot.ready
+        while limit > 0 and left:
+            part = lowest(left, limit)
+            for key in set(spot.keys_at(part)):
+                own = spot.bits_of[key] & spot.ready
+                too_many = own ^ lowest(own, self.key_run_max)
+                part &= ~too_many
+                left &= ~too_many
+            drawn |= part
+            left ^= part
+            limit -= part.bit_count()
+        return drawn
+
+    def _pass_over(self, spot: Spot, gone: int) -> None:
+        """Ready messages that are settled, or held, without having been drawn: their keys go on."""
+        spot.ready ^= gone
+        self._go_on([key for key in set(spot.keys_at(gone)) if not spot.bits_of[key] & spot.ready])
+        if not spot.ready:
+            self._open.pop(spot, None)
+        self._drop_if_idle(spot)
+
+    # ------------------------------------------------------------------------------------------------- come back
+
+    def freed(self, state: ChunkState, bits: int) -> None:
+        """Unlocks keys. A message that waits for a retry is freed when it is due, so its key stays locked till then.
+
+        What was not drawn is passed over here, so all bits that a commit settled may be named.
+        """
+        spot = self._spots.get(state.base)
+        bits = bits & spot.held if spot is not None else 0
+        if spot is None or not bits:
+            return
+        spot.held ^= bits
+        keys = spot.keys_at(bits & ~spot.repeated)
+        if again := bits & spot.repeated:
+            keys = [*keys, *(key for key in set(spot.keys_at(again)) if not spot.bits_of[key] & spot.held)]
+        if self._also:
+            keys = [key for key in keys if not self._is_still_locked(key, spot)]
+        self._unlocked += 1
+        if 4 * len(self._lines.by_key) < self._crowd:
+            self._crowd = KEYED_CROWD_MIN
+        self._go_on(keys)
+        self._drop_if_idle(spot)
+
+    def _is_still_locked(self, key: Key, spot: Spot) -> bool:
+        others = self._also.get(key)
+        if not others:
+            return False
+        if self._at[key] is spot:
+            self._at[key] = others.pop()
+        else:
+            others.remove(spot)
+        if not others:
+            del self._also[key]
+        return True
+
+    def _go_on(self, keys: Iterable[Key]) -> None:
+        """Nothing of these keys is ready or held: their next messages are, if they have any."""
+        at, lines = self._at, self._lines
+        by_key = lines.by_key
+        for key in keys:
+            line = by_key.get(key)
+            if line is None:
+                del at[key]
+                continue
+            if lines.parked:
+                self._look_further(key)
+                continue
+            spot, bits = line.pop(0) if len(line) > 1 else by_key.pop(key)[0]
+            at[key] = spot
+            lines.left(spot)
+            if spot.ready:
+                spot.ready |= bits
+            else:
+                spot.ready = bits
+                self._open[spot] = None
+
+    def _look_further(self, key: Key) -> None:
+        """As `_go_on`, where a line goes on on the disk, or a chunk has forgotten whose its settled messages were."""
+        lines = self._lines
+        while key in lines.by_key:
+            part = lines.pop(key)
+            if part is None:
+                self._at[key] = None
+                return
+            spot, bits = part
+            if bits := bits & spot.bits_of.get(key, 0):
+                self._at[key] = spot
+                self._open.setdefault(spot)
+                spot.ready |= bits
+                return
+            self._drop_if_idle(spot)
+        del self._at[key]
+
+    def put_back(self, state: ChunkState, bits: int) -> None:
+        """Messages that are free to go again, after `freed`: each goes before all others of its key.
+
+        Not for chunks that the lane has yet to read: there the key may have earlier ones, and all come with the push.
+        """
+        while any(fresh is state for fresh, _ in self._fresh):
+            self._sort_in(*self._fresh.popleft())
+        spot = self._spots.of(state)
+        assert not bits & spot.held, f"messages of the chunk at {state.base} were put back before they were freed"
+        for key, own in spot.split(bits).items():
+            if self._is_locked(key):
+                self._lines.prepend(key, spot, own)
+                continue
+            if self._at.get(key) is not spot:
+                self._withdraw(key)
+            self._at[key] = spot
+            spot.ready |= own
+        if spot.ready:
+            self._open[spot] = None
+            self._open.move_to_end(spot, last=False)
+
+    def hold(self, state: ChunkState, bits: int) -> None:
+        """Messages that were drawn before a restart: a lease was kept, or their retry waits for its time."""
+        spot = self._spots.of(state)
+        bits &= ~spot.held
+        for key in spot.split(bits):
+            if not self._is_locked(key):
+                self._withdraw(key)
+                self._at[key] = spot
+            elif self._at[key] is not spot and spot not in self._also.setdefault(key, []):
+                self._also[key].append(spot)
+        spot.held |= bits
+
+    def _is_locked(self, key: Key) -> bool:
+        spot = self._at.get(key)
+        return spot is not None and bool(spot.bits_of.get(key, 0) & spot.held)
+
+    def _withdraw(self, key: Key) -> None:
+        """Puts a key's ready messages back to the beginning of its line: others go first."""
+        spot = self._at.get(key)
+        if spot is None:
+            self._lines.unwant(key)
+            return
+        ready = spot.bits_of[key] & spot.ready
+        if ready:
+            self._lines.prepend(key, spot, ready)
+            spot.ready ^= ready
+            if not spot.ready:
+                del self._open[spot]
+
+    # ------------------------------------------------------------------------------------------------- the disk
+
+    @property
+    def wants_spill(self) -> bool:
+        """Memory is full of messages that wait, and nothing may be drawn: a commit should take some of it away."""
+        return not self and self._lines.is_memory_full and not self._lines.is_full
+
+    def take_spill(self, now_ms: int) -> Spill | None:
+        """Rows of Table.PARKED for the next commit. Asked each time; the answer is None nearly always."""
+        return self._lines.take_spill(now_ms, is_needed=self.wants_spill)
+
+    def spilled(self) -> None:
+        """The last `take_spill` is on disk."""
+        for spot in self._lines.spilled():
+            self._drop_if_idle(spot)
+
+    def take_idle(self) -> list[ChunkState]:
+        """Chunks of which only the disk knows what waits: the view may forget them, if it needs nothing of them."""
+        idle, self._idle = self._idle, {}
+        fresh = {state.base for state, _ in self._fresh}
+        return [state for base, state in idle.items() if base not in self._spots and base not in fresh]
+
+    @property
+    def wanted(self) -> tuple[int, int] | None:
+        """(number, position) of the row to read next: its key is free, and nothing else may be drawn, or had its turn."""
+        if not self._lines.rows:
+            return None
+        front = self._front()
+        return self._lines.wanted if front is None or self._disk_waits >= KEYED_LOADED_FIRST_MAX else None
+
+    def unpark(self, number: int, state: ChunkState | None, bits: int) -> None:
+        """The wanted row, with its chunk; None where that is gone."""
+        self._disk_waits = 0
+        spot = None if state is None else self._spots.of(state)
+        key = self._lines.unpark(number, spot, bits)
+        if key in self._at and self._at[key] is None:
+            self._go_on((key,))
+
+    def _drop_if_idle(self, spot: Spot) -> None:
+        if self._spots.drop_if_idle(spot) and self._lines.rows and spot.state.free:
+            self._idle[spot.state.base] = spot.state

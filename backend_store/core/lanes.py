@@ -1,0 +1,95 @@
+"""The lanes of a view: its backlog by priority. The highest goes first, and the lower ones keep their share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from backend_store.core.limits import LOW_LANES_SHARE, READY_RUNS_AHEAD
+from backend_store.core.runs import Runs
+from backend_store.core.shelves import priority_of
+from backend_store.model import Offset
+
+
+class Lane:
+    """One priority of a backlog: runs in memory, and behind them what is still to be read from the disk."""
+
+    __slots__ = ("more", "next_scan", "runs", "shelf")
+
+    def __init__(self, shelf: int, runs: Runs, next_scan: Offset, *, more: bool):
+        self.shelf = shelf
+        self.runs = runs
+        self.next_scan = next_scan
+        self.more = more
+        """Chunks may lie on the disk from `next_scan` on."""
+
+    @property
+    def waits(self) -> bool:
+        return self.more or bool(self.runs)
+
+    @property
+    def takes_due(self) -> bool:
+        """Whether more of what became due should come from the disk."""
+        return len(self.runs) < READY_RUNS_AHEAD
+
+    @property
+    def takes_new(self) -> bool:
+        """Whether a chunk just committed may go straight to the runs: it is next, and few wait before it."""
+        return not self.more and len(self.runs) < READY_RUNS_AHEAD
+
+
+class Lanes:
+    """Picks the lane that the next messages come from.
+
+    Lower lanes that wait are owed a share of what the highest gives out, one message in `LOW_LANES_SHARE`, so that no
+    flood of high priorities starves them; among themselves they take turns.
+    """
+
+    def __init__(self, shelves: Sequence[int], make_runs: Callable[[], Runs], next_scan: Offset, *, more: bool):
+        self.all = [Lane(shelf, make_runs(), next_scan, more=more) for shelf in shelves]
+        self._make_runs = make_runs
+        self._owed = 0.0
+        self._turn = 0
+
+    def of(self, shelf: int) -> Lane:
+        """The lane that reads a shelf; for a scheduled one the lane of its priority."""
+        lanes = self.all
+        return lanes[0] if len(lanes) == 1 else lanes[min(priority_of(shelf), len(lanes) - 1)]
+
+    def grow(self, shelves: Sequence[int]) -> None:
+        """Adds lanes for priorities that the queue did not have."""
+        known = {lane.shelf for lane in self.all}
+        self.all += [Lane(shelf, self._make_runs(), Offset(0), more=False) for shelf in shelves if shelf not in known]
+
+    def pick(self) -> tuple[Lane, int] | None:
+        """The lane to draw from, and the most that may come from it now; 0 for as much as is asked for."""
+        lanes = self.all
+        if len(lanes) == 1:
+            lane = lanes[0]
+            return (lane, 0) if lane.more or lane.runs else None
+        waiting = [lane for lane in reversed(lanes) if lane.waits]
+        if not waiting:
+            return None
+        if len(waiting) > 1 and self._owed >= 1:
+            return waiting[1 + self._turn % (len(waiting) - 1)], int(self._owed)
+        return waiting[0], 0
+
+    def drew(self, lane: Lane, count: int) -> None:
+        """Counts what a lane gave out."""
+        lanes = self.all
+        if len(lanes) == 1:
+            return
+        waiting = [one for one in lanes if one.waits]
+        if waiting and waiting[-1] is not lane and lane.shelf < waiting[-1].shelf:
+            self._owed = max(0.0, self._owed - count)
+            self._turn += 1
+        elif any(one.shelf < lane.shelf for one in waiting):
+            self._owed += count / (LOW_LANES_SHARE - 1)
+        else:
+            self._owed = 0.0
+
+    def clear(self, next_scan: Offset) -> None:
+        for lane in self.all:
+            lane.runs.clear()
+            lane.next_scan = next_scan
+            lane.more = False
+        self._owed = 0.0

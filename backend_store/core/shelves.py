@@ -1,0 +1,51 @@
+"""Where in a partition a chunk lies, and which view reads it.
+
+A partition is one sequence of offsets on several *shelves*: the plain log, a lane for each higher priority, what is
+scheduled for later, dead letters, late messages, and what is on its way to another queue. Each shelf is read in the
+order of its offsets, so nobody reads past messages that are none of his business.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+MAIN: Final = 0
+"""The log itself, and priority 0. Priorities 1 to 9 have the shelves 1 to 9."""
+SCHEDULED: Final = 16
+"""SCHEDULED + priority: messages that were published for later."""
+DEAD: Final = 32
+LATE: Final = 33
+OUTBOX: Final = 34
+"""On the way to another queue's log: out of it again when that log has confirmed."""
+SORTING: Final = 48
+"""Messages of a queue that sorts: handed out in the order of their release, not of their offsets."""
+
+VIEW_MAIN: Final = 0
+VIEW_DEAD: Final = 1
+VIEW_LATE: Final = 2
+VIEW_OUTBOX: Final = 3
+VIEW_GROUPS: Final = 16
+"""Consumer groups of a stream have the numbers from here on."""
+
+VIEW_OF_SHELF: Final = {DEAD: VIEW_DEAD, LATE: VIEW_LATE, OUTBOX: VIEW_OUTBOX}
+SHELF_OF_VIEW: Final = {view: shelf for shelf, view in VIEW_OF_SHELF.items()}
+
+
+MAIN_SHELVES: Final = (*range(1, 10), *range(SCHEDULED, SCHEDULED + 10), SORTING)
+"""What the main view reads beside the log."""
+
+
+def priority_of(shelf: int) -> int:
+    return shelf & 15 if shelf < DEAD else 0
+
+
+def shelf_of(priority: int, *, is_scheduled: bool) -> int:
+    return SCHEDULED + priority if is_scheduled else priority
+
+
+def view_of(shelf: int) -> int:
+    return VIEW_OF_SHELF.get(shelf, VIEW_MAIN)
+
+
+def is_scheduled(shelf: int) -> bool:
+    return SCHEDULED <= shelf < DEAD

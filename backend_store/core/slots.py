@@ -1,0 +1,245 @@
+"""Which partition of its queue takes a message: slots, the slot table, and the plans that grow and shrink a queue.
+
+A message with something to be known by (its key, else its dedupe id, else its producer) belongs to one of 256 *slots*,
+and the *slot table* says which partition has the slot now. So all messages of a key, and all repetitions of an id, meet
+in one place. A message without any goes to whichever partition is next.
+
+How a shell uses the four files about partitions, in the order of a message's path:
+
+    slot      = routing.slot(key=…, dedupe_id=…, producer=…)    # None: partition = table.spread(turn)
+    partition = table.route(slot)                               # None: the slot is on the move; keep the call, in order
+    refused   = keeper.refused(slots, version=table.version)    # the partition's own word, from its log
+    … append. A refused call waits for a newer table and goes there with the same ids, before later ones of its slot.
+
+    table     = resized(table, partitions)                      # a plan: one transaction of the metadata store
+    keeper.heed(table)                                          # every partition; what follows stands in `slot_moves`
+    table     = with_opened(table, move)                        # when the target says that it has opened the slots
+    table     = with_retired(table, number, since)              # when a draining partition says that it is empty
+
+`slot_moves` is the partition's side: sealing, handing over, waiting. `places` has ids and cursors that name partitions,
+`expansion` decides when a queue grows or shrinks.
+
+A slot is *on the move* from the plan until its target has opened it. Nothing else is planned meanwhile, so a slot never
+has two moves to think of, and growing never meets shrinking. A move is not aborted, for nobody could say whether its
+seal is on a disk already: it ends, and may be followed by one back. What it leaves behind in the old partition may
+still drain while the slot moves on.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+import msgspec
+from google_crc32c import value as crc32c
+
+from backend_store.model import Conflict, InvalidRequest
+
+SLOTS = 256
+"""A queue of 24 partitions has 10 or 11 slots in each: the fullest has a tenth more, where 64 slots would make it half
+as much again. A table of them is still small enough to be sent to whoever asks."""
+UNKEYED = SLOTS
+"""Bit of messages without a slot in a set of slots."""
+PARTITIONS_MAX = 64
+MOVE_SLOTS_MAX = 32
+"""Slots that are sealed together. Their publishes wait until the last dedupe id of them is handed over."""
+
+_SPREAD = 0x9E3779B1
+"""2³² divided by the golden ratio: similar keys have similar checksums, and this pulls them apart."""
+
+Role = Literal["open", "draining", "retired"]
+"""Open partitions take slots and unkeyed messages; draining ones only deliver; of a retired one only its end is kept,
+from which a later life of the same number goes on, so that a message's place is never given out twice."""
+
+
+def slot_of(text: str | bytes) -> int:
+    """The slot of a key, a dedupe id or a producer: the same in every process and every version."""
+    checksum: int = crc32c(text.encode() if isinstance(text, str) else text)
+    return (checksum * _SPREAD & 0xFFFFFFFF) >> 24
+
+
+class Routing(NamedTuple):
+    """What a queue's messages are known by."""
+
+    is_strict: bool = False
+    """Messages without a key have one order among them: one key, so to speak."""
+    by_producer: bool = False
+    """A producer's numbers must be seen in one place (`sequencing: producer`), whatever the keys are."""
+
+    def slot(self, *, key: str | None = None, dedupe_id: bytes | None = None, producer: str = "") -> int | None:
+        """None for a message that any partition may take."""
+        if self.by_producer:
+            return slot_of(producer)
+        if key is not None:
+            return slot_of(key)
+        if self.is_strict:
+            return slot_of("")
+        if dedupe_id is not None:
+            return slot_of(dedupe_id)
+        return slot_of(producer) if producer else None
+
+
+class Move(NamedTuple):
+    """Slots on their way from one partition to another, since the table of this version."""
+
+    version: int
+    source: int
+    target: int
+    slots: tuple[int, ...]
+
+
+class Member(NamedTuple):
+    """A partition's role, and the version of the table that gave it."""
+
+    role: Role
+    since: int
+
+
+class SlotTable(msgspec.Struct, frozen=True, dict=True):
+    """The one truth about a queue's partitions, in the metadata store. Each change makes a new version of it.
+
+    `owners` has each slot's partition, which for a slot on the move is the target already.
+    """
+
+    version: int
+    owners: tuple[int, ...]
+    members: dict[int, Member]
+    moves: tuple[Move, ...] = ()
+
+    @cached_property
+    def open_partitions(self) -> tuple[int, ...]:
+        return tuple(sorted(number for number, member in self.members.items() if member.role == "open"))
+
+    @cached_property
+    def moving(self) -> frozenset[int]:
+        """The slots that nobody takes messages for at the moment."""
+        return frozenset(slot for move in self.moves for slot in move.slots)
+
+    def route(self, slot: int) -> int | None:
+        """The slot's partition; None while it is on the move: the call waits, in its order, for the next table."""
+        return None if slot in self.moving else self.owners[slot]
+
+    def spread(self, turn: int) -> int:
+        """The partition of a publish call's unkeyed messages: all of one call, by turns from call to call."""
+        return self.open_partitions[turn % len(self.open_partitions)]
+
+
+# ------------------------------------------------------------------------------------------------------- plans
+
+
+def first_table(partitions: int = 1) -> SlotTable:
+    """The table of a new queue. One partition: also that of a queue that never had a table."""
+    _check_size(partitions)
+    members = {number: Member("open", 1) for number in range(partitions)}
+    return _checked(SlotTable(1, tuple(slot % partitions for slot in range(SLOTS)), members))
+
+
+def resized(table: SlotTable, partitions: int) -> SlotTable:
+    """The plan for as many open partitions: no more slots move than must, and all have the same number, give or take
+    one. Raises `Conflict` while slots are on the move."""
+    _check_size(partitions)
+    _check_at_rest(table)
+    version = table.version + 1
+    members = dict(table.members)
+    for number in _joining(table, partitions - len(table.open_partitions)):
+        members[number] = Member("open", version)
+    for number in table.open_partitions[partitions:]:
+        members[number] = Member("draining", version)
+    staying = [number for number, member in members.items() if member.role == "open"]
+    return _planned(table, members, _balanced(table.owners, sorted(staying)))
+
+
+def moved(table: SlotTable, slots: Iterable[int], target: int) -> SlotTable:
+    """The plan that gives some slots to another open partition: away from a busy one. Raises `Conflict`."""
+    _check_at_rest(table)
+    if target not in table.open_partitions:
+        raise Conflict(f"partition {target} is not open; open ones are {list(table.open_partitions)}")
+    wanted = frozenset(slots)
+    owners = [target if slot in wanted else owner for slot, owner in enumerate(table.owners)]
+    return _planned(table, table.members, owners)
+
+
+def with_opened(table: SlotTable, move: Move) -> SlotTable:
+    """The table after the target has durably opened the slots. Said twice, it changes nothing."""
+    if move not in table.moves:
+        return table
+    rest = tuple(other for other in table.moves if other != move)
+    return _checked(msgspec.structs.replace(table, version=table.version + 1, moves=rest))
+
+
+def with_retired(table: SlotTable, number: int, since: int) -> SlotTable:
+    """The table after a partition that drains since that version has said that nothing is left in it.
+
+    A partition that was opened again since then said so of a former life: that changes nothing.
+    """
+    if table.members.get(number) != Member("draining", since):
+        return table
+    version = table.version + 1
+    members = {**table.members, number: Member("retired", version)}
+    return _checked(msgspec.structs.replace(table, version=version, members=members))
+
+
+def _joining(table: SlotTable, count: int) -> list[int]:
+    """Partitions to open: one that still drains, before one that must be made."""
+    draining = sorted(number for number, member in table.members.items() if member.role == "draining")
+    others = (n for n in range(PARTITIONS_MAX) if n not in table.open_partitions and n not in draining)
+    return [*draining, *others][: max(0, count)]
+
+
+def _balanced(owners: Sequence[int], staying: Sequence[int]) -> list[int]:
+    held = Counter(owners)
+    share, extra = divmod(SLOTS, len(staying))
+    # Who has most now may keep one more, so that it need not move.
+    by_load = sorted(staying, key=lambda number: (-held[number], number))
+    room = {number: share + (rank < extra) for rank, number in enumerate(by_load)}
+    after, homeless = list(owners), []
+    for slot, owner in enumerate(owners):
+        if room.get(owner, 0) > 0:
+            room[owner] -= 1
+        else:
+            homeless.append(slot)
+    takers = (number for number in staying for _ in range(room[number]))
+    for slot, taker in zip(homeless, takers, strict=True):
+        after[slot] = taker
+    return after
+
+
+def _planned(table: SlotTable, members: dict[int, Member], owners: Sequence[int]) -> SlotTable:
+    version = table.version + 1
+    ways: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+    for slot, (source, target) in enumerate(zip(table.owners, owners, strict=True)):
+        if source != target:
+            ways[source, target].append(slot)
+    moves = [
+        Move(version, source, target, tuple(slots[start : start + MOVE_SLOTS_MAX]))
+        for (source, target), slots in ways.items()
+        for start in range(0, len(slots), MOVE_SLOTS_MAX)
+    ]
+    if not moves and members == table.members:
+        return table
+    return _checked(SlotTable(version, tuple(owners), members, tuple(moves)))
+
+
+def _check_size(partitions: int) -> None:
+    if not 1 <= partitions <= PARTITIONS_MAX:
+        raise InvalidRequest(f"{partitions} partitions: a queue has 1 to {PARTITIONS_MAX}")
+
+
+def _check_at_rest(table: SlotTable) -> None:
+    if table.moves:
+        raise Conflict(
+            f"{len(table.moving)} slots are on the move since version {table.moves[0].version}; "
+            "the partitions change again when they have arrived"
+        )
+
+
+def _checked(table: SlotTable) -> SlotTable:
+    assert len(table.owners) == SLOTS and table.open_partitions
+    assert set(table.owners) <= set(table.open_partitions), "a slot of a partition that takes nothing"
+    assert len(table.moving) == sum(len(move.slots) for move in table.moves), "a slot with two moves"
+    for move in table.moves:
+        assert move.source != move.target and move.version <= table.version
+        assert all(table.owners[slot] == move.target for slot in move.slots)
+    return table

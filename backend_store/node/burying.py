@@ -1,0 +1,82 @@
+"""What becomes of messages that end without an ack: dead letters, another queue's, or nothing but a count.
+
+A message ends and lies in its new place with one commit, so a crash finds it in exactly one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from backend_store.core.bits import indexes
+from backend_store.core.chunk import Chunk, clear_column, extract
+from backend_store.core.leases import ChunkState
+from backend_store.core.log import Append
+from backend_store.core.policy import Reason
+from backend_store.core.shelves import DEAD, OUTBOX, VIEW_MAIN, priority_of
+from backend_store.core.work import Death
+from backend_store.model import COMPANION, Block, QueueConfig
+
+if TYPE_CHECKING:
+    from backend_store.node.view import View
+
+_ALWAYS = frozenset({Reason.MAX_ATTEMPTS, Reason.UNDELIVERABLE, Reason.QUEUE_DELETED})
+"""Reasons for which a message goes to the queue's own companion; for the others only where the config says so."""
+
+
+def grave(config: QueueConfig, reason: Reason, view: int) -> int | None:
+    """The shelf for messages of a queue that end for a reason; None where they are only counted."""
+    target = config.dead_letter_queue
+    if view != VIEW_MAIN and view < 16:
+        return None  # a companion's messages have been given up already
+    if target is None:
+        return None
+    if target != COMPANION:
+        return None if reason == Reason.OVERFLOW and config.overflow == "drop_oldest" else OUTBOX
+    if reason in _ALWAYS or (reason == Reason.OVERFLOW and config.overflow.startswith("dead_letter")):
+        return DEAD
+    return None
+
+
+def bury(plan: Append, view: View, deaths: list[Death], *, label: str, config: QueueConfig, partition: int) -> list[Chunk]:
+    """Copies what died to its new place. The chunks that hold it are returned."""
+    blocks: dict[int, list[Block]] = {}
+    for death in deaths:
+        plan.state.count_ended(str(death.reason), death.bits.bit_count())
+        shelf = grave(config, death.reason, view.number)
+        chunk = _chunk(view, death.state) if shelf is not None else None
+        if shelf is None or chunk is None:
+            continue
+        annexes = {index: _annex(death, index, chunk, label) for index in indexes(death.bits)}
+        blocks.setdefault(shelf, []).extend(extract(chunk, death.bits, annexes, partition=partition))
+    return [chunk for shelf in sorted(blocks) for chunk in plan.add(blocks[shelf], shelf)]
+
+
+def _chunk(view: View, state: ChunkState) -> Chunk | None:
+    """The bytes of what died; they may have left the memory while somebody held it."""
+    if state.chunk is not None:
+        return state.chunk
+    chunk = view.partition.read(state.base, state.shelf)
+    return chunk if chunk is not None and chunk.base == state.base else None
+
+
+def _annex(death: Death, index: int, chunk: Chunk, label: str) -> dict[str, Any]:
+    state = death.state
+    started = state.started >> index & 1
+    return {
+        "dead": {
+            "from": label,
+            "reason": str(death.reason),
+            "at": death.at_ms,
+            "attempts": state.attempts.get(index, started),
+            "history": [list(row) for row in state.history.get(index, ())],
+            "priority": priority_of(chunk.shelf),
+        },
+        "exp": None,  # it would expire where it is to be looked at
+    }
+
+
+def origins(chunk: Chunk) -> Mapping[int, dict[str, Any]]:
+    """What the messages of a chunk say of their end, by index."""
+    rows = clear_column(chunk, "dead") or []
+    return {index: row for index, row in enumerate(rows) if row}

@@ -1,0 +1,187 @@
+"""What happens in a work queue because of the time: scheduled messages become ready, others expire.
+
+Both are indexes on the disk, in the order of their times. A million messages for tomorrow cost rows, not memory: when
+their time comes they are counted, and each is read when somebody takes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from backend_store.core.policy import Reason
+from backend_store.core.records import ExpirySet, Rescheduled, Scheduled
+from backend_store.core.shelves import SCHEDULED
+from backend_store.core.work import expired_bits
+from backend_store.model import Offset
+from backend_store.node.limits import DUE_ROWS_PER_TICK, EXPIRING_CHUNKS_PER_TICK, READS_PER_TAKE_MAX
+from backend_store.node.publishing import expiry_step
+from backend_store.node.reader import DueRow
+
+if TYPE_CHECKING:
+    from backend_store.node.view import View
+
+_LAST = (1 << 63) - 1
+
+
+class Schedule:
+    """Scheduled messages of one queue.
+
+    Rows up to `_counted_ms` count as due. Those up to `_loaded` are in the runs; the others are fetched from there when
+    the runs are short.
+    """
+
+    def __init__(self, view: View):
+        self._view = view
+        self._counted_ms = 0
+        self._loaded = (0, 0)
+        self._is_used = True
+
+    def recover(self, now_ms: int) -> None:
+        """After a start: counts what is still to come, and looks whether something is due already."""
+        reader, core = self._view.partition.reader, self._view.core
+        self._counted_ms = now_ms
+        after = now_ms, _LAST
+        while rows := reader.due(after, _LAST >> 1, DUE_ROWS_PER_TICK):
+            core.scheduled += sum(row.bits.bit_count() for row in rows if row.shelf >= 0)
+            after = rows[-1].due_ms, rows[-1].base
+        core.due_waits = bool(reader.due((0, 0), now_ms, 1))
+        self._is_used = core.due_waits or core.scheduled > 0
+
+    def add(self, schedules: Sequence[Scheduled]) -> None:
+        """Messages for later that were just committed. Some may be due already: a commit takes its time."""
+        view = self._view
+        self._is_used = True
+        for shelf, base, times, _ in schedules:
+            for due_ms, bits in times:
+                if due_ms > self._counted_ms:
+                    view.core.scheduled += bits.bit_count()
+                    view.partition.wake_at(due_ms)
+                elif (due_ms, base) > self._loaded:
+                    view.core.due_waits = True
+                else:
+                    self._bring(DueRow(due_ms, base, shelf, bits))
+
+    def cancel(self, base: int, index: int, shelf: int) -> None:
+        """A scheduled message was settled before its time: its row goes."""
+        reader, bit = self._view.partition.reader, 1 << index
+        for due_ms in reader.schedule_of(base):
+            bits = reader.due_bits(base, due_ms)
+            if bits & bit:
+                self._view.partition.note(Rescheduled(shelf, Offset(base), due_ms, bits & ~bit))
+                if due_ms > self._counted_ms:
+                    self._view.core.scheduled -= 1
+
+    def next_ms(self) -> int | None:
+        if not self._is_used:
+            return None
+        found = self._view.partition.reader.next_due(self._counted_ms)
+        if found is None and not self._view.core.due_waits:
+            self._is_used = False
+        return found
+
+    def tick(self, now_ms: int) -> bool:
+        """Counts what has become due. True if there was something; what is left over waits for the next turn."""
+        if not self._is_used:
+            return False
+        core, reader = self._view.core, self._view.partition.reader
+        rows = reader.due((self._counted_ms, _LAST), now_ms, DUE_ROWS_PER_TICK)
+        if len(rows) == DUE_ROWS_PER_TICK:
+            last = rows[-1]
+            rows += reader.due((last.due_ms, last.base), last.due_ms, 1 << 30)
+            self._counted_ms = last.due_ms
+        else:
+            self._counted_ms = max(now_ms, self._counted_ms)
+        core.scheduled -= sum(row.bits.bit_count() for row in rows if row.shelf >= 0)
+        core.due_waits = core.due_waits or bool(rows)
+        return bool(rows)
+
+    def load(self) -> int:
+        """Brings some of the messages whose time has come into the runs. How many reads that took."""
+        core, reads = self._view.core, 0
+        while core.due_waits and reads < READS_PER_TAKE_MAX:
+            rows = self._view.partition.reader.due(self._loaded, self._counted_ms, 1)
+            if not rows:
+                core.due_waits = False
+                break
+            row = rows[0]
+            if not core.lanes.of(max(row.shelf, 0)).takes_due:
+                break
+            self._loaded = row.due_ms, row.base
+            self._bring(row)
+            reads += 1
+        return reads
+
+    def _bring(self, row: DueRow) -> None:
+        view = self._view
+        shelves = [row.shelf] if row.shelf >= 0 else [SCHEDULED + lane.shelf for lane in view.core.lanes.all]
+        for shelf in shelves:
+            state = view.find(shelf, row.base)
+            if state is not None:
+                if state.due:
+                    view.core.delay_again(state.base, view.partition.steady_ms())
+                view.core.became_due(state, row.bits if row.shelf >= 0 else state.full)
+                return
+        view.partition.note(Rescheduled(max(row.shelf, 0), Offset(row.base), row.due_ms, 0))
+
+    def purged(self) -> None:
+        """Nothing that was published before the purge becomes ready any more; its rows are swept."""
+        self._loaded = self._counted_ms, _LAST
+
+
+class Expiry:
+    """Messages of one queue that expire. A chunk is looked at when its first message does, and then at the next."""
+
+    def __init__(self, view: View):
+        self._view = view
+        self._looking: set[tuple[int, int]] = set()
+        """Rows that the next commits replace."""
+        self._replaced: list[tuple[int, int]] = []
+        self._is_used = True
+
+    def added(self) -> None:
+        """Messages that expire come with the next commit."""
+        self._is_used = True
+
+    def committed(self) -> None:
+        """What was noted before is on the disk."""
+        if not self._is_used:
+            return
+        if self._replaced:
+            self._looking.difference_update(self._replaced)
+            self._replaced = []
+        if self._looking:
+            self._replaced = list(self._looking)
+        if (next_ms := self.next_ms()) is not None:
+            self._view.partition.wake_at(next_ms)
+
+    def next_ms(self) -> int | None:
+        if not self._is_used:
+            return None
+        found = self._view.partition.reader.next_expiry()
+        if found is None:
+            self._is_used = False
+        elif self._looking:
+            return max(found, self._view.partition.steady_ms() + 10)
+        return found
+
+    def tick(self, now_ms: int) -> None:
+        if not self._is_used:
+            return
+        view = self._view
+        for expires_ms, base, shelf in view.partition.reader.expiring(
+            now_ms, EXPIRING_CHUNKS_PER_TICK + len(self._looking)
+        ):
+            if (expires_ms, base) in self._looking:
+                continue
+            state = view.find(shelf, base) if shelf >= 0 else None
+            later = 0
+            if state is not None and state.expires is not None:
+                gone = expired_bits(state, state.present & ~(state.leased | state.returning), now_ms)
+                if gone:
+                    view.end(state, gone, Reason.EXPIRED)
+                later = min((at for at in state.expires if at and at > now_ms), default=0)
+            self._looking.add((expires_ms, base))
+            view.partition.note(ExpirySet(shelf, Offset(base), expires_ms, expiry_step(later) if later else 0))
+            view.partition.request()
+

@@ -1,0 +1,101 @@
+"""A deleted queue on its way out: everything it holds goes to another queue, with the reason.
+
+Its name is gone at once. What it held moves in the background, over restarts if need be; then its rows go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from backend_store.core.chunk import Chunk, clear_column, extract
+from backend_store.core.leases import Lease
+from backend_store.core.log import Append
+from backend_store.core.policy import Policy, Reason
+from backend_store.core.records import EpochStart, PartitionState
+from backend_store.core.shelves import VIEW_DEAD, VIEW_LATE, VIEW_MAIN, VIEW_OUTBOX, priority_of
+from backend_store.model import Block, Epoch, Offset
+from backend_store.node.transfer import Timers, Transfer
+
+if TYPE_CHECKING:
+    from backend_store.node.partition import Partition
+
+log = structlog.get_logger("pushq.leaving")
+
+
+class Leaving:
+    """Moves all of a partition's messages to a target; `on_empty` is called once, when none is left."""
+
+    def __init__(
+        self,
+        partition: Partition,
+        target: Callable[[], Partition | None],
+        timers: Timers,
+        on_empty: Callable[[], None],
+    ):
+        self._partition = partition
+        self._on_empty = on_empty
+        self._is_over = False
+        self._transfers = []
+        for number in (VIEW_MAIN, VIEW_DEAD, VIEW_LATE, VIEW_OUTBOX):
+            if number == VIEW_MAIN and partition.main is None:
+                continue
+            view = partition.view(number)
+            if number == VIEW_MAIN:
+                view.free_all(Policy())
+            annex = self._annex if number == VIEW_MAIN else None
+            self._transfers.append(Transfer(view, target, timers, annex=annex, on_moved=self._moved))
+
+    def begin(self) -> None:
+        for transfer in self._transfers:
+            transfer.pump()
+        self._moved(0)
+
+    def _moved(self, messages: int) -> None:
+        if not self._is_over and not any(transfer.view.tally.live for transfer in self._transfers):
+            self._is_over = True
+            log.info("a deleted queue has moved", queue=self._partition.label)
+            self._on_empty()
+
+    def _annex(self, lease: Lease, index: int) -> dict[str, Any]:
+        state = lease.state
+        tries = state.attempts.get(index, 1) - 1  # the move itself is none
+        return death(
+            self._partition.label,
+            self._partition.steady_ms(),
+            attempts=tries,
+            history=state.history.get(index, []),
+            priority=priority_of(state.shelf),
+        )
+
+
+def death(
+    label: str, at_ms: int, *, attempts: int = 0, history: list[Any] | None = None, priority: int = 0
+) -> dict[str, Any]:
+    """What a message of a deleted queue says of its end."""
+    return {
+        "dead": {
+            "from": label,
+            "reason": str(Reason.QUEUE_DELETED),
+            "at": at_ms,
+            "attempts": attempts,
+            "history": [list(row) for row in history or ()],
+            "priority": priority,
+        },
+        "exp": None,
+    }
+
+
+def forwarded(blocks: list[Block], label: str, at_ms: int) -> list[Block]:
+    """Messages that were published to a deleted queue, as its target gets them."""
+    plan = Append(PartitionState([EpochStart(Epoch(1), Offset(0))]), seed=0, now_ms=at_ms)
+    return [one for block in blocks for chunk in plan.add([block]) for one in _forwarded(chunk, label, at_ms)]
+
+
+def _forwarded(chunk: Chunk, label: str, at_ms: int) -> list[Block]:
+    ids = clear_column(chunk, "id") or [None] * chunk.count
+    # Neither place nor time are theirs: they stood in no log yet.
+    annexes = {n: {**death(label, at_ms), "at": None, "id": ids[n]} for n in range(chunk.count)}
+    return extract(chunk, (1 << chunk.count) - 1, annexes, partition=0)

@@ -1,0 +1,304 @@
+"""Decides publishes: what is new, what repeats, what there is room for, and on which shelf each message lies.
+
+One cycle's calls are decided in their order. Where nothing of that can matter, and that is most queues, a cycle's
+blocks go to the log as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import blake2b
+from typing import TYPE_CHECKING, NamedTuple
+
+from backend_store.core.block import punch
+from backend_store.core.chunk import Chunk, clear_column
+from backend_store.core.log import Append
+from backend_store.core.policy import Reason
+from backend_store.core.records import ExpirySet, Record, Scheduled
+from backend_store.core.shelves import is_scheduled, shelf_of
+from backend_store.model import Block, DedupeFull, Offset, Original, Published, PushqError, QueueConfig, QueueFull
+
+if TYPE_CHECKING:
+    from backend_store.node.ids import IdStore
+    from backend_store.node.view import View
+
+PublishReply = Callable[[Published | PushqError], None]
+
+EXPIRY_STEP_MS = 250
+"""Chunks are looked at for expired messages at multiples of this: within a second, as promised, and not more often."""
+
+
+class Call(NamedTuple):
+    """One publish call that waits. `is_plain`: its messages are bodies for the log and nothing else.
+
+    `must_fit`: it was promised room. `dedupes`: by the ids it brings, whatever the queue's config says.
+    """
+
+    blocks: list[Block]
+    messages: int
+    size: int
+    is_plain: bool
+    must_fit: bool
+    dedupes: bool
+    reply: PublishReply
+
+
+class Placed(NamedTuple):
+    """Where a shelf's blocks are to go: (call, block in the call, the block)."""
+
+    call: int
+    number: int
+    block: Block
+
+
+class Publishing:
+    """One cycle's publishes of one partition."""
+
+    def __init__(
+        self,
+        plan: Append,
+        config: QueueConfig,
+        *,
+        partition: int,
+        ids: IdStore | None,
+        view: View | None,
+    ):
+        self.plan = plan
+        self.config = config
+        self.records: list[Record] = []
+        self.schedules: list[Scheduled] = []
+        """Messages for later that this cycle adds; among the records too."""
+        self.expires = False
+        self.chunks: list[Chunk] = []
+        self.overflowed: list[tuple[Chunk, int]] = []
+        """Messages that are in the log and end at once, because the queue is full."""
+        self._partition = partition
+        self._ids = ids
+        self._view = view
+        self._waiting: list[Call] = []
+        self._others: list[dict[int, Original | PushqError]] = []
+        self._shelves: dict[int, list[Placed]] = {}
+        self._seen: dict[bytes, tuple[int, int]] = {}
+        """Ids of this cycle: (call, message)."""
+        self._repeats: list[tuple[int, int, bytes]] = []
+        self._live = plan.state.live
+        self._live_bytes = plan.state.live_bytes
+        self._doomed: list[tuple[int, int]] = []
+        """Messages of a full queue: (call, message)."""
+
+    def decide(self, calls: Sequence[Call]) -> list[tuple[PublishReply, Published | PushqError]]:
+        """Decides the calls, and where their messages stand. The answers are true once the plan is on disk."""
+        for call in calls:
+            self._decide(call)
+        bases = self._place()
+        return [(call.reply, self._answer(number, call, bases)) for number, call in enumerate(self._waiting)]
+
+    # --------------------------------------------------------------------------------------------------- one call
+
+    def _decide(self, call: Call) -> None:
+        number = len(self._waiting)
+        self._waiting.append(call)
+        others: dict[int, Original | PushqError] = {}
+        self._others.append(others)
+        if self._ids is not None and (call.dedupes or self.config.dedupe != "none"):
+            self._drop_repeats(number, call, others)
+        if not call.must_fit and (self.config.max_messages is not None or self.config.max_bytes is not None):
+            self._make_room(number, call, others)
+        first = 0
+        for index, block in enumerate(call.blocks):
+            gone = sum(1 << (n - first) for n in others if first <= n < first + block.count) if others else 0
+            first += block.count
+            if gone.bit_count() == block.count:
+                continue
+            if gone:
+                block = punch(block, gone)
+            self._live += block.count - gone.bit_count()
+            self._live_bytes += len(block.data)
+            shelf = shelf_of(block.priority, is_scheduled=block.due_ms > 0)
+            self._shelves.setdefault(shelf, []).append(Placed(number, index, block))
+
+    def _drop_repeats(self, number: int, call: Call, others: dict[int, Original | PushqError]) -> None:
+        ids = _ids_of(call)
+        assert self._ids is not None
+        seen = self._seen
+        known = self._ids.lookup(ids, now_ms=self.plan.now_ms, window_ms=self.config.dedupe_window_ms)
+        for message, offset in known.items():
+            others[message] = Original(offset)
+        fresh = sum(one is not None for one in ids) - len(known)
+        if fresh and not self._ids.has_room(len(seen) + fresh):
+            error = DedupeFull("the dedupe window holds as many ids as a partition keeps; publish again when it moved on")
+            others.update({n: error for n, one in enumerate(ids) if n not in known})
+            return
+        if seen.keys().isdisjoint(ids) and len(set(ids)) == len(ids):
+            seen.update({one: (number, n) for n, one in enumerate(ids) if n not in known and one is not None})
+            return
+        for message, one in enumerate(ids):
+            if one is None or message in others:
+                continue
+            first = seen.setdefault(one, (number, message))
+            if first != (number, message):
+                self._repeats.append((number, message, one))
+                others[message] = Original(-1)  # its place is known when this cycle's messages have theirs
+
+    def _make_room(self, number: int, call: Call, others: dict[int, Original | PushqError]) -> None:
+        """Applies the queue's limits: makes room, or says for which messages there is none."""
+        config = self.config
+        wanted = call.messages - len(others)
+        over = 0
+        if config.max_messages is not None:
+            over = max(0, self._live + wanted - config.max_messages)
+        if config.max_bytes is not None and self._live_bytes + call.size > config.max_bytes:
+            average = max(1, call.size // max(1, call.messages))
+            over = max(over, min(wanted, -(-(self._live_bytes + call.size - config.max_bytes) // average)))
+        if not over:
+            return
+        if config.overflow in ("drop_oldest", "dead_letter_oldest") and self._view is not None:
+            gone = self._view.evict(over, Reason.OVERFLOW)
+            self._live -= gone
+            self._live_bytes -= gone * max(1, call.size // max(1, call.messages))
+            over -= gone
+        excess = [n for n in range(call.messages) if n not in others][max(0, wanted - over) :] if over > 0 else []
+        if config.overflow == "dead_letter_newest" and excess:
+            self._doomed += [(number, n) for n in excess]
+            return
+        error = QueueFull(_full(config, self._live))
+        others.update({n: error for n in excess})
+
+    # ------------------------------------------------------------------------------------------------- their places
+
+    def _place(self) -> dict[tuple[int, int], int]:
+        """Gives the blocks their offsets, shelf by shelf: (call, block) → offset of its first message."""
+        bases: dict[tuple[int, int], int] = {}
+        for shelf in sorted(self._shelves):
+            placed = self._shelves[shelf]
+            if is_scheduled(shelf):
+                placed.sort(key=lambda one: one.block.due_ms)
+            at = self.plan.state.end
+            for one in placed:
+                bases[one.call, one.number] = at
+                at += one.block.count
+            chunks = self.plan.add([one.block for one in placed], shelf)
+            self.chunks += chunks
+            if is_scheduled(shelf):
+                self._schedule(shelf, placed, bases, chunks)
+            if any(one.block.traits is not None and one.block.traits.expires for one in placed):
+                self.records += expiries(chunks)
+                self.expires = True
+        self._keep_ids(bases)
+        self._find_doomed(bases)
+        return bases
+
+    def _schedule(
+        self, shelf: int, placed: list[Placed], bases: Mapping[tuple[int, int], int], chunks: list[Chunk]
+    ) -> None:
+        """Rows that say when which messages of a chunk become ready."""
+        times: dict[int, dict[int, int]] = {chunk.base: {} for chunk in chunks}
+        remaining = iter(chunks)
+        chunk = next(remaining)
+        for one in placed:
+            base = bases[one.call, one.number]
+            while base >= chunk.base + chunk.count:
+                chunk = next(remaining)
+            due = times[chunk.base]
+            bits = ((1 << one.block.count) - 1) << (base - chunk.base)
+            due[one.block.due_ms] = due.get(one.block.due_ms, 0) | bits
+        for chunk in chunks:
+            names = [(name_of(one), index) for index, one in enumerate(clear_column(chunk, "id") or ()) if one]
+            self.schedules.append(Scheduled(shelf, chunk.base, list(times[chunk.base].items()), names))
+        self.records += self.schedules
+
+    def _keep_ids(self, bases: Mapping[tuple[int, int], int]) -> None:
+        if self._ids is None or not self._seen:
+            return
+        offsets = self._offsets(bases)
+        self._ids.add(
+            list(self._seen), [offsets(call, message) for call, message in self._seen.values()], now_ms=self.plan.now_ms
+        )
+        for number, message, one in self._repeats:
+            self._others[number][message] = Original(offsets(*self._seen[one]))
+
+    def _offsets(self, bases: Mapping[tuple[int, int], int]) -> Callable[[int, int], int]:
+        starts: dict[int, list[tuple[int, int]]] = {}
+        for number, call in enumerate(self._waiting):
+            first, rows = 0, []
+            for index, block in enumerate(call.blocks):
+                rows.append((first, bases.get((number, index), -1)))
+                first += block.count
+            starts[number] = rows
+
+        def offset(call: int, message: int) -> int:
+            first, base = next(row for row in reversed(starts[call]) if row[0] <= message)
+            return base + message - first if base >= 0 else -1
+
+        return offset
+
+    def _find_doomed(self, bases: Mapping[tuple[int, int], int]) -> None:
+        """Newest messages of a full queue: they are logged, and end with the same commit."""
+        if not self._doomed:
+            return
+        offset = self._offsets(bases)
+        bits: dict[int, int] = {}
+        for call, message in self._doomed:
+            at = offset(call, message)
+            chunk = next(c for c in self.chunks if c.base <= at < c.base + c.count)
+            bits[chunk.base] = bits.get(chunk.base, 0) | 1 << (at - chunk.base)
+        self.overflowed = [(c, bits[c.base]) for c in self.chunks if c.base in bits]
+
+    def _answer(self, number: int, call: Call, bases: Mapping[tuple[int, int], int]) -> Published | PushqError:
+        others = self._others[number]
+        errors = [one for one in others.values() if isinstance(one, PushqError)]
+        if len(errors) == call.messages:
+            return errors[0]
+        starts = tuple(bases.get((number, index), -1) for index in range(len(call.blocks)))
+        is_contiguous = not others and all(
+            b == a + block.count for a, b, block in zip(starts, starts[1:], call.blocks, strict=False)
+        )
+        return Published(
+            self._partition,
+            Offset(starts[0] if starts else -1),
+            call.messages,
+            fsynced=self.config.durability == "fsync",
+            bases=None if is_contiguous else starts,
+            others=others or None,
+        )
+
+
+def name_of(message_id: str) -> bytes:
+    """The 16 bytes by which a message is found again that was published for later."""
+    return blake2b(message_id.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def is_plain(blocks: Sequence[Block]) -> bool:
+    """Whether blocks are for the log and nothing else."""
+    return all(not block.priority and not block.due_ms and block.traits is None for block in blocks)
+
+
+def expiries(chunks: Sequence[Chunk]) -> list[Record]:
+    """When chunks must be looked at for messages that expire."""
+    records: list[Record] = []
+    for chunk in chunks:
+        earliest = min((at for at in clear_column(chunk, "exp") or () if at), default=0)
+        if earliest:
+            records.append(ExpirySet(chunk.shelf, chunk.base, 0, expiry_step(earliest)))
+    return records
+
+
+def expiry_step(at_ms: int) -> int:
+    return -(-at_ms // EXPIRY_STEP_MS) * EXPIRY_STEP_MS
+
+
+def _ids_of(call: Call) -> list[bytes | None]:
+    ids: list[bytes | None] = []
+    for block in call.blocks:
+        traits = block.traits
+        ids += traits.ids if traits is not None and traits.ids is not None else [None] * block.count
+    return ids
+
+
+def _full(config: QueueConfig, live: int) -> str:
+    limits = []
+    if config.max_messages is not None:
+        limits.append(f"{config.max_messages} messages")
+    if config.max_bytes is not None:
+        limits.append(f"{config.max_bytes} bytes")
+    return f"the queue holds {live} messages; its limit is {' and '.join(limits)}: consume, purge, or raise the limit"

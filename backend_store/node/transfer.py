@@ -1,0 +1,134 @@
+"""Takes messages from one queue's log to another's: out of an outbox, or out of a queue that is being deleted.
+
+A message leaves its old log and stands in the new one with one commit. What the new queue cannot take now stays where
+it is and is tried again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+import structlog
+
+from backend_store.core.bits import indexes
+from backend_store.core.chunk import extract
+from backend_store.core.leases import Lease
+from backend_store.core.limits import TAKE_MESSAGES_MAX
+from backend_store.model import PushqError
+from backend_store.node.joint import Joint, JointResult
+from backend_store.node.limits import TRANSFER_LEASE_MS, TRANSFER_RETRY_SECONDS, TRANSFERS_AT_ONCE_MAX
+
+if TYPE_CHECKING:
+    from backend_store.node.partition import Partition
+    from backend_store.node.view import View
+
+log = structlog.get_logger("pushq.transfer")
+
+Moved = Callable[[int, PushqError | None], None]
+"""(messages, why they stayed): how one transfer ended."""
+
+
+def move(
+    view: View, lease: Lease, target: Partition, annexes: Mapping[int, dict[str, Any]], moved: Moved, priority: int = 0
+) -> None:
+    """Moves what a lease holds; afterwards it holds nothing."""
+    chunk, lease.chunk = lease.chunk, None
+    assert chunk is not None, "a lease is moved with its chunk in memory"
+    count = lease.bits.bit_count()
+    wanted = min(priority, target.config.priorities - 1)
+    blocks = [
+        dataclasses.replace(block, priority=wanted)
+        for block in extract(chunk, lease.bits, annexes, partition=view.partition.index)
+    ]
+
+    def decided(result: JointResult | PushqError) -> None:
+        if isinstance(result, JointResult) and result.places:
+            moved(count, None)
+            return
+        view.unsent(lease)
+        moved(0, result if isinstance(result, PushqError) else None)
+
+    view.partition.settle_and_publish(Joint(view, {lease.token: lease.bits}, [(target, blocks)], decided))
+
+
+class Timers(Protocol):
+    def later(self, seconds: float, call: Callable[[], None]) -> None: ...
+
+
+class Transfer:
+    """Moves all that a view has, as it becomes ready. It is a consumer like any other, and it never gives up."""
+
+    def __init__(
+        self,
+        view: View,
+        target: Callable[[], Partition | None],
+        timers: Timers,
+        *,
+        annex: Callable[[Lease, int], dict[str, Any]] | None = None,
+        on_moved: Callable[[int], None] | None = None,
+    ):
+        self.view = view
+        self._target = target
+        self._timers = timers
+        self._annex = annex
+        self._on_moved = on_moved
+        self._at_once = 0
+        self._is_pumping = False
+        self._waits = False
+        self._said_why = False
+        view.on_ready = self.pump
+
+    def pump(self) -> None:
+        """Takes what is ready, a bounded part of it at once."""
+        if self._waits or self._is_pumping:
+            return
+        self._is_pumping = True
+        try:
+            while self._at_once < TRANSFERS_AT_ONCE_MAX and self.view.has_ready:
+                target = self._target()
+                if target is None:
+                    self._try_later("the queue it is for does not exist")
+                    return
+                lease = self.view.take(TAKE_MESSAGES_MAX, self, TRANSFER_LEASE_MS)
+                if lease is None:
+                    return
+                self._at_once += 1
+                annexes = {n: self._annex(lease, n) for n in indexes(lease.bits)} if self._annex else {}
+                move(self.view, lease, target, annexes, self._moved)
+        finally:
+            self._is_pumping = False
+
+    def _moved(self, messages: int, error: PushqError | None) -> None:
+        self._at_once -= 1
+        if error is not None:
+            self._try_later(error.detail)
+            return
+        self._said_why = False
+        if self._on_moved is not None:
+            self._on_moved(messages)
+
+    def _try_later(self, why: str) -> None:
+        if not self._said_why:
+            log.warning("messages wait for their new queue", queue=self.view.partition.label, reason=why)
+            self._said_why = True
+        if not self._waits:
+            self._waits = True
+            self._timers.later(TRANSFER_RETRY_SECONDS, self._try_again)
+
+    def _try_again(self) -> None:
+        self._waits = False
+        if not self.view.partition.closed:
+            self.pump()
+
+    # A holder of leases, as the view sees it
+
+    def released(self, count: int) -> None:
+        """It has no credit to get back."""
+
+    def lost(self, receipts: list[str]) -> None:
+        """What it lost it will be given again."""
+
+    def sendable(self) -> None:
+        """Its leases are memory, whatever the queue's are."""

@@ -1,0 +1,89 @@
+"""Queues that make themselves: a publish to a name that fits a pattern of `queues.auto_create` makes the queue."""
+
+from __future__ import annotations
+
+import json
+import re
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from backend_store.model import InvalidRequest, QueueConfig
+from gateway.limits import AUTO_CREATE_ENTRIES_MAX, NAME_CHARS_MAX
+from gateway.policy import owner_of
+from gateway.queue_config import queue_config
+from gateway.validate import wrong_name
+
+if TYPE_CHECKING:
+    from gateway.config import Settings
+
+_PATTERN: Final = re.compile(rf"[A-Za-z0-9_.*-]{{1,{NAME_CHARS_MAX}}}")
+
+
+class AutoCreate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One entry: names that fit `pattern`, where `*` is any run, get `config`, as a caller would write it."""
+
+    pattern: str
+    config: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+def auto_config(settings: Settings, name: str) -> QueueConfig | None:
+    """The config of a queue that a publish to `name` makes, by the first entry that fits. None: there is none.
+
+    Queues that the config names are not asked for; `queue_links.check_links` does.
+    """
+    if wrong_name(name) is not None or owner_of(name) != name:
+        return None
+    for entry in settings.queues.auto_create:
+        if fnmatchcase(name, entry.pattern):
+            return queue_config(entry.config, name)
+    return None
+
+
+def auto_create_entries(value: Any) -> tuple[AutoCreate, ...]:
+    """The setting's value, from a file or a variable. Raises `ValueError` that names the entry and the field.
+
+    A text is read as JSON; so is the text of a `config`, for TOML has no null.
+    """
+    given = _from_text(value, "queues.auto_create")
+    if not isinstance(given, list):
+        raise ValueError("queues.auto_create is no list: write [[queues.auto_create]] with pattern and config")
+    if len(given) > AUTO_CREATE_ENTRIES_MAX:
+        raise ValueError(f"queues.auto_create has {len(given)} entries; it has at most {AUTO_CREATE_ENTRIES_MAX}")
+    entries = tuple(_entry(each, f"queues.auto_create[{number}]") for number, each in enumerate(given))
+    patterns = [entry.pattern for entry in entries]
+    for number, pattern in enumerate(patterns):
+        if (first := patterns.index(pattern)) != number:
+            raise ValueError(
+                f"queues.auto_create[{number}].pattern: {pattern!r} is that of queues.auto_create[{first}], which is "
+                "the one that counts; remove one of the two"
+            )
+    return entries
+
+
+def _entry(given: Any, at: str) -> AutoCreate:
+    if isinstance(given, dict) and "config" in given:
+        given = given | {"config": _from_text(given["config"], f"{at}.config")}
+    try:
+        entry = msgspec.convert(given, AutoCreate)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"{at}: {error}; an entry has pattern and config") from None
+    if _PATTERN.fullmatch(entry.pattern) is None:
+        rule = f"a pattern has 1 to {NAME_CHARS_MAX} of A-Z a-z 0-9 _ . - and *"
+        raise ValueError(f"{at}.pattern: {entry.pattern[:200]!r} fits no name; {rule}")
+    try:
+        queue_config(entry.config)
+    except InvalidRequest as error:
+        wrong = "; ".join(f"{at}.config{each.pointer.replace('/', '.')}: {each.detail}" for each in error.errors)
+        raise ValueError(f"{wrong} (pattern {entry.pattern!r})") from None
+    return entry
+
+
+def _from_text(value: Any, what: str) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError as error:
+        raise ValueError(f"{what} is no JSON: {error}") from None

@@ -1,0 +1,142 @@
+"""The options of `pushq queue create` and `update`: one for every setting of a queue, made from the type that holds
+them, so that none is forgotten.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
+
+import click
+import msgspec
+
+from backend_store.model import QueueConfig
+from gateway.queue_settings import FIXED, RANGES, SETTINGS
+
+NULL: Final = "none"
+"""How a shell says null: `--max-messages none`. The word of JSON is as good."""
+
+F = Callable[..., Any]
+
+
+class _OrNull(click.ParamType[Any]):
+    """A value, or `none` for null. A null stays a word until `_config` reads it: to click, None is not given."""
+
+    def __init__(self, kind: click.ParamType[Any]):
+        self._kind = kind
+        self.name = f"{kind.name}|{NULL}"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return NULL if value in (NULL, "null") else self._kind.convert(value, param, ctx)
+
+
+class _JsonObject(click.ParamType[Any]):
+    name = "json"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return _object(value, lambda wrong: self.fail(wrong, param, ctx))
+
+
+class _JsonObjectOrFile(_JsonObject):
+    """`{…}`, or the name of a file that holds it."""
+
+    name = "file|json"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not value.lstrip().startswith("{"):
+            try:
+                value = Path(value).read_text()
+            except (OSError, UnicodeDecodeError) as error:
+                self.fail(f"cannot read {value!r}: {getattr(error, 'strerror', None) or error}", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+def _object(text: str, fail: Callable[[str], Any]) -> Any:
+    try:
+        fields = json.loads(text)
+    except ValueError as error:
+        return fail(f"this is not JSON: {error}")
+    return fields if isinstance(fields, dict) else fail("this is no JSON object")
+
+
+def settings_options(*, for_update: bool = False) -> Callable[[F], F]:
+    """Adds an option for every setting, `--config` and `--set`; the command gets them as `config`, one mapping."""
+    names = [name for name in SETTINGS if not (for_update and name in FIXED)]
+
+    def decorate(function: F) -> F:
+        @functools.wraps(function)
+        def with_config(*args: Any, **kwargs: Any) -> Any:
+            given = {name: kwargs.pop(name) for name in names}
+            config = _config(kwargs.pop("config_object"), given, kwargs.pop("settings"))
+            return function(*args, config=config, **kwargs)
+
+        decorated: F = with_config
+        for option in reversed([*(_option(name, for_update) for name in names), _CONFIG, _SET]):
+            decorated = option(decorated)
+        return decorated
+
+    return decorate
+
+
+_SET = click.option(
+    "--set", "settings", metavar="FIELD=VALUE", multiple=True, help="A config field; VALUE is JSON, else text. Repeats."
+)
+_CONFIG = click.option(
+    "--config",
+    "--config-file",
+    "config_object",
+    type=_JsonObjectOrFile(),
+    help="Config fields as JSON, or a file of them; options and --set win over it.",
+)
+
+
+def _option(name: str, for_update: bool) -> Callable[[F], F]:
+    words = _help(name) + ("" if for_update else f"  [default: {_default(name)}]")
+    return click.option(f"--{name.replace('_', '-')}", name, type=_type(_HINTS[name]), default=None, help=words)
+
+
+_HINTS: Final = get_type_hints(QueueConfig)
+_DEFAULTS: Final[dict[str, Any]] = msgspec.to_builtins(QueueConfig())
+_PLAIN: Final[dict[Any, click.ParamType[Any]]] = {int: click.INT, str: click.STRING, bool: click.BOOL}
+
+
+def _type(kind: Any) -> click.ParamType[Any]:
+    if get_origin(kind) is Literal:
+        return click.Choice(get_args(kind))
+    parts = [part for part in get_args(kind) or (kind,) if part is not type(None)]
+    found = _PLAIN.get(parts[0]) if len(parts) == 1 else None
+    if found is None:
+        return _JsonObject()
+    return _OrNull(found) if type(None) in get_args(kind) else found
+
+
+def _help(name: str) -> str:
+    setting = SETTINGS[name]
+    return setting.means + (f" {setting.low:,} to {setting.high:,}." if name in RANGES else "")
+
+
+def _default(name: str) -> str:
+    value = _DEFAULTS[name]
+    return SETTINGS[name].default or (NULL if value is None else json.dumps(value).strip('"'))
+
+
+def _config(from_file: Mapping[str, Any] | None, given: Mapping[str, Any], settings: Sequence[str]) -> dict[str, Any]:
+    """The fields of `--config`, then the options, then those of `--set`; the later wins."""
+    config = dict(from_file or {})
+    config |= {name: None if _is_null(name, value) else value for name, value in given.items() if value is not None}
+    for setting in settings:
+        field, equals, text = setting.partition("=")
+        if not equals or not field:
+            raise click.BadParameter(f"{setting!r} is not FIELD=VALUE", param_hint="--set")
+        try:
+            config[field] = json.loads(text)
+        except ValueError:
+            config[field] = text
+    return config
+
+
+def _is_null(name: str, value: Any) -> bool:
+    return bool(value == NULL) and type(None) in get_args(_HINTS[name])

@@ -1,0 +1,63 @@
+"""How a message is known again: 16 bytes made of its id, of its producer's number, or of its content."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from hashlib import blake2b
+from typing import Any, Final
+
+from backend_store.client import KIND_BYTES
+from backend_store.model import QueueConfig
+from gateway.given import Given
+
+HASH_BYTES: Final = 16
+_CONTENT_TYPES: Final = ("application/json", "application/octet-stream")
+
+
+def hashes(
+    given: Given, config: QueueConfig, kind: int | bytes, bodies: Sequence[bytes], table: Mapping[str, Sequence[Any]]
+) -> Sequence[bytes | None] | None:
+    """A hash a message, by what the queue deduplicates; None for a message that is like no other."""
+    if config.dedupe == "none":
+        return None
+    if config.dedupe == "content":
+        return _of_contents(kind, bodies, table.get("content_type") or [None] * given.count)
+    ids = table.get("id")
+    found: list[bytes | None] = [None] * given.count
+    if ids is not None:
+        found = [None if i is None else _hash(b"id\0" + i.encode()) for i in ids]
+    if config.delivery == "exactly_once" and None in found:
+        _by_number(given, found, table)
+    return found
+
+
+def _of_contents(kind: int | bytes, bodies: Sequence[bytes], types: Sequence[str | None]) -> list[bytes | None]:
+    """Of the body's bytes and the content type; headers say nothing about what a message is."""
+    kinds = [kind] * len(bodies) if isinstance(kind, int) else kind
+    usual = [_CONTENT_TYPES[k == KIND_BYTES] for k in kinds]
+    return [
+        _hash(b"content\0%b\0%b" % ((given or default).encode(), body))
+        for body, given, default in zip(bodies, types, usual, strict=True)
+    ]
+
+
+def _by_number(given: Given, found: list[bytes | None], table: Mapping[str, Sequence[Any]]) -> None:
+    """Exactly once needs a name for every message; the producer's own number is one too."""
+    producers, numbers = table.get("pr"), table.get("ps")
+    for place, known in enumerate(found):
+        if known is not None:
+            continue
+        producer = producers[place] if producers is not None else None
+        if producer is None or numbers is None:
+            given.wrong(
+                place,
+                "id",
+                "this queue delivers exactly once, so a repeated message must be known again: give it an `id`, or "
+                "`producer` and `producer_seq`",
+            )
+        else:
+            found[place] = _hash(b"seq\0%d\0%b" % (numbers[place] or 0, producer.encode()))
+
+
+def _hash(data: bytes) -> bytes:
+    return blake2b(data, digest_size=HASH_BYTES).digest()

@@ -1,0 +1,118 @@
+"""The messages of a publish call as its producer gave them, column by column, and what is wrong with them.
+
+A check that finds a column in order costs next to nothing a message; only for one that is not are its messages looked
+at one by one, to say which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import itemgetter
+from typing import Any, Final, NoReturn
+
+import msgspec
+
+from backend_store.model import FieldError, InvalidRequest, MessageTooLarge, PushqError
+from push.protocol import PublishMessage
+
+ERRORS_SHOWN_MAX: Final = 20
+NAME_BYTES_MAX: Final = 256
+HEADERS_MAX: Final = 64
+HEADERS_BYTES_MAX: Final = 16 * 1024
+
+_NAME_CHARS_SAFE: Final = NAME_BYTES_MAX // 4
+"""So many characters are never more bytes than a name may have."""
+
+_FIELDS: Final = PublishMessage.__struct_fields__
+
+
+class Given:
+    """A call's columns, each with a value a message, and the errors found so far."""
+
+    __slots__ = ("_columns", "_large", "_wrong", "count")
+
+    def __init__(self, count: int, columns: dict[str, Sequence[Any]]):
+        self.count = count
+        self._columns = columns
+        self._wrong: list[tuple[int, FieldError]] = []
+        self._large: list[tuple[int, FieldError]] = []
+
+    @classmethod
+    def of(cls, messages: Sequence[PublishMessage]) -> Given:
+        count = len(messages)
+        columns = zip(_FIELDS, zip(*map(msgspec.structs.astuple, messages), strict=True), strict=True)
+        return cls(count, {name: values for name, values in columns if values.count(None) < count})
+
+    def raw_bodies(self) -> list[bytes]:
+        """Each message's `body` as it was sent; empty where it was left out."""
+        return list(map(bytes, self._columns["body"]))
+
+    def column(self, name: str) -> Sequence[Any] | None:
+        """What the messages have there; None where none of them has anything."""
+        return self._columns.get(name)
+
+    # -------------------------------------------------------------------------------------------------- errors
+
+    def wrong(self, number: int, name: str, detail: str) -> None:
+        self._wrong.append((number, FieldError(f"/messages/{number}/{name}", detail)))
+
+    def too_large(self, number: int, detail: str) -> None:
+        self._large.append((number, FieldError(f"/messages/{number}", detail)))
+
+    @property
+    def has_errors(self) -> bool:
+        return bool(self._wrong or self._large)
+
+    def refuse(self) -> NoReturn:
+        """Raises `InvalidRequest` or `MessageTooLarge`; nothing of the call is accepted."""
+        found = sorted(self._wrong or self._large, key=itemgetter(0))
+        kind: type[PushqError] = InvalidRequest if self._wrong else MessageTooLarge
+        affected = len({number for number, _ in found})
+        detail = f"{affected} of {self.count} messages refused, nothing was accepted: {found[0][1].detail}"
+        raise kind(detail, errors=tuple(error for _, error in found[:ERRORS_SHOWN_MAX]))
+
+    # -------------------------------------------------------------------------------------------- common checks
+
+    def text(self, name: str) -> Sequence[str | None] | None:
+        """A column of names: 1 to 256 bytes each."""
+        values = self._columns.get(name)
+        if values is None:
+            return None
+        sizes = [len(v) for v in values if v is not None]
+        if min(sizes) < 1 or max(sizes) > _NAME_CHARS_SAFE:
+            self._check_bytes(name, values)
+        return values
+
+    def _check_bytes(self, name: str, values: Sequence[str | None]) -> None:
+        for number, value in enumerate(values):
+            size = 1 if value is None else len(value.encode())
+            if not 1 <= size <= NAME_BYTES_MAX:
+                self.wrong(number, name, f"{name} has {size} bytes; it may have 1 to {NAME_BYTES_MAX}")
+
+    def number(self, name: str, low: int, high: int, unit: str = "") -> Sequence[int | None] | None:
+        """A column of whole numbers within bounds."""
+        values = self._columns.get(name)
+        if values is None:
+            return None
+        found = values if None not in values else [v for v in values if v is not None]
+        if min(found) < low or max(found) > high:
+            for number, value in enumerate(values):
+                if value is not None and not low <= value <= high:
+                    self.wrong(number, name, f"{name} is {value}; it goes from {low} to {high}{unit}")
+        return values
+
+    def headers(self) -> tuple[Sequence[dict[str, str] | None] | None, list[int]]:
+        """The column of headers, and how many bytes each message's take."""
+        values = self.column("headers")
+        if values is None:
+            return None, []
+        sizes = [len("".join((*h, *h.values())).encode()) if h else 0 for h in values]
+        for number, headers in enumerate(values):
+            if headers and len(headers) > HEADERS_MAX:
+                self.wrong(number, "headers", f"{len(headers)} headers; a message may have {HEADERS_MAX}")
+        if max(sizes) > HEADERS_BYTES_MAX:
+            for number, size in enumerate(sizes):
+                if size > HEADERS_BYTES_MAX:
+                    detail = f"{size} bytes of headers; a message may have {HEADERS_BYTES_MAX}"
+                    self.wrong(number, "headers", detail)
+        return [h or None for h in values], sizes

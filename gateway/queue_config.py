@@ -1,0 +1,162 @@
+"""Configs of queues as callers write them: checked field by field, completed, and held against the rules.
+
+A setting that exists in the protocol and not in this version is refused by its name: to take it and do nothing would be
+a lie that shows only when messages are lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from backend_store.model import COMPANION, FieldError, InvalidRequest, QueueConfig
+from gateway.limits import TAG_BYTES_MAX, TAGS_MAX
+from gateway.policy import owner_of
+from gateway.queue_rules import broken_rules
+from gateway.queue_settings import FIXED, LATER_SETTINGS, LATER_VALUES, ONLY, RANGES
+from gateway.validate import escape, with_whole_numbers, wrong_name
+from push.problems import nearest
+
+RETENTION_MS_DEFAULT: Final = 7 * 24 * 3600 * 1000
+"""Of streams."""
+
+_Default = Callable[[QueueConfig], Any]
+
+
+def _lease_mode(config: QueueConfig) -> str:
+    needs_it = config.ordering == "strict" or config.delivery == "exactly_once"
+    allows_it = config.delivery != "at_most_once" and config.durability == "fsync"
+    return "replicated" if needs_it and allows_it else "memory"
+
+
+def _fair_by(config: QueueConfig) -> str:
+    as_they_came = config.ordering == "best_effort" and config.sequencing == "arrival"
+    return "key" if config.kind == "work" and as_they_came else "none"
+
+
+DEFAULTS: Final[dict[str, _Default]] = {
+    "dedupe": lambda config: "id" if config.delivery == "exactly_once" else "none",
+    "lease_mode": _lease_mode,
+    "fair_by": _fair_by,
+    "retention_ms": lambda config: RETENTION_MS_DEFAULT if config.kind == "stream" else None,
+}
+"""Defaults that hang on other settings. They are stored, so that a config says what holds."""
+
+
+def queue_config(given: dict[str, Any], name: str = "", *, named: Collection[str] | None = None) -> QueueConfig:
+    """The config of the queue `name` from a request. Raises `InvalidRequest` that names every field that is wrong.
+
+    Without a name it is a template: there is no own companion to write. `named` has the fields that the caller wrote,
+    where that is not all of `given`.
+    """
+    given = with_whole_numbers(given)
+    _refuse([*_wrong_fields(given, QueueConfig, ""), *_wrong_names(given, name), *_wrong_tags(given)])
+    config = msgspec.convert(given, QueueConfig)
+    left_out = {setting: default(config) for setting, default in DEFAULTS.items() if setting not in given}
+    if name and config.dead_letter_queue == name + COMPANION:
+        left_out["dead_letter_queue"] = COMPANION
+    config = msgspec.structs.replace(config, **left_out)
+    _refuse([*broken_rules(config, given if named is None else named)])
+    return config
+
+
+def changed_config(known: QueueConfig, changes: dict[str, Any], name: str) -> QueueConfig:
+    """`known` with the fields that a request names. Raises `InvalidRequest`."""
+    changes = with_whole_numbers(changes)
+    _refuse([*_wrong_changes(known, changes)])
+    return queue_config(msgspec.to_builtins(shown_config(known, name)) | changes, name, named=changes)
+
+
+def shown_config(config: QueueConfig, name: str) -> QueueConfig:
+    """The config as callers see it: the companion has the queue's name before its own."""
+    if config.dead_letter_queue != COMPANION:
+        return config
+    return msgspec.structs.replace(config, dead_letter_queue=owner_of(name) + COMPANION)
+
+
+def _refuse(errors: list[FieldError]) -> None:
+    if errors:
+        raise InvalidRequest(f"{errors[0].pointer}: {errors[0].detail}", errors=tuple(errors))
+
+
+# ------------------------------------------------------------------------------------------------ field by field
+
+
+def _wrong_fields(given: dict[str, Any], struct: type[msgspec.Struct], at: str) -> Iterable[FieldError]:
+    kinds = get_type_hints(struct)
+    for name, value in given.items():
+        pointer = f"{at}/{escape(name)}"
+        if name in LATER_SETTINGS and struct is QueueConfig:
+            yield FieldError(pointer, f"this version does not have the setting {name!r} yet")
+        elif name not in kinds:
+            yield FieldError(pointer, f"there is no setting {name[:200]!r}{nearest(name[:200], kinds)}")
+        elif isinstance(value, dict) and isinstance(kinds[name], type) and issubclass(kinds[name], msgspec.Struct):
+            yield from _wrong_fields(value, kinds[name], pointer)
+        elif (wrong := _wrong_value(name, value, kinds[name])) is not None:
+            yield FieldError(pointer, wrong)
+
+
+def _wrong_value(name: str, value: Any, kind: Any) -> str | None:
+    if isinstance(value, str) and value in LATER_VALUES.get(name, ()):
+        return f"this version does not have {name!r}: {value!r} yet"
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        return _expected(kind) or str(error)
+    if name in ONLY and value != ONLY[name]:
+        return f"this version does not have {name!r} other than {msgspec.json.encode(ONLY[name]).decode()} yet"
+    if name in RANGES and value is not None:
+        low, high = RANGES[name]
+        return None if low <= value <= high else f"{name} is {value}; it goes from {low} to {high}"
+    return None
+
+
+def _expected(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return "this is none of " + ", ".join(repr(choice) for choice in get_args(kind))
+    return ""
+
+
+def _wrong_names(given: dict[str, Any], name: str) -> Iterator[FieldError]:
+    """Names that could never be another queue's. Whether there is such a queue, `queue_links` asks."""
+    for setting in ("dead_letter_queue", "colocate_with"):
+        other = given.get(setting)
+        if isinstance(other, str) and (wrong := _wrong_other(setting, other, name)) is not None:
+            yield FieldError(f"/{setting}", wrong)
+
+
+def _wrong_other(setting: str, other: str, name: str) -> str | None:
+    is_for_dead = setting == "dead_letter_queue"
+    if is_for_dead and name and other == name + COMPANION:
+        return None
+    if name and other == name:
+        return f"{other!r} is this queue itself; name another"
+    owner = owner_of(other)
+    if owner and owner != other:
+        remedy = f"leave it out for {name or '<queue>'}{COMPANION}, or name a queue" if is_for_dead else "name a queue"
+        return f"{other!r} is a companion of the queue {owner!r} and takes nothing from others; {remedy}"
+    return wrong_name(other)
+
+
+def _wrong_tags(given: dict[str, Any]) -> Iterator[FieldError]:
+    tags = given.get("tags")
+    if not isinstance(tags, dict) or not all(isinstance(text, str) for tag in tags.items() for text in tag):
+        return
+    if len(tags) > TAGS_MAX:
+        yield FieldError("/tags", f"{len(tags)} tags; a queue has at most {TAGS_MAX}")
+    if (size := sum(len(k.encode()) + len(v.encode()) for k, v in tags.items())) > TAG_BYTES_MAX:
+        yield FieldError("/tags", f"{size} bytes of tags; a queue has at most {TAG_BYTES_MAX}")
+
+
+def _wrong_changes(known: QueueConfig, changes: dict[str, Any]) -> Iterator[FieldError]:
+    for setting, why in FIXED.items():
+        kept = getattr(known, setting)
+        if setting in changes and changes[setting] != kept:
+            detail = f"{setting} cannot change, it is {kept!r}: {why}; make a new queue for {changes[setting]!r}"
+            yield FieldError(f"/{setting}", detail)
+    priorities = changes.get("priorities")
+    if isinstance(priorities, int) and 1 <= priorities < known.priorities:
+        detail = f"priorities may only grow, they are {known.priorities}: messages may wait in the ones above"
+        yield FieldError("/priorities", f"{detail}; make a new queue for {priorities}")

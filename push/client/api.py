@@ -1,0 +1,125 @@
+"""One authenticated call of the HTTP API: a request out, its JSON or a typed error back."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import httpx2
+import msgspec
+
+from push.client.config import Limits
+from push.client.discover import Key, find_url, resolve_key
+from push.client.errors import OutcomeUnknown, Unavailable, api_error, problem_of
+
+JsonObject = dict[str, Any]
+
+
+class Api:
+    """A client of the HTTP API, to be used with `async with`.
+
+    `unix_socket` sends everything over `DIR/admin.sock` instead of TCP: some destructive calls work only there.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        key: Key = None,
+        *,
+        unix_socket: Path | str | None = None,
+        timeout_s: float = Limits().http_timeout_s,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._key = key
+        transport = None if unix_socket is None else httpx2.AsyncHTTPTransport(uds=str(unix_socket))
+        base = "http://localhost" if unix_socket is not None else find_url(url)
+        self._where = base if unix_socket is None else str(unix_socket)
+        self._http = httpx2.AsyncClient(
+            base_url=base, transport=transport, timeout=timeout_s, verify=True if tls is None else tls
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        json: Any = None,
+        content: bytes | None = None,
+        params: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout_s: float | None = None,
+    ) -> httpx2.Response:
+        """One authenticated call to any path; answers of 400 and above raise `ApiError`."""
+        response = await self.raw(
+            method, path, json=json, content=content, params=params, headers=headers, timeout_s=timeout_s
+        )
+        if response.status_code >= 400:
+            raise api_error(problem_of(response.content, response.status_code, response.headers))
+        return response
+
+    async def raw(
+        self,
+        method: str,
+        path: str,
+        *,
+        json: Any = None,
+        content: bytes | None = None,
+        params: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout_s: float | None = None,
+    ) -> httpx2.Response:
+        """As `request`, with every status returned: for health paths, whose 503 is an answer."""
+        sent = dict(headers or {})
+        if json is not None:
+            content = msgspec.json.encode(json)
+            sent.setdefault("Content-Type", "application/json")
+        if (token := await resolve_key(self._key)) is not None:
+            sent.setdefault("Authorization", f"Bearer {token}")
+        timeout = httpx2.USE_CLIENT_DEFAULT if timeout_s is None else timeout_s
+        try:
+            return await self._http.request(method, path, content=content, params=params, headers=sent, timeout=timeout)
+        except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout) as error:
+            raise Unavailable(f"no server at {self._where}: {error or type(error).__name__}") from error
+        except httpx2.TransportError as error:
+            raise OutcomeUnknown(
+                f"{method} {path} at {self._where} got no answer: {error or type(error).__name__}"
+            ) from error
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        json: Any = None,
+        params: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout_s: float | None = None,
+    ) -> JsonObject:
+        """As `request`: the answer's JSON object."""
+        return decoded(await self.request(method, path, json=json, params=params, headers=headers, timeout_s=timeout_s))
+
+
+def decoded(response: httpx2.Response) -> JsonObject:
+    """The answer's JSON object; empty for an answer without a body."""
+    value = msgspec.json.decode(response.content) if response.content else {}
+    return value if isinstance(value, dict) else {"value": value}
+
+
+def given(**fields: Any) -> JsonObject:
+    """Those fields that have a value."""
+    return {name: value for name, value in fields.items() if value is not None}

@@ -1,0 +1,209 @@
+"""From a message to its place in the core, and from the core's answer back to whoever waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from push.client.config import Limits
+from push.client.core.numbering import Numbered
+from push.client.core.publisher import Entry
+from push.client.core.settling import Step
+from push.client.errors import Problem, PublishManyFailed, PushqError, TooLarge
+from push.client.frames import Codec
+from push.client.link import Link
+from push.client.model import Outgoing, Published
+from push.client.outgoing import sendable
+
+PublishIds = bool | Literal["auto"]
+"""Does a message that has no id get one? "auto": until the server has said that its queue drops no repeats."""
+
+RANDOM_BYTES = 12
+NAME_BYTES_MAX = 256
+MESSAGES_PER_REQUEST_MAX = 1000
+
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+
+
+def random_name() -> str:
+    """96 bits that nobody else has, beginning with a letter: fit for an id and for part of a queue's name."""
+    return "p" + secrets.token_urlsafe(RANDOM_BYTES)
+
+
+def checked_name(producer: str) -> str:
+    """The producer's name. Raises `ValueError` for one that no server would take."""
+    size = len(producer.encode())
+    if not 0 < size <= NAME_BYTES_MAX:
+        raise ValueError(f"a producer's name has 1 to {NAME_BYTES_MAX} bytes, not {size}")
+    return producer
+
+
+class Producer:
+    """The publishing side of a session."""
+
+    def __init__(self, link: Link, codec: Codec, limits: Limits, *, ids: PublishIds) -> None:
+        self.link = link
+        self._codec = codec
+        self._limits = limits
+        self._ids = ids
+        self._id_prefix = random_name()
+        self._last_id = 0
+
+    @property
+    def name(self) -> str:
+        return self.link.core.numbering.producer
+
+    @property
+    def receipts_max(self) -> int:
+        """How many receipts one request takes."""
+        return self._limits.settle_frame_receipts_max
+
+    @property
+    def queue_part(self) -> str:
+        """A name of this producer's own that may stand in a queue's name."""
+        return self.name if _PLAIN_NAME.fullmatch(self.name) else self._id_prefix
+
+    async def publish(self, queue: str, message: Outgoing) -> Published:
+        """Send one message; returns when it is stored."""
+        encoded = self._encode(queue, message)
+        link = self.link
+        if link.core.publisher.window_left <= 0:
+            await link.room()
+        ticket = _One()
+        entry = link.core.publish(queue, encoded, ticket, link.now())
+        link.kick()
+        try:
+            return await ticket.stored
+        except asyncio.CancelledError:
+            entry.wanted = False
+            raise
+
+    async def publish_many(self, queue: str, messages: Iterable[Outgoing | Any]) -> list[Published]:
+        """Send messages in order; anything that is not an `Outgoing` is the body of one."""
+        link = self.link
+        many = _Many()
+        entries: list[Entry] = []
+        try:
+            for index, message in enumerate(messages):
+                given = message if isinstance(message, Outgoing) else Outgoing(body=message, id=self.id_for(queue))
+                encoded = self._encode(queue, given)
+                if link.core.publisher.window_left <= 0:
+                    link.kick()
+                    await link.room()
+                entries.append(link.core.publish(queue, encoded, many.slot(index), link.now()))
+            link.kick()
+            return await many.all_stored()
+        except BaseException:
+            for entry in entries:
+                entry.wanted = False
+            raise
+
+    def step(self, parts: Sequence[tuple[str, Sequence[Outgoing]]]) -> Step | None:
+        """What an ack publishes, encoded; None when that is nothing. Raises `TooLarge` for what fits in no frame."""
+        count = sum(len(messages) for _, messages in parts)
+        if not count:
+            return None
+        encoded = [(queue, [Numbered(self._encode(queue, each)) for each in messages]) for queue, messages in parts]
+        size = sum(len(memoryview(each.message)) for _, messages in encoded for each in messages)
+        if count > MESSAGES_PER_REQUEST_MAX or size > self._limits.message_bytes_max:
+            raise _too_large(
+                f"an ack publishes {count} messages of {size} bytes together; the client sends at most"
+                f" {MESSAGES_PER_REQUEST_MAX} of {self._limits.message_bytes_max}"
+            )
+        return Step(encoded)
+
+    def id_for(self, queue: str) -> str | None:
+        """An id that no other message has; None where the queue has no use for one."""
+        if self._ids is False or (self._ids == "auto" and not self.link.core.numbering.drops_repeats(queue)):
+            return None
+        return self.next_id()
+
+    def next_id(self) -> str:
+        """96 random bits of this client's and a count."""
+        self._last_id += 1
+        return f"{self._id_prefix}-{self._last_id:x}"
+
+    def made(self, id: str) -> bool:
+        """Is this an id of `next_id`?"""
+        return id.startswith(f"{self._id_prefix}-")
+
+    def _encode(self, queue: str, message: Outgoing) -> msgspec.Raw:
+        if message.deliver_at is not None:
+            message = sendable(message)
+        if message.id is None and (id := self.id_for(queue)) is not None:
+            message = msgspec.structs.replace(message, id=id)
+        encoded = self._codec.message(message)
+        size = len(memoryview(encoded))
+        if size > self._limits.message_bytes_max:
+            raise _too_large(f"the message has {size} bytes, the client sends at most {self._limits.message_bytes_max}")
+        return encoded
+
+
+def _too_large(detail: str) -> TooLarge:
+    return TooLarge(Problem(code="message-too-large", status=413, detail=detail))
+
+
+class _One:
+    """The waiter of one publish."""
+
+    __slots__ = ("stored",)
+
+    def __init__(self) -> None:
+        self.stored: asyncio.Future[Published] = asyncio.get_running_loop().create_future()
+
+    def resolve(self, result: Published | PushqError) -> None:
+        if self.stored.done():
+            return
+        if isinstance(result, Published):
+            self.stored.set_result(result)
+        else:
+            self.stored.set_exception(result)
+
+
+class _Many:
+    """The waiter of one `publish_many`: a result for each message, and one future for all."""
+
+    def __init__(self) -> None:
+        self.results: list[Published | PushqError | None] = []
+        self._open = 0
+        self._is_complete = False
+        self._all: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def slot(self, index: int) -> _Slot:
+        assert index == len(self.results)
+        self.results.append(None)
+        self._open += 1
+        return _Slot(self, index)
+
+    def resolve(self, index: int, result: Published | PushqError) -> None:
+        self.results[index] = result
+        self._open -= 1
+        if self._open == 0 and self._is_complete and not self._all.done():
+            self._all.set_result(None)
+
+    async def all_stored(self) -> list[Published]:
+        self._is_complete = True
+        if self._open:
+            await self._all
+        stored = [result for result in self.results if isinstance(result, Published)]
+        if len(stored) == len(self.results):
+            return stored
+        raise PublishManyFailed([result for result in self.results if result is not None])
+
+
+class _Slot:
+    """One message's place in a `publish_many`."""
+
+    __slots__ = ("_index", "_many")
+
+    def __init__(self, many: _Many, index: int) -> None:
+        self._many = many
+        self._index = index
+
+    def resolve(self, result: Published | PushqError) -> None:
+        self._many.resolve(self._index, result)

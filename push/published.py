@@ -1,0 +1,119 @@
+"""The answer to a publish: where each message stands, in the order of the call, as JSON or MessagePack.
+
+Nearly always all of them are new and stand one after the other: then each costs one `%`.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from backend_store.client import message_id
+from backend_store.model import Original, Published, PushqError
+from push.encode import array_header, encode
+from push.ports import Encoding, Prepared
+from push.problems import problem
+from push.rows import escaped, pack, placed_id
+
+_OK_JSON = b'{"type":"ok","id":%b,"messages":%b,"durability":{"fsynced":%b,"replicas":%d}}'
+_OK_PACK = b"\x84" + pack("type") + pack("ok") + pack("durability")
+_KEY_ID = pack("id")
+_KEY_MESSAGES = pack("messages")
+_BOOLEANS = (b"false", b"true")
+
+
+def refusal(published: Published) -> PushqError | None:
+    """The reason, where each message of a call was refused: then the call itself is answered with it."""
+    others = published.others
+    if not others or len(others) < published.count:
+        return None
+    errors = [other for other in others.values() if isinstance(other, PushqError)]
+    return errors[0] if len(errors) == published.count else None
+
+
+def published_messages_json(published: Published, prepared: Prepared) -> bytes:
+    """The JSON array of `{id, seq, partition, duplicate, error?}`."""
+    if published.others:
+        return encode(_rows(published, prepared), "json")
+    template, offsets = _json_template(published.partition, prepared.ids is None), _offsets(published, prepared)
+    if prepared.ids is None:
+        return b"[%b]" % b",".join([template % (n, n) for n in offsets])
+    ids = _ids(published, prepared, offsets)
+    return b"[%b]" % b",".join([template % (encode(i, "json"), n) for i, n in zip(ids, offsets, strict=True)])
+
+
+def published_ok(request_id: int | str, published: Published, prepared: Prepared, encoding: Encoding) -> bytes:
+    """The `ok` of a publish frame."""
+    if encoding == "json":
+        messages = published_messages_json(published, prepared)
+        durability = _BOOLEANS[published.fsynced], published.replicas
+        return _OK_JSON % (encode(request_id, "json"), messages, *durability)
+    durable = pack({"fsynced": published.fsynced, "replicas": published.replicas})
+    return b"".join([_OK_PACK, durable, _KEY_ID, pack(request_id), _KEY_MESSAGES, _pack_messages(published, prepared)])
+
+
+def _pack_messages(published: Published, prepared: Prepared) -> bytes:
+    if published.others:
+        return pack(_rows(published, prepared))
+    template, offsets = _pack_template(published.partition, prepared.ids is None), _offsets(published, prepared)
+    head = array_header(published.count)
+    if prepared.ids is None:
+        return head + b"".join([template % (n, n.to_bytes(8, "big")) for n in offsets])
+    ids = _ids(published, prepared, offsets)
+    return head + b"".join([template % (pack(i), n.to_bytes(8, "big")) for i, n in zip(ids, offsets, strict=True)])
+
+
+@lru_cache
+def _json_template(partition: int, placed: bool) -> bytes:
+    name = b'"%d-%%012x"' % partition if placed else b"%b"
+    return b'{"id":' + name + b',"seq":%d,' + b'"partition":%d,"duplicate":false}' % partition
+
+
+@lru_cache
+def _pack_template(partition: int, placed: bool) -> bytes:
+    name = placed_id(partition) if placed else b"%b"
+    parts = [b"\x84", escaped("id"), name, escaped("seq"), b"\xcf%b", escaped("partition"), escaped(partition)]
+    return b"".join([*parts, escaped("duplicate"), b"\xc2"])
+
+
+def _offsets(published: Published, prepared: Prepared) -> list[int] | range:
+    """Each message's offset, in the order of the call."""
+    if published.bases is None:
+        found: list[int] | range = range(published.base, published.base + published.count)
+    else:
+        blocks = zip(published.bases, prepared.blocks, strict=True)
+        found = [offset for base, block in blocks for offset in range(base, base + block.count)]
+    if prepared.order is None:
+        return found
+    placed = [0] * len(found)
+    for number, offset in zip(prepared.order, found, strict=True):
+        placed[number] = offset
+    return placed
+
+
+def _ids(published: Published, prepared: Prepared, offsets: list[int] | range) -> list[str]:
+    assert prepared.ids is not None
+    return [given or message_id(published.partition, n) for given, n in zip(prepared.ids, offsets, strict=True)]
+
+
+# -------------------------------------------------------------------------------------- repeated and refused ones
+
+
+def _rows(published: Published, prepared: Prepared) -> list[dict[str, Any]]:
+    others, order = published.others or {}, prepared.order
+    by_number = others if order is None else {order[place]: other for place, other in others.items()}
+    return [
+        _row(published.partition, offset, prepared.ids[number] if prepared.ids else None, by_number.get(number))
+        for number, offset in enumerate(_offsets(published, prepared))
+    ]
+
+
+def _row(partition: int, offset: int, given: str | None, other: Original | PushqError | None) -> dict[str, Any]:
+    """A repeated message has the place of the first; of a producer's number that came before, no more may be known."""
+    if isinstance(other, PushqError):
+        return {"id": given, "partition": partition, "duplicate": False, "error": problem(other)}
+    seq: int | None = offset if other is None else other.offset
+    if seq == -1:
+        seq = None
+    name = given if given is not None or seq is None else message_id(partition, seq)
+    return {"id": name, "seq": seq, "partition": partition, "duplicate": other is not None}

@@ -1,0 +1,141 @@
+"""Configs of queues over the real server's API: made, shown, changed, refused, and found again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from http.client import HTTPConnection
+from itertools import count
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx2
+import pytest
+
+from tests.conftest import StartServer
+from tests.integration.calls import Client, make_key, pointers, refused, with_key
+from tests.support.server import PushqServer
+
+_numbers = count()
+
+
+@pytest.fixture
+def http(shared_server: PushqServer) -> Iterator[Client]:
+    with Client(base_url=shared_server.url, headers=shared_server.headers, timeout=15) as client:
+        yield client
+
+
+@pytest.fixture
+def name() -> str:
+    return f"config-{next(_numbers)}"
+
+
+def put(http: Client, name: str, **config: Any) -> httpx2.Response:
+    return http.put(f"/v1/queues/{name}", json=config)
+
+
+def patch(http: Client, name: str, **changes: Any) -> httpx2.Response:
+    return http.patch(f"/v1/queues/{name}", json=changes, headers={"If-Match": "*"})
+
+
+def config_of(answer: httpx2.Response) -> dict[str, Any]:
+    assert answer.status_code in (200, 201), answer.text
+    config: dict[str, Any] = answer.json()["config"]
+    return config
+
+
+def test_a_queue_shows_what_holds_for_it(http: Client, name: str) -> None:
+    config = config_of(put(http, name, delivery="exactly_once"))
+    assert (config["dedupe"], config["lease_mode"], config["fair_by"]) == ("id", "replicated", "key")
+    assert config["dead_letter_queue"] == f"{name}.dead"
+    assert config_of(put(http, f"{name}-stream", kind="stream"))["retention_ms"] == 604_800_000
+
+
+def test_what_a_queue_shows_makes_the_same_queue(http: Client, name: str) -> None:
+    config = config_of(put(http, name, ordering="strict", max_messages=5, overflow="dead_letter_oldest"))
+    again = put(http, name, **config)
+    assert (again.status_code, config_of(again)) == (200, config)
+    assert put(http, name, ordering="strict", max_messages=5, overflow="dead_letter_oldest").status_code == 200
+    refused(put(http, name, ordering="strict"), 409, "conflict")
+
+
+def test_a_combination_without_sense_is_refused_and_nothing_is_made(http: Client, name: str) -> None:
+    problem = refused(put(http, name, ordering="strict", priorities=3), 400, "invalid-request")
+    assert pointers(problem) == ["/ordering", "/priorities"] and "overtake" in problem["detail"]
+    refused(http.get(f"/v1/queues/{name}"), 404, "queue-not-found")
+
+
+def test_a_change_without_sense_is_refused_and_nothing_changes(http: Client, name: str) -> None:
+    before = config_of(put(http, name, ordering="strict"))
+    assert pointers(refused(patch(http, name, priorities=3), 400, "invalid-request")) == ["/priorities"]
+    assert pointers(refused(patch(http, name, lease_mode="memory"), 400, "invalid-request")) == ["/lease_mode"]
+    assert config_of(http.get(f"/v1/queues/{name}")) == before
+
+
+def test_settings_change_while_the_queue_lives(http: Client, name: str) -> None:
+    put(http, name)
+    changed = config_of(patch(http, name, max_attempts=3, max_messages=5, dead_letter_queue=f"{name}.dead"))
+    assert (changed["max_attempts"], changed["max_messages"]) == (3, 5)
+    assert config_of(patch(http, name, max_messages=None, tags={"a": "b"}))["max_messages"] is None
+    assert config_of(patch(http, name, max_attempts=10, dead_letter_queue=None))["dead_letter_queue"] is None
+
+
+def test_a_dead_letter_queue_must_be_there_and_end_somewhere(http: Client, name: str) -> None:
+    errors = f"{name}-errors"
+    assert pointers(refused(put(http, name, dead_letter_queue=errors), 400, "invalid-request")) == [
+        "/dead_letter_queue"
+    ]
+    put(http, errors)
+    assert config_of(put(http, name, dead_letter_queue=errors))["dead_letter_queue"] == errors
+    for wrong in (name, errors, f"{name}.dead", "absent"):
+        problem = refused(patch(http, errors, dead_letter_queue=wrong), 400, "invalid-request")
+        assert pointers(problem) == ["/dead_letter_queue"]
+    assert config_of(patch(http, errors, dead_letter_queue=f"{errors}.dead"))["dead_letter_queue"] == f"{errors}.dead"
+
+
+def test_a_neighbour_is_a_queue_of_the_same_tenant(http: Client, name: str) -> None:
+    http.put("/v1/tenants/elsewhere")
+    key = make_key(http, "admin", tenant="elsewhere")["key"]
+    with with_key(http, key) as other:
+        put(other, f"{name}-theirs")
+    assert pointers(refused(put(http, name, colocate_with=f"{name}-theirs"), 400, "invalid-request")) == [
+        "/colocate_with"
+    ]
+    put(http, f"{name}-ours")
+    assert config_of(put(http, name, colocate_with=f"{name}-ours"))["colocate_with"] == f"{name}-ours"
+
+
+@pytest.mark.parametrize("suffix", [".dead", ".late"])
+def test_a_companion_is_changed_and_deleted_with_its_queue(http: Client, name: str, suffix: str) -> None:
+    refused(patch(http, name + suffix, tags={}), 404, "queue-not-found")
+    put(http, name)
+    for answer in (put(http, name + suffix), patch(http, name + suffix, tags={})):
+        problem = refused(answer, 400, "invalid-request")
+        assert pointers(problem) == ["/name"] and repr(name) in problem["detail"]
+    assert http.get(f"/v1/queues/{name}").status_code == 200
+
+
+def test_a_companion_cannot_be_deleted_alone(start_server: StartServer) -> None:
+    server = start_server(env={"PUSHQ_QUEUES__ALLOW_DELETE_OVER_HTTP": "true"})
+    with Client(base_url=server.url, headers=server.headers) as http:
+        put(http, "orders")
+        answer = http.delete("/v1/queues/orders.dead?confirm=orders.dead&discard=true")
+        assert "change 'orders'" in refused(answer, 400, "invalid-request")["detail"]
+        assert http.get("/v1/queues/orders").status_code == 200
+
+
+def test_a_change_that_comes_while_a_body_does_is_not_overwritten(shared_server: PushqServer, name: str) -> None:
+    with Client(base_url=shared_server.url, headers=shared_server.headers) as http:
+        etag = put(http, name).headers["etag"]
+        slow = HTTPConnection(urlsplit(shared_server.url).netloc, timeout=15)
+        body = b'{"max_attempts": 3}'
+        slow.putrequest("PATCH", f"/v1/queues/{name}")
+        for header, value in {**shared_server.headers, "If-Match": etag, "Content-Length": str(len(body))}.items():
+            slow.putheader(header, value)
+        slow.endheaders()
+        time.sleep(0.1)  # for the server to compare the ETag; should it be slower, the answer is the same
+        assert patch(http, name, tags={"a": "b"}).status_code == 200
+        slow.send(body)
+        assert slow.getresponse().status == 412
+        slow.close()
+        assert config_of(http.get(f"/v1/queues/{name}"))["max_attempts"] == 10

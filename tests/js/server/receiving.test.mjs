@@ -1,0 +1,139 @@
+/**
+ * Receiving from the real server.
+ *
+ * Needs of it: nack with `delay_ms` and `reason`, `max_attempts`, the `.dead` companion with `dead_letter`;
+ * `ordering: strict` (and `ordering` in the answer to a WebSocket's subscribe); groups of a stream; `colocate_with` and
+ * `publish` with an ack; `delivery: at_most_once`.
+ */
+
+import assert from "node:assert/strict";
+import {test} from "node:test";
+
+import {client, queue, stats, until} from "./world.mjs";
+
+const bodies = (messages) => messages.map(({body}) => body);
+
+test("a nack comes back after its delay", async (t) => {
+  const pushq = client(t);
+  const name = await queue();
+  const times = [];
+  pushq.subscribe(name, {credit: 1}, async (message) => {
+    times.push(Date.now());
+    if (message.attempt === 1) await message.nack({delayMs: 400, reason: "not yet"});
+  });
+  await pushq.publish(name, 1);
+  await until(() => times.length === 2);
+  assert.ok(times[1] - times[0] >= 395, `${times[1] - times[0]} ms`);
+  await until(async () => (await stats(name)).acked_total === 1);
+});
+
+test("after its last attempt a message is a dead letter, with cause and history", async (t) => {
+  const pushq = client(t);
+  const name = await queue({max_attempts: 2});
+  pushq.subscribe(name, {credit: 1}, (message) => message.nack({reason: `attempt ${message.attempt} of a test`}));
+  await pushq.publish(name, {order: 7}, {key: "k"});
+  const dead = [];
+  await until(async () => (await stats(name)).dead === 1, "the dead letter");
+  pushq.subscribe(`${name}.dead`, {credit: 1}, (message) => void dead.push(message));
+  const {body, key, deadLetter} = await until(() => dead[0]);
+  assert.deepEqual([body, key], [{order: 7}, "k"]);
+  assert.deepEqual([deadLetter.from, deadLetter.reason, deadLetter.attempts], [name, "max_attempts", 2]);
+  assert.match(JSON.stringify(deadLetter.history), /attempt 2 of a test/);
+});
+
+test("on a strict queue each key stays in order, even when a handler fails", async (t) => {
+  const pushq = client(t);
+  const name = await queue({ordering: "strict"});
+  const done = {a: [], b: []};
+  const running = new Set();
+  const failed = new Set();
+  pushq.subscribe(name, {credit: 16}, async ({body, key}) => {
+    assert.ok(!running.has(key), `two of ${key} at once`);
+    running.add(key);
+    await new Promise((resolve) => setTimeout(resolve, 5));
+    running.delete(key);
+    if (body % 5 === 3 && !failed.has(key + body)) {
+      failed.add(key + body);
+      throw new Error("once");
+    }
+    done[key].push(body);
+  });
+  const numbers = Array.from({length: 20}, (_, n) => n);
+  await pushq.publishMany(name, numbers.flatMap((body) => ["a", "b"].map((key) => ({body, key}))));
+  await until(() => done.a.length + done.b.length >= 40);
+  assert.deepEqual(done, {a: numbers, b: numbers});
+});
+
+test("members of a group share a stream, and a later one goes on where they acked", async (t) => {
+  const name = await queue({kind: "stream"});
+  const first = client(t);
+  const seen = [];
+  const subscription = first.subscribe(name, {group: "g", from: "earliest", credit: 8}, ({body}) => void seen.push(body));
+  await subscription.ready;
+  await first.publishMany(name, Array.from({length: 30}, (_, body) => ({body})));
+  await until(() => seen.length >= 30);
+  await subscription.close();
+  const second = client(t);
+  const later = [];
+  second.subscribe(name, {group: "g", credit: 8}, ({body, receipt}) => void later.push([body, Boolean(receipt)]));
+  await second.publish(name, "after");
+  await until(() => later.length >= 1);
+  assert.deepEqual(seen, Array.from({length: 30}, (_, n) => n));
+  assert.deepEqual(later, [["after", true]]);
+});
+
+test("a handler that fails in a group gets its message again before the next one", async (t) => {
+  const name = await queue({kind: "stream"});
+  const pushq = client(t);
+  const seen = [];
+  const subscription = pushq.subscribe(name, {group: "g", from: "earliest", credit: 8}, ({body}) => {
+    seen.push(body);
+    if (body === 1 && seen.filter((n) => n === 1).length === 1) throw new Error("once");
+  });
+  await subscription.ready;
+  await pushq.publishMany(name, [0, 1, 2, 3].map((body) => ({body})));
+  await until(() => seen.includes(3));
+  assert.deepEqual(seen, [0, 1, 1, 2, 3]);
+});
+
+test("an ack and its publish are one step between colocated queues", async (t) => {
+  const bills = await queue();
+  const orders = await queue({colocate_with: bills});
+  const pushq = client(t);
+  pushq.subscribe(orders, {credit: 1}, async (message) => {
+    await message.ack({publish: [{queue: bills, messages: [{body: {bill: message.body}, key: "k"}]}]});
+  });
+  await pushq.publish(orders, 7);
+  const seen = [];
+  pushq.subscribe(bills, {credit: 1}, (message) => void seen.push(message));
+  await until(() => seen.length === 1);
+  assert.deepEqual([seen[0].body, seen[0].key], [{bill: 7}, "k"]);
+  const {acked_total: acked, ready} = await stats(orders);
+  assert.deepEqual([acked, ready], [1, 0]);
+});
+
+test("between queues that are not colocated the step is refused, and the message stays open", async (t) => {
+  const [orders, bills] = [await queue(), await queue()];
+  const pushq = client(t);
+  const codes = [];
+  pushq.subscribe(orders, {credit: 1}, async (message) => {
+    await message.ack({publish: [{queue: bills, messages: [{body: 1}]}]}).catch(({code}) => codes.push(code));
+    await message.ack();
+  });
+  await pushq.publish(orders, 7);
+  await until(async () => (await stats(orders)).acked_total === 1);
+  assert.deepEqual([codes.length, (await stats(bills)).ready], [1, 0]);
+});
+
+test("a queue that delivers at most once has no receipts, and is not held back by their want", async (t) => {
+  const name = await queue({delivery: "at_most_once"});
+  const pushq = client(t);
+  const seen = [];
+  const subscription = pushq.subscribe(name, {credit: 4}, (message) => void seen.push(message));
+  await subscription.ready;
+  await pushq.publishMany(name, Array.from({length: 40}, (_, body) => ({body})));
+  await until(() => seen.length === 40);
+  assert.deepEqual(bodies(seen).sort((a, b) => a - b), Array.from({length: 40}, (_, n) => n));
+  assert.ok(seen.every(({receipt}) => receipt === null));
+  assert.equal((await stats(name)).in_flight, 0);
+});

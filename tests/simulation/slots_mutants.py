@@ -1,0 +1,105 @@
+"""Protocols with one rule less. Each must be found out by the simulation: one that survives is a hole in it.
+
+A core mutant is the real source with one line changed; where the line is not found, the list is out of date and the test
+says so. A shell mutant breaks what the core asks of whoever drives it, under its name in `slots_partition`.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
+
+from backend_store.core import slot_book, slot_moves, slots
+from tests.simulation.slots_process import Core
+
+
+class Edit(NamedTuple):
+    module: ModuleType
+    before: str
+    after: str
+
+
+CORE_MUTANTS: dict[str, Edit] = {
+    "opens before everything is handed over": Edit(slot_moves, "if page.next is not None:", "if False:"),
+    "takes any page for the one it asked for": Edit(
+        slot_moves, "return page.fetch == self.importing", "return bool(self.importing and page.fetch.move == self.importing.move)"
+    ),
+    "does not wait for older messages": Edit(slot_moves, "page.sealed_at, not self.waits)", "page.sealed_at, True)"),
+    "is drained although it waits itself": Edit(
+        slot_moves, "return tenure.is_released and not unsettled(slot, tenure)", "return not unsettled(slot, tenure)"
+    ),
+    "is drained whatever is left": Edit(
+        slot_moves, "return tenure.is_released and not unsettled(slot, tenure)", "return tenure.is_released"
+    ),
+    "goes on taking messages for what it sealed": Edit(
+        slot_moves, "            if not tenures[-1].sealed_by:\n                self.taken", "            if True:\n                self.taken"
+    ),
+    "takes messages from callers with an older table": Edit(slot_moves, "if version < self.newest:", "if False:"),
+    "seals for a move of the past": Edit(
+        slot_moves, "not tenures[-1].sealed_by and tenures[-1].version < move.version", "not tenures[-1].sealed_by"
+    ),
+    "heeds any table": Edit(
+        slot_moves,
+        "if table.version < self.ahead.version or (self.table is not None and table.version <= self.table.version):",
+        "if False:",
+    ),
+    "heeds tables older than its log": Edit(slot_moves, "if table.version < self.ahead.version or", "if"),
+    "forgets a tenure before it has left": Edit(
+        slot_moves, "return not any(move.version == tenure.sealed_by and slot in move.slots for move in table.moves)", "return True"
+    ),
+    "says it has opened before that is on the disk": Edit(
+        slot_moves, "move.target == self.number and _is_opened(self.book, move)", "move.target == self.number and _is_opened(self.ahead, move)"
+    ),
+    "takes what is forgotten for not drained": Edit(
+        slot_moves, "self.book.sealed_by(question.version, slot)) is None or", "self.book.sealed_by(question.version, slot)) is not None and"
+    ),
+    "forgets by a table from before the move": Edit(
+        slot_moves, "if table is None or not tenure.sealed_by or table.version < tenure.sealed_by:", "if table is None or not tenure.sealed_by:"
+    ),
+    "retires with messages in it": Edit(slot_moves, "and not book.tenures and not live else None", "and not book.tenures else None"),
+    "retires with slots in it": Edit(slot_moves, "and not book.tenures and not live else None", "and not live else None"),
+    "takes unkeyed messages while it drains": Edit(
+        slot_moves, '1 << UNKEYED if book.role == "open"', '1 << UNKEYED if book.role != "retired"'
+    ),
+    "holds what lay there before": Edit(slot_book, "            if offset >= tenure.opened_at:", "            if True:"),
+    "delivers what was scheduled beyond the seal": Edit(slot_book, " or due_ms > tenure.sealed_ms):", "):"),
+    "retires a former life": Edit(
+        slots, 'if table.members.get(number) != Member("draining", since):', 'if table.members[number].role != "draining":'
+    ),
+    "routes to a target that has not opened": Edit(
+        slots, "return None if slot in self.moving else self.owners[slot]", "return self.owners[slot]"
+    ),
+    "plans while slots are on the move": Edit(slots, "    if table.moves:\n        raise Conflict", "    if False:\n        raise Conflict"),
+}
+
+SHELL_MUTANTS = (
+    "hands over before the seal is on the disk",
+    "hands over what was committed when the fetch came",
+    "hands over no ids",
+    "hands over no producers",
+    "counts acks not on the disk",
+    "tells a table that is not on the disk",
+    "forgets the source's time",
+    "a reader passes barriers",
+)
+
+
+def mutated(edit: Edit) -> Core:
+    source = Path(str(edit.module.__file__)).read_text()
+    assert source.count(edit.before) == 1, f"{edit.before!r} stands {source.count(edit.before)} times in {edit.module}"
+    modules = {module: sys.modules[module.__name__] for module in (slots, slot_book, slot_moves)}
+    made = []
+    try:
+        for module in modules:
+            text = Path(str(module.__file__)).read_text()
+            copy = ModuleType(module.__name__)
+            # What is made later imports what was made before, by its name.
+            sys.modules[module.__name__] = copy
+            changed = text.replace(edit.before, edit.after) if module is edit.module else text
+            exec(compile(changed, str(module.__file__), "exec"), copy.__dict__)
+            made.append(copy)
+    finally:
+        sys.modules.update({module.__name__: real for module, real in modules.items()})
+    return Core(*made)

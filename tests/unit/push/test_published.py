@@ -1,0 +1,117 @@
+"""The answer to a publish: one row a message, in the order of the call, whatever became of each."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from backend_store.core.chunk import KIND_JSON, Draft, blocks_of, plain_blocks
+from backend_store.model import DedupeFull, Offset, Original, Published, PushqError, QueueFull
+from push.ports import Encoding, Prepared
+from push.published import published_messages_json, published_ok, refusal
+
+ENCODINGS: list[Encoding] = ["json", "msgpack"]
+
+
+def read(data: bytes, encoding: Encoding) -> Any:
+    return json.loads(data) if encoding == "json" else msgspec.msgpack.decode(data)
+
+
+def rows(published: Published, prepared: Prepared) -> list[dict[str, Any]]:
+    """The rows, the same in both encodings and over HTTP."""
+    found: list[dict[str, Any]] = json.loads(published_messages_json(published, prepared))
+    for encoding in ENCODINGS:
+        assert read(published_ok(1, published, prepared, encoding), encoding)["messages"] == found
+    return found
+
+
+def three(ids: list[str | None] | None = None) -> Prepared:
+    return Prepared(plain_blocks(KIND_JSON, [b"1"] * 3), ids)
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("request_id", [0, -5, 2**63 - 1, "", "%s", 'x"%d\\', "é"])
+@pytest.mark.parametrize("ids", [None, ["a", None, "%"]])
+@pytest.mark.parametrize(("partition", "fsynced"), [(0, True), (7, False), (12_345, True)])
+def test_a_publish_is_answered_with_the_place_of_each_message(
+    encoding: Encoding, request_id: int | str, ids: list[str | None] | None, partition: int, fsynced: bool
+) -> None:
+    published = Published(partition, Offset(2**40), 3, fsynced=fsynced)
+    names = [given or f"{partition}-{2**40 + n:012x}" for n, given in enumerate(ids or [None] * 3)]
+    wanted = [
+        {"id": name, "seq": 2**40 + n, "partition": partition, "duplicate": False} for n, name in enumerate(names)
+    ]
+    frame = read(published_ok(request_id, published, three(ids), encoding), encoding)
+    assert frame == {
+        "type": "ok",
+        "id": request_id,
+        "messages": wanted,
+        "durability": {"fsynced": fsynced, "replicas": 1},
+    }
+    assert rows(published, three(ids)) == wanted
+
+
+@pytest.mark.parametrize("ids", [None, ["a", "b", "c", None]])
+def test_messages_of_several_priorities_are_answered_in_the_order_of_the_call(ids: list[str | None] | None) -> None:
+    given = [Draft(KIND_JSON, b"%d" % n, None, priority=n % 2) for n in range(4)]
+    blocks, order = blocks_of(given)
+    published = Published(0, Offset(100), 4, bases=(100, 50))
+    found = rows(published, Prepared(blocks, ids, order))
+    assert [row["seq"] for row in found] == [100, 50, 101, 51]
+    assert [row["id"] for row in found] == [
+        (ids or [None] * 4)[n] or f"0-{seq:012x}" for n, seq in enumerate([100, 50, 101, 51])
+    ]
+
+
+def test_a_repeated_message_is_answered_with_the_place_of_the_first() -> None:
+    published = Published(0, Offset(9), 3, others={1: Original(4), 2: Original(5)})
+    found = rows(published, three([None, "b", None]))
+    assert [(r["id"], r["seq"], r["duplicate"]) for r in found] == [
+        ("0-000000000009", 9, False),
+        ("b", 4, True),
+        ("0-000000000005", 5, True),
+    ]
+
+
+def test_of_a_repeated_number_only_that_it_came_before_may_be_known() -> None:
+    published = Published(0, Offset(9), 3, others={0: Original(-1), 1: Original(-1)})
+    found = rows(published, three(["a", None, None]))
+    assert [(r["id"], r["seq"], r["duplicate"]) for r in found[:2]] == [("a", None, True), (None, None, True)]
+
+
+def test_a_refused_message_has_its_problem_in_place_of_a_seq() -> None:
+    published = Published(0, Offset(9), 3, others={1: QueueFull("10 of 10 messages")})
+    first, second, _ = rows(published, three(["a", "b", "c"]))
+    assert "error" not in first and "seq" not in second
+    assert (second["id"], second["duplicate"], second["partition"]) == ("b", False, 0)
+    assert (second["error"]["code"], second["error"]["status"]) == ("queue-full", 507)
+
+
+def test_exceptions_are_counted_as_the_blocks_stand_and_told_as_the_call_stood() -> None:
+    given = [Draft(KIND_JSON, b"%d" % n, None, priority=n % 2) for n in range(4)]
+    blocks, order = blocks_of(given)
+    published = Published(0, Offset(100), 4, bases=(100, 50), others={1: Original(3)})
+    found = rows(published, Prepared(blocks, None, order))
+    assert [(row["seq"], row["duplicate"]) for row in found] == [(100, False), (50, False), (3, True), (51, False)]
+
+
+full, again = QueueFull("full"), DedupeFull("full")
+
+
+@pytest.mark.parametrize(
+    ("others", "reason"),
+    [
+        (None, None),
+        ({0: full}, None),
+        ({0: full, 1: Original(3)}, None),
+        ({0: full, 1: again}, full),
+        ({0: again, 1: again}, again),
+    ],
+)
+def test_a_call_is_refused_when_each_of_its_messages_is(
+    others: dict[int, Original | PushqError] | None, reason: PushqError | None
+) -> None:
+    assert refusal(Published(0, Offset(9), 2, others=others)) is reason
