@@ -10,6 +10,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from backend_store.client import Store
 from backend_store.model import NotFound
+from gateway.auto_create import auto_config
 from gateway.api import asyncapi, docs, metrics, openapi
 from gateway.auth import Keyring, wall_clock_ms
 from gateway.config import Settings
@@ -67,7 +68,14 @@ def create_app(
     """Puts the gateway together. Must run on the event loop that will serve it."""
     keyring = Keyring(store, clock_ms) if keyring is None else keyring
     tickets = TicketOffice(clock_ms)
-    desk = GatewayDesk(store, keyring, tickets, allowed_origins=settings.http.allowed_origins, dev=settings.dev)
+    desk = GatewayDesk(
+        store,
+        keyring,
+        tickets,
+        allowed_origins=settings.http.allowed_origins,
+        dev=settings.dev,
+        auto_config=lambda name: auto_config(settings, name),
+    )
     hub = Hub(
         store,
         desk,

@@ -5,17 +5,19 @@ HTTP, WebSocket and SSE ask the same questions here, so they cannot give differe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
 from backend_store.client import HybridClock, Queue, Store
-from backend_store.model import Forbidden, Unauthenticated
+from backend_store.model import Conflict, Forbidden, QueueConfig, QueueNotFound, Unauthenticated
 from gateway import publish
 from gateway.auth import Keyring, Principal
 from gateway.policy import Verb
+from gateway.queue_links import check_links
 from gateway.tickets import TicketOffice
-from push.ports import Encoding, Prepared
+from push.ports import Encoding, Prepared, Target
 from push.protocol import PublishMessage
 
 _LOCALHOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -25,13 +27,22 @@ class GatewayDesk:
     """Implements `push.ports.Desk`."""
 
     def __init__(
-        self, store: Store, keyring: Keyring, tickets: TicketOffice, *, allowed_origins: Sequence[str], dev: bool
+        self,
+        store: Store,
+        keyring: Keyring,
+        tickets: TicketOffice,
+        *,
+        allowed_origins: Sequence[str],
+        dev: bool,
+        auto_config: Callable[[str], QueueConfig | None] = lambda name: None,
     ) -> None:
+        """`auto_config`: the config of a queue that a publish to an unknown name makes, or None."""
         self._store = store
         self._keyring = keyring
         self._tickets = tickets
         self._allowed_origins = frozenset(allowed_origins)
         self._dev = dev
+        self._auto_config = auto_config
         self._clock = HybridClock()
 
     def identify(self, token: str) -> Principal:
@@ -52,15 +63,39 @@ class GatewayDesk:
             raise Forbidden(f"the key {principal.name!r} has no scope {verb}:{name}")
         return queue
 
+    def publish_to(self, principal: Any, name: str) -> Target:
+        """The queue; or, for one that was deleted lately, where its messages went."""
+        queue = self._store.target_of(principal.tenant, name)
+        if not principal.access.may("publish", name):
+            raise Forbidden(f"the key {principal.name!r} has no scope publish:{name}")
+        return queue
+
+    def made_by_publish(self, principal: Any, name: str) -> Coroutine[Any, Any, None] | None:
+        if not principal.access.may("publish", name):
+            return None
+        config = self._auto_config(name)
+        return self._make(principal.tenant, name, config) if config is not None else None
+
+    async def _make(self, tenant: str, name: str, config: QueueConfig) -> None:
+        check_links(name, config, lambda other: self._config_of(tenant, other))
+        with suppress(Conflict):  # somebody made it otherwise meanwhile, which is as good
+            await self._store.create_queue(tenant, name, config)
+
+    def _config_of(self, tenant: str, name: str) -> QueueConfig | None:
+        try:
+            return self._store.queue(tenant, name).config
+        except QueueNotFound:
+            return None
+
     def prepare(
-        self, queue: Queue, messages: Sequence[PublishMessage], encoding: Encoding, trace: str | None = None
+        self, queue: Target, messages: Sequence[PublishMessage], encoding: Encoding, trace: str | None = None
     ) -> Prepared:
         return publish.prepare(
             queue.config, messages, encoding, trace, now_ms=self._store.steady_ms(), clock=self._clock
         )
 
     def prepare_plain(
-        self, queue: Queue, bodies: Sequence[Any], encoding: Encoding, trace: str | None = None
+        self, queue: Target, bodies: Sequence[Any], encoding: Encoding, trace: str | None = None
     ) -> Prepared:
         return publish.prepare_plain(
             queue.config, bodies, encoding, trace, now_ms=self._store.steady_ms(), clock=self._clock

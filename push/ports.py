@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
 from backend_store.client import Block, Queue
+from backend_store.model import Published, PushqError, QueueConfig
 from push.protocol import PublishMessage
 
 Verb = Literal["publish", "consume", "view", "manage"]
@@ -32,6 +33,16 @@ class Prepared(NamedTuple):
     order: list[int] | None = None
 
 
+class Target(Protocol):
+    """A queue as a producer sees it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def config(self) -> QueueConfig: ...
+    def publish(self, blocks: list[Block], reply: Callable[[Published | PushqError], None]) -> None: ...
+
+
 class Desk(Protocol):
     def identify(self, token: str) -> Principal:
         """Raises `Unauthenticated`."""
@@ -45,8 +56,14 @@ class Desk(Protocol):
     def queue(self, principal: Principal, name: str, verb: Verb) -> Queue:
         """Raises `QueueNotFound` for what is absent or another tenant's, `Forbidden` without the scope."""
 
+    def publish_to(self, principal: Principal, name: str) -> Target:
+        """Where messages published to `name` go. Raises like `queue`."""
+
+    def made_by_publish(self, principal: Principal, name: str) -> Coroutine[Any, Any, None] | None:
+        """Makes the queue that a publish to an unknown name makes; None where it makes none."""
+
     def prepare(
-        self, queue: Queue, messages: Sequence[PublishMessage], encoding: Encoding, trace: str | None = None
+        self, queue: Target, messages: Sequence[PublishMessage], encoding: Encoding, trace: str | None = None
     ) -> Prepared:
         """Raises `InvalidRequest` or `MessageTooLarge`, naming each message that is wrong.
 
@@ -54,7 +71,7 @@ class Desk(Protocol):
         """
 
     def prepare_plain(
-        self, queue: Queue, bodies: Sequence[Any], encoding: Encoding, trace: str | None = None
+        self, queue: Target, bodies: Sequence[Any], encoding: Encoding, trace: str | None = None
     ) -> Prepared:
         """The same for messages that are only bodies (raw values of the encoding)."""
 

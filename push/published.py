@@ -9,14 +9,14 @@ from functools import lru_cache
 from typing import Any
 
 from backend_store.client import message_id
-from backend_store.model import Original, Published, PushqError
+from backend_store.model import Original, Published, PushqError, QueueConfig
 from push.encode import array_header, encode
 from push.ports import Encoding, Prepared
 from push.problems import problem
 from push.rows import escaped, pack, placed_id
 
-_OK_JSON = b'{"type":"ok","id":%b,"messages":%b,"durability":{"fsynced":%b,"replicas":%d}}'
-_OK_PACK = b"\x84" + pack("type") + pack("ok") + pack("durability")
+_OK_JSON = b'{"type":"ok","id":%b,"messages":%b,"durability":{"fsynced":%b,"replicas":%d},%b}'
+_OK_PACK = b"\x86" + pack("type") + pack("ok") + pack("durability")
 _KEY_ID = pack("id")
 _KEY_MESSAGES = pack("messages")
 _BOOLEANS = (b"false", b"true")
@@ -42,14 +42,27 @@ def published_messages_json(published: Published, prepared: Prepared) -> bytes:
     return b"[%b]" % b",".join([template % (encode(i, "json"), n) for i, n in zip(ids, offsets, strict=True)])
 
 
-def published_ok(request_id: int | str, published: Published, prepared: Prepared, encoding: Encoding) -> bytes:
+@lru_cache
+def queue_words(sequencing: str, dedupe: str, encoding: Encoding) -> bytes:
+    """What an answer says of the queue, so that a producer knows what its next messages need, as members of a map."""
+    words = {"sequencing": sequencing, "dedupe": dedupe}
+    if encoding == "json":
+        return encode(words, "json")[1:-1]
+    return b"".join(pack(name) + pack(word) for name, word in words.items())
+
+
+def published_ok(
+    request_id: int | str, published: Published, prepared: Prepared, config: QueueConfig, encoding: Encoding
+) -> bytes:
     """The `ok` of a publish frame."""
+    words = queue_words(config.sequencing, config.dedupe, encoding)
     if encoding == "json":
         messages = published_messages_json(published, prepared)
         durability = _BOOLEANS[published.fsynced], published.replicas
-        return _OK_JSON % (encode(request_id, "json"), messages, *durability)
+        return _OK_JSON % (encode(request_id, "json"), messages, *durability, words)
     durable = pack({"fsynced": published.fsynced, "replicas": published.replicas})
-    return b"".join([_OK_PACK, durable, _KEY_ID, pack(request_id), _KEY_MESSAGES, _pack_messages(published, prepared)])
+    head = [_OK_PACK, durable, words, _KEY_ID, pack(request_id), _KEY_MESSAGES]
+    return b"".join([*head, _pack_messages(published, prepared)])
 
 
 def _pack_messages(published: Published, prepared: Prepared) -> bytes:

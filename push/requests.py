@@ -6,12 +6,13 @@ the session tells it under the request's id.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from backend_store.client import Queue, SettledAndPublished, encode_cursor
-from backend_store.model import InvalidRequest, Published, PushqError, Unauthenticated, Verdict
+from backend_store.model import InvalidRequest, Published, PushqError, QueueConfig, QueueNotFound, Unauthenticated, Verdict
 from push.checks import DELAY_MS_MAX, checked_credit, checked_reason, checked_visibility, field, not_yet, results
 from push.joint import outputs, published_rows
 from push.limits import CREDIT_DEFAULT, CREDIT_MAX, OUTBOX_BYTES_SOFT_MAX, SUBSCRIPTIONS_PER_SESSION_MAX
@@ -46,23 +47,44 @@ if TYPE_CHECKING:
 def publish(session: Session, frame: Any, messages: Any, *, plain: bool = False) -> None:
     desk = session.hub.desk
     assert session.principal is not None
-    queue = desk.queue(session.principal, frame.queue, "publish")
+    try:
+        queue = desk.publish_to(session.principal, frame.queue)
+    except QueueNotFound:
+        made = desk.made_by_publish(session.principal, frame.queue)
+        if made is None:
+            raise
+        session.began()
+        task = session.hub.loop.create_task(made, name="auto-create")
+        task.add_done_callback(partial(_made, session, frame, messages, plain))
+        return
     if session.hub.draining:
         raise PushqError("the server is shutting down", code="draining")
     prepare = desk.prepare_plain if plain else desk.prepare
     prepared = prepare(queue, messages, session.encoding)
     session.began()
-    queue.publish(prepared.blocks, partial(_published, session, frame.id, prepared))
+    queue.publish(prepared.blocks, partial(_published, session, frame.id, queue.config, prepared))
 
 
-def _published(session: Session, request_id: RequestId, prepared: Prepared, result: Published | PushqError) -> None:
+def _made(session: Session, frame: Any, messages: Any, plain: bool, task: asyncio.Task[None]) -> None:
+    """The queue that a publish was to make is there, or it is not."""
+    session.ended()
+    try:
+        task.result()
+        publish(session, frame, messages, plain=plain)
+    except PushqError as error:
+        session.error(frame.id, error)
+
+
+def _published(
+    session: Session, request_id: RequestId, config: QueueConfig, prepared: Prepared, result: Published | PushqError
+) -> None:
     session.ended()
     error = result if isinstance(result, PushqError) else refusal(result)
     if error is not None:
         session.error(request_id, error)
     elif request_id is not None:
         assert isinstance(result, Published)
-        session.reply(published_ok(request_id, result, prepared, session.encoding))
+        session.reply(published_ok(request_id, result, prepared, config, session.encoding))
 
 
 def ack(session: Session, frame: Ack) -> None:

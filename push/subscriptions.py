@@ -98,7 +98,7 @@ class WorkSubscription:
             self.feeder.add(self)
         self.pending_bytes = 0
         if not self.auto:
-            self.leases.extend(pending)
+            self.leases.extend(lease for lease in pending if lease.receipts)
             if len(self.leases) > LEASES_BEFORE_PRUNING:
                 self.leases = [lease for lease in self.leases if any(part.bits for part in lease.parts())]
         return pending
@@ -107,7 +107,9 @@ class WorkSubscription:
         """The bytes have left for the socket: with automatic acks that settles them."""
         for lease in leases:
             if not lease.receipts:
-                self.released(lease.bits.bit_count())
+                # Nobody acks it, so no commit deals out what its credit may take next.
+                self.outstanding -= lease.bits.bit_count()
+                self.feeder.add(self)
             elif self.auto:
                 self.queue.settle_lease(lease)
 

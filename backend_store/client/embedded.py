@@ -154,6 +154,7 @@ class EmbeddedStore:
         for view in COMPANION_VIEWS.values():
             if (companion := self._companions.pop((queue.definition.uid, view), None)) is not None:
                 companion.deleted = True
+                queue.companions.append(companion)
 
     def target_of(self, tenant: str, name: str) -> Forward | EmbeddedQueue:
         """Where a publish to `name` goes: to the queue, or to the one that a deleted queue's messages went to.

@@ -77,6 +77,8 @@ class EmbeddedQueue:
         self._view = partition.view(view) if definition.config.kind == "work" or view != VIEW_MAIN else None
         self.consumers = 0
         self.deleted = False
+        self.companions: list[EmbeddedQueue] = []
+        """Of a queue that was deleted: those of its companions that somebody had asked for."""
         self.purges: dict[str, Purge] = {}
         self.redrives: dict[str, Redrive] = {}
         self.extras: dict[str, Any] = {}

@@ -45,7 +45,8 @@ class ByClock(SorterSettings):
         super().__init__(config, label)
         self.held = 0
         self._watermark = Stamp()
-        self._is_raised = False
+        self._raised_ms = 0
+        """When it was raised, if no record has it yet."""
         # What has the same millisecond leaves together: disorder costs nothing until a bucket is sorted, once.
         self._buckets: dict[int, list[tuple[Stamp, int]]] = {}
         self._order: list[int] = []
@@ -102,18 +103,24 @@ class ByClock(SorterSettings):
     # --------------------------------------------------------------------------------------------------- release
 
     def release(self, now_ms: int) -> list[int]:
-        now_ms += self._ahead_ms
-        due_ms = now_ms - self._window_ms
+        due_ms = now_ms + self._ahead_ms - self._window_ms
+        released = self._release(due_ms, now_ms)
+        self._forget_arrivals(due_ms)
+        return released
+
+    def release_all(self, now_ms: int) -> list[int]:
+        return self._release(max(self._order, default=0), now_ms)
+
+    def _release(self, due_ms: int, now_ms: int) -> list[int]:
         released: list[int] = []
         while self._order and self._order[0] <= due_ms:
             bucket = self._buckets.pop(heappop(self._order))
             bucket.sort()
             released += [offset for _, offset in bucket]
             assert bucket[0][0] >= self._watermark, f"{bucket[0][0]} is released below {self._watermark}"
-            self._watermark, self._is_raised = bucket[-1][0], True
+            self._watermark, self._raised_ms = bucket[-1][0], now_ms + self._ahead_ms
         self.held -= len(released)
         self.counts.released += len(released)
-        self._forget_arrivals(due_ms)
         return released
 
     def next_release_ms(self) -> int | None:
@@ -123,8 +130,8 @@ class ByClock(SorterSettings):
         return self._order[0] + self._window_ms if self._order else 0
 
     def records(self) -> list[OrderRecord]:
-        raised, self._is_raised = self._is_raised, False
-        return [WatermarkRaised(self._watermark)] if raised else []
+        raised_ms, self._raised_ms = self._raised_ms, 0
+        return [WatermarkRaised(self._watermark, raised_ms)] if raised_ms else []
 
     def purge(self) -> None:
         self.held = 0
@@ -135,10 +142,10 @@ class ByClock(SorterSettings):
     # --------------------------------------------------------------------------------------------------- restart
 
     def restore(self, records: Iterable[OrderRecord], held: Iterable[Held], now_ms: int) -> None:
+        floor_ms = 0
         for record in records:
             assert isinstance(record, WatermarkRaised)
-            self._watermark = record.stamp
-        floor_ms = self._watermark.time_us // 1000 + self._window_ms if self._watermark.time_us else 0
+            self._watermark, floor_ms = record
         for offset, stamp, arrived_ms in held:
             if stamp is None or not 0 < stamp.time_us <= _latest_us(arrived_ms):
                 stamp = _at(stamp, arrived_ms)

@@ -239,7 +239,12 @@ class ByProducer(SorterSettings):
     # --------------------------------------------------------------------------------------------------- release
 
     def release(self, now_ms: int) -> list[int]:
-        due_ms = now_ms + self._ahead_ms - self._window_ms
+        return self._release(now_ms + self._ahead_ms - self._window_ms)
+
+    def release_all(self, now_ms: int) -> list[int]:
+        return self._release(max((each.arrived_ms for each in self._waiting), default=0))
+
+    def _release(self, due_ms: int) -> list[int]:
         while (first := self._first_waiting()) is not None and first.arrived_ms <= due_ms:
             self._advance(first.producer, first.number)
             self._producers.changed(first.producer)

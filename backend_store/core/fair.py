@@ -124,10 +124,8 @@ class FairRuns:
     @property
     def wants_more(self) -> bool:
         """Nobody has messages here, or only noisy keys have, and a later chunk could have others'."""
-        if not self:
-            return True
-        if not self._aside or self._read_ahead >= FAIR_AHEAD_CHUNKS_MAX or self._aside_runs >= FAIR_ASIDE_RUNS_MAX:
-            return False
+        if self._read_ahead >= FAIR_AHEAD_CHUNKS_MAX or self._aside_runs >= FAIR_ASIDE_RUNS_MAX:
+            return not self
         return self._find_quiet() is None
 
     def clear(self) -> None:
@@ -169,8 +167,11 @@ class FairRuns:
         if found.is_aside:
             self._leave_aside(spot, drawn)
         else:
-            _, bits = self._fresh[0]
-            self._fresh[0] = spot, bits & ~drawn
+            left = self._fresh[0][1] & ~drawn
+            self._fresh[0] = spot, left
+            if not left:
+                self._fresh.popleft()
+                spot.runs -= 1
         self._read_ahead = 0
         self.hold(spot.state, drawn)
         return spot.state, drawn

@@ -38,6 +38,8 @@ class KeyedRuns:
         """Keys that are known: ready or locked at a spot. None: the next messages are to be read from the disk."""
         self._also: dict[Key, list[Spot]] = {}
         """Further spots that lock a key. Only what outlived a restart can do that."""
+        self._restored: dict[int, int] = {}
+        """What is held since a restart, of chunks that nobody has looked at since."""
         self._lines = Lines()
         self._idle: dict[int, ChunkState] = {}
         self._disk_waits = 0
@@ -96,6 +98,7 @@ class KeyedRuns:
         self._open.clear()
         self._at.clear()
         self._also.clear()
+        self._restored.clear()
         # Numbers go on: rows that were written before mean nothing to the lines that come after.
         self._lines = Lines(self._lines.last_number)
         self._idle.clear()
@@ -115,6 +118,8 @@ class KeyedRuns:
     def _sort_in(self, state: ChunkState, bits: int) -> None:
         """Makes messages of unknown keys ready; the others join their keys' lines."""
         bits &= state.free
+        if self._restored:
+            self._restored.pop(state.base, None)
         if not bits:
             return
         spot = self._spots.of(state)
@@ -215,6 +220,8 @@ class KeyedRuns:
         if spot is None or not bits:
             return
         spot.held ^= bits
+        if self._restored and not state.present:
+            self._restored.pop(state.base, None)
         keys = spot.keys_at(bits & ~spot.repeated)
         if again := bits & spot.repeated:
             keys = [*keys, *(key for key in set(spot.keys_at(again)) if not spot.bits_of[key] & spot.held)]
@@ -247,7 +254,7 @@ class KeyedRuns:
             if line is None:
                 del at[key]
                 continue
-            if lines.parked:
+            if lines.parked or line[0][0].is_shrunk:
                 self._look_further(key)
                 continue
             spot, bits = line.pop(0) if len(line) > 1 else by_key.pop(key)[0]
@@ -279,10 +286,9 @@ class KeyedRuns:
     def put_back(self, state: ChunkState, bits: int) -> None:
         """Messages that are free to go again, after `freed`: each goes before all others of its key.
 
-        Not for chunks that the lane has yet to read: there the key may have earlier ones, and all come with the push.
+        Those of a chunk that the lane has yet to read come with its push: others may lie before them.
         """
-        while any(fresh is state for fresh, _ in self._fresh):
-            self._sort_in(*self._fresh.popleft())
+        bits = self._without_early(state, bits)
         spot = self._spots.of(state)
         assert not bits & spot.held, f"messages of the chunk at {state.base} were put back before they were freed"
         for key, own in spot.split(bits).items():
@@ -297,6 +303,15 @@ class KeyedRuns:
             self._open[spot] = None
             self._open.move_to_end(spot, last=False)
 
+    def _without_early(self, state: ChunkState, bits: int) -> int:
+        """After a restart messages come back before their chunk had its turn: then they wait for it with the others."""
+        early = bits & self._restored.get(state.base, 0)
+        for number, (fresh, waiting) in enumerate(self._fresh if early else ()):
+            if fresh is state:
+                self._fresh[number] = fresh, waiting | early
+                return bits ^ early
+        return bits
+
     def hold(self, state: ChunkState, bits: int) -> None:
         """Messages that were drawn before a restart: a lease was kept, or their retry waits for its time."""
         spot = self._spots.of(state)
@@ -308,6 +323,7 @@ class KeyedRuns:
             elif self._at[key] is not spot and spot not in self._also.setdefault(key, []):
                 self._also[key].append(spot)
         spot.held |= bits
+        self._restored[state.base] = self._restored.get(state.base, 0) | bits
 
     def _is_locked(self, key: Key) -> bool:
         spot = self._at.get(key)
@@ -350,7 +366,7 @@ class KeyedRuns:
 
     @property
     def wanted(self) -> tuple[int, int] | None:
-        """(number, position) of the row to read next: its key is free, and nothing else may be drawn, or had its turn."""
+        """(number, position) of the row to read next, once nothing else may be drawn or others had their turn."""
         if not self._lines.rows:
             return None
         front = self._front()

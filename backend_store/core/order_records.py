@@ -19,6 +19,8 @@ class WatermarkRaised(NamedTuple):
     """The stamp of the last message that was released: nothing below it is released any more."""
 
     stamp: Stamp
+    time_ms: int
+    """When that was, by the leader's clock."""
 
 
 class ProducerAdvanced(NamedTuple):
@@ -53,6 +55,7 @@ class _ProducerRow(msgspec.Struct, array_like=True):
 
 class _WatermarkRow(msgspec.Struct, array_like=True):
     version: int
+    time_ms: int
     time_us: int
     producer: str
     number: int
@@ -76,14 +79,14 @@ def decode_producer(producer: str, data: bytes) -> ProducerAdvanced:
 
 
 def encode_watermark(record: WatermarkRaised) -> bytes:
-    return _encode(_WatermarkRow(_VERSION, *record.stamp))
+    return _encode(_WatermarkRow(_VERSION, record.time_ms, *record.stamp))
 
 
 def decode_watermark(data: bytes) -> WatermarkRaised:
     """Raises `ValueError` for another version, `msgspec.DecodeError` for what is no row."""
     row = _watermark_row.decode(data)
     _check(row.version)
-    return WatermarkRaised(Stamp(row.time_us, row.producer, row.number))
+    return WatermarkRaised(Stamp(row.time_us, row.producer, row.number), row.time_ms)
 
 
 def _check(version: int) -> None:

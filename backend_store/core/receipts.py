@@ -51,6 +51,8 @@ class TokenFields(NamedTuple):
 
 _SHELF_SHIFT = 24
 _VIEW_MASK = (1 << _SHELF_SHIFT) - 1
+_VIEW_CHARS = slice(16, 20)
+"""The view's three bytes in the text of a token: bytes 12 to 14 of its fields."""
 
 
 def group_field(view: int, shelf: int) -> int:
@@ -80,6 +82,14 @@ def read_token(key: bytes, token: str) -> TokenFields | None:
     if urlsafe_b64encode(raw).rstrip(b"=").decode() != token[:-1]:
         return None
     return TokenFields(*_FIELDS.unpack(packed))
+
+
+def view_of_token(token: str) -> int | None:
+    """Which view a token says that it is of, to find who must check it: nothing is proved by that."""
+    try:
+        return int.from_bytes(urlsafe_b64decode(token[_VIEW_CHARS]))
+    except (binascii.Error, ValueError):
+        return None
 
 
 def by_token(receipts: Iterable[str]) -> dict[str, int]:

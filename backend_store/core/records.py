@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -51,6 +51,15 @@ class PartitionState(msgspec.Struct):
     """How many batches a sorting queue has released."""
     sorted_us: int = 0
     """The stamp up to which a sorting queue has released."""
+    inside: int = 0
+    """How many offsets of the entry that the floor lies in are below it: of a stream that drops message by message."""
+    groups_made: int = 0
+    """How many consumer groups a stream ever had: their numbers are not used again."""
+
+    @property
+    def low(self) -> Offset:
+        """Where the first entry begins that still has something."""
+        return Offset(self.floor - self.inside)
 
     @property
     def high_watermark(self) -> Offset:
@@ -97,6 +106,20 @@ class Retry(msgspec.Struct, array_like=True):
     due_ms: int = 0
     history: list[Any] = []
     """One row an attempt that ended: (attempt, at in ms, outcome, reason)."""
+
+
+class GroupRow(msgspec.Struct, frozen=True, array_like=True):
+    """A consumer group of a stream.
+
+    `number` is its view's. Everything below `position` is behind it, and above it what its marks say. `done` counts the
+    messages that it will not get any more: acked, dead, passed over by a seek, or gone before it came to them.
+    """
+
+    number: int
+    name: str
+    mode: Literal["offsets", "leases"]
+    position: int
+    done: int
 
 
 class ChunkAppended(NamedTuple):
@@ -186,6 +209,32 @@ class Purged(NamedTuple):
     floor: Offset
 
 
+class ChunkPassed(NamedTuple):
+    """A consumer group is done with a chunk and all before it: what it noted of it goes, the chunk stays."""
+
+    view: int
+    base: Offset
+
+
+class GroupStood(NamedTuple):
+    """Where a consumer group of a stream stands."""
+
+    row: GroupRow
+
+
+class GroupDropped(NamedTuple):
+    """There is no group of that number any more."""
+
+    number: int
+
+
+class MessagesCounted(NamedTuple):
+    """`messages` of a stream were published before the chunk at `base`."""
+
+    base: Offset
+    messages: int
+
+
 class OrderReleased(NamedTuple):
     """Messages of a sorting queue in the order in which they are handed out: (base, index) pairs. `is_head`: before
     all others."""
@@ -207,4 +256,8 @@ Record = (
     | LeaseRecorded
     | Purged
     | OrderReleased
+    | ChunkPassed
+    | GroupStood
+    | GroupDropped
+    | MessagesCounted
 )

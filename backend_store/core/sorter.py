@@ -97,8 +97,11 @@ class Sorter(Protocol):
     def release(self, now_ms: int) -> list[int]:
         """The offsets whose turn has come, in their order; each is named once.
 
-        A message that was settled while it waited is among them. With `now_ms` `ALL_MS` nothing waits any longer.
+        A message that was settled while it waited is among them.
         """
+
+    def release_all(self, now_ms: int) -> list[int]:
+        """All that waits, in its order: for a queue that is sorted no longer."""
 
     def next_release_ms(self) -> int | None:
         """When `release` next has something to do, unless more arrives."""
@@ -111,10 +114,6 @@ class Sorter(Protocol):
 
     def restore(self, records: Iterable[OrderRecord], held: Iterable[Held], now_ms: int) -> None:
         """Makes the state anew, in a sorter just made: from the latest records, and what waits by rising offset."""
-
-
-ALL_MS = 1 << 62
-"""A time at which every message's turn has come: for a queue that is sorted no longer."""
 
 
 class SorterSettings:

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from backend_store.core.policy import companion_policy, policy_of
-from backend_store.core.records import PartitionState, Tally
+from backend_store.core.groups import GroupView, LeasedGroup, OffsetGroup
+from backend_store.core.policy import Policy, companion_policy, policy_of
+from backend_store.core.records import GroupRow, PartitionState, Tally
 from backend_store.core.runs import ArrivalRuns, Runs
 from backend_store.core.shelves import SHELF_OF_VIEW, VIEW_MAIN
 from backend_store.core.work import ReceiptKey, WorkView
-from backend_store.model import Offset, QueueConfig
+from backend_store.model import VISIBILITY_MS_MAX, Offset, QueueConfig
 
 
-def core_of(config: QueueConfig, view: int, state: PartitionState, key: ReceiptKey, first_lease: int) -> WorkView:
-    """The core of one view."""
+def core_of(
+    config: QueueConfig,
+    view: int,
+    state: PartitionState,
+    key: ReceiptKey,
+    first_lease: int,
+    group: tuple[GroupRow, Offset] | None = None,
+) -> WorkView:
+    """The core of one view; of a group from its row and where its first chunk begins."""
+    if group is not None:
+        return _group_core(config, *group, key, first_lease)
     if view == VIEW_MAIN:
         return WorkView(
             key,
@@ -35,6 +45,31 @@ def core_of(config: QueueConfig, view: int, state: PartitionState, key: ReceiptK
     )
 
 
+def _group_core(config: QueueConfig, row: GroupRow, low: Offset, key: ReceiptKey, first_lease: int) -> GroupView:
+    if row.mode == "offsets":
+        return OffsetGroup(key, row, low=low, first_lease=first_lease, policy=group_policy(config, row.mode))
+    return LeasedGroup(
+        key,
+        row,
+        low=low,
+        first_lease=first_lease,
+        policy=group_policy(config, row.mode),
+        make_runs=runs_of(config),
+        reads_keys=reads_keys(config),
+    )
+
+
+def group_policy(config: QueueConfig, mode: str) -> Policy:
+    """Messages of a group with offsets have no number of attempts: it stays in its place until one is acked."""
+    if mode == "leases":
+        return policy_of(config)
+    return Policy(
+        backoff_ms=config.retry_backoff_ms,
+        backoff_ms_max=config.retry_backoff_ms_max or VISIBILITY_MS_MAX,
+        exclusive=True,
+    )
+
+
 def reads_keys(config: QueueConfig) -> bool:
     """Whether the order or the share of messages hangs on their keys."""
     return config.ordering == "strict" or config.fair_by == "key"
@@ -50,3 +85,5 @@ def reconfigure(core: WorkView, config: QueueConfig) -> None:
     if core.number == VIEW_MAIN:
         core.policy = policy_of(config)
         core.lanes.grow(range(config.priorities))
+    elif isinstance(core, GroupView):
+        core.policy = group_policy(config, core.mode)

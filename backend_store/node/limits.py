@@ -22,3 +22,15 @@ TRANSFER_RETRY_SECONDS = 1.0
 """How long messages wait for a queue that cannot take them now."""
 CANCEL_LOOKS_MAX = 100_000
 """Messages of a backlog that are looked at for an id that its producer gave; scheduled ones are found at once."""
+GROUPS_PER_STREAM_MAX = 1_000
+"""Consumer groups of a stream."""
+GROUP_IDLE_MS = 60_000
+"""A group without a consumer that holds nothing leaves memory after so long; it costs commits nothing then."""
+GROUP_READS_MAX = 1_024
+"""Chunks that are read for receipts of a group with offsets from before a restart; others are stale."""
+COUNTED_CHUNKS = 64
+"""Of a stream: after so many chunks a row says how many messages came before, so that a lag needs no long count."""
+RETENTION_STEP_MS = 1_000
+"""How far apart a stream looks for messages that are too old."""
+RETENTION_CHUNKS_PER_COMMIT = 32
+"""Chunks that a stream drops with one commit, beside as many as the commit adds."""

@@ -136,7 +136,8 @@ class Node:
         holder = Detached()
         for lease in [*self._stored_leases(), *kept.leases]:
             partition = self.partitions.get(lease.uid)
-            restored = partition.view(lease.view).restore(lease, holder) if partition is not None else None
+            view = partition.find_view(lease.view) if partition is not None else None
+            restored = view.restore(lease, holder) if view is not None else None
             if restored is not None:
                 self.kept_leases.setdefault(restored.token, restored)
         self.kept_sessions = kept.sessions
@@ -206,7 +207,7 @@ class Node:
             label=definition.name,
             state=state,
             config=definition.config,
-            make_core=lambda config, number, at: core_of(config, number, at, key, self._lease_base),
+            make_core=lambda config, number, at, group=None: core_of(config, number, at, key, self._lease_base, group),
         )
         partition.on_deadline = self._arm
         self.partitions[definition.uid] = partition
@@ -360,5 +361,5 @@ class Node:
     def _write_off(self, partition: Partition, offset: int, data: bytes, reason: str, view: int = 0) -> None:
         self.quarantined += 1
         lost = max(0, claimed_messages(data) - partition.progress(offset, view).settled.bit_count())
-        partition.write_off(view, lost, len(data))
+        partition.write_off(view, lost, len(data), offset)
         log.error("corrupt entry put aside", queue=partition.label, offset=offset, reason=reason, messages=lost)

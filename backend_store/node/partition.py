@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import structlog
 
 from backend_store.core.chunk import Chunk, clear_column
+from backend_store.core.groups import GroupView
 from backend_store.core.leases import ChunkState
 from backend_store.core.log import Append
 from backend_store.core.policy import Reason
-from backend_store.core.records import PartitionState, Purged, Record, Scheduled, Unscheduled
+from backend_store.core.records import GroupRow, PartitionState, Purged, Record, Scheduled, Unscheduled
 from backend_store.core.shelves import (
     MAIN,
     MAIN_SHELVES,
@@ -23,6 +24,7 @@ from backend_store.core.shelves import (
     SCHEDULED,
     SHELF_OF_VIEW,
     SORTING,
+    VIEW_GROUPS,
     VIEW_MAIN,
     VIEW_OUTBOX,
     is_scheduled,
@@ -44,11 +46,14 @@ from backend_store.model import (
 from backend_store.node.burying import bury
 from backend_store.node.committer import Committer
 from backend_store.node.cores import reconfigure
+from backend_store.node.groups import Groups
 from backend_store.node.joint import Joint
 from backend_store.node.limits import CANCEL_LOOKS_MAX, INBOX_BYTES_MAX, INBOX_MESSAGES_MAX
 from backend_store.node.publishing import Call, Publishing, PublishReply, is_plain, name_of
 from backend_store.node.reader import LogReader, Progress
+from backend_store.node.retention import Retention
 from backend_store.node.rows import stage, stage_state
+from backend_store.node.seeking import Counting
 from backend_store.node.sweeper import add_garbage
 from backend_store.node.view import View
 from backend_store.storage.engine import Batch, Engine
@@ -91,6 +96,14 @@ class Surroundings(Protocol):
     def quarantine(self, partition: Partition, shelf: int, offset: int, data: bytes, reason: str) -> None: ...
 
 
+class MakeCore(Protocol):
+    """Makes the core of a view; of a group from its row and where its first chunk begins."""
+
+    def __call__(
+        self, config: QueueConfig, view: int, state: PartitionState, group: tuple[GroupRow, Offset] | None = None, /
+    ) -> WorkView: ...
+
+
 class Partition:
     def __init__(
         self,
@@ -100,7 +113,7 @@ class Partition:
         label: str,
         state: PartitionState,
         config: QueueConfig,
-        make_core: Callable[[QueueConfig, int, PartitionState], WorkView],
+        make_core: MakeCore,
         index: int = 0,
     ):
         self.node = node
@@ -125,6 +138,9 @@ class Partition:
         self._notes: list[Record] = []
         self._decided: Decided | None = None
         self._ids: IdStore | None = None
+        self.groups = Groups(self) if config.kind == "stream" else None
+        self.retention = Retention(self) if config.kind == "stream" else None
+        self._counting = Counting()
         if config.kind == "work":
             self.view(VIEW_MAIN)
 
@@ -134,6 +150,18 @@ class Partition:
         if found is None:
             found = self.views[number] = View(self, self._make_core(self.config, number, self.state))
         return found
+
+    def find_view(self, number: int) -> View | None:
+        """The view that a receipt or a kept lease names; None for a group that is gone."""
+        if number < VIEW_GROUPS:
+            return self.view(number)
+        return self.groups.view(number) if self.groups is not None else None
+
+    def make_group(self, row: GroupRow, low: Offset) -> GroupView:
+        """The core of a group, whose first chunk begins at `low`."""
+        core = self._make_core(self.config, row.number, self.state, (row, low))
+        assert isinstance(core, GroupView)
+        return core
 
     @property
     def main(self) -> View | None:
@@ -154,9 +182,14 @@ class Partition:
         self.config = config
         for view in self.views.values():
             reconfigure(view.core, config)
+        if self.retention is not None:
+            self.retention.configured()
 
     def recover(self, now_ms: int) -> None:
         """Takes up what outlasts a restart."""
+        if self.groups is not None and self.retention is not None:
+            self.groups.recover()
+            self.retention.recover()
         for view in self.views.values():
             view.recover(now_ms)
 
@@ -241,8 +274,10 @@ class Partition:
         self._purges.append((view, reply))
         self.request()
 
-    def write_off(self, view: int, messages: int, size: int) -> None:
+    def write_off(self, view: int, messages: int, size: int, offset: int) -> None:
         """Counts messages out whose entry is broken and was put aside."""
+        if self.groups is not None and view == VIEW_MAIN:
+            self.groups.lost(offset, messages)
         counts = self._written_off.setdefault(view, [0, 0])
         counts[0] += messages
         counts[1] += size
@@ -256,6 +291,7 @@ class Partition:
         joint, self._joint = self._joint, []
         waiting: list[Callable[[Any], None]] = [*(call.reply for call in calls), *(reply for _, reply in purges)]
         waiting += [one.reply for one in joint]
+        waiting += self.groups.take_waiting() if self.groups is not None else []
         for view in self.views.values():
             waiting += view.take_waiting()
         for reply in waiting:
@@ -282,6 +318,8 @@ class Partition:
         self._write_off(plan.state)
         if self._purges:
             self._decide_purges(plan.state, batch, records, answers)
+        if self.groups is not None:
+            self._decide_stream(self.groups, plan, batch, records, answers)
         stage(batch, self.replica, plan.records)
         stage(batch, self.replica, records)
         if self._ids is not None:
@@ -292,6 +330,21 @@ class Partition:
         self._decided = Decided(plan.chunks, schedules, answers, plan.state)
         if plan.chunks:
             self.node.wrote(sum(len(c.data) for c in plan.chunks))
+
+    def _decide_stream(
+        self, groups: Groups, plan: Append, batch: Batch, records: list[Record], answers: Answers
+    ) -> None:
+        """What is a stream's alone: its groups, and what it does not keep."""
+        after = plan.state
+        groups.decide(after, batch, answers)
+        if after.floor > self.state.floor:
+            after.inside = 0
+            groups.purged(after, batch)
+        elif self.retention is not None and (gone := self.retention.decide(plan, records)):
+            groups.gone(after, gone, records)
+        groups.stage(records)
+        if plan.chunks:
+            self._counting.decide(self.state, plan.chunks, records)
 
     def _decide_publishes(
         self, plan: Append, calls: list[Call], answers: Answers, records: list[Record]
@@ -330,6 +383,10 @@ class Partition:
             has_decided = has_decided or view.core.has_decided
             overlay = view.overlay()
             records += overlay.records
+            if view.number >= VIEW_GROUPS:
+                assert self.groups is not None
+                self.groups.decided(view, overlay)
+                continue
             tally = plan.state.tally(view.number)
             tally.live -= overlay.settled
             tally.acked_total += overlay.acked
@@ -397,9 +454,14 @@ class Partition:
             self._tell(view.on_ready)
 
     def _apply(self, chunks: list[Chunk], schedules: list[Scheduled], before: PartitionState) -> None:
+        if self.groups is not None and self.retention is not None:
+            self.groups.committed(chunks, before)
+            self.retention.committed(before)
         for view in self.views.values():
             number = view.number
-            if number != VIEW_MAIN and number < 16 and view.floor > before.views.get(number, view.tally).floor:
+            if number >= VIEW_GROUPS:
+                continue
+            if number != VIEW_MAIN and view.floor > before.views.get(number, view.tally).floor:
                 view.purged()
             elif number == VIEW_MAIN and self.state.floor > before.floor:
                 view.purged()
@@ -433,7 +495,7 @@ class Partition:
 
         What was purged is not there, even while its rows still wait to be swept.
         """
-        floor = self.state.floor if shelf < 32 else self.floor_of(view_of(shelf))
+        floor = self.state.low if shelf < 32 else self.floor_of(view_of(shelf))
         return self.reader.first(max(offset, floor), self.state.high_watermark, shelf)
 
     def oldest(self, view: int) -> int | None:
@@ -490,12 +552,17 @@ class Partition:
     # ------------------------------------------------------------------------------------------------------- time
 
     def next_wakeup_ms(self) -> int | None:
-        return min((t for view in self.views.values() if (t := view.next_wakeup_ms()) is not None), default=None)
+        times = [view.next_wakeup_ms() for view in self.views.values()]
+        if self.retention is not None:
+            times.append(self.retention.next_ms())
+        return min((time for time in times if time is not None), default=None)
 
     def tick(self, now_ms: int) -> None:
         """What is due: leases that ran out, delays, scheduled messages, messages that expire."""
         for view in list(self.views.values()):
             view.tick(now_ms)
+        if self.retention is not None:
+            self.retention.tick(now_ms)
 
 
 def implied_offset(message_id: str, partition: int) -> int | None:

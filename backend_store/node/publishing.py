@@ -143,6 +143,8 @@ class Publishing:
     def _make_room(self, number: int, call: Call, others: dict[int, Original | PushqError]) -> None:
         """Applies the queue's limits: makes room, or says for which messages there is none."""
         config = self.config
+        if config.kind == "stream" and config.overflow == "drop_oldest":
+            return  # room is made in the same commit, when the new messages have their places
         wanted = call.messages - len(others)
         over = 0
         if config.max_messages is not None:

@@ -26,6 +26,7 @@ from backend_store.node.rows import (
 )
 from backend_store.storage.engine import Engine, StorageCorrupt, Table
 from backend_store.storage.keys import (
+    log_key,
     log_range,
     order_key,
     parse_retry_key,
@@ -81,6 +82,12 @@ class LogReader:
             except CorruptEntry as error:
                 self._on_broken(shelf, found, data, str(error))
                 offset = found + 1
+
+    def last(self, start: int, offset: int) -> Chunk | None:
+        """The last chunk of the log that begins between `start` and `offset`. A broken one is reported, and none."""
+        ends = log_key(self._replica, start), log_key(self._replica, offset + 1)
+        rows = self._engine.scan(Table.LOG, *ends, 1, reverse=True)
+        return self.first(int.from_bytes(rows[0][0][-8:], "big"), offset + 1) if rows else None
 
     def progress(self, base: int, view: int = VIEW_MAIN) -> Progress:
         """A mark that does not verify counts as none: its messages come again, which is better than never."""

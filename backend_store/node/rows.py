@@ -16,8 +16,13 @@ from backend_store.core.records import (
     ChunkAppended,
     ChunkDone,
     ChunkMarked,
+    ChunkPassed,
     ExpirySet,
+    GroupDropped,
+    GroupRow,
+    GroupStood,
     LeaseRecorded,
+    MessagesCounted,
     OrderReleased,
     PartitionState,
     Purged,
@@ -29,7 +34,19 @@ from backend_store.core.records import (
 )
 from backend_store.core.shelves import MAIN, VIEW_MAIN
 from backend_store.storage.engine import Batch, Engine, Table
-from backend_store.storage.keys import lane_key, lease_key, log_key, mark_key, name_key, order_key, retry_key, schedule_key, timed_key
+from backend_store.storage.keys import (
+    counted_key,
+    group_key,
+    lane_key,
+    lease_key,
+    log_key,
+    mark_key,
+    name_key,
+    order_key,
+    retry_key,
+    schedule_key,
+    timed_key,
+)
 from backend_store.storage.seal import seal, unseal
 
 _MARK = struct.Struct(">BH")
@@ -39,6 +56,7 @@ _NAMED = struct.Struct(">BQB")
 _encode = msgspec.msgpack.Encoder().encode
 _attempts = msgspec.msgpack.Decoder(dict[int, Retry])
 _state = msgspec.msgpack.Decoder(PartitionState)
+_group = msgspec.msgpack.Decoder(GroupRow)
 
 
 def state_key(replica: int) -> bytes:
@@ -91,6 +109,17 @@ def stage(batch: Batch, replica: int, records: Iterable[Record]) -> None:
             case OrderReleased(number, is_head, places):
                 key = order_key(replica, is_head, number)
                 batch.put(Table.ORDER, key, seal(key, b"".join(_PLACE.pack(*place) for place in places)))
+            case ChunkPassed(view, base):
+                batch.delete(Table.MARKS, mark_key(replica, view, base))
+                batch.delete(Table.RETRY, retry_key(replica, view, base))
+            case GroupStood(row):
+                key = group_key(replica, row.number)
+                batch.put(Table.GROUPS, key, seal(key, _encode(row)))
+            case GroupDropped(number):
+                batch.delete(Table.GROUPS, group_key(replica, number))
+            case MessagesCounted(base, messages):
+                key = counted_key(replica, base)
+                batch.put(Table.GROUPS, key, seal(key, messages.to_bytes(8, "big")))
             case Purged():
                 pass  # The floor is in the state row; the rows below it are swept afterwards.
             case _:
@@ -208,6 +237,20 @@ def read_attempts(engine: Engine, replica: int, base: int, view: int = VIEW_MAIN
     key = retry_key(replica, view, base)
     row = engine.get(Table.RETRY, key)
     return {} if row is None else _attempts.decode(unseal(key, row))
+
+
+def decode_group(key: bytes, stored: bytes) -> GroupRow:
+    """Raises `StorageCorrupt`."""
+    return _group.decode(unseal(key, stored))
+
+
+def read_counted(engine: Engine, replica: int, offset: int) -> tuple[int, int] | None:
+    """(base, messages before it) of the last count at or below an offset. Raises `StorageCorrupt`."""
+    rows = engine.scan(Table.GROUPS, counted_key(replica, 0), counted_key(replica, offset + 1), 1, reverse=True)
+    if not rows:
+        return None
+    key, stored = rows[0]
+    return int.from_bytes(key[-8:], "big"), int.from_bytes(unseal(key, stored), "big")
 
 
 def encode_mark(count: int, settled: int, started: int) -> bytes:

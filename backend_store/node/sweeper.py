@@ -11,10 +11,11 @@ from typing import NamedTuple
 
 import structlog
 
-from backend_store.core.shelves import MAIN_SHELVES, SHELF_OF_VIEW, VIEW_MAIN
+from backend_store.core.shelves import MAIN_SHELVES, SHELF_OF_VIEW, VIEW_GROUPS, VIEW_MAIN
 from backend_store.node.limits import SWEEP_ROWS_PER_COMMIT
 from backend_store.storage.engine import Batch, Engine, StorageCorrupt, Table
 from backend_store.storage.keys import (
+    counted_key,
     lane_key,
     log_key,
     log_range,
@@ -23,6 +24,7 @@ from backend_store.storage.keys import (
     parse_mark_key,
     retry_key,
     schedule_key,
+    view_range,
 )
 from backend_store.storage.seal import seal, unseal
 
@@ -34,6 +36,8 @@ MARKS_PER_READ = 100
 
 EVERYTHING = 1 << 63
 """As `below`: all of a replica, because its queue is gone."""
+ALL_OF_VIEW = EVERYTHING - 1
+"""As `below`: all of a view, because its group is gone or has another number."""
 
 
 def add_garbage(batch: Batch, replica: int, below: int, view: int = VIEW_MAIN) -> None:
@@ -70,9 +74,14 @@ def ranges(replica: int, view: int, below: int) -> list[Range]:
         Range(Table.MARKS, mark_key(replica, view, 0), mark_key(replica, view, below)),
         Range(Table.RETRY, retry_key(replica, view, 0), retry_key(replica, view, below)),
     ]
+    if view >= VIEW_GROUPS:
+        if below == ALL_OF_VIEW:
+            found.append(Range(Table.LEASES, *view_range(replica, view)))
+        return found
     if view != VIEW_MAIN:
         shelf = SHELF_OF_VIEW[view]
         return [*found, Range(Table.LANES, lane_key(replica, shelf, 0), lane_key(replica, shelf, below))]
+    found.append(Range(Table.GROUPS, counted_key(replica, 0), counted_key(replica, below)))
     found.append(Range(Table.LOG, log_key(replica, 0), log_key(replica, below)))
     for shelf in MAIN_SHELVES:
         found.append(Range(Table.LANES, lane_key(replica, shelf, 0), lane_key(replica, shelf, below)))

@@ -343,6 +343,8 @@ class View:
         """Ends leases that ran out and wakes messages that became due."""
         core = self.core
         for lease in core.leases.expired(now_ms):
+            if not lease.bits:
+                continue  # another one that ran out took it along
             receipts = receipts_of(lease.token, lease.bits)
             core.give_back(lease, lease.bits, now_ms=now_ms, outcome=Outcome.TIMED_OUT)
             lease.holder.released(len(receipts))

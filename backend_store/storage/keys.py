@@ -101,6 +101,16 @@ def order_key(replica: int, is_head: bool, number: int) -> bytes:
     return _ORDER.pack(replica, 0 if is_head else 1, number)
 
 
+def group_key(replica: int, number: int) -> bytes:
+    """Key of a consumer group's row in GROUPS, by the number of its view."""
+    return _GROUP.pack(replica, number)
+
+
+def counted_key(replica: int, base: int) -> bytes:
+    """Key of the count of a stream's messages before the chunk at `base`, in GROUPS: before all groups."""
+    return _VIEW.pack(replica, 0, base)
+
+
 def replica_range(replica: int) -> tuple[bytes, bytes]:
     """(start, end) of all rows of a replica, in any table."""
     return log_range(replica)

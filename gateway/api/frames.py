@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from gateway.api.shapes import DeliveredMessage, DurabilityView, PlacedView, ProblemView, ResultView
+from gateway.api.shapes import DeliveredMessage, DurabilityView, OutputView, PlacedView, ProblemView, ResultView
 
 RequestId = int | str
 
@@ -55,7 +55,12 @@ class OkFrame(_Sent, kw_only=True):
     """Of a subscription to a work queue: how long its leases last."""
     messages: list[PlacedView] | msgspec.UnsetType = msgspec.UNSET
     durability: DurabilityView | msgspec.UnsetType = msgspec.UNSET
+    sequencing: Literal["arrival", "producer", "clock"] | msgspec.UnsetType = msgspec.UNSET
+    """Of a publish: what the queue orders by, so that a producer knows what its next messages need."""
+    dedupe: Literal["none", "id", "content"] | msgspec.UnsetType = msgspec.UNSET
     results: list[ResultView] | msgspec.UnsetType = msgspec.UNSET
+    published: list[OutputView] | msgspec.UnsetType = msgspec.UNSET
+    """Of an ack that publishes: one row a publish."""
 
 
 class ErrorFrame(_Sent, kw_only=True):

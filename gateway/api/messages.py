@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from backend_store.client import Queue, SettledAndPublished
-from backend_store.model import InvalidRequest, Published, PushqError, Verdict
+from backend_store.model import InvalidRequest, Published, PushqError, QueueNotFound, Verdict
 from gateway.api import cloudevents
 from gateway.api.shapes import AckRequest, ExtendBody, NackBody, PlainPublishBody, PublishBody, ReceiveBody
 from gateway.context import Gateway
@@ -19,9 +19,9 @@ from gateway.http import Answer, Call, ClientGone, decode, json_answer
 from push.checks import DELAY_MS_MAX, checked_reason, checked_visibility, not_yet, results
 from push.checks import field as invalid_field
 from push.joint import outputs, published_rows
-from push.ports import Prepared
+from push.ports import Prepared, Target
 from push.protocol import RECEIPTS_PER_REQUEST_MAX
-from push.published import published_messages_json, refusal
+from push.published import published_messages_json, queue_words, refusal
 from push.transports import longpoll
 
 VerdictsReply = Callable[[list[Verdict] | PushqError], None]
@@ -29,7 +29,7 @@ VerdictsReply = Callable[[list[Verdict] | PushqError], None]
 _decode_plain: Final = msgspec.json.Decoder(PlainPublishBody).decode
 
 _TRACEPARENT = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
-_PUBLISHED = b'{"messages":%b,"durability":{"fsynced":%b,"replicas":%d}}'
+_PUBLISHED = b'{"messages":%b,"durability":{"fsynced":%b,"replicas":%d},%b}'
 _DRAINING: Final = "the server is shutting down"
 
 
@@ -37,7 +37,7 @@ _DRAINING: Final = "the server is shutting down"
 
 
 async def publish(gateway: Gateway, call: Call) -> Answer:
-    queue = gateway.desk.queue(call.principal, call.params[0], "publish")
+    queue = await _target(gateway, call)
     if gateway.hub.draining:
         raise PushqError(_DRAINING, code="draining")
     call.query()
@@ -47,10 +47,25 @@ async def publish(gateway: Gateway, call: Call) -> Answer:
     if (error := refusal(published)) is not None:
         raise error
     messages = published_messages_json(published, prepared)
-    return Answer(201, _PUBLISHED % (messages, b"true" if published.fsynced else b"false", published.replicas))
+    words = queue_words(queue.config.sequencing, queue.config.dedupe, "json")
+    fsynced = b"true" if published.fsynced else b"false"
+    return Answer(201, _PUBLISHED % (messages, fsynced, published.replicas, words))
 
 
-def _prepared(gateway: Gateway, queue: Queue, call: Call, body: bytes) -> Prepared:
+async def _target(gateway: Gateway, call: Call) -> Target:
+    """The queue, made now where the settings say that a publish makes it."""
+    name = call.params[0]
+    try:
+        return gateway.desk.publish_to(call.principal, name)
+    except QueueNotFound:
+        made = gateway.desk.made_by_publish(call.principal, name)
+        if made is None:
+            raise
+        await made
+        return gateway.desk.publish_to(call.principal, name)
+
+
+def _prepared(gateway: Gateway, queue: Target, call: Call, body: bytes) -> Prepared:
     """The request's messages as blocks: an envelope of messages, or one message that is the body itself."""
     headers, desk = call.headers, gateway.desk
     content_type = headers.get(b"content-type", b"application/json")
@@ -83,7 +98,7 @@ def _check_utf8(body: bytes) -> None:
         raise InvalidRequest(f"the body is not UTF-8: byte {error.start} is {error.object[error.start]:#04x}") from None
 
 
-def _stored(queue: Queue, prepared: Prepared) -> asyncio.Future[Published]:
+def _stored(queue: Target, prepared: Prepared) -> asyncio.Future[Published]:
     """Resolves when the blocks are durable. Raises what kept them out."""
     done: asyncio.Future[Published] = asyncio.get_running_loop().create_future()
     queue.publish(prepared.blocks, partial(_resolve, done))

@@ -20,7 +20,7 @@ from prometheus_client.core import (
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from backend_store.client import COMMIT_SECONDS_BUCKETS, Queue
-from backend_store.model import QueueStats
+from backend_store.model import QueueNotFound, QueueStats
 from gateway.context import Gateway
 from gateway.http import Answer
 from gateway.limits import QUEUES_LABELLED_MAX
@@ -79,8 +79,10 @@ async def _queue_stats(gateway: Gateway) -> dict[Labels, QueueStats]:
 
 def _find(gateway: Gateway, tenant: str, name: str) -> Queue | None:
     """None for a queue that was deleted while others were read."""
-    exists = (tenant, name) in gateway.store.metadata.queues
-    return gateway.store.queue(tenant, name) if exists else None
+    try:
+        return gateway.store.queue(tenant, name)
+    except QueueNotFound:
+        return None
 
 
 def _sum(a: QueueStats, b: QueueStats) -> QueueStats:

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from backend_store.client import Queue, timestamp
-from backend_store.model import Forbidden, PushqError, QueueConfig
+from backend_store.model import Conflict, Forbidden, PushqError, QueueNotFound, QueueConfig
 from gateway.api.shapes import QueuePage, QueueStatsView, QueueView
 from gateway.context import Gateway
 from gateway.http import Answer, Call, Header, decode, integer, json_answer
@@ -20,7 +20,6 @@ from gateway.queue_config import changed_config, queue_config, shown_config
 from gateway.queue_links import Find, check_links
 from gateway.validate import check_new_queue_name, check_no_companion
 from push.checks import field as invalid_field
-from push.checks import not_yet
 
 
 def view(queue: Queue) -> QueueView:
@@ -72,8 +71,8 @@ async def list_queues(gateway: Gateway, call: Call) -> Answer:
         limit + 1,
         (
             name
-            for t, name in gateway.store.metadata.queues
-            if t == tenant and name > after and access.may("view", name)
+            for _, name in gateway.store.names(tenant)
+            if name > after and access.may("view", name)
         ),
     )
     following = encode_cursor(names[limit - 1]) if len(names) > limit else None
@@ -126,14 +125,44 @@ async def delete(gateway: Gateway, call: Call) -> Answer:
     name = queue.name
     if query.get("confirm") != name:
         raise invalid_field("/query/confirm", f"to delete queue {name!r}, repeat its name: ?confirm={name}")
-    if "move_to" in query:
-        raise not_yet("/query/move_to", "moving a deleted queue's messages")
-    if query.get("discard") != "true":
-        raise invalid_field("/query/discard", "say what becomes of the messages: ?discard=true")
+    target = query.get("move_to")
+    if (target is None) == (query.get("discard") != "true"):
+        raise invalid_field(
+            "/query/discard", "say what becomes of the messages: either ?discard=true or ?move_to=<another queue>"
+        )
+    _check_unnamed(gateway, queue)
     stats = queue.stats()
-    gone = await gateway.store.delete_queue(queue.tenant, name)
-    gateway.hub.queue_deleted(gone)
-    return json_answer({"name": name, "discarded": stats.ready + stats.in_flight + stats.delayed, "moved_to": None})
+    held = stats.ready + stats.in_flight + stats.delayed
+    if target is None:
+        gone = await gateway.store.delete_queue(queue.tenant, name)
+    else:
+        _check_move(gateway, queue, target)
+        gone = await gateway.store.move_queue(queue.tenant, name, target)
+    for one in (gone, *gone.companions):
+        gateway.hub.queue_deleted(one)
+    return json_answer({"name": name, "discarded": held if target is None else 0, "moved_to": target})
+
+
+def _check_unnamed(gateway: Gateway, queue: Queue) -> None:
+    """A queue that others name must not go unseen: their dead letters would have nowhere to go."""
+    for definition in gateway.store.metadata.queues.values():
+        if definition.tenant == queue.tenant and definition.name != queue.name:
+            for setting in ("dead_letter_queue", "colocate_with"):
+                if getattr(definition.config, setting) == queue.name:
+                    raise Conflict(
+                        f"queue {definition.name!r} names {queue.name!r} as its {setting}; change or delete that first"
+                    )
+
+
+def _check_move(gateway: Gateway, queue: Queue, target: str) -> None:
+    try:
+        found = gateway.store.queue(queue.tenant, target)
+    except QueueNotFound:
+        raise invalid_field("/query/move_to", f"there is no queue {target!r} to move messages to") from None
+    if found is queue or found.is_companion:
+        raise invalid_field("/query/move_to", f"messages of {queue.name!r} cannot go to {target!r}; name another queue")
+    if queue.config.kind == "stream":
+        raise invalid_field("/query/move_to", "a stream's messages were never one consumer's to move: use ?discard=true")
 
 
 def _deletable(gateway: Gateway, call: Call) -> Queue:

@@ -226,6 +226,9 @@ class DurabilityView(msgspec.Struct):
 class PublishedView(msgspec.Struct):
     messages: list[PlacedView]
     durability: DurabilityView
+    sequencing: Literal["arrival", "producer", "clock"]
+    """What the queue orders by, so that a producer knows what its next messages need."""
+    dedupe: Literal["none", "id", "content"]
 
 
 class OrderingView(msgspec.Struct):

@@ -83,6 +83,7 @@ SHELL_MUTANTS = (
     "tells a table that is not on the disk",
     "forgets the source's time",
     "a reader passes barriers",
+    "mixes tables on the way",
 )
 
 

@@ -160,7 +160,8 @@ class Partition(Process):
         now = self.world.now
         self.leases = {offset: lease for offset, lease in self.leases.items() if lease[1] > now}
         self.delayed = {offset: until for offset, until in self.delayed.items() if until > now}
-        return {*self.leases, *self.delayed, *(self.stage.settled if self.stage is not None else ())}
+        out = {*self.leases, *self.delayed, *(self.stage.settled if self.stage is not None else ())}
+        return out & self.disk.unsettled.keys()
 
     def _lies_elsewhere(self, entry: Entry) -> bool:
         """It waits for another partition, or for its way there."""

@@ -34,19 +34,19 @@ class Mix:
         draw = rng.choice
         self.is_strict = rng.random() < 0.8
         self.on_one_node = rng.random() < 0.3
-        self.window_ms = draw([FOREVER_MS, 1500])
+        self.window_ms = draw([FOREVER_MS, 1250])
         self.page_ids = draw([1, 2, 3, 50])
         self.lost = draw([0.0, 0.02, 0.1])
-        self.twice = draw([0.0, 0.05, 0.3])
-        self.late = draw([0.0, 0.05, 0.2])
-        self.late_ms = draw([60, 250])
+        self.twice = draw([0.0, 0.1, 0.4])
+        self.late = draw([0.0, 0.1, 0.3])
+        self.late_ms = draw([60, 500])
         self.crash_ms = draw([60, 200, 800, FOREVER_MS])
-        self.plan_ms = draw([5, 30, 200])
-        self.resizes = draw([0.2, 0.5, 0.9])
+        self.plan_ms = draw([5, 5, 100])
+        self.resizes = draw([0.2, 0.9])
         self.stale_ms = draw([0, 0, 300])
         """How old a table may be that the metadata store's caches tell."""
         self.commit_ms = draw([2, 6, 40])
-        self.tick_ms = draw([8, 20, 60])
+        self.tick_ms = draw([6, 15, 60])
         self.skew_ms = 0 if self.on_one_node else draw([0, 100])
         self.sloth = draw([0.05, 0.3])
 

@@ -58,9 +58,10 @@ class World:
             return
         if self.faults and rng.random() < mix.lost:
             return
-        for _ in range(1 + (self.faults and rng.random() < mix.twice)):
-            late = rng.uniform(20, mix.late_ms) if self.faults and rng.random() < mix.late else 0
-            self.at(rng.expovariate(1) + 0.2 + late, _arrive, target, what, args)
+        late = rng.uniform(0, mix.late_ms) if self.faults and rng.random() < mix.late else 0.0
+        self.at(rng.expovariate(1) + 0.2 + late, _arrive, target, what, args)
+        if self.faults and rng.random() < mix.twice:
+            self.at(rng.uniform(0.2, mix.late_ms), _arrive, target, what, args)
 
     # --------------------------------------------------------------------------------------------------- faults
 

@@ -19,7 +19,6 @@ import pytest
 from backend_store.core.hlc import HybridClock
 from backend_store.core.limits import CLOCK_AHEAD_MS_MAX, GAPS_PER_PRODUCER_MAX
 from backend_store.core.order_records import ProducerAdvanced
-from backend_store.core.sorter import ALL_MS
 from backend_store.model import Original, Overloaded, Stamp
 from tests.support.sorted_log import START_MS, Accepted, Answer, Crash, SortedLog, config
 
@@ -209,7 +208,7 @@ class World:
     def _compare_with_a_restart(self, now_ms: int) -> None:
         before, after = copy.deepcopy(self.queue.sorter), self.queue.restored(now_ms)
         assert before.next_release_ms() == after.next_release_ms()
-        assert before.release(ALL_MS) == after.release(ALL_MS)
+        assert before.release_all(now_ms) == after.release_all(now_ms)
 
 
 # ----------------------------------------------------------------------------------------------------- the checks

@@ -159,7 +159,9 @@ class World:
             label="q",
             state=state,
             config=self.config,
-            make_core=lambda config, number, at: core_of(config, number, at, key, self.now_ms << 20),
+            make_core=lambda config, number, at, group=None: core_of(
+                config, number, at, key, self.now_ms << 20, group
+            ),
         )
         partition.recover(self.now_ms)
         return partition

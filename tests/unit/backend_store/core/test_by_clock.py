@@ -118,7 +118,7 @@ def test_the_watermark_is_stored_when_it_rose_and_only_then() -> None:
     sorter.add(sorter.decide([stamp(3, "a", 7), stamp(1)], START_MS + 3), range(2))
     assert sorter.release(START_MS + 3) == [] and sorter.records() == []
     assert sorter.release(START_MS + 13) == [1, 0]
-    assert sorter.records() == [WatermarkRaised(stamp(3, "a", 7))]
+    assert sorter.records() == [WatermarkRaised(stamp(3, "a", 7), START_MS + 13)]
     assert sorter.release(START_MS + 99) == [] and sorter.records() == []
 
 
@@ -169,10 +169,22 @@ def test_an_idle_queue_whose_clock_was_set_back_makes_nothing_late() -> None:
     assert [offset for offset, _ in queue.released] == [0, 1, 2]
 
 
+def test_a_window_that_grew_is_no_later_time_after_a_restart() -> None:
+    queue = log()
+    queue.cycle([stamp(0)], now_ms=START_MS)
+    queue.cycle(now_ms=START_MS + WINDOW_MS)
+    queue.config = config("clock", sort_window_ms=HOUR_MS)
+    queue.restart(START_MS + WINDOW_MS)
+    queue.cycle([stamp(900)], now_ms=START_MS + WINDOW_MS)
+    assert queue.sorter.next_release_ms() == START_MS + HOUR_MS + 900
+
+
 def test_a_held_message_below_the_watermark_is_released_next() -> None:
     sorter = ByClock(config("clock", sort_window_ms=WINDOW_MS), "orders")
     sorter.restore(
-        [WatermarkRaised(stamp(10))], [Held(4, stamp(5), START_MS + 5), Held(5, stamp(11), START_MS)], START_MS
+        [WatermarkRaised(stamp(10), START_MS)],
+        [Held(4, stamp(5), START_MS + 5), Held(5, stamp(11), START_MS)],
+        START_MS,
     )
     assert sorter.release(START_MS + WINDOW_MS + 11) == [4, 5]
 

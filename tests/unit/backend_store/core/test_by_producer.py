@@ -8,7 +8,7 @@ from backend_store.core import by_producer, producers
 from backend_store.core.by_producer import ByProducer
 from backend_store.core.limits import RECENT_RUNS_PER_PRODUCER_MAX
 from backend_store.core.order_records import ProducerAdvanced, ProducerForgotten
-from backend_store.core.sorter import NO_MESSAGE
+from backend_store.core.sorter import NO_MESSAGE, Held
 from backend_store.model import Original, Overloaded, QueueConfig, Stamp
 from tests.support.sorted_log import START_MS, Accepted, Answer, SortedLog, config
 
@@ -204,6 +204,22 @@ def test_no_producer_is_forgotten_while_something_of_it_waits(three_producers: S
     assert sorted(queue.rows) == ["a", "c", "d"]
 
 
+def test_the_longest_idle_one_is_known_over_a_restart(three_producers: SortedLog) -> None:
+    queue = three_producers
+    queue.cycle(numbered(2, producer="a"), now_ms=START_MS + 50)
+    queue.rows = dict(sorted(queue.rows.items()))
+    queue.restart(START_MS + DEDUPE_MS + 2)
+    queue.cycle(numbered(1, producer="d"), now_ms=START_MS + DEDUPE_MS + 2)
+    assert sorted(queue.rows) == ["a", "c", "d"]
+
+
+def test_a_clock_set_back_over_a_restart_keeps_idle_producers_no_longer(three_producers: SortedLog) -> None:
+    queue = three_producers
+    queue.restart(START_MS - 10 * DEDUPE_MS)
+    answer = queue.cycle(numbered(1, producer="d"), now_ms=START_MS - 10 * DEDUPE_MS)[0]
+    assert isinstance(answer, Overloaded) and answer.retry_after_ms == DEDUPE_MS - 2 + 1
+
+
 def test_a_producer_forgotten_and_back_within_one_cycle_begins_anew(three_producers: SortedLog) -> None:
     queue = three_producers
     now_ms = START_MS + 2 * DEDUPE_MS
@@ -263,9 +279,17 @@ def test_a_message_that_had_its_turn_and_was_not_released_has_it_after_a_restart
     sorter.add(sorter.decide([*numbered(1, 2), None], START_MS), range(3))
     again = ByProducer(config("producer"), "orders")
     held = [(0, Stamp(0, "p", 1), START_MS), (1, Stamp(0, "p", 2), START_MS), (2, None, START_MS)]
-    again.restore(sorter.records(), [by_producer.Held(*each) for each in held], START_MS)
+    again.restore(sorter.records(), [Held(*each) for each in held], START_MS)
     assert again.held_from(9) == 0 and again.next_release_ms() == 0
     assert again.release(START_MS) == [0, 1, 2]
+
+
+def test_a_held_message_that_nothing_is_missing_before_has_its_turn_after_a_restart() -> None:
+    sorter = ByProducer(config("producer"), "orders")
+    stamps = [stamp for stamp in numbered(2, 1, 4) if stamp is not None]
+    sorter.restore([], [Held(offset, stamp, START_MS) for offset, stamp in enumerate(stamps)], START_MS)
+    assert sorter.release(START_MS) == [1, 0]
+    assert sorter.decide(numbered(2), START_MS).repeats == [0]
 
 
 def test_messages_of_a_producer_whose_row_is_lost_are_released_in_order() -> None:

@@ -267,6 +267,29 @@ def test_holding_a_message_withdraws_what_was_ready_of_its_key() -> None:
     assert lane.take() == [1]
 
 
+def test_a_message_that_comes_back_early_after_a_restart_goes_behind_earlier_ones_of_its_key() -> None:
+    lane = Lane()
+    earlier, held = lane.push("a"), lane.push("a")
+    held.leased = 1
+    lane.runs.hold(held, 1)
+    lane.give_back(1)
+    assert (lane.take(), lane.take()) == ([0], [])
+    lane.settle(0)
+    assert earlier.settled and lane.take() == [1]
+
+
+def test_a_chunk_that_gave_up_its_column_still_unlocks_what_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("backend_store.core.bykey.KEYED_COLUMNS_MAX", 1)
+    lane = Lane("abc")
+    assert lane.take() == [0, 1, 2]
+    lane.states[0].settling = 0b011
+    lane.push("abc")
+    assert not lane.runs  # looking at the second chunk makes the first one small
+    lane.states[0].settling = 0
+    lane.settle(0, 1)
+    assert lane.take() == [3, 4]
+
+
 def test_it_reads_on_only_while_nothing_may_be_drawn() -> None:
     lane = Lane()
     assert lane.runs.wants_more

@@ -84,6 +84,13 @@ def test_a_held_message_is_known_by_its_offset() -> None:
     assert holding(5).original(5) == 50
 
 
+def test_a_number_that_came_twice_is_known_by_its_latest_place() -> None:
+    producer = Producer("p", 1)
+    for number, offset in ((5, 10), (9, 20), (5, 30)):
+        producer.note(number, offset)
+    assert producer.original(5) == 30
+
+
 def test_the_longest_idle_producer_with_nothing_held_is_named_first() -> None:
     producers = Producers()
     for name, time_ms in (("a", 1), ("b", 2), ("c", 3), ("d", 9)):
@@ -122,6 +129,16 @@ def test_a_producer_that_comes_back_in_the_cycle_that_forgot_it_is_stored_anew()
     assert producers.records() == []
 
 
+def test_a_producer_that_was_heard_and_then_forgotten_leaves_no_row() -> None:
+    producers = Producers()
+    producers.add(Producer("a", 1))
+    heard = producers.get("a")
+    assert heard is not None
+    producers.heard(heard, 2)
+    producers.forget("a")
+    assert producers.records() == [ProducerForgotten("a")]
+
+
 # ----------------------------------------------------------------------------------------------------------- rows
 
 
@@ -139,7 +156,7 @@ def test_a_producers_row_reads_back_as_the_state_it_was() -> None:
 
 
 def test_a_watermark_reads_back() -> None:
-    record = WatermarkRaised(Stamp(1_786_106_096_789_012, "zürich", 2**53))
+    record = WatermarkRaised(Stamp(1_786_106_096_789_012, "zürich", 2**53), 1_786_106_097_790)
     assert decode_watermark(encode_watermark(record)) == record
 
 
@@ -147,7 +164,7 @@ def test_a_row_of_another_version_is_refused() -> None:
     with pytest.raises(ValueError, match="version 2"):
         decode_producer("p", msgspec.msgpack.encode([2, 1, 1, [], []]))
     with pytest.raises(ValueError, match="version 2"):
-        decode_watermark(msgspec.msgpack.encode([2, 1, "p", 1]))
+        decode_watermark(msgspec.msgpack.encode([2, 1, 1, "p", 1]))
 
 
 def test_what_is_no_row_is_refused() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backend_store.core.limits import CLOCK_AHEAD_MS_MAX
-from backend_store.core.sorter import ALL_MS, NO_MESSAGE
+from backend_store.core.sorter import NO_MESSAGE
 from backend_store.model import Original, Stamp
 from tests.support.sorted_log import START_MS, Accepted, Answer, SortedLog, config, make_sorter
 
@@ -138,7 +138,7 @@ def test_a_restart_changes_nothing_of_what_follows(
         before, after = copy.deepcopy(queue.sorter), queue.restored(now_ms)
         assert (before.held, before.next_release_ms()) == (after.held, after.next_release_ms())
         assert before.release(now_ms + 50) == after.release(now_ms + 50)
-        assert before.release(ALL_MS) == after.release(ALL_MS)
+        assert before.release_all(now_ms) == after.release_all(now_ms)
         assert before.records() == after.records()
 
 
@@ -154,7 +154,7 @@ def test_deciding_changes_nothing(kind: Kind) -> None:
     assert (first.late, first.repeats, first.refused) == (second.late, second.repeats, second.refused)
     assert queue.sorter.records() == [] and queue.sorter.counts.repeats == 0
     again = queue.restored(START_MS)
-    assert queue.sorter.release(ALL_MS) == again.release(ALL_MS)
+    assert queue.sorter.release_all(START_MS) == again.release_all(START_MS)
 
 
 @kinds
@@ -189,8 +189,9 @@ def test_numbers_accepted_before_a_purge_are_still_known_after_it() -> None:
 def test_a_queue_that_is_sorted_no_longer_gives_everything_in_its_order(kind: Kind) -> None:
     queue = SortedLog(config(kind, sort_window_ms=WINDOW_MS))
     queue.cycle([stamp(9, number=9), stamp(5, number=5), stamp(7, number=7)], now_ms=START_MS)
-    assert queue.sorter.release(ALL_MS) == [1, 2, 0]
+    assert queue.sorter.release_all(START_MS + 1) == [1, 2, 0]
     assert queue.sorter.held == 0 and queue.sorter.counts.released == 3
+    assert len(queue.sorter.records()) == 1
 
 
 @kinds

@@ -160,7 +160,7 @@ def test_a_chunk_that_breaks_while_it_is_not_in_memory_is_put_aside(monkeypatch:
 def test_what_is_written_off_no_longer_counts() -> None:
     world = World()
     world.stored(b"1", b"2", b"3")
-    world.partition.write_off(0, 2, 10)
+    world.partition.write_off(0, 2, 10, 0)
     world.commit()
     assert world.counts[0] == 1
 

@@ -1,0 +1,106 @@
+"""What a peek asks for, and which messages of a chunk that is: column by column, what is cheap to look at first."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from backend_store.core.bits import indexes
+from backend_store.core.chunk import KIND_BYTES, KIND_MIXED, Chunk, Messages, clear_column
+from backend_store.node.partition import implied_offset
+
+
+@dataclass(frozen=True)
+class PeekFilter:
+    """Messages in one state for which all of what is given holds.
+
+    `since_ms` and `until_ms` are about the time of publishing: at or after the one, before the other. `contains` is
+    found in the body as it is stored: JSON text, or bytes.
+    """
+
+    state: str = "ready"
+    limit: int = 100
+    cursor: str | None = None
+    partition: int | None = None
+    from_seq: int | None = None
+    id: str | None = None
+    key: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    contains: str | None = None
+    since_ms: int | None = None
+    until_ms: int | None = None
+
+    @cached_property
+    def needles(self) -> tuple[bytes, ...]:
+        """What `contains` looks for, as bytes: as given, and as JSON writes it with and without escapes."""
+        text = self.contains
+        if text is None:
+            return ()
+        written = (json.dumps(text, ensure_ascii=is_ascii)[1:-1] for is_ascii in (False, True))
+        return tuple(dict.fromkeys(form.encode() for form in (text, *written)))
+
+
+def matching(chunk: Chunk, bits: int, wanted: PeekFilter) -> int:
+    """Those of a chunk's messages that are wanted, whatever their state."""
+    if bits and wanted.id is not None:
+        bits &= with_id(chunk, wanted.id)
+    if bits and wanted.key is not None:
+        bits &= _equal(clear_column(chunk, "key"), wanted.key)
+    if bits and (wanted.since_ms is not None or wanted.until_ms is not None):
+        bits &= _between(chunk, wanted.since_ms or 0, wanted.until_ms)
+    if bits and wanted.headers:
+        bits &= _with_headers(chunk, bits, wanted.headers)
+    if bits and wanted.contains:
+        bits &= _with_text(chunk, bits, wanted.needles)
+    return bits
+
+
+def with_id(chunk: Chunk, message_id: str) -> int:
+    """The messages with this id: their producer's, or the one that their place gives them."""
+    ids = clear_column(chunk, "id")
+    bits = _equal(ids, message_id)
+    offset = implied_offset(message_id, chunk.partition)
+    if offset is not None and chunk.base <= offset < chunk.base + chunk.count and not (ids and ids[offset - chunk.base]):
+        bits |= 1 << (offset - chunk.base)
+    return bits
+
+
+def _equal(column: Sequence[Any] | None, value: object) -> int:
+    if column is None or value not in column:
+        return 0
+    return sum(1 << index for index, one in enumerate(column) if one == value)
+
+
+def _between(chunk: Chunk, since_ms: int, until_ms: int | None) -> int:
+    moved = clear_column(chunk, "at")
+    times = [chunk.time_ms] if moved is None else [chunk.time_ms if at is None else at for at in moved]
+    fits = [since_ms <= at and (until_ms is None or at < until_ms) for at in times]
+    if moved is None:
+        return (1 << chunk.count) - 1 if fits[0] else 0
+    return sum(1 << index for index, fit in enumerate(fits) if fit)
+
+
+def _with_headers(chunk: Chunk, bits: int, wanted: Mapping[str, str]) -> int:
+    if not all(part.encode() in chunk.data for pair in wanted.items() for part in pair):
+        return 0  # nobody has them: the messages need not be cut out
+    columns = chunk.messages.columns or {}
+    rows: Sequence[Mapping[str, str] | None] = columns.get("headers") or [None] * chunk.count
+    return sum(1 << index for index in indexes(bits) if wanted.items() <= (rows[index] or {}).items())
+
+
+def _with_text(chunk: Chunk, bits: int, needles: Sequence[bytes]) -> int:
+    if not any(needle in chunk.data for needle in needles):
+        return 0
+    messages = chunk.messages
+    return sum(1 << index for index in indexes(bits) if _has_text(messages, index, needles))
+
+
+def _has_text(messages: Messages, index: int, needles: Sequence[bytes]) -> bool:
+    kind, bodies, columns = messages
+    if kind == KIND_MIXED and columns is not None:
+        kind = columns["kind"][index]
+    body = bodies[index]
+    return needles[0] in body if kind == KIND_BYTES else any(needle in body for needle in needles)

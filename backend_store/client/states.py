@@ -1,0 +1,143 @@
+"""Where the messages of a view lie, and in which state each of them is: read only, for peeks and searches.
+
+A chunk that somebody has taken from is in memory; of the others the disk says what was settled. Nothing here brings a
+chunk into memory, or a view to life.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
+
+from backend_store.core.bits import indexes
+from backend_store.core.chunk import Chunk, holes
+from backend_store.core.leases import ChunkState
+from backend_store.core.shelves import (
+    SCHEDULED,
+    SHELF_OF_VIEW,
+    SORTING,
+    VIEW_DEAD,
+    VIEW_MAIN,
+    is_scheduled,
+)
+from backend_store.model import CHUNK_MESSAGES_MAX, PRIORITIES_MAX
+from backend_store.node.partition import Partition
+from backend_store.storage.engine import StorageCorrupt
+
+MAIN_IN_ORDER: Final = (
+    *(shelf for priority in reversed(range(PRIORITIES_MAX)) for shelf in (priority, SCHEDULED + priority)),
+    SORTING,
+)
+"""The main view's shelves, as they are delivered: higher priorities first."""
+
+
+class Shown(NamedTuple):
+    """The messages of one chunk that are there, by state, as bits; `due` has the times of the delayed, by index."""
+
+    ready: int
+    in_flight: int
+    delayed: int
+    due: Mapping[int, int]
+    started: int
+    tries: Mapping[int, int]
+
+    @property
+    def present(self) -> int:
+        return self.ready | self.in_flight | self.delayed
+
+    def in_state(self, state: str) -> int:
+        match state:
+            case "in_flight":
+                return self.in_flight
+            case "delayed":
+                return self.delayed
+            case "ready":
+                return self.ready
+            case _:
+                return self.present
+
+    def attempts(self, index: int) -> int:
+        """How often it was handed out so far."""
+        return self.tries.get(index, self.started >> index & 1)
+
+
+def shelves_of(view: int) -> tuple[int, ...]:
+    return MAIN_IN_ORDER if view == VIEW_MAIN else (SHELF_OF_VIEW[view],)
+
+
+def view_shown(view: int, state: str) -> int:
+    """The view whose messages a peek into `view` shows: a queue's dead letters lie in their own."""
+    return VIEW_DEAD if state == "dead" else view
+
+
+def shown(partition: Partition, view: int, chunk: Chunk) -> Shown:
+    """In which state each message of a chunk is."""
+    known = partition.views.get(view)
+    state = known.core.state(chunk.base) if known is not None else None
+    found = _from_memory(state) if state is not None else _from_disk(partition, view, chunk)
+    if not is_scheduled(chunk.shelf):
+        return found
+    waiting = {i: due for i, due in _waiting(partition, chunk).items() if found.ready >> i & 1}
+    bits = sum(1 << index for index in waiting)
+    return found._replace(ready=found.ready & ~bits, delayed=found.delayed | bits, due={**waiting, **found.due})
+
+
+def _from_memory(state: ChunkState) -> Shown:
+    in_flight = state.present & (state.leased | state.returning)
+    delayed = state.present & state.delayed & ~in_flight
+    ready = state.present & ~(in_flight | delayed)
+    return Shown(ready, in_flight, delayed, state.due if delayed else {}, state.started, state.attempts)
+
+
+def _from_disk(partition: Partition, view: int, chunk: Chunk) -> Shown:
+    settled, started, rows = partition.progress(chunk.base, view)
+    present = ((1 << chunk.count) - 1) & ~(settled | holes(chunk))
+    now_ms = partition.steady_ms()
+    due = {i: row.due_ms for i, row in rows.items() if row.due_ms > now_ms and present >> i & 1}
+    delayed = sum(1 << index for index in due)
+    tries = {index: row.tries for index, row in rows.items()}
+    return Shown(present & ~delayed, 0, delayed, due, started, tries)
+
+
+def _waiting(partition: Partition, chunk: Chunk) -> dict[int, int]:
+    """The messages of a scheduled chunk whose time has not come, with that time. A row that is broken is due."""
+    reader, now_ms = partition.reader, partition.steady_ms()
+    found: dict[int, int] = {}
+    try:
+        for due_ms in reader.schedule_of(chunk.base):
+            if due_ms > now_ms:
+                found.update(dict.fromkeys(indexes(reader.due_bits(chunk.base, due_ms)), due_ms))
+    except StorageCorrupt:
+        pass
+    return found
+
+
+def chunk_at(partition: Partition, shelf: int, offset: int) -> Chunk | None:
+    """The chunk of a shelf that has an offset, or the first one behind it."""
+    chunk = partition.read(max(0, offset - CHUNK_MESSAGES_MAX + 1), shelf)
+    while chunk is not None and chunk.base + chunk.count <= offset:
+        chunk = partition.read(chunk.base + 1, shelf)
+    return chunk
+
+
+def chunks_held(partition: Partition, view: int, state: str) -> dict[int, list[int]] | None:
+    """Where a view has messages in flight or given back with a delay, if memory knows: bases by shelf, rising.
+
+    None where the disk must be asked, for all states but these, and for companions nobody has looked at yet.
+    """
+    known = partition.views.get(view)
+    if state == "in_flight":
+        states = known.core.states() if known is not None else ()
+        return _by_shelf(one for one in states if one.leased | one.returning)
+    if state == "delayed" and view == VIEW_MAIN and known is not None:
+        return _by_shelf(one for one in known.core.states() if one.delayed)
+    return None
+
+
+def _by_shelf(states: Iterator[ChunkState]) -> dict[int, list[int]]:
+    bases: dict[int, list[int]] = {}
+    for state in states:
+        bases.setdefault(state.shelf, []).append(state.base)
+    for found in bases.values():
+        found.sort()
+    return bases

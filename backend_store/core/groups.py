@@ -1,0 +1,367 @@
+"""Consumer groups of a stream: each is a view of its own over the same log, and takes nothing away from it.
+
+A group with *leases* is a work queue over the stream's records: messages are settled one by one, in marks of its own. A
+group with *offsets* is in one place: its messages go to one consumer at a time, in order, and an ack settles everything
+up to it. What both know of the chunks behind them is one number, the group's position.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from backend_store.core.bits import indexes
+from backend_store.core.chunk import Chunk
+from backend_store.core.kept import KeptLease
+from backend_store.core.lanes import Lane
+from backend_store.core.leases import ChunkState, Holder, Lease, receipts_of
+from backend_store.core.policy import Outcome, Policy
+from backend_store.core.records import ChunkMarked, ChunkPassed, GroupRow, Record, Retry
+from backend_store.core.runs import ArrivalRuns, Runs
+from backend_store.core.shelves import MAIN
+from backend_store.core.work import Overlay, ReceiptKey, WorkView
+from backend_store.model import Offset
+
+
+def below(state: ChunkState | Chunk, offset: int) -> int:
+    """The bits of a chunk's messages below an offset."""
+    return (1 << min(max(offset - state.base, 0), state.count)) - 1
+
+
+class GroupView(WorkView):
+    """What both kinds share: which chunks are done with, and where that puts the group."""
+
+    def __init__(
+        self,
+        key: ReceiptKey,
+        row: GroupRow,
+        *,
+        low: Offset,
+        first_lease: int,
+        policy: Policy,
+        make_runs: Callable[[], Runs] = ArrivalRuns,
+        reads_keys: bool = False,
+    ):
+        """`low` is where the chunk begins that has the group's position, or follows it."""
+        super().__init__(
+            key,
+            next_scan=low,
+            first_lease=first_lease,
+            view=row.number,
+            policy=policy,
+            shelves=(MAIN,),
+            make_runs=make_runs,
+            reads_keys=reads_keys,
+        )
+        self.mode = row.mode
+        self.position = Offset(row.position)
+        self.low = low
+        """Nothing before it is looked at any more."""
+        self._order: deque[int] = deque()
+        """Chunks that were read and are not behind the group, in their order; those in `_closed` are done with."""
+        self._closed: set[int] = set()
+
+    @property
+    def lane(self) -> Lane:
+        return self.lanes.all[0]
+
+    @property
+    def lease_number(self) -> int:
+        """Of the last lease. A group that is opened again goes on from it: no receipt may mean two leases."""
+        return self._lease_number
+
+    def go_on_from(self, lease_number: int) -> None:
+        self._lease_number = max(self._lease_number, lease_number)
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Nobody holds anything, nothing waits for its time or for a commit."""
+        busy = self.in_flight or self.delayed or self._touched or self._in_commit.touched or self.leases.values()
+        return not (busy or self.has_decided or self.has_deaths)
+
+    def knows_all_of(self, base: int) -> bool:
+        """Whether a chunk was read here and all its messages are settled: nobody need read it again."""
+        return base in self._closed
+
+    def adopt(self, chunk: Chunk, *, settled: int, started: int, attempts: Mapping[int, Retry]) -> ChunkState:
+        settled |= below(chunk, self.position)
+        return super().adopt(chunk, settled=settled, started=started, attempts=attempts)
+
+    def scan(self, lane: Lane, chunk: Chunk, now_ms: int) -> None:
+        super().scan(lane, chunk, now_ms)
+        state = self._chunks[chunk.base]
+        self._order.append(state.base)
+        if state.settled == state.full:
+            self._close(state)
+            self._forget(state)
+
+    def lose(self, base: int) -> None:
+        state = self._chunks[base]
+        super().lose(base)
+        self._close(state)
+
+    def _close(self, state: ChunkState) -> None:
+        if state.base < self.lane.next_scan:
+            self._closed.add(state.base)
+
+    def _done(self, state: ChunkState) -> Record:
+        """The chunk stays, for others: here it is marked until everything before it is done with too."""
+        return ChunkMarked(self.number, Offset(state.base), state.count, state.full, state.started)
+
+    def records(self) -> Overlay:
+        overlay = super().records()
+        for state in overlay.done:
+            self._close(state)
+        return overlay._replace(records=[*overlay.records, *self._pass_chunks()])
+
+    def committed(self) -> None:
+        touched = self._in_commit.touched
+        super().committed()
+        for state in touched:
+            if state.settled == state.full and state.base >= self.low:
+                self._close(state)  # it may have been read only after it was decided
+
+    def _pass_chunks(self) -> list[Record]:
+        """Moves the position over what is done with, and says which marks go for it."""
+        passed: list[Record] = []
+        order = self._order
+        while order and order[0] in self._closed:
+            base = order.popleft()
+            self._closed.discard(base)
+            passed.append(ChunkPassed(self.number, Offset(base)))
+        self.low = Offset(max(self.low, order[0] if order else self.lane.next_scan))
+        self.position = max(self.position, self._stands_at())
+        return passed
+
+    def _stands_at(self) -> Offset:
+        """The first message that is not settled, as far as chunks were read."""
+        state = self._chunks.get(self._order[0]) if self._order else None
+        if state is None:
+            return self.low
+        present = state.present
+        return Offset(state.base + (present & -present).bit_length() - 1) if present else self.low
+
+    # -------------------------------------------------------------------------------------------------- the floor
+
+    def purge(self, floor: Offset) -> None:
+        super().purge(floor)
+        self._order.clear()
+        self._closed.clear()
+        self.low = self.position = floor
+
+    def cut(self, floor: Offset, low: Offset) -> None:
+        """The stream has dropped everything below `floor`: what is held of it is lost. `low` is its chunk's base."""
+        for lease in self.leases.values():
+            self._revoke(lease, lease.bits & below(lease.state, floor))
+        for state in [state for state in self._chunks.values() if state.base < floor]:
+            self._cut(state, below(state, floor))
+        while self._order and self._order[0] < low:
+            self._closed.discard(self._order.popleft())
+        self.position, self.low = max(self.position, floor), max(self.low, low)
+        self.lane.next_scan = max(self.lane.next_scan, low)
+
+    def _cut(self, state: ChunkState, gone: int) -> None:
+        self.undelay(state, gone)
+        for returned in self._returned:
+            if returned.state is state:
+                self.in_flight -= (returned.bits & gone).bit_count()
+        self._returned = [
+            one if one.state is not state else one._replace(bits=one.bits & ~gone) for one in self._returned
+        ]
+        state.settling &= ~gone
+        state.returning &= ~gone
+        state.settled |= gone
+        state.lane.runs.freed(state, gone)
+        if state.settled == state.full:
+            self._touched.pop(state.base, None)
+            self._forget(state)
+            self._close(state)
+
+    def _revoke(self, lease: Lease, bits: int) -> None:
+        """Takes messages away from whoever holds them, and says so."""
+        if not bits:
+            return
+        receipts = receipts_of(lease.token, bits)
+        lease.bits &= ~bits
+        self._drop_if_empty(lease)
+        lease.state.leased &= ~bits
+        self.in_flight -= len(receipts)
+        lease.holder.released(len(receipts))
+        lease.holder.lost(receipts)
+
+    def close(self) -> None:
+        """The group is gone, or goes on under another number: nothing that was handed out means anything."""
+        for lease in self.leases.values():
+            self._revoke(lease, lease.bits)
+        self.purge(self.position)
+
+
+class LeasedGroup(GroupView):
+    """A work queue over a stream."""
+
+    def _stands_at(self) -> Offset:
+        """By whole chunks: which of a chunk's messages are settled, its marks say."""
+        return self.low
+
+
+class OffsetGroup(GroupView):
+    """One consumer at a time, in order. What it gives back, or loses, takes everything behind it along."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self._out: deque[Lease] = deque()
+        """Leases in the order of their messages; those that are over leave when they are first."""
+        self._void = 0
+        """The last lease when a consumer gave something back: receipts of messages that come again are stale."""
+        self._first_lease = self._lease_number
+
+    def may_take(self, holder: Holder) -> bool:
+        if self.in_flight >= self.policy.in_flight_max or self.nacked_delayed:
+            return False
+        first = self._first_out()
+        return first is None or first.holder is holder
+
+    def _first_out(self) -> Lease | None:
+        """The part with the lowest message of all that are held."""
+        while self._out:
+            parts = [part for part in self._out[0].parts() if part.bits]
+            if parts:
+                return min(parts, key=lambda part: part.bits & -part.bits)
+            self._out.popleft()
+        return None
+
+    def _lease(self, state: ChunkState, bits: int, holder: Holder, deadline_ms: int) -> Lease:
+        lease = super()._lease(state, bits, holder, deadline_ms)
+        self._out.append(lease)
+        return lease
+
+    def restore(self, kept: KeptLease, holder: Holder) -> Lease | None:
+        lease = super().restore(kept, holder)
+        if lease is not None:
+            self._out = deque(sorted([*self._out, lease], key=lambda one: one.state.base))
+            self._rebuild()
+        return lease
+
+    def records(self) -> Overlay:
+        """Of an offset there is nothing to write but the offset."""
+        return super().records()._replace(records=[])
+
+    # ------------------------------------------------------------------------------------------------------ acks
+
+    def settle(self, grouped: dict[str, int]) -> dict[str, int]:
+        """Decides an ack: everything up to the last message of it is settled."""
+        settled = {}
+        for token, bits in grouped.items():
+            lease = self.leases.get(token)
+            held = 0
+            for part in lease.parts() if lease is not None else ():
+                held |= part.bits & bits
+            if lease is not None and held:
+                self._commit(lease.state.base + held.bit_length() - 1)
+            won = self._settled_tokens.get(token, 0) & bits
+            if won != bits:
+                won |= self._settle_expired(token, bits & ~won)
+            settled[token] = won
+        return settled
+
+    def _commit(self, last: int) -> None:
+        """Settles everything up to an offset."""
+        for lease in self._out:
+            if lease.state.base > last:
+                break
+            for part in list(lease.parts()):
+                if mine := part.bits & below(part.state, last + 1):
+                    self._settle_leased(part, mine)
+                    self._remember(part.token, mine)
+        for base in self._order:
+            if base > last:
+                break
+            state = self._chunks.get(base)
+            if state is not None and (free := state.present & ~state.leased & below(state, last + 1)):
+                self.settle_free(state, free)
+
+    def _settle_expired(self, token: str, bits: int) -> int:
+        """A receipt whose lease is gone still acks, while nobody holds its message or one before, and unless a consumer
+        gave such a message back since."""
+        fields = self._genuine(token) if bits else None
+        state = self._chunks.get(fields.base) if fields is not None else None
+        if fields is None or state is None or state.epoch != fields.epoch or fields.base >= self.lane.next_scan:
+            return 0
+        if self._first_lease < fields.lease <= self._void:
+            return 0
+        won = bits & fields.bits & state.present
+        last = state.base + won.bit_length() - 1
+        first = self._first_out()
+        if not won or (first is not None and first.state.base + (first.bits & -first.bits).bit_length() - 1 <= last):
+            return 0
+        self._commit(last)
+        self._remember(token, won)
+        return won
+
+    # ----------------------------------------------------------------------------------------------- come again
+
+    def give_back(
+        self,
+        lease: Lease,
+        bits: int,
+        *,
+        now_ms: int,
+        outcome: Outcome,
+        due_ms: int = 0,
+        reason: str | None = None,
+    ) -> int:
+        """Goes back to the first of the messages: it and all behind it come again, whoever has them now."""
+        bits &= lease.bits
+        if not bits:
+            return 0
+        state = lease.state
+        first = bits & -bits
+        if outcome == Outcome.NACKED:
+            self._void = self._lease_number
+        if not due_ms and outcome != Outcome.RETURNED and self.policy.backoff_ms:
+            due_ms = now_ms + self.policy.backoff(state.attempts.get(first.bit_length() - 1, 1))
+        self._rewind(lease, bits)
+        if due_ms:
+            self.delay(state, first, due_ms)
+        self._rebuild()
+        return bits
+
+    def unsent(self, lease: Lease, bits: int) -> None:
+        bits &= lease.bits
+        if not bits:
+            return
+        state = lease.state
+        for index in indexes(bits):
+            tries = state.attempts.pop(index, 1) - 1
+            if tries > 1:
+                state.attempts[index] = tries
+            elif tries == 0:
+                state.started &= ~(1 << index)
+        self._rewind(lease, bits)
+        self._rebuild()
+
+    def _rewind(self, lease: Lease, bits: int) -> None:
+        """Ends the lease of `bits`, whose holder the caller tells, and of all messages behind the first of them."""
+        at = lease.state.base + (bits & -bits).bit_length() - 1
+        lease.bits ^= bits
+        lease.state.leased &= ~bits
+        self.in_flight -= bits.bit_count()
+        for other in list(self._out):
+            for part in list(other.parts()):
+                self._revoke(part, part.bits & ~below(part.state, at))
+        if self.leases.get(lease.token) is not None:
+            self._drop_if_empty(lease)
+
+    def _rebuild(self) -> None:
+        """What is free is ready again, in the order of the log."""
+        runs = self.lane.runs
+        runs.clear()
+        for state in self._states():
+            if free := state.free:
+                runs.push(state, free)
+
+    def _states(self) -> Iterator[ChunkState]:
+        for base in self._order:
+            if (state := self._chunks.get(base)) is not None:
+                yield state

@@ -1,0 +1,177 @@
+"""One consumer group of a stream: its row, and the view of it while somebody uses it.
+
+A view has leases and chunks in memory. It is there while the group has consumers or holds something, so a thousand
+groups that nobody uses cost a commit nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from backend_store.core.groups import GroupView, OffsetGroup
+from backend_store.core.kept import KeptLease
+from backend_store.core.leases import ChunkState, Holder, Lease
+from backend_store.core.records import GroupRow, Tally
+from backend_store.model import Offset, PushqError
+from backend_store.node.limits import GROUP_IDLE_MS, GROUP_READS_MAX
+from backend_store.node.view import Return, View
+
+if TYPE_CHECKING:
+    from backend_store.node.groups import Groups
+    from backend_store.node.partition import Partition
+
+Mode = Literal["offsets", "leases"]
+
+
+class RunningGroup(View):
+    """A group that somebody uses."""
+
+    core: GroupView
+
+    def __init__(self, partition: Partition, core: GroupView, group: Group):
+        super().__init__(partition, core)
+        self.group = group
+        self._is_offsets = isinstance(core, OffsetGroup)
+        self._idle_since_ms: int | None = None
+
+    @property
+    def tally(self) -> Tally:
+        return Tally(floor=self.core.low, live=self.group.lag)
+
+    @property
+    def floor(self) -> int:
+        return self.core.low
+
+    def load_for(self, grouped: dict[str, int]) -> None:
+        """An offset may be committed only over messages that were read: what lies before it is counted."""
+        if not self._is_offsets:
+            super().load_for(grouped)
+            return
+        lane, reads = self.core.lane, 0
+        for _, base in self.core.unknown_bases(grouped):
+            while lane.next_scan <= base < self.partition.state.high_watermark and reads < GROUP_READS_MAX:
+                self._scan_next(lane, self.partition.steady_ms())
+                reads += 1
+
+    def find(self, shelf: int, base: int) -> ChunkState | None:
+        return None if self.core.knows_all_of(base) else super().find(shelf, base)
+
+    def restore(self, kept: KeptLease, holder: Holder) -> Lease | None:
+        if self._is_offsets:
+            self.load_for({kept.token: 1})
+        return super().restore(kept, holder)
+
+    def _decide_return(self, one: Return, now_ms: int) -> dict[str, int] | PushqError:
+        if self._is_offsets:
+            # Going back to a message takes those behind it along: theirs must be given back before.
+            leases = self.core.leases
+            bases = {token: lease.state.base for token in one.grouped if (lease := leases.get(token)) is not None}
+            tokens = sorted(one.grouped, key=lambda token: bases.get(token, 0), reverse=True)
+            one = one._replace(grouped={token: one.grouped[token] for token in tokens})
+        return super()._decide_return(one, now_ms)
+
+    def close(self) -> None:
+        """The group is gone, or goes on under another number."""
+        self.core.close()
+        for reply in self.take_waiting():
+            reply({})
+
+    # ----------------------------------------------------------------------------------------------------- idle
+
+    @property
+    def is_idle(self) -> bool:
+        return self.core.is_at_rest and not (self._settles or self._returns or self.group.is_wanted())
+
+    def tick(self, now_ms: int) -> None:
+        super().tick(now_ms)
+        if not self.is_idle:
+            self._idle_since_ms = None
+        elif self._idle_since_ms is None:
+            self._idle_since_ms = now_ms
+        elif now_ms >= self._idle_since_ms + GROUP_IDLE_MS:
+            self.group.rest()
+
+    def next_wakeup_ms(self) -> int | None:
+        wakeup_ms = super().next_wakeup_ms()
+        look_ms = GROUP_IDLE_MS + (self._idle_since_ms or self.partition.steady_ms())
+        return look_ms if wakeup_ms is None else min(wakeup_ms, look_ms)
+
+
+class Group:
+    """One group. `row` is committed; `staged` is what the next commit makes of it."""
+
+    def __init__(self, groups: Groups, row: GroupRow):
+        self._groups = groups
+        self.row = row
+        self.staged: GroupRow | None = None
+        self.is_made = False
+        """On the disk; before that nobody is told of it."""
+        self.is_gone = False
+        self.view: RunningGroup | None = None
+        self.is_wanted: Callable[[], bool] = _nobody
+        """Whether somebody consumes."""
+        self.on_ready: Callable[[], None] = _nothing
+        self._last_lease: int | None = None
+
+    @property
+    def name(self) -> str:
+        return self.row.name
+
+    @property
+    def mode(self) -> Mode:
+        return self.row.mode
+
+    @property
+    def position(self) -> Offset:
+        """Everything below it is behind the group."""
+        return Offset(max(self.row.position, self._groups.partition.state.floor))
+
+    @property
+    def lag(self) -> int:
+        """How many messages it has before it. Exact."""
+        state = self._groups.partition.state
+        if self.mode == "offsets" and self.row.position < state.floor:
+            return state.live
+        return max(0, state.published_total - self.row.done)
+
+    @property
+    def latest(self) -> GroupRow:
+        return self.staged or self.row
+
+    def catch_up(self) -> GroupRow:
+        """Its row. Retention leaves those of groups with offsets alone that nobody uses: what follows is said here."""
+        state, row = self._groups.partition.state, self.row
+        if row.mode == "offsets" and row.position < state.floor:
+            self.row = msgspec.structs.replace(row, position=state.floor, done=state.published_total - state.live)
+        return self.row
+
+    def open(self) -> RunningGroup:
+        """Its view, made if it was at rest."""
+        if self.view is None:
+            self.view = self._groups.make_view(self, self._last_lease)
+        return self.view
+
+    def rest(self) -> None:
+        """Leaves memory; its row says where it stands."""
+        if self.view is not None:
+            self._last_lease = self.view.core.lease_number
+            self._groups.partition.views.pop(self.view.number, None)
+            self.view = None
+
+    def hand_over(self) -> None:
+        """After a seek: the view of the old number is closed, and consumers go on with the new one."""
+        old, self.view = self.view, None
+        if old is not None:
+            self._groups.partition.views.pop(old.number, None)
+            old.close()
+
+
+def _nobody() -> bool:
+    return False
+
+
+def _nothing() -> None:
+    """Nobody listens yet."""

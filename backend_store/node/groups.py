@@ -1,0 +1,343 @@
+"""The consumer groups of one stream: who there is, and what a commit makes of each.
+
+A seek gives a group a new number, and with it new marks and receipts: whatever was handed out before means nothing any
+more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import msgspec
+import structlog
+
+from backend_store.core.chunk import Chunk
+from backend_store.core.cursor import resolve
+from backend_store.core.groups import below
+from backend_store.core.receipts import view_of_token
+from backend_store.core.records import ChunkPassed, GroupRow, GroupStood, PartitionState, Record
+from backend_store.core.shelves import MAIN, VIEW_GROUPS
+from backend_store.core.work import Overlay
+from backend_store.model import CHUNK_MESSAGES_MAX, Conflict, NotFound, Offset, PushqError
+from backend_store.node.group import Group, Mode, RunningGroup
+from backend_store.node.limits import GROUPS_PER_STREAM_MAX
+from backend_store.node.retention import Gone
+from backend_store.node.rows import decode_group, decode_mark
+from backend_store.node.seeking import messages_behind, offset_at_time, read_at
+from backend_store.node.sweeper import ALL_OF_VIEW, add_garbage
+from backend_store.node.view import SettleReply, View
+from backend_store.storage.engine import Batch, StorageCorrupt, Table
+from backend_store.storage.keys import group_key, mark_key
+from backend_store.storage.seal import unseal
+
+if TYPE_CHECKING:
+    from backend_store.node.partition import Partition
+
+log = structlog.get_logger("pushq.groups")
+
+GroupReply = Callable[["Group | PushqError"], None]
+Answers = list[tuple[Callable[[Any], None], Any]]
+
+
+class _Command(NamedTuple):
+    kind: Literal["put", "make", "delete"]
+    name: str
+    reply: GroupReply
+    wanted: Any = None
+    mode: Mode | None = None
+
+
+class Groups:
+    def __init__(self, partition: Partition):
+        self.partition = partition
+        self._by_name: dict[str, Group] = {}
+        self._by_number: dict[int, Group] = {}
+        self._commands: list[_Command] = []
+        self._changed: dict[str, Group] = {}
+        self._moved: list[Group] = []
+        """Groups that a seek of the commit in flight gives new numbers."""
+        self._dropped: list[Group] = []
+        self._is_purged = False
+        self._lost: list[tuple[int, int]] = []
+
+    def recover(self) -> None:
+        """Reads the rows. A broken one is a group that begins anew when somebody asks for it, and is told of."""
+        partition = self.partition
+        start, end = group_key(partition.replica, VIEW_GROUPS), group_key(partition.replica + 1, 0)
+        for key, stored in partition.node.engine.scan(Table.GROUPS, start, end, 2 * GROUPS_PER_STREAM_MAX):
+            try:
+                group = Group(self, decode_group(key, stored))
+            except StorageCorrupt as error:
+                log.error("broken row of a group: it is gone", queue=partition.label, reason=str(error))
+                continue
+            group.is_made = True
+            self._by_name[group.name] = self._by_number[group.row.number] = group
+
+    # ------------------------------------------------------------------------------------------------- who there is
+
+    def all(self) -> list[Group]:
+        """By name."""
+        return [group for _, group in sorted(self._by_name.items()) if group.is_made]
+
+    def find(self, name: str) -> Group | None:
+        group = self._by_name.get(name)
+        return group if group is not None and group.is_made else None
+
+    def view(self, number: int) -> RunningGroup | None:
+        """The view of a number; None where no group has it."""
+        group = self._by_number.get(number)
+        return group.open() if group is not None and group.is_made else None
+
+    def make_view(self, group: Group, last_lease: int | None) -> RunningGroup:
+        partition = self.partition
+        row = group.catch_up()
+        chunk = read_at(partition, row.position)
+        low = chunk.base if chunk is not None and chunk.base < row.position else row.position
+        core = partition.make_group(row, Offset(low))
+        if last_lease is not None:
+            core.go_on_from(last_lease)
+        view = RunningGroup(partition, core, group)
+        partition.views[row.number] = view
+        view.on_ready = lambda: group.on_ready()
+        view.recover(partition.steady_ms())
+        return view
+
+    # ------------------------------------------------------------------------------------------------- receipts
+
+    def by_view(self, grouped: dict[str, int]) -> dict[RunningGroup, dict[str, int]]:
+        """Receipts by the group that gave them out; those of none are left out."""
+        found: dict[RunningGroup, dict[str, int]] = {}
+        for token, bits in grouped.items():
+            number = view_of_token(token)
+            view = self.view(number) if number is not None else None
+            if view is not None:
+                found.setdefault(view, {})[token] = bits
+        return found
+
+    def each(
+        self,
+        grouped: dict[str, int],
+        ask: Callable[[RunningGroup, dict[str, int], SettleReply], None],
+        reply: SettleReply,
+    ) -> None:
+        """Asks each group about its own receipts; `reply` gets all answers in one."""
+        parts = self.by_view(grouped)
+        answers: list[dict[str, int] | PushqError] = []
+
+        def answered(part: dict[str, int] | PushqError) -> None:
+            answers.append(part)
+            if len(answers) < len(parts):
+                return
+            errors = [answer for answer in answers if isinstance(answer, PushqError)]
+            merged: dict[str, int] = {}
+            for answer in answers:
+                merged |= answer if isinstance(answer, dict) else {}
+            reply(errors[0] if errors else merged)
+
+        if not parts:
+            reply({})
+        for view, own in parts.items():
+            ask(view, own, answered)
+
+    # ------------------------------------------------------------------------------------------------- commands
+
+    def open(self, name: str, wanted: Any, reply: GroupReply) -> None:
+        """The group of that name, made at `wanted` (by default the end) where there is none."""
+        group = self.find(name)
+        if group is not None:
+            reply(group)
+            return
+        self._ask(_Command("make", name, reply, wanted))
+
+    def put(self, name: str, wanted: Any, mode: Mode | None, reply: GroupReply) -> None:
+        """Makes a group, or moves it. Raises nothing: `reply` gets the group or the error."""
+        self._ask(_Command("put", name, reply, wanted, mode))
+
+    def delete(self, name: str, reply: GroupReply) -> None:
+        self._ask(_Command("delete", name, reply))
+
+    def _ask(self, command: _Command) -> None:
+        if self.partition.closed:
+            command.reply(self.partition.deleted())
+            return
+        self._commands.append(command)
+        self.partition.request()
+
+    def take_waiting(self) -> list[Callable[[Any], None]]:
+        commands, self._commands = self._commands, []
+        return [command.reply for command in commands]
+
+    # -------------------------------------------------------------------------------------------- a commit, in steps
+
+    def decide(self, after: PartitionState, batch: Batch, answers: Answers) -> None:
+        """Makes, moves and deletes groups."""
+        self._decide_lost()
+        commands, self._commands = self._commands, []
+        for command in commands:
+            try:
+                group = self._decide(command, after, batch)
+            except PushqError as error:
+                answers.append((command.reply, error))
+            else:
+                answers.append((command.reply, group))
+
+    def _decide(self, command: _Command, after: PartitionState, batch: Batch) -> Group:
+        group = self._by_name.get(command.name)
+        label = self.partition.label
+        if command.kind == "delete":
+            if group is None:
+                raise NotFound(f"stream {label!r} has no group {command.name!r}")
+            self._drop(group, batch)
+            return group
+        if group is None:
+            if len(self._by_name) >= GROUPS_PER_STREAM_MAX:
+                raise Conflict(f"stream {label!r} has {GROUPS_PER_STREAM_MAX} groups, the most it keeps; delete one")
+            group = Group(self, self._row(command.name, command.mode or "offsets", command.wanted, after))
+            self._by_name[command.name] = group
+            self._change(group, group.row)
+            return group
+        if command.mode not in (None, group.mode):
+            detail = f"group {command.name!r} of stream {label!r} has mode {group.mode!r}, which cannot change"
+            raise Conflict(f"{detail}; delete it, or take another name")
+        if command.kind == "put" and command.wanted is not None:
+            self._seek(group, command.wanted, after, batch)
+        return group
+
+    def _row(self, name: str, mode: Mode, wanted: Any, after: PartitionState) -> GroupRow:
+        """A group's row, under a number that no group had before."""
+        partition = self.partition
+        start = resolve(partition.state, wanted, lambda time_ms: offset_at_time(partition, time_ms)).offset
+        number = VIEW_GROUPS + after.groups_made
+        after.groups_made += 1
+        return GroupRow(number, name, mode, start, messages_behind(partition, start))
+
+    def _seek(self, group: Group, wanted: Any, after: PartitionState, batch: Batch) -> None:
+        self._forget(group.latest, batch)
+        self._change(group, self._row(group.name, group.mode, wanted, after))
+        if group not in self._moved:
+            self._moved.append(group)
+
+    def _drop(self, group: Group, batch: Batch) -> None:
+        self._forget(group.latest, batch)
+        del self._by_name[group.name]
+        self._changed.pop(group.name, None)
+        self._dropped.append(group)
+
+    def _forget(self, row: GroupRow, batch: Batch) -> None:
+        batch.delete(Table.GROUPS, group_key(self.partition.replica, row.number))
+        if row.mode == "leases":
+            add_garbage(batch, self.partition.replica, ALL_OF_VIEW, row.number)
+
+    def _change(self, group: Group, row: GroupRow) -> None:
+        group.staged = row
+        self._changed[group.name] = group
+
+    def decided(self, view: View, overlay: Overlay) -> None:
+        """What a commit makes true of one group."""
+        assert isinstance(view, RunningGroup)
+        row, core = view.group.latest, view.core
+        if row.number == core.number and (overlay.settled or core.position > row.position):
+            moved = msgspec.structs.replace(row, position=core.position, done=row.done + overlay.settled)
+            self._change(view.group, moved)
+
+    def purged(self, after: PartitionState, batch: Batch) -> None:
+        """Nothing is left of the stream that was published so far."""
+        self._is_purged = True
+        for group in self._by_name.values():
+            row = msgspec.structs.replace(group.latest, position=after.floor, done=after.published_total)
+            self._change(group, row)
+            if row.mode == "leases":
+                add_garbage(batch, self.partition.replica, after.floor, row.number)
+
+    def lost(self, offset: int, messages: int) -> None:
+        """An entry is broken and was put aside: groups that have not come so far will never get it."""
+        self._lost.append((offset, messages))
+
+    def _decide_lost(self) -> None:
+        lost, self._lost = self._lost, []
+        for group in self._by_name.values() if lost else ():
+            for offset, messages in lost:
+                row = group.latest
+                if row.position <= offset:
+                    had = self._marks(row, offset, offset + 1).get(offset, 0).bit_count()
+                    self._change(group, msgspec.structs.replace(row, done=row.done + max(0, messages - had)))
+
+    def gone(self, after: PartitionState, gone: list[Gone], records: list[Record]) -> None:
+        """Messages that retention drops are behind every group, whether it had them or not."""
+        for group in self._by_name.values():
+            row = group.latest
+            if row.position >= after.floor:
+                continue
+            if row.mode == "leases":
+                row = msgspec.structs.replace(row, done=row.done + self._missed(group, row, gone, records))
+            elif group.view is None:
+                continue  # its lag follows from the stream's
+            else:
+                row = msgspec.structs.replace(row, done=after.published_total - after.live)
+            self._change(group, msgspec.structs.replace(row, position=after.floor))
+
+    def _missed(self, group: Group, row: GroupRow, gone: list[Gone], records: list[Record]) -> int:
+        """How many of the messages a group with leases had not settled; its marks of them go."""
+        core = group.view.core if group.view is not None and group.view.number == row.number else None
+        marks = self._marks(row, gone[0].chunk.base, gone[-1].chunk.base + 1)
+        missed = 0
+        for chunk, bits, _ in gone:
+            state = core.state(chunk.base) if core is not None else None
+            settled = state.settled | state.committing if state is not None else marks.get(chunk.base, 0)
+            missed += (bits & ~settled & ~below(chunk, row.position)).bit_count()
+            if state is not None or chunk.base in marks:
+                records.append(ChunkPassed(row.number, chunk.base))
+        return missed
+
+    def _marks(self, row: GroupRow, start: int, end: int) -> dict[int, int]:
+        """The settled bits that are stored of a group's chunks."""
+        replica, found = self.partition.replica, {}
+        ends = mark_key(replica, row.number, start), mark_key(replica, row.number, end)
+        for key, stored in self.partition.node.engine.scan(Table.MARKS, *ends, CHUNK_MESSAGES_MAX):
+            try:
+                found[int.from_bytes(key[-8:], "big")] = decode_mark(unseal(key, stored))[0]
+            except StorageCorrupt as error:
+                log.error("broken mark of a group", queue=self.partition.label, reason=str(error))
+        return found
+
+    def stage(self, records: list[Record]) -> None:
+        """The rows that this commit changes."""
+        records += [GroupStood(group.staged) for group in self._changed.values() if group.staged is not None]
+
+    def committed(self, chunks: list[Chunk], before: PartitionState) -> None:
+        """The commit has landed."""
+        changed, self._changed = self._changed, {}
+        for group in changed.values():
+            assert group.staged is not None
+            group.row, group.staged, group.is_made = group.staged, None, True
+            self._by_number[group.row.number] = group
+        self._renumber()
+        state, came = self.partition.state, [chunk for chunk in chunks if chunk.shelf == MAIN]
+        is_purged, self._is_purged = self._is_purged, False
+        for view in self._running():
+            if is_purged:
+                view.core.purge(Offset(state.floor))
+                continue
+            view.committed(came)
+            if view.core.low < state.low or view.core.position < state.floor:
+                view.core.cut(Offset(state.floor), state.low)
+                view.group.catch_up()
+
+    def _renumber(self) -> None:
+        dropped, self._dropped = self._dropped, []
+        for group in dropped:
+            group.is_gone = True
+            self._by_number.pop(group.row.number, None)
+            group.hand_over()
+        moved, self._moved = self._moved, []
+        for group in moved:
+            self._by_number = {number: one for number, one in self._by_number.items() if one is not group}
+            self._by_number[group.row.number] = group
+            was_running = group.view is not None
+            group.hand_over()
+            if was_running:
+                group.open()
+
+    def _running(self) -> list[RunningGroup]:
+        return [view for view in self.partition.views.values() if isinstance(view, RunningGroup)]

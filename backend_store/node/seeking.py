@@ -1,0 +1,96 @@
+"""Finds places in a stream's log: by offset, by time, and how many messages lie before one.
+
+Offsets have gaps where decisions stand, and chunks have holes where repeats were, so a distance in offsets is no number
+of messages. Every `COUNTED_CHUNKS` chunks a row says how many came before; from there on chunks are counted.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+
+from backend_store.core.chunk import Chunk, claimed_messages, holes
+from backend_store.core.groups import below
+from backend_store.core.records import MessagesCounted, PartitionState, Record
+from backend_store.model import CHUNK_MESSAGES_MAX, Offset
+from backend_store.node.limits import COUNTED_CHUNKS
+from backend_store.node.rows import read_counted
+from backend_store.storage.engine import StorageCorrupt, Table
+from backend_store.storage.keys import log_key
+from backend_store.storage.verify import parse_quarantine_value
+
+if TYPE_CHECKING:
+    from backend_store.node.partition import Partition
+
+log = structlog.get_logger("pushq.seeking")
+
+
+def read_at(partition: Partition, offset: int) -> Chunk | None:
+    """The chunk that has an offset, or the first one behind it."""
+    found = partition.read(offset)
+    if found is not None and found.base == offset:
+        return found  # the usual case: a reader goes on where a chunk begins
+    reader, low = partition.reader, partition.state.low
+    before = reader.last(max(low, offset - CHUNK_MESSAGES_MAX + 1), offset)
+    return before if before is not None and before.base + before.count > offset else found
+
+
+def offset_at_time(partition: Partition, time_ms: int) -> Offset:
+    """The first message stored at or after a time; the end where there is none. Time never goes back in a log."""
+    low, high = int(partition.state.low), int(partition.state.high_watermark)
+    while low < high:
+        middle = (low + high) // 2
+        chunk = partition.read(middle)
+        if chunk is None or chunk.time_ms >= time_ms:
+            high = middle
+        else:
+            low = chunk.base + chunk.count
+    chunk = partition.read(low)
+    return Offset(partition.state.end if chunk is None else max(chunk.base, partition.state.floor))
+
+
+def messages_behind(partition: Partition, offset: int) -> int:
+    """How many of all messages ever published nobody gets who begins at an offset: those before it, and broken ones."""
+    state = partition.state
+    gone = state.published_total - state.live
+    if offset <= state.floor:
+        return gone
+    if offset >= state.high_watermark:
+        return state.published_total
+    at, count = int(state.floor), gone - _broken(partition, state.floor, state.end)
+    try:
+        counted = read_counted(partition.node.engine, partition.replica, offset)
+    except StorageCorrupt as error:
+        log.error("broken count of a stream: counted from its beginning", queue=partition.label, reason=str(error))
+        counted = None
+    if counted is not None and counted[0] > at:
+        at, count = counted
+    chunk = read_at(partition, at)
+    while chunk is not None and chunk.base < offset:
+        wanted = below(chunk, offset) & ~below(chunk, at) & ~holes(chunk)
+        count += wanted.bit_count()
+        chunk = partition.read(chunk.base + chunk.count)
+    return count + _broken(partition, at, state.end)
+
+
+def _broken(partition: Partition, start: int, end: int) -> int:
+    """Messages of entries that were put aside."""
+    rows = partition.node.engine.scan(
+        Table.QUARANTINE, log_key(partition.replica, start), log_key(partition.replica, end), 1 << 20
+    )
+    return sum(claimed_messages(parse_quarantine_value(value)[1]) for _, value in rows)
+
+
+class Counting:
+    """Writes the rows that say how many messages came before."""
+
+    def __init__(self) -> None:
+        self._chunks = COUNTED_CHUNKS
+        """Since the last row; after a start nobody knows, so the next commit gets one."""
+
+    def decide(self, before: PartitionState, chunks: list[Chunk], records: list[Record]) -> None:
+        if self._chunks >= COUNTED_CHUNKS:
+            self._chunks = 0
+            records.append(MessagesCounted(chunks[0].base, before.published_total))
+        self._chunks += len(chunks)

@@ -1,0 +1,50 @@
+"""Long looks at stored messages, a slice at a time: peeks and searches must not hold deliveries up.
+
+All looks of a node pass through one turnstile, so that many of them take no more of a turn than one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator
+from typing import Final, TypeVar
+
+from backend_store.node.limits import LOOK_PAUSE_SECONDS, LOOK_SLICE_SECONDS
+
+T = TypeVar("T")
+
+_CROWDED_SECONDS: Final = 0.0002
+"""When a turn of everybody else takes so long, they are at work: looks step back."""
+
+Look = Generator[None, bool, T]
+"""Yields after each step and returns what it found; what is sent says whether its time is up."""
+
+
+class Turnstile:
+    def __init__(self) -> None:
+        self._one = asyncio.Lock()
+
+    async def through(self, look: Look[T], *, seconds_max: float) -> T:
+        """Runs a look to its end; after `seconds_max` it is told to come to one."""
+        clock = asyncio.get_running_loop().time
+        over = clock() + seconds_max
+        try:
+            next(look)
+            while True:
+                async with self._one:
+                    await _others()
+                    end = clock() + LOOK_SLICE_SECONDS
+                    while (now := clock()) < end:
+                        look.send(now >= over)
+        except StopIteration as stopped:
+            found: T = stopped.value
+            return found
+
+
+async def _others() -> None:
+    """Lets everybody else have a turn, and more than one where they need it."""
+    clock = asyncio.get_running_loop().time
+    before = clock()
+    await asyncio.sleep(0)
+    if clock() - before > _CROWDED_SECONDS:
+        await asyncio.sleep(LOOK_PAUSE_SECONDS)
