@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
+from backend_store.client import Queue
 from backend_store.model import VISIBILITY_MS_MAX, FieldError, InvalidRequest, Verdict
 from push.limits import CREDIT_MAX
 from push.protocol import REQUEST_ID_CHARS_MAX, RequestId
 
 DELAY_MS_MAX = VISIBILITY_MS_MAX
 REASON_CHARS_MAX = 256
+_GROUP = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 
 
 def results(receipts: list[str], verdicts: list[Verdict]) -> list[dict[str, Any]]:
@@ -38,6 +41,20 @@ def checked_reason(reason: str | None) -> str | None:
     if reason is not None and len(reason) > REASON_CHARS_MAX:
         raise field("/reason", f"a reason of {len(reason)} characters; it may have {REASON_CHARS_MAX}")
     return reason
+
+
+def check_has_groups(queue: Queue, *, pointer: str = "/group") -> None:
+    """Raises `InvalidRequest` for a work queue."""
+    if queue.config.kind != "stream":
+        raise field(pointer, f"{queue.name!r} is a work queue: its consumers are one group; streams have groups")
+
+
+def checked_group(name: str, *, pointer: str = "/group") -> str:
+    """The name of a consumer group. Raises `InvalidRequest`."""
+    if _GROUP.fullmatch(name) is None:
+        rule = "1 to 128 of A-Z a-z 0-9 _ . - and begins with a letter or digit"
+        raise field(pointer, f"{name[:200]!r} is no name of a group: it has {rule}")
+    return name
 
 
 def check_id(request_id: RequestId) -> None:

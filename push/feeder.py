@@ -58,7 +58,7 @@ class Feeder:
     def dispatch(self) -> None:
         """Deals ready messages out until nobody wants any or none is left."""
         ring, queue = self._ring, self.queue
-        share = turns = 0
+        share = turns = refused = 0
         while ring:
             if turns <= 0:  # a round begins: everybody in line may have as much as the others
                 turns = len(ring)
@@ -72,7 +72,12 @@ class Feeder:
                 continue
             lease = queue.take(min(wanted, share, TAKE_MESSAGES_MAX), consumer, consumer.visibility_ms)
             if lease is None:
-                return
+                refused += 1
+                if not queue.one_at_a_time or refused >= len(ring):
+                    return
+                ring.rotate(-1)  # another one may be at it, and that one may have more
+                continue
+            refused = 0
             ring.rotate(-1)
             consumer.deliver(lease)
 

@@ -131,7 +131,7 @@ class Hub:
         """Gives a new subscription the leases that its session held on the queue before it was cut."""
         parked = self._resuming.get(session)
         if parked is not None:
-            leases = parked.held.pop((sub.queue.tenant, sub.queue.name), None)
+            leases = parked.held.pop((sub.queue.tenant, sub.queue.place), None)
             if leases:
                 sub.adopt(leases)
 
@@ -156,7 +156,7 @@ class Hub:
                 continue
             sub.stop()
             if leases := sub.held():
-                held.setdefault((sub.queue.tenant, sub.queue.name), []).extend(leases)
+                held.setdefault((sub.queue.tenant, sub.queue.place), []).extend(leases)
         session.subs.clear()
         if session.principal is None or not session.id:
             return
@@ -167,9 +167,9 @@ class Hub:
             self._give_back(evicted)
 
     def _give_back(self, parked: Parked[list[Lease]]) -> None:
-        for (tenant, name), leases in parked.held.items():
+        for (tenant, place), leases in parked.held.items():
             try:
-                queue = self.store.queue(tenant, name)
+                queue = self.store.queue(tenant, place.partition("/")[0])
             except QueueNotFound:
                 continue
             for lease in leases:
@@ -195,8 +195,8 @@ class Hub:
         self.delivered += messages
 
     def queue_deleted(self, queue: Queue) -> None:
-        """Ends every subscription of a queue that is gone."""
-        error = QueueNotFound(f"queue {queue.name!r} was deleted")
+        """Ends every subscription of a queue that is gone, or of a group."""
+        error = queue.gone
         for session in list(self.sessions.values()):
             for sub in [s for s in session.subs.values() if s.queue is queue]:
                 session.end(sub, error)

@@ -11,9 +11,18 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from backend_store.client import Queue, SettledAndPublished, encode_cursor
+from backend_store.client import GroupQueue, Queue, SettledAndPublished, encode_cursor, open_group
 from backend_store.model import InvalidRequest, Published, PushqError, QueueConfig, QueueNotFound, Unauthenticated, Verdict
-from push.checks import DELAY_MS_MAX, checked_credit, checked_reason, checked_visibility, field, not_yet, results
+from push.checks import (
+    DELAY_MS_MAX,
+    check_has_groups,
+    checked_credit,
+    checked_group,
+    checked_reason,
+    checked_visibility,
+    field,
+    results,
+)
 from push.joint import outputs, published_rows
 from push.limits import CREDIT_DEFAULT, CREDIT_MAX, OUTBOX_BYTES_SOFT_MAX, SUBSCRIPTIONS_PER_SESSION_MAX
 from push.ports import Prepared
@@ -34,7 +43,7 @@ from push.protocol import (
     Unsubscribe,
 )
 from push.published import published_ok, refusal
-from push.starts import stream_start
+from push.starts import checked_start, stream_start
 from push.subscriptions import StreamSubscription, WorkSubscription
 
 if TYPE_CHECKING:
@@ -150,21 +159,41 @@ def _judged(session: Session, request_id: RequestId, receipts: list[str], verdic
 def subscribe(session: Session, frame: Subscribe) -> None:
     assert session.principal is not None
     queue = session.hub.desk.queue(session.principal, frame.queue, "consume")
-    if frame.group is not None:
-        raise not_yet("/group", "consumer groups")
     if len(session.subs) >= SUBSCRIPTIONS_PER_SESSION_MAX:
         raise InvalidRequest(f"this session has {SUBSCRIPTIONS_PER_SESSION_MAX} subscriptions, the most there can be")
     if session.hub.draining:
         raise PushqError("the server is shutting down", code="draining")
-    if queue.config.kind == "stream":
+    if frame.group is not None:
+        _subscribe_group(session, frame, queue, frame.group)
+    elif queue.config.kind == "stream":
         _subscribe_stream(session, frame, queue)
+    elif frame.from_ is not None:
+        raise field("/from", "a work queue has no positions: `from` is for streams")
     else:
         _subscribe_work(session, frame, queue)
 
 
+def _subscribe_group(session: Session, frame: Subscribe, stream: Queue, name: str) -> None:
+    """`from` says where a group begins that does not exist yet; one that does goes on where it stands."""
+    check_has_groups(stream)
+    checked_group(name)
+    wanted = checked_start(frame.from_)
+    checked_credit(frame.credit if frame.credit is not None else CREDIT_DEFAULT)
+    if frame.visibility_timeout_ms is not None:
+        checked_visibility(frame.visibility_timeout_ms)
+    session.began()
+    open_group(stream, name, wanted, partial(_group_opened, session, frame))
+
+
+def _group_opened(session: Session, frame: Subscribe, group: GroupQueue | PushqError) -> None:
+    session.ended()
+    if isinstance(group, PushqError):
+        session.error(frame.id, group)
+    elif not session.closed:
+        _subscribe_work(session, frame, group)
+
+
 def _subscribe_work(session: Session, frame: Subscribe, queue: Queue) -> None:
-    if frame.from_ is not None:
-        raise field("/from", "a work queue has no positions: `from` is for streams")
     credit = checked_credit(frame.credit if frame.credit is not None else CREDIT_DEFAULT)
     visibility_ms = queue.config.visibility_timeout_ms
     if frame.visibility_timeout_ms is not None:
@@ -183,7 +212,8 @@ def _subscribe_work(session: Session, frame: Subscribe, queue: Queue) -> None:
     session.subs[number] = sub
     queue.consumers += 1
     session.hub.hand_over(session, sub)
-    session.ok(frame.id, sub=number, resume="complete", visibility_timeout_ms=visibility_ms)
+    mode = {"mode": queue.mode} if isinstance(queue, GroupQueue) else {}
+    session.ok(frame.id, sub=number, resume="complete", visibility_timeout_ms=visibility_ms, **mode)
     sub.grant(credit)
 
 

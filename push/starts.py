@@ -1,29 +1,66 @@
-"""Where a stream's reader wants to begin, as its request says it."""
+"""Where a stream's reader, or a group of readers, wants to begin, as a request says it."""
 
 from __future__ import annotations
 
+import asyncio
 from datetime import datetime
 from typing import Any
 
-from backend_store.client import Queue, StreamStart
-from backend_store.model import FieldError, InvalidRequest
+from backend_store.client import GroupQueue, Queue, StreamStart, decode_cursor, open_group
+from backend_store.model import FieldError, InvalidRequest, PushqError
+from push.checks import check_has_groups, checked_group
 
 FORMS = '"earliest", "latest", {"seq": n}, {"time": RFC 3339} or {"cursor": c}'
+POSITIONS = '"earliest", "latest", {"seq": n} or {"time": RFC 3339}'
 
 
 def stream_start(queue: Queue, wanted: Any) -> StreamStart:
     """Resolves `from`. Raises `InvalidRequest` for what is none of its forms."""
+    return queue.start(checked_start(wanted))
+
+
+async def group_queue(stream: Queue, name: str, wanted: Any) -> GroupQueue:
+    """The consumer group of that name. One that is unknown begins at `wanted`; one that is known stands where it does.
+
+    Raises `InvalidRequest`.
+    """
+    check_has_groups(stream)
+    opened: asyncio.Future[GroupQueue | PushqError] = asyncio.get_running_loop().create_future()
+    open_group(stream, checked_group(name), checked_start(wanted), lambda group: resolved(opened, group))
+    group = await opened
+    if isinstance(group, PushqError):
+        raise group
+    return group
+
+
+def resolved(done: asyncio.Future[Any], result: Any) -> None:
+    if not done.done():  # or the client left, and its request was cancelled
+        done.set_result(result)
+
+
+def checked_start(wanted: Any) -> Any:
+    """`from` as the store takes it: times in milliseconds. Raises `InvalidRequest` for what is none of its forms."""
+    if isinstance(wanted, dict) and len(wanted) == 1 and isinstance(wanted.get("cursor"), str):
+        decode_cursor(wanted["cursor"])
+        return wanted
+    return _checked(wanted, "from", FORMS)
+
+
+def checked_position(wanted: Any) -> Any:
+    """`position` of a consumer group, likewise."""
+    return _checked(wanted, "position", POSITIONS)
+
+
+def _checked(wanted: Any, name: str, forms: str) -> Any:
     if wanted is None or wanted in ("earliest", "latest"):
-        return queue.start(wanted)
+        return wanted
     if isinstance(wanted, dict) and len(wanted) == 1:
-        name, value = next(iter(wanted.items()))
-        if name == "seq" and type(value) is int and value >= 0:
-            return queue.start(wanted)
-        if name == "cursor" and isinstance(value, str):
-            return queue.start(wanted)
-        if name == "time" and isinstance(value, str):
-            return queue.start({"time": _time_ms(value)})
-    raise InvalidRequest(f"`from` is {FORMS}", errors=(FieldError("/from", f"this is none of {FORMS}"),))
+        form, value = next(iter(wanted.items()))
+        if form == "seq" and type(value) is int and value >= 0:
+            return wanted
+        if form == "time" and isinstance(value, str):
+            return {"time": _time_ms(value, f"/{name}/time")}
+    raise InvalidRequest(f"`{name}` is {forms}", errors=(FieldError(f"/{name}", f"this is none of {forms}"),))
 
 
 def parse_query(text: str | None) -> Any:
@@ -36,7 +73,7 @@ def parse_query(text: str | None) -> Any:
     return {name: value} if value else {"from": text}
 
 
-def _time_ms(text: str) -> int:
+def _time_ms(text: str, pointer: str) -> int:
     try:
         when = datetime.fromisoformat(text)
         if when.tzinfo is None:
@@ -44,4 +81,4 @@ def _time_ms(text: str) -> int:
         return max(0, int(when.timestamp() * 1000))
     except (ValueError, OverflowError) as error:
         detail = f"{text!r} is no RFC 3339 time with a zone, such as 2026-11-21T10:00:00Z"
-        raise InvalidRequest(detail, errors=(FieldError("/from/time", detail),)) from error
+        raise InvalidRequest(detail, errors=(FieldError(pointer, detail),)) from error

@@ -7,6 +7,16 @@ than the work.
 
 from backend_store.client.embedded import EmbeddedStore as Store
 from backend_store.client.embedded import open_store
+from backend_store.client.filters import PeekFilter
+from backend_store.client.groups import (
+    GroupInfo,
+    GroupQueue,
+    delete_group,
+    find_group,
+    list_groups,
+    open_group,
+    put_group,
+)
 from backend_store.client.messages import (
     dead_letter,
     full_message,
@@ -15,7 +25,7 @@ from backend_store.client.messages import (
     ordering,
     timestamp,
 )
-from backend_store.client.peek import PeekFilter
+from backend_store.client.peek import check_cursor
 from backend_store.client.queue import EmbeddedQueue as Queue
 from backend_store.client.queue import Purge, SettledAndPublished
 from backend_store.client.redrive import Redrive
@@ -58,6 +68,8 @@ __all__ = [
     "Chunk",
     "Columns",
     "Draft",
+    "GroupInfo",
+    "GroupQueue",
     "Holder",
     "HybridClock",
     "KeptSession",
@@ -71,21 +83,27 @@ __all__ = [
     "StreamStart",
     "blocks_of",
     "by_token",
+    "check_cursor",
     "column_blocks",
     "dead_letter",
+    "delete_group",
     "decode_cursor",
     "encode_cursor",
+    "find_group",
     "format_stamp",
     "full_message",
     "headers_of",
     "holes",
     "indexes",
+    "list_groups",
     "message_id",
     "message_id_of",
+    "open_group",
     "open_store",
     "ordering",
     "parse_stamp",
     "plain_blocks",
     "priority_of",
+    "put_group",
     "timestamp",
 ]

@@ -128,7 +128,8 @@ class EmbeddedStore:
         if changed is None:
             return None
         queue = self.queue(tenant, name)
-        queue.definition = changed
+        for one in (queue, *queue.groups.values()):
+            one.definition = changed
         self.node.partition(changed).configure(config)
         return queue
 
@@ -151,6 +152,9 @@ class EmbeddedStore:
 
     def _forget(self, queue: EmbeddedQueue) -> None:
         self._queues.pop(queue.definition.uid, None)
+        for group in queue.groups.values():
+            group.deleted = True
+            queue.companions.append(group)
         for view in COMPANION_VIEWS.values():
             if (companion := self._companions.pop((queue.definition.uid, view), None)) is not None:
                 companion.deleted = True
@@ -177,6 +181,8 @@ class EmbeddedStore:
 
     async def close(self, sessions: list[KeptSession] | None = None) -> None:
         """Closes cleanly: leases stay as they are, and `sessions` may come back to theirs after the next start."""
+        for queue in self.queues():
+            await queue.redrives.end()
         await self.node.close(sessions)
 
 

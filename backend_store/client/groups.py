@@ -1,4 +1,4 @@
-"""A consumer group of a stream as the rest of Pushq sees it: a queue that hands out the stream's messages, with leases."""
+"""A consumer group of a stream as the rest of Pushq sees it: a queue that hands out leases of the stream's messages."""
 
 from __future__ import annotations
 
@@ -46,7 +46,12 @@ class GroupQueue(EmbeddedQueue):
         self.stream = stream
         self._group = group
         group.is_wanted = lambda: self.consumers > 0
-        self._view = group.open()
+        group.on_opened = self._use
+        self._use(group.open())
+
+    def _use(self, view: View) -> None:
+        """Its view: another one after a seek, and when nobody used the group for a while."""
+        self._view = view
 
     @property
     def root(self) -> EmbeddedQueue:
@@ -78,25 +83,18 @@ class GroupQueue(EmbeddedQueue):
         return info_of(self._group, int(self.end.offset))
 
     def take(self, limit: int, holder: Holder, visibility_ms: int) -> Lease | None:
-        return self._opened().take(limit, holder, visibility_ms)
+        return None if self._group.is_gone else self._group.open().take(limit, holder, visibility_ms)
 
     @property
     def has_ready(self) -> bool:
-        return self._opened().has_ready
+        return not self._group.is_gone and self._group.open().has_ready
 
     @property
     def ready(self) -> int:
-        return self._opened().ready
+        return 0 if self._group.is_gone else self._group.open().ready
 
     def on_ready(self, wake: Callable[[], None]) -> None:
         self._group.on_ready = wake
-
-    def _opened(self) -> View:
-        """Its view: a new one after a seek, and when nobody has used the group for a while."""
-        if not self._group.is_gone:
-            self._view = self._group.open()
-        assert self._view is not None
-        return self._view
 
 
 # ------------------------------------------------------------------------------------------------- of a stream
@@ -117,16 +115,20 @@ def put_group(stream: EmbeddedQueue, name: str, wanted: Any, mode: Mode | None, 
     groups_of(stream).put(name, wanted, mode, decided)
 
 
-def delete_group(stream: EmbeddedQueue, name: str, reply: GroupReply) -> None:
-    """Forgets a group; `reply` gets what its consumers hold, so that they can be told."""
+def delete_group(
+    stream: EmbeddedQueue, name: str, reply: Callable[[list[EmbeddedQueue] | PushqError], None]
+) -> None:
+    """Forgets a group; `reply` gets what its consumers had of it, if somebody had, so that they can be told."""
 
     def decided(result: Group | PushqError) -> None:
         if isinstance(result, PushqError):
             reply(result)
             return
         stream._node.sweeper.wake()
-        facade = stream.groups.pop(name, None)
-        reply(facade if isinstance(facade, GroupQueue) else GroupQueue(stream, result))
+        found = stream.groups.pop(name, None)
+        if found is not None:
+            found.deleted = True
+        reply([found] if found is not None else [])
 
     groups_of(stream).delete(name, decided)
 
@@ -134,13 +136,15 @@ def delete_group(stream: EmbeddedQueue, name: str, reply: GroupReply) -> None:
 def list_groups(stream: EmbeddedQueue) -> list[GroupInfo]:
     """By name; a work queue has none."""
     groups = stream._partition.groups
+    if groups is None or stream.is_companion:
+        return []
     end = int(stream.end.offset)
-    return [info_of(group, end) for group in groups.all()] if groups is not None else []
+    return [info_of(group, end) for group in groups.all()]
 
 
 def find_group(stream: EmbeddedQueue, name: str) -> GroupInfo | None:
     groups = stream._partition.groups
-    group = groups.find(name) if groups is not None else None
+    group = groups.find(name) if groups is not None and not stream.is_companion else None
     return info_of(group, int(stream.end.offset)) if group is not None else None
 
 

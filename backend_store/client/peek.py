@@ -1,91 +1,204 @@
-"""Peek: messages as they lie, without a lease, an attempt or any other trace."""
+"""Peek: messages as they lie, without a lease, an attempt or any other trace.
+
+A page goes through the shelves in the order of delivery, higher priorities first, and through each by offset. Its
+cursor names a shelf and an offset there, so the next page goes on in the middle of either.
+"""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Generator
-from dataclasses import dataclass
+import binascii
+import struct
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from bisect import bisect_left
+from collections.abc import Generator, Iterator
+from typing import Literal, NamedTuple
 
-from backend_store.client.messages import full_message
+from backend_store.client.filters import PeekFilter, matching
+from backend_store.client.messages import full_message, timestamp
+from backend_store.client.search import places_of
+from backend_store.client.states import Bases, Shown, became_due, chunk_at, held, shelves_of, shown, view_shown
+from backend_store.core.bits import indexes, lowest
 from backend_store.core.chunk import Chunk
-from backend_store.core.cursor import decode_cursor, encode_cursor
-from backend_store.model import CHUNK_MESSAGES_MAX, Offset, Peeked, PeekPage
+from backend_store.core.shelves import VIEW_MAIN, is_scheduled
+from backend_store.model import FieldError, InvalidRequest, Peeked, PeekPage
 from backend_store.node.limits import PEEK_MESSAGES_MAX
 from backend_store.node.partition import Partition
 
-CHUNKS_PER_TURN = 4
+__all__ = ["PeekFilter", "check_cursor", "look"]
+
+State = Literal["ready", "in_flight", "delayed", "dead"]
+
+_CURSOR = struct.Struct(">BHBQ")  # version, partition, shelf, offset
+_VERSION = 1
 
 
-@dataclass(frozen=True, slots=True)
-class PeekFilter:
-    """What to show: messages in one state, perhaps of one id or key, from a place on."""
+class Place(NamedTuple):
+    """Where a page begins or goes on."""
 
-    state: str = "ready"
-    limit: int = 100
-    cursor: str | None = None
-    from_seq: int | None = None
-    id: str | None = None
-    key: str | None = None
+    shelf: int
+    offset: int
 
 
-async def peek(partition: Partition, wanted: PeekFilter) -> PeekPage:
-    """A page of messages in log order; everybody else gets a turn between chunks."""
-    walk = look(partition, wanted)
-    while True:
-        try:
-            next(walk)
-        except StopIteration as end:
-            page: PeekPage = end.value
-            return page
-        await asyncio.sleep(0)
+def encode_place(place: Place, partition: int = 0) -> str:
+    return urlsafe_b64encode(_CURSOR.pack(_VERSION, partition, *place)).rstrip(b"=").decode()
 
 
-def look(partition: Partition, wanted: PeekFilter) -> Generator[None, None, PeekPage]:
-    """Yields after each few chunks. Looks at no more than `PEEK_MESSAGES_MAX`, then answers with a cursor."""
-    offset = decode_cursor(wanted.cursor)[1] if wanted.cursor else (wanted.from_seq or 0)
-    offset = max(offset, partition.state.floor)
-    items: list[Peeked] = []
-    scanned = chunks = 0
-    chunk = partition.read(Offset(max(partition.state.floor, offset - CHUNK_MESSAGES_MAX + 1)))
-    while chunk is not None:
-        settled, attempts = _progress(partition, chunk)
-        for index in range(max(0, offset - chunk.base), chunk.count):
-            if len(items) >= wanted.limit or scanned >= PEEK_MESSAGES_MAX:
-                return PeekPage(items, encode_cursor(partition.state.epoch, chunk.base + index), scanned)
-            if settled >> index & 1:
-                continue
-            scanned += 1
-            shown = _shown(partition, chunk, index, wanted)
-            if shown is not None:
-                shown.message["attempt"] = attempts(index)
-                items.append(shown)
-        chunks += 1
-        if chunks % CHUNKS_PER_TURN == 0:
+def check_cursor(text: str) -> Place:
+    """Raises `InvalidRequest`."""
+    try:
+        version, _partition, shelf, offset = _CURSOR.unpack(urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+    except (binascii.Error, ValueError, struct.error):
+        version = shelf = offset = 0
+    if version != _VERSION:
+        raise InvalidRequest(
+            "this is no cursor of a peek", errors=(FieldError("/query/cursor", "send `next` back as it was given"),)
+        )
+    return Place(shelf, offset)
+
+
+def look(partition: Partition, wanted: PeekFilter, view: int = VIEW_MAIN) -> Generator[None, bool, PeekPage]:
+    """A page of a view's messages. Yields after each chunk; told that its time is up it answers with a cursor."""
+    view = view_shown(view, wanted.state)
+    if wanted.id is not None and wanted.cursor is None:
+        for shelf, base, index in places_of(partition, view, wanted.id):
+            chunk = partition.read(base, shelf)
+            if chunk is not None and chunk.base == base:
+                page = _Page(partition, wanted, view)
+                if page.put(chunk, 1 << index):
+                    return page.done()
             yield
-        chunk = partition.read(Offset(chunk.base + 1))
-    return PeekPage(items, None, scanned)
+    return (yield from _Page(partition, wanted, view).fill())
 
 
-def _progress(partition: Partition, chunk: Chunk) -> tuple[int, Callable[[int], int]]:
-    """The settled bits, and a function from a message to its attempts so far: 0 for one never handed out."""
-    if partition.main is None:
-        return 0, lambda index: 0
-    known = partition.main.core.progress(chunk.base)
-    if known is not None:
-        settled, started, tries = known
-    else:
-        settled, started, rows = partition.progress(chunk.base)
-        tries = {index: retry.tries for index, retry in rows.items()}
-    return settled, lambda index: tries.get(index, started >> index & 1)
+class _Page:
+    """One page while it is filled."""
 
+    def __init__(self, partition: Partition, wanted: PeekFilter, view: int):
+        self._partition = partition
+        self._wanted = wanted
+        self._view = view
+        self._shelves = shelves_of(view)
+        self._items: list[Peeked] = []
+        self._scanned = 0
 
-def _shown(partition: Partition, chunk: Chunk, index: int, wanted: PeekFilter) -> Peeked | None:
-    state = partition.main.core.state_of(chunk.base, index) if partition.main is not None else "ready"
-    if state != wanted.state:
-        return None
-    message = full_message(chunk, index)
-    if wanted.id is not None and message["id"] != wanted.id:
-        return None
-    if wanted.key is not None and message["key"] != wanted.key:
-        return None
-    return Peeked(message, state)
+    @property
+    def is_full(self) -> bool:
+        return len(self._items) >= self._wanted.limit or self._scanned >= PEEK_MESSAGES_MAX
+
+    def done(self, at: Place | None = None) -> PeekPage:
+        cursor = encode_place(at, self._partition.index) if at is not None else None
+        return PeekPage(self._items, cursor, self._scanned)
+
+    def fill(self) -> Generator[None, bool, PeekPage]:
+        start = self._start()
+        bases = held(self._partition, self._view, self._wanted.state)
+        due = (yield from became_due(self._partition)) if self._asks_who_is_due else None
+        for shelf in self._shelves[self._shelves.index(start.shelf) :]:
+            listed = due if is_scheduled(shelf) else bases
+            if is_scheduled(shelf) and self._wanted.state == "in_flight":
+                listed = bases
+            low = start.offset if shelf == start.shelf else self._low
+            for chunk in self._chunks(shelf, low, listed):
+                rest = self._look_at(chunk, low)
+                if rest is not None:
+                    return self.done(Place(shelf, rest))
+                low = chunk.base + chunk.count
+                if (yield):
+                    return self.done(Place(shelf, low))
+        return self.done()
+
+    @property
+    def _asks_who_is_due(self) -> bool:
+        return self._view == VIEW_MAIN and self._wanted.state == "ready"
+
+    @property
+    def _low(self) -> int:
+        """Where every shelf begins."""
+        return max(self._partition.floor_of(self._view), self._wanted.from_seq or 0)
+
+    def _start(self) -> Place:
+        if self._wanted.cursor is None:
+            return Place(self._shelves[0], self._low)
+        at = check_cursor(self._wanted.cursor)
+        if at.shelf not in self._shelves:
+            raise InvalidRequest(
+                "this cursor belongs to another peek",
+                errors=(FieldError("/query/cursor", "send `next` back with the filters it was given for"),),
+            )
+        return Place(at.shelf, max(at.offset, self._low))
+
+    def _chunks(self, shelf: int, low: int, bases: Bases | None) -> Iterator[Chunk]:
+        """A shelf's chunks from an offset on; only those listed, where there is a list."""
+        partition = self._partition
+        if bases is None:
+            low = self._skip(shelf, low)
+            chunk = chunk_at(partition, shelf, low)
+            while chunk is not None:
+                yield chunk
+                chunk = partition.read(chunk.base + 1, shelf)
+            return
+        listed = bases.get(shelf, [])
+        first = bisect_left(listed, low)
+        for base in listed[max(0, first - 1) :]:
+            chunk = partition.read(base, shelf)
+            if chunk is not None and chunk.base == base and base + chunk.count > low:
+                yield chunk
+
+    def _skip(self, shelf: int, low: int) -> int:
+        """Leaves out what was stored too early: time never goes back in a log."""
+        since_ms, high = self._wanted.since_ms, int(self._partition.state.high_watermark)
+        if since_ms is None:
+            return low
+        while low < high:
+            middle = (low + high) // 2
+            chunk = self._partition.read(middle, shelf)
+            if chunk is None or chunk.time_ms >= since_ms:
+                high = middle
+            else:
+                low = chunk.base + chunk.count
+        return low
+
+    def _look_at(self, chunk: Chunk, low: int) -> int | None:
+        """Takes what is wanted of a chunk, from an offset on. Where the page is full: the offset where it goes on."""
+        where = shown(self._partition, self._view, chunk)
+        present = where.present
+        if chunk.base < low:
+            present &= -1 << (low - chunk.base)
+        if not present:
+            return None
+        if self.is_full:
+            return chunk.base + (present & -present).bit_length() - 1
+        looked_at = lowest(present, PEEK_MESSAGES_MAX - self._scanned)
+        found = matching(chunk, looked_at & where.in_state(self._wanted.state), self._wanted)
+        room = self._wanted.limit - len(self._items)
+        if found.bit_count() > room:
+            found = lowest(found, room)
+        if found.bit_count() == room:
+            looked_at &= (1 << found.bit_length()) - 1
+        self._scanned += looked_at.bit_count()
+        self._show(chunk, found, where)
+        rest = present & ~looked_at
+        return chunk.base + (rest & -rest).bit_length() - 1 if rest else None
+
+    def put(self, chunk: Chunk, bit: int) -> bool:
+        """Shows one message that was found without a look at others. False when it is not what is wanted, or gone."""
+        where = shown(self._partition, self._view, chunk)
+        found = matching(chunk, bit & where.in_state(self._wanted.state), self._wanted)
+        if not found or chunk.base + bit.bit_length() - 1 < self._low:
+            return False
+        self._scanned += 1
+        self._show(chunk, found, where)
+        return True
+
+    def _show(self, chunk: Chunk, bits: int, where: Shown) -> None:
+        for index in indexes(bits):
+            message = full_message(chunk, index)
+            message["attempt"] = where.attempts(index)
+            if where.delayed >> index & 1 and (due_ms := where.due.get(index)):
+                message["due_at"] = timestamp(due_ms)
+            self._items.append(Peeked(message, self._state_of(where, 1 << index)))
+
+    def _state_of(self, where: Shown, bit: int) -> State:
+        if self._wanted.state == "dead":
+            return "dead"
+        return "in_flight" if where.in_flight & bit else "delayed" if where.delayed & bit else "ready"

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import structlog
 
-from backend_store.client.peek import PeekFilter, peek
-from backend_store.client.redrive import CHUNKS_PER_TURN, Redrive, Redriver, Wanted, batches
+from backend_store.client.cancel import CancelOutcome, cancel
+from backend_store.client.dead_letters import Letters, Wanted, count
+from backend_store.client.filters import PeekFilter
+from backend_store.client.peek import look
+from backend_store.client.redrive import Redrive, Redrives
 from backend_store.core.chunk import Chunk
 from backend_store.core.cursor import StreamStart, resolve
 from backend_store.core.leases import Holder, Lease
 from backend_store.core.limits import DELAYED_RUNS_MAX
 from backend_store.core.receipts import INDEX_OF, by_token
-from backend_store.core.shelves import VIEW_DEAD, VIEW_GROUPS, VIEW_MAIN
+from backend_store.core.shelves import VIEW_DEAD, VIEW_GROUPS, VIEW_LATE, VIEW_MAIN
 from backend_store.model import (
-    CHUNK_MESSAGES_MAX,
     Block,
-    Conflict,
+    FieldError,
     InvalidRequest,
     Offset,
     Overloaded,
@@ -30,22 +34,26 @@ from backend_store.model import (
     PushqError,
     QueueConfig,
     QueueDefinition,
+    QueueNotFound,
     QueueStats,
     Verdict,
 )
 from backend_store.node.joint import Joint, JointResult
+from backend_store.node.limits import PEEK_SECONDS_MAX
 from backend_store.node.node import Node
 from backend_store.node.partition import Partition
-from backend_store.node.view import View
+from backend_store.node.seeking import offset_at_time, read_at
+from backend_store.node.view import SettleReply, View
 
 log = structlog.get_logger("pushq.queue")
 
 STALE = "stale-receipt"
 JOBS_REMEMBERED_MAX = 16
-"""Purges, and redrives, of one queue that can still be asked about."""
+"""Purges of one queue that can still be asked about."""
 
 PublishReply = Callable[[Published | PushqError], None]
 VerdictsReply = Callable[[list[Verdict] | PushqError], None]
+AskView = Callable[[View, dict[str, int], SettleReply], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +88,40 @@ class EmbeddedQueue:
         self.companions: list[EmbeddedQueue] = []
         """Of a queue that was deleted: those of its companions that somebody had asked for."""
         self.purges: dict[str, Purge] = {}
-        self.redrives: dict[str, Redrive] = {}
+        self.redrives = Redrives(definition.name)
         self.extras: dict[str, Any] = {}
         """Room for what a gateway keeps per queue: its feeder, its fan-out."""
+        self.groups: dict[str, EmbeddedQueue] = {}
+        """Of a stream: those of its consumer groups that somebody uses."""
 
     @property
     def name(self) -> str:
         return self.definition.name
+
+    @property
+    def place(self) -> str:
+        """Under which leases are kept for a session that may come back: `queue`, or `stream/group`."""
+        return self.name
+
+    @property
+    def root(self) -> EmbeddedQueue:
+        """The queue whose messages these are: of a consumer group the stream."""
+        return self
+
+    @property
+    def group(self) -> str | None:
+        """The consumer group of a stream that this is."""
+        return None
+
+    @property
+    def one_at_a_time(self) -> bool:
+        """Whether one consumer may be refused while another one is not: it alone gets messages for now."""
+        return False
+
+    @property
+    def gone(self) -> PushqError:
+        """What its consumers are told when it is deleted."""
+        return QueueNotFound(f"queue {self.name!r} was deleted")
 
     @property
     def tenant(self) -> str:
@@ -123,7 +158,9 @@ class EmbeddedQueue:
         reply: Callable[[SettledAndPublished | PushqError], None],
     ) -> None:
         """Acks and publishes with one commit: all of it, or nothing where one receipt does not hold its message."""
-        if self._view is None:
+        grouped = by_token(receipts)
+        view = self._view if self._view is not None else self._group_of(grouped)
+        if view is None:
             reply(SettledAndPublished([_STALE] * len(receipts), []))
             return
 
@@ -134,19 +171,33 @@ class EmbeddedQueue:
                 reply(SettledAndPublished(_judge(receipts, result.settled), result.places))
 
         targets = [(queue._partition, blocks) for queue, blocks in publishes]
-        self._partition.settle_and_publish(Joint(self._view, by_token(receipts), targets, decided))
+        self._partition.settle_and_publish(Joint(view, grouped, targets, decided))
 
     def settle(self, receipts: list[str], reply: VerdictsReply) -> None:
         """Acks; `reply` gets one verdict a receipt, in their order, once that is durable."""
         if self._view is None:
-            reply([_STALE] * len(receipts))
+            self._ask_groups(receipts, View.settle, reply)
             return
         self._view.settle(by_token(receipts), lambda done: reply(_verdicts(receipts, done)))
+
+    def _ask_groups(self, receipts: list[str], ask: AskView, reply: VerdictsReply) -> None:
+        """Of a stream: each receipt is the business of the group that gave it out."""
+        groups = self._partition.groups
+        assert groups is not None, f"{self.name}: a queue has a view or groups"
+        groups.each(by_token(receipts), ask, lambda done: reply(_verdicts(receipts, done)))
+
+    def _group_of(self, grouped: dict[str, int]) -> View | None:
+        """Of a stream: the one group that gave out all these receipts."""
+        views = self._partition.groups.by_view(grouped) if self._partition.groups is not None else {}
+        return next((view for view, own in views.items() if len(own) == len(grouped)), None)
 
     def settle_quietly(self, receipts: list[str]) -> None:
         """Acks whose verdicts nobody waits for."""
         if self._view is not None:
             self._view.settle_soon(by_token(receipts))
+        elif self._partition.groups is not None:
+            for view, grouped in self._partition.groups.by_view(by_token(receipts)).items():
+                view.settle_soon(grouped)
 
     def settle_lease(self, lease: Lease) -> None:
         """Settles all of a lease: its bytes have left, and the consumer acks automatically."""
@@ -156,28 +207,29 @@ class EmbeddedQueue:
     def give_back(self, receipts: list[str], delay_ms: int, reply: VerdictsReply, reason: str | None = None) -> None:
         """Nacks; with a delay the messages stay out of sight so long. The reason stands in the messages' history."""
         view = self._view
-        if view is None:
-            reply([_STALE] * len(receipts))
-            return
-        if delay_ms and not view.core.can_delay:
+        if delay_ms and view is not None and not view.core.can_delay:
             detail = f"queue {self.name!r}: {DELAYED_RUNS_MAX} batches wait for their time; nack without a delay"
             reply(Overloaded(detail, retry_after_ms=1000))
             return
         if reason is not None:
             log.info("nacked", tenant=self.tenant, queue=self.name, receipts=len(receipts), reason=reason)
         due_ms = self._node.steady_ms() + delay_ms if delay_ms else 0
+        if view is None:
+            self._ask_groups(receipts, lambda one, own, told: one.give_back(own, due_ms, reason, told), reply)
+            return
         view.give_back(by_token(receipts), due_ms, reason, lambda done: reply(_verdicts(receipts, done)))
 
     def extend(self, receipts: list[str], visibility_ms: int, reply: VerdictsReply) -> None:
         """Moves the end of leases: at once where a lease is memory, with a commit where it is stored."""
         if self._view is None:
-            reply([_STALE] * len(receipts))
+            self._ask_groups(receipts, lambda one, own, told: one.extend(own, visibility_ms, told), reply)
             return
         self._view.extend(by_token(receipts), visibility_ms, lambda held: reply(_verdicts(receipts, held)))
 
     def give_back_lease(self, lease: Lease) -> None:
-        if self._view is not None:
-            self._view.give_back_lease(lease)
+        view = self._view if self._view is not None else self._group_of({lease.token: lease.bits})
+        if view is not None:
+            view.give_back_lease(lease)
 
     def unsent(self, lease: Lease) -> None:
         if self._view is not None:
@@ -206,14 +258,11 @@ class EmbeddedQueue:
         if self._view is not None:
             self._view.on_ready = wake
 
-    def cancel(self, message_id: str) -> Literal["cancelled", "in_flight", "unknown"]:
-        """Ends a scheduled or ready message of that id; it counts when the commit it asks for lands."""
+    async def cancel(self, message_id: str) -> CancelOutcome:
+        """Ends a scheduled or ready message of that id; returns when that is durable."""
         if self._view is None:
-            return "unknown"
-        place = self._partition.find_message(message_id)
-        if place is None:
-            return "unknown"
-        return "cancelled" if self._view.cancel(*place) else "in_flight"
+            raise InvalidRequest(f"{self.name!r} is a stream: it keeps its messages for all who read it")
+        return await cancel(self._view, message_id, self._node.turnstile)
 
     # ---------------------------------------------------------------------------------------------------- streams
 
@@ -223,15 +272,7 @@ class EmbeddedQueue:
 
     def read(self, offset: Offset) -> Chunk | None:
         """The first stored chunk that has or follows `offset`."""
-        state = self._partition.state
-        at = max(offset, state.floor)
-        found = self._partition.read(Offset(at))
-        if found is not None and found.base == at:
-            return found  # the usual case: a reader goes on where a chunk begins
-        found = self._partition.read(Offset(max(state.floor, at - CHUNK_MESSAGES_MAX + 1)))
-        while found is not None and found.base + found.count <= at:
-            found = self._partition.read(Offset(found.base + 1))
-        return found
+        return read_at(self._partition, max(offset, self._partition.state.floor))
 
     def on_purged(self, purged: Callable[[], None]) -> None:
         """`purged` runs after everything stored so far was dropped."""
@@ -249,20 +290,7 @@ class EmbeddedQueue:
 
     def start(self, wanted: Any) -> StreamStart:
         """Where a reader that asks for `wanted` begins, and whether it misses something."""
-        return resolve(self._partition.state, wanted, self._time_to_offset)
-
-    def _time_to_offset(self, time_ms: int) -> Offset:
-        """The first message stored at or after a time, by bisection over the log's offsets."""
-        low, high = self._partition.state.floor, self._partition.state.end
-        while low < high:
-            middle = (low + high) // 2
-            chunk = self._partition.read(Offset(middle))
-            if chunk is None or chunk.time_ms >= time_ms:
-                high = middle
-            else:
-                low = chunk.base + 1
-        chunk = self._partition.read(Offset(low))
-        return Offset(self._partition.state.end) if chunk is None else chunk.base
+        return resolve(self._partition.state, wanted, lambda time_ms: offset_at_time(self._partition, time_ms))
 
     # ----------------------------------------------------------------------------------------------- administration
 
@@ -275,12 +303,13 @@ class EmbeddedQueue:
             ready=self.ready,
             in_flight=view.core.in_flight if view else 0,
             delayed=view.core.delayed if view else 0,
-            dead=self._dead,
+            dead=0 if self.is_companion else self._dead,
             oldest_age_ms=age_ms,
-            consumers=self.consumers,
+            consumers=self.consumers + sum(group.consumers for group in self.groups.values()),
             bytes=tally.live_bytes,
             published_total=tally.published_total,
             acked_total=tally.acked_total,
+            ended={} if self.is_companion else dict(state.ended),
         )
 
     @property
@@ -289,50 +318,53 @@ class EmbeddedQueue:
         return dead.live if dead is not None else 0
 
     async def peek(self, wanted: PeekFilter) -> PeekPage:
-        return await peek(self._partition, wanted)
+        """A page of messages; nothing is leased or counted, and everybody else goes first."""
+        index = self._partition.index
+        if wanted.partition not in (None, index):
+            detail = f"queue {self.name!r} has no partition {wanted.partition}, only {index}"
+            raise InvalidRequest(detail, errors=(FieldError("/query/partition", detail),))
+        number = self._view.number if self._view is not None and self.group is None else VIEW_MAIN
+        if wanted.state == "dead" and number == VIEW_LATE:
+            return PeekPage()
+        page = await self._node.turnstile.through(
+            look(self._partition, wanted, number), seconds_max=PEEK_SECONDS_MAX
+        )
+        if self._partition.closed:
+            raise self.gone
+        return page
 
     @property
     def owner(self) -> str:
         """The queue that a companion belongs to."""
         return self._partition.label
 
-    def redrive_source(self) -> View:
-        if self._view is None:
-            raise InvalidRequest(f"{self.name!r} is a stream: it has no dead letters; see {self.name}.dead")
-        return self._view
+    def dead_letters(self, wanted: Wanted, to: str | None, *, own: bool) -> Letters:
+        """What a redrive is about: the messages of a companion, or of this queue's own companion.
 
-    async def count_redrive(self, wanted: Wanted, to: str | None) -> int:
-        """How many messages a redrive would move now; everybody else gets a turn between chunks."""
-        total = 0
-        for number, batch in enumerate(batches(self.redrive_source(), wanted, to)):
-            total += batch.bits.bit_count()
-            if number % CHUNKS_PER_TURN == 0:
-                await asyncio.sleep(0)
-        return total
+        `own`: other queues name this one for their dead letters, so those that lie here as well.
+        """
+        view = self._view
+        if view is not None and self.is_companion:
+            return Letters([view], wanted, to)
+        dead = self._partition.view(VIEW_DEAD)
+        return Letters([view, dead] if own and view is not None else [dead], wanted, to)
 
-    async def redrive(
+    async def count_letters(self, letters: Letters) -> Counter[str]:
+        """How many messages a redrive would move now, by the queue they go to."""
+        return await self._node.turnstile.through(count(letters), seconds_max=math.inf)
+
+    def redrive(
         self,
         redrive_id: str,
-        wanted: Wanted,
-        to: str | None,
+        letters: Letters,
+        *,
+        total: int,
         rate_per_s: float | None,
-        find: Callable[[str], EmbeddedQueue | None],
+        find: Callable[[str], EmbeddedQueue],
     ) -> Redrive:
         """Starts to move dead letters back. One redrive of a queue runs at a time."""
-        running = next((job for job in self.redrives.values() if job.state == "running"), None)
-        if running is not None:
-            raise Conflict(f"redrive {running.id} of queue {self.name!r} runs already: wait for it, or cancel it")
-        job = Redrive(redrive_id, await self.count_redrive(wanted, to), rate_per_s)
-
-        def target(name: str) -> Partition | None:
-            queue = find(name)
-            return queue._partition if queue is not None else None
-
-        while len(self.redrives) >= JOBS_REMEMBERED_MAX:
-            self.redrives.pop(next(iter(self.redrives)))
-        self.redrives[redrive_id] = job
-        redriver = Redriver(self.redrive_source(), job, wanted, to, target)
-        job.task = asyncio.get_running_loop().create_task(redriver.run(), name=f"redrive {redrive_id}")
+        job = Redrive(redrive_id, total, rate_per_s)
+        self.redrives.start(job, letters, lambda name: find(name)._partition)
         return job
 
     async def purge(self, purge_id: str) -> Purge:

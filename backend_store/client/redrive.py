@@ -1,40 +1,41 @@
 """Redrives: dead letters go back to the queues they came from, or to another one.
 
-A job walks the queue once, in the order in which the messages died, and moves those that its filter wants: each with one
-commit, so neither a crash nor a cancellation leaves a message twice or nowhere.
+A job walks the dead letters once, in the order in which they died, and moves those that its filter wants: each leaves
+its old place and stands in its new one with one commit, so neither a crash nor a cancellation leaves a message twice
+or nowhere. What a restart interrupts is simply asked for again.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import structlog
 
+from backend_store.client.dead_letters import Batch, Letters, batches, portions
 from backend_store.core.bits import indexes
-from backend_store.core.chunk import Chunk
-from backend_store.core.shelves import MAIN, SHELF_OF_VIEW, VIEW_MAIN
-from backend_store.model import Offset, PushqError
-from backend_store.node.burying import origins
-from backend_store.node.limits import TRANSFER_LEASE_MS, TRANSFER_RETRY_SECONDS
+from backend_store.model import Conflict, PushqError
+from backend_store.node.limits import TRANSFER_LEASE_MS, TRANSFER_RETRY_SECONDS, TRANSFERS_AT_ONCE_MAX
 from backend_store.node.transfer import move
 
 if TYPE_CHECKING:
     from backend_store.node.partition import Partition
-    from backend_store.node.view import View
 
 log = structlog.get_logger("pushq.redrive")
 
-CHUNKS_PER_TURN = 4
-REFUSALS_MAX = 60
+REFUSALS_MAX: Final = 60
 """How often in a row a redrive tries a queue that takes nothing, before it fails."""
+REDRIVES_REMEMBERED_MAX: Final = 16
+"""Redrives of one queue that can still be asked about."""
+PORTION_SECONDS: Final = 0.1
+"""With a rate, so much of it is moved at a time: it is a rate then, and no series of bursts."""
 
 State = Literal["running", "done", "cancelled", "failed"]
-Find = Callable[[str], "Partition | None"]
-Wanted = Callable[[Chunk, int, dict[str, Any]], bool]
-"""(chunk, index, what the message says of its end) → whether it goes back."""
+Find = Callable[[str], "Partition"]
+"""The queue of a name. Raises `PushqError` where messages cannot go there."""
 
 
 @dataclass(slots=True)
@@ -47,113 +48,122 @@ class Redrive:
     done: int = 0
     state: State = "running"
     error: str | None = None
+    stopping: asyncio.Event = field(default_factory=asyncio.Event, repr=False)
+    ended: asyncio.Event = field(default_factory=asyncio.Event, repr=False)
     task: asyncio.Task[None] | None = field(default=None, repr=False)
 
-    def cancel(self) -> None:
-        """What was moved stays moved; nothing more is."""
-        if self.state == "running":
-            self.state = "cancelled"
-            if self.task is not None:
-                self.task.cancel()
-
-
-class Batch:
-    """Messages of one chunk that go to one queue with one priority."""
-
-    __slots__ = ("bits", "chunk", "priority", "target")
-
-    def __init__(self, chunk: Chunk, target: str, priority: int):
-        self.chunk = chunk
-        self.target = target
-        self.priority = priority
-        self.bits = 0
-
-
-def batches(view: View, wanted: Wanted, to: str | None) -> Iterator[Batch]:
-    """What is to be moved, chunk by chunk. A message that names no queue it came from stays, unless `to` names one."""
-    partition = view.partition
-    shelf = MAIN if view.number == VIEW_MAIN else SHELF_OF_VIEW[view.number]
-    chunk = partition.read(Offset(view.floor), shelf)
-    while chunk is not None:
-        state = view.core.state(chunk.base)
-        settled = view.partition.progress(chunk.base, view.number).settled
-        free = state.free if state is not None else ((1 << chunk.count) - 1) & ~settled
-        yield from _split(chunk, free, wanted, to)
-        chunk = partition.read(Offset(chunk.base + 1), shelf)
-
-
-def _split(chunk: Chunk, free: int, wanted: Wanted, to: str | None) -> Iterator[Batch]:
-    found: dict[tuple[str, int], Batch] = {}
-    for index, end in origins(chunk).items():
-        if not free >> index & 1 or not wanted(chunk, index, end):
-            continue
-        place = to or str(end["from"]), int(end.get("priority", 0))
-        batch = found.get(place)
-        if batch is None:
-            batch = found[place] = Batch(chunk, *place)
-        batch.bits |= 1 << index
-    yield from found.values()
+    async def cancel(self) -> None:
+        """Returns when nothing more is moved; what was moved stays moved."""
+        self.stopping.set()
+        await self.ended.wait()
 
 
 class Redriver:
     """Runs one redrive. It holds what it is about to move, like a consumer; what is not moved is free again uncounted."""
 
-    def __init__(self, view: View, job: Redrive, wanted: Wanted, to: str | None, find: Find):
-        self._view = view
+    def __init__(self, job: Redrive, letters: Letters, find: Find, *, label: str):
         self._job = job
-        self._wanted = wanted
-        self._to = to
+        self._letters = letters
         self._find = find
+        self._label = label
+        self._clock = asyncio.get_running_loop().time
+        self._next_at = self._clock()
+        """With a rate: when the next portion may go."""
+        self._stays: Counter[str] = Counter()
+        """Why messages stay where they are → how many."""
 
     async def run(self) -> None:
         job = self._job
         try:
-            for number, batch in enumerate(batches(self._view, self._wanted, self._to)):
-                await self._move(batch)
-                if number % CHUNKS_PER_TURN == 0:
-                    await asyncio.sleep(0)
-            job.state = "done"
+            await self._walk()
+            job.state = "cancelled" if job.stopping.is_set() else "done"
+            if self._stays:
+                job.state, job.error = "failed", "; ".join(f"{count} stay: {why}" for why, count in self._stays.items())
         except PushqError as error:
             job.state, job.error = "failed", error.detail
         except asyncio.CancelledError:
             job.state = "cancelled"
+            raise
         except Exception as error:
             job.state, job.error = "failed", "internal error; the server's log has it"
             log.exception("a redrive failed", redrive=job.id, error=str(error))
-        log.info("redrive ended", queue=self._view.partition.label, state=job.state, moved=job.done)
+        finally:
+            job.ended.set()
+            log.info("redrive ended", queue=self._label, redrive=job.id, state=job.state, moved=job.done)
 
-    async def _move(self, batch: Batch) -> None:
-        refusals = 0
+    async def _walk(self) -> None:
         rate = self._job.rate_per_s
-        for bits in _portions(batch.bits, rate):
-            while True:
-                target = self._find(batch.target)
-                if target is None:
-                    raise PushqError(f"there is no queue {batch.target!r} to move messages to; name one with `to`")
-                moved, error = await self._move_once(batch, bits, target)
-                self._job.done += moved
-                if error is None:
-                    break
-                refusals += 1
-                if refusals >= REFUSALS_MAX:
-                    raise error
-                await asyncio.sleep(TRANSFER_RETRY_SECONDS)
-            if rate:
-                await asyncio.sleep(moved / rate)
+        most = max(1, int(rate * PORTION_SECONDS)) if rate else None
+        group: list[Batch] = []
+        for found in batches(self._letters):
+            for batch in found:
+                for part in portions(batch, most):
+                    group.append(part)
+                    if rate or len(group) == TRANSFERS_AT_ONCE_MAX:
+                        await self._move_all(group)
+                        group = []
+                    if self._job.stopping.is_set():
+                        return
+            await asyncio.sleep(0)
+        await self._move_all(group)
 
-    async def _move_once(self, batch: Batch, bits: int, target: Partition) -> tuple[int, PushqError | None]:
-        lease = self._view.claim(batch.chunk, bits, self, TRANSFER_LEASE_MS)
+    async def _move_all(self, group: list[Batch]) -> None:
+        """Moves several batches at once; a queue that cannot take them now is tried again."""
+        await self._keep_pace(sum(batch.bits.bit_count() for batch in group))
+        refusals = 0
+        while group and not self._job.stopping.is_set():
+            begun = [(batch, self._begin(batch)) for batch in group]
+            refused = [(batch, error) for batch, landed in begun if (error := await landed) is not None]
+            group = [batch for batch, _ in refused]
+            if refused:
+                refusals += 1
+                if refusals == REFUSALS_MAX or refused[0][1].code == "queue-not-found":
+                    raise refused[0][1]
+                await self._rest(TRANSFER_RETRY_SECONDS)
+
+    def _begin(self, batch: Batch) -> asyncio.Future[PushqError | None]:
+        """Starts to move a batch. The answer comes when it is durable: nothing, or why it stays for now."""
+        landed: asyncio.Future[PushqError | None] = asyncio.get_running_loop().create_future()
+        view = batch.view
+        if view.partition.closed:
+            landed.set_result(view.partition.deleted())
+            return landed
+        try:
+            target = self._find(batch.target)
+        except PushqError as error:
+            self._stays[error.detail] += batch.bits.bit_count()
+            landed.set_result(None)
+            return landed
+        lease = view.claim(batch.chunk, batch.bits, self, TRANSFER_LEASE_MS)
         if lease is None:
-            return 0, None  # a consumer has them by now
-        done: asyncio.Future[tuple[int, PushqError | None]] = asyncio.get_running_loop().create_future()
+            landed.set_result(None)  # a consumer has them by now
+            return landed
 
         def moved(messages: int, error: PushqError | None) -> None:
-            if not done.done():
-                done.set_result((messages, error))
+            self._job.done += messages
+            if not landed.done():
+                landed.set_result(error)
 
-        annexes = {index: {"dead": None, "late": None} for index in indexes(lease.bits)}
-        move(self._view, lease, target, annexes, moved, batch.priority)
-        return await asyncio.shield(done)
+        annexes = {index: _as_new(target) for index in indexes(lease.bits)}
+        move(view, lease, target, annexes, moved, batch.priority)
+        return landed
+
+    async def _keep_pace(self, messages: int) -> None:
+        rate = self._job.rate_per_s
+        if not rate:
+            return
+        now = self._clock()
+        self._next_at = max(self._next_at, now - PORTION_SECONDS) + messages / rate
+        await self._rest(self._next_at - now)
+
+    async def _rest(self, seconds: float) -> None:
+        """Ends early when the redrive is cancelled."""
+        if seconds > 0:
+            try:
+                async with asyncio.timeout(seconds):
+                    await self._job.stopping.wait()
+            except TimeoutError:
+                return
 
     # A holder of leases, as the view sees it
 
@@ -167,18 +177,38 @@ class Redriver:
         """It sends nothing."""
 
 
-def _portions(bits: int, rate: float | None) -> Iterator[int]:
-    """With a rate, few at a time, so that it is a rate and no series of bursts."""
-    if rate is None:
-        yield bits
-        return
-    most = max(1, int(rate / 10))
-    part = 0
-    for index in indexes(bits):
-        part |= 1 << index
-        if part.bit_count() >= most:
-            yield part
-            part = 0
-    if part:
-        yield part
+def _as_new(target: Partition) -> dict[str, Any]:
+    """What a message is from now on: no dead letter, not late, and with a whole life before it."""
+    life_ms = target.config.message_ttl_ms
+    return {"dead": None, "late": None, "exp": target.steady_ms() + life_ms if life_ms else None}
 
+
+class Redrives:
+    """A queue's redrives: one at a time, and the last ones, which can still be asked about."""
+
+    def __init__(self, label: str):
+        self._label = label
+        self._jobs: dict[str, Redrive] = {}
+
+    def get(self, redrive_id: str) -> Redrive | None:
+        return self._jobs.get(redrive_id)
+
+    def values(self) -> list[Redrive]:
+        return list(self._jobs.values())
+
+    def start(self, job: Redrive, letters: Letters, find: Find) -> None:
+        """Raises `Conflict` while another one runs."""
+        running = next((one for one in self._jobs.values() if one.state == "running"), None)
+        if running is not None:
+            detail = f"redrive {running.id} of queue {self._label!r} runs already: wait for it, or cancel it"
+            raise Conflict(detail)
+        while len(self._jobs) >= REDRIVES_REMEMBERED_MAX:
+            self._jobs.pop(next(iter(self._jobs)))
+        self._jobs[job.id] = job
+        redriver = Redriver(job, letters, find, label=self._label)
+        job.task = asyncio.get_running_loop().create_task(redriver.run(), name=f"redrive {job.id}")
+
+    async def end(self) -> None:
+        """Cancels what runs: the server stops, or the queue is gone."""
+        for job in self.values():
+            await job.cancel()

@@ -6,7 +6,7 @@ chunk into memory, or a view to life.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from backend_store.core.bits import indexes
@@ -21,8 +21,12 @@ from backend_store.core.shelves import (
     is_scheduled,
 )
 from backend_store.model import CHUNK_MESSAGES_MAX, PRIORITIES_MAX
+from backend_store.node.limits import DUE_ROWS_PER_TICK, PEEK_MESSAGES_MAX
 from backend_store.node.partition import Partition
 from backend_store.storage.engine import StorageCorrupt
+
+Bases = dict[int, list[int]]
+"""Where chunks begin, by shelf, rising."""
 
 MAIN_IN_ORDER: Final = (
     *(shelf for priority in reversed(range(PRIORITIES_MAX)) for shelf in (priority, SCHEDULED + priority)),
@@ -120,24 +124,37 @@ def chunk_at(partition: Partition, shelf: int, offset: int) -> Chunk | None:
     return chunk
 
 
-def chunks_held(partition: Partition, view: int, state: str) -> dict[int, list[int]] | None:
-    """Where a view has messages in flight or given back with a delay, if memory knows: bases by shelf, rising.
+def held(partition: Partition, view: int, state: str) -> Bases | None:
+    """Where a view has messages in flight or given back with a delay, if memory knows.
 
-    None where the disk must be asked, for all states but these, and for companions nobody has looked at yet.
+    None where the disk must be asked: for other states, and for companions nobody has looked at yet.
     """
     known = partition.views.get(view)
     if state == "in_flight":
         states = known.core.states() if known is not None else ()
-        return _by_shelf(one for one in states if one.leased | one.returning)
+        return _by_shelf((one.shelf, one.base) for one in states if one.leased | one.returning)
     if state == "delayed" and view == VIEW_MAIN and known is not None:
-        return _by_shelf(one for one in known.core.states() if one.delayed)
+        return _by_shelf((one.shelf, one.base) for one in known.core.states() if one.delayed)
     return None
 
 
-def _by_shelf(states: Iterator[ChunkState]) -> dict[int, list[int]]:
-    bases: dict[int, list[int]] = {}
-    for state in states:
-        bases.setdefault(state.shelf, []).append(state.base)
+def became_due(partition: Partition) -> Generator[None, bool, Bases | None]:
+    """Which scheduled chunks have messages whose time has come. None when they are too many to list."""
+    places: set[tuple[int, int]] = set()
+    after, now_ms = (0, 0), partition.steady_ms()
+    while rows := partition.reader.due(after, now_ms, DUE_ROWS_PER_TICK):
+        places.update((row.shelf, row.base) for row in rows)
+        if len(places) > PEEK_MESSAGES_MAX or any(row.shelf < 0 for row in rows):
+            return None
+        after = rows[-1].due_ms, rows[-1].base
+        yield
+    return _by_shelf(places)
+
+
+def _by_shelf(places: Iterable[tuple[int, int]]) -> Bases:
+    bases: Bases = {}
+    for shelf, base in places:
+        bases.setdefault(shelf, []).append(base)
     for found in bases.values():
         found.sort()
     return bases

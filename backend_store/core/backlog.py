@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
 from backend_store.core.chunk import Chunk, clear_column, holes
@@ -37,6 +37,8 @@ class Backlog:
         self.nacked_delayed = 0
         self.scheduled = 0
         """Messages published for later whose time has not come."""
+        self.held = 0
+        """Messages of a sorting queue that wait for their turn."""
         self.due_waits = False
         """Scheduled messages whose time has come wait on the disk."""
         self._chunks: dict[int, ChunkState] = {}
@@ -47,7 +49,7 @@ class Backlog:
 
     @property
     def delayed(self) -> int:
-        return self.nacked_delayed + self.scheduled
+        return self.nacked_delayed + self.scheduled + self.held
 
     # -------------------------------------------------------------------------------------------------- chunks
 
@@ -56,6 +58,10 @@ class Backlog:
 
     def state(self, base: int) -> ChunkState | None:
         return self._chunks.get(base)
+
+    def states(self) -> Iterable[ChunkState]:
+        """Every chunk in memory, in no order."""
+        return self._chunks.values()
 
     def supply(self, chunk: Chunk) -> None:
         """Gives a chunk back that had been dropped."""

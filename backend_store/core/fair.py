@@ -106,6 +106,8 @@ class FairRuns:
         self._shares = Shares()
         self._read_ahead = 0
         """Chunks that came since the last draw."""
+        self._found: Found | None = None
+        """Quiet messages that the next draw takes."""
 
     @classmethod
     def from_arrival(cls, runs: ArrivalRuns) -> FairRuns:
@@ -126,7 +128,7 @@ class FairRuns:
         """Nobody has messages here, or only noisy keys have, and a later chunk could have others'."""
         if self._read_ahead >= FAIR_AHEAD_CHUNKS_MAX or self._aside_runs >= FAIR_ASIDE_RUNS_MAX:
             return not self
-        return self._find_quiet() is None
+        return self._next_quiet() is None
 
     def clear(self) -> None:
         self._spots.clear()
@@ -137,6 +139,7 @@ class FairRuns:
         self._calm.clear()
         self._shares = Shares()
         self._read_ahead = 0
+        self._found = None
 
     # -------------------------------------------------------------------------------------------------- come in
 
@@ -151,6 +154,7 @@ class FairRuns:
         spot = self._spots.of(state)
         spot.runs += 1
         self._fresh.appendleft((spot, bits))
+        self._found = None
 
     # ------------------------------------------------------------------------------------------------- hand out
 
@@ -173,11 +177,19 @@ class FairRuns:
                 self._fresh.popleft()
                 spot.runs -= 1
         self._read_ahead = 0
+        self._found = None
         self.hold(spot.state, drawn)
         return spot.state, drawn
 
     def _find(self) -> Found | None:
-        return self._find_quiet() or self._find_noisy()
+        return self._next_quiet() or self._find_noisy()
+
+    def _next_quiet(self) -> Found | None:
+        """The same answer until something is drawn or put back: a turn asks three times."""
+        found = self._found
+        if found is None or found.bits & ~found.spot.state.free:
+            found = self._found = self._find_quiet()
+        return found
 
     def _find_quiet(self) -> Found | None:
         """Messages of keys that are not noisy: first of those that were; then as they came."""
@@ -213,7 +225,8 @@ class FairRuns:
         """The oldest messages of a key that is no longer noisy, with what else is quiet in their chunk."""
         while line := self._aside_of.get(key):
             spot = line[0]
-            if self._clean(spot):
+            self._clean(spot)
+            if spot.bits_of.get(key, 0) & spot.ready:
                 return Found(spot, self._without_noisy(spot, spot.ready), is_aside=True)
         return None
 
@@ -227,8 +240,7 @@ class FairRuns:
     # ---------------------------------------------------------------------------------------------------- aside
 
     def _set_aside(self, spot: Spot, bits: int) -> None:
-        """Puts messages behind what is older. The chunk keeps no more keys than it has messages left."""
-        spot.shrink()
+        """Puts messages behind what is older."""
         for key in spot.split(bits):
             line = self._aside_of.setdefault(key, deque())
             if line and spot.state.base < line[0].state.base:

@@ -20,12 +20,12 @@ class KeptLease(msgspec.Struct, frozen=True):
 
 
 class KeptSession(msgspec.Struct, frozen=True):
-    """A session that may come back, and the tokens it holds by (tenant, queue)."""
+    """A session that may come back, and the tokens it holds by the queue's place."""
 
     session: str
     principal_id: str
     held: dict[str, list[str]]
-    """`tenant/queue` → tokens; neither name has a slash."""
+    """`tenant/queue`, or `tenant/stream/group` → tokens; no name has a slash."""
 
 
 class Kept(msgspec.Struct, frozen=True):

@@ -49,8 +49,10 @@ class PartitionState(msgspec.Struct):
     """How many messages ended without an ack, by reason."""
     released: int = 0
     """How many batches a sorting queue has released."""
-    sorted_us: int = 0
-    """The stamp up to which a sorting queue has released."""
+    held_from: int = 0
+    """Of a sorting queue: nothing below this offset waits for its turn."""
+    order_from: int = 0
+    """Of a sorting queue: batches below this number released only what lies below `held_from`."""
     inside: int = 0
     """How many offsets of the entry that the floor lies in are below it: of a stream that drops message by message."""
     groups_made: int = 0
@@ -191,6 +193,13 @@ class ExpirySet(NamedTuple):
     expires_ms: int
 
 
+class OrderDropped(NamedTuple):
+    """A batch of the release order of which nothing is left."""
+
+    number: int
+    is_head: bool
+
+
 class LeaseRecorded(NamedTuple):
     """A lease that outlives a crash, before its bytes leave; with no bits it is over."""
 
@@ -256,6 +265,7 @@ Record = (
     | LeaseRecorded
     | Purged
     | OrderReleased
+    | OrderDropped
     | ChunkPassed
     | GroupStood
     | GroupDropped

@@ -47,5 +47,10 @@ def view_of(shelf: int) -> int:
     return VIEW_OF_SHELF.get(shelf, VIEW_MAIN)
 
 
+def is_read(shelf: int) -> bool:
+    """Whether a view reads the shelf in the order of its offsets, as chunks come."""
+    return not is_scheduled(shelf) and shelf != SORTING
+
+
 def is_scheduled(shelf: int) -> bool:
     return SCHEDULED <= shelf < DEAD

@@ -19,15 +19,19 @@ How a shell uses the four files about partitions, in the order of a message's pa
 `slot_moves` is the partition's side: sealing, handing over, waiting. `places` has ids and cursors that name partitions,
 `expansion` decides when a queue grows or shrinks.
 
-A slot is *on the move* from the plan until its target has opened it. Nothing else is planned meanwhile, so a slot never
-has two moves to think of, and growing never meets shrinking. A move is not aborted, for nobody could say whether its
-seal is on a disk already: it ends, and may be followed by one back. What it leaves behind in the old partition may
-still drain while the slot moves on.
+A plan is carried out in *moves* of a few slots, one at a time into each partition. A slot is on the move from the table
+that says so until its target has opened it. Nothing else is planned before all have arrived, so a slot never has two
+moves to think of, and growing never meets shrinking. A move is not aborted, for nobody could say whether its seal is on
+a disk already: it ends, and may be followed by one back. What it leaves behind in the old partition may still drain
+while the slot moves on.
+
+What callers owe to order: calls of a slot that are on the way together carry one version, and after a refusal they go
+again, all of them and in their order, by a newer table. So a partition takes them up to its seal and none behind it.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Literal, NamedTuple
@@ -43,7 +47,7 @@ as much again. A table of them is still small enough to be sent to whoever asks.
 UNKEYED = SLOTS
 """Bit of messages without a slot in a set of slots."""
 PARTITIONS_MAX = 64
-MOVE_SLOTS_MAX = 32
+MOVE_SLOTS_MAX = 8
 """Slots that are sealed together. Their publishes wait until the last dedupe id of them is handed over."""
 
 _SPREAD = 0x9E3779B1
@@ -100,11 +104,12 @@ class Member(NamedTuple):
 class SlotTable(msgspec.Struct, frozen=True, dict=True):
     """The one truth about a queue's partitions, in the metadata store. Each change makes a new version of it.
 
-    `owners` has each slot's partition, which for a slot on the move is the target already.
+    `owners` has each slot's partition, for a slot on the move the target already; `goal` has those of the plan.
     """
 
     version: int
     owners: tuple[int, ...]
+    goal: tuple[int, ...]
     members: dict[int, Member]
     moves: tuple[Move, ...] = ()
 
@@ -132,13 +137,13 @@ class SlotTable(msgspec.Struct, frozen=True, dict=True):
 def first_table(partitions: int = 1) -> SlotTable:
     """The table of a new queue. One partition: also that of a queue that never had a table."""
     _check_size(partitions)
-    members = {number: Member("open", 1) for number in range(partitions)}
-    return _checked(SlotTable(1, tuple(slot % partitions for slot in range(SLOTS)), members))
+    owners = tuple(slot % partitions for slot in range(SLOTS))
+    return _checked(SlotTable(1, owners, owners, {number: Member("open", 1) for number in range(partitions)}))
 
 
 def resized(table: SlotTable, partitions: int) -> SlotTable:
     """The plan for as many open partitions: no more slots move than must, and all have the same number, give or take
-    one. Raises `Conflict` while slots are on the move."""
+    one. Raises `Conflict` while another plan is carried out."""
     _check_size(partitions)
     _check_at_rest(table)
     version = table.version + 1
@@ -147,8 +152,8 @@ def resized(table: SlotTable, partitions: int) -> SlotTable:
         members[number] = Member("open", version)
     for number in table.open_partitions[partitions:]:
         members[number] = Member("draining", version)
-    staying = [number for number, member in members.items() if member.role == "open"]
-    return _planned(table, members, _balanced(table.owners, sorted(staying)))
+    staying = sorted(number for number, member in members.items() if member.role == "open")
+    return _planned(table, members, _balanced(table.owners, staying))
 
 
 def moved(table: SlotTable, slots: Iterable[int], target: int) -> SlotTable:
@@ -157,16 +162,16 @@ def moved(table: SlotTable, slots: Iterable[int], target: int) -> SlotTable:
     if target not in table.open_partitions:
         raise Conflict(f"partition {target} is not open; open ones are {list(table.open_partitions)}")
     wanted = frozenset(slots)
-    owners = [target if slot in wanted else owner for slot, owner in enumerate(table.owners)]
-    return _planned(table, table.members, owners)
+    goal = tuple(target if slot in wanted else owner for slot, owner in enumerate(table.owners))
+    return _planned(table, table.members, goal)
 
 
 def with_opened(table: SlotTable, move: Move) -> SlotTable:
-    """The table after the target has durably opened the slots. Said twice, it changes nothing."""
+    """The table after the target has durably opened the slots; its next move begins. Said twice, it changes nothing."""
     if move not in table.moves:
         return table
     rest = tuple(other for other in table.moves if other != move)
-    return _checked(msgspec.structs.replace(table, version=table.version + 1, moves=rest))
+    return _with_next_moves(msgspec.structs.replace(table, version=table.version + 1, moves=rest))
 
 
 def with_retired(table: SlotTable, number: int, since: int) -> SlotTable:
@@ -176,9 +181,30 @@ def with_retired(table: SlotTable, number: int, since: int) -> SlotTable:
     """
     if table.members.get(number) != Member("draining", since):
         return table
+    assert number not in table.owners, "a partition that says it is empty has slots"
     version = table.version + 1
     members = {**table.members, number: Member("retired", version)}
     return _checked(msgspec.structs.replace(table, version=version, members=members))
+
+
+def _planned(table: SlotTable, members: dict[int, Member], goal: tuple[int, ...]) -> SlotTable:
+    if goal == table.owners and members == table.members:
+        return table
+    return _with_next_moves(SlotTable(table.version + 1, table.owners, goal, members))
+
+
+def _with_next_moves(table: SlotTable) -> SlotTable:
+    """Begins what the plan has next for each target that waits for nothing."""
+    owners, moves = list(table.owners), list(table.moves)
+    for target in sorted(set(table.goal) - {move.target for move in moves}):
+        slots = [slot for slot in range(SLOTS) if table.goal[slot] == target != owners[slot]]
+        if slots:
+            source = owners[slots[0]]
+            taken = tuple(slot for slot in slots if owners[slot] == source)[:MOVE_SLOTS_MAX]
+            moves.append(Move(table.version, source, target, taken))
+            for slot in taken:
+                owners[slot] = target
+    return _checked(msgspec.structs.replace(table, owners=tuple(owners), moves=tuple(moves)))
 
 
 def _joining(table: SlotTable, count: int) -> list[int]:
@@ -188,7 +214,7 @@ def _joining(table: SlotTable, count: int) -> list[int]:
     return [*draining, *others][: max(0, count)]
 
 
-def _balanced(owners: Sequence[int], staying: Sequence[int]) -> list[int]:
+def _balanced(owners: Sequence[int], staying: Sequence[int]) -> tuple[int, ...]:
     held = Counter(owners)
     share, extra = divmod(SLOTS, len(staying))
     # Who has most now may keep one more, so that it need not move.
@@ -203,23 +229,7 @@ def _balanced(owners: Sequence[int], staying: Sequence[int]) -> list[int]:
     takers = (number for number in staying for _ in range(room[number]))
     for slot, taker in zip(homeless, takers, strict=True):
         after[slot] = taker
-    return after
-
-
-def _planned(table: SlotTable, members: dict[int, Member], owners: Sequence[int]) -> SlotTable:
-    version = table.version + 1
-    ways: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
-    for slot, (source, target) in enumerate(zip(table.owners, owners, strict=True)):
-        if source != target:
-            ways[source, target].append(slot)
-    moves = [
-        Move(version, source, target, tuple(slots[start : start + MOVE_SLOTS_MAX]))
-        for (source, target), slots in ways.items()
-        for start in range(0, len(slots), MOVE_SLOTS_MAX)
-    ]
-    if not moves and members == table.members:
-        return table
-    return _checked(SlotTable(version, tuple(owners), members, tuple(moves)))
+    return tuple(after)
 
 
 def _check_size(partitions: int) -> None:
@@ -229,17 +239,17 @@ def _check_size(partitions: int) -> None:
 
 def _check_at_rest(table: SlotTable) -> None:
     if table.moves:
-        raise Conflict(
-            f"{len(table.moving)} slots are on the move since version {table.moves[0].version}; "
-            "the partitions change again when they have arrived"
-        )
+        left = sum(owner != goal for owner, goal in zip(table.owners, table.goal, strict=True)) + len(table.moving)
+        raise Conflict(f"{left} slots are still to arrive where the last plan sends them; the next plan begins then")
 
 
 def _checked(table: SlotTable) -> SlotTable:
-    assert len(table.owners) == SLOTS and table.open_partitions
-    assert set(table.owners) <= set(table.open_partitions), "a slot of a partition that takes nothing"
+    assert len(table.owners) == len(table.goal) == SLOTS
+    assert table.open_partitions and set(table.goal) <= set(table.open_partitions), "a goal that takes nothing"
+    assert all(table.members[owner].role != "retired" for owner in set(table.owners)), "a slot of a removed partition"
+    assert table.moves or table.owners == table.goal, "a plan that nobody carries out"
     assert len(table.moving) == sum(len(move.slots) for move in table.moves), "a slot with two moves"
     for move in table.moves:
         assert move.source != move.target and move.version <= table.version
-        assert all(table.owners[slot] == move.target for slot in move.slots)
+        assert all(table.owners[slot] == table.goal[slot] == move.target for slot in move.slots)
     return table

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from backend_store.core.backlog import Backlog
 from backend_store.core.bits import indexes
+from backend_store.core.chunk import Chunk
 from backend_store.core.kept import KeptLease
 from backend_store.core.lanes import Lane
 from backend_store.core.leases import ChunkState, Holder, Lease, LeaseTable
@@ -57,6 +58,8 @@ class Death(NamedTuple):
     bits: int
     reason: Reason
     at_ms: int
+    chunk: Chunk | None
+    """Their bytes, where they were in memory: later they may not be."""
 
 
 class Overlay(NamedTuple):
@@ -449,7 +452,7 @@ class WorkView(Backlog):
         state.settling |= bits
         self._died += bits.bit_count()
         self._touched[state.base] = state
-        self._deaths.append(Death(state, bits, reason, now_ms))
+        self._deaths.append(Death(state, bits, reason, now_ms, state.chunk))
 
     def _die_leased(self, state: ChunkState, bits: int, reason: Reason, now_ms: int) -> None:
         self.die(state, bits, reason, now_ms)

@@ -13,7 +13,7 @@ from backend_store.core.chunk import Chunk, clear_column, extract
 from backend_store.core.leases import ChunkState
 from backend_store.core.log import Append
 from backend_store.core.policy import Reason
-from backend_store.core.shelves import DEAD, OUTBOX, VIEW_MAIN, priority_of
+from backend_store.core.shelves import DEAD, LATE, OUTBOX, SORTING, VIEW_MAIN, priority_of
 from backend_store.core.work import Death
 from backend_store.model import COMPANION, Block, QueueConfig
 
@@ -29,6 +29,10 @@ def grave(config: QueueConfig, reason: Reason, view: int) -> int | None:
     target = config.dead_letter_queue
     if view != VIEW_MAIN and view < 16:
         return None  # a companion's messages have been given up already
+    if reason == Reason.CANCELLED:
+        return None  # nobody wants it any more
+    if reason == Reason.LATE:
+        return LATE if config.late_messages == "late_queue" else SORTING
     if target is None:
         return None
     if target != COMPANION:
@@ -44,7 +48,7 @@ def bury(plan: Append, view: View, deaths: list[Death], *, label: str, config: Q
     for death in deaths:
         plan.state.count_ended(str(death.reason), death.bits.bit_count())
         shelf = grave(config, death.reason, view.number)
-        chunk = _chunk(view, death.state) if shelf is not None else None
+        chunk = death.chunk or _chunk(view, death.state) if shelf is not None else None
         if shelf is None or chunk is None:
             continue
         annexes = {index: _annex(death, index, chunk, label) for index in indexes(death.bits)}
@@ -61,6 +65,8 @@ def _chunk(view: View, state: ChunkState) -> Chunk | None:
 
 
 def _annex(death: Death, index: int, chunk: Chunk, label: str) -> dict[str, Any]:
+    if death.reason == Reason.LATE:
+        return {"late": True}
     state = death.state
     started = state.started >> index & 1
     return {

@@ -36,6 +36,10 @@ class Schedule:
         self._counted_ms = 0
         self._loaded = (0, 0)
         self._is_used = True
+        self._rewritten: dict[tuple[int, int], int] = {}
+        """(due, base) → the bits that a row will have with the next commit."""
+        self._landing: dict[tuple[int, int], int] = {}
+        """The same of the commit in flight."""
 
     def recover(self, now_ms: int) -> None:
         """After a start: counts what is still to come, and looks whether something is due already."""
@@ -66,11 +70,26 @@ class Schedule:
         """A scheduled message was settled before its time: its row goes."""
         reader, bit = self._view.partition.reader, 1 << index
         for due_ms in reader.schedule_of(base):
-            bits = reader.due_bits(base, due_ms)
+            bits = self._bits(DueRow(due_ms, base, shelf, reader.due_bits(base, due_ms)))
             if bits & bit:
+                self._rewritten[due_ms, base] = bits & ~bit
                 self._view.partition.note(Rescheduled(shelf, Offset(base), due_ms, bits & ~bit))
                 if due_ms > self._counted_ms:
                     self._view.core.scheduled -= 1
+
+    def _bits(self, row: DueRow) -> int:
+        """A row's messages, without those that were cancelled and are still in it on the disk."""
+        place = row.due_ms, row.base
+        found = self._rewritten.get(place)
+        return found if found is not None else self._landing.get(place, row.bits)
+
+    def staged(self) -> None:
+        """What was noted so far goes with the commit that begins."""
+        self._landing, self._rewritten = self._rewritten, {}
+
+    def committed(self) -> None:
+        """It is on the disk."""
+        self._landing = {}
 
     def next_ms(self) -> int | None:
         if not self._is_used:
@@ -92,7 +111,7 @@ class Schedule:
             self._counted_ms = last.due_ms
         else:
             self._counted_ms = max(now_ms, self._counted_ms)
-        core.scheduled -= sum(row.bits.bit_count() for row in rows if row.shelf >= 0)
+        core.scheduled -= sum(self._bits(row).bit_count() for row in rows if row.shelf >= 0)
         core.due_waits = core.due_waits or bool(rows)
         return bool(rows)
 
@@ -127,6 +146,7 @@ class Schedule:
     def purged(self) -> None:
         """Nothing that was published before the purge becomes ready any more; its rows are swept."""
         self._loaded = self._counted_ms, _LAST
+        self._rewritten, self._landing = {}, {}
 
 
 class Expiry:

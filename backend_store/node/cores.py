@@ -11,6 +11,7 @@ from backend_store.core.runs import ArrivalRuns, Runs
 from backend_store.core.shelves import SHELF_OF_VIEW, VIEW_MAIN
 from backend_store.core.work import ReceiptKey, WorkView
 from backend_store.model import VISIBILITY_MS_MAX, Offset, QueueConfig
+from backend_store.node.sorting import HEAD_LANE, ORDER_LANE
 
 
 def core_of(
@@ -24,6 +25,17 @@ def core_of(
     """The core of one view; of a group from its row and where its first chunk begins."""
     if group is not None:
         return _group_core(config, *group, key, first_lease)
+    if view == VIEW_MAIN and config.sequencing != "arrival":
+        # Its lanes read rows of the release order, by number: the usual ones, and those for the head of the queue.
+        return WorkView(
+            key,
+            next_scan=Offset(0),
+            first_lease=first_lease,
+            policy=policy_of(config),
+            shelves=(ORDER_LANE, HEAD_LANE),
+            make_runs=runs_of(config),
+            reads_keys=reads_keys(config),
+        )
     if view == VIEW_MAIN:
         return WorkView(
             key,
@@ -84,6 +96,7 @@ def reconfigure(core: WorkView, config: QueueConfig) -> None:
     """Lets a changed config hold in a view that runs."""
     if core.number == VIEW_MAIN:
         core.policy = policy_of(config)
-        core.lanes.grow(range(config.priorities))
+        if config.sequencing == "arrival":
+            core.lanes.grow(range(config.priorities))
     elif isinstance(core, GroupView):
         core.policy = group_policy(config, core.mode)

@@ -114,6 +114,7 @@ class Group:
         self.is_wanted: Callable[[], bool] = _nobody
         """Whether somebody consumes."""
         self.on_ready: Callable[[], None] = _nothing
+        self.on_opened: Callable[[RunningGroup], None] = _ignore_view
         self._last_lease: int | None = None
 
     @property
@@ -152,6 +153,7 @@ class Group:
         """Its view, made if it was at rest."""
         if self.view is None:
             self.view = self._groups.make_view(self, self._last_lease)
+            self.on_opened(self.view)
         return self.view
 
     def rest(self) -> None:
@@ -175,3 +177,7 @@ def _nobody() -> bool:
 
 def _nothing() -> None:
     """Nobody listens yet."""
+
+
+def _ignore_view(view: RunningGroup) -> None:
+    """Nobody has asked for the group yet."""

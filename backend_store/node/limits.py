@@ -7,6 +7,12 @@ SWEEP_ROWS_PER_COMMIT = 256
 RECOVERY_ROWS_PER_READ = 256
 PEEK_MESSAGES_MAX = 100_000
 """Messages one peek request looks at before it answers with a cursor."""
+PEEK_SECONDS_MAX = 10
+"""How long one peek request looks before it answers with a cursor."""
+LOOK_SLICE_SECONDS = 0.0003
+"""How long a peek or a search works before everybody else has a turn."""
+LOOK_PAUSE_SECONDS = 0.001
+"""How long it steps back then, where others are at work."""
 SPACE_CHECK_SECONDS = 1.0
 VERIFY_AT_START_BYTES_MAX = 1 << 30
 """A bigger file is not read through before serving; entries are verified whenever they are read."""
@@ -34,3 +40,7 @@ RETENTION_STEP_MS = 1_000
 """How far apart a stream looks for messages that are too old."""
 RETENTION_CHUNKS_PER_COMMIT = 32
 """Chunks that a stream drops with one commit, beside as many as the commit adds."""
+RELEASED_PER_ROW_MAX = 256
+"""Messages in one row of a sorting queue's release order."""
+ORDER_ROWS_TIDIED_MAX = 16
+"""Used-up rows of the release order that one commit takes along."""

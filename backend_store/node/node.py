@@ -32,6 +32,7 @@ from backend_store.node.limits import SPACE_CHECK_SECONDS, VERIFY_AT_START_BYTES
 from backend_store.node.partition import Partition
 from backend_store.node.rows import entry_place, read_state, stage_state, state_key
 from backend_store.node.transfer import Transfer
+from backend_store.node.turnstile import Turnstile
 from backend_store.node.sweeper import EVERYTHING, Sweeper, add_garbage
 from backend_store.storage.engine import Batch, Engine, StorageError, Table
 from backend_store.storage.keys import META_RESTORED, parse_log_key
@@ -83,6 +84,7 @@ class Node:
         self.sweeper = Sweeper(engine, self.committer.write)
         self.space = SpaceGuard(engine, directory) if directory is not None else None
         self.partitions: dict[int, Partition] = {}
+        self.turnstile = Turnstile()
         self.quarantined = 0
         self._tenants: dict[int, str] = {}
         self._going_aside: set[bytes] = set()

@@ -16,7 +16,15 @@ from backend_store.core.groups import GroupView
 from backend_store.core.leases import ChunkState
 from backend_store.core.log import Append
 from backend_store.core.policy import Reason
-from backend_store.core.records import GroupRow, PartitionState, Purged, Record, Scheduled, Unscheduled
+from backend_store.core.records import (
+    ChunkDone,
+    GroupRow,
+    PartitionState,
+    Purged,
+    Record,
+    Scheduled,
+    Unscheduled,
+)
 from backend_store.core.shelves import (
     MAIN,
     MAIN_SHELVES,
@@ -27,6 +35,7 @@ from backend_store.core.shelves import (
     VIEW_GROUPS,
     VIEW_MAIN,
     VIEW_OUTBOX,
+    is_read,
     is_scheduled,
     view_of,
 )
@@ -52,7 +61,8 @@ from backend_store.node.limits import CANCEL_LOOKS_MAX, INBOX_BYTES_MAX, INBOX_M
 from backend_store.node.publishing import Call, Publishing, PublishReply, is_plain, name_of
 from backend_store.node.reader import LogReader, Progress
 from backend_store.node.retention import Retention
-from backend_store.node.rows import stage, stage_state
+from backend_store.node.rows import read_order, stage, stage_order, stage_state
+from backend_store.node.sorting import Sorting
 from backend_store.node.seeking import Counting
 from backend_store.node.sweeper import add_garbage
 from backend_store.node.view import View
@@ -138,6 +148,7 @@ class Partition:
         self._notes: list[Record] = []
         self._decided: Decided | None = None
         self._ids: IdStore | None = None
+        self.sorting = Sorting(self, config) if config.kind == "work" and config.sequencing != "arrival" else None
         self.groups = Groups(self) if config.kind == "stream" else None
         self.retention = Retention(self) if config.kind == "stream" else None
         self._counting = Counting()
@@ -184,6 +195,9 @@ class Partition:
             reconfigure(view.core, config)
         if self.retention is not None:
             self.retention.configured()
+        if self.sorting is not None:
+            self.sorting.sorter.configure(config)
+            self.request()  # a shorter window may have come to its end
 
     def recover(self, now_ms: int) -> None:
         """Takes up what outlasts a restart."""
@@ -192,6 +206,11 @@ class Partition:
             self.retention.recover()
         for view in self.views.values():
             view.recover(now_ms)
+        main = self.main
+        if self.sorting is not None and main is not None:
+            self.sorting.restore(main, read_order(self.node.engine, self.replica), now_ms)
+            if (next_ms := self.sorting.next_ms()) is not None:
+                self.wake_at(next_ms)
 
     # ------------------------------------------------------------------------------------------------ for views
 
@@ -307,6 +326,9 @@ class Partition:
         answers: Answers = []
         for view in self.views.values():
             view.decide(answers)
+        sorting = self.sorting
+        if sorting is not None:
+            now_ms = self.steady_ms()  # the clock by which its messages wait
         plan = Append(self.state, seed=self.replica, now_ms=now_ms, partition=self.index)
         calls, self._calls = self._calls, []
         self._call_count = self._call_bytes = 0
@@ -314,7 +336,9 @@ class Partition:
         schedules: list[Scheduled] = []
         if calls:
             schedules = self._decide_publishes(plan, calls, answers, records)
-        self._decide_ends(plan, records)
+        buried = self._decide_ends(plan, records)
+        if sorting is not None:
+            self._decide_order(sorting, plan, buried, batch, records)
         self._write_off(plan.state)
         if self._purges:
             self._decide_purges(plan.state, batch, records, answers)
@@ -323,6 +347,7 @@ class Partition:
         stage(batch, self.replica, plan.records)
         stage(batch, self.replica, records)
         if self._ids is not None:
+            self._ids.move_on(plan.now_ms, self.config.dedupe_window_ms)
             self._ids.stage(batch)
         stage_state(batch, self.replica, plan.state)
         if self.config.durability == "relaxed" and calls:
@@ -351,7 +376,7 @@ class Partition:
     ) -> list[Scheduled]:
         config = self.config
         has_limits = config.max_messages is not None or config.max_bytes is not None
-        if not has_limits and all(call.is_plain for call in calls):
+        if not has_limits and self.sorting is None and all(call.is_plain for call in calls):
             fsynced = config.durability == "fsync"
             base = plan.state.end
             for call in calls:
@@ -361,24 +386,40 @@ class Partition:
             return []
         wants_ids = config.dedupe != "none" or any(call.dedupes for call in calls)
         main = self.main
-        cycle = Publishing(plan, config, partition=self.index, ids=self.ids if wants_ids else None, view=main)
+        ids = self.ids if wants_ids else None
+        cycle = Publishing(plan, config, partition=self.index, ids=ids, view=main, sorting=self.sorting)
         answers += cycle.decide(calls)
         for chunk, bits in cycle.overflowed:
             assert main is not None
             main.core.die(main.adopt(chunk), bits, Reason.OVERFLOW, self.steady_ms())
+        for chunk, bits in cycle.late:
+            assert main is not None
+            main.core.die(main.adopt(chunk), bits, Reason.LATE, self.steady_ms())
         if cycle.expires and main is not None and main.expiry is not None:
             main.expiry.added()
         records += cycle.records
         return cycle.schedules
 
-    def _decide_ends(self, plan: Append, records: list[Record]) -> None:
+    def _decide_order(
+        self, sorting: Sorting, plan: Append, buried: list[Chunk], batch: Batch, records: list[Record]
+    ) -> None:
+        """What is a sorting queue's alone: whose turn has come, and what it knows of its producers."""
+        late = [chunk for chunk in buried if chunk.shelf == SORTING]
+        released, order = sorting.release(plan.state, late, plan.now_ms)
+        records += released
+        done = {record.base for record in records if type(record) is ChunkDone}
+        if done:
+            records += sorting.tidy(lambda base: base in done or self.chunk_at(base, SORTING, exactly=True) is None)
+        stage_order(batch, self.replica, order)
+
+    def _decide_ends(self, plan: Append, records: list[Record]) -> list[Chunk]:
         """What is settled, what died and where it goes, what came back: every view's overlay as records."""
         has_decided = False
+        buried: list[Chunk] = []
         for view in list(self.views.values()):
             deaths = view.core.take_deaths()
             if deaths:
-                chunks = bury(plan, view, deaths, label=self.label, config=self.config, partition=self.index)
-                log.debug("messages ended", queue=self.label, messages=sum(c.count for c in chunks))
+                buried += bury(plan, view, deaths, label=self.label, config=self.config, partition=self.index)
         for view in self.views.values():
             has_decided = has_decided or view.core.has_decided
             overlay = view.overlay()
@@ -396,6 +437,7 @@ class Partition:
                     records.append(self._unscheduled(state))
         if has_decided:
             plan.state.end += 1  # the decision's own place in the log
+        return buried
 
     def _unscheduled(self, state: ChunkState) -> Unscheduled:
         chunk = state.chunk or self.read(state.base, state.shelf)
@@ -439,7 +481,7 @@ class Partition:
         if self._ids is not None:
             self._ids.committed()
             if self._ids.is_busy:
-                self.ride_along()
+                self.request_soon()
         if not self.closed:
             self._apply(chunks, schedules, before)
         for reply, value in answers:
@@ -467,11 +509,13 @@ class Partition:
                 view.purged()
             else:
                 view.committed(
-                    [c for c in chunks if view_of(c.shelf) == number and not is_scheduled(c.shelf)] if chunks else []
+                    [c for c in chunks if view_of(c.shelf) == number and is_read(c.shelf)] if chunks else []
                 )
         main = self.main
         if main is not None:
             main.scheduled(schedules)
+            if self.sorting is not None:
+                self.sorting.committed(main)
         if VIEW_OUTBOX not in self.views and any(chunk.shelf == OUTBOX for chunk in chunks):
             self.node.export(self)
 
@@ -513,6 +557,16 @@ class Partition:
     def progress(self, base: int, view: int = VIEW_MAIN) -> Progress:
         """What is stored of a chunk's messages."""
         return self.reader.progress(base, view)
+
+    def chunk_at(self, offset: int, shelf: int, *, exactly: bool = False) -> Chunk | None:
+        """The first chunk of a shelf that has an offset at or above `offset`; `exactly`: the one that begins there."""
+        if exactly:
+            chunk = self.read(offset, shelf)
+            return chunk if chunk is not None and chunk.base == offset else None
+        chunk = self.read(max(0, offset - CHUNK_MESSAGES_MAX + 1), shelf)
+        while chunk is not None and chunk.base + chunk.count <= offset:
+            chunk = self.read(chunk.base + 1, shelf)
+        return chunk
 
     def find_message(self, message_id: str) -> tuple[int, int, int] | None:
         """(shelf, base, index) of a message that is ready or scheduled, by its id. None when there is none, or none

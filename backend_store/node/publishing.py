@@ -15,11 +15,25 @@ from backend_store.core.chunk import Chunk, clear_column
 from backend_store.core.log import Append
 from backend_store.core.policy import Reason
 from backend_store.core.records import ExpirySet, Record, Scheduled
-from backend_store.core.shelves import is_scheduled, shelf_of
-from backend_store.model import Block, DedupeFull, Offset, Original, Published, PushqError, QueueConfig, QueueFull
+from backend_store.core.shelves import SORTING, is_scheduled, shelf_of
+from backend_store.core.sorter import NO_MESSAGE, Sorted
+from backend_store.model import (
+    Block,
+    DedupeFull,
+    Offset,
+    Original,
+    Published,
+    PushqError,
+    QueueConfig,
+    QueueFull,
+    Stamp,
+    Unavailable,
+)
+from backend_store.storage.engine import StorageCorrupt
 
 if TYPE_CHECKING:
     from backend_store.node.ids import IdStore
+    from backend_store.node.sorting import Sorting
     from backend_store.node.view import View
 
 PublishReply = Callable[[Published | PushqError], None]
@@ -51,6 +65,14 @@ class Placed(NamedTuple):
     block: Block
 
 
+class Judged(NamedTuple):
+    """What the order said of a call: the decision, and the messages it was asked about."""
+
+    call: int
+    decision: Sorted
+    asked: list[int]
+
+
 class Publishing:
     """One cycle's publishes of one partition."""
 
@@ -62,6 +84,7 @@ class Publishing:
         partition: int,
         ids: IdStore | None,
         view: View | None,
+        sorting: Sorting | None = None,
     ):
         self.plan = plan
         self.config = config
@@ -75,11 +98,17 @@ class Publishing:
         self._partition = partition
         self._ids = ids
         self._view = view
+        self._sorting = sorting
+        self._judged: list[Judged] = []
+        self.late: list[tuple[Chunk, int]] = []
+        """Messages of a sorting queue whose place was handed out: they are in the log, and go elsewhere at once."""
         self._waiting: list[Call] = []
         self._others: list[dict[int, Original | PushqError]] = []
         self._shelves: dict[int, list[Placed]] = {}
-        self._seen: dict[bytes, tuple[int, int]] = {}
-        """Ids of this cycle: (call, message)."""
+        self._cycle_ids: set[bytes | None] = set()
+        """Ids of messages that this cycle accepts."""
+        self._accepted: list[tuple[int, int, list[bytes | None]]] = []
+        """The same by block: (call, block, an id a message)."""
         self._repeats: list[tuple[int, int, bytes]] = []
         self._live = plan.state.live
         self._live_bytes = plan.state.live_bytes
@@ -100,10 +129,15 @@ class Publishing:
         self._waiting.append(call)
         others: dict[int, Original | PushqError] = {}
         self._others.append(others)
+        ids = None
         if self._ids is not None and (call.dedupes or self.config.dedupe != "none"):
-            self._drop_repeats(number, call, others)
+            ids = self._find_repeats(self._ids, number, call, others)
         if not call.must_fit and (self.config.max_messages is not None or self.config.max_bytes is not None):
             self._make_room(number, call, others)
+        if self._sorting is not None:
+            self._judge(number, call, others)
+        if ids is not None:
+            self._accept(number, call, ids, others)
         first = 0
         for index, block in enumerate(call.blocks):
             gone = sum(1 << (n - first) for n in others if first <= n < first + block.count) if others else 0
@@ -114,31 +148,53 @@ class Publishing:
                 block = punch(block, gone)
             self._live += block.count - gone.bit_count()
             self._live_bytes += len(block.data)
-            shelf = shelf_of(block.priority, is_scheduled=block.due_ms > 0)
+            shelf = SORTING if self._sorting is not None else shelf_of(block.priority, is_scheduled=block.due_ms > 0)
             self._shelves.setdefault(shelf, []).append(Placed(number, index, block))
 
-    def _drop_repeats(self, number: int, call: Call, others: dict[int, Original | PushqError]) -> None:
+    def _find_repeats(
+        self, store: IdStore, number: int, call: Call, others: dict[int, Original | PushqError]
+    ) -> list[bytes | None]:
+        """Which messages of a call were published before, in an earlier commit or in this cycle; and everybody's ids."""
         ids = _ids_of(call)
-        assert self._ids is not None
-        seen = self._seen
-        known = self._ids.lookup(ids, now_ms=self.plan.now_ms, window_ms=self.config.dedupe_window_ms)
-        for message, offset in known.items():
-            others[message] = Original(offset)
-        fresh = sum(one is not None for one in ids) - len(known)
-        if fresh and not self._ids.has_room(len(seen) + fresh):
-            error = DedupeFull("the dedupe window holds as many ids as a partition keeps; publish again when it moved on")
-            others.update({n: error for n, one in enumerate(ids) if n not in known})
-            return
-        if seen.keys().isdisjoint(ids) and len(set(ids)) == len(ids):
-            seen.update({one: (number, n) for n, one in enumerate(ids) if n not in known and one is not None})
-            return
+        try:
+            known = store.lookup(ids, now_ms=self.plan.now_ms, window_ms=self.config.dedupe_window_ms)
+            others.update({message: Original(offset) for message, offset in known.items()})
+            fresh = [one for n, one in enumerate(ids) if one is not None and n not in known]
+            has_room = store.has_room(len(self._cycle_ids) + len(fresh))
+        except StorageCorrupt as corrupt:
+            # To take the messages for new ones would be a guess.
+            broken = Unavailable(f"the ids of earlier messages cannot be read: {corrupt}")
+            others.update(dict.fromkeys(range(call.messages), broken))
+            return ids
+        if not has_room:
+            full = DedupeFull("the dedupe window holds as many ids as a partition keeps; try again when it has moved on")
+            others.update({n: full for n in range(call.messages) if n not in known})
+            return ids
+        unique = set(fresh)
+        if len(unique) == len(fresh) and self._cycle_ids.isdisjoint(unique):
+            return ids
+        mine: set[bytes] = set()
         for message, one in enumerate(ids):
             if one is None or message in others:
                 continue
-            first = seen.setdefault(one, (number, message))
-            if first != (number, message):
+            if one in mine or one in self._cycle_ids:
                 self._repeats.append((number, message, one))
                 others[message] = Original(-1)  # its place is known when this cycle's messages have theirs
+            mine.add(one)
+        return ids
+
+    def _accept(
+        self, number: int, call: Call, ids: list[bytes | None], others: Mapping[int, Original | PushqError]
+    ) -> None:
+        """Notes the ids of what is stored. A message that was refused may come again under its id."""
+        first = 0
+        for index, block in enumerate(call.blocks):
+            mine = ids[first : first + block.count]
+            if others:
+                mine = [None if first + n in others else one for n, one in enumerate(mine)]
+            first += block.count
+            self._accepted.append((number, index, mine))
+            self._cycle_ids.update(mine)
 
     def _make_room(self, number: int, call: Call, others: dict[int, Original | PushqError]) -> None:
         """Applies the queue's limits: makes room, or says for which messages there is none."""
@@ -166,6 +222,18 @@ class Publishing:
         error = QueueFull(_full(config, self._live))
         others.update({n: error for n in excess})
 
+    def _judge(self, number: int, call: Call, others: dict[int, Original | PushqError]) -> None:
+        """Asks the order what becomes of each message; a refused one has no number as far as the order knows."""
+        assert self._sorting is not None
+        stamps = _stamps_of(call)
+        asked = [n for n in range(call.messages) if not isinstance(others.get(n), PushqError)]
+        after = self._judged[-1].decision if self._judged else None
+        decision = self._sorting.decide([stamps[n] for n in asked], self.plan.now_ms, after)
+        for index in decision.repeats:
+            others.setdefault(asked[index], Original(-1))
+        others.update({asked[index]: error for index, error in decision.refused.items()})
+        self._judged.append(Judged(number, decision, asked))
+
     # ------------------------------------------------------------------------------------------------- their places
 
     def _place(self) -> dict[tuple[int, int], int]:
@@ -187,7 +255,9 @@ class Publishing:
                 self.records += expiries(chunks)
                 self.expires = True
         self._keep_ids(bases)
-        self._find_doomed(bases)
+        self.overflowed = self._chunk_bits(bases, self._doomed)
+        if self._sorting is not None:
+            self._take_in(self._sorting, bases)
         return bases
 
     def _schedule(
@@ -210,14 +280,22 @@ class Publishing:
         self.records += self.schedules
 
     def _keep_ids(self, bases: Mapping[tuple[int, int], int]) -> None:
-        if self._ids is None or not self._seen:
+        if self._ids is None:
             return
-        offsets = self._offsets(bases)
-        self._ids.add(
-            list(self._seen), [offsets(call, message) for call, message in self._seen.values()], now_ms=self.plan.now_ms
-        )
-        for number, message, one in self._repeats:
-            self._others[number][message] = Original(offsets(*self._seen[one]))
+        for call, index, ids in self._accepted:
+            base = bases.get((call, index))
+            if base is not None:
+                self._ids.add(ids, base, now_ms=self.plan.now_ms)
+        for call, message, one in self._repeats:
+            self._others[call][message] = self._first_of(one, bases)
+
+    def _first_of(self, one: bytes, bases: Mapping[tuple[int, int], int]) -> Original | PushqError:
+        """The message of this cycle that has an id; or why it was refused, and its repeat with it."""
+        for call, index, ids in self._accepted:
+            if one in ids:
+                return Original(bases[call, index] + ids.index(one))
+        errors = (other for others in self._others for other in others.values() if isinstance(other, PushqError))
+        return next(errors)
 
     def _offsets(self, bases: Mapping[tuple[int, int], int]) -> Callable[[int, int], int]:
         starts: dict[int, list[tuple[int, int]]] = {}
@@ -234,17 +312,34 @@ class Publishing:
 
         return offset
 
-    def _find_doomed(self, bases: Mapping[tuple[int, int], int]) -> None:
-        """Newest messages of a full queue: they are logged, and end with the same commit."""
-        if not self._doomed:
-            return
+    def _chunk_bits(
+        self, bases: Mapping[tuple[int, int], int], messages: Sequence[tuple[int, int]]
+    ) -> list[tuple[Chunk, int]]:
+        """Where messages, as (call, message), lie among the new chunks."""
+        if not messages:
+            return []
         offset = self._offsets(bases)
         bits: dict[int, int] = {}
-        for call, message in self._doomed:
+        for call, message in messages:
             at = offset(call, message)
             chunk = next(c for c in self.chunks if c.base <= at < c.base + c.count)
             bits[chunk.base] = bits.get(chunk.base, 0) | 1 << (at - chunk.base)
-        self.overflowed = [(c, bits[c.base]) for c in self.chunks if c.base in bits]
+        return [(c, bits[c.base]) for c in self.chunks if c.base in bits]
+
+    def _take_in(self, sorting: Sorting, bases: Mapping[tuple[int, int], int]) -> None:
+        """Tells the order where this cycle's messages stand."""
+        offset = self._offsets(bases)
+        sorting.placed(self.chunks)
+        late: list[tuple[int, int]] = []
+        for call, decision, asked in self._judged:
+            others = self._others[call]
+            offsets = [NO_MESSAGE if n in others else offset(call, n) for n in asked]
+            originals = sorting.take_in(decision, offsets)
+            for index, original in originals.items():
+                if others.get(asked[index]) == Original(-1):
+                    others[asked[index]] = original
+            late += [(call, asked[index]) for index in decision.late if asked[index] not in others]
+        self.late = self._chunk_bits(bases, late)
 
     def _answer(self, number: int, call: Call, bases: Mapping[tuple[int, int], int]) -> Published | PushqError:
         others = self._others[number]
@@ -295,6 +390,14 @@ def _ids_of(call: Call) -> list[bytes | None]:
         traits = block.traits
         ids += traits.ids if traits is not None and traits.ids is not None else [None] * block.count
     return ids
+
+
+def _stamps_of(call: Call) -> list[Stamp | None]:
+    stamps: list[Stamp | None] = []
+    for block in call.blocks:
+        traits = block.traits
+        stamps += traits.stamps if traits is not None and traits.stamps is not None else [None] * block.count
+    return stamps
 
 
 def _full(config: QueueConfig, live: int) -> str:

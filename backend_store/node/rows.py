@@ -11,6 +11,16 @@ from typing import assert_never
 
 import msgspec
 
+from backend_store.core.order_records import (
+    OrderRecord,
+    ProducerAdvanced,
+    ProducerForgotten,
+    WatermarkRaised,
+    decode_producer,
+    decode_watermark,
+    encode_producer,
+    encode_watermark,
+)
 from backend_store.core.records import (
     AttemptsRecorded,
     ChunkAppended,
@@ -23,6 +33,7 @@ from backend_store.core.records import (
     GroupStood,
     LeaseRecorded,
     MessagesCounted,
+    OrderDropped,
     OrderReleased,
     PartitionState,
     Purged,
@@ -40,9 +51,11 @@ from backend_store.storage.keys import (
     lane_key,
     lease_key,
     log_key,
+    log_range,
     mark_key,
     name_key,
     order_key,
+    producer_key,
     retry_key,
     schedule_key,
     timed_key,
@@ -53,6 +66,7 @@ _MARK = struct.Struct(">BH")
 _MARK_VERSION = 1
 _PLACE = struct.Struct(">QB")
 _NAMED = struct.Struct(">BQB")
+ROWS_PER_READ = 256
 _encode = msgspec.msgpack.Encoder().encode
 _attempts = msgspec.msgpack.Decoder(dict[int, Retry])
 _state = msgspec.msgpack.Decoder(PartitionState)
@@ -120,6 +134,8 @@ def stage(batch: Batch, replica: int, records: Iterable[Record]) -> None:
             case MessagesCounted(base, messages):
                 key = counted_key(replica, base)
                 batch.put(Table.GROUPS, key, seal(key, messages.to_bytes(8, "big")))
+            case OrderDropped(number, is_head):
+                batch.delete(Table.ORDER, order_key(replica, is_head, number))
             case Purged():
                 pass  # The floor is in the state row; the rows below it are swept afterwards.
             case _:
@@ -161,6 +177,33 @@ def read_name(engine: Engine, replica: int, name: bytes) -> tuple[int, int, int]
         return None
     shelf, base, index = _NAMED.unpack(unseal(key, row))
     return shelf, base, index
+
+
+def stage_order(batch: Batch, replica: int, records: Iterable[OrderRecord]) -> None:
+    """Adds what a sorting queue knows of its producers and its clock."""
+    for record in records:
+        match record:
+            case ProducerAdvanced():
+                key = producer_key(replica, record.producer)
+                batch.put(Table.PRODUCERS, key, seal(key, encode_producer(record)))
+            case ProducerForgotten(producer):
+                batch.delete(Table.PRODUCERS, producer_key(replica, producer))
+            case WatermarkRaised():
+                key = producer_key(replica, "")
+                batch.put(Table.PRODUCERS, key, seal(key, encode_watermark(record)))
+
+
+def read_order(engine: Engine, replica: int) -> list[OrderRecord]:
+    """What a sorting queue knew. Raises `StorageCorrupt`: without it messages would come again, or never."""
+    found: list[OrderRecord] = []
+    start, end = log_range(replica)
+    while rows := engine.scan(Table.PRODUCERS, start, end, ROWS_PER_READ):
+        for key, row in rows:
+            name = key[4:].decode("utf-8", "surrogatepass")
+            data = unseal(key, row)
+            found.append(decode_producer(name, data) if name else decode_watermark(data))
+        start = rows[-1][0] + b"\0"
+    return found
 
 
 def _put_or_delete(batch: Batch, table: Table, key: bytes, value: bytes) -> None:

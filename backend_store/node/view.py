@@ -103,14 +103,18 @@ class View:
         self.partition.ride_along()
         self.on_ready()
 
-    def cancel(self, shelf: int, base: int, index: int) -> bool:
-        """Ends a message that nobody holds, because its producer says so. False when somebody does, or it is gone."""
+    def cancel(self, shelf: int, base: int, index: int, reply: SettleReply) -> bool:
+        """Ends a message that nobody holds, because its producer says so; `reply` runs once that is durable.
+
+        False, and no reply, when somebody holds it, or it is gone.
+        """
         state, bit = self.find(shelf, base), 1 << index
         if state is None or not bit & state.present & ~(state.leased | state.returning):
             return False
         if is_scheduled(shelf) and self.schedule is not None:
             self.schedule.cancel(base, index, shelf)
         self.end(state, bit, Reason.CANCELLED)
+        self._settles.append(({}, reply))
         return True
 
     def undeliverable(self, lease: Lease) -> None:
@@ -167,12 +171,16 @@ class View:
         return returned
 
     def overlay(self) -> Overlay:
+        if self.schedule is not None:
+            self.schedule.staged()
         return self.core.records()
 
     def committed(self, chunks: list[Chunk]) -> None:
         """The commit has landed; `chunks` are what it added to this view."""
         core = self.core
         core.committed()
+        if self.schedule is not None:
+            self.schedule.committed()
         if core.nacked_delayed and (wakeup_ms := core.next_wakeup_ms()) is not None:
             self.partition.wake_at(wakeup_ms)
         now_ms = self.partition.state.time_ms
@@ -196,6 +204,8 @@ class View:
         self.core.purge(Offset(self.floor))
         if self.schedule is not None:
             self.schedule.purged()
+        if self.number == VIEW_MAIN and self.partition.sorting is not None:
+            self.partition.sorting.purged(self)
 
     # ------------------------------------------------------------------------------------------------- delivery
 
@@ -296,6 +306,9 @@ class View:
         return gone
 
     def _scan_next(self, lane: Lane, now_ms: int) -> None:
+        if self.partition.sorting is not None and self.number == VIEW_MAIN:
+            self.partition.sorting.scan(self, lane)
+            return
         chunk = self.partition.read(Offset(max(lane.next_scan, self.floor)), lane.shelf)
         if chunk is None:
             lane.more = False
@@ -355,6 +368,8 @@ class View:
             is_ready = self.schedule.tick(now_ms) or is_ready
         if self.expiry is not None:
             self.expiry.tick(now_ms)
+        if self.number == VIEW_MAIN and self.partition.sorting is not None:
+            self.partition.sorting.tick(now_ms)
         if is_ready:
             self.on_ready()
 
@@ -364,6 +379,8 @@ class View:
             times.append(self.schedule.next_ms())
         if self.expiry is not None:
             times.append(self.expiry.next_ms())
+        if self.number == VIEW_MAIN and self.partition.sorting is not None:
+            times.append(self.partition.sorting.next_ms())
         return min((time for time in times if time is not None), default=None)
 
     def recover(self, now_ms: int) -> None:

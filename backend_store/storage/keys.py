@@ -124,3 +124,8 @@ def schedule_key(replica: int, base: int) -> bytes:
 def name_key(replica: int, name: bytes) -> bytes:
     """Key of a scheduled message's place, by the 16-byte hash of its id, in BY_ID."""
     return _REPLICA.pack(replica) + b"\x01" + name
+
+
+def producer_key(replica: int, producer: str) -> bytes:
+    """Key of what a sorting queue knows of a producer; without a name, of its clock."""
+    return _REPLICA.pack(replica) + producer.encode("utf-8", "surrogatepass")

@@ -9,9 +9,8 @@ from sse_starlette.sse import EventSourceResponse
 from gateway.context import Gateway
 from gateway.http import Answer, Call, integer
 from push.checks import field as invalid_field
-from push.checks import not_yet
 from push.limits import CREDIT_MAX
-from push.starts import parse_query
+from push.starts import group_queue, parse_query
 from push.transports import sse
 
 EVENT_STREAM: Final = b"text/event-stream; charset=utf-8"
@@ -20,19 +19,21 @@ EVENT_STREAM: Final = b"text/event-stream; charset=utf-8"
 async def events(gateway: Gateway, call: Call) -> Answer | EventSourceResponse:
     queue = gateway.desk.queue(call.principal, call.params[0], "consume")
     query = call.query("credit", "ack", "group", "from", "ticket", "last_event_id")
-    if "group" in query:
-        raise not_yet("/query/group", "consumer groups")
     ack = query.get("ack", "manual")
     if ack not in ("manual", "auto"):
         raise invalid_field("/query/ack", f"ack is {ack[:50]!r}; it is manual or auto")
     if call.scope["method"] == "HEAD":
         return Answer(200, content_type=EVENT_STREAM)  # a stream that nobody reads must not hold messages
+    credit = integer(query, "credit", None, low=1, high=CREDIT_MAX)
+    start = parse_query(query.get("from"))
+    if "group" in query:
+        queue, start = await group_queue(queue, query["group"], start), None
     return sse.response(
         gateway.hub,
         call.principal,
         queue,
-        credit=integer(query, "credit", None, low=1, high=CREDIT_MAX),
+        credit=credit,
         ack=ack,
-        from_=parse_query(query.get("from")),
+        from_=start,
         last_event_id=call.header(b"last-event-id") or query.get("last_event_id"),
     )

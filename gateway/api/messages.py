@@ -16,7 +16,7 @@ from gateway.api import cloudevents
 from gateway.api.shapes import AckRequest, ExtendBody, NackBody, PlainPublishBody, PublishBody, ReceiveBody
 from gateway.context import Gateway
 from gateway.http import Answer, Call, ClientGone, decode, json_answer
-from push.checks import DELAY_MS_MAX, checked_reason, checked_visibility, not_yet, results
+from push.checks import DELAY_MS_MAX, checked_reason, checked_visibility, results
 from push.checks import field as invalid_field
 from push.joint import outputs, published_rows
 from push.ports import Prepared, Target
@@ -120,8 +120,6 @@ def _resolve(done: asyncio.Future[Any], result: Any) -> None:
 async def receive(gateway: Gateway, call: Call) -> Answer:
     queue = gateway.desk.queue(call.principal, call.params[0], "consume")
     wanted: ReceiveBody = await call.fields(ReceiveBody)
-    if wanted.group is not None:
-        raise not_yet("/group", "consumer groups")
     body = await longpoll.receive(
         gateway.hub,
         queue,
@@ -130,6 +128,7 @@ async def receive(gateway: Gateway, call: Call) -> Answer:
         visibility_timeout_ms=wanted.visibility_timeout_ms,
         from_=wanted.from_,
         receive=call.receive,
+        group=wanted.group,
     )
     if body is None:
         raise ClientGone

@@ -1,49 +1,48 @@
-"""Peek: looking at messages without touching them."""
+"""Peek and search: looking at messages without touching them."""
 
 from __future__ import annotations
 
 from typing import Any, Final, get_args
 
-from backend_store.client import PeekFilter, Queue, decode_cursor
-from backend_store.model import Forbidden, InvalidRequest
+from backend_store.client import PeekFilter, Queue, check_cursor
+from backend_store.model import Forbidden
 from gateway.api.queues import link_to_next
 from gateway.api.shapes import MessageState
 from gateway.context import Gateway
 from gateway.http import Answer, Call, integer, json_answer
 from gateway.limits import PAGE_ITEMS_DEFAULT, PAGE_ITEMS_MAX
+from gateway.validate import time_ms
 from push.checks import field as invalid_field
-from push.checks import not_yet
 
 SEQ_MAX: Final = (1 << 63) - 1
 STATES: Final = get_args(MessageState)
-LATER: Final = {
-    "header": "peek by header",
-    "contains": "peek by content",
-    "since": "peek by time",
-    "until": "peek by time",
-    "partition": "queues of several partitions",
-}
-FILTERS: Final = ("state", "limit", "cursor", "from_seq", "id", "key")
+FILTERS: Final = (
+    "state",
+    "partition",
+    "id",
+    "key",
+    "contains",
+    "since",
+    "until",
+    "from_seq",
+    "limit",
+    "cursor",
+)
+HEADER: Final = "header."
+"""`header.NAME=value`: the message has this header, with just this value."""
 
 
 async def peek(gateway: Gateway, call: Call) -> Answer:
     queue, with_bodies = _visible(gateway, call)
-    query = call.query(*FILTERS, later=LATER)
-    limit = integer(query, "limit", PAGE_ITEMS_DEFAULT, low=1, high=PAGE_ITEMS_MAX)
-    assert limit is not None
-    page = await queue.peek(
-        PeekFilter(
-            state=_state(query.get("state", "ready")),
-            limit=limit,
-            cursor=_cursor(query.get("cursor")),
-            from_seq=integer(query, "from_seq", None, low=0, high=SEQ_MAX),
-            id=query.get("id"),
-            key=query.get("key"),
-        )
-    )
+    query = call.query(*FILTERS, prefix=HEADER)
+    wanted = _filter(query)
+    if wanted.contains is not None and not with_bodies:
+        # Whoever may ask what is in a body can find out all of it.
+        raise Forbidden(f"`contains` needs the scope consume:{queue.name}, like the bodies it looks into")
+    page = await queue.peek(wanted)
     items = [_shown(item.message, item.state, with_bodies) for item in page.items]
-    kept = {name: query[name] for name in ("state", "id", "key") if name in query}
-    links = link_to_next(f"/v1/queues/{queue.name}/messages", limit, page.next, **kept)
+    kept = {name: value for name, value in query.items() if name not in ("limit", "cursor", "from_seq")}
+    links = link_to_next(f"/v1/queues/{queue.name}/messages", wanted.limit, page.next, **kept)
     return json_answer({"items": items, "next": page.next, "scanned": page.scanned}, headers=links)
 
 
@@ -57,18 +56,35 @@ def _visible(gateway: Gateway, call: Call) -> tuple[Queue, bool]:
     return queue, with_bodies
 
 
+def _filter(query: dict[str, str]) -> PeekFilter:
+    limit = integer(query, "limit", PAGE_ITEMS_DEFAULT, low=1, high=PAGE_ITEMS_MAX)
+    assert limit is not None
+    return PeekFilter(
+        state=_state(query.get("state", "ready")),
+        limit=limit,
+        cursor=_cursor(query.get("cursor")),
+        partition=integer(query, "partition", None, low=0, high=(1 << 16) - 1),
+        from_seq=integer(query, "from_seq", None, low=0, high=SEQ_MAX),
+        id=query.get("id"),
+        key=query.get("key"),
+        headers={name.removeprefix(HEADER): value for name, value in query.items() if name.startswith(HEADER)},
+        contains=query.get("contains"),
+        since_ms=_time(query, "since"),
+        until_ms=_time(query, "until"),
+    )
+
+
 def _cursor(text: str | None) -> str | None:
     if text is not None:
-        try:
-            decode_cursor(text)
-        except InvalidRequest as error:
-            raise invalid_field("/query/cursor", f"{error.detail}: send back `next` as it was given")
+        check_cursor(text)
     return text
 
 
+def _time(query: dict[str, str], name: str) -> int | None:
+    return time_ms(query[name], pointer=f"/query/{name}") if name in query else None
+
+
 def _state(wanted: str) -> str:
-    if wanted == "dead":
-        raise not_yet("/query/state", "dead letters")
     if wanted not in STATES:
         raise invalid_field("/query/state", f"state is {wanted[:50]!r}; it is one of {', '.join(STATES)}")
     return wanted

@@ -23,13 +23,14 @@ from push.checks import field as invalid_field
 
 
 def view(queue: Queue) -> QueueView:
-    definition = queue.definition
+    definition, counts = queue.definition, asdict(queue.stats())
+    counts.pop("ended")  # for metrics
     return QueueView(
         name=definition.name,
         config=shown_config(definition.config, definition.name),
         created_at=timestamp(definition.created_at_ms),
         owner=definition.tenant,
-        stats=QueueStatsView(**asdict(queue.stats())),
+        stats=QueueStatsView(**counts),
     )
 
 

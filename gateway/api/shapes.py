@@ -12,7 +12,7 @@ from gateway.policy import SCOPE_PATTERN
 from gateway.schemas import ack_publishes
 from push.checks import DELAY_MS_MAX
 from push.protocol import RECEIPTS_PER_REQUEST_MAX, AckPublish, PlainMessage, PublishMessage
-from push.starts import FORMS
+from push.starts import FORMS, POSITIONS
 from push.transports import longpoll
 
 # ---------------------------------------------------------------------------------------------------- requests
@@ -42,7 +42,9 @@ class ReceiveBody(msgspec.Struct, forbid_unknown_fields=True):
     max: Annotated[int, _schema(minimum=1, maximum=longpoll.RECEIVE_MAX)] = RECEIVE_MESSAGES_DEFAULT
     wait_ms: Annotated[int, _schema(minimum=0, maximum=longpoll.WAIT_MS_MAX)] = 0
     visibility_timeout_ms: Annotated[int, VISIBILITY] | None = None
-    group: Annotated[str | None, NOT_YET] = None
+    group: Annotated[str | None, _schema(description="Of a stream: the consumer group, made where there is none.")] = (
+        None
+    )
     from_: Annotated[Any, _schema(description=f"Of a stream: {FORMS}.")] = msgspec.field(default=None, name="from")
 
 
@@ -67,6 +69,13 @@ class NackBody(msgspec.Struct, forbid_unknown_fields=True):
 class ExtendBody(msgspec.Struct, forbid_unknown_fields=True):
     receipts: Annotated[list[str], RECEIPTS]
     visibility_timeout_ms: Annotated[int, VISIBILITY]
+
+
+class GroupBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Without a position a new group begins at the end, and one that is there stays where it is."""
+
+    position: Annotated[Any, _schema(description=f"Where the group is to stand: {POSITIONS}.")] = None
+    mode: Annotated[str | None, _schema(enum=["offsets", "leases", None])] = None
 
 
 class PurgeBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -162,6 +171,29 @@ class JobView(msgspec.Struct):
 
 class JobPage(msgspec.Struct):
     items: list[JobView]
+    next: str | None = None
+
+
+class GroupLagView(msgspec.Struct):
+    """Of one partition. `position` and `end` are offsets; `lag` counts messages."""
+
+    partition: int
+    position: int
+    end: int
+    lag: int
+
+
+class GroupView(msgspec.Struct):
+    """A consumer group of a stream. Everything below `position` is behind it."""
+
+    name: str
+    mode: Literal["offsets", "leases"]
+    position: dict[str, int]
+    lag: list[GroupLagView]
+
+
+class GroupPage(msgspec.Struct):
+    items: list[GroupView]
     next: str | None = None
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 from starlette.types import ASGIApp
 
 from backend_store.model import QueueConfig
-from gateway.api import events, keys, messages, peek, purges, queues, redrives, tenants, tickets
+from gateway.api import events, groups, keys, messages, peek, purges, queues, redrives, tenants, tickets
 from gateway.api import shapes as s
 from gateway.context import Gateway
 from gateway.http import Answer, Call
@@ -148,7 +148,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         "Messages as server-sent events",
         "consume",
         {200: "text/event-stream"},
-        query=("credit", "ack", "from", "last_event_id", "ticket"),
+        query=("credit", "ack", "group", "from", "last_event_id", "ticket"),
         refusals=(400, 401, 403, 404, 503),
         takes_ticket=True,
     ),
@@ -195,6 +195,34 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         "Stop a redrive; what was moved stays moved",
         "manage",
         {200: s.JobView},
+    ),
+    Operation(
+        "GET",
+        "/v1/queues/{queue}/groups",
+        groups.list_of_queue,
+        "Consumer groups of a stream, and how far they are behind",
+        "view",
+        {200: s.GroupPage},
+        query=_PAGING,
+    ),
+    Operation("GET", "/v1/queues/{queue}/groups/{group}", groups.get, "One consumer group", "view", {200: s.GroupView}),
+    Operation(
+        "PUT",
+        "/v1/queues/{queue}/groups/{group}",
+        groups.put,
+        "Make a consumer group, or move it",
+        "manage",
+        {200: s.GroupView, 201: s.GroupView},
+        request=s.GroupBody,
+        refusals=(400, 401, 403, 404, 409, 413, 415),
+    ),
+    Operation(
+        "DELETE",
+        "/v1/queues/{queue}/groups/{group}",
+        groups.delete,
+        "Forget a consumer group; the stream keeps its messages",
+        "manage",
+        {204: None},
     ),
     Operation(
         "POST",
@@ -280,8 +308,6 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
 
 LATER: Final[tuple[tuple[str, str], ...]] = (
     ("/v1/queues/{queue}/messages/{message}", "cancelling a message"),
-    ("/v1/queues/{queue}/groups", "consumer groups"),
-    ("/v1/queues/{queue}/groups/{group}", "consumer groups"),
     ("/v1/alert-rules", "alert rules"),
     ("/v1/alerts", "alerts"),
     ("/v1/silences", "silences"),

@@ -10,7 +10,7 @@ Held = TypeVar("Held")
 
 @dataclass(slots=True)
 class Parked(Generic[Held]):
-    """A session without a socket: who it belongs to, and what it holds by queue."""
+    """A session without a socket: who it belongs to, and what it holds by (tenant, the queue's place)."""
 
     session: str
     principal_id: str

@@ -9,11 +9,11 @@ from typing import Any
 from starlette.types import Receive
 
 from backend_store.client import Lease, Queue, encode_cursor
-from backend_store.model import Offset, Overloaded, PushqError, QueueNotFound
+from backend_store.model import Offset, Overloaded, PushqError
 from push.checks import checked_visibility, field
 from push.encode import leased_messages, stream_messages
 from push.hub import Hub
-from push.starts import stream_start
+from push.starts import group_queue, stream_start
 
 RECEIVE_MAX = 1000
 WAIT_MS_MAX = 60_000
@@ -117,7 +117,7 @@ async def _wait(hub: Hub, queue: Queue, ready: asyncio.Future[None], wait_ms: in
         with suppress(asyncio.CancelledError):
             await gone
         if queue.deleted:
-            raise QueueNotFound(f"queue {queue.name!r} was deleted")
+            raise queue.gone
 
 
 async def _gone(receive: Receive) -> None:
@@ -175,19 +175,29 @@ def check_receive(limit: int, wait_ms: int) -> None:
 
 
 async def receive(
-    hub: Hub, queue: Queue, *, limit: int, wait_ms: int, visibility_timeout_ms: int | None, from_: Any, receive: Receive
+    hub: Hub,
+    queue: Queue,
+    *,
+    limit: int,
+    wait_ms: int,
+    visibility_timeout_ms: int | None,
+    from_: Any,
+    receive: Receive,
+    group: str | None = None,
 ) -> bytes | None:
     """The whole JSON body of `POST …/receive`, or None when the client has left. Raises `PushqError`."""
     check_receive(limit, wait_ms)
-    if queue.config.kind == "stream":
+    if group is None and queue.config.kind == "stream":
         if visibility_timeout_ms is not None:
             raise field("/visibility_timeout_ms", "a stream without a group has no leases")
         return await receive_stream(hub, queue, limit=limit, wait_ms=wait_ms, wanted=from_, receive=receive)
-    if from_ is not None:
+    if group is None and from_ is not None:
         raise field("/from", "a work queue has no positions: `from` is for streams")
     visibility_ms = queue.config.visibility_timeout_ms
     if visibility_timeout_ms is not None:
         visibility_ms = checked_visibility(visibility_timeout_ms)
+    if group is not None:
+        queue = await group_queue(queue, group, from_)
     return await receive_messages(
         hub, queue, limit=limit, wait_ms=wait_ms, visibility_ms=visibility_ms, receive=receive
     )

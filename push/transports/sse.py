@@ -170,7 +170,7 @@ def response(
     if hub.full:
         raise Overloaded(f"{hub.connections} connections are open, the most this process takes", retry_after_ms=5000)
     stream = EventStream(hub, principal, queue)
-    if queue.config.kind == "stream":
+    if queue.config.kind == "stream" and queue.group is None:
         _read_stream(hub, stream, credit, from_, last_event_id)
     else:
         _consume_work(hub, stream, credit, ack, from_)

@@ -1,4 +1,4 @@
-"""What must hold at every step, whatever fails: nothing confirmed is lost, nothing is stored twice, keys stay in order."""
+"""What holds at every step, whatever fails: nothing confirmed is lost, nothing is stored twice, keys stay in order."""
 
 from __future__ import annotations
 

@@ -176,7 +176,7 @@ class Connection:
 
 
 class PipelinedProducer(Client):
-    """Has several messages of one key on the way on one connection: as a gateway has, for whoever publishes in order."""
+    """Has several messages of one key on the way on one connection, as a gateway has for whoever publishes in order."""
 
     def __init__(self, world: World, name: str):
         self.slot = world.core.slots.Routing(True).slot(key=name)
@@ -218,7 +218,7 @@ class PipelinedProducer(Client):
             self._turn_away()
             self.refresh()
         if not self.sent or "mixes tables on the way" in self.world.breaks:
-            # What is on the way together goes by one table: with a newer one, the last could be taken and the first not.
+            # What is on the way together goes by one table: by a newer one, a later one could be taken and these not.
             self.route = self.table
         target = self.route.route(self.slot)
         if target is None or self.route.version <= self.refused_version:

@@ -1,4 +1,4 @@
-"""A simulated partition: the shell that `backend_store.core.slot_moves` asks for, with the least of a queue around it."""
+"""A simulated partition: the shell that `slot_moves` asks for, with the least of a queue around it."""
 
 from __future__ import annotations
 
@@ -198,8 +198,7 @@ class Partition(Process):
         world, keeper = self.world, self.keeper
         world.send(world.meta, world.meta.tell, self, self.on_table)
         self._fetch()
-        for move in keeper.opened_moves():
-            world.send(world.meta, world.meta.on_opened, move)
+        self._tell_opened()
         for question in keeper.questions():
             if keeper.answers_itself(question):
                 self.on_drained(question.version, question.slots)
@@ -215,7 +214,11 @@ class Partition(Process):
 
     def on_table(self, table: Any) -> None:
         self.keeper.heed(table)
-        self.world.checks.owners()
+        self._fetch()
+
+    def _tell_opened(self) -> None:
+        for move in self.keeper.opened_moves():
+            self.world.send(self.world.meta, self.world.meta.on_opened, move)
 
     def _fetch(self) -> None:
         fetch = self.keeper.fetch()
@@ -224,7 +227,10 @@ class Partition(Process):
             self.world.send(source, source.on_fetch, fetch, self)
 
     def on_fetch(self, fetch: Any, target: Partition) -> None:
-        self.request(lambda stage: self._seal(stage, fetch, target))
+        if self.keeper.hands_over(fetch.move) is not None:
+            self._hand_over(fetch, target)
+        else:
+            self.request(lambda stage: self._seal(stage, fetch, target))
 
     def _seal(self, stage: Stage, fetch: Any, target: Partition) -> None:
         stage.note(self.keeper.seal(fetch.move, end=stage.end, now_ms=stage.time_ms))
@@ -269,7 +275,7 @@ class Partition(Process):
         if "forgets the source's time" not in self.world.breaks:
             stage.time_ms = max(stage.time_ms, page.time_ms)
         stage.note(self.keeper.take(page, end=stage.end))
-        stage.answers.append(self._fetch)
+        stage.answers += [self._fetch, self._tell_opened]
 
     def on_question(self, question: Any, target: Partition) -> None:
         slots = self.keeper.drained(question, self.is_unsettled)

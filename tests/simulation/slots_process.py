@@ -1,4 +1,4 @@
-"""What the simulated processes are made of: what a seed draws, memory that a crash empties, a disk with transactions."""
+"""What simulated processes are made of: a seed's draw, memory that a crash empties, a disk with transactions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Mix:
         self.is_strict = rng.random() < 0.8
         self.on_one_node = rng.random() < 0.3
         self.window_ms = draw([FOREVER_MS, 1250])
-        self.page_ids = draw([1, 2, 3, 50])
+        self.page_ids = draw([2, 5, 50])
         self.lost = draw([0.0, 0.02, 0.1])
         self.twice = draw([0.0, 0.1, 0.4])
         self.late = draw([0.0, 0.1, 0.3])
@@ -45,6 +45,7 @@ class Mix:
         self.resizes = draw([0.2, 0.9])
         self.stale_ms = draw([0, 0, 300])
         """How old a table may be that the metadata store's caches tell."""
+        self.move_slots = draw([24, 64, 256])
         self.commit_ms = draw([2, 6, 40])
         self.tick_ms = draw([6, 15, 60])
         self.skew_ms = 0 if self.on_one_node else draw([0, 100])

@@ -1,8 +1,9 @@
 """A queue's partitions as processes that lose what is not on their disks, and a network that delays and doubles.
 
 Everything is decided by the seed: the kind of queue, the faults and how often, and each single delay. Time is simulated
-milliseconds. The real cores decide; what stands here is the shell around them, as small as it can be: a disk that takes
-one transaction after the other, an inbox, leases. `slots_checks` watches every step, `slots_clients` publish and consume.
+milliseconds. The real cores decide; what stands here and in `slots_partition` is the shell around them, as small as it
+can be: a disk that takes one transaction after the other, an inbox, leases. `slots_checks` watches every step,
+`slots_clients` publish and consume.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ GIVE_UP_MS = 9000
 
 
 class World:
-    def __init__(self, seed: int, core: Core = Core(), breaks: frozenset[str] = frozenset()):
+    def __init__(self, seed: int, core: Core | None = None, breaks: frozenset[str] = frozenset()):
         self.rng = Random(seed)
         self.mix = Mix(self.rng)
-        self.core = core
+        self.core = core or Core()
         self.breaks = breaks
         self.now = 0.0
         self.faults = True
@@ -38,7 +39,7 @@ class World:
         self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._number = 0
         self.checks = Checks(self)
-        self.meta = Meta(self, core.slots.first_table(self.rng.randint(1, 2)))
+        self.meta = Meta(self, self.core.slots.first_table(self.rng.randint(1, 2)))
         self.partitions = [Partition(self, number, self.meta.table) for number in range(PARTITIONS)]
 
     # ---------------------------------------------------------------------------------------- time and network
@@ -103,6 +104,14 @@ class World:
         self.at(self.rng.expovariate(1 / self.mix.crash_ms), self.crash_something)
         self.at(self.rng.uniform(5, 100), self.plan_something)
         self.at(FAULTS_END_MS, self.heal)
+        slots, bound = self.core.slots, self.core.slots.MOVE_SLOTS_MAX
+        slots.MOVE_SLOTS_MAX = self.mix.move_slots
+        try:
+            self._run(is_done)
+        finally:
+            slots.MOVE_SLOTS_MAX = bound
+
+    def _run(self, is_done: Callable[[], bool]) -> None:
         look_ms = FAULTS_END_MS + 100
         while self._events:
             self.now, _, what, args = heapq.heappop(self._events)
@@ -172,6 +181,8 @@ class Meta(Process):
         self._in_commit = None
         self._told.append((self.world.now, self.table))
         self.world.checks.planned(self.table)
+        for partition in self.world.partitions:
+            self.world.send(partition, partition.on_table, self.table)
 
     def die(self, *, has_landed: bool) -> None:
         if has_landed and self._in_commit is not None:

@@ -22,6 +22,7 @@ from backend_store.model import Epoch, Offset, Published, PushqError, QueueConfi
 from backend_store.node.cores import core_of
 from backend_store.node.partition import Partition
 from backend_store.node.rows import read_state
+from backend_store.node.turnstile import Turnstile
 from backend_store.node.view import View
 from backend_store.storage.engine import Batch
 from backend_store.storage.memory import MemoryEngine
@@ -305,5 +306,7 @@ def attempts_by_seq(lease: Lease) -> dict[int, int]:
 def queue_of(world: World) -> EmbeddedQueue:
     """The world's partition as the rest of Pushq sees it."""
     definition = QueueDefinition(uid=7, tenant="default", name="q", config=world.config, created_at_ms=0, version=1)
-    node: Any = SimpleNamespace(clock_ms=lambda: world.now_ms, steady_ms=lambda: world.now_ms)
+    node: Any = SimpleNamespace(
+        clock_ms=lambda: world.now_ms, steady_ms=lambda: world.now_ms, turnstile=Turnstile()
+    )
     return EmbeddedQueue(node, definition, world.partition)

@@ -2,64 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from backend_store.core import lines
-from backend_store.core.keyed import KeyedRuns
-from backend_store.core.leases import ChunkState
 from backend_store.core.limits import (
     KEYED_CROWD_MIN,
     KEYED_LOADED_FIRST_MAX,
     KEYED_PATIENCE_MS,
     READY_RUNS_AHEAD,
 )
-from tests.support.chunks import any_chunk, chunk_state, numbers
-
-
-class Lane:
-    """Runs with a few chunks, one for each string: a message a letter, which is its key."""
-
-    def __init__(self, *chunks: str, key_run_max: int = 32, is_patient: bool = False):
-        self.runs = KeyedRuns(key_run_max, is_patient=is_patient)
-        self.states: list[ChunkState] = []
-        for keys in chunks:
-            self.push(keys)
-
-    def push(self, keys: str) -> ChunkState:
-        base = sum(state.count for state in self.states)
-        state = chunk_state(base, [None if key == "-" else key for key in keys])
-        self.states.append(state)
-        self.runs.push(state, state.full)
-        return state
-
-    def take(self, limit: int = 64) -> list[int]:
-        """Offsets of what one draw gave out."""
-        assert self.runs.missing() is None
-        drawn = self.runs.draw(limit)
-        if drawn is not None:
-            assert drawn[1] and not drawn[1] & ~drawn[0].free
-            drawn[0].leased |= drawn[1]
-        return numbers(drawn)
-
-    def _of(self, *offsets: int) -> Iterator[tuple[ChunkState, int]]:
-        for offset in offsets:
-            state = next(s for s in self.states if s.base <= offset < s.base + s.count)
-            yield state, 1 << (offset - state.base)
-
-    def settle(self, *offsets: int) -> None:
-        for state, bit in self._of(*offsets):
-            state.leased &= ~bit
-            state.settled |= bit
-            self.runs.freed(state, bit)
-
-    def give_back(self, *offsets: int) -> None:
-        """The last goes to the front first, as a commit does it."""
-        for state, bit in reversed(list(self._of(*offsets))):
-            state.leased &= ~bit
-            self.runs.freed(state, bit)
-            self.runs.put_back(state, bit)
+from tests.support.chunks import StrictLane, any_chunk, chunk_state
 
 
 @pytest.fixture(params=[False, True], ids=["few keys in a chunk", "columns"])
@@ -75,12 +27,12 @@ pytestmark = pytest.mark.usefixtures("columns")
 
 
 def test_keys_go_side_by_side_in_one_draw() -> None:
-    lane = Lane("abcd")
+    lane = StrictLane("abcd")
     assert lane.take() == [0, 1, 2, 3]
 
 
 def test_the_next_message_of_a_key_waits_until_the_one_before_is_settled() -> None:
-    lane = Lane("ab", "ac")
+    lane = StrictLane("ab", "ac")
     assert (lane.take(), lane.take(), lane.take()) == ([0, 1], [3], [])
     lane.settle(1, 3)
     assert lane.take() == []
@@ -89,7 +41,7 @@ def test_the_next_message_of_a_key_waits_until_the_one_before_is_settled() -> No
 
 
 def test_a_consumer_gets_several_messages_of_a_key_in_order_and_nobody_gets_the_next_meanwhile() -> None:
-    lane = Lane("aaaaa", key_run_max=3)
+    lane = StrictLane("aaaaa", key_run_max=3)
     assert (lane.take(), lane.take()) == ([0, 1, 2], [])
     lane.settle(0, 2)
     assert lane.take() == []
@@ -98,19 +50,19 @@ def test_a_consumer_gets_several_messages_of_a_key_in_order_and_nobody_gets_the_
 
 
 def test_a_draw_is_filled_with_other_keys_when_one_has_its_most() -> None:
-    lane = Lane("aaaabbbb", key_run_max=2)
+    lane = StrictLane("aaaabbbb", key_run_max=2)
     assert lane.take(5) == [0, 1, 4, 5]
 
 
 def test_a_draw_that_cuts_a_key_leaves_the_rest_for_after_it() -> None:
-    lane = Lane("aab")
+    lane = StrictLane("aab")
     assert (lane.take(1), lane.take()) == ([0], [2])
     lane.settle(0)
     assert lane.take() == [1]
 
 
 def test_messages_without_a_key_share_one_order() -> None:
-    lane = Lane("-a-", "-", key_run_max=1)
+    lane = StrictLane("-a-", "-", key_run_max=1)
     assert (lane.take(), lane.take()) == ([0, 1], [])
     lane.settle(0)
     assert (lane.take(), lane.take()) == ([2], [])
@@ -119,7 +71,7 @@ def test_messages_without_a_key_share_one_order() -> None:
 
 
 def test_chunks_without_keys_are_one_order() -> None:
-    lane = Lane("---", "--")
+    lane = StrictLane("---", "--")
     for state in lane.states:
         state.keys = None
     assert (lane.take(2), lane.take()) == ([0, 1], [])
@@ -130,12 +82,12 @@ def test_chunks_without_keys_are_one_order() -> None:
 
 
 def test_a_hot_key_does_not_block_others_that_come_after_it() -> None:
-    lane = Lane(*["hhhh"] * 50, "hb")
+    lane = StrictLane(*["hhhh"] * 50, "hb")
     assert (lane.take(), lane.take(), lane.take()) == ([0, 1, 2, 3], [201], [])
 
 
 def test_a_message_behind_waiting_ones_of_its_key_stays_behind_them() -> None:
-    lane = Lane("a", "a", "b")
+    lane = StrictLane("a", "a", "b")
     assert (lane.take(), lane.take()) == ([0], [2])
     lane.settle(0)
     lane.push("ac")
@@ -145,7 +97,7 @@ def test_a_message_behind_waiting_ones_of_its_key_stays_behind_them() -> None:
 
 
 def test_returned_messages_go_first_and_in_order() -> None:
-    lane = Lane("aaab", "a")
+    lane = StrictLane("aaab", "a")
     assert lane.take() == [0, 1, 2, 3]
     lane.settle(0)
     lane.give_back(1, 2)
@@ -155,7 +107,7 @@ def test_returned_messages_go_first_and_in_order() -> None:
 
 
 def test_a_returned_message_waits_for_the_others_of_its_key_that_are_held() -> None:
-    lane = Lane("aab", "a")
+    lane = StrictLane("aab", "a")
     assert lane.take() == [0, 1, 2]
     lane.give_back(0)
     assert lane.take() == []
@@ -166,7 +118,7 @@ def test_a_returned_message_waits_for_the_others_of_its_key_that_are_held() -> N
 
 
 def test_messages_returned_one_by_one_keep_their_order() -> None:
-    lane = Lane("aaa", "ab", key_run_max=2)
+    lane = StrictLane("aaa", "ab", key_run_max=2)
     assert (lane.take(), lane.take()) == ([0, 1], [4])
     lane.give_back(1)
     lane.give_back(0)
@@ -176,7 +128,7 @@ def test_messages_returned_one_by_one_keep_their_order() -> None:
 
 
 def test_a_key_stays_locked_while_a_message_of_it_waits_for_its_retry() -> None:
-    lane = Lane("ab", "ab")
+    lane = StrictLane("ab", "ab")
     assert lane.take() == [0, 1]
     state = lane.states[0]
     state.leased, state.delayed = 0b10, 0b01
@@ -190,7 +142,7 @@ def test_a_key_stays_locked_while_a_message_of_it_waits_for_its_retry() -> None:
 
 
 def test_what_was_settled_before_it_was_drawn_is_passed_over_and_its_key_goes_on() -> None:
-    lane = Lane("ab", "ab", "a")
+    lane = StrictLane("ab", "ab", "a")
     lane.states[0].settled = 0b01
     assert lane.take() == [1]
     lane.states[1].settled = 0b01
@@ -201,7 +153,7 @@ def test_what_was_settled_before_it_was_drawn_is_passed_over_and_its_key_goes_on
 
 
 def test_a_key_whose_ready_messages_were_all_settled_elsewhere_goes_on() -> None:
-    lane = Lane("abc", "a")
+    lane = StrictLane("abc", "a")
     assert lane.take(1) == [0]
     lane.settle(0)
     lane.states[0].settled |= 0b110
@@ -209,7 +161,7 @@ def test_a_key_whose_ready_messages_were_all_settled_elsewhere_goes_on() -> None
 
 
 def test_freeing_what_nobody_holds_changes_nothing() -> None:
-    lane = Lane("ab", "a")
+    lane = StrictLane("ab", "a")
     assert lane.take(1) == [0]
     lane.runs.freed(lane.states[0], 0b10)
     lane.runs.freed(chunk_state(900, ["x"]), 0b1)
@@ -217,14 +169,14 @@ def test_freeing_what_nobody_holds_changes_nothing() -> None:
 
 
 def test_putting_back_what_is_still_held_is_a_fault() -> None:
-    lane = Lane("a")
+    lane = StrictLane("a")
     assert lane.take() == [0]
     with pytest.raises(AssertionError, match="before they were freed"):
         lane.runs.put_back(lane.states[0], 1)
 
 
 def test_held_messages_of_before_a_restart_lock_their_keys() -> None:
-    lane = Lane()
+    lane = StrictLane()
     state = chunk_state(0, ["a", "b", "a"])
     state.leased = 0b001
     lane.states.append(state)
@@ -239,7 +191,7 @@ def test_held_messages_of_before_a_restart_lock_their_keys() -> None:
 
 
 def test_a_key_that_two_chunks_hold_is_free_when_both_are() -> None:
-    lane = Lane()
+    lane = StrictLane()
     first, second = chunk_state(0, ["a"]), chunk_state(1, ["a"])
     lane.states += [first, second]
     for state in (first, second, second):
@@ -254,7 +206,7 @@ def test_a_key_that_two_chunks_hold_is_free_when_both_are() -> None:
 
 
 def test_holding_a_message_withdraws_what_was_ready_of_its_key() -> None:
-    lane = Lane("ab", "a")
+    lane = StrictLane("ab", "a")
     assert lane.take(1) == [0]
     lane.settle(0)
     assert lane.runs  # the second chunk has not been looked at, the first has b ready
@@ -268,7 +220,7 @@ def test_holding_a_message_withdraws_what_was_ready_of_its_key() -> None:
 
 
 def test_a_message_that_comes_back_early_after_a_restart_goes_behind_earlier_ones_of_its_key() -> None:
-    lane = Lane()
+    lane = StrictLane()
     earlier, held = lane.push("a"), lane.push("a")
     held.leased = 1
     lane.runs.hold(held, 1)
@@ -280,7 +232,7 @@ def test_a_message_that_comes_back_early_after_a_restart_goes_behind_earlier_one
 
 def test_a_chunk_that_gave_up_its_column_still_unlocks_what_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("backend_store.core.bykey.KEYED_COLUMNS_MAX", 1)
-    lane = Lane("abc")
+    lane = StrictLane("abc")
     assert lane.take() == [0, 1, 2]
     lane.states[0].settling = 0b011
     lane.push("abc")
@@ -291,7 +243,7 @@ def test_a_chunk_that_gave_up_its_column_still_unlocks_what_is_held(monkeypatch:
 
 
 def test_it_reads_on_only_while_nothing_may_be_drawn() -> None:
-    lane = Lane()
+    lane = StrictLane()
     assert lane.runs.wants_more
     lane.push("ab")
     assert lane.runs and not lane.runs.wants_more
@@ -303,7 +255,7 @@ def test_it_reads_on_only_while_nothing_may_be_drawn() -> None:
 
 def test_it_reads_no_further_when_memory_is_full_and_new_chunks_stay_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lines, "KEYED_RUNS_IN_MEMORY_MAX", READY_RUNS_AHEAD)
-    lane = Lane("a", *"a" * READY_RUNS_AHEAD)
+    lane = StrictLane("a", *"a" * READY_RUNS_AHEAD)
     assert lane.take() == [0]
     assert not lane.runs and not lane.runs.wants_more
     assert len(lane.runs) >= READY_RUNS_AHEAD
@@ -313,7 +265,7 @@ def test_it_reads_no_further_when_memory_is_full_and_new_chunks_stay_on_disk(mon
 
 def test_it_counts_chunks_that_wait_as_well_as_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lines, "KEYED_CHUNKS_IN_MEMORY_MAX", 2)
-    lane = Lane("ab", "ab", "a")
+    lane = StrictLane("ab", "ab", "a")
     assert (lane.take(), lane.take()) == ([0, 1], [])
     assert not lane.runs.wants_more
     lane.settle(0)
@@ -325,7 +277,7 @@ def test_it_counts_chunks_that_wait_as_well_as_runs(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_chunk_that_left_memory_is_asked_for_before_it_is_drawn_from() -> None:
-    lane = Lane("a", "a")
+    lane = StrictLane("a", "a")
     assert lane.take() == [0]
     assert not lane.runs
     lane.states[1].chunk = None
@@ -337,7 +289,7 @@ def test_a_chunk_that_left_memory_is_asked_for_before_it_is_drawn_from() -> None
 
 
 def test_a_chunk_that_was_lost_is_not_asked_for() -> None:
-    lane = Lane("a", "a", "a")
+    lane = StrictLane("a", "a", "a")
     assert (lane.take(), lane.take()) == ([0], [])
     lane.states[1].chunk = None
     lane.states[1].settled = 1
@@ -347,7 +299,7 @@ def test_a_chunk_that_was_lost_is_not_asked_for() -> None:
 
 
 def test_loaded_chunks_go_before_one_that_has_to_be_read_but_not_for_ever() -> None:
-    lane = Lane("x", "x", *[f"{n}" for n in range(9)] * 3)
+    lane = StrictLane("x", "x", *[f"{n}" for n in range(9)] * 3)
     assert lane.take() == [0]
     for _ in range(9):
         assert len(lane.take()) == 1
@@ -366,7 +318,7 @@ def test_loaded_chunks_go_before_one_that_has_to_be_read_but_not_for_ever() -> N
 
 
 def test_a_purge_forgets_everything() -> None:
-    lane = Lane("ab", "ab")
+    lane = StrictLane("ab", "ab")
     assert lane.take(1) == [0]
     lane.runs.clear()
     assert not lane.runs and len(lane.runs) == 0
@@ -379,7 +331,7 @@ def test_a_purge_forgets_everything() -> None:
 
 
 def test_it_is_in_no_hurry_to_read_on_while_many_keys_wait_and_move() -> None:
-    lane = Lane(*["abcdef"] * 2, is_patient=True)
+    lane = StrictLane(*["abcdef"] * 2, is_patient=True)
     assert (lane.take(), lane.take()) == ([0, 1, 2, 3, 4, 5], [])
     assert not lane.runs.wants_more
     assert lane.runs.reads_on_ms(1_000) == 1_000 + KEYED_PATIENCE_MS
@@ -390,7 +342,7 @@ def test_it_is_in_no_hurry_to_read_on_while_many_keys_wait_and_move() -> None:
 
 
 def test_it_reads_on_after_a_moment_in_which_nothing_was_settled() -> None:
-    lane = Lane(*["abcdef"] * 2, is_patient=True)
+    lane = StrictLane(*["abcdef"] * 2, is_patient=True)
     lane.take()
     assert lane.runs.reads_on_ms(0) == KEYED_PATIENCE_MS
     assert lane.runs.reads_on_ms(KEYED_PATIENCE_MS) is None
@@ -405,12 +357,12 @@ def test_it_reads_on_after_a_moment_in_which_nothing_was_settled() -> None:
 
 def test_a_few_stuck_keys_do_not_make_it_wait() -> None:
     stuck = "abcdefgh"[: KEYED_CROWD_MIN - 1]
-    lane = Lane(stuck, stuck, stuck, is_patient=True)
+    lane = StrictLane(stuck, stuck, stuck, is_patient=True)
     lane.take()
     assert lane.runs.wants_more and lane.runs.reads_on_ms(0) is None
 
 
 def test_who_does_not_keep_time_is_never_made_to_wait() -> None:
-    lane = Lane(*["abcdef"] * 2)
+    lane = StrictLane(*["abcdef"] * 2)
     lane.take()
     assert lane.runs.wants_more

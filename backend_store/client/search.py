@@ -1,0 +1,61 @@
+"""Finds a message of a view by its id: where its id or the schedule says at once, else by a look through the backlog."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+
+from backend_store.client.filters import with_id
+from backend_store.client.states import chunk_at, shelves_of, shown
+from backend_store.core.bits import lowest
+from backend_store.core.shelves import VIEW_MAIN
+from backend_store.node.limits import CANCEL_LOOKS_MAX
+from backend_store.node.partition import Partition, implied_offset
+from backend_store.node.publishing import name_of
+from backend_store.storage.engine import StorageCorrupt
+
+Found = tuple[int, int, int]
+"""(shelf, base, index)."""
+
+
+def places_of(partition: Partition, view: int, message_id: str) -> Iterator[Found]:
+    """Where a message of this id lies if anywhere that is known without a look through the backlog.
+
+    It was there once: whether it still is must be seen.
+    """
+    if view == VIEW_MAIN and (named := _named(partition, message_id)) is not None:
+        yield named
+    offset = implied_offset(message_id, partition.index)
+    if offset is None or offset >= partition.state.high_watermark:
+        return
+    for shelf in shelves_of(view):
+        chunk = chunk_at(partition, shelf, offset)
+        if chunk is not None and chunk.base <= offset and with_id(chunk, message_id) >> (offset - chunk.base) & 1:
+            yield shelf, chunk.base, offset - chunk.base
+
+
+def _named(partition: Partition, message_id: str) -> Found | None:
+    try:
+        return partition.reader.named(name_of(message_id))
+    except StorageCorrupt:
+        return None  # it is found by a look through the backlog
+
+
+def search(partition: Partition, view: int, message_id: str) -> Generator[None, bool, Found | None]:
+    """The message of this id that is there; None when there is none among the first `CANCEL_LOOKS_MAX` messages."""
+    for shelf, base, index in places_of(partition, view, message_id):
+        chunk = partition.read(base, shelf)
+        if chunk is not None and chunk.base == base and shown(partition, view, chunk).present >> index & 1:
+            return shelf, base, index
+        yield
+    looks = 0
+    for shelf in shelves_of(view):
+        chunk = partition.read(0, shelf)
+        while chunk is not None and looks < CANCEL_LOOKS_MAX:
+            bits = with_id(chunk, message_id)
+            if bits and (bits := bits & shown(partition, view, chunk).present):
+                return shelf, chunk.base, lowest(bits, 1).bit_length() - 1
+            looks += chunk.count
+            if (yield):
+                return None
+            chunk = partition.read(chunk.base + 1, shelf)
+    return None

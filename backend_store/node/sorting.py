@@ -1,0 +1,213 @@
+"""A sorting queue's messages between the log and delivery: they wait for their turn, and are handed out in its order.
+
+What arrives is appended to the log as always, on a shelf of its own. Each commit also stores which messages' turn has
+come, as rows of the release order; delivery reads those rows in place of the log.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from backend_store.core.by_clock import ByClock
+from backend_store.core.by_producer import ByProducer
+from backend_store.core.chunk import Chunk, clear_column, holes
+from backend_store.core.lanes import Lane
+from backend_store.core.order_records import OrderRecord
+from backend_store.core.records import OrderDropped, OrderReleased, PartitionState, Record
+from backend_store.core.shelves import SORTING
+from backend_store.core.sorter import Held, Sorted, Sorter
+from backend_store.model import Offset, Original, QueueConfig, Stamp
+from backend_store.node.limits import ORDER_ROWS_TIDIED_MAX, RELEASED_PER_ROW_MAX
+
+if TYPE_CHECKING:
+    from backend_store.node.partition import Partition
+    from backend_store.node.view import View
+
+ORDER_LANE = 0
+HEAD_LANE = 1
+"""Late messages, where the queue hands them out before all others."""
+
+
+def make_sorter(config: QueueConfig, label: str) -> Sorter:
+    return ByClock(config, label) if config.sequencing == "clock" else ByProducer(config, label)
+
+
+class Sorting:
+    """See the file's first sentence. One a partition."""
+
+    def __init__(self, partition: Partition, config: QueueConfig):
+        self.sorter = make_sorter(config, partition.label)
+        self._partition = partition
+        self._bases: list[int] = []
+        """Chunks in which something may wait, rising."""
+        self._counts: dict[int, int] = {}
+        self._marks: deque[tuple[int, int]] = deque()
+        """(number of a released batch, end of the log at that time): what a restart need not look at is told by it."""
+        self._released = [False, False]
+        self._low = [0, 0]
+        """Below these numbers no row of the release order is left, by lane."""
+
+    # ------------------------------------------------------------------------------------------------------ a cycle
+
+    def decide(self, stamps: Sequence[Stamp | None], now_ms: int, after: Sorted | None) -> Sorted:
+        return self.sorter.decide(stamps, now_ms, after)
+
+    def take_in(self, decision: Sorted, offsets: Sequence[int]) -> dict[int, Original]:
+        return self.sorter.add(decision, offsets)
+
+    def placed(self, chunks: Sequence[Chunk]) -> None:
+        """Chunks of this cycle whose messages may wait."""
+        for chunk in chunks:
+            if chunk.shelf == SORTING:
+                self._bases.append(chunk.base)
+                self._counts[chunk.base] = chunk.count
+
+    def release(self, state: PartitionState, late: Sequence[Chunk], now_ms: int) -> tuple[list[Record], list[OrderRecord]]:
+        """Whose turn has come, as records of the commit; `late` goes before all others."""
+        records: list[Record] = []
+        for chunk in late:
+            records.append(OrderReleased(state.released, True, [(chunk.base, n) for n in range(chunk.count)]))
+            state.released += 1
+            self._released[HEAD_LANE] = True
+        offsets = self.sorter.release(now_ms)
+        for start in range(0, len(offsets), RELEASED_PER_ROW_MAX):
+            places = [self._place(offset) for offset in offsets[start : start + RELEASED_PER_ROW_MAX]]
+            records.append(OrderReleased(state.released, False, places))
+            self._marks.append((state.released, state.end))
+            state.released += 1
+            self._released[ORDER_LANE] = True
+        state.held_from = self.sorter.held_from(state.end)
+        while self._marks and self._marks[0][1] <= state.held_from:
+            state.order_from = self._marks.popleft()[0] + 1
+        self._forget_below(state.held_from)
+        return records, self.sorter.records()
+
+    def _place(self, offset: int) -> tuple[int, int]:
+        base = self._bases[bisect_right(self._bases, offset) - 1]
+        return base, offset - base
+
+    def _forget_below(self, offset: int) -> None:
+        """Drops chunks in which nothing waits, in steps: a list is no queue."""
+        gone = bisect_right(self._bases, offset) - 1
+        if gone > len(self._bases) // 2:
+            for base in self._bases[:gone]:
+                del self._counts[base]
+            del self._bases[:gone]
+
+    def committed(self, view: View) -> None:
+        """What was released is on the disk, and may be handed out."""
+        for number, lane in enumerate(view.core.lanes.all):
+            lane.more = lane.more or self._released[number]
+        self._released = [False, False]
+        view.core.held = self.sorter.held
+        if (next_ms := self.sorter.next_release_ms()) is not None:
+            self._partition.wake_at(next_ms)
+
+    def tidy(self, is_gone: Callable[[int], bool]) -> list[Record]:
+        """Drops the first rows of the release order, as far as none of their chunks is there any more."""
+        records: list[Record] = []
+        for lane in (ORDER_LANE, HEAD_LANE):
+            while len(records) < ORDER_ROWS_TIDIED_MAX:
+                row = self._partition.reader.order(lane == HEAD_LANE, self._low[lane])
+                if row is None or not all(map(is_gone, {base for base, _ in row[1]})):
+                    break
+                records.append(OrderDropped(row[0], lane == HEAD_LANE))
+                self._low[lane] = row[0] + 1
+        return records
+
+    # ----------------------------------------------------------------------------------------------------- delivery
+
+    def scan(self, view: View, lane: Lane) -> None:
+        """Takes the next row of the release order into a lane's runs."""
+        row = self._partition.reader.order(lane.shelf == HEAD_LANE, lane.next_scan)
+        if row is None:
+            lane.more = False
+            return
+        lane.next_scan = Offset(row[0] + 1)
+        for base, bits in runs_of(row[1]):
+            state = view.find(SORTING, base)
+            if state is None:
+                continue
+            if state.due:
+                view.core.delay_again(base, self._partition.steady_ms())
+            if free := bits & state.free:
+                lane.runs.push(state, free)
+
+    # --------------------------------------------------------------------------------------------------------- time
+
+    def next_ms(self) -> int | None:
+        return self.sorter.next_release_ms()
+
+    def tick(self, now_ms: int) -> None:
+        next_ms = self.sorter.next_release_ms()
+        if next_ms is not None and next_ms <= now_ms:
+            self._partition.request()
+
+    def purged(self, view: View) -> None:
+        """Everything stored so far is gone, what waited too."""
+        self.sorter.purge()
+        for lane in view.core.lanes.all:
+            lane.next_scan = Offset(self._partition.state.released)
+            lane.more = False
+        view.core.held = 0
+        self._bases.clear()
+        self._counts.clear()
+
+    def restore(self, view: View, records: Sequence[OrderRecord], now_ms: int) -> None:
+        """Takes up after a start what had not had its turn."""
+        self.sorter.restore(records, list(self._held(view)), now_ms)
+        self._marks.append((self._partition.state.released, self._partition.state.end))
+        view.core.held = self.sorter.held
+
+    def _held(self, view: View) -> Iterator[Held]:
+        partition = self._partition
+        released = self._released_since(partition.state.order_from)
+        chunk = partition.chunk_at(partition.state.held_from, SORTING)
+        while chunk is not None:
+            settled = partition.progress(chunk.base).settled | holes(chunk) | released.get(chunk.base, 0)
+            late = clear_column(chunk, "late")
+            self.placed([chunk])
+            for index, stamp in enumerate(stamps_of(chunk)):
+                if not settled >> index & 1 and not (late and late[index]):
+                    yield Held(chunk.base + index, stamp, chunk.time_ms)
+            chunk = partition.read(Offset(chunk.base + 1), SORTING)
+
+    def _released_since(self, number: int) -> dict[int, int]:
+        """Messages that had their turn, as base → bits."""
+        found: dict[int, int] = {}
+        row = self._partition.reader.order(False, number)
+        while row is not None:
+            for base, bits in runs_of(row[1]):
+                found[base] = found.get(base, 0) | bits
+            row = self._partition.reader.order(False, row[0] + 1)
+        return found
+
+
+def runs_of(places: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """The places as (base, bits), each as long as one chunk's messages follow in its order."""
+    base = last = -1
+    bits = 0
+    for at, index in places:
+        if at != base or index < last:
+            if bits:
+                yield base, bits
+            base, bits = at, 0
+        bits |= 1 << index
+        last = index
+    if bits:
+        yield base, bits
+
+
+def stamps_of(chunk: Chunk) -> list[Stamp | None]:
+    """What the producers of a chunk's messages say of their place."""
+    times, names, numbers = (clear_column(chunk, name) for name in ("ts", "pr", "ps"))
+    out: list[Stamp | None] = []
+    for index in range(chunk.count):
+        time_us = (times[index] if times else None) or 0
+        name = (names[index] if names else None) or ""
+        number = (numbers[index] if numbers else None) or 0
+        out.append(Stamp(time_us, name, number) if time_us or name else None)
+    return out

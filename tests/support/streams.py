@@ -1,0 +1,166 @@
+"""A stream in a world the test moves (see `world`), and its consumer groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from backend_store.core.block import punch
+from backend_store.core.chunk import KIND_JSON, plain_blocks
+from backend_store.core.kept import Detached, KeptLease
+from backend_store.core.leases import Lease
+from backend_store.core.receipts import by_token
+from backend_store.model import Published, PushqError, QueueConfig
+from backend_store.node.group import Group, Mode, RunningGroup
+from backend_store.node.groups import Groups
+from backend_store.storage.memory import MemoryEngine
+from tests.support.world import REPLICA, VISIBILITY_MS, Consumer, World, verdicts
+
+
+class StreamWorld(World):
+    def __init__(self, *, engine: MemoryEngine | None = None, **settings: Any):
+        super().__init__(kind="stream", engine=engine, config=QueueConfig(kind="stream", **settings))
+
+    @property
+    def groups(self) -> Groups:
+        assert self.partition.groups is not None
+        return self.partition.groups
+
+    def configure(self, **settings: Any) -> None:
+        self.config = QueueConfig(kind="stream", **settings)
+        self.partition.configure(self.config)
+
+    def publish_each(self, *bodies: bytes) -> list[int]:
+        """One commit, and so one chunk, a message. Their seqs."""
+        return [self.stored(body).base for body in bodies]
+
+    def stored_with_holes(self, *bodies: bytes, holes: int) -> int:
+        """Publishes messages of which those at the bits of `holes` are none: repeats, say. The seq of the first."""
+        [block] = plain_blocks(KIND_JSON, list(bodies))
+        answers: list[Published | PushqError] = []
+        self.partition.publish([punch(block, holes)], answers.append)
+        while not answers:
+            self.commit()
+        assert isinstance(answers[0], Published), answers[0]
+        return answers[0].base
+
+    # Groups
+
+    def group(self, name: str = "g", wanted: Any = "earliest", mode: Mode | None = None) -> GroupOf:
+        """Makes a group, or moves it."""
+        return GroupOf(self, self._asked(lambda reply: self.groups.put(name, wanted, mode, reply)))
+
+    def opened(self, name: str, wanted: Any = None) -> GroupOf:
+        return GroupOf(self, self._asked(lambda reply: self.groups.open(name, wanted, reply)))
+
+    def delete(self, name: str) -> None:
+        self._asked(lambda reply: self.groups.delete(name, reply))
+
+    def found(self, name: str = "g") -> GroupOf:
+        """After a crash the group is another object."""
+        group = self.groups.find(name)
+        assert group is not None, f"there is no group {name!r}"
+        return GroupOf(self, group)
+
+    def _asked(self, ask: Callable[[Callable[[Group | PushqError], None]], None]) -> Group:
+        answers: list[Group | PushqError] = []
+        ask(answers.append)
+        while not answers:
+            self.commit()
+        if isinstance(answers[0], PushqError):
+            raise answers[0]
+        return answers[0]
+
+    def restart(self) -> list[Lease]:
+        """A clean stop and start: everything is written and leases are kept; the answer has them."""
+        self.settle_down()
+        kept = [
+            KeptLease(REPLICA, lease.token, lease.state.base, lease.bits.to_bytes(32, "little"), lease.deadline_ms, number)
+            for number, view in self.partition.views.items()
+            for lease in view.core.leases.values()
+        ]
+        self.crash()
+        views = [(self.partition.find_view(lease.view), lease) for lease in kept]
+        restored = [view.restore(lease, Detached()) for view, lease in views if view is not None]
+        return [lease for lease in restored if lease is not None]
+
+    # What can be seen
+
+    @property
+    def kept(self) -> list[int]:
+        """The seqs of all messages that a reader from the beginning gets."""
+        seqs: list[int] = []
+        state = self.partition.state
+        chunk = self.partition.read(0)
+        while chunk is not None:
+            seqs += range(max(chunk.base, state.floor), chunk.base + chunk.count)
+            chunk = self.partition.read(chunk.base + 1)
+        return seqs
+
+
+class GroupOf:
+    """One group of a `StreamWorld`, as its consumers use it."""
+
+    def __init__(self, world: StreamWorld, group: Group):
+        self.world = world
+        self.group = group
+
+    @property
+    def view(self) -> RunningGroup:
+        return self.group.open()
+
+    @property
+    def lag(self) -> int:
+        return self.group.lag
+
+    @property
+    def position(self) -> int:
+        return self.group.position
+
+    def take(self, limit: int = 1, consumer: Consumer | None = None, visibility_ms: int = VISIBILITY_MS) -> Lease | None:
+        consumer = consumer if consumer is not None else Consumer()
+        lease = self.view.take(limit, consumer, visibility_ms)
+        if lease is not None:
+            consumer.leases.append(lease)
+        return lease
+
+    def leased(self, limit: int = 1, consumer: Consumer | None = None, visibility_ms: int = VISIBILITY_MS) -> Lease:
+        lease = self.take(limit, consumer, visibility_ms)
+        assert lease is not None, "nothing is ready"
+        return lease
+
+    def drained(self, consumer: Consumer | None = None) -> list[int]:
+        """The seqs of all that one consumer can take now, in the order in which it gets them."""
+        consumer = consumer or Consumer()
+        seqs: list[int] = []
+        while (lease := self.take(64, consumer)) is not None:
+            seqs += seqs_of(lease)
+        return seqs
+
+    def ack(self, *receipts: str) -> list[bool]:
+        """Verdicts, one a receipt, after the commit; asked of the stream, as callers do."""
+        return self._judged(receipts, RunningGroup.settle)
+
+    def nack(self, *receipts: str, due_ms: int = 0) -> list[bool]:
+        return self._judged(receipts, lambda view, own, reply: view.give_back(own, due_ms, None, reply))
+
+    def extend(self, *receipts: str, visibility_ms: int = VISIBILITY_MS) -> list[bool]:
+        return self._judged(receipts, lambda view, own, reply: view.extend(own, visibility_ms, reply))
+
+    def give_back(self, consumer: Consumer) -> None:
+        """The consumer goes away with what it holds."""
+        for lease in consumer.leases:
+            self.view.give_back_lease(lease)
+        self.world.settle_down()
+
+    def _judged(self, receipts: Sequence[str], ask: Callable[..., None]) -> list[bool]:
+        answers: list[dict[str, int] | PushqError] = []
+        self.world.groups.each(by_token(receipts), ask, answers.append)
+        while not answers:
+            self.world.commit()
+        assert isinstance(answers[0], dict), answers[0]
+        return verdicts(receipts, answers[0])
+
+
+def seqs_of(lease: Lease) -> list[int]:
+    return [lease.state.base + n for n in range(lease.state.count) if lease.bits >> n & 1]
