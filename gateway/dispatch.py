@@ -42,7 +42,9 @@ class Api:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers: dict[bytes, bytes] = dict(scope["headers"])
-        match = self._router.find(scope["path"])
+        raw_path: bytes = scope.get("raw_path") or b""
+        has_slash = b"%2f" in raw_path.lower()  # inside a step: a message's id may have one
+        match = self._router.find(scope["path"], quoted=raw_path.decode("latin-1") if has_slash else None)
         told: tuple[Header, ...] = ()
         try:
             if cors.is_preflight(scope["method"], headers) and self._allows_origin(headers):

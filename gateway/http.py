@@ -158,7 +158,7 @@ class Call:
             code="unsupported-media-type",
         )
 
-    def query(self, *known: str, later: dict[str, str] | None = None, prefix: str = "\0") -> dict[str, str]:
+    def query(self, *known: str, later: dict[str, str] | None = None, prefix: str | None = None) -> dict[str, str]:
         """The query's parameters. Raises `InvalidRequest` for unknown and repeated ones, naming them.
 
         Known are also those that begin with `prefix` and go on.
@@ -173,7 +173,7 @@ class Call:
             pointer = f"/query/{escape(name)}"
             if later and (what := later.get(name.partition(".")[0])) is not None:
                 errors.append(FieldError(pointer, f"this version does not have {what} yet"))
-            elif name not in known and (not name.startswith(prefix) or name == prefix):
+            elif name not in known and not (prefix and name.startswith(prefix) and name != prefix):
                 errors.append(FieldError(pointer, f"there is no parameter {name[:100]!r}{nearest(name, known)}"))
             elif name in found:
                 errors.append(FieldError(pointer, f"the parameter {name!r} is given twice"))

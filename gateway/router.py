@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
+from urllib.parse import unquote
 
 Handler = TypeVar("Handler")
 
@@ -45,10 +46,14 @@ class Router(Generic[Handler]):
                 node = node.literal.setdefault(step, _Node())
         return node
 
-    def find(self, path: str) -> Match[Handler] | None:
-        """The methods of a path and its variable steps, or None. A variable step is never empty."""
+    def find(self, path: str, *, quoted: str | None = None) -> Match[Handler] | None:
+        """The methods of a path and its variable steps, or None. A variable step is never empty.
+
+        `quoted`: the path as it was sent, which tells a `/` inside a step, `%2F`, from one between two.
+        """
+        steps = path.split("/") if quoted is None else [unquote(step) for step in quoted.split("/")]
         node, params = self._root, []
-        for step in path.split("/")[1:]:
+        for step in steps[1:]:
             following = node.literal.get(step)
             if following is None:
                 following = node.variable

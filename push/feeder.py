@@ -10,6 +10,7 @@ from collections import deque
 from typing import Protocol
 
 from backend_store.client import TAKE_MESSAGES_MAX, Holder, Lease, Queue
+from push.limits import DISPATCH_MESSAGES_MAX
 
 
 class Consumer(Holder, Protocol):
@@ -36,9 +37,7 @@ class Feeder:
         if not consumer.in_ring:
             consumer.in_ring = True
             self._ring.append(consumer)
-        if not self._scheduled:
-            self._scheduled = True
-            self._loop.call_soon(self._dispatch_scheduled)
+        self._dispatch_soon()
 
     def line_up(self, consumer: Consumer) -> None:
         """Like `add`, for a consumer whose credit came back by a commit: that commit dispatches."""
@@ -51,6 +50,11 @@ class Feeder:
             consumer.in_ring = False
             self._ring.remove(consumer)
 
+    def _dispatch_soon(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._dispatch_scheduled)
+
     def _dispatch_scheduled(self) -> None:
         self._scheduled = False
         self.dispatch()
@@ -58,7 +62,7 @@ class Feeder:
     def dispatch(self) -> None:
         """Deals ready messages out until nobody wants any or none is left."""
         ring, queue = self._ring, self.queue
-        share = turns = refused = 0
+        share = turns = refused = dealt = 0
         while ring:
             if turns <= 0:  # a round begins: everybody in line may have as much as the others
                 turns = len(ring)
@@ -80,6 +84,10 @@ class Feeder:
             refused = 0
             ring.rotate(-1)
             consumer.deliver(lease)
+            dealt += lease.bits.bit_count()
+            if dealt >= DISPATCH_MESSAGES_MAX:
+                self._dispatch_soon()  # other queues' consumers have a turn first
+                return
 
 
 def feeder_of(queue: Queue, loop: asyncio.AbstractEventLoop) -> Feeder:

@@ -22,3 +22,5 @@ KEY_CHECK_SECONDS = 2.0
 """How often live sessions are held against revoked keys."""
 PUBLISHES_PER_ACK_MAX = 100
 """Queues that one ack may publish to in its step."""
+DISPATCH_MESSAGES_MAX = 2_048
+"""Messages that one queue deals out in a turn of the loop; a backlog must not keep other queues' consumers waiting."""

@@ -212,8 +212,10 @@ def _subscribe_work(session: Session, frame: Subscribe, queue: Queue) -> None:
     session.subs[number] = sub
     queue.consumers += 1
     session.hub.hand_over(session, sub)
-    mode = {"mode": queue.mode} if isinstance(queue, GroupQueue) else {}
-    session.ok(frame.id, sub=number, resume="complete", visibility_timeout_ms=visibility_ms, **mode)
+    facts: dict[str, str] = {"mode": queue.mode} if isinstance(queue, GroupQueue) else {}
+    if queue.config.ordering == "strict":
+        facts["ordering"] = "strict"  # so that a client hands on messages of one key one by one
+    session.ok(frame.id, sub=number, resume="complete", visibility_timeout_ms=visibility_ms, **facts)
     sub.grant(credit)
 
 

@@ -63,8 +63,9 @@ def with_id(chunk: Chunk, message_id: str) -> int:
     ids = clear_column(chunk, "id")
     bits = _equal(ids, message_id)
     offset = implied_offset(message_id, chunk.partition)
-    if offset is not None and chunk.base <= offset < chunk.base + chunk.count and not (ids and ids[offset - chunk.base]):
-        bits |= 1 << (offset - chunk.base)
+    index = offset - chunk.base if offset is not None else -1
+    if 0 <= index < chunk.count and not (ids and ids[index]):
+        bits |= 1 << index
     return bits
 
 

@@ -115,9 +115,7 @@ def put_group(stream: EmbeddedQueue, name: str, wanted: Any, mode: Mode | None, 
     groups_of(stream).put(name, wanted, mode, decided)
 
 
-def delete_group(
-    stream: EmbeddedQueue, name: str, reply: Callable[[list[EmbeddedQueue] | PushqError], None]
-) -> None:
+def delete_group(stream: EmbeddedQueue, name: str, reply: Callable[[list[EmbeddedQueue] | PushqError], None]) -> None:
     """Forgets a group; `reply` gets what its consumers had of it, if somebody had, so that they can be told."""
 
     def decided(result: Group | PushqError) -> None:

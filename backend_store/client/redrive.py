@@ -59,7 +59,7 @@ class Redrive:
 
 
 class Redriver:
-    """Runs one redrive. It holds what it is about to move, like a consumer; what is not moved is free again uncounted."""
+    """Runs one redrive. It holds what it is about to move, like a consumer; what stays is free again, uncounted."""
 
     def __init__(self, job: Redrive, letters: Letters, find: Find, *, label: str):
         self._job = job
@@ -189,12 +189,15 @@ class Redrives:
     def __init__(self, label: str):
         self._label = label
         self._jobs: dict[str, Redrive] = {}
+        self._started = 0
 
     def get(self, redrive_id: str) -> Redrive | None:
         return self._jobs.get(redrive_id)
 
-    def values(self) -> list[Redrive]:
-        return list(self._jobs.values())
+    def since(self, number: int) -> list[tuple[int, Redrive]]:
+        """Those remembered from a number on, with their numbers: they count all that there ever were."""
+        first = self._started - len(self._jobs)
+        return [(first + n, job) for n, job in enumerate(self._jobs.values()) if first + n >= number]
 
     def start(self, job: Redrive, letters: Letters, find: Find) -> None:
         """Raises `Conflict` while another one runs."""
@@ -205,10 +208,11 @@ class Redrives:
         while len(self._jobs) >= REDRIVES_REMEMBERED_MAX:
             self._jobs.pop(next(iter(self._jobs)))
         self._jobs[job.id] = job
+        self._started += 1
         redriver = Redriver(job, letters, find, label=self._label)
         job.task = asyncio.get_running_loop().create_task(redriver.run(), name=f"redrive {job.id}")
 
     async def end(self) -> None:
         """Cancels what runs: the server stops, or the queue is gone."""
-        for job in self.values():
+        for job in list(self._jobs.values()):
             await job.cancel()

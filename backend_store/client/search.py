@@ -1,4 +1,4 @@
-"""Finds a message of a view by its id: where its id or the schedule says at once, else by a look through the backlog."""
+"""Finds a message of a view by its id: at once where the id or the schedule says so, else by a look at the backlog."""
 
 from __future__ import annotations
 

@@ -73,6 +73,7 @@ class Backlog:
         """Gives a chunk up whose stored bytes are broken: nothing more of it can be handed out."""
         state = self._chunks[base]
         self.nacked_delayed -= state.delayed.bit_count()
+        state.lane.runs.freed(state, state.full & ~(state.leased | state.settled))
         state.delayed = 0
         state.settled = state.full & ~state.leased
         self._forget(state)
@@ -157,8 +158,20 @@ class Backlog:
                 self.delay(state, 1 << index, due)
 
     def put_back(self, state: ChunkState, bits: int) -> None:
-        """Makes messages the first to be handed out."""
-        state.lane.runs.put_back(state, bits)
+        """Makes messages the first to be handed out. Those of a chunk that is still to be scanned come with it."""
+        if not self._is_ahead(state):
+            state.lane.runs.put_back(state, bits)
+
+    def _is_ahead(self, state: ChunkState) -> bool:
+        """Whether the chunk's turn in its lane is still to come: after a restart messages come back before it."""
+        lane: Lane = state.lane
+        return lane.more and state.shelf == lane.shelf and state.base >= lane.next_scan
+
+    def forget_idle(self, state: ChunkState) -> None:
+        """Drops what is known of a chunk that only the disk knows to be waited for."""
+        busy = state.leased | state.returning | state.delayed | state.settling | state.committing
+        if not busy and self._chunks.get(state.base) is state:
+            self._forget(state)
 
     # --------------------------------------------------------------------------------------------------- delays
 
@@ -168,12 +181,13 @@ class Backlog:
 
     def delay(self, state: ChunkState, bits: int, due_ms: int) -> None:
         state.delayed |= bits
+        state.lane.runs.hold(state, bits)
         self.nacked_delayed += bits.bit_count()
         self._due_number += 1
         heapq.heappush(self._due, (due_ms, self._due_number, Run(state, bits)))
 
     def undelay(self, state: ChunkState, bits: int) -> None:
-        """Takes messages out of their delay: they are settled otherwise."""
+        """Takes messages out of their delay: they are settled otherwise, or may go again."""
         bits &= state.delayed
         state.delayed &= ~bits
         self.nacked_delayed -= bits.bit_count()
@@ -187,7 +201,7 @@ class Backlog:
             self.undelay(run.state, bits)
             if bits:
                 run.state.lane.runs.freed(run.state, bits)
-                run.state.lane.runs.put_back(run.state, bits)
+                self.put_back(run.state, bits)
                 woken = True
         return woken
 

@@ -24,7 +24,7 @@ class Lane:
 
     @property
     def waits(self) -> bool:
-        return self.more or bool(self.runs)
+        return bool(self.runs) or (self.more and self.runs.wants_more)
 
     @property
     def takes_due(self) -> bool:
@@ -65,7 +65,7 @@ class Lanes:
         lanes = self.all
         if len(lanes) == 1:
             lane = lanes[0]
-            return (lane, 0) if lane.more or lane.runs else None
+            return (lane, 0) if lane.waits else None
         waiting = [lane for lane in reversed(lanes) if lane.waits]
         if not waiting:
             return None

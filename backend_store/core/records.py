@@ -193,6 +193,24 @@ class ExpirySet(NamedTuple):
     expires_ms: int
 
 
+class RowParked(NamedTuple):
+    """Messages of one key that wait on the disk for those before them."""
+
+    shelf: int
+    number: int
+    position: int
+    base: int
+    bits: int
+
+
+class RowUnparked(NamedTuple):
+    """Parked messages are in memory again."""
+
+    shelf: int
+    number: int
+    position: int
+
+
 class OrderDropped(NamedTuple):
     """A batch of the release order of which nothing is left."""
 
@@ -266,6 +284,8 @@ Record = (
     | Purged
     | OrderReleased
     | OrderDropped
+    | RowParked
+    | RowUnparked
     | ChunkPassed
     | GroupStood
     | GroupDropped

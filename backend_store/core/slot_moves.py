@@ -61,11 +61,11 @@ class KnownId(NamedTuple):
 
 
 class KnownProducer(NamedTuple):
-    """The last number that a producer has used."""
+    """What a partition keeps of a producer whose messages are known by their numbers: its row, as it is stored."""
 
     slot: int
     producer: str
-    number: int
+    state: bytes
 
 
 class Page(NamedTuple):
@@ -105,7 +105,8 @@ class SlotState(Enum):
 
 Unsettled = Callable[[int, Tenure], bool]
 """Whether the committed state has a message of the slot, at an offset of the tenure and not due after its seal, that is
-neither settled, dead nor expired. In a strict stream: one that is not trimmed yet. Where nothing waits: never."""
+neither settled, dead nor expired. In a strict stream: one that is not trimmed yet. Where nothing waits: never. What a
+sorting queue had not released at the seal counts as due after it."""
 
 
 class SlotKeeper:

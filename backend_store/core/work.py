@@ -14,6 +14,7 @@ from backend_store.core.backlog import Backlog
 from backend_store.core.bits import indexes
 from backend_store.core.chunk import Chunk
 from backend_store.core.kept import KeptLease
+from backend_store.core.keyed import KeyedRuns
 from backend_store.core.lanes import Lane
 from backend_store.core.leases import ChunkState, Holder, Lease, LeaseTable
 from backend_store.core.limits import LEASE_MS_MIN, SETTLED_TOKENS_MAX
@@ -119,6 +120,11 @@ class WorkView(Backlog):
         # What the commit in flight has of it. Consumers take and go away meanwhile: that is for the next commit.
         self._in_commit = _NOTHING
 
+    @property
+    def is_strict(self) -> bool:
+        """Whether its lanes are in order by key."""
+        return isinstance(self.lanes.all[0].runs, KeyedRuns)
+
     def lose(self, base: int) -> None:
         self._touched.pop(base, None)
         super().lose(base)
@@ -192,6 +198,7 @@ class WorkView(Backlog):
         if not bits:
             return None
         state.leased |= bits
+        state.lane.runs.hold(state, bits)
         self._touched[state.base] = state
         self._lease_number += 1
         self.in_flight += bits.bit_count()
@@ -273,6 +280,7 @@ class WorkView(Backlog):
         if not bits:
             return None
         state.leased |= bits
+        state.lane.runs.hold(state, bits)
         self.in_flight += bits.bit_count()
         lease = Lease(kept.token, state, bits, holder, kept.deadline_ms)
         lease.number = kept.number

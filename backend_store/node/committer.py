@@ -57,6 +57,8 @@ class Committer:
         self._idle = asyncio.Event()
         self._idle.set()
         self.cycles = 0
+        self.is_shared = False
+        """Several members are in the cycle: none may fill it alone, or the others would wait for its messages."""
 
     def request(self, member: Member) -> None:
         """Asks for a cycle with this member in it, as soon as the disk is free."""
@@ -109,6 +111,7 @@ class Committer:
             for member in members:
                 member.join()
             members += [member for member in self._members() if member not in members]
+            self.is_shared = len(members) > 1
             for member in members:
                 member.prepare(batch, now_ms)
         except Exception as error:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
+from backend_store.core.fair import FairRuns
 from backend_store.core.groups import GroupView, LeasedGroup, OffsetGroup
+from backend_store.core.keyed import KeyedRuns
 from backend_store.core.policy import Policy, companion_policy, policy_of
 from backend_store.core.records import GroupRow, PartitionState, Tally
 from backend_store.core.runs import ArrivalRuns, Runs
@@ -89,13 +92,18 @@ def reads_keys(config: QueueConfig) -> bool:
 
 def runs_of(config: QueueConfig) -> Callable[[], Runs]:
     """How a lane of the queue orders what is ready."""
-    return ArrivalRuns
+    if config.ordering == "strict":
+        return partial(KeyedRuns, config.key_run_max, is_patient=True)
+    return FairRuns if config.fair_by == "key" else ArrivalRuns
 
 
 def reconfigure(core: WorkView, config: QueueConfig) -> None:
     """Lets a changed config hold in a view that runs."""
     if core.number == VIEW_MAIN:
         core.policy = policy_of(config)
+        for lane in core.lanes.all:
+            if isinstance(lane.runs, KeyedRuns):
+                lane.runs.key_run_max = config.key_run_max
         if config.sequencing == "arrival":
             core.lanes.grow(range(config.priorities))
     elif isinstance(core, GroupView):

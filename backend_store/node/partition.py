@@ -57,7 +57,7 @@ from backend_store.node.committer import Committer
 from backend_store.node.cores import reconfigure
 from backend_store.node.groups import Groups
 from backend_store.node.joint import Joint
-from backend_store.node.limits import CANCEL_LOOKS_MAX, INBOX_BYTES_MAX, INBOX_MESSAGES_MAX
+from backend_store.node.limits import CANCEL_LOOKS_MAX, INBOX_BYTES_MAX, INBOX_MESSAGES_MAX, SHARED_CYCLE_MESSAGES_MAX
 from backend_store.node.publishing import Call, Publishing, PublishReply, is_plain, name_of
 from backend_store.node.reader import LogReader, Progress
 from backend_store.node.retention import Retention
@@ -330,8 +330,7 @@ class Partition:
         if sorting is not None:
             now_ms = self.steady_ms()  # the clock by which its messages wait
         plan = Append(self.state, seed=self.replica, now_ms=now_ms, partition=self.index)
-        calls, self._calls = self._calls, []
-        self._call_count = self._call_bytes = 0
+        calls = self._next_calls()
         records, self._notes = self._notes, []
         schedules: list[Scheduled] = []
         if calls:
@@ -356,6 +355,22 @@ class Partition:
         if plan.chunks:
             self.node.wrote(sum(len(c.data) for c in plan.chunks))
 
+    def _next_calls(self) -> list[Call]:
+        """The publishes of this cycle: all, or where others are in it too, no more than a share."""
+        calls = self._calls
+        if not self.node.committer.is_shared or self._call_count <= SHARED_CYCLE_MESSAGES_MAX:
+            self._calls, self._call_count, self._call_bytes = [], 0, 0
+            return calls
+        taken = messages = 0
+        while taken < len(calls) and (not taken or messages + calls[taken].messages <= SHARED_CYCLE_MESSAGES_MAX):
+            messages += calls[taken].messages
+            self._call_bytes -= calls[taken].size
+            taken += 1
+        self._calls = calls[taken:]
+        self._call_count -= messages
+        self.request()
+        return calls[:taken]
+
     def _decide_stream(
         self, groups: Groups, plan: Append, batch: Batch, records: list[Record], answers: Answers
     ) -> None:
@@ -367,6 +382,7 @@ class Partition:
             groups.purged(after, batch)
         elif self.retention is not None and (gone := self.retention.decide(plan, records)):
             groups.gone(after, gone, records)
+            self._counting.forget(self, after.floor, batch)
         groups.stage(records)
         if plan.chunks:
             self._counting.decide(self.state, plan.chunks, records)
@@ -424,6 +440,8 @@ class Partition:
             has_decided = has_decided or view.core.has_decided
             overlay = view.overlay()
             records += overlay.records
+            if view.parking is not None:
+                records += view.parking.decide(self.steady_ms())
             if view.number >= VIEW_GROUPS:
                 assert self.groups is not None
                 self.groups.decided(view, overlay)

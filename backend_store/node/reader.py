@@ -29,6 +29,8 @@ from backend_store.storage.keys import (
     log_key,
     log_range,
     order_key,
+    parked_key,
+    parse_parked_key,
     parse_retry_key,
     parse_timed_key,
     timed_key,
@@ -167,6 +169,32 @@ class LogReader:
         start, end = order_key(self._replica, is_head, number), order_key(self._replica, is_head, (1 << 64) - 1)
         row = self._engine.first_at_or_above(Table.ORDER, start, end)
         return None if row is None else (int.from_bytes(row[0][-8:], "big"), decode_places(unseal(*row)))
+
+    def parked(self, shelf: int, number: int, position: int) -> tuple[int, int] | None:
+        """(base, bits) of a parked row. A broken one is gone: its messages come again after a restart."""
+        key = parked_key(self._replica, shelf, number, position)
+        row = self._engine.get(Table.PARKED, key)
+        if row is None:
+            return None
+        try:
+            data = unseal(key, row)
+        except StorageCorrupt as error:
+            log.error("broken row of what waits behind a key", number=number, reason=str(error))
+            return None
+        return int.from_bytes(data[:8], "big"), decode_bits(data[8:])[1]
+
+    def parked_below(self, number: int, limit: int) -> list[tuple[int, int, int]]:
+        """(shelf, number, position) of the first parked rows whose numbers are lower."""
+        found: list[tuple[int, int, int]] = []
+        start, end = log_range(self._replica)
+        while len(found) < limit and (row := self._engine.first_at_or_above(Table.PARKED, start, end)) is not None:
+            shelf, at, position = parse_parked_key(row[0])
+            if at < number:
+                found.append((shelf, at, position))
+                start = row[0] + b"\0"
+            else:
+                start = parked_key(self._replica, shelf + 1, 0, 0)
+        return found
 
     def leases(self) -> Iterator[StoredLease]:
         """Leases that outlived the process. One whose row is broken is over: its messages come again."""

@@ -6,7 +6,7 @@ of messages. Every `COUNTED_CHUNKS` chunks a row says how many came before; from
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -16,14 +16,16 @@ from backend_store.core.records import MessagesCounted, PartitionState, Record
 from backend_store.model import CHUNK_MESSAGES_MAX, Offset
 from backend_store.node.limits import COUNTED_CHUNKS
 from backend_store.node.rows import read_counted
-from backend_store.storage.engine import StorageCorrupt, Table
-from backend_store.storage.keys import log_key
+from backend_store.storage.engine import Batch, StorageCorrupt, Table
+from backend_store.storage.keys import counted_key, log_key
 from backend_store.storage.verify import parse_quarantine_value
 
 if TYPE_CHECKING:
     from backend_store.node.partition import Partition
 
 log = structlog.get_logger("pushq.seeking")
+
+COUNTS_PER_COMMIT: Final = 16
 
 
 def read_at(partition: Partition, offset: int) -> Chunk | None:
@@ -94,3 +96,9 @@ class Counting:
             self._chunks = 0
             records.append(MessagesCounted(chunks[0].base, before.published_total))
         self._chunks += len(chunks)
+
+    def forget(self, partition: Partition, below: int, batch: Batch) -> None:
+        """Deletes rows of what the stream has dropped."""
+        ends = counted_key(partition.replica, 0), counted_key(partition.replica, below)
+        for key, _ in partition.node.engine.scan(Table.GROUPS, *ends, COUNTS_PER_COMMIT):
+            batch.delete(Table.GROUPS, key)

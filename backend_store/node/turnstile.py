@@ -13,8 +13,10 @@ from backend_store.node.limits import LOOK_PAUSE_SECONDS, LOOK_SLICE_SECONDS
 
 T = TypeVar("T")
 
-_CROWDED_SECONDS: Final = 0.0002
-"""When a turn of everybody else takes so long, they are at work: looks step back."""
+_WORK_SECONDS: Final = 0.0002
+"""When a turn of everybody else takes so long, they are at work."""
+_CALM_SECONDS: Final = 0.1
+"""For so long after that looks step back between their slices."""
 
 Look = Generator[None, bool, T]
 """Yields after each step and returns what it found; what is sent says whether its time is up."""
@@ -23,6 +25,7 @@ Look = Generator[None, bool, T]
 class Turnstile:
     def __init__(self) -> None:
         self._one = asyncio.Lock()
+        self._crowded_until = 0.0
 
     async def through(self, look: Look[T], *, seconds_max: float) -> T:
         """Runs a look to its end; after `seconds_max` it is told to come to one."""
@@ -32,7 +35,7 @@ class Turnstile:
             next(look)
             while True:
                 async with self._one:
-                    await _others()
+                    await self._others()
                     end = clock() + LOOK_SLICE_SECONDS
                     while (now := clock()) < end:
                         look.send(now >= over)
@@ -40,11 +43,13 @@ class Turnstile:
             found: T = stopped.value
             return found
 
-
-async def _others() -> None:
-    """Lets everybody else have a turn, and more than one where they need it."""
-    clock = asyncio.get_running_loop().time
-    before = clock()
-    await asyncio.sleep(0)
-    if clock() - before > _CROWDED_SECONDS:
-        await asyncio.sleep(LOOK_PAUSE_SECONDS)
+    async def _others(self) -> None:
+        """Lets everybody else have a turn, and more than one where they need it."""
+        clock = asyncio.get_running_loop().time
+        before = clock()
+        await asyncio.sleep(0)
+        now = clock()
+        if now - before > _WORK_SECONDS:
+            self._crowded_until = now + _CALM_SECONDS
+        if now < self._crowded_until:
+            await asyncio.sleep(LOOK_PAUSE_SECONDS)

@@ -20,6 +20,7 @@ from backend_store.core.work import Overlay, WorkView
 from backend_store.model import Offset, Overloaded, PushqError
 from backend_store.node.clockwork import Expiry, Schedule
 from backend_store.node.limits import READS_PER_TAKE_MAX
+from backend_store.node.parking import Parking
 
 if TYPE_CHECKING:
     from backend_store.node.partition import Partition
@@ -49,6 +50,7 @@ class View:
         self._settles: list[tuple[dict[str, int], SettleReply]] = []
         self._returns: list[Return] = []
         self.schedule = Schedule(self) if core.number == VIEW_MAIN else None
+        self.parking = Parking(self) if core.is_strict else None
         self.expiry = Expiry(self) if core.number == VIEW_MAIN else None
 
     @property
@@ -189,6 +191,10 @@ class View:
 
         if self.expiry is not None:
             self.expiry.committed()
+        if self.parking is not None:
+            self.parking.committed()
+            if (next_ms := self.parking.next_ms()) is not None:
+                self.partition.wake_at(next_ms)
 
     def scheduled(self, schedules: Sequence[Scheduled]) -> None:
         """Messages for later that were just committed."""
@@ -228,9 +234,11 @@ class View:
                 reads += self.schedule.load()
             picked = core.lanes.pick()
             if picked is None:
+                if self.parking is not None:
+                    self.parking.wait(now_ms)
                 return None
             lane, most = picked
-            if lane.more and (not lane.runs or lane.runs.wants_more):
+            if lane.more and lane.runs.wants_more:
                 if reads >= READS_PER_TAKE_MAX and not lane.runs:
                     partition.look_again(self)
                     return None
@@ -238,6 +246,8 @@ class View:
                     self._scan_next(lane, now_ms)
                     reads += 1
                     continue
+            if self.parking is not None:
+                reads += self.parking.bring(lane)
             missing = lane.runs.missing()
             if missing is not None:
                 self._supply(missing)
@@ -364,6 +374,9 @@ class View:
             lease.holder.lost(receipts)
             self.partition.request()
         is_ready = core.wake(now_ms)
+        if self.parking is not None:
+            self.parking.tick()
+            is_ready = True  # a lane may have held back from reading on
         if self.schedule is not None:
             is_ready = self.schedule.tick(now_ms) or is_ready
         if self.expiry is not None:

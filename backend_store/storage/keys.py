@@ -24,6 +24,7 @@ _GROUP = struct.Struct(">II")
 _LANE = struct.Struct(">IBQ")
 _TIMED = struct.Struct(">IQQ")
 _ORDER = struct.Struct(">IBQ")
+_PARKED = struct.Struct(">IBQQ")
 
 
 def log_key(replica: int, offset: int) -> bytes:
@@ -129,3 +130,14 @@ def name_key(replica: int, name: bytes) -> bytes:
 def producer_key(replica: int, producer: str) -> bytes:
     """Key of what a sorting queue knows of a producer; without a name, of its clock."""
     return _REPLICA.pack(replica) + producer.encode("utf-8", "surrogatepass")
+
+
+def parked_key(replica: int, shelf: int, number: int, position: int) -> bytes:
+    """Key of messages that wait behind others of their key: the line's number and their place in it."""
+    return _PARKED.pack(replica, shelf, number, position)
+
+
+def parse_parked_key(key: bytes) -> tuple[int, int, int]:
+    """(shelf, number, position)."""
+    _, shelf, number, position = _PARKED.unpack(key)
+    return shelf, number, position

@@ -41,7 +41,7 @@ async def peek(gateway: Gateway, call: Call) -> Answer:
         raise Forbidden(f"`contains` needs the scope consume:{queue.name}, like the bodies it looks into")
     page = await queue.peek(wanted)
     items = [_shown(item.message, item.state, with_bodies) for item in page.items]
-    kept = {name: value for name, value in query.items() if name not in ("limit", "cursor", "from_seq")}
+    kept = {name: value for name, value in query.items() if name not in ("limit", "cursor")}
     links = link_to_next(f"/v1/queues/{queue.name}/messages", wanted.limit, page.next, **kept)
     return json_answer({"items": items, "next": page.next, "scanned": page.scanned}, headers=links)
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import secrets
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
 from backend_store.client import Chunk, Queue, Redrive, headers_of, message_id_of
-from backend_store.model import Forbidden, NotFound, QueueNotFound
-from gateway.api.shapes import JobView, RedriveBody, RedriveFilter, RedriveTotalView
+from backend_store.model import Forbidden, NotFound, PushqError, QueueNotFound
+from gateway.api.queues import link_to_next
+from gateway.api.shapes import JobPage, JobView, RedriveBody, RedriveFilter, RedriveTotalView
 from gateway.context import Gateway
-from gateway.http import Answer, Call, json_answer
+from gateway.http import Answer, Call, integer, json_answer
+from gateway.limits import PAGE_ITEMS_DEFAULT, PAGE_ITEMS_MAX
 from gateway.validate import time_ms
 from push.checks import field as invalid_field
 
@@ -31,23 +34,17 @@ async def start(gateway: Gateway, call: Call) -> Answer:
     queue = gateway.desk.queue(call.principal, call.params[0], "manage")
     given: RedriveBody = await call.fields(RedriveBody)
     _check(given)
+    find = _finder(gateway, call)
     if given.to is not None:
-        _target(gateway, call, queue, given.to)
-    elif queue.is_companion:
-        _target(gateway, call, queue, queue.owner)
+        _check_target(find, queue, given.to)
     wanted = matcher(given.filter or RedriveFilter())
+    letters = queue.dead_letters(wanted, given.to, own=_is_named(gateway, queue) and given.to != queue.name)
+    counts = await queue.count_letters(letters)
+    _check_origins(find, counts)
+    total = counts.total()
     if given.dry_run:
-        return json_answer(RedriveTotalView(total=await queue.count_redrive(wanted, given.to)))
-
-    def find(name: str) -> Queue | None:
-        """The queue a message goes to, if it exists and the caller may publish there."""
-        try:
-            target = gateway.store.queue(call.principal.tenant, name)
-        except QueueNotFound:
-            return None
-        return target if call.principal.access.may("publish", name) and not target.is_companion else None
-
-    job = await queue.redrive(secrets.token_hex(8), wanted, given.to, given.rate_per_s, find)
+        return json_answer(RedriveTotalView(total=total))
+    job = queue.redrive(secrets.token_hex(8), letters, total=total, rate_per_s=given.rate_per_s, find=find)
     location = f"/v1/queues/{queue.name}/redrives/{job.id}".encode()
     return json_answer(view(job), 202, ((b"location", location),))
 
@@ -64,15 +61,57 @@ def _check(given: RedriveBody) -> None:
         raise invalid_field("/filter/ids", f"{len(wanted.ids)} ids; a filter takes {IDS_MAX}")
 
 
-def _target(gateway: Gateway, call: Call, queue: Queue, name: str) -> None:
+def _is_named(gateway: Gateway, queue: Queue) -> bool:
+    """Whether other queues have their dead letters go to this one."""
+    return any(
+        definition.tenant == queue.tenant and definition.config.dead_letter_queue == queue.name
+        for definition in gateway.store.metadata.queues.values()
+    )
+
+
+# ----------------------------------------------------------------------------------------------------- targets
+
+Find = Callable[[str], Queue]
+
+
+def _finder(gateway: Gateway, call: Call) -> Find:
+    tenant, principal = call.principal.tenant, call.principal
+
+    def find(name: str) -> Queue:
+        """The queue that messages go to. Raises `QueueNotFound`, and `Forbidden` where the caller may not publish."""
+        target = gateway.store.queue(tenant, name)
+        if not principal.access.may("publish", name):
+            raise Forbidden(f"the key {principal.name!r} has no scope publish:{name}, where the messages go")
+        if target.is_companion:
+            raise QueueNotFound(f"messages come to {name!r} by themselves, they are not moved there")
+        return target
+
+    return find
+
+
+def _check_target(find: Find, queue: Queue, name: str) -> None:
     try:
-        target = gateway.store.queue(call.principal.tenant, name)
-    except QueueNotFound:
-        raise invalid_field("/to", f"there is no queue {name!r} to move messages to") from None
-    if not call.principal.access.may("publish", name):
-        raise Forbidden(f"the key {call.principal.name!r} has no scope publish:{name}, where the messages go")
-    if target is queue or target.is_companion:
-        raise invalid_field("/to", f"messages of {queue.name!r} cannot go to {name!r}; name another queue")
+        find(name)
+    except QueueNotFound as error:
+        raise invalid_field("/to", f"messages of {queue.name!r} cannot go there: {error.detail}") from None
+
+
+def _check_origins(find: Find, counts: Counter[str]) -> None:
+    """Refuses where not one message could go: their queues are gone, or the caller may not publish there.
+
+    Where some can, they do, and the job says of the others why they stay.
+    """
+    refusals: list[PushqError] = []
+    for name in counts:
+        try:
+            find(name)
+        except QueueNotFound as error:
+            refusals.append(invalid_field("/to", f"{error.detail}, which messages came from; name another with `to`"))
+    if counts and len(refusals) == len(counts):
+        raise refusals[0]
+
+
+# ------------------------------------------------------------------------------------------------------ filter
 
 
 def matcher(given: RedriveFilter) -> Wanted:
@@ -95,20 +134,30 @@ def matcher(given: RedriveFilter) -> Wanted:
     return wanted
 
 
+# -------------------------------------------------------------------------------------------------------- jobs
+
+
 async def get(gateway: Gateway, call: Call) -> Answer:
     return json_answer(view(_find(gateway, call)))
 
 
 async def list_redrives(gateway: Gateway, call: Call) -> Answer:
+    """Those that are remembered, the oldest first."""
     queue = gateway.desk.queue(call.principal, call.params[0], "manage")
-    call.query()
-    return json_answer({"items": [view(job) for job in queue.redrives.values()], "next": None})
+    query = call.query("limit", "cursor")
+    limit = integer(query, "limit", PAGE_ITEMS_DEFAULT, low=1, high=PAGE_ITEMS_MAX)
+    assert limit is not None
+    start = integer(query, "cursor", 0, low=0, high=1 << 62) or 0
+    jobs = queue.redrives.since(start)
+    following = str(jobs[limit][0]) if len(jobs) > limit else None
+    page = JobPage([view(job) for _, job in jobs[:limit]], following)
+    return json_answer(page, headers=link_to_next(f"/v1/queues/{queue.name}/redrives", limit, following))
 
 
 async def cancel(gateway: Gateway, call: Call) -> Answer:
     """What was moved stays moved."""
     job = _find(gateway, call)
-    job.cancel()
+    await job.cancel()
     return json_answer(view(job))
 
 

@@ -33,7 +33,6 @@ def _schema(**constraints: Any) -> msgspec.Meta:
     return msgspec.Meta(extra_json_schema=constraints)
 
 
-NOT_YET = _schema(type="null", description="Not in this version.")
 RECEIPTS = _schema(maxItems=RECEIPTS_PER_REQUEST_MAX)
 VISIBILITY = _schema(minimum=0, maximum=VISIBILITY_MS_MAX)
 
@@ -314,11 +313,15 @@ class DeliveredMessage(MessageView, kw_only=True):
     receipt: str | None
 
 
+MessageState = Literal["ready", "in_flight", "delayed", "dead"]
+
+
 class PeekedMessage(MessageView, kw_only=True):
-    state: Literal["ready", "in_flight", "delayed"]
-
-
-MessageState = Literal["ready", "in_flight", "delayed"]
+    attempt: int
+    """How often it was handed out so far."""
+    state: MessageState
+    due_at: str | msgspec.UnsetType = msgspec.UNSET
+    """Of a delayed one: when it becomes ready."""
 
 
 class ReceivedView(msgspec.Struct):

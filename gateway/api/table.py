@@ -9,7 +9,7 @@ from typing import Any, Final
 from starlette.types import ASGIApp
 
 from backend_store.model import QueueConfig
-from gateway.api import events, groups, keys, messages, peek, purges, queues, redrives, tenants, tickets
+from gateway.api import cancel, events, groups, keys, messages, peek, purges, queues, redrives, tenants, tickets
 from gateway.api import shapes as s
 from gateway.context import Gateway
 from gateway.http import Answer, Call
@@ -96,10 +96,19 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         "GET",
         "/v1/queues/{queue}/messages",
         peek.peek,
-        "Look at messages without touching them",
+        "Look at messages without touching them; `header.NAME=` filters by a header",
         "view or consume",
         {200: s.PeekView},
         query=peek.FILTERS,
+    ),
+    Operation(
+        "DELETE",
+        "/v1/queues/{queue}/messages/{message}",
+        cancel.cancel,
+        "Cancel a message that is scheduled or ready",
+        "publish or manage",
+        {204: None},
+        refusals=(400, 401, 403, 404, 409),
     ),
     Operation(
         "POST",
@@ -180,10 +189,16 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         "manage, and publish on the target",
         {200: s.RedriveTotalView, 202: s.JobView},
         request=s.RedriveBody,
-        refusals=(400, 401, 403, 404, 413, 415),
+        refusals=(400, 401, 403, 404, 409, 413, 415),
     ),
     Operation(
-        "GET", "/v1/queues/{queue}/redrives", redrives.list_redrives, "Redrives of a queue", "manage", {200: s.JobPage}
+        "GET",
+        "/v1/queues/{queue}/redrives",
+        redrives.list_redrives,
+        "Redrives of a queue",
+        "manage",
+        {200: s.JobPage},
+        query=_PAGING,
     ),
     Operation(
         "GET", "/v1/queues/{queue}/redrives/{redrive}", redrives.get, "How far a redrive is", "manage", {200: s.JobView}
@@ -307,7 +322,6 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
 )
 
 LATER: Final[tuple[tuple[str, str], ...]] = (
-    ("/v1/queues/{queue}/messages/{message}", "cancelling a message"),
     ("/v1/alert-rules", "alert rules"),
     ("/v1/alerts", "alerts"),
     ("/v1/silences", "silences"),

@@ -297,20 +297,22 @@ def test_a_patch_needs_the_etag_it_was_based_on(http: Client, queue: str) -> Non
         ]
 
 
-NOT_BUILT = [
-    {"delay_ms": 5}, {"message_ttl_ms": 5}, {"priorities": 3}, {"ordering": "strict"}, {"dedupe": "id"},
-    {"encrypted": True}, {"dead_letter_queue": "x"}, {"delivery": "exactly_once"}, {"max_messages": 5},
-    {"overflow": "drop_oldest"}, {"retention_bytes": 5}, {"colocate_with": "x"},
-    {"auto_expand": {"of": "partition_messages", "limit": 5}}, {"partitions": "2"}, {"visibility_timeout_ms": -1},
+REFUSED = [
+    {"delay_ms": -1}, {"message_ttl_ms": 0}, {"priorities": 11}, {"priorities": 0}, {"ordering": "total"},
+    {"dedupe": "key"}, {"dedupe_window_ms": 1_209_600_001}, {"encrypted": True}, {"dead_letter_queue": "x"},
+    {"delivery": "twice"}, {"max_messages": 0}, {"max_attempts": 0}, {"overflow": "drop_oldest"},
+    {"retention_bytes": 5}, {"colocate_with": "x"}, {"sequencing": "random"}, {"durability": "none"},
+    {"auto_expand": {"of": "partition_messages", "limit": 0}}, {"partitions": "2"}, {"visibility_timeout_ms": -1},
     {"visibility_timeout_ms": 43200001}, {"max_message_bytes": 1048577}, {"kind": "topic"}, {"kind": None},
-    {"visibility_timeout_ms": True}, {"visibility_timeout_ms": 1.5},
+    {"visibility_timeout_ms": True}, {"visibility_timeout_ms": 1.5}, {"replication": {"factor": 2}},
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("config", NOT_BUILT, ids=json.dumps)
+@pytest.mark.parametrize("config", REFUSED, ids=json.dumps)
 def test_a_setting_that_is_not_built_or_out_of_range_is_refused_by_name(http: Client, config: dict[str, Any]) -> None:
     problem = refused(http.put("/v1/queues/never", json=config), 400, "invalid-request")
     assert pointers(problem)[0].startswith(f"/{next(iter(config))}")
+    refused(http.get("/v1/queues/never"), 404, "queue-not-found")
 
 
 def test_delete_over_http_is_forbidden_and_names_the_command(http: Client, queue: str) -> None:
@@ -341,12 +343,14 @@ def test_lists_page_with_limit_and_cursor(http: Client) -> None:
 
 # ----------------------------------------------------------------------------------------------------- publish
 
+QUEUE_WORDS = {"sequencing", "dedupe"}
+"""What an answer to a publish says of the queue: an SDK numbers and names its messages by it."""
 BODIES = [None, True, 0, -1.5, "", "ü\u2028", [], {}, {"a": [None, {"b": 1}]}, 2**53 + 1, 10**30]
 
 
 def test_any_json_value_comes_back_as_the_same_value(http: Client, queue: str) -> None:
     answer = publish(http, queue, *({"body": body} for body in BODIES))
-    assert answer.status_code == 201 and set(answer.json()) == {"messages", "durability"}
+    assert answer.status_code == 201 and set(answer.json()) == {"messages", "durability", *QUEUE_WORDS}
     assert answer.json()["durability"] == {"fsynced": True, "replicas": 1}
     assert all(set(m) == {"id", "seq", "partition", "duplicate"} for m in answer.json()["messages"])
     got = receive(http, queue, max=100)
@@ -518,7 +522,9 @@ def test_extend_keeps_the_receipt_and_nack_may_delay(http: Client, queue: str) -
         ("ack", {}, "/receipts"),
         ("ack", {"receipts": [1]}, "/receipts/0"),
         ("ack", {"receipts": None}, "/receipts"),
-        ("ack", {"receipts": [], "publish": []}, "/publish"),
+        ("ack", {"receipts": [], "publish": []}, "/receipts"),
+        ("ack", {"receipts": ["x"], "publish": {}}, "/publish"),
+        ("ack", {"receipts": ["x"], "publish": [{"queue": "q"}]}, "/publish/0/messages"),
         ("ack", {"receipts": [], "delay_ms": 1}, "/delay_ms"),
         ("nack", {"receipts": [], "delay_ms": -1}, "/delay_ms"),
         ("extend", {"receipts": []}, "/visibility_timeout_ms"),

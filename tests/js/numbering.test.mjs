@@ -196,6 +196,22 @@ test("a number is not given twice while a later one is out, or when nobody knows
   await fourth;
 });
 
+test("a number that a cut left open stays used, whatever is said of its message later", async (t) => {
+  const {pushq, sockets} = quickClient(t);
+  const first = pushq.publish("q", "a");
+  const socket = await accepted(sockets);
+  await eventually(() => socket.last("publish"));
+  socket.end(1006);
+  const again = await accepted(sockets, 1);
+  refuse(again, await eventually(() => again.last("publish")), {});
+  await assert.rejects(first);
+  const second = pushq.publish("q", "b");
+  const frame = await eventually(() => again.frames("publish")[1]);
+  assert.equal(frame.messages[0].producer_seq, 2);
+  confirm(again, frame);
+  await second;
+});
+
 test("a server that does not know the numbers yet gets the message without them", async (t) => {
   const {pushq, sockets} = quickClient(t);
   const promise = pushq.publish("q", 1);

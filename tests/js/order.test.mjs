@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import {test} from "node:test";
 
-import {aMoment, accepted, event, eventually, leased, settle, subscribed} from "./fakes.mjs";
+import {aMoment, accepted, event, eventually, leased, quickClient, settle, subscribed} from "./fakes.mjs";
 
 /** A handler that records beginnings and ends, and ends each message when told. */
 function gate() {
@@ -96,6 +96,20 @@ test("leases of what waits in a line are extended while the line moves", async (
   await end(2);
 });
 
+test("the limit of a handler counts from its own beginning, not from when its message came", async (t) => {
+  const {handler, end} = gate();
+  const options = {credit: 2, inOrder: true, visibilityTimeoutMs: 100, maxHandlerMs: 150};
+  const {socket} = await subscribed(t, options, handler);
+  deliver(socket, leased(1), leased(2));
+  await aMoment(180);
+  await end(1);
+  const before = socket.frames("extend").length;
+  await aMoment(90); // 270 ms after it came, 90 ms after its handler began
+  const extended = socket.frames("extend").slice(before).flatMap(({receipts}) => receipts);
+  assert.ok(extended.includes("t.2"), `${extended}`);
+  await end(2);
+});
+
 test("the caller may ask for any order", async (t) => {
   for (const [inOrder, begun] of [[false, ["+1", "+2", "+3"]], ["key", ["+1", "+3"]], [true, ["+1"]]]) {
     const {log, handler} = gate();
@@ -168,4 +182,48 @@ test("messages that were settled as they were sent are all handled, though they 
 test("a stream's time to begin may be a date", async (t) => {
   const {frame} = await subscribed(t, {from: {time: new Date("2026-01-01T00:00:00Z")}}, () => {});
   assert.deepEqual(frame.from, {time: "2026-01-01T00:00:00.000Z"});
+});
+
+/** A server of one queue over HTTP: its config, and an event stream that says `text` and stays open. */
+function httpServer(config, text) {
+  const asked = [];
+  const fetch = async (url, {method = "GET", body, signal}) => {
+    const {pathname, searchParams} = new URL(url);
+    asked.push({method, path: pathname, query: Object.fromEntries(searchParams), body: body && JSON.parse(body)});
+    if (pathname.endsWith("/ack")) {
+      const results = JSON.parse(body).receipts.map((receipt) => ({receipt, ok: true}));
+      return Response.json({results});
+    }
+    if (!pathname.endsWith("/events")) return Response.json({config, items: []});
+    const start = (stream) => {
+      stream.enqueue(new TextEncoder().encode(text));
+      signal.addEventListener("abort", () => stream.error(signal.reason));
+    };
+    return new Response(new ReadableStream({start}));
+  };
+  return {asked, fetch};
+}
+
+const events = (...messages) => messages.map((message) => `id: c${message.seq}\ndata: ${JSON.stringify(message)}\n\n`).join("");
+
+test("over SSE a group has credit and no cursor, and is acked by requests", async (t) => {
+  const {asked, fetch} = httpServer({kind: "stream"}, events(leased(1), leased(2)));
+  const {pushq} = quickClient(t, {transports: ["sse"], fetch});
+  const subscription = pushq.subscribe("q", {group: "g", from: "earliest", credit: 7}, () => {});
+  await subscription.ready;
+  const acks = () => asked.filter(({path}) => path.endsWith("/ack")).flatMap(({body}) => body.receipts);
+  await eventually(() => acks().length === 2);
+  const stream = asked.find(({path}) => path.endsWith("/events"));
+  assert.deepEqual(stream.query, {credit: "7", group: "g", from: "earliest"});
+  assert.deepEqual([acks(), subscription.cursor], [["t.1", "t.2"], null]);
+});
+
+test("over SSE a strict queue is known by its config", async (t) => {
+  const {log, handler, end} = gate();
+  const {fetch} = httpServer({kind: "work", ordering: "strict"}, events(leased(1, {key: "a"}), leased(2, {key: "a"})));
+  const {pushq} = quickClient(t, {transports: ["sse"], fetch});
+  pushq.subscribe("q", {credit: 7}, handler);
+  await end(1);
+  await end(2);
+  assert.deepEqual(log, ["+1", "-1", "+2", "-2"]);
 });

@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import {test} from "node:test";
 
 import {NoReplyQueue, PushqError, RequestTimeout} from "../../push/js/pushq.js";
-import {accepted, aMoment, confirm, eventually, leased, quickClient, refuse} from "./fakes.mjs";
+import {accepted, aMoment, confirm, eventually, leased, quickClient, refuse, settle} from "./fakes.mjs";
 
 const QUESTION = {item: 7};
 
@@ -215,6 +215,24 @@ test("requests that wait are bounded, and end with the client", async (t) => {
   await assert.rejects(waiting, {code: "closed"});
   await assert.rejects(pushq.request("prices", 3), {code: "closed"});
   await aMoment(5);
+});
+
+test("a handler that runs while the client closes still gets the reply it waits for", async (t) => {
+  const {pushq, sockets} = asking(t, {limits: {closeMs: 2_000}});
+  const replies = [];
+  pushq.subscribe("orders", {credit: 1}, async () => replies.push((await pushq.request("prices", 1)).body));
+  const socket = await accepted(sockets);
+  await inbox(socket);
+  socket.say({type: "deliver", sub: 1, messages: [leased(1)]});
+  await inbox(socket, 1);
+  const {correlation_id} = await asked(socket);
+  const closed = pushq.close();
+  reply(socket, correlation_id, "yes", 2);
+  settle(socket, await eventually(() => socket.last("ack")));
+  for (const at of [0, 1]) socket.say({type: "ok", id: (await eventually(() => socket.frames("unsubscribe")[at])).id});
+  await closed;
+  assert.deepEqual(replies, ["yes"]);
+  assert.deepEqual(socket.frames("unsubscribe").map(({sub}) => sub), [1, 2], "the queue of replies last");
 });
 
 test("a producer whose name cannot stand in a queue's name gets another one for its replies", async (t) => {

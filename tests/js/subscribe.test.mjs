@@ -22,19 +22,20 @@ test("what resolves is acked and what throws is nacked, each in one frame a turn
 });
 
 test("messages with receipts are handled side by side, those without one after the other", async (t) => {
-  let running = 0;
+  let [running, ended] = [0, 0];
   const most = {};
   const handler = async ({receipt}) => {
     running += 1;
     most[Boolean(receipt)] = Math.max(most[Boolean(receipt)] ?? 0, running);
     await new Promise((resolve) => setTimeout(resolve, 10));
     running -= 1;
+    ended += 1;
   };
   const {socket} = await subscribed(t, {credit: 10}, handler);
   socket.say({type: "deliver", sub: 1, messages: [1, 2, 3].map((n) => leased(n))});
-  await eventually(() => socket.last("ack"));
+  await eventually(() => ended === 3);
   socket.say({type: "deliver", sub: 1, cursor: "c3", messages: [1, 2, 3].map((n) => leased(n, {receipt: null}))});
-  await new Promise((resolve) => setTimeout(resolve, 60));
+  await eventually(() => ended === 6);
   assert.deepEqual(most, {true: 3, false: 1});
 });
 

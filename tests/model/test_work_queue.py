@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from backend_store.client.peek import PeekFilter, look
+from backend_store.client.filters import PeekFilter
+from backend_store.client.peek import look
 from backend_store.core import backlog, lanes
 from backend_store.core.chunk import KIND_JSON, plain_blocks
 from backend_store.core.leases import Lease

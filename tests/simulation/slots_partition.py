@@ -112,15 +112,14 @@ class Partition(Process):
         confirm: Callable[[], None] = lambda: reply("stored")  # noqa: E731
         number = message.name[1]
         if message.producer is not None:
-            last = (stage.producers.get(message.producer) or self.disk.producers.get(message.producer) or (0, "", 0))[2]
+            last = self._last_number(stage, message.producer)
             if number > last + 1:
                 reply("gap")
                 return
             if number == last + 1:
                 stage.append(message)
-                stage.producers[message.producer] = self.world.core.moves.KnownProducer(
-                    message.slot, message.producer, number
-                )
+                known = self.world.core.moves.KnownProducer(message.slot, message.producer, b"%d" % number)
+                stage.producers[message.producer] = known
         elif message.id is None or not self._is_known(stage, message.id):
             entry = stage.append(message)
             if message.id is not None:
@@ -128,6 +127,10 @@ class Partition(Process):
                     message.slot, message.id, self.number, entry.offset, entry.time_ms
                 )
         stage.answers.append(confirm)
+
+    def _last_number(self, stage: Stage, producer: str) -> int:
+        known = stage.producers.get(producer) or self.disk.producers.get(producer)
+        return int(known.state) if known is not None else 0
 
     def _is_known(self, stage: Stage, message_id: bytes) -> bool:
         known = stage.ids.get(message_id) or self.disk.ids.get(message_id)

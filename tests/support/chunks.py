@@ -73,8 +73,8 @@ class ScannedLane:
         for offset in offsets:
             base = self._of(offset).base
             by_state[base] = by_state.get(base, 0) | 1 << (offset - base)
-        for base, bits in by_state.items():
-            state = self._of(base)
+        for start, bits in by_state.items():
+            state = self._of(start)
             state.leased &= ~bits
             state.settled |= bits
             self.runs.freed(state, bits)

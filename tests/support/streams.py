@@ -75,7 +75,9 @@ class StreamWorld(World):
         """A clean stop and start: everything is written and leases are kept; the answer has them."""
         self.settle_down()
         kept = [
-            KeptLease(REPLICA, lease.token, lease.state.base, lease.bits.to_bytes(32, "little"), lease.deadline_ms, number)
+            KeptLease(
+                REPLICA, lease.token, lease.state.base, lease.bits.to_bytes(32, "little"), lease.deadline_ms, number
+            )
             for number, view in self.partition.views.items()
             for lease in view.core.leases.values()
         ]
@@ -117,7 +119,9 @@ class GroupOf:
     def position(self) -> int:
         return self.group.position
 
-    def take(self, limit: int = 1, consumer: Consumer | None = None, visibility_ms: int = VISIBILITY_MS) -> Lease | None:
+    def take(
+        self, limit: int = 1, consumer: Consumer | None = None, visibility_ms: int = VISIBILITY_MS
+    ) -> Lease | None:
         consumer = consumer if consumer is not None else Consumer()
         lease = self.view.take(limit, consumer, visibility_ms)
         if lease is not None:

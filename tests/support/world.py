@@ -40,6 +40,7 @@ class ManualCommitter:
         self._world = world
         self._waiting: dict[Partition, None] = {}
         self._riders: dict[Partition, None] = {}
+        self.is_shared = False
         self._in_flight: tuple[Batch, list[Partition]] | None = None
 
     def request(self, member: Partition) -> None:

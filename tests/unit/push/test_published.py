@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pytest
 
 from backend_store.core.chunk import KIND_JSON, Draft, blocks_of, plain_blocks
-from backend_store.model import DedupeFull, Offset, Original, Published, PushqError, QueueFull
+from backend_store.model import DedupeFull, Offset, Original, Published, PushqError, QueueConfig, QueueFull
 from push.ports import Encoding, Prepared
 from push.published import published_messages_json, published_ok, refusal
 
 ENCODINGS: list[Encoding] = ["json", "msgpack"]
+PLAIN = QueueConfig()
 
 
 def read(data: bytes, encoding: Encoding) -> Any:
@@ -24,7 +25,7 @@ def rows(published: Published, prepared: Prepared) -> list[dict[str, Any]]:
     """The rows, the same in both encodings and over HTTP."""
     found: list[dict[str, Any]] = json.loads(published_messages_json(published, prepared))
     for encoding in ENCODINGS:
-        assert read(published_ok(1, published, prepared, encoding), encoding)["messages"] == found
+        assert read(published_ok(1, published, prepared, PLAIN, encoding), encoding)["messages"] == found
     return found
 
 
@@ -44,14 +45,29 @@ def test_a_publish_is_answered_with_the_place_of_each_message(
     wanted = [
         {"id": name, "seq": 2**40 + n, "partition": partition, "duplicate": False} for n, name in enumerate(names)
     ]
-    frame = read(published_ok(request_id, published, three(ids), encoding), encoding)
+    frame = read(published_ok(request_id, published, three(ids), PLAIN, encoding), encoding)
     assert frame == {
         "type": "ok",
         "id": request_id,
         "messages": wanted,
         "durability": {"fsynced": fsynced, "replicas": 1},
+        "sequencing": "arrival",
+        "dedupe": "none",
     }
     assert rows(published, three(ids)) == wanted
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("sequencing", ["arrival", "producer", "clock"])
+@pytest.mark.parametrize("dedupe", ["none", "id", "content"])
+def test_an_answer_says_what_the_next_messages_to_the_queue_need(
+    encoding: Encoding,
+    sequencing: Literal["arrival", "producer", "clock"],
+    dedupe: Literal["none", "id", "content"],
+) -> None:
+    config = QueueConfig(sequencing=sequencing, dedupe=dedupe)
+    frame = read(published_ok(1, Published(0, Offset(9), 3), three(), config, encoding), encoding)
+    assert (frame["sequencing"], frame["dedupe"]) == (sequencing, dedupe)
 
 
 @pytest.mark.parametrize("ids", [None, ["a", "b", "c", None]])

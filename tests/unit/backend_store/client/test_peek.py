@@ -7,10 +7,11 @@ import asyncio
 import pytest
 
 from backend_store.client import peek as peeking
-from backend_store.client.peek import PeekFilter, look, peek
+from backend_store.client.filters import PeekFilter
+from backend_store.client.peek import look
 from backend_store.core.chunk import KIND_JSON, Draft
 from backend_store.model import InvalidRequest, PeekPage
-from tests.support.world import World, receipts_by_seq
+from tests.support.world import World, queue_of, receipts_by_seq
 
 
 def page(world: World, **wanted: object) -> PeekPage:
@@ -135,6 +136,6 @@ async def test_others_get_their_turn_while_a_long_page_is_looked_for() -> None:
             await asyncio.sleep(0)
 
     task = asyncio.create_task(others())
-    await peek(world.partition, PeekFilter(id="nobody's"))
+    await queue_of(world).peek(PeekFilter(id="nobody's"))
     task.cancel()
     assert turns >= 10

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from backend_store.core import fair
+from backend_store.core.bykey import Key
 from backend_store.core.fair import FairRuns, Shares
 from backend_store.core.limits import (
     FAIR_AHEAD_CHUNKS_MAX,
