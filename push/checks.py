@@ -29,6 +29,11 @@ def checked_credit(credit: int, *, pointer: str = "/credit") -> int:
     return credit
 
 
+def check_delay(delay_ms: int | None) -> None:
+    if delay_ms is not None and not 0 <= delay_ms <= DELAY_MS_MAX:
+        raise field("/delay_ms", f"delay_ms is {delay_ms}; it goes from 0 to {DELAY_MS_MAX}")
+
+
 def checked_visibility(visibility_ms: int) -> int:
     if not 0 <= visibility_ms <= VISIBILITY_MS_MAX:
         raise field(

@@ -112,7 +112,8 @@ class Nack(_Frame):
     receipts: list[str]
     id: RequestId = None
     sub: int | None = None
-    delay_ms: int = 0
+    delay_ms: int | None = None
+    """0: at once, whatever the queue's back-off is."""
     reason: str | None = None
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from backend_store.client import GroupQueue, Queue, SettledAndPublished, encode_cursor, open_group
 from backend_store.model import InvalidRequest, Published, PushqError, QueueConfig, QueueNotFound, Unauthenticated, Verdict
 from push.checks import (
-    DELAY_MS_MAX,
+    check_delay,
     check_has_groups,
     checked_credit,
     checked_group,
@@ -126,8 +126,7 @@ def _ack_and_publish(session: Session, frame: Ack, queue: Queue, publishes: list
 
 def nack(session: Session, frame: Nack) -> None:
     queue = _consumed(session, frame.queue, frame.receipts)
-    if not 0 <= frame.delay_ms <= DELAY_MS_MAX:
-        raise field("/delay_ms", f"delay_ms is {frame.delay_ms}; it goes from 0 to {DELAY_MS_MAX}")
+    check_delay(frame.delay_ms)
     reason = checked_reason(frame.reason)
     session.began()
     queue.give_back(frame.receipts, frame.delay_ms, partial(_judged, session, frame.id, frame.receipts), reason)

@@ -204,7 +204,9 @@ class EmbeddedQueue:
         if self._view is not None and lease.receipts:
             self._view.settle_soon({lease.token: lease.bits})
 
-    def give_back(self, receipts: list[str], delay_ms: int, reply: VerdictsReply, reason: str | None = None) -> None:
+    def give_back(
+        self, receipts: list[str], delay_ms: int | None, reply: VerdictsReply, reason: str | None = None
+    ) -> None:
         """Nacks; with a delay the messages stay out of sight so long. The reason stands in the messages' history."""
         view = self._view
         if delay_ms and view is not None and not view.core.can_delay:
@@ -213,7 +215,7 @@ class EmbeddedQueue:
             return
         if reason is not None:
             log.info("nacked", tenant=self.tenant, queue=self.name, receipts=len(receipts), reason=reason)
-        due_ms = self._node.steady_ms() + delay_ms if delay_ms else 0
+        due_ms = self._node.steady_ms() + delay_ms if delay_ms else delay_ms
         if view is None:
             self._ask_groups(receipts, lambda one, own, told: one.give_back(own, due_ms, reason, told), reply)
             return

@@ -308,7 +308,7 @@ class OffsetGroup(GroupView):
         *,
         now_ms: int,
         outcome: Outcome,
-        due_ms: int = 0,
+        due_ms: int | None = None,
         reason: str | None = None,
     ) -> int:
         """Goes back to the first of the messages: it and all behind it come again, whoever has them now."""
@@ -319,7 +319,7 @@ class OffsetGroup(GroupView):
         first = bits & -bits
         if outcome == Outcome.NACKED:
             self._void = self._lease_number
-        if not due_ms and outcome != Outcome.RETURNED and self.policy.backoff_ms:
+        if due_ms is None and outcome != Outcome.RETURNED and self.policy.backoff_ms:
             due_ms = now_ms + self.policy.backoff(state.attempts.get(first.bit_length() - 1, 1))
         self._rewind(lease, bits)
         if due_ms:

@@ -196,7 +196,7 @@ class ExpirySet(NamedTuple):
 class RowParked(NamedTuple):
     """Messages of one key that wait on the disk for those before them."""
 
-    shelf: int
+    lane: int
     number: int
     position: int
     base: int
@@ -206,7 +206,7 @@ class RowParked(NamedTuple):
 class RowUnparked(NamedTuple):
     """Parked messages are in memory again."""
 
-    shelf: int
+    lane: int
     number: int
     position: int
 

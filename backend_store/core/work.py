@@ -408,12 +408,12 @@ class WorkView(Backlog):
         *,
         now_ms: int,
         outcome: Outcome,
-        due_ms: int = 0,
+        due_ms: int | None = None,
         reason: str | None = None,
     ) -> int:
         """Decides that an attempt ended without an ack: the messages are free again once that is committed.
 
-        Those that have had all their attempts end here. Without a due time of its own, the queue's back-off counts.
+        Those that have had all their attempts end here. `due_ms` 0: at once; None: as the queue's back-off says.
         """
         bits &= lease.bits
         if not bits:
@@ -431,12 +431,13 @@ class WorkView(Backlog):
             self._die_leased(state, worn_out, Reason.MAX_ATTEMPTS, now_ms)
         self._touched[state.base] = state
         if back := bits & ~(ended | worn_out):
-            self._return(state, back, due_ms, now_ms)
+            self._return(state, back, due_ms, now_ms, outcome)
         return bits
 
-    def _return(self, state: ChunkState, bits: int, due_ms: int, now_ms: int) -> None:
+    def _return(self, state: ChunkState, bits: int, due_ms: int | None, now_ms: int, outcome: Outcome) -> None:
         state.returning |= bits
-        if due_ms or not self.policy.backoff_ms:
+        if due_ms is not None or not self.policy.backoff_ms or outcome == Outcome.RETURNED:
+            due_ms = due_ms or 0
             if due_ms:
                 for index in indexes(bits):
                     state.due[index] = due_ms

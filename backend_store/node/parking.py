@@ -34,6 +34,10 @@ class Parking:
     def _lanes(self) -> list[tuple[Lane, KeyedRuns]]:
         return [(lane, lane.runs) for lane in self._view.core.lanes.all if isinstance(lane.runs, KeyedRuns)]
 
+    def _place(self, lane: Lane) -> int:
+        """Whose lines they are: each group of a stream has its own of the same shelf."""
+        return self._view.number << 8 | lane.shelf
+
     # ------------------------------------------------------------------------------------------------------ commits
 
     def decide(self, now_ms: int) -> list[RowParked | RowUnparked]:
@@ -42,14 +46,16 @@ class Parking:
         for lane, runs in self._lanes():
             spill = runs.take_spill(now_ms)
             if spill is not None:
-                shelf, first = lane.shelf, self._first_number
-                records += [RowParked(shelf, first + r.number, r.position, r.base, r.bits) for r in spill.rows]
-                records += [RowUnparked(shelf, first + number, position) for number, position in spill.done]
+                place, first = self._place(lane), self._first_number
+                records += [RowParked(place, first + r.number, r.position, r.base, r.bits) for r in spill.rows]
+                records += [RowUnparked(place, first + number, position) for number, position in spill.done]
         return records
 
     def _earlier(self) -> list[RowParked | RowUnparked]:
         """Some rows of an earlier process, to be deleted."""
-        rows = self._view.partition.reader.parked_below(self._first_number, PARKED_ROWS_SWEPT)
+        rows = self._view.partition.reader.parked_below(
+            self._view.number, self._first_number, PARKED_ROWS_SWEPT
+        )
         self._has_earlier = len(rows) == PARKED_ROWS_SWEPT
         return [RowUnparked(*row) for row in rows]
 
@@ -78,7 +84,7 @@ class Parking:
             return 0
         while (wanted := runs.wanted) is not None and reads < READS_PER_TAKE_MAX:
             number, position = wanted
-            row = self._view.partition.reader.parked(lane.shelf, self._first_number + number, position)
+            row = self._view.partition.reader.parked(self._place(lane), self._first_number + number, position)
             state = None
             if row is not None:
                 for shelf in (lane.shelf, SCHEDULED + lane.shelf, SORTING):

@@ -30,6 +30,7 @@ from backend_store.storage.keys import (
     log_range,
     order_key,
     parked_key,
+    parked_range,
     parse_parked_key,
     parse_retry_key,
     parse_timed_key,
@@ -170,9 +171,9 @@ class LogReader:
         row = self._engine.first_at_or_above(Table.ORDER, start, end)
         return None if row is None else (int.from_bytes(row[0][-8:], "big"), decode_places(unseal(*row)))
 
-    def parked(self, shelf: int, number: int, position: int) -> tuple[int, int] | None:
+    def parked(self, lane: int, number: int, position: int) -> tuple[int, int] | None:
         """(base, bits) of a parked row. A broken one is gone: its messages come again after a restart."""
-        key = parked_key(self._replica, shelf, number, position)
+        key = parked_key(self._replica, lane, number, position)
         row = self._engine.get(Table.PARKED, key)
         if row is None:
             return None
@@ -183,17 +184,17 @@ class LogReader:
             return None
         return int.from_bytes(data[:8], "big"), decode_bits(data[8:])[1]
 
-    def parked_below(self, number: int, limit: int) -> list[tuple[int, int, int]]:
-        """(shelf, number, position) of the first parked rows whose numbers are lower."""
+    def parked_below(self, view: int, number: int, limit: int) -> list[tuple[int, int, int]]:
+        """(lane, number, position) of a view's first parked rows whose numbers are lower."""
         found: list[tuple[int, int, int]] = []
-        start, end = log_range(self._replica)
+        start, end = parked_range(self._replica, view)
         while len(found) < limit and (row := self._engine.first_at_or_above(Table.PARKED, start, end)) is not None:
-            shelf, at, position = parse_parked_key(row[0])
+            lane, at, position = parse_parked_key(row[0])
             if at < number:
-                found.append((shelf, at, position))
+                found.append((lane, at, position))
                 start = row[0] + b"\0"
             else:
-                start = parked_key(self._replica, shelf + 1, 0, 0)
+                start = parked_key(self._replica, lane + 1, 0, 0)
         return found
 
     def leases(self) -> Iterator[StoredLease]:

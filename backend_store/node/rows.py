@@ -139,11 +139,11 @@ def stage(batch: Batch, replica: int, records: Iterable[Record]) -> None:
                 batch.put(Table.GROUPS, key, seal(key, messages.to_bytes(8, "big")))
             case OrderDropped(number, is_head):
                 batch.delete(Table.ORDER, order_key(replica, is_head, number))
-            case RowParked(shelf, number, position, base, bits):
-                key = parked_key(replica, shelf, number, position)
+            case RowParked(lane, number, position, base, bits):
+                key = parked_key(replica, lane, number, position)
                 batch.put(Table.PARKED, key, seal(key, base.to_bytes(8, "big") + encode_bits(shelf, bits)))
-            case RowUnparked(shelf, number, position):
-                batch.delete(Table.PARKED, parked_key(replica, shelf, number, position))
+            case RowUnparked(lane, number, position):
+                batch.delete(Table.PARKED, parked_key(replica, lane, number, position))
             case Purged():
                 pass  # The floor is in the state row; the rows below it are swept afterwards.
             case _:

@@ -20,6 +20,7 @@ from backend_store.storage.keys import (
     log_key,
     log_range,
     mark_key,
+    parked_range,
     parse_log_key,
     parse_mark_key,
     retry_key,
@@ -77,6 +78,7 @@ def ranges(replica: int, view: int, below: int) -> list[Range]:
     if view >= VIEW_GROUPS:
         if below == ALL_OF_VIEW:
             found.append(Range(Table.LEASES, *view_range(replica, view)))
+            found.append(Range(Table.PARKED, *parked_range(replica, view)))
         return found
     if view != VIEW_MAIN:
         shelf = SHELF_OF_VIEW[view]

@@ -34,7 +34,7 @@ class Return(NamedTuple):
     """A nack that waits for its commit."""
 
     grouped: dict[str, int]
-    due_ms: int
+    due_ms: int | None
     reason: str | None
     reply: SettleReply
 
@@ -86,8 +86,10 @@ class View:
         self._settles.append((grouped, _no_answer))
         self.partition.request_soon()
 
-    def give_back(self, grouped: dict[str, int], due_ms: int, reason: str | None, reply: SettleReply) -> None:
-        """Nacks: the attempt counts, the messages are free again (at `due_ms`, if given) once that is durable."""
+    def give_back(self, grouped: dict[str, int], due_ms: int | None, reason: str | None, reply: SettleReply) -> None:
+        """Nacks: the attempt counts, the messages are free again once that is durable: at once (0), at `due_ms`, or after
+        the queue's back-off (None).
+        """
         if self.partition.closed:
             reply(self.partition.deleted())
             return
@@ -156,7 +158,7 @@ class View:
 
     def _decide_return(self, one: Return, now_ms: int) -> dict[str, int] | PushqError:
         core = self.core
-        if (one.due_ms or core.policy.backoff_ms) and not core.can_delay:
+        if (one.due_ms or (one.due_ms is None and core.policy.backoff_ms)) and not core.can_delay:
             return Overloaded(
                 f"queue {self.partition.label!r}: {DELAYED_RUNS_MAX} delays wait already, the most a queue keeps"
             )

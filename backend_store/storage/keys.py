@@ -24,7 +24,7 @@ _GROUP = struct.Struct(">II")
 _LANE = struct.Struct(">IBQ")
 _TIMED = struct.Struct(">IQQ")
 _ORDER = struct.Struct(">IBQ")
-_PARKED = struct.Struct(">IBQQ")
+_PARKED = struct.Struct(">IIQQ")
 
 
 def log_key(replica: int, offset: int) -> bytes:
@@ -132,12 +132,20 @@ def producer_key(replica: int, producer: str) -> bytes:
     return _REPLICA.pack(replica) + producer.encode("utf-8", "surrogatepass")
 
 
-def parked_key(replica: int, shelf: int, number: int, position: int) -> bytes:
-    """Key of messages that wait behind others of their key: the line's number and their place in it."""
-    return _PARKED.pack(replica, shelf, number, position)
+def parked_key(replica: int, lane: int, number: int, position: int) -> bytes:
+    """Key of messages that wait behind others of their key: the line's number and their place in it.
+
+    `lane` says whose line it is: a view's number, and in the low eight bits a shelf.
+    """
+    return _PARKED.pack(replica, lane, number, position)
+
+
+def parked_range(replica: int, view: int) -> tuple[bytes, bytes]:
+    """(start, end) of a view's parked rows."""
+    return _PARKED.pack(replica, view << 8, 0, 0), _PARKED.pack(replica, (view + 1) << 8, 0, 0)
 
 
 def parse_parked_key(key: bytes) -> tuple[int, int, int]:
-    """(shelf, number, position)."""
-    _, shelf, number, position = _PARKED.unpack(key)
-    return shelf, number, position
+    """(lane, number, position)."""
+    _, lane, number, position = _PARKED.unpack(key)
+    return lane, number, position

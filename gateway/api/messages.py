@@ -16,7 +16,7 @@ from gateway.api import cloudevents
 from gateway.api.shapes import AckRequest, ExtendBody, NackBody, PlainPublishBody, PublishBody, ReceiveBody
 from gateway.context import Gateway
 from gateway.http import Answer, Call, ClientGone, decode, json_answer
-from push.checks import DELAY_MS_MAX, checked_reason, checked_visibility, results
+from push.checks import check_delay, checked_reason, checked_visibility, results
 from push.checks import field as invalid_field
 from push.joint import outputs, published_rows
 from push.ports import Prepared, Target
@@ -162,8 +162,7 @@ async def _ack_and_publish(gateway: Gateway, call: Call, queue: Queue, wanted: A
 async def nack(gateway: Gateway, call: Call) -> Answer:
     queue = gateway.desk.queue(call.principal, call.params[0], "consume")
     wanted: NackBody = await call.fields(NackBody)
-    if not 0 <= wanted.delay_ms <= DELAY_MS_MAX:
-        raise invalid_field("/delay_ms", f"delay_ms is {wanted.delay_ms}; it goes from 0 to {DELAY_MS_MAX}")
+    check_delay(wanted.delay_ms)
     reason = checked_reason(wanted.reason)
     return await _judged(
         queue, wanted.receipts, lambda receipts, reply: queue.give_back(receipts, wanted.delay_ms, reply, reason)

@@ -61,7 +61,8 @@ class AckRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 class NackBody(msgspec.Struct, forbid_unknown_fields=True):
     receipts: Annotated[list[str], RECEIPTS]
-    delay_ms: Annotated[int, _schema(minimum=0, maximum=DELAY_MS_MAX)] = 0
+    delay_ms: Annotated[int | None, _schema(minimum=0, maximum=DELAY_MS_MAX)] = None
+    """0: at once. Left out: after the queue's back-off."""
     reason: str | None = None
 
 

@@ -1,5 +1,5 @@
 /**
- * The types of `pushq.js`: all that is public, and nothing else. `tests/js/declarations.test.mjs` holds the two in step.
+ * The types of `pushq.js`: all that is public, nothing else. `tests/js/declarations.test.mjs` holds the two in step.
  */
 
 export type TransportName = "websocket" | "sse" | "eventsource" | "longpoll";
@@ -290,7 +290,7 @@ export class LeaseLost extends PushqError {
   constructor(queue: string, verdict: string, message: {id: string; attempt: number});
 }
 
-// -------------------------------------------------------------------------------------------------- Rules by themselves
+// ----------------------------------------------------------------------------------------------- Rules by themselves
 
 /** Stamps that only rise, and that come after every stamp seen; in microseconds since 1970. */
 export class HybridClock {

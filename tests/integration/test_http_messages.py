@@ -342,10 +342,9 @@ def test_peek_pages_through_a_queue(http: Client, queue: str) -> None:
 @pytest.mark.parametrize(
     "query",
     [
-        "state=dead",
         "state=x",
-        "contains=x",
-        "header.a=b",
+        "header.=b",
+        "header=b",
         "since=x",
         "until=x",
         "partition=1",
@@ -353,7 +352,7 @@ def test_peek_pages_through_a_queue(http: Client, queue: str) -> None:
         "cursor=x",
     ],
 )
-def test_a_peek_that_is_not_built_or_wrong_is_refused(http: Client, queue: str, query: str) -> None:
+def test_a_wrong_peek_is_refused(http: Client, queue: str, query: str) -> None:
     refused(http.get(f"/v1/queues/{queue}/messages?{query}"), 400, "invalid-request")
 
 

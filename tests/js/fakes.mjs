@@ -83,7 +83,8 @@ export function event(client, name) {
 /** A leased message as the server sends it. */
 export function leased(n, more = {}) {
   const fields = {content_type: "application/json", headers: {}, key: null, priority: 0, attempt: 1};
-  return {id: `m${n}`, seq: n, partition: 0, body: n, ...fields, published_at: "2026-01-01T00:00:00.000Z", receipt: `t.${n}`, ...more};
+  const place = {id: `m${n}`, seq: n, partition: 0, published_at: "2026-01-01T00:00:00.000Z"};
+  return {...place, body: n, ...fields, receipt: `t.${n}`, ...more};
 }
 
 /** Answers `ok` to a publish frame, as if every message was stored. `more` is what the answer says of the queue. */

@@ -38,7 +38,9 @@ test("what was seen comes before what is stamped next, unless it is too far ahea
 test("a stamp is RFC 3339 with three digits for a whole millisecond and six for a later one in it", () => {
   assert.equal(HybridClock.format(US + 123_000), "2026-01-01T00:00:00.123Z");
   assert.equal(HybridClock.format(US + 123_007), "2026-01-01T00:00:00.123007Z");
-  for (const stamp of [US, US + 1, US + 999_999, US + 123_000]) assert.equal(HybridClock.parse(HybridClock.format(stamp)), stamp);
+  for (const stamp of [US, US + 1, US + 999_999, US + 123_000]) {
+    assert.equal(HybridClock.parse(HybridClock.format(stamp)), stamp);
+  }
 });
 
 test("stamps are read with any fraction and any zone, and what is no time is NaN", () => {
@@ -102,7 +104,8 @@ test("a queue that sorts by arrival is sent no numbers, one that keeps duplicate
   assert.deepEqual(await publish({sequencing: "arrival", dedupe: "none"}), everything, "the last answer said nothing");
   assert.deepEqual(await publish({sequencing: "arrival", dedupe: "id"}), ["body"]);
   assert.deepEqual(await publish({sequencing: "producer", dedupe: "none"}), ["body", "id"]);
-  assert.deepEqual(await publish({sequencing: "producer", dedupe: "id"}), ["body", "producer", "producer_seq", "timestamp"]);
+  const ordered = ["body", "producer", "producer_seq", "timestamp"];
+  assert.deepEqual(await publish({sequencing: "producer", dedupe: "id"}), ordered);
   assert.deepEqual(await publish({}), everything);
 });
 
@@ -166,7 +169,8 @@ test("a refused message gives its number to the next, and its neighbours close u
   const {pushq, sockets} = quickClient(t);
   const promises = [0, 1, 2].map((n) => pushq.publish("q", n));
   const socket = await accepted(sockets);
-  refuse(socket, await eventually(() => socket.last("publish")), {errors: [{pointer: "/messages/1/priority", detail: "no"}]});
+  const errors = [{pointer: "/messages/1/priority", detail: "no"}];
+  refuse(socket, await eventually(() => socket.last("publish")), {errors});
   await assert.rejects(promises[1]);
   const again = await eventually(() => socket.frames("publish")[1]);
   assert.deepEqual(again.messages.map(({body, producer_seq}) => [body, producer_seq]), [[0, 1], [2, 2]]);
@@ -216,7 +220,8 @@ test("a server that does not know the numbers yet gets the message without them"
   const {pushq, sockets} = quickClient(t);
   const promise = pushq.publish("q", 1);
   const socket = await accepted(sockets);
-  const errors = ["producer", "producer_seq", "timestamp"].map((name) => ({pointer: `/messages/0/${name}`, detail: "no"}));
+  const own = ["producer", "producer_seq", "timestamp"];
+  const errors = own.map((name) => ({pointer: `/messages/0/${name}`, detail: "no"}));
   refuse(socket, await eventually(() => socket.last("publish")), {errors});
   const again = await eventually(() => socket.frames("publish")[1]);
   assert.deepEqual(Object.keys(again.messages[0]).sort(), ["body", "id"]);

@@ -204,7 +204,8 @@ function httpServer(config, text) {
   return {asked, fetch};
 }
 
-const events = (...messages) => messages.map((message) => `id: c${message.seq}\ndata: ${JSON.stringify(message)}\n\n`).join("");
+const asEvent = (message) => `id: c${message.seq}\ndata: ${JSON.stringify(message)}\n\n`;
+const events = (...messages) => messages.map(asEvent).join("");
 
 test("over SSE a group has credit and no cursor, and is acked by requests", async (t) => {
   const {asked, fetch} = httpServer({kind: "stream"}, events(leased(1), leased(2)));

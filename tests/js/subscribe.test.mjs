@@ -75,7 +75,7 @@ test("a lost lease aborts the message's signal, marks it, and is told once", asy
   const [message] = seen;
   assert.deepEqual([message.lost, message.signal.aborted, told], [true, true, 1]);
   finish();
-  settle(socket, await eventually(() => socket.last("ack")), {ok: false}); // tried all the same: nobody else may hold it
+  settle(socket, await eventually(() => socket.last("ack")), {ok: false}); // tried: nobody else may hold it
   await new Promise((resolve) => setTimeout(resolve, 20));
   assert.equal(told, 1);
 });

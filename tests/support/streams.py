@@ -145,7 +145,7 @@ class GroupOf:
         """Verdicts, one a receipt, after the commit; asked of the stream, as callers do."""
         return self._judged(receipts, RunningGroup.settle)
 
-    def nack(self, *receipts: str, due_ms: int = 0) -> list[bool]:
+    def nack(self, *receipts: str, due_ms: int | None = None) -> list[bool]:
         return self._judged(receipts, lambda view, own, reply: view.give_back(own, due_ms, None, reply))
 
     def extend(self, *receipts: str, visibility_ms: int = VISIBILITY_MS) -> list[bool]:

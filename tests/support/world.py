@@ -248,7 +248,7 @@ class World:
         """Verdicts, one a receipt, after the commit."""
         return self._settled(receipts, lambda reply: self.main.settle(by_token(receipts), reply))
 
-    def nack(self, *receipts: str, due_ms: int = 0) -> list[bool]:
+    def nack(self, *receipts: str, due_ms: int | None = None) -> list[bool]:
         return self._settled(receipts, lambda reply: self.main.give_back(by_token(receipts), due_ms, None, reply))
 
     def _settled(

@@ -68,7 +68,8 @@ test("members of a group share a stream, and a later one goes on where they acke
   const name = await queue({kind: "stream"});
   const first = client(t);
   const seen = [];
-  const subscription = first.subscribe(name, {group: "g", from: "earliest", credit: 8}, ({body}) => void seen.push(body));
+  const options = {group: "g", from: "earliest", credit: 8};
+  const subscription = first.subscribe(name, options, ({body}) => void seen.push(body));
   await subscription.ready;
   await first.publishMany(name, Array.from({length: 30}, (_, body) => ({body})));
   await until(() => seen.length >= 30);
