@@ -23,7 +23,7 @@ class Message(NamedTuple):
     id: bytes | None = None
     producer: str | None = None
     """Known by its producer's number instead of an id."""
-    due_ms: int | None = None
+    due_ms: int = 0
     is_ordered: bool = True
     """Published after the key's previous message, and for now."""
 

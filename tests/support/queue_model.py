@@ -22,7 +22,7 @@ class Message:
     attempt: int = 0
     token: str = ""
     deadline_ms: int = 0
-    due_ms: int | None = None
+    due_ms: int = 0
     holder: int = -1
 
 
@@ -55,7 +55,7 @@ class QueueModel:
             if m.state == "leased" and m.token == token:
                 m.state, m.attempt = "ready", m.attempt - 1
 
-    def give_back(self, seq: int, due_ms: int | None = None) -> None:
+    def give_back(self, seq: int, due_ms: int = 0) -> None:
         m = self.messages[seq]
         m.state, m.due_ms = "returned", due_ms
 
