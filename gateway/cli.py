@@ -15,6 +15,7 @@ COMMANDS = {
     "publish": "gateway.commands.publish:publish",
     "consume": "gateway.commands.consume:consume",
     "queue": "gateway.commands.queue:queue",
+    "group": "gateway.commands.group:group",
     "key": "gateway.commands.key:key",
     "tenant": "gateway.commands.tenant:tenant",
     "top": "gateway.commands.top:top",

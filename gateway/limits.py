@@ -48,6 +48,8 @@ RECEIVE_MESSAGES_DEFAULT: Final = 10
 
 QUEUES_LABELLED_MAX: Final = 200
 """Queues with metric series of their own; the others are added up under `other`."""
+GROUPS_LABELLED_MAX: Final = 500
+"""Consumer groups with a metric series of their own; the others are added up under `other`."""
 
 HEADERS_MAX: Final = 100
 HEADERS_BYTES_MAX: Final = 64 * 1024

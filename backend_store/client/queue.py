@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -313,6 +313,11 @@ class EmbeddedQueue:
             acked_total=tally.acked_total,
             ended={} if self.is_companion else dict(state.ended),
         )
+
+    @property
+    def ended(self) -> Mapping[str, int]:
+        """How many messages ended without an ack, by reason; a companion's are its owner's."""
+        return {} if self.is_companion else self._partition.state.ended
 
     @property
     def _dead(self) -> int:

@@ -241,12 +241,15 @@ class Partition:
         self, blocks: list[Block], reply: PublishReply, *, must_fit: bool = False, dedupes: bool = False
     ) -> None:
         """Stores messages; `reply` gets their place once they are durable, or the error that kept them out."""
-        error = self.why_not(blocks) if not must_fit else None
+        if len(blocks) == 1:  # most calls are one block, and there are very many of them
+            block = blocks[0]
+            count, size = block.count, len(block.data)
+        else:
+            count, size = sum(b.count for b in blocks), sum(len(b.data) for b in blocks)
+        error = self._why_not(count, size) if not must_fit else None
         if error is not None:
             reply(error)
             return
-        count = sum(b.count for b in blocks)
-        size = sum(len(b.data) for b in blocks)
         self._calls.append(Call(blocks, count, size, is_plain(blocks), must_fit, dedupes, reply))
         self._call_count += count
         self._call_bytes += size
@@ -274,13 +277,14 @@ class Partition:
 
     def why_not(self, blocks: Sequence[Block]) -> PushqError | None:
         """Why these messages cannot be taken now, whatever the queue's own limits say."""
+        return self._why_not(sum(b.count for b in blocks), sum(len(b.data) for b in blocks))
+
+    def _why_not(self, count: int, size: int) -> PushqError | None:
         if self.closed:
             return self.deleted()
         if not self.node.publishes_allowed():
             return StorageFull(f"queue {self.label!r}: {self.node.why_no_publishes()}")
-        count = self._call_count + sum(b.count for b in blocks)
-        size = self._call_bytes + sum(len(b.data) for b in blocks)
-        if count > INBOX_MESSAGES_MAX or size > INBOX_BYTES_MAX:
+        if self._call_count + count > INBOX_MESSAGES_MAX or self._call_bytes + size > INBOX_BYTES_MAX:
             detail = f"queue {self.label!r}: {self._call_count} messages wait for the disk"
             return Overloaded(detail, retry_after_ms=1000)
         return None
@@ -526,16 +530,18 @@ class Partition:
             elif number == VIEW_MAIN and self.state.floor > before.floor:
                 view.purged()
             else:
-                view.committed(
-                    [c for c in chunks if view_of(c.shelf) == number and is_read(c.shelf)] if chunks else []
-                )
+                view.committed(chunks if self._is_plain(chunks) else _of_view(chunks, number))
         main = self.main
         if main is not None:
             main.scheduled(schedules)
             if self.sorting is not None:
                 self.sorting.committed(main)
-        if VIEW_OUTBOX not in self.views and any(chunk.shelf == OUTBOX for chunk in chunks):
+        if VIEW_OUTBOX not in self.views and VIEW_OUTBOX in self.state.views:
             self.node.export(self)
+
+    def _is_plain(self, chunks: list[Chunk]) -> bool:
+        """Whether all of a commit's chunks are for the one view there is: so it is for most queues, nearly always."""
+        return len(self.views) == 1 and (not chunks or (len(chunks) == 1 and chunks[0].shelf == MAIN))
 
     def failed(self, error: PushqError) -> None:
         """The process is about to end; whoever waits for the commit is told that the outcome is unknown."""
@@ -635,6 +641,10 @@ class Partition:
             view.tick(now_ms)
         if self.retention is not None:
             self.retention.tick(now_ms)
+
+
+def _of_view(chunks: list[Chunk], number: int) -> list[Chunk]:
+    return [chunk for chunk in chunks if view_of(chunk.shelf) == number and is_read(chunk.shelf)]
 
 
 def implied_offset(message_id: str, partition: int) -> int | None:

@@ -367,7 +367,10 @@ def name_of(message_id: str) -> bytes:
 
 def is_plain(blocks: Sequence[Block]) -> bool:
     """Whether blocks are for the log and nothing else."""
-    return all(not block.priority and not block.due_ms and block.traits is None for block in blocks)
+    for block in blocks:
+        if block.traits is not None or block.priority or block.due_ms:
+            return False
+    return True
 
 
 def expiries(chunks: Sequence[Chunk]) -> list[Record]:

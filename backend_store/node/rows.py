@@ -141,7 +141,7 @@ def stage(batch: Batch, replica: int, records: Iterable[Record]) -> None:
                 batch.delete(Table.ORDER, order_key(replica, is_head, number))
             case RowParked(lane, number, position, base, bits):
                 key = parked_key(replica, lane, number, position)
-                batch.put(Table.PARKED, key, seal(key, base.to_bytes(8, "big") + encode_bits(shelf, bits)))
+                batch.put(Table.PARKED, key, seal(key, base.to_bytes(8, "big") + encode_bits(0, bits)))
             case RowUnparked(lane, number, position):
                 batch.delete(Table.PARKED, parked_key(replica, lane, number, position))
             case Purged():

@@ -21,6 +21,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from backend_store.client import COMMIT_SECONDS_BUCKETS, Queue
 from backend_store.model import QueueNotFound, QueueStats
+from gateway.api import queue_metrics
 from gateway.context import Gateway
 from gateway.http import Answer
 from gateway.limits import QUEUES_LABELLED_MAX
@@ -41,7 +42,8 @@ def page(answers: Answers, lag: LoopLag) -> Callable[[Gateway, dict[str, str]], 
 
     async def metrics(gateway: Gateway, query: dict[str, str]) -> Answer:
         stats = await _queue_stats(gateway)
-        families = [*_queues(stats), *_push(gateway), *_store(gateway), *_api(answers), *_process_families(lag)]
+        more = await queue_metrics.families(gateway)
+        families = [*_queues(stats), *more, *_push(gateway), *_store(gateway), *_api(answers), *_process_families(lag)]
         text = generate_latest(_Families(families)) + generate_latest(_process)
         return Answer(200, text, content_type=CONTENT_TYPE_LATEST.encode())
 

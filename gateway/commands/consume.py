@@ -34,7 +34,7 @@ CREDIT_MAX = 10_000
 )
 @click.option("--from", "start", metavar="WHERE", help="Of a stream: earliest, latest, seq:N, time:T or cursor:C.")
 @click.option("--visibility-timeout-ms", type=int, help="In place of the queue's.")
-@click.option("--group", hidden=True)
+@click.option("--group", help="Of a stream: as one of this consumer group; --from says where a new one begins.")
 @target_options
 @json_option
 def consume(
@@ -54,9 +54,7 @@ def consume(
     Each line is seq, id, attempt and body; --json prints the whole message. What was held and not printed goes back to
     the queue.
     """
-    if group is not None:
-        raise click.UsageError("--group: consumer groups do not exist in this version")
-    options = {"visibility_timeout_ms": visibility_timeout_ms, "from_": parse_start(start)}
+    options = {"visibility_timeout_ms": visibility_timeout_ms, "from_": parse_start(start), "group": group}
     consumer = Consumer(queue, options, count=count, credit=credit, as_json=as_json)
     run(consumer.run(target, cast("TransportName", transport), is_auto=ack == "auto"))
 

@@ -163,6 +163,10 @@ class Admin(Api):
             position = {"time": time_text(position["time"])}
         return await self.ask("PUT", f"{_queue(name)}/groups/{_part(group)}", json=given(position=position, mode=mode))
 
+    async def delete_group(self, name: str, group: str) -> None:
+        """Forget a group and its place; the stream keeps its messages."""
+        await self.ask("DELETE", f"{_queue(name)}/groups/{_part(group)}")
+
     async def group_lag(self, name: str, group: str) -> int:
         """How many messages the group has before it, over all partitions. Raises `KeyError` for an unknown group."""
         groups = {found["name"]: found for found in await self.list_groups(name)}

@@ -80,7 +80,7 @@ def test_version_is_told() -> None:
         (["publish", "q", "x", "--url", "ftp://elsewhere"], "http://"),
         (["consume", "q", "--transport", "pigeon"], "pigeon"),
         (["consume", "q", "--count", "0"], "0 is not in the range"),
-        (["consume", "q", "--group", "g"], "consumer groups do not exist in this version"),
+        (["group", "set", "q", "g", "--position", "seq:x"], "seq:N or time:T"),
         (["consume", "q", "--from", "seq:x"], "seq:N"),
         (["key", "create", "k"], "--scope"),
         (["top"], "--once"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from types import SimpleNamespace
 from typing import Any
@@ -9,9 +10,9 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from backend_store.client import Store
+from backend_store.client import KIND_JSON, Queue, Store, plain_blocks, put_group
 from backend_store.model import QueueConfig
-from gateway.api import metrics
+from gateway.api import metrics, queue_metrics
 from gateway.app import create_app
 from gateway.config import Settings
 from gateway.loop_lag import LoopLag
@@ -52,6 +53,39 @@ async def test_queues_above_the_cap_share_one_series(
         await store.create_queue("default", name, QueueConfig())
     samples = await scrape(store, clock)
     assert sorted(queue for name, queue in samples if name == "pushq_queue_ready_messages") == ["a", "b", "other"]
+
+
+async def test_the_lag_of_groups_has_a_bounded_number_of_series(
+    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue_metrics, "GROUPS_LABELLED_MAX", 2)
+    stream, _ = await store.create_queue("default", "events", QueueConfig(kind="stream"))
+    await published(stream, b"1", b"2", b"3")
+    for name in ("a", "b", "c", "d"):
+        await made_group(stream, name)
+    samples = await scrape(store, clock)
+    lags = {queue: value for (name, queue), value in samples.items() if name == "pushq_group_lag_messages"}
+    assert lags == {"events": 3, "other": 6}
+
+
+async def test_messages_that_ended_are_counted_by_reason(store: Store, clock: Clock) -> None:
+    config = QueueConfig(kind="stream", max_messages=2, overflow="drop_oldest")
+    stream, _ = await store.create_queue("default", "events", config)
+    await published(stream, *[b"1"] * 5)
+    samples = await scrape(store, clock)
+    assert samples["pushq_messages_ended_total", "events"] == 3
+
+
+async def published(queue: Queue, *bodies: bytes) -> None:
+    done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    queue.publish(plain_blocks(KIND_JSON, list(bodies)), done.set_result)
+    await done
+
+
+async def made_group(stream: Queue, name: str) -> None:
+    done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    put_group(stream, name, "earliest", None, done.set_result)
+    await done
 
 
 async def test_a_queue_that_was_deleted_meanwhile_is_left_out(store: Store) -> None:
