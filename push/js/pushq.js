@@ -566,8 +566,8 @@ export class Message {
 
   constructor(fields, delivery) {
     this.#delivery = delivery;
-    for (const [name, value] of Object.entries(fields)) {
-      if (!(name in Message.prototype)) this[name] = value;
+    for (const name in fields) {
+      if (!(name in Message.prototype)) this[name] = fields[name];
     }
     if (typeof fields.body_base64 === "string") this.body = decodeBase64(fields.body_base64);
   }
@@ -726,18 +726,23 @@ class Delivery {
     }
   }
 
-  settle(verdict, fields = {}) {
+  settle(verdict, fields = PLAIN) {
     if (!this.receipt) return Promise.resolve();
-    if (this.verdict === verdict && !Object.keys(fields).length) return this.#told;
+    if (this.verdict === verdict && !Object.keys(fields).length) return this.#told ?? Promise.resolve();
     if (this.verdict) {
       const detail = `message ${this.message.id}: ${verdict} after ${this.verdict}; the first verdict counts`;
       return Promise.reject(new PushqError("already-settled", detail));
     }
-    this.verdict = verdict;
     this.delayMs = fields.delay_ms;
-    this.#told = this.#consumer.settle(this, verdict, fields);
+    this.#told = new Promise((resolve, reject) => this.conclude(verdict, fields, resolve, reject));
     this.#told.catch(() => {}); // told by events too, so a caller need not wait
     return this.#told;
+  }
+
+  /** The verdict that nobody waits for, unless somebody says what to call. */
+  conclude(verdict, fields = PLAIN, resolve = ignore, reject = ignore) {
+    this.verdict = verdict;
+    this.#consumer.settle({delivery: this, verdict, fields, isRepeat: false, resolve, reject});
   }
 
   extend(ms) {
@@ -752,6 +757,7 @@ class Delivery {
   }
 }
 
+const PLAIN = Object.freeze({}); // a verdict that says no more
 const EVERYTHING = Symbol("one line for all messages");
 const SIDE_BY_SIDE = Symbol("no line");
 
@@ -903,7 +909,7 @@ class Consumer {
   #acked(fields, now) {
     const delivery = new Delivery(fields, this, now);
     delivery.hasEnded = true;
-    delivery.settle("ack");
+    delivery.conclude("ack");
     this.#backlog.push(new Delivery({...fields, receipt: null}, this, now));
   }
 
@@ -942,7 +948,7 @@ class Consumer {
     for (const delivery of deliveries) {
       this.#held.delete(delivery.receipt);
       delivery.hasEnded = true;
-      if (!delivery.isLost) delivery.settle("nack", toWire({delayMs}));
+      if (!delivery.isLost) delivery.conclude("nack", delayMs === undefined ? PLAIN : {delay_ms: delayMs});
     }
   }
 
@@ -950,7 +956,7 @@ class Consumer {
     const isDone = await this.#handle(delivery.message);
     delivery.hasEnded = true;
     this.#held.delete(delivery.receipt);
-    if (!delivery.verdict && (isDone || !delivery.isLost)) delivery.settle(isDone ? "ack" : "nack");
+    if (!delivery.verdict && (isDone || !delivery.isLost)) delivery.conclude(isDone ? "ack" : "nack");
     this.#stir();
   }
 
@@ -1001,8 +1007,8 @@ class Consumer {
     return this.#client.publish(...message);
   }
 
-  settle(delivery, verdict, fields) {
-    return this.#settler.add(delivery, verdict, fields);
+  settle(decision) {
+    this.#settler.add(decision);
   }
 
   /** Sends what was decided since the last turn. */
@@ -1096,22 +1102,22 @@ class Settler {
     this.#client = client;
   }
 
-  /** @param {"ack" | "nack"} verdict @param {object} fields of the frame; what has equal ones shares it */
-  add(delivery, verdict, fields) {
-    if (this.#end) return Promise.reject(this.#end);
-    return new Promise((resolve, reject) => {
-      this.#decided.push({delivery, verdict, fields, isRepeat: false, resolve, reject});
-      this.#client.soon();
-    });
+  /** A verdict, the `fields` that its frame has beside (those with equal ones share it), and whom to tell. */
+  add(decision) {
+    if (this.#end) return decision.reject(this.#end);
+    this.#decided.push(decision);
+    this.#client.soon();
   }
 
   flush(link) {
     const frames = new Map();
     for (const decision of this.#decided.splice(0)) {
       const {verdict, fields} = decision;
-      const frame = fields.publish ? decision : verdict + JSON.stringify(fields); // a publish is one message's own
-      if (!frames.has(frame)) frames.set(frame, []);
-      frames.get(frame).push(decision);
+      const said = fields === PLAIN ? "" : JSON.stringify(fields);
+      const frame = fields.publish ? decision : verdict + said; // a publish is one message's own
+      const decisions = frames.get(frame);
+      if (decisions) decisions.push(decision);
+      else frames.set(frame, [decision]);
     }
     const most = this.#client.limits.settleFrameReceipts;
     for (const decisions of frames.values()) {
@@ -2272,6 +2278,8 @@ function timeText(name, date) {
   if (Number.isNaN(date.getTime())) throw new PushqError("invalid-request", `${name} is not a valid date`);
   return date.toISOString();
 }
+
+function ignore() {}
 
 function decodeBase64(text) {
   return Uint8Array.from(atob(text), (char) => char.charCodeAt(0));

@@ -16,79 +16,90 @@ from tests.simulation.slots_process import Core
 
 
 class Edit(NamedTuple):
+    """`seed` is of a world that finds the mutant out, and soon."""
+
     module: ModuleType
+    seed: int
     before: str
     after: str
 
 
 CORE_MUTANTS: dict[str, Edit] = {
-    "opens before everything is handed over": Edit(slot_moves, "if page.next is not None:", "if False:"),
+    "opens before everything is handed over": Edit(slot_moves, 8, "if page.next is not None:", "if False:"),
     "takes any page for the one it asked for": Edit(
         slot_moves,
+        8,
         "return page.fetch == self.importing",
         "return self.importing is not None and page.fetch.move == self.importing.move",
     ),
-    "does not wait for older messages": Edit(slot_moves, "page.sealed_at, not self.waits)", "page.sealed_at, True)"),
+    "does not wait for older messages": Edit(slot_moves, 1, "page.sealed_at, not self.waits)", "page.sealed_at, True)"),
     "is drained although it waits itself": Edit(
-        slot_moves, "return tenure.is_released and not unsettled(", "return not unsettled("
+        slot_moves, 6, "return tenure.is_released and not unsettled(", "return not unsettled("
     ),
     "is drained whatever is left": Edit(
-        slot_moves, "return tenure.is_released and not unsettled(slot, tenure)", "return tenure.is_released"
+        slot_moves, 1, "return tenure.is_released and not unsettled(slot, tenure)", "return tenure.is_released"
     ),
     "goes on taking messages for what it sealed": Edit(
         slot_moves,
+        1,
         "            if not tenures[-1].sealed_by:\n                self.taken",
         "            if True:\n                self.taken",
     ),
-    "takes messages from callers with an older table": Edit(slot_moves, "if version < self.newest:", "if False:"),
-    "seals for a move of the past": Edit(slot_moves, "sealed_by and tenures[-1].version < move.version", "sealed_by"),
+    "takes messages from callers with an older table": Edit(slot_moves, 30, "if version < self.newest:", "if False:"),
+    "seals for a move of the past": Edit(
+        slot_moves, 14, "sealed_by and tenures[-1].version < move.version", "sealed_by"
+    ),
     "heeds any table": Edit(
         slot_moves,
+        14,
         "if table.version < self.ahead.version or (self.table is not None and table.version <= self.table.version):",
         "if False:",
     ),
-    "heeds tables older than its log": Edit(slot_moves, "if table.version < self.ahead.version or", "if"),
+    "heeds tables older than its log": Edit(slot_moves, 9, "if table.version < self.ahead.version or", "if"),
     "forgets a tenure before it has left": Edit(
-        slot_moves, "return not any(move.version == tenure.sealed_by", "return True or any(move.version == 0"
+        slot_moves, 12, "return not any(move.version == tenure.sealed_by", "return True or any(move.version == 0"
     ),
     "forgets by a table from before the move": Edit(
-        slot_moves, "not tenure.sealed_by or table.version < tenure.sealed_by:", "not tenure.sealed_by:"
+        slot_moves, 9, "not tenure.sealed_by or table.version < tenure.sealed_by:", "not tenure.sealed_by:"
     ),
     "says it has opened before that is on the disk": Edit(
-        slot_moves, "_is_opened(self.book, move)]", "_is_opened(self.ahead, move)]"
+        slot_moves, 130, "_is_opened(self.book, move)]", "_is_opened(self.ahead, move)]"
     ),
-    "takes what is forgotten for not drained": Edit(slot_moves, "slot)) is None or _is", "slot)) is not None and _is"),
-    "retires with messages in it": Edit(slot_moves, "not book.tenures and not live else", "not book.tenures else"),
-    "retires with slots in it": Edit(slot_moves, "and not book.tenures and not live", "and not live"),
+    "takes what is forgotten for not drained": Edit(
+        slot_moves, 9, "slot)) is None or _is", "slot)) is not None and _is"
+    ),
+    "retires with messages in it": Edit(slot_moves, 15, "not book.tenures and not live else", "not book.tenures else"),
+    "retires with slots in it": Edit(slot_moves, 1, "and not book.tenures and not live", "and not live"),
     "takes unkeyed messages while it drains": Edit(
-        slot_moves, '1 << UNKEYED if book.role == "open"', '1 << UNKEYED if book.role != "retired"'
+        slot_moves, 125, '1 << UNKEYED if book.role == "open"', '1 << UNKEYED if book.role != "retired"'
     ),
     "holds what lay there before": Edit(
-        slot_book, "            if offset >= tenure.opened_at:", "            if True:"
+        slot_book, 9, "            if offset >= tenure.opened_at:", "            if True:"
     ),
-    "delivers what was scheduled beyond the seal": Edit(slot_book, " or due_ms > tenure.sealed_ms):", "):"),
+    "delivers what was scheduled beyond the seal": Edit(slot_book, 79, " or due_ms > tenure.sealed_ms):", "):"),
     "retires a former life": Edit(
         slots,
+        144,
         'table.members.get(number) != Member("draining", since):',
         'table.members[number].role != "draining":',
     ),
-    "routes to a target that has not opened": Edit(slots, "return None if slot in self.moving else", "return"),
+    "routes to a target that has not opened": Edit(slots, 61, "return None if slot in self.moving else", "return"),
     "plans while slots are on the move": Edit(
-        slots, "    if table.moves:\n        left", "    if False:\n        left"
+        slots, 1, "    if table.moves:\n        left", "    if False:\n        left"
     ),
 }
 
-SHELL_MUTANTS = (
-    "hands over before the seal is on the disk",
-    "hands over what was committed when the fetch came",
-    "hands over no ids",
-    "hands over no producers",
-    "counts acks not on the disk",
-    "tells a table that is not on the disk",
-    "forgets the source's time",
-    "a reader passes barriers",
-    "mixes tables on the way",
-)
+SHELL_MUTANTS = {
+    "hands over before the seal is on the disk": 56,
+    "hands over what was committed when the fetch came": 44,
+    "hands over no ids": 9,
+    "hands over no producers": 9,
+    "counts acks not on the disk": 37,
+    "tells a table that is not on the disk": 130,
+    "forgets the source's time": 19,
+    "a reader passes barriers": 28,
+    "mixes tables on the way": 37,
+}
 
 
 def mutated(edit: Edit) -> Core:
