@@ -140,8 +140,8 @@ class QueueConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A queue's settings. A literal with one value is a setting whose other values are not built; they are refused.
 
     A default that hangs on another setting is put in by whoever takes the config from a caller, so that what is stored
-    says what holds: `lease_mode`, `dedupe`, `fair_by`, `retention_ms`. `dead_letter_queue` is `COMPANION` for the queue's
-    own companion, a queue's name, or None for attempts without limit.
+    says what holds: `lease_mode`, `dedupe`, `fair_by`, `retention_ms`. `dead_letter_queue` is `COMPANION` for the
+    queue's own companion, a queue's name, or None for attempts without limit.
     """
 
     kind: Literal["work", "stream"] = "work"

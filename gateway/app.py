@@ -10,9 +10,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from backend_store.client import Store
 from backend_store.model import NotFound
-from gateway.auto_create import auto_config
 from gateway.api import asyncapi, docs, metrics, openapi
 from gateway.auth import Keyring, wall_clock_ms
+from gateway.auto_create import auto_config
 from gateway.config import Settings
 from gateway.context import Gateway
 from gateway.desk import GatewayDesk

@@ -60,4 +60,7 @@ def published_rows(outputs: Sequence[Output], result: SettledAndPublished) -> li
 
 
 def _row(output: Output, place: Published) -> dict[str, Any]:
-    return {"queue": output.queue.name, "messages": msgspec.json.decode(published_messages_json(place, output.prepared))}
+    return {
+        "queue": output.queue.name,
+        "messages": msgspec.json.decode(published_messages_json(place, output.prepared)),
+    }

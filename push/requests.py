@@ -12,7 +12,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from backend_store.client import GroupQueue, Queue, SettledAndPublished, encode_cursor, open_group
-from backend_store.model import InvalidRequest, Published, PushqError, QueueConfig, QueueNotFound, Unauthenticated, Verdict
+from backend_store.model import (
+    InvalidRequest,
+    Published,
+    PushqError,
+    QueueConfig,
+    QueueNotFound,
+    Unauthenticated,
+    Verdict,
+)
 from push.checks import (
     check_delay,
     check_has_groups,

@@ -16,7 +16,7 @@ from backend_store.client import Queue
 from backend_store.model import InvalidRequest, PushqError, Unauthenticated
 from push.checks import check_id
 from push.closes import Close
-from push.encode import cut, deliver_frame, encode, join, leased_messages
+from push.encode import cut, deliver_frame, encode, join
 from push.fanout import Fanout
 from push.limits import (
     CREDIT_MAX,
@@ -38,6 +38,7 @@ from push.protocol import (
     PublishMessage,
     RequestId,
 )
+from push.rendering import rendered
 from push.requests import HANDLERS, KINDS, publish
 from push.subscriptions import StreamSubscription, WorkSubscription
 
@@ -347,8 +348,7 @@ class Session:
         leases = sub.take_pending()
         messages: list[bytes] = []
         for lease in leases:
-            if lease.bits:
-                messages.extend(leased_messages(lease, self.encoding))
+            messages.extend(rendered(sub.queue, lease, self.encoding))
         for part in cut(messages, DELIVER_FRAME_BYTES_MAX):
             self.wire.send_frame(deliver_frame(sub.number, part, self.encoding), self.encoding)
         self.hub.delivered += len(messages)

@@ -1,7 +1,7 @@
 """The backlog of a view in memory: what is ready, what waits for its time, and what lies on disk.
 
-Ready messages are *runs*, a chunk and some of its bits, in a lane for each priority. Chunks from a lane's `next_scan` on
-are not in memory, and the shell hands them over one at a time when the runs are used up.
+Ready messages are *runs*, a chunk and some of its bits, in a lane for each priority. Chunks from a lane's `next_scan`
+on are not in memory, and the shell hands them over one at a time when the runs are used up.
 """
 
 from __future__ import annotations

@@ -101,7 +101,19 @@ class Lease:
     chunks that stay loaded.
     """
 
-    __slots__ = ("bits", "chunk", "counts", "deadline_ms", "durable", "holder", "number", "receipts", "rest", "state", "token")
+    __slots__ = (
+        "bits",
+        "chunk",
+        "counts",
+        "deadline_ms",
+        "durable",
+        "holder",
+        "number",
+        "receipts",
+        "rest",
+        "state",
+        "token",
+    )
 
     def __init__(
         self, token: str, state: ChunkState, bits: int, holder: Holder, deadline_ms: int, chunk: Chunk | None = None

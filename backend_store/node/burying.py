@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from backend_store.core.bits import indexes
-from backend_store.core.chunk import Chunk, clear_column, extract
+from backend_store.core.chunk import Chunk, CorruptEntry, clear_column, extract
 from backend_store.core.leases import ChunkState
 from backend_store.core.log import Append
 from backend_store.core.policy import Reason
@@ -42,7 +42,9 @@ def grave(config: QueueConfig, reason: Reason, view: int) -> int | None:
     return None
 
 
-def bury(plan: Append, view: View, deaths: list[Death], *, label: str, config: QueueConfig, partition: int) -> list[Chunk]:
+def bury(
+    plan: Append, view: View, deaths: list[Death], *, label: str, config: QueueConfig, partition: int
+) -> list[Chunk]:
     """Copies what died to its new place. The chunks that hold it are returned."""
     blocks: dict[int, list[Block]] = {}
     for death in deaths:
@@ -52,7 +54,11 @@ def bury(plan: Append, view: View, deaths: list[Death], *, label: str, config: Q
         if shelf is None or chunk is None:
             continue
         annexes = {index: _annex(death, index, chunk, label) for index in indexes(death.bits)}
-        blocks.setdefault(shelf, []).extend(extract(chunk, death.bits, annexes, partition=partition))
+        try:
+            blocks.setdefault(shelf, []).extend(extract(chunk, death.bits, annexes, partition=partition))
+        except CorruptEntry as error:
+            # Nobody can read it, so nobody can copy it: it stays as it is, out of the way.
+            view.partition.put_aside(chunk, str(error))
     return [chunk for shelf in sorted(blocks) for chunk in plan.add(blocks[shelf], shelf)]
 
 

@@ -18,10 +18,10 @@ import structlog
 from backend_store.core.chunk import claimed_messages
 from backend_store.core.kept import Detached, Kept, KeptLease, KeptSession
 from backend_store.core.leases import Lease
-from backend_store.core.records import EpochStart, PartitionState
 from backend_store.core.receipts import read_token
+from backend_store.core.records import EpochStart, PartitionState
 from backend_store.core.shelves import VIEW_OUTBOX, view_of
-from backend_store.core.work import ReceiptKey, WorkView
+from backend_store.core.work import ReceiptKey
 from backend_store.metadata.embedded import Metadata, MovedQueue
 from backend_store.model import COMPANION, Epoch, Offset, QueueDefinition
 from backend_store.node.committer import Committer
@@ -31,9 +31,9 @@ from backend_store.node.leaving import Leaving
 from backend_store.node.limits import SPACE_CHECK_SECONDS, VERIFY_AT_START_BYTES_MAX
 from backend_store.node.partition import Partition
 from backend_store.node.rows import entry_place, read_state, stage_state, state_key
+from backend_store.node.sweeper import EVERYTHING, Sweeper, add_garbage
 from backend_store.node.transfer import Transfer
 from backend_store.node.turnstile import Turnstile
-from backend_store.node.sweeper import EVERYTHING, Sweeper, add_garbage
 from backend_store.storage.engine import Batch, Engine, StorageError, Table
 from backend_store.storage.keys import META_RESTORED, parse_log_key
 from backend_store.storage.space import SpaceGuard

@@ -28,7 +28,6 @@ from backend_store.core.records import (
 from backend_store.core.shelves import (
     MAIN,
     MAIN_SHELVES,
-    OUTBOX,
     SCHEDULED,
     SHELF_OF_VIEW,
     SORTING,
@@ -62,8 +61,8 @@ from backend_store.node.publishing import Call, Publishing, PublishReply, is_pla
 from backend_store.node.reader import LogReader, Progress
 from backend_store.node.retention import Retention
 from backend_store.node.rows import read_order, stage, stage_order, stage_state
-from backend_store.node.sorting import Sorting
 from backend_store.node.seeking import Counting
+from backend_store.node.sorting import Sorting
 from backend_store.node.sweeper import add_garbage
 from backend_store.node.view import View
 from backend_store.storage.engine import Batch, Engine
@@ -271,7 +270,8 @@ class Partition:
     def why_full(self, count: int) -> PushqError | None:
         """Why so many messages do not fit, for a publish that must not be refused later."""
         limit = self.config.max_messages
-        if limit is not None and self.config.overflow == "reject" and self.state.live + self._call_count + count > limit:
+        held = self.state.live + self._call_count
+        if limit is not None and self.config.overflow == "reject" and held + count > limit:
             return QueueFull(f"queue {self.label!r} holds {self.state.live} messages of at most {limit}")
         return None
 
@@ -525,9 +525,8 @@ class Partition:
             number = view.number
             if number >= VIEW_GROUPS:
                 continue
-            if number != VIEW_MAIN and view.floor > before.views.get(number, view.tally).floor:
-                view.purged()
-            elif number == VIEW_MAIN and self.state.floor > before.floor:
+            floor = before.floor if number == VIEW_MAIN else before.views.get(number, view.tally).floor
+            if view.floor > floor:
                 view.purged()
             else:
                 view.committed(chunks if self._is_plain(chunks) else _of_view(chunks, number))
@@ -623,6 +622,10 @@ class Partition:
         """A record that nobody waits for: it is written with the next commit."""
         self._notes.append(record)
         self.ride_along()
+
+    def put_aside(self, chunk: Chunk, reason: str) -> None:
+        """Takes a chunk out that cannot be served; it is never silently gone."""
+        self._broken(chunk.shelf, chunk.base, chunk.data, reason)
 
     def _broken(self, shelf: int, offset: int, data: bytes, reason: str) -> None:
         self.node.quarantine(self, shelf, offset, data, reason)

@@ -154,7 +154,7 @@ class Publishing:
     def _find_repeats(
         self, store: IdStore, number: int, call: Call, others: dict[int, Original | PushqError]
     ) -> list[bytes | None]:
-        """Which messages of a call were published before, in an earlier commit or in this cycle; and everybody's ids."""
+        """Which messages of a call were published before, in earlier commits or in this cycle; and everybody's ids."""
         ids = _ids_of(call)
         try:
             known = store.lookup(ids, now_ms=self.plan.now_ms, window_ms=self.config.dedupe_window_ms)
@@ -167,7 +167,7 @@ class Publishing:
             others.update(dict.fromkeys(range(call.messages), broken))
             return ids
         if not has_room:
-            full = DedupeFull("the dedupe window holds as many ids as a partition keeps; try again when it has moved on")
+            full = DedupeFull("the dedupe window holds all the ids a partition keeps; try again when it has moved on")
             others.update({n: full for n in range(call.messages) if n not in known})
             return ids
         unique = set(fresh)
@@ -220,7 +220,7 @@ class Publishing:
             self._doomed += [(number, n) for n in excess]
             return
         error = QueueFull(_full(config, self._live))
-        others.update({n: error for n in excess})
+        others.update(dict.fromkeys(excess, error))
 
     def _judge(self, number: int, call: Call, others: dict[int, Original | PushqError]) -> None:
         """Asks the order what becomes of each message; a refused one has no number as far as the order knows."""
@@ -367,7 +367,7 @@ def name_of(message_id: str) -> bytes:
 
 def is_plain(blocks: Sequence[Block]) -> bool:
     """Whether blocks are for the log and nothing else."""
-    for block in blocks:
+    for block in blocks:  # noqa: SIM110 - a generator would cost as much as the rest of a publish
         if block.traits is not None or block.priority or block.due_ms:
             return False
     return True

@@ -65,7 +65,9 @@ class Sorting:
                 self._bases.append(chunk.base)
                 self._counts[chunk.base] = chunk.count
 
-    def release(self, state: PartitionState, late: Sequence[Chunk], now_ms: int) -> tuple[list[Record], list[OrderRecord]]:
+    def release(
+        self, state: PartitionState, late: Sequence[Chunk], now_ms: int
+    ) -> tuple[list[Record], list[OrderRecord]]:
         """Whose turn has come, as records of the commit; `late` goes before all others."""
         records: list[Record] = []
         for chunk in late:

@@ -85,8 +85,9 @@ def ranges(replica: int, view: int, below: int) -> list[Range]:
         return [*found, Range(Table.LANES, lane_key(replica, shelf, 0), lane_key(replica, shelf, below))]
     found.append(Range(Table.GROUPS, counted_key(replica, 0), counted_key(replica, below)))
     found.append(Range(Table.LOG, log_key(replica, 0), log_key(replica, below)))
-    for shelf in MAIN_SHELVES:
-        found.append(Range(Table.LANES, lane_key(replica, shelf, 0), lane_key(replica, shelf, below)))
+    found += [
+        Range(Table.LANES, lane_key(replica, shelf, 0), lane_key(replica, shelf, below)) for shelf in MAIN_SHELVES
+    ]
     times = log_range(replica)
     found += [Range(Table.DUE, *times, below), Range(Table.EXPIRY, *times, below)]
     found.append(Range(Table.BY_ID, schedule_key(replica, 0), schedule_key(replica, below)))

@@ -87,8 +87,8 @@ class View:
         self.partition.request_soon()
 
     def give_back(self, grouped: dict[str, int], due_ms: int | None, reason: str | None, reply: SettleReply) -> None:
-        """Nacks: the attempt counts, the messages are free again once that is durable: at once (0), at `due_ms`, or after
-        the queue's back-off (None).
+        """Nacks: the attempt counts, the messages are free again once that is durable: at once (0), at `due_ms`, or
+        after the queue's back-off (None).
         """
         if self.partition.closed:
             reply(self.partition.deleted())
@@ -123,6 +123,8 @@ class View:
 
     def undeliverable(self, lease: Lease) -> None:
         """Ends messages that were leased and cannot be sent to anybody."""
+        if not lease.receipts:
+            return  # settled already: at most once
         self.core.die_held(lease, lease.bits, Reason.UNDELIVERABLE, self.partition.steady_ms())
         self.partition.request()
 
@@ -153,8 +155,7 @@ class View:
             self.load_for(grouped)
             answers.append((reply, self.core.settle(grouped)))
         now_ms = self.partition.steady_ms()
-        for one in returns:
-            answers.append((one.reply, self._decide_return(one, now_ms)))
+        answers += [(one.reply, self._decide_return(one, now_ms)) for one in returns]
 
     def _decide_return(self, one: Return, now_ms: int) -> dict[str, int] | PushqError:
         core = self.core

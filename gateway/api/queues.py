@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from backend_store.client import Queue, timestamp
-from backend_store.model import Conflict, Forbidden, PushqError, QueueNotFound, QueueConfig
+from backend_store.model import Conflict, Forbidden, PushqError, QueueConfig, QueueNotFound
 from gateway.api.shapes import QueuePage, QueueStatsView, QueueView
 from gateway.context import Gateway
 from gateway.http import Answer, Call, Header, decode, integer, json_answer
@@ -70,11 +70,7 @@ async def list_queues(gateway: Gateway, call: Call) -> Answer:
     after, tenant, access = decode_cursor(query.get("cursor")), call.principal.tenant, call.principal.access
     names = heapq.nsmallest(
         limit + 1,
-        (
-            name
-            for _, name in gateway.store.names(tenant)
-            if name > after and access.may("view", name)
-        ),
+        (name for _, name in gateway.store.names(tenant) if name > after and access.may("view", name)),
     )
     following = encode_cursor(names[limit - 1]) if len(names) > limit else None
     items = [view(gateway.store.queue(tenant, name)) for name in names[:limit]]
@@ -163,7 +159,9 @@ def _check_move(gateway: Gateway, queue: Queue, target: str) -> None:
     if found is queue or found.is_companion:
         raise invalid_field("/query/move_to", f"messages of {queue.name!r} cannot go to {target!r}; name another queue")
     if queue.config.kind == "stream":
-        raise invalid_field("/query/move_to", "a stream's messages were never one consumer's to move: use ?discard=true")
+        raise invalid_field(
+            "/query/move_to", "a stream's messages were never one consumer's to move: use ?discard=true"
+        )
 
 
 def _deletable(gateway: Gateway, call: Call) -> Queue:

@@ -9,7 +9,7 @@
  * It is one file because a page imports it as it is, without a build. Its parts, from the outside in:
  *
  *     1. Bounds and options     LIMITS, what the functions take
- *     2. Errors                 PushqError, RequestTimeout, LeaseLost; back-off and the advice of close codes
+ *     2. Errors                 PushqError and its kinds; back-off, the advice of close codes, the end of a token
  *     3. The client             Client: one server, one loop that connects, carries, waits, and connects again
  *     4. Receiving              Message, Subscription: in the user's hands; Delivery, Consumer, Settler: behind them
  *     5. Publishing             Publisher: from a call to its confirmation; Numbering and HybridClock: its order

@@ -11,8 +11,9 @@ from starlette.types import Receive
 from backend_store.client import Lease, Queue, encode_cursor
 from backend_store.model import Offset, Overloaded, PushqError
 from push.checks import checked_visibility, field
-from push.encode import leased_messages, stream_messages
+from push.encode import stream_messages
 from push.hub import Hub
+from push.rendering import rendered
 from push.starts import group_queue, stream_start
 
 RECEIVE_MAX = 1000
@@ -92,7 +93,7 @@ async def receive_messages(
     if not is_there:
         return None
     await poll.sealed()
-    messages = [m for lease in poll.leases if lease.bits for m in leased_messages(lease, "json")]
+    messages = [m for lease in poll.leases for m in rendered(queue, lease, "json")]
     hub.delivered += len(messages)
     return b'{"messages":[%b]}' % b",".join(messages)
 

@@ -16,11 +16,11 @@ from sse_starlette.sse import AppStatus, EventSourceResponse
 from backend_store.client import Lease, Queue, encode_cursor, indexes
 from backend_store.model import FieldError, InvalidRequest, Overloaded, PushqError
 from push.checks import checked_credit
-from push.encode import leased_messages
 from push.hub import Hub
 from push.limits import CREDIT_DEFAULT, OUTBOX_BYTES_SOFT_MAX
 from push.ports import Principal
 from push.problems import problem
+from push.rendering import rendered
 from push.sse_frames import event, json_event
 from push.starts import stream_start
 from push.subscriptions import StreamSubscription, WorkSubscription
@@ -112,8 +112,7 @@ class EventStream:
     def _rendered(self, leases: list[Lease]) -> list[bytes]:
         out: list[bytes] = []
         for lease in leases:
-            if lease.bits:
-                messages = leased_messages(lease, "json")
+            if messages := rendered(self.queue, lease, "json"):
                 self.hub.delivered += len(messages)
                 epoch, base = lease.state.epoch, lease.state.base
                 cursors = (encode_cursor(epoch, base + index + 1) for index in indexes(lease.bits))

@@ -51,6 +51,7 @@ class Checks:
         self._acked_places: set[tuple[int, int]] = set()
         self.history: defaultdict[int, list[Entry]] = defaultdict(list)
         """Every entry that was ever committed, by partition: the stream that readers read."""
+        self._places: dict[tuple[int, int], tuple[str, int]] = {}
         self.openings: defaultdict[int, list[Any]] = defaultdict(list)
         self._stored: defaultdict[bytes | tuple[str, int], list[float]] = defaultdict(list)
         self._first: dict[str, int] = {}
@@ -66,6 +67,7 @@ class Checks:
                 raise Violation(f"{entry.message} is stored in partition {partition.number}, which is removed")
             self._stored_once(entry)
             self.history[partition.number].append(entry)
+            self._places[partition.number, entry.offset] = entry.message.name
         for offset, by_consumer in stage.settled.items():
             entry = partition.disk.unsettled[offset]
             if by_consumer:
@@ -89,6 +91,11 @@ class Checks:
         if any(self.world.now - time < window_ms for time in before):
             raise Violation(f"{message} is stored twice")
         before.append(self.world.now)
+
+    def answered(self, message: Message, place: tuple[int, int]) -> None:
+        """A publish is confirmed: the answer names the place of the message, or of the first of its repetitions."""
+        if place != (-1, -1) and self._places[place] != message.name:
+            raise Violation(f"{message} is said to be at {place}, where {self._places[place]} is")
 
     def owners(self) -> None:
         """After any book has changed: at most one partition takes messages for a slot."""

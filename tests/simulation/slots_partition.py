@@ -18,6 +18,8 @@ FORWARDED = b"forwarded "
 _CURSOR = struct.Struct(">Q")
 
 Reply = Callable[[str], None]
+Place = tuple[int, int]
+"""Partition and offset."""
 
 
 class Partition(Process):
@@ -109,32 +111,38 @@ class Partition(Process):
         if self.keeper.refused(slots, version=version):
             reply("refused")
             return
-        confirm: Callable[[], None] = lambda: reply("stored")  # noqa: E731
-        number = message.name[1]
-        if message.producer is not None:
-            last = self._last_number(stage, message.producer)
-            if number > last + 1:
-                reply("gap")
-                return
-            if number == last + 1:
-                stage.append(message)
-                known = self.world.core.moves.KnownProducer(message.slot, message.producer, b"%d" % number)
-                stage.producers[message.producer] = known
-        elif message.id is None or not self._is_known(stage, message.id):
-            entry = stage.append(message)
-            if message.id is not None:
-                stage.ids[message.id] = self.world.core.moves.KnownId(
-                    message.slot, message.id, self.number, entry.offset, entry.time_ms
-                )
-        stage.answers.append(confirm)
+        place = self._place_by_number(stage, message) if message.producer else self._place_by_id(stage, message)
+        if place is None:
+            reply("gap")
+            return
+        stage.answers.append(lambda: self._confirm(message, place, reply))
 
-    def _last_number(self, stage: Stage, producer: str) -> int:
-        known = stage.producers.get(producer) or self.disk.producers.get(producer)
-        return int(known.state) if known is not None else 0
+    def _confirm(self, message: Message, place: Place, reply: Reply) -> None:
+        self.world.checks.answered(message, place)
+        reply("stored")
 
-    def _is_known(self, stage: Stage, message_id: bytes) -> bool:
-        known = stage.ids.get(message_id) or self.disk.ids.get(message_id)
-        return known is not None and self._is_live(known, stage.time_ms)
+    def _place_by_id(self, stage: Stage, message: Message) -> Place:
+        known = stage.ids.get(message.id) or self.disk.ids.get(message.id) if message.id is not None else None
+        if known is not None and self._is_live(known, stage.time_ms):
+            return known.partition, known.offset
+        entry = stage.append(message)
+        if message.id is not None:
+            known_id = self.world.core.moves.KnownId
+            stage.ids[message.id] = known_id(message.slot, message.id, self.number, entry.offset, entry.time_ms)
+        return self.number, entry.offset
+
+    def _place_by_number(self, stage: Stage, message: Message) -> Place | None:
+        """None: a number is missing before it. (-1, -1) for a repeat: only its number is known."""
+        known = stage.producers.get(message.producer) or self.disk.producers.get(message.producer)
+        missing = message.name[1] - (int(known.state) if known is not None else 0)
+        if missing > 1:
+            return None
+        if missing < 1:
+            return -1, -1
+        entry = stage.append(message)
+        known_producer = self.world.core.moves.KnownProducer
+        stage.producers[message.producer] = known_producer(message.slot, message.producer, b"%d" % message.name[1])
+        return self.number, entry.offset
 
     def _is_live(self, known: Any, now_ms: int) -> bool:
         window_ms = FOREVER_MS if known.id.startswith(FORWARDED) else self.world.mix.window_ms

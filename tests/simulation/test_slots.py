@@ -18,7 +18,7 @@ from tests.simulation.slots_process import Core
 from tests.simulation.slots_world import World
 
 WORLDS = int(os.environ.get("SIM_SEEDS", "0"))
-FEW_WORLDS = 30
+FEW_WORLDS = 50
 MUTANT_WORLDS_MAX = 300
 """A mutant that so many worlds do not find out has survived."""
 

@@ -26,6 +26,9 @@ class Nobody:
     def released(self, count: int) -> None:
         """Holds messages for a moment only."""
 
+    def sendable(self) -> None:
+        """Nobody sends."""
+
     def lost(self, receipts: list[str]) -> None:
         """Never waits that long."""
 

@@ -1,0 +1,451 @@
+"""The reference queue with all its settings: what each of them promises, in a list of messages and no cleverness.
+
+It does not choose: the real queue hands out, drops and evicts, and the reference says whether it might. What one commit
+makes true is a copy of all facts, so a crash is a step back to the last one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from backend_store.model import QueueConfig, Stamp
+
+Receipt = tuple[str, int]
+"""(token, the message's number)."""
+
+FREE = ("ready", "delayed", "scheduled", "held")
+HISTORY_MAX = 16
+EXPIRY_STEP_MS = 250
+CLOCK_AHEAD_MS = 500
+
+
+@dataclass
+class Message:
+    number: int
+    """Its body: the same wherever it lies."""
+    priority: int = 0
+    key: str | None = None
+    id: bytes | None = None
+    stamp: Stamp | None = None
+    scheduled_ms: int = 0
+    expires_ms: int = 0
+    view: str = "main"
+    """main · dead · late · gone"""
+    state: str = "ready"
+    """ready · leased · returned (given back, not yet durable) · delayed · scheduled · held (sorted) · settling"""
+    end: str = ""
+    """Why it is settling or gone: acked, purged, or the reason that is counted."""
+    was_held: bool = False
+    attempt: int = 0
+    history: list[tuple[int, int, str, str | None]] = field(default_factory=list)
+    token: str = ""
+    deadline_ms: int = 0
+    due_ms: int = 0
+    holder: int = -1
+    place: int = 0
+    """In the order of arrival, or where the queue sorts, of release."""
+    is_head: bool = False
+    is_touched: bool = False
+    """It was handed out before: it may come out of its order now."""
+    arrived_ms: int = 0
+    life: int = 0
+    """Rises when it moves or ends: what was decided about an earlier life is void."""
+    must_end: bool = False
+    letter: dict[str, Any] | None = None
+
+    def next_life(self, view: str, **changes: Any) -> Message:
+        fresh = Message(self.number, self.priority, self.key, self.id, self.stamp, view=view, life=self.life + 1)
+        return replace(fresh, **changes)
+
+
+@dataclass
+class Order:
+    """What a sorted queue knows of its producers, and the stamp of the last message whose turn has come."""
+
+    accepted: dict[str, dict[int, int]] = field(default_factory=dict)
+    last: dict[str, int] = field(default_factory=dict)
+    waiting: list[int] = field(default_factory=list)
+    """Numbers of messages, as they arrived."""
+    watermark: Stamp = Stamp()
+
+
+@dataclass
+class Facts:
+    """What is true together."""
+
+    messages: dict[int, Message] = field(default_factory=dict)
+    ids: dict[bytes, tuple[int, int]] = field(default_factory=dict)
+    """Id → (number of the first message with it, when it came)."""
+    ended: Counter[str] = field(default_factory=Counter)
+    acked: int = 0
+    order: Order = field(default_factory=Order)
+    places: int = 0
+
+    def copy(self) -> Facts:
+        messages = {n: replace(m, history=list(m.history)) for n, m in self.messages.items()}
+        return Facts(messages, dict(self.ids), Counter(self.ended), self.acked, deepcopy(self.order), self.places)
+
+    def live(self, view: str) -> int:
+        return sum(m.view == view for m in self.messages.values())
+
+    def next_place(self) -> int:
+        self.places += 1
+        return self.places
+
+
+class SemanticsModel:
+    def __init__(self, config: QueueConfig, now_ms: int):
+        self.config = config
+        self.now_ms = now_ms
+        self.facts = Facts()
+        self.disk = Facts()
+        self.prepared: Facts | None = None
+        self.winners: set[Receipt] = set()
+        self.served: Counter[bool] = Counter()
+        """Messages handed out while lower priorities waited (True), and lower ones while higher waited."""
+
+    @property
+    def messages(self) -> dict[int, Message]:
+        return self.facts.messages
+
+    def in_state(self, view: str, *states: str) -> list[Message]:
+        return [m for m in self.messages.values() if m.view == view and m.state in states]
+
+    # ------------------------------------------------------------------------------------------------ handing out
+
+    def is_expired(self, m: Message) -> bool:
+        return m.view == "main" and 0 < m.expires_ms <= self.now_ms
+
+    def is_worn_out(self, m: Message) -> bool:
+        limited = m.view == "main" and self.config.dead_letter_queue is not None
+        return limited and m.attempt >= self.config.max_attempts
+
+    def is_doomed(self, m: Message) -> bool:
+        """Nobody will get it any more, even if that is not decided yet."""
+        return self.is_expired(m) or self.is_worn_out(m)
+
+    def ready(self, view: str) -> list[Message]:
+        return [m for m in self.in_state(view, "ready") if not self.is_doomed(m)]
+
+    def taken(self, view: str, numbers: Sequence[int], token: str, holder: int, deadline_ms: int) -> None:
+        """A lease; where a message is handed out once at most, its end."""
+        batch = [self.messages[number] for number in numbers]
+        for m in batch:
+            assert (m.view, m.state) == (view, "ready"), f"{m.number} was handed out while it is {m.state} in {m.view}"
+            assert m.due_ms <= self.now_ms and m.scheduled_ms <= self.now_ms, f"{m.number} was handed out early"
+            assert not self.is_doomed(m), f"{m.number} was handed out although its life is over"
+        self._check_order(view, batch)
+        for m in batch:
+            m.is_touched, m.due_ms = True, 0
+            if self.config.delivery == "at_most_once" and view == "main":
+                self._settle(m, "acked")
+                continue
+            m.state, m.token, m.holder, m.deadline_ms = "leased", token, holder, deadline_ms
+            m.attempt += 1
+
+    def _check_order(self, view: str, batch: list[Message]) -> None:
+        numbers = [m.number for m in batch]
+        rest = [m for m in self.ready(view) if m.number not in numbers]
+        higher = [m for m in rest if _rank(m) > _rank(batch[0])]
+        lower = [m for m in rest if _rank(m) < _rank(batch[0])]
+        if higher:
+            self.served[False] += len(batch)
+            assert self.served[False] <= self.served[True] / 19 + 1, f"{higher[0].number} had to go before {numbers}"
+        elif lower:
+            self.served[True] += len(batch)
+        if self.config.ordering == "strict" and view == "main":
+            for m in batch:
+                self._check_key(m, numbers)
+            return
+        for m in batch:
+            before = [r.number for r in rest if _is_before(r, m)]
+            assert m.is_touched or not before, f"{m.number} was handed out before {before}"
+
+    def _check_key(self, m: Message, batch: list[int]) -> None:
+        """One holder a key, and nothing before what came earlier is settled for good."""
+        for other in self.messages.values():
+            if other.number in batch or other.view != "main" or other.key != m.key:
+                continue
+            assert other.state not in ("leased", "returned"), f"{m.number} went out while {other.number} was held"
+            assert not _is_before(other, m) or self.is_doomed(other), f"{m.number} overtook {other.number} of its key"
+
+    # -------------------------------------------------------------------------------------------------- coming back
+
+    def holds(self, receipt: Receipt) -> bool:
+        m = self.messages.get(receipt[1])
+        return m is not None and m.view != "gone" and m.state == "leased" and m.token == receipt[0]
+
+    def unsent(self, m: Message) -> None:
+        m.state, m.attempt = "ready", m.attempt - 1
+
+    def give_back(self, m: Message, outcome: str, due_ms: int = 0, reason: str | None = None) -> None:
+        m.history = [*m.history, (m.attempt, self.now_ms, outcome, reason)][-HISTORY_MAX:]
+        if self.is_doomed(m):
+            self._settle(m, "expired" if self.is_expired(m) else "max_attempts")
+            return
+        if not due_ms and m.view == "main" and self.config.retry_backoff_ms:
+            longest = self.config.retry_backoff_ms_max or 1 << 60
+            due_ms = self.now_ms + min(self.config.retry_backoff_ms * 2 ** (m.attempt - 1), longest)
+        m.state, m.due_ms = "returned", due_ms
+
+    def _settle(self, m: Message, end: str) -> None:
+        m.was_held = m.state in ("leased", "returned")
+        m.state, m.end = "settling", end
+
+    def ack(self, view: str, receipt: Receipt) -> bool:
+        """The holder's ack wins, or anybody's while nobody holds the message."""
+        m = self.messages.get(receipt[1])
+        if receipt in self.winners:
+            return True
+        if m is None or m.view != view or m.state == "settling" or (m.state == "leased" and m.token != receipt[0]):
+            return False
+        self._settle(m, "acked")
+        self.winners.add(receipt)
+        return True
+
+    def cancel(self, m: Message) -> bool:
+        if m.view != "main" or m.state not in FREE:
+            return False
+        self._settle(m, "cancelled")
+        return True
+
+    def vanished(self, m: Message) -> None:
+        """The queue ended a message by itself."""
+        assert self.is_doomed(m), f"{m.number}, {m.state} in {m.view}, is nowhere"
+        self._settle(m, "expired" if self.is_expired(m) else "max_attempts")
+
+    # ------------------------------------------------------------------------------------------------------- time
+
+    def tick(self, now_ms: int) -> list[Message]:
+        """Leases that ran out."""
+        self.now_ms = now_ms
+        lost = [m for m in self.messages.values() if m.state == "leased" and m.deadline_ms <= now_ms]
+        for m in lost:
+            self.give_back(m, "timed_out")
+        self._wake(self.facts)
+        for m in self.in_state("main", *FREE):
+            step_ms = -(-m.expires_ms // EXPIRY_STEP_MS) * EXPIRY_STEP_MS
+            m.must_end = m.must_end or 0 < step_ms <= now_ms
+        return lost
+
+    def _wake(self, facts: Facts) -> None:
+        for m in facts.messages.values():
+            if (m.state == "delayed" and m.due_ms <= self.now_ms) or (
+                m.state == "scheduled" and m.scheduled_ms <= self.now_ms
+            ):
+                m.state = "ready"
+
+    # ----------------------------------------------------------------------------------------------------- commits
+
+    def begin(self) -> Facts:
+        """A commit is prepared: what is decided so far becomes true with it, and `publish`, `move`, `release`, `purge`."""
+        after = self.prepared = self.facts.copy()
+        for m in [m for m in after.messages.values() if m.state == "settling"]:
+            self._end(after, m)
+        return after
+
+    def _end(self, after: Facts, m: Message) -> None:
+        end, config = m.end, self.config
+        if end == "acked":
+            after.acked += m.view == "main"
+        else:
+            after.ended[end] += 1
+        letter = {"reason": end, "attempts": m.attempt, "history": [list(row) for row in m.history]}
+        is_kept = end == "max_attempts" or (end == "overflow" and config.overflow.startswith("dead_letter"))
+        if is_kept and config.dead_letter_queue is not None:
+            then = m.next_life("dead", letter=letter)
+        elif end == "late" and config.late_messages == "late_queue":
+            then = m.next_life("late")
+        elif end == "late":
+            then = m.next_life("main", is_head=True, expires_ms=m.expires_ms, place=after.next_place())
+        else:
+            then = m.next_life("gone", end=end)
+        after.messages[m.number] = then
+
+    def publish(self, call: Sequence[Message], room: int | None) -> list[Any]:
+        """What becomes of each message: None: stored; the number of the message it repeats; or "full".
+
+        `room`: for so many there is a place, once the queue has made what it could.
+        """
+        after = self.prepared
+        assert after is not None
+        answers: list[Any] = []
+        for m in call:
+            known = after.ids.get(m.id) if m.id else None
+            is_known = known is not None and self.now_ms - known[1] < self.config.dedupe_window_ms
+            is_over = not is_known and room is not None and room <= 0
+            room = room if room is None or is_known else room - 1
+            answer: Any = known[0] if known is not None and is_known else None
+            newest = self.config.overflow == "dead_letter_newest"
+            if is_over and not newest:
+                answers.append("full")
+                continue
+            after.messages[m.number] = m
+            m.arrived_ms = self.now_ms
+            repeated = self._arrive(after, m, is_known=is_known)
+            answer = answer if is_known else repeated
+            answers.append(answer)
+            if answer is not None:
+                after.messages.pop(m.number)
+                continue
+            if m.id:
+                after.ids[m.id] = m.number, self.now_ms
+            if is_over:
+                m.end = "overflow"
+            if m.end:
+                self._end(after, m)
+        return answers
+
+    def _arrive(self, after: Facts, m: Message, *, is_known: bool) -> int | None:
+        """Gives a message its place, or its turn to wait for. The message that it repeats, by its producer's number."""
+        order, stamp = after.order, m.stamp
+        if self.config.sequencing == "arrival":
+            m.place = after.next_place()
+            m.state = "scheduled" if m.scheduled_ms else "ready"
+            return None
+        m.state = "held"
+        if self.config.sequencing == "clock":
+            if stamp is None or not 0 < stamp.time_us <= (self.now_ms + CLOCK_AHEAD_MS) * 1000 + 999:
+                m.stamp = Stamp(self.now_ms * 1000, stamp.producer if stamp else "", stamp.number if stamp else 0)
+            elif stamp < order.watermark:
+                m.end = "late"
+                return None
+            if not is_known:
+                order.waiting.append(m.number)
+            return None
+        if stamp is None:
+            self._release(after, m.number)
+            return None
+        taken = order.accepted.setdefault(stamp.producer, {})
+        if stamp.number in taken:
+            return taken[stamp.number]
+        taken[stamp.number] = -1 if is_known else m.number
+        if stamp.number <= order.last.get(stamp.producer, 0):
+            m.end = "" if is_known else "late"
+        elif not is_known:
+            order.waiting.append(m.number)
+        self._follow(after, stamp.producer)
+        return None
+
+    def _release(self, after: Facts, number: int) -> None:
+        if number in after.order.waiting:
+            after.order.waiting.remove(number)
+        m = after.messages.get(number)
+        if m is not None and m.state == "held":
+            m.state, m.place = "ready", after.next_place()
+
+    def _follow(self, after: Facts, producer: str, upto: int = 0) -> None:
+        """The numbers up to one have their turn, and what follows without a gap."""
+        order = after.order
+        numbers = order.accepted[producer]
+        for number in sorted(numbers):
+            last = order.last.get(producer, 0)
+            if last < number and (number <= upto or number == last + 1):
+                order.last[producer] = number
+                self._release(after, numbers[number])
+
+    def release(self) -> None:
+        """Those whose turn has come by the time."""
+        after = self.prepared
+        assert after is not None
+        order, due_ms = after.order, self.now_ms - self.config.sort_window_ms
+        if self.config.sequencing == "producer":
+            while order.waiting and after.messages[order.waiting[0]].arrived_ms <= due_ms:
+                stamp = _stamp(after.messages[order.waiting[0]])
+                self._follow(after, stamp.producer, stamp.number)
+        elif self.config.sequencing == "clock":
+            due = [n for n in order.waiting if _stamp(after.messages[n]).time_us // 1000 <= due_ms]
+            for number in sorted(due, key=lambda n: _stamp(after.messages[n])):
+                order.watermark = _stamp(after.messages[number])
+                self._release(after, number)
+
+    def purge(self, view: str) -> int:
+        after = self.prepared
+        assert after is not None
+        gone = [m for m in after.messages.values() if m.view == view]
+        for m in gone:
+            after.messages[m.number] = replace(m.next_life("gone", end="purged"), arrived_ms=m.arrived_ms)
+        return len(gone)
+
+    def land(self, *, purged: bool) -> None:
+        after, self.prepared = self.prepared, None
+        assert after is not None
+        self.disk = after
+        then = after.copy()
+        for m in then.messages.values():
+            now = self.messages.get(m.number)
+            if now is None or now.life != m.life:
+                self.messages[m.number] = m
+            elif now.state == m.state == "returned":
+                now.state = "delayed" if now.due_ms else "ready"
+            elif now.state == "held" and m.state == "ready":
+                now.state, now.place = "ready", m.place
+        for m in self.messages.values():
+            if m.state == "scheduled" and m.scheduled_ms <= self.now_ms:
+                m.state = "ready"
+        self.facts = replace(then, messages=self.messages)
+        if purged:
+            self._forget_order()
+
+    def _forget_order(self) -> None:
+        order = self.facts.order
+        for producer, numbers in order.accepted.items():
+            order.last[producer] = max([order.last.get(producer, 0), *numbers])
+        order.waiting.clear()
+
+    def crash(self, *, landed: bool, stored: Callable[[Message], bool]) -> None:
+        """`stored`: whether its lease is on the disk."""
+        if landed and self.prepared is not None:
+            self.disk = self.prepared
+        self.prepared, self.winners = None, set()
+        self.facts = self.disk.copy()
+        for m in self.messages.values():
+            if m.state == "leased" and stored(m):
+                same = [o.deadline_ms for o in self.messages.values() if o.state == "leased" and o.token == m.token]
+                m.deadline_ms, m.holder = max(same), -1
+            elif m.state in ("leased", "returned", "delayed"):
+                m.state = "delayed" if m.due_ms > self.now_ms else "ready"
+            m.must_end = False
+        self._wake(self.facts)
+        order = self.facts.order
+        order.waiting = [n for n in order.waiting if self.messages[n].state == "held"]
+        for producer, numbers in order.accepted.items():
+            last = order.last.get(producer, 0)
+            order.accepted[producer] = {n: m for n, m in numbers.items() if n <= last or m in order.waiting}
+
+    # ------------------------------------------------------------------------------------------------------ counts
+
+    def counts(self, view: str) -> tuple[int, int, int]:
+        """(ready, in flight, delayed) as the queue counts them: ended messages count until that is durable."""
+        held = sum(m.was_held for m in self.in_state(view, "settling"))
+        in_flight = len(self.in_state(view, "leased", "returned")) + held
+        delayed = len(self.in_state(view, "delayed", "scheduled", "held"))
+        return self.disk.live(view) - in_flight - delayed, in_flight, delayed
+
+    def check_evicted(self, gone: Collection[Message]) -> None:
+        """Of the lowest priority first, and the oldest of it."""
+        rest = [m for m in self.in_state("main", "ready") if m not in gone]
+        for m in gone:
+            assert (m.view, m.state) == ("main", "ready"), f"{m.number} was evicted while it is {m.state}"
+            before = [r.number for r in rest if _rank(r) < _rank(m) or (not m.is_touched and _is_before(r, m))]
+            assert not before, f"{m.number} was evicted before {before}"
+            self._settle(m, "overflow")
+
+
+def _rank(m: Message) -> int:
+    return 1 if m.is_head else m.priority if m.view == "main" else 0
+
+
+def _is_before(a: Message, b: Message) -> bool:
+    """Whether neither was handed out or scheduled, and `a` has the earlier place of the same priority."""
+    plain = not (a.is_touched or a.scheduled_ms or b.scheduled_ms) and a.is_head == b.is_head
+    return plain and a.priority == b.priority and a.place < b.place
+
+
+def _stamp(m: Message) -> Stamp:
+    assert m.stamp is not None
+    return m.stamp
