@@ -35,7 +35,7 @@ from backend_store.node.sweeper import EVERYTHING, Sweeper, add_garbage
 from backend_store.node.transfer import Transfer
 from backend_store.node.turnstile import Turnstile
 from backend_store.storage.engine import Batch, Engine, StorageError, Table
-from backend_store.storage.keys import META_RESTORED, parse_log_key
+from backend_store.storage.keys import META_RESTORED, parse_entry_key
 from backend_store.storage.space import SpaceGuard
 from backend_store.storage.verify import parse_quarantine_value, quarantine_value, verify
 from backend_store.storage.writer import Writer
@@ -338,11 +338,11 @@ class Node:
             return
         report = verify(self.engine, broken_entry)
         for key, reason in report.listed:
-            replica, offset = parse_log_key(key)
+            replica, shelf, offset = parse_entry_key(key)
             partition = self.partitions.get(replica)
             stored = self.engine.get(Table.QUARANTINE, key)
             if partition is not None and stored is not None:
-                self._write_off(partition, offset, parse_quarantine_value(stored)[1], reason)
+                self._write_off(partition, offset, parse_quarantine_value(stored)[1], reason, view_of(shelf))
         log.info("verified after an unclean end", entries=report.rows, broken=report.quarantined)
 
     def quarantine(self, partition: Partition, shelf: int, offset: int, data: bytes, reason: str) -> None:

@@ -149,3 +149,11 @@ def parse_parked_key(key: bytes) -> tuple[int, int, int]:
     """(lane, number, position)."""
     _, lane, number, position = _PARKED.unpack(key)
     return lane, number, position
+
+
+def parse_entry_key(key: bytes) -> tuple[int, int, int]:
+    """(replica, shelf, offset) of an entry, wherever it lies."""
+    if len(key) == _LOG.size:
+        replica, offset = _LOG.unpack(key)
+        return replica, 0, offset
+    return parse_lane_key(key)

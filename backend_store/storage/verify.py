@@ -13,6 +13,7 @@ from backend_store.storage.engine import Batch, Engine, Row, Table
 Check = Callable[[bytes, bytes], str | None]
 """(key, value) → why the row is broken, or None."""
 
+ENTRY_TABLES = (Table.LOG, Table.LANES)
 ROWS_PER_READ = 64
 ROWS_PER_COMMIT = 64
 QUARANTINED_LISTED_MAX = 100
@@ -30,18 +31,18 @@ class VerifyReport:
 
 
 def verify(engine: Engine, check: Check) -> VerifyReport:
-    """Walks the log in short reads. Commits by itself, so it runs where the writer does, or before there is one."""
+    """Walks all entries in short reads. Commits by itself, so it runs where the writer does, or before there is one."""
     rows = size = quarantined = 0
     listed: list[tuple[bytes, str]] = []
-    broken: list[tuple[Row, str]] = []
-    for key, value in walk(engine, Table.LOG):
+    broken: list[tuple[Table, Row, str]] = []
+    for table, (key, value) in _entries(engine):
         rows += 1
         size += len(value)
         reason = check(key, value)
         if reason is None:
             continue
         quarantined += 1
-        broken.append(((key, value), reason))
+        broken.append((table, (key, value), reason))
         if len(listed) < QUARANTINED_LISTED_MAX:
             listed.append((key, reason))
         if len(broken) == ROWS_PER_COMMIT:
@@ -53,12 +54,18 @@ def verify(engine: Engine, check: Check) -> VerifyReport:
 
 
 def first_broken(engine: Engine, check: Check) -> tuple[bytes, str] | None:
-    """(key, reason) of the first row of the log that fails; changes nothing."""
-    for key, value in walk(engine, Table.LOG):
+    """(key, reason) of the first entry that fails; changes nothing."""
+    for _, (key, value) in _entries(engine):
         reason = check(key, value)
         if reason is not None:
             return key, reason
     return None
+
+
+def _entries(engine: Engine) -> Iterator[tuple[Table, Row]]:
+    for table in ENTRY_TABLES:
+        for row in walk(engine, table):
+            yield table, row
 
 
 def walk(engine: Engine, table: Table) -> Iterator[Row]:
@@ -81,9 +88,9 @@ def parse_quarantine_value(stored: bytes) -> tuple[str, bytes]:
     return stored[2:end].decode(errors="replace"), stored[end:]
 
 
-def _quarantine(engine: Engine, broken: list[tuple[Row, str]]) -> None:
+def _quarantine(engine: Engine, broken: list[tuple[Table, Row, str]]) -> None:
     batch = Batch()
-    for (key, value), reason in broken:
+    for table, (key, value), reason in broken:
         batch.put(Table.QUARANTINE, key, quarantine_value(reason, value))
-        batch.delete(Table.LOG, key)
+        batch.delete(table, key)
     engine.commit(batch, lambda: None)

@@ -171,7 +171,10 @@ class SemanticsModel:
             if other.number in batch or other.view != "main" or other.key != m.key:
                 continue
             assert other.state not in ("leased", "returned"), f"{m.number} went out while {other.number} was held"
-            assert not _is_before(other, m) or self.is_doomed(other), f"{m.number} overtook {other.number} of its key"
+            is_earlier = other.place < m.place and not (other.scheduled_ms or m.scheduled_ms)
+            is_over = self.is_doomed(other) or other.end in ("expired", "max_attempts", "cancelled", "overflow")
+            waits = other.state != "held" and other.is_head == m.is_head
+            assert not (is_earlier and waits) or is_over, f"{m.number} overtook {other.number} of its key"
 
     # -------------------------------------------------------------------------------------------------- coming back
 

@@ -1,0 +1,397 @@
+"""Consumer groups of a stream against a reference: with leases and with offsets, over crashes, seeks and retention.
+
+The reference does not choose: the group hands messages out, and the reference says whether it might. Each decision lands,
+or is lost with a crash, or lands and nobody hears of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from backend_store.core import backlog, lanes
+from backend_store.core.receipts import SUFFIXES, by_token
+from backend_store.model import PushqError
+from backend_store.node.group import RunningGroup
+from backend_store.node.limits import GROUP_IDLE_MS
+from tests.support.streams import GroupOf, StreamWorld, seqs_of
+from tests.support.world import Consumer, verdicts
+
+EXAMPLES = 250
+STEPS = 50
+CONSUMERS = 2
+VISIBILITY_MS = 30_000
+RETENTION_MS = 100_000
+SMALL = {(backlog, "CHUNKS_LOADED_BYTES_MAX"): 600, (lanes, "READY_RUNS_AHEAD"): 2}
+
+Fate = Literal["land", "lost", "unheard"]
+fates = st.sampled_from(["land", "land", "land", "lost", "unheard"])
+any_number = st.integers(0, 1 << 20)
+
+
+@dataclass
+class Held:
+    """A message that a consumer has."""
+
+    seq: int
+    receipt: str
+    consumer: int
+    until_ms: int
+
+
+@dataclass
+class Reference:
+    """What is published and kept, what the group is done with, and who holds what. Holds are memory."""
+
+    present: list[int] = field(default_factory=list)
+    done: set[int] = field(default_factory=set)
+    held: dict[int, Held] = field(default_factory=dict)
+    due: dict[int, int] = field(default_factory=dict)
+    won: set[str] = field(default_factory=set)
+
+    @property
+    def waiting(self) -> list[int]:
+        return [seq for seq in self.present if seq not in self.done]
+
+    def drop(self, floor: int) -> None:
+        self.present = [seq for seq in self.present if seq >= floor]
+        self.held = {seq: one for seq, one in self.held.items() if seq >= floor}
+
+    def forget_holds(self) -> None:
+        self.held, self.due, self.won = {}, {}, set()
+
+
+class StreamGroup(RuleBasedStateMachine):
+    mode: Literal["offsets", "leases"]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._bounds = {(module, name): getattr(module, name) for module, name in SMALL}
+        for (module, name), value in SMALL.items():
+            setattr(module, name, value)
+        self.world = StreamWorld(retention_ms=RETENTION_MS, max_attempts=10_000)
+        self.reference = Reference()
+        self.consumers = [Consumer() for _ in range(CONSUMERS)]
+        self.issued: list[tuple[str, int]] = []
+
+    def teardown(self) -> None:
+        self.drain()
+        for (module, name), value in self._bounds.items():
+            setattr(module, name, value)
+
+    @property
+    def group(self) -> GroupOf:
+        return self.world.found()
+
+    # -------------------------------------------------------------------------------------------------- commands
+
+    @initialize(count=st.integers(0, 6))
+    def begin(self, count: int) -> None:
+        if count:
+            self.publish([count], 0)
+        self.world.group("g", "earliest", self.mode)
+        self.world.group("idle", "earliest", self.mode)
+
+    @rule(counts=st.lists(st.integers(1, 5), min_size=1, max_size=3), holes=st.integers(0, 31))
+    def publish(self, counts: list[int], holes: int) -> None:
+        for count in counts:
+            gone = holes & ((1 << count) - 1)
+            base = self.world.stored_with_holes(*[b"x" * 100] * count, holes=gone)
+            self.reference.present += [base + n for n in range(count) if not gone >> n & 1]
+
+    @rule(which=st.integers(0, CONSUMERS - 1), limit=st.integers(1, 8))
+    def take(self, which: int, limit: int) -> None:
+        lease = self.group.take(limit, self.consumers[which], VISIBILITY_MS)
+        now_ms, reference = self.world.now_ms, self.reference
+        if lease is None:
+            assert not self.may_have(which), f"{which} gets nothing of {self.may_have(which)}"
+            return
+        seqs = seqs_of(lease)
+        self.check_taken(which, seqs)
+        for seq in seqs:
+            receipt = lease.token + SUFFIXES[seq - lease.state.base]
+            reference.held[seq] = Held(seq, receipt, which, now_ms + VISIBILITY_MS)
+            reference.due.pop(seq, None)
+            self.issued.append((receipt, seq))
+
+    def may_have(self, which: int) -> list[int]:
+        raise NotImplementedError
+
+    def check_taken(self, which: int, seqs: list[int]) -> None:
+        raise NotImplementedError
+
+    @precondition(lambda self: self.issued)
+    @rule(picks=st.lists(any_number, min_size=1, max_size=4), fate=fates)
+    def ack(self, picks: list[int], fate: Fate) -> None:
+        """Old receipts too; what they may do is the group's to say, what they did is the reference's."""
+        texts = list(dict.fromkeys(self.issued[-1 - n % min(len(self.issued), 20)][0] for n in picks))
+        expected = self.expected_acks(texts)
+        answers = self.asked(texts, RunningGroup.settle, fate)
+        if answers is not None:
+            assert answers == [ok for ok, _ in expected], (texts, expected)
+        if fate != "lost":
+            for ok, seqs in expected:
+                self.reference.done |= seqs if ok else set()
+        if fate == "land":
+            self.reference.won |= {text for text, (ok, _) in zip(texts, expected, strict=True) if ok}
+
+    def expected_acks(self, texts: list[str]) -> list[tuple[bool, set[int]]]:
+        """A verdict a receipt, and what it settles; holds end here, as a decision ends them."""
+        raise NotImplementedError
+
+    @precondition(lambda self: self.reference.held)
+    @rule(pick=any_number, delay_ms=st.sampled_from([0, 0, 5_000]), fate=fates)
+    def nack(self, pick: int, delay_ms: int, fate: Fate) -> None:
+        held = sorted(self.reference.held)
+        seq = held[pick % len(held)]
+        receipt = self.reference.held[seq].receipt
+        due_ms = self.world.now_ms + delay_ms if delay_ms else 0
+        answers = self.asked([receipt], lambda view, own, reply: view.give_back(own, due_ms, None, reply), fate)
+        assert answers in (None, [True])
+        if fate == "land":
+            self.came_back(seq)
+        if due_ms and fate != "lost" and (fate == "land" or self.mode == "leases"):
+            self.reference.due[seq] = due_ms
+
+    def came_back(self, seq: int) -> None:
+        raise NotImplementedError
+
+    def asked(self, texts: list[str], ask: Any, fate: Fate) -> list[bool] | None:
+        """The verdicts; None where a crash kept them from whoever waits."""
+        answers: list[dict[str, int] | PushqError] = []
+        self.world.groups.each(by_token(texts), ask, answers.append)
+        if fate == "land":
+            self.world.settle_down()
+            assert len(answers) == 1 and isinstance(answers[0], dict)
+            return verdicts(texts, answers[0])
+        if not answers:
+            self.world.committer.prepare()
+        self.crash(landed=fate == "unheard")
+        return None
+
+    @rule(landed=st.booleans())
+    def crash(self, landed: bool) -> None:
+        self.world.crash(landed=landed)
+        due = self.reference.due if self.mode == "leases" else {}
+        self.reference.forget_holds()
+        self.reference.due = {seq: at for seq, at in due.items() if at > self.world.now_ms}
+        self.consumers = [Consumer() for _ in range(CONSUMERS)]
+        self.reference.drop(self.world.partition.state.floor)
+
+    @rule(ms=st.sampled_from([100, 5_000, VISIBILITY_MS, 45_000, GROUP_IDLE_MS]))
+    def pass_time(self, ms: int) -> None:
+        self.world.pass_time(ms)
+        self.world.settle_down()
+        self.world.settle_down()
+        self.ran_out(self.world.now_ms)
+        self.reference.due = {seq: at for seq, at in self.reference.due.items() if at > self.world.now_ms}
+        self.reference.drop(self.world.partition.state.floor)
+
+    def ran_out(self, now_ms: int) -> None:
+        raise NotImplementedError
+
+    @rule(which=st.integers(0, CONSUMERS - 1))
+    def leave(self, which: int) -> None:
+        consumer, self.consumers[which] = self.consumers[which], Consumer()
+        for lease in consumer.leases:
+            if lease.bits:
+                self.group.view.give_back_lease(lease)
+        self.world.settle_down()
+        self.left(which)
+
+    def left(self, which: int) -> None:
+        raise NotImplementedError
+
+    @rule(which=st.integers(0, CONSUMERS - 1))
+    def take_and_not_send(self, which: int) -> None:
+        lease = self.group.take(3, self.consumers[which], VISIBILITY_MS)
+        if lease is not None:
+            self.check_taken(which, seqs_of(lease))
+            self.consumers[which].leases.remove(lease)
+            self.group.view.unsent(lease)
+
+    @rule(place=any_number)
+    def seek(self, place: int) -> None:
+        state = self.world.partition.state
+        at = state.floor + place % (state.end - state.floor + 1)
+        self.world.group("g", {"seq": at})
+        self.reference.done = {seq for seq in self.reference.present if seq < at}
+        self.reference.forget_holds()
+
+    @rule(delta=st.integers(0, 1))
+    def commit(self, delta: int) -> None:
+        self.world.settle_down()
+
+    # ---------------------------------------------------------------------------------------------------- checks
+
+    @invariant()
+    def the_lag_is_exact(self) -> None:
+        if self.world.groups.find("g") is None or self.world.committer.is_in_flight:
+            return
+        assert self.group.lag == len(self.reference.waiting)
+        assert self.world.found("idle").lag == len(self.reference.present)
+
+    @invariant()
+    def the_stream_keeps_what_is_not_too_old(self) -> None:
+        world = self.world
+        gone = world.partition.state.published_total - world.partition.state.live
+        assert world.partition.state.live == len(self.reference.present)
+        assert gone == world.partition.state.ended.get("retention", 0)
+        assert world.quarantined == []
+
+    def drain(self) -> None:
+        """At the end one consumer gets all that is left, and nothing else."""
+        if self.world.groups.find("g") is None:
+            return
+        self.world.settle_down()
+        self.world.crash()
+        self.world.pass_time(10_000)
+        self.world.settle_down()
+        self.reference.drop(self.world.partition.state.floor)
+        assert sorted(self.group.drained()) == self.reference.waiting
+
+
+class LeasedMachine(StreamGroup):
+    mode = "leases"
+
+    def may_have(self, which: int) -> list[int]:
+        return [seq for seq in self.reference.waiting if seq not in self.reference.held and seq not in self.reference.due]
+
+    def check_taken(self, which: int, seqs: list[int]) -> None:
+        assert set(seqs) <= set(self.may_have(which)), f"{seqs} of {self.may_have(which)}"
+
+    def expected_acks(self, texts: list[str]) -> list[tuple[bool, set[int]]]:
+        reference = self.reference
+        seqs = dict(self.issued)
+        order = list(by_token(texts))
+        found: dict[str, tuple[bool, set[int]]] = {}
+        settled: set[int] = set()
+        for text in sorted(texts, key=lambda text: order.index(text[:-2])):
+            seq = seqs[text]
+            holder = reference.held.get(seq)
+            is_free = seq in reference.waiting and seq not in settled
+            ok = text in reference.won or (is_free and (holder is None or holder.receipt == text))
+            ok = ok and not self.is_of_another_time(text)
+            if ok and text not in reference.won:
+                settled.add(seq)
+                reference.held.pop(seq, None)
+                reference.due.pop(seq, None)
+            found[text] = ok, {seq}
+        return [found[text] for text in texts]
+
+    def is_of_another_time(self, text: str) -> bool:
+        """Given out before the last seek."""
+        from backend_store.core.receipts import view_of_token
+
+        return view_of_token(text[:-2]) != self.group.group.row.number
+
+    def came_back(self, seq: int) -> None:
+        self.reference.held.pop(seq, None)
+
+    def ran_out(self, now_ms: int) -> None:
+        self.reference.held = {seq: one for seq, one in self.reference.held.items() if one.until_ms > now_ms}
+
+    def left(self, which: int) -> None:
+        self.reference.held = {seq: one for seq, one in self.reference.held.items() if one.consumer != which}
+
+
+class OffsetMachine(StreamGroup):
+    mode = "offsets"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.void: set[str] = set()
+        """Receipts of messages that a nack brought back."""
+
+    def may_have(self, which: int) -> list[int]:
+        """What comes next, and all behind it; nothing while another one is at it."""
+        held = self.reference.held
+        if any(one.consumer != which for one in held.values()) or self.reference.due:
+            return []
+        return [seq for seq in self.reference.waiting if seq not in held]
+
+    def check_taken(self, which: int, seqs: list[int]) -> None:
+        assert seqs == self.may_have(which)[: len(seqs)], f"{seqs} of {self.may_have(which)}"
+
+    def expected_acks(self, texts: list[str]) -> list[tuple[bool, set[int]]]:
+        reference, seqs = self.reference, dict(self.issued)
+        order = list(by_token(texts))
+        found: dict[str, tuple[bool, set[int]]] = {}
+        by_lease: dict[str, list[str]] = {}
+        for text in texts:
+            by_lease.setdefault(text[:-2], []).append(text)
+        for token in order:
+            for text in sorted(by_lease[token], key=lambda text: seqs[text], reverse=True):
+                found[text] = self._expected(text, seqs[text])
+                if found[text][0] and text not in reference.won:
+                    self._settled(seqs[text])
+        return [found[text] for text in texts]
+
+    def _expected(self, text: str, seq: int) -> tuple[bool, set[int]]:
+        reference = self.reference
+        if self.is_of_another_time(text):
+            return False, set()
+        if text in reference.won:
+            return True, set()
+        up_to = {one for one in reference.waiting if one <= seq}
+        holder = reference.held.get(seq)
+        if holder is not None and holder.receipt == text:
+            return True, up_to
+        is_free = seq in up_to and not any(one <= seq for one in reference.held) and text not in self.void
+        return is_free, up_to if is_free else set()
+
+    def _settled(self, seq: int) -> None:
+        """Everything before goes with it, and its receipts have acked."""
+        reference = self.reference
+        for one in [one for one in reference.held.values() if one.seq <= seq]:
+            reference.won.add(one.receipt)
+            del reference.held[one.seq]
+        reference.done |= {one for one in reference.present if one <= seq}
+        reference.due = {one: at for one, at in reference.due.items() if one > seq}
+
+    def is_of_another_time(self, text: str) -> bool:
+        from backend_store.core.receipts import view_of_token
+
+        return view_of_token(text[:-2]) != self.group.group.row.number
+
+    def came_back(self, seq: int) -> None:
+        held = self.reference.held
+        self.void |= {text for text, _ in self.issued}
+        for one in [one for one in held.values() if one.seq < seq]:
+            self.void.discard(one.receipt)
+        self.reference.held = {at: one for at, one in held.items() if at < seq}
+
+    def ran_out(self, now_ms: int) -> None:
+        over = [seq for seq, one in self.reference.held.items() if one.until_ms <= now_ms]
+        if over:
+            self.reference.held = {seq: one for seq, one in self.reference.held.items() if seq < min(over)}
+
+    def left(self, which: int) -> None:
+        if any(one.consumer == which for one in self.reference.held.values()):
+            self.reference.held = {}
+
+    @rule(landed=st.booleans())
+    def crash(self, landed: bool) -> None:
+        super().crash(landed)
+        self.void = set()
+
+
+def _settings() -> settings:
+    is_long = settings.get_current_profile_name() == "long"
+    return settings(
+        max_examples=settings().max_examples if is_long else EXAMPLES,
+        stateful_step_count=STEPS,
+        suppress_health_check=[HealthCheck.too_slow],
+        report_multiple_bugs=False,
+        deadline=None,
+    )
+
+
+TestLeasedGroup = LeasedMachine.TestCase
+TestLeasedGroup.settings = _settings()
+TestOffsetGroup = OffsetMachine.TestCase
+TestOffsetGroup.settings = _settings()
