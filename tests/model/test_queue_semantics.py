@@ -236,8 +236,8 @@ class QueueSemantics(RuleBasedStateMachine):
     def take(self, limit: int, who: int, ms: int, name: str) -> None:
         view = self.world.partition.view(VIEWS[name])
         lease = view.take(limit, self.consumers[who], ms)
-        self._see()
         if lease is None:
+            self._see()
             ready = [m.number for m in self.model.ready(name)]
             is_strict = self.config.ordering == "strict" and name == "main"
             assert not ready or is_strict, f"{ready} are ready and none was handed out"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from backend_store.core import backlog, lanes
-from backend_store.core.receipts import SUFFIXES, by_token
+from backend_store.core.receipts import SUFFIXES, by_token, view_of_token
 from backend_store.model import PushqError
 from backend_store.node.group import RunningGroup
 from backend_store.node.limits import GROUP_IDLE_MS
@@ -129,18 +129,28 @@ class StreamGroup(RuleBasedStateMachine):
     def ack(self, picks: list[int], fate: Fate) -> None:
         """Old receipts too; what they may do is the group's to say, what they did is the reference's."""
         texts = list(dict.fromkeys(self.issued[-1 - n % min(len(self.issued), 20)][0] for n in picks))
+        before = set(self.reference.done)
         expected = self.expected_acks(texts)
         answers = self.asked(texts, RunningGroup.settle, fate)
-        if answers is not None:
-            assert answers == [ok for ok, _ in expected], (texts, expected)
-        if fate != "lost":
-            for ok, seqs in expected:
-                self.reference.done |= seqs if ok else set()
-        if fate == "land":
-            self.reference.won |= {text for text, (ok, _) in zip(texts, expected, strict=True) if ok}
+        assert answers in (None, [expected[text] for text in texts])
+        if fate == "lost":
+            self.reference.done = before
 
-    def expected_acks(self, texts: list[str]) -> list[tuple[bool, set[int]]]:
-        """A verdict a receipt, and what it settles; holds end here, as a decision ends them."""
+    def expected_acks(self, texts: list[str]) -> dict[str, bool]:
+        """Decides an ack, as a commit would. Receipts of one request that compete go by their tokens."""
+        seqs, order = dict(self.issued), list(by_token(texts))
+        found: dict[str, bool] = {}
+        for text in sorted(texts, key=lambda text: (order.index(text[:-2]), -seqs[text])):
+            of_this_time = view_of_token(text[:-2]) == self.group.group.row.number
+            found[text] = of_this_time and (text in self.reference.won or self.wins(text, seqs[text]))
+            if found[text]:
+                self.settled(text, seqs[text])
+        return found
+
+    def wins(self, text: str, seq: int) -> bool:
+        raise NotImplementedError
+
+    def settled(self, text: str, seq: int) -> None:
         raise NotImplementedError
 
     @precondition(lambda self: self.reference.held)
@@ -259,35 +269,21 @@ class LeasedMachine(StreamGroup):
     mode = "leases"
 
     def may_have(self, which: int) -> list[int]:
-        return [seq for seq in self.reference.waiting if seq not in self.reference.held and seq not in self.reference.due]
+        held, due = self.reference.held, self.reference.due
+        return [seq for seq in self.reference.waiting if seq not in held and seq not in due]
 
     def check_taken(self, which: int, seqs: list[int]) -> None:
         assert set(seqs) <= set(self.may_have(which)), f"{seqs} of {self.may_have(which)}"
 
-    def expected_acks(self, texts: list[str]) -> list[tuple[bool, set[int]]]:
-        reference = self.reference
-        seqs = dict(self.issued)
-        order = list(by_token(texts))
-        found: dict[str, tuple[bool, set[int]]] = {}
-        settled: set[int] = set()
-        for text in sorted(texts, key=lambda text: order.index(text[:-2])):
-            seq = seqs[text]
-            holder = reference.held.get(seq)
-            is_free = seq in reference.waiting and seq not in settled
-            ok = text in reference.won or (is_free and (holder is None or holder.receipt == text))
-            ok = ok and not self.is_of_another_time(text)
-            if ok and text not in reference.won:
-                settled.add(seq)
-                reference.held.pop(seq, None)
-                reference.due.pop(seq, None)
-            found[text] = ok, {seq}
-        return [found[text] for text in texts]
+    def wins(self, text: str, seq: int) -> bool:
+        holder = self.reference.held.get(seq)
+        return seq in self.reference.waiting and (holder is None or holder.receipt == text)
 
-    def is_of_another_time(self, text: str) -> bool:
-        """Given out before the last seek."""
-        from backend_store.core.receipts import view_of_token
-
-        return view_of_token(text[:-2]) != self.group.group.row.number
+    def settled(self, text: str, seq: int) -> None:
+        self.reference.won.add(text)
+        self.reference.done.add(seq)
+        self.reference.held.pop(seq, None)
+        self.reference.due.pop(seq, None)
 
     def came_back(self, seq: int) -> None:
         self.reference.held.pop(seq, None)
@@ -317,46 +313,23 @@ class OffsetMachine(StreamGroup):
     def check_taken(self, which: int, seqs: list[int]) -> None:
         assert seqs == self.may_have(which)[: len(seqs)], f"{seqs} of {self.may_have(which)}"
 
-    def expected_acks(self, texts: list[str]) -> list[tuple[bool, set[int]]]:
-        reference, seqs = self.reference, dict(self.issued)
-        order = list(by_token(texts))
-        found: dict[str, tuple[bool, set[int]]] = {}
-        by_lease: dict[str, list[str]] = {}
-        for text in texts:
-            by_lease.setdefault(text[:-2], []).append(text)
-        for token in order:
-            for text in sorted(by_lease[token], key=lambda text: seqs[text], reverse=True):
-                found[text] = self._expected(text, seqs[text])
-                if found[text][0] and text not in reference.won:
-                    self._settled(seqs[text])
-        return [found[text] for text in texts]
+    def wins(self, text: str, seq: int) -> bool:
+        """Its own lease runs; or nobody holds it or anything before it, and nobody gave such a message back since."""
+        held = self.reference.held
+        if seq in held and held[seq].receipt == text:
+            return True
+        is_free = seq in self.reference.waiting and not any(one <= seq for one in held)
+        return is_free and text not in self.void
 
-    def _expected(self, text: str, seq: int) -> tuple[bool, set[int]]:
-        reference = self.reference
-        if self.is_of_another_time(text):
-            return False, set()
-        if text in reference.won:
-            return True, set()
-        up_to = {one for one in reference.waiting if one <= seq}
-        holder = reference.held.get(seq)
-        if holder is not None and holder.receipt == text:
-            return True, up_to
-        is_free = seq in up_to and not any(one <= seq for one in reference.held) and text not in self.void
-        return is_free, up_to if is_free else set()
-
-    def _settled(self, seq: int) -> None:
+    def settled(self, text: str, seq: int) -> None:
         """Everything before goes with it, and its receipts have acked."""
         reference = self.reference
+        reference.won.add(text)
         for one in [one for one in reference.held.values() if one.seq <= seq]:
             reference.won.add(one.receipt)
             del reference.held[one.seq]
         reference.done |= {one for one in reference.present if one <= seq}
         reference.due = {one: at for one, at in reference.due.items() if one > seq}
-
-    def is_of_another_time(self, text: str) -> bool:
-        from backend_store.core.receipts import view_of_token
-
-        return view_of_token(text[:-2]) != self.group.group.row.number
 
     def came_back(self, seq: int) -> None:
         held = self.reference.held

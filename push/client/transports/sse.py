@@ -31,6 +31,7 @@ class SseStream:
         self._credit = frame.credit or 1
         self._more_credit = asyncio.Event()
         self._outstanding = Outstanding()
+        self._has_begun = False
 
     async def run(self) -> None:
         try:
@@ -63,6 +64,7 @@ class SseStream:
             self._outstanding.commits = mode == "offsets"
             visibility_ms = config.visibility_timeout_ms
             transport.emit(Ok(id=frame.id, sub=self.sub, visibility_timeout_ms=visibility_ms, mode=mode))
+            self._has_begun = True
             async for event in httpx2.EventSource(response, transport.limits.frame_bytes_max):
                 if not await self._event(event):
                     return
@@ -103,7 +105,9 @@ class SseStream:
         self._transport.emit(Deliver(sub=self.sub, messages=[message], cursor=cursor))
 
     def _end(self, problem: Problem) -> None:
-        self._transport.emit(Ended(sub=self.sub, problem=problem))
+        """Before its `Ok` the core knows the subscription only by the request that asked for it."""
+        ended = Ended(sub=self.sub, problem=problem) if self._has_begun else Error(id=self._frame.id, problem=problem)
+        self._transport.emit(ended)
 
 
 def _request(frame: Subscribe) -> tuple[dict[str, Any], dict[str, str]]:
