@@ -16,11 +16,12 @@ from backend_store.core.chunk import Chunk
 from backend_store.core.kept import KeptLease
 from backend_store.core.lanes import Lane
 from backend_store.core.leases import ChunkState, Holder, Lease, receipts_of
+from backend_store.core.leasing import ReceiptKey
 from backend_store.core.policy import Outcome, Policy
 from backend_store.core.records import ChunkMarked, ChunkPassed, GroupRow, Record, Retry
 from backend_store.core.runs import ArrivalRuns, Runs
 from backend_store.core.shelves import MAIN
-from backend_store.core.work import Overlay, ReceiptKey, WorkView
+from backend_store.core.work import Overlay, WorkView
 from backend_store.model import Offset
 
 

@@ -6,42 +6,18 @@ the next decision sees it, the disk does not.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from backend_store.core.backlog import Backlog
 from backend_store.core.bits import indexes
-from backend_store.core.chunk import Chunk
-from backend_store.core.kept import KeptLease
-from backend_store.core.keyed import KeyedRuns
-from backend_store.core.lanes import Lane
-from backend_store.core.leases import ChunkState, Holder, Lease, LeaseTable
-from backend_store.core.limits import LEASE_MS_MIN, SETTLED_TOKENS_MAX
-from backend_store.core.policy import HistoryRow, Outcome, Policy, Reason, noted
-from backend_store.core.receipts import TokenFields, group_field, make_token, read_token
-from backend_store.core.records import (
-    AttemptsRecorded,
-    ChunkDone,
-    ChunkMarked,
-    LeaseRecorded,
-    Record,
-    Retry,
-)
-from backend_store.core.runs import ArrivalRuns, Runs
+from backend_store.core.leases import ChunkState, Lease
+from backend_store.core.leasing import Leasing, ReceiptKey, expired_bits
+from backend_store.core.limits import SETTLED_TOKENS_MAX
+from backend_store.core.policy import HistoryRow, Outcome, Reason, noted
+from backend_store.core.records import AttemptsRecorded, ChunkDone, ChunkMarked, Record, Retry
 from backend_store.core.shelves import VIEW_MAIN
 from backend_store.model import Offset
 
 DEFAULT_GROUP = VIEW_MAIN
-
-
-class ReceiptKey(NamedTuple):
-    """What a partition needs to make and check receipts."""
-
-    secret: bytes
-    key_id: int
-    queue_uid: int
-    partition: int
 
 
 class Returned(NamedTuple):
@@ -50,17 +26,6 @@ class Returned(NamedTuple):
     state: ChunkState
     bits: int
     due_ms: int
-
-
-class Death(NamedTuple):
-    """Messages that end without an ack; what becomes of them is the partition's to say."""
-
-    state: ChunkState
-    bits: int
-    reason: Reason
-    at_ms: int
-    chunk: Chunk | None
-    """Their bytes, where they were in memory: later they may not be."""
 
 
 class Overlay(NamedTuple):
@@ -83,257 +48,16 @@ class _InCommit(NamedTuple):
 _NOTHING = _InCommit([], [], 0, [])
 
 
-class WorkView(Backlog):
+class WorkView(Leasing):
     """A backlog with its leases, attempts and settled bits."""
 
-    def __init__(
-        self,
-        key: ReceiptKey,
-        *,
-        next_scan: Offset,
-        more: bool = True,
-        first_lease: int,
-        view: int = VIEW_MAIN,
-        policy: Policy | None = None,
-        shelves: Sequence[int] = (0,),
-        make_runs: Callable[[], Runs] = ArrivalRuns,
-        reads_keys: bool = False,
-    ):
-        super().__init__(next_scan=next_scan, more=more, shelves=shelves, make_runs=make_runs, reads_keys=reads_keys)
-        self.key = key
-        self.number = view
-        self.policy = policy or Policy()
-        self.in_flight = 0
-        self.leases = LeaseTable()
-        self._lease_number = first_lease
-        self._active: Holder | None = None
-        self._settled_tokens: OrderedDict[str, int] = OrderedDict()
-        # The overlay: decided, and not yet among the records of a commit.
-        self._touched: dict[int, ChunkState] = {}
+    def __init__(self, key: ReceiptKey, **settings: Any):
+        super().__init__(key, **settings)
         self._returned: list[Returned] = []
-        self._landed = 0
-        self._settled_free = 0
-        self._died = 0
-        self._deaths: list[Death] = []
-        self._awaited: list[Lease] = []
-        self._lease_records: dict[int, LeaseRecorded] = {}
         # What the commit in flight has of it. Consumers take and go away meanwhile: that is for the next commit.
         self._in_commit = _NOTHING
 
-    @property
-    def is_strict(self) -> bool:
-        """Whether its lanes are in order by key."""
-        return isinstance(self.lanes.all[0].runs, KeyedRuns)
-
-    def lose(self, base: int) -> None:
-        self._touched.pop(base, None)
-        super().lose(base)
-
-    # ------------------------------------------------------------------------------------------------- leases
-
-    def may_take(self, holder: Holder) -> bool:
-        """Whether a consumer may get anything at all now."""
-        if self.in_flight >= self.policy.in_flight_max:
-            return False
-        return not (self.policy.exclusive and self.in_flight and self._active is not holder)
-
-    def take(self, lane: Lane, limit: int, holder: Holder, visibility_ms: int, now_ms: int) -> Lease | None:
-        """Leases up to `limit` ready messages of one chunk. None where all that was drawn had come to its end."""
-        drawn = lane.runs.draw(min(limit, self.policy.in_flight_max - self.in_flight))
-        if drawn is None:
-            return None
-        state, bits = drawn
-        self.lanes.drew(lane, bits.bit_count())
-        if state.expires is not None or bits & state.started:
-            bits = self._fit(state, bits, now_ms)
-            if not bits:
-                return None
-        if self.policy.settles_first:
-            return self._hand_out_for_good(state, bits, holder)
-        return self._lease(state, bits, holder, now_ms + max(visibility_ms, LEASE_MS_MIN))
-
-    def _fit(self, state: ChunkState, bits: int, now_ms: int) -> int:
-        """The drawn messages that may be handed out; the others end here."""
-        expired = expired_bits(state, bits, now_ms)
-        if expired:
-            self.die(state, expired, Reason.EXPIRED, now_ms)
-            bits &= ~expired
-        worn_out = self._worn_out(state, bits & state.started)
-        if worn_out:
-            self.die(state, worn_out, Reason.MAX_ATTEMPTS, now_ms)
-            bits &= ~worn_out
-        return bits
-
-    def _worn_out(self, state: ChunkState, started: int) -> int:
-        """Those of them that have had all their attempts."""
-        most = self.policy.max_attempts
-        if most is None or not started:
-            return 0
-        tries = state.attempts
-        return sum(1 << index for index in indexes(started) if tries.get(index, 1) >= most)
-
-    def _lease(self, state: ChunkState, bits: int, holder: Holder, deadline_ms: int) -> Lease:
-        again = bits & state.started
-        state.started |= bits
-        state.leased |= bits
-        if again:
-            for index in indexes(again):
-                state.attempts[index] = state.attempts.get(index, 1) + 1
-                state.due.pop(index, None)
-        self._touched[state.base] = state
-        self._lease_number += 1
-        self.in_flight += bits.bit_count()
-        lease = Lease(self._token(state, bits), state, bits, holder, deadline_ms, state.chunk)
-        if self.policy.stores_leases:
-            lease.number, lease.durable = self._lease_number, False
-            self._store_lease(lease)
-            self._awaited.append(lease)
-        self._active = holder
-        self.leases.add(lease)
-        return lease
-
-    def claim(self, state: ChunkState, bits: int, holder: Holder, deadline_ms: int) -> Lease | None:
-        """Leases chosen messages to somebody who is no consumer: it is no attempt. None where nobody else left any."""
-        bits &= state.free
-        if not bits:
-            return None
-        state.leased |= bits
-        state.lane.runs.hold(state, bits)
-        self._touched[state.base] = state
-        self._lease_number += 1
-        self.in_flight += bits.bit_count()
-        lease = Lease(self._token(state, bits), state, bits, holder, deadline_ms, state.chunk)
-        lease.counts = False
-        self.leases.add(lease)
-        return lease
-
-    def _hand_out_for_good(self, state: ChunkState, bits: int, holder: Holder) -> Lease:
-        """At most once: settled with the next commit, and only then sent."""
-        state.started |= bits
-        state.settling |= bits
-        self._settled_free += bits.bit_count()
-        self._touched[state.base] = state
-        lease = Lease("", state, bits, holder, 0, state.chunk)
-        lease.durable = lease.receipts = False
-        self._awaited.append(lease)
-        return lease
-
-    def _store_lease(self, lease: Lease) -> None:
-        whole = self.leases.get(lease.token) or lease
-        parts = [part for part in whole.parts() if part.bits]
-        bits = 0
-        for part in parts:
-            bits |= part.bits
-        deadline_ms = max((part.deadline_ms for part in parts), default=0)
-        self._lease_records[lease.number] = LeaseRecorded(
-            self.number, lease.number, lease.token, Offset(lease.state.base), bits, deadline_ms
-        )
-
-    def _token(self, state: ChunkState, bits: int) -> str:
-        key = self.key
-        return make_token(
-            key.secret,
-            TokenFields(
-                key.partition,
-                key.key_id,
-                key.queue_uid,
-                state.epoch,
-                group_field(self.number, state.shelf),
-                state.base,
-                self._lease_number,
-                (bits & -bits).bit_length() - 1,
-                bits.bit_length() - 1,
-            ),
-        )
-
-    def unsent(self, lease: Lease, bits: int) -> None:
-        """Takes an attempt back that never left for a socket: it does not count."""
-        bits &= lease.bits
-        if not bits or not lease.receipts:
-            return  # it ran out, or was purged, before it could leave; or it is settled for good
-        state = lease.state
-        lease.bits ^= bits
-        self._drop_if_empty(lease)
-        for index in indexes(bits) if lease.counts else ():
-            tries = state.attempts.pop(index, 1) - 1
-            if tries > 1:
-                state.attempts[index] = tries
-            elif tries == 0:
-                state.started &= ~(1 << index)
-        state.leased &= ~bits
-        self.in_flight -= bits.bit_count()
-        self._touched[state.base] = state
-        state.lane.runs.freed(state, bits)
-        self.put_back(state, bits)
-
-    def _drop_if_empty(self, lease: Lease) -> None:
-        if lease.bits:
-            return
-        if lease.number:
-            self._store_lease(lease)
-        self.leases.drop_if_empty(lease.token)
-
-    def restore(self, kept: KeptLease, holder: Holder) -> Lease | None:
-        """Puts back a lease that outlived the process, as far as its messages are still free."""
-        state = self._chunks[kept.base]
-        bits = int.from_bytes(kept.bits, "little") & state.free
-        if not bits:
-            return None
-        state.leased |= bits
-        state.lane.runs.hold(state, bits)
-        self.in_flight += bits.bit_count()
-        lease = Lease(kept.token, state, bits, holder, kept.deadline_ms)
-        lease.number = kept.number
-        known = self.leases.get(kept.token)
-        if known is None:
-            self.leases.add(lease)
-        else:
-            self.leases.join(known, lease)
-            self.leases.schedule(lease)
-        return lease
-
-    def extend(self, grouped: dict[str, int], visibility_ms: int, now_ms: int) -> dict[str, int]:
-        """Moves deadlines; the answer has the bits that are held."""
-        held: dict[str, int] = {}
-        deadline_ms = now_ms + visibility_ms
-        for token, bits in grouped.items():
-            lease = self.leases.get(token)
-            for part in list(lease.parts()) if lease is not None else ():
-                mine = part.bits & bits
-                if not mine:
-                    continue
-                held[token] = held.get(token, 0) | mine
-                if part.deadline_ms == deadline_ms:
-                    continue
-                moved = part if mine == part.bits else self.leases.split(part, mine)
-                moved.deadline_ms = deadline_ms
-                self.leases.schedule(moved)
-                if moved.number:
-                    self._store_lease(moved)
-        return held
-
     # ---------------------------------------------------------------------------------------- decide and apply
-
-    def unknown_bases(self, grouped: Iterable[str]) -> list[tuple[int, int]]:
-        """(shelf, base) of chunks that genuine receipts name and that are not in memory: the shell reads them before
-        it decides.
-        """
-        places = []
-        for token in grouped:
-            if self.leases.get(token) is None and token not in self._settled_tokens:
-                fields = self._genuine(token)
-                if fields is not None and fields.base not in self._chunks:
-                    places.append((fields.shelf, fields.base))
-        return places
-
-    def _genuine(self, token: str) -> TokenFields | None:
-        fields = read_token(self.key.secret, token)
-        mine = fields is not None and (fields.queue_uid, fields.partition, fields.view) == (
-            self.key.queue_uid,
-            self.key.partition,
-            self.number,
-        )
-        return fields if mine else None
 
     def settle(self, grouped: dict[str, int]) -> dict[str, int]:
         """Decides an ack: token → the bits that are settled by it. One ack wins; the others find nothing."""
@@ -455,14 +179,6 @@ class WorkView(Backlog):
 
     # ------------------------------------------------------------------------------------------------- the end
 
-    def die(self, state: ChunkState, bits: int, reason: Reason, now_ms: int) -> None:
-        """Ends messages that nobody holds."""
-        self.undelay(state, bits)
-        state.settling |= bits
-        self._died += bits.bit_count()
-        self._touched[state.base] = state
-        self._deaths.append(Death(state, bits, reason, now_ms, state.chunk))
-
     def _die_leased(self, state: ChunkState, bits: int, reason: Reason, now_ms: int) -> None:
         self.die(state, bits, reason, now_ms)
         self._landed += bits.bit_count()
@@ -474,14 +190,6 @@ class WorkView(Backlog):
         self._drop_if_empty(lease)
         lease.state.leased &= ~bits
         self._die_leased(lease.state, bits, reason, now_ms)
-
-    def take_deaths(self) -> list[Death]:
-        deaths, self._deaths = self._deaths, []
-        return deaths
-
-    @property
-    def has_deaths(self) -> bool:
-        return bool(self._deaths)
 
     # -------------------------------------------------------------------------------------------------- commits
 
@@ -568,14 +276,6 @@ class WorkView(Backlog):
         """When `wake` or `leases.expired` next has something to do."""
         deadline = self.leases.next_deadline_ms()
         return min((t for t in (deadline, self.next_due_ms()) if t is not None), default=None)
-
-
-def expired_bits(state: ChunkState, bits: int, now_ms: int) -> int:
-    """Those of the messages whose time to live is over."""
-    expires = state.expires
-    if expires is None:
-        return 0
-    return sum(1 << index for index in indexes(bits) if 0 < (expires[index] or 0) <= now_ms)
 
 
 def _retries(state: ChunkState) -> dict[int, Retry]:

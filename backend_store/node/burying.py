@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from backend_store.core.bits import indexes
 from backend_store.core.chunk import Chunk, CorruptEntry, clear_column, extract
 from backend_store.core.leases import ChunkState
+from backend_store.core.leasing import Death
 from backend_store.core.log import Append
 from backend_store.core.policy import Reason
 from backend_store.core.shelves import DEAD, LATE, OUTBOX, SORTING, VIEW_MAIN, priority_of
-from backend_store.core.work import Death
 from backend_store.model import COMPANION, Block, QueueConfig
 
 if TYPE_CHECKING:

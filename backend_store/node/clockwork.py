@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from backend_store.core.leasing import expired_bits
 from backend_store.core.policy import Reason
 from backend_store.core.records import ExpirySet, Rescheduled, Scheduled
 from backend_store.core.shelves import SCHEDULED
-from backend_store.core.work import expired_bits
 from backend_store.model import Offset
 from backend_store.node.limits import DUE_ROWS_PER_TICK, EXPIRING_CHUNKS_PER_TICK, READS_PER_TAKE_MAX
 from backend_store.node.publishing import expiry_step

@@ -8,11 +8,12 @@ from functools import partial
 from backend_store.core.fair import FairRuns
 from backend_store.core.groups import GroupView, LeasedGroup, OffsetGroup
 from backend_store.core.keyed import KeyedRuns
+from backend_store.core.leasing import ReceiptKey
 from backend_store.core.policy import Policy, companion_policy, policy_of
 from backend_store.core.records import GroupRow, PartitionState, Tally
 from backend_store.core.runs import ArrivalRuns, Runs
 from backend_store.core.shelves import SHELF_OF_VIEW, VIEW_MAIN
-from backend_store.core.work import ReceiptKey, WorkView
+from backend_store.core.work import WorkView
 from backend_store.model import VISIBILITY_MS_MAX, Offset, QueueConfig
 from backend_store.node.sorting import HEAD_LANE, ORDER_LANE
 

@@ -18,10 +18,10 @@ import structlog
 from backend_store.core.chunk import claimed_messages
 from backend_store.core.kept import Detached, Kept, KeptLease, KeptSession
 from backend_store.core.leases import Lease
+from backend_store.core.leasing import ReceiptKey
 from backend_store.core.receipts import read_token
 from backend_store.core.records import EpochStart, PartitionState
 from backend_store.core.shelves import VIEW_OUTBOX, view_of
-from backend_store.core.work import ReceiptKey
 from backend_store.metadata.embedded import Metadata, MovedQueue
 from backend_store.model import COMPANION, Epoch, Offset, QueueDefinition
 from backend_store.node.committer import Committer

@@ -440,6 +440,9 @@ class Partition:
             deaths = view.core.take_deaths()
             if deaths:
                 buried += bury(plan, view, deaths, label=self.label, config=self.config, partition=self.index)
+            if self.sorting is not None:
+                for death in deaths:
+                    self.sorting.left(death.state.base, death.bits)
         for view in self.views.values():
             has_decided = has_decided or view.core.has_decided
             overlay = view.overlay()

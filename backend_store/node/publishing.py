@@ -11,7 +11,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple
 
 from backend_store.core.block import punch
-from backend_store.core.chunk import Chunk, clear_column
+from backend_store.core.chunk import Chunk, clear_column, holes
 from backend_store.core.log import Append
 from backend_store.core.policy import Reason
 from backend_store.core.records import ExpirySet, Record, Scheduled
@@ -275,9 +275,13 @@ class Publishing:
             bits = ((1 << one.block.count) - 1) << (base - chunk.base)
             due[one.block.due_ms] = due.get(one.block.due_ms, 0) | bits
         for chunk in chunks:
-            names = [(name_of(one), index) for index, one in enumerate(clear_column(chunk, "id") or ()) if one]
-            self.schedules.append(Scheduled(shelf, chunk.base, list(times[chunk.base].items()), names))
-        self.records += self.schedules
+            gone = holes(chunk)  # repeats and refused ones are nobody's to wait for, or to cancel
+            dues = [(due_ms, bits & ~gone) for due_ms, bits in times[chunk.base].items() if bits & ~gone]
+            ids = enumerate(clear_column(chunk, "id") or ())
+            names = [(name_of(one), index) for index, one in ids if one and not gone >> index & 1]
+            scheduled = Scheduled(shelf, chunk.base, dues, names)
+            self.schedules.append(scheduled)
+            self.records.append(scheduled)
 
     def _keep_ids(self, bases: Mapping[tuple[int, int], int]) -> None:
         if self._ids is None:

@@ -26,7 +26,6 @@ from backend_store.node.rows import (
 )
 from backend_store.storage.engine import Engine, StorageCorrupt, Table
 from backend_store.storage.keys import (
-    log_key,
     log_range,
     order_key,
     parked_key,
@@ -86,11 +85,12 @@ class LogReader:
                 self._on_broken(shelf, found, data, str(error))
                 offset = found + 1
 
-    def last(self, start: int, offset: int) -> Chunk | None:
-        """The last chunk of the log that begins between `start` and `offset`. A broken one is reported, and none."""
-        ends = log_key(self._replica, start), log_key(self._replica, offset + 1)
-        rows = self._engine.scan(Table.LOG, *ends, 1, reverse=True)
-        return self.first(int.from_bytes(rows[0][0][-8:], "big"), offset + 1) if rows else None
+    def last(self, start: int, offset: int, shelf: int = MAIN) -> Chunk | None:
+        """The last chunk of a shelf that begins between `start` and `offset`. A broken one is reported, and none."""
+        table, low = entry_place(self._replica, shelf, start)
+        high = entry_place(self._replica, shelf, offset + 1)[1]
+        rows = self._engine.scan(table, low, high, 1, reverse=True)
+        return self.first(int.from_bytes(rows[0][0][-8:], "big"), offset + 1, shelf) if rows else None
 
     def progress(self, base: int, view: int = VIEW_MAIN) -> Progress:
         """A mark that does not verify counts as none: its messages come again, which is better than never."""

@@ -43,7 +43,10 @@ class Sorting:
         self._partition = partition
         self._bases: list[int] = []
         """Chunks in which something may wait, rising."""
-        self._counts: dict[int, int] = {}
+        self._waiting: dict[int, int] = {}
+        """Base → the messages that wait for their turn. One that ends meanwhile is none of them any more."""
+        self.held = 0
+        """How many those are."""
         self._marks: deque[tuple[int, int]] = deque()
         """(number of a released batch, end of the log at that time): what a restart need not look at is told by it."""
         self._released = [False, False]
@@ -63,7 +66,21 @@ class Sorting:
         for chunk in chunks:
             if chunk.shelf == SORTING:
                 self._bases.append(chunk.base)
-                self._counts[chunk.base] = chunk.count
+                self._wait(chunk.base, (1 << chunk.count) - 1 & ~holes(chunk))
+
+    def _wait(self, base: int, bits: int) -> None:
+        self._waiting[base] = bits
+        self.held += bits.bit_count()
+
+    def left(self, base: int, bits: int) -> None:
+        """Messages whose turn has come, or that ended: as far as they waited, they do so no longer."""
+        waiting = self._waiting.get(base, 0)
+        if gone := waiting & bits:
+            self.held -= gone.bit_count()
+            if gone == waiting:
+                del self._waiting[base]
+            else:
+                self._waiting[base] = waiting ^ gone
 
     def release(
         self, state: PartitionState, late: Sequence[Chunk], now_ms: int
@@ -78,6 +95,8 @@ class Sorting:
         for start in range(0, len(offsets), RELEASED_PER_ROW_MAX):
             places = [self._place(offset) for offset in offsets[start : start + RELEASED_PER_ROW_MAX]]
             records.append(OrderReleased(state.released, False, places))
+            for base, bits in runs_of(places):
+                self.left(base, bits)
             self._marks.append((state.released, state.end))
             state.released += 1
             self._released[ORDER_LANE] = True
@@ -95,8 +114,6 @@ class Sorting:
         """Drops chunks in which nothing waits, in steps: a list is no queue."""
         gone = bisect_right(self._bases, offset) - 1
         if gone > len(self._bases) // 2:
-            for base in self._bases[:gone]:
-                del self._counts[base]
             del self._bases[:gone]
 
     def committed(self, view: View) -> None:
@@ -104,7 +121,7 @@ class Sorting:
         for number, lane in enumerate(view.core.lanes.all):
             lane.more = lane.more or self._released[number]
         self._released = [False, False]
-        view.core.held = self.sorter.held
+        view.core.held = self.held
         if (next_ms := self.sorter.next_release_ms()) is not None:
             self._partition.wake_at(next_ms)
 
@@ -154,15 +171,15 @@ class Sorting:
         for lane in view.core.lanes.all:
             lane.next_scan = Offset(self._partition.state.released)
             lane.more = False
-        view.core.held = 0
+        view.core.held = self.held = 0
         self._bases.clear()
-        self._counts.clear()
+        self._waiting.clear()
 
     def restore(self, view: View, records: Sequence[OrderRecord], now_ms: int) -> None:
         """Takes up after a start what had not had its turn."""
         self.sorter.restore(records, list(self._held(view)), now_ms)
         self._marks.append((self._partition.state.released, self._partition.state.end))
-        view.core.held = self.sorter.held
+        view.core.held = self.held
 
     def _held(self, view: View) -> Iterator[Held]:
         partition = self._partition
@@ -172,8 +189,11 @@ class Sorting:
             settled = partition.progress(chunk.base).settled | holes(chunk) | released.get(chunk.base, 0)
             late = clear_column(chunk, "late")
             self.placed([chunk])
+            self.left(chunk.base, settled)
             for index, stamp in enumerate(stamps_of(chunk)):
-                if not settled >> index & 1 and not (late and late[index]):
+                if late and late[index]:
+                    self.left(chunk.base, 1 << index)
+                elif not settled >> index & 1:
                     yield Held(chunk.base + index, stamp, chunk.time_ms)
             chunk = partition.read(Offset(chunk.base + 1), SORTING)
 

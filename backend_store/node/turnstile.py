@@ -36,9 +36,12 @@ class Turnstile:
             while True:
                 async with self._one:
                     await self._others()
-                    end = clock() + LOOK_SLICE_SECONDS
-                    while (now := clock()) < end:
+                    now = clock()
+                    end = now + LOOK_SLICE_SECONDS
+                    while True:
                         look.send(now >= over)
+                        if (now := clock()) >= end:
+                            break
         except StopIteration as stopped:
             found: T = stopped.value
             return found

@@ -65,6 +65,11 @@ class HttpPublisher(asyncio.Protocol):
         """Lets the request in flight be answered and sends no other."""
         self._is_stopping = True
 
+    def resume(self) -> None:
+        """After `stop`, once it is idle."""
+        self._is_stopping = self.is_idle = False
+        self._send()
+
     def close(self) -> None:
         self._is_stopping = True
         self.transport.abort()

@@ -7,11 +7,12 @@ import time
 from collections.abc import Callable
 
 from tests.bench.clients import ClientFailed, Consumer, Publisher, age_ns
+from tests.bench.feeds import Feed, FeedPublisher
 from tests.bench.machine import Meter
 from tests.bench.rows import Row, percentiles_ms
 from tests.bench.scale import CONSUMERS, CREDIT, LATENCY_RATE, PER_FRAME, WINDOW, WORK_BACKLOG_MAX
 from tests.bench.scenario_publish import QUEUE, keep_full
-from tests.bench.speech import SPEECHES, AnyArrival, Encoding
+from tests.bench.speech import SPEECHES, AnyArrival, Encoding, Speech
 from tests.bench.world import Server, World, check, close, connect, say_in, until
 
 
@@ -39,6 +40,15 @@ class Received:
         self.on_messages()
 
 
+def make_publisher(
+    speech: Speech, port: int, token: str, queue: str, per_frame: int = PER_FRAME, feed: Feed | None = None
+) -> Publisher:
+    """One that sends bodies and nothing else, or what the feed gives."""
+    if feed is None:
+        return Publisher(speech, port, token, queue=queue, per_frame=per_frame)
+    return FeedPublisher(speech, port, token, queue=queue, feed=feed, per_frame=per_frame)
+
+
 class Bench:
     """A producer and consumers of one queue, and the end of it that shows whether each message came once."""
 
@@ -51,6 +61,8 @@ class Bench:
         ack_singly: bool = False,
         timed: bool = False,
         queue: str = QUEUE,
+        feed: Feed | None = None,
+        ahead_max: int = WORK_BACKLOG_MAX,
     ) -> None:
         self.server = server
         self.queue = queue
@@ -58,12 +70,14 @@ class Bench:
         self._encoding: Encoding = encoding
         self._per_frame = per_frame
         self._ack_singly = ack_singly
+        self._feed = feed
+        self._ahead_max = ahead_max
         self.consumers: list[Consumer] = []
         self._is_holding_back = False
 
     async def open(self, consumers: int) -> None:
         common = say_in(SPEECHES[self._encoding], self.server)
-        [self.publisher] = await connect(lambda: Publisher(*common, queue=self.queue, per_frame=self._per_frame))
+        [self.publisher] = await connect(lambda: make_publisher(*common, self.queue, self._per_frame, self._feed))
         self.consumers = await connect(
             lambda: Consumer(
                 *common, queue=self.queue, credit=CREDIT, on_messages=self.received.add, ack_singly=self._ack_singly
@@ -74,7 +88,7 @@ class Bench:
     def begin(self) -> None:
         """Keeps the producer's window full while what it sent is not far ahead of what was received."""
         publisher, received = self.publisher, self.received
-        fill = keep_full(publisher, WINDOW, lambda: WORK_BACKLOG_MAX - (publisher.sent - received.count))
+        fill = keep_full(publisher, WINDOW, lambda: self._ahead_max - (publisher.sent - received.count))
 
         def go_on() -> None:
             self._hold_back()
@@ -87,7 +101,7 @@ class Bench:
 
     def _hold_back(self) -> None:
         """Consumers of a stored backlog must not run away from the producer either: the two rates are then one."""
-        is_ahead = self.received.count - self.publisher.sent > WORK_BACKLOG_MAX
+        is_ahead = self.received.count - self.publisher.sent > self._ahead_max
         if is_ahead != self._is_holding_back:
             self._is_holding_back = is_ahead
             for consumer in self.consumers:
@@ -105,15 +119,25 @@ class Bench:
         for consumer in self.consumers:
             consumer.pause()
 
+    @property
+    def done(self) -> int:
+        return self.received.count
+
+    async def rest(self) -> None:
+        """Stops the producer and waits until the consumers have everything."""
+        self.pause()
+        publisher, received = self.publisher, self.received
+        await until(
+            lambda: publisher.unconfirmed == 0 and received.count >= publisher.sent,
+            [publisher, *self.consumers],
+            lambda: f"{publisher.sent} sent, {publisher.acked} confirmed, {received.count} received",
+        )
+
     async def finish(self) -> Row:
         """Waits until every message has come and its ack is on disk. Raises when one is missing or came twice."""
         publisher, received = self.publisher, self.received
         clients = [publisher, *self.consumers]
-        await until(
-            lambda: publisher.unconfirmed == 0 and received.count >= publisher.sent,
-            clients,
-            lambda: f"{publisher.sent} sent, {publisher.acked} confirmed, {received.count} received",
-        )
+        await self.rest()
         await until(lambda: self.stats()["acked_total"] >= publisher.sent, clients, lambda: f"acks: {self.stats()}")
         stats = self.stats()
         close(clients)

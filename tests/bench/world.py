@@ -20,6 +20,8 @@ from tests.bench.speech import Speech
 from tests.support.server import PushqServer
 
 HOST = "127.0.0.1"
+ROOT = Path(__file__).resolve().parents[2]
+"""The checkout that this benchmark belongs to."""
 _POLL_S = 0.002
 _REQUEST_S_MAX = 30.0
 
@@ -64,17 +66,21 @@ class Server:
 class World:
     """The folder, the cores and the sizes of one run."""
 
-    def __init__(self, scale: Scale, cores: Cores, folder: Path, patience_s: float = 0.0) -> None:
+    def __init__(
+        self, scale: Scale, cores: Cores, folder: Path, patience_s: float = 0.0, against: Path | None = None
+    ) -> None:
         self.scale = scale
         self.cores = cores
         self.folder = folder
         self.patience_s = patience_s
+        self.against = against
+        """Another checkout, whose server is compared with ours."""
 
     @contextmanager
-    def server(self) -> Iterator[Server]:
+    def server(self, tree: Path = ROOT) -> Iterator[Server]:
         """A ready server on an empty data folder; afterwards it is killed and the folder removed."""
         place = Path(tempfile.mkdtemp(prefix="pushq-bench-", dir=self.folder))
-        process = PushqServer(place / "data")
+        process = PushqServer(place / "data", tree=tree)
         try:
             start_s = self.start(process)
             yield Server(process, start_s)

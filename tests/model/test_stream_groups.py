@@ -1,7 +1,7 @@
 """Consumer groups of a stream against a reference: with leases and with offsets, over crashes, seeks and retention.
 
-The reference does not choose: the group hands messages out, and the reference says whether it might. Each decision lands,
-or is lost with a crash, or lands and nobody hears of it.
+The reference does not choose: the group hands messages out, and the reference says whether it might. Each decision
+lands, or is lost with a crash, or lands and nobody hears of it.
 """
 
 from __future__ import annotations
@@ -144,13 +144,15 @@ class StreamGroup(RuleBasedStateMachine):
             of_this_time = view_of_token(text[:-2]) == self.group.group.row.number
             found[text] = of_this_time and (text in self.reference.won or self.wins(text, seqs[text]))
             if found[text]:
-                self.settled(text, seqs[text])
+                beside = {one for one in texts if one[:-2] == text[:-2] and seqs[one] in self.reference.waiting}
+                self.settled(text, seqs[text], beside)
         return found
 
     def wins(self, text: str, seq: int) -> bool:
         raise NotImplementedError
 
-    def settled(self, text: str, seq: int) -> None:
+    def settled(self, text: str, seq: int, beside: set[str]) -> None:
+        """`beside`: receipts of the same lease in the same request."""
         raise NotImplementedError
 
     @precondition(lambda self: self.reference.held)
@@ -279,7 +281,7 @@ class LeasedMachine(StreamGroup):
         holder = self.reference.held.get(seq)
         return seq in self.reference.waiting and (holder is None or holder.receipt == text)
 
-    def settled(self, text: str, seq: int) -> None:
+    def settled(self, text: str, seq: int, beside: set[str]) -> None:
         self.reference.won.add(text)
         self.reference.done.add(seq)
         self.reference.held.pop(seq, None)
@@ -321,10 +323,10 @@ class OffsetMachine(StreamGroup):
         is_free = seq in self.reference.waiting and not any(one <= seq for one in held)
         return is_free and text not in self.void
 
-    def settled(self, text: str, seq: int) -> None:
+    def settled(self, text: str, seq: int, beside: set[str]) -> None:
         """Everything before goes with it, and its receipts have acked."""
         reference = self.reference
-        reference.won.add(text)
+        reference.won |= {text, *beside}
         for one in [one for one in reference.held.values() if one.seq <= seq]:
             reference.won.add(one.receipt)
             del reference.held[one.seq]

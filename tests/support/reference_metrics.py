@@ -33,8 +33,12 @@ def metrics_table(folder: Path) -> list[str]:
 
 async def _a_little_of_everything(server: PushqServer) -> None:
     async with Admin(server.url, server.key) as admin:
-        await admin.create_queue("orders")
+        await admin.create_queue("orders", {"max_attempts": 1})
+        await admin.create_queue("news", {"kind": "stream"})
+        await admin.put_group("news", "readers", position="earliest")
     async with connect(server.url, server.key) as pushq:
         await pushq.publish("orders", "hello")
+        await pushq.publish("orders", "nobody can handle this")
         async with pushq.subscribe("orders") as messages:
             await (await messages.get()).ack()
+            await (await messages.get()).nack()

@@ -30,9 +30,9 @@ RETRY = {
     "draining": "after `Retry-After`",
     "not-durable": "not in this version",
     "outcome-unknown": "yes, with the same `id`",
-    "queue-full": "not in this version",
+    "queue-full": "when there is room",
     "storage-full": "when there is room",
-    "dedupe-full": "not in this version",
+    "dedupe-full": "when ids have left the window",
 }
 
 CLOSES = {

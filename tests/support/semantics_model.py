@@ -39,7 +39,8 @@ class Message:
     """ready · leased · returned (given back, not yet durable) · delayed · scheduled · held (sorted) · settling"""
     end: str = ""
     """Why it is settling or gone: acked, purged, or the reason that is counted."""
-    was_held: bool = False
+    was: str = ""
+    """Its state before it was settling."""
     attempt: int = 0
     history: list[tuple[int, int, str, str | None]] = field(default_factory=list)
     token: str = ""
@@ -185,19 +186,19 @@ class SemanticsModel:
     def unsent(self, m: Message) -> None:
         m.state, m.attempt = "ready", m.attempt - 1
 
-    def give_back(self, m: Message, outcome: str, due_ms: int = 0, reason: str | None = None) -> None:
+    def give_back(self, m: Message, outcome: str, due_ms: int | None = None, reason: str | None = None) -> None:
+        """Without a time of its own it comes back as the back-off says; of a consumer that went away, at once."""
         m.history = [*m.history, (m.attempt, self.now_ms, outcome, reason)][-HISTORY_MAX:]
         if self.is_doomed(m):
             self._settle(m, "expired" if self.is_expired(m) else "max_attempts")
             return
-        if not due_ms and m.view == "main" and self.config.retry_backoff_ms:
+        if due_ms is None and outcome != "returned" and m.view == "main" and self.config.retry_backoff_ms:
             longest = self.config.retry_backoff_ms_max or 1 << 60
             due_ms = self.now_ms + min(self.config.retry_backoff_ms * 2 ** (m.attempt - 1), longest)
-        m.state, m.due_ms = "returned", due_ms
+        m.state, m.due_ms = "returned", due_ms or 0
 
     def _settle(self, m: Message, end: str) -> None:
-        m.was_held = m.state in ("leased", "returned")
-        m.state, m.end = "settling", end
+        m.was, m.state, m.end = m.state, "settling", end
 
     def ack(self, view: str, receipt: Receipt) -> bool:
         """The holder's ack wins, or anybody's while nobody holds the message."""
@@ -234,6 +235,12 @@ class SemanticsModel:
             step_ms = -(-m.expires_ms // EXPIRY_STEP_MS) * EXPIRY_STEP_MS
             m.must_end = m.must_end or 0 < step_ms <= now_ms
         return lost
+
+    def overdue(self) -> list[Message]:
+        """What should have happened by now."""
+        leased = [m for m in self.messages.values() if m.state == "leased" and m.deadline_ms <= self.now_ms]
+        delayed = [m for m in self.messages.values() if m.state == "delayed" and m.due_ms <= self.now_ms]
+        return leased + delayed + [m for m in self.in_state("main", "scheduled") if m.scheduled_ms <= self.now_ms]
 
     def _wake(self, facts: Facts) -> None:
         for m in facts.messages.values():
@@ -424,9 +431,9 @@ class SemanticsModel:
 
     def counts(self, view: str) -> tuple[int, int, int]:
         """(ready, in flight, delayed) as the queue counts them: ended messages count until that is durable."""
-        held = sum(m.was_held for m in self.in_state(view, "settling"))
-        in_flight = len(self.in_state(view, "leased", "returned")) + held
-        delayed = len(self.in_state(view, "delayed", "scheduled", "held"))
+        settling = Counter(m.was for m in self.in_state(view, "settling"))
+        in_flight = len(self.in_state(view, "leased", "returned")) + settling["leased"] + settling["returned"]
+        delayed = len(self.in_state(view, "delayed", "scheduled", "held")) + settling["held"]
         return self.disk.live(view) - in_flight - delayed, in_flight, delayed
 
     def check_evicted(self, gone: Collection[Message]) -> None:

@@ -46,8 +46,17 @@ def free_port() -> int:
 class PushqServer:
     """One server on one data folder. `start` after `kill` or `stop` finds the same data on the same port."""
 
-    def __init__(self, data: Path, *extra: str, dev: bool = False, env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        data: Path,
+        *extra: str,
+        dev: bool = False,
+        env: dict[str, str] | None = None,
+        tree: Path = _ROOT,
+    ) -> None:
         self.data = data
+        self.tree = tree
+        """The checkout whose server it is."""
         self.extra = extra
         self.dev = dev
         self.port = free_port()
@@ -104,7 +113,7 @@ class PushqServer:
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 command,
-                cwd=_ROOT,
+                cwd=self.tree,
                 env=env | self._env,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -14,10 +14,11 @@ from backend_store.client.queue import EmbeddedQueue
 from backend_store.core.chunk import KIND_JSON, Draft, blocks_of, plain_blocks
 from backend_store.core.kept import Detached, KeptLease
 from backend_store.core.leases import Lease
+from backend_store.core.leasing import ReceiptKey
 from backend_store.core.receipts import SUFFIXES, by_token
 from backend_store.core.records import EpochStart, PartitionState
 from backend_store.core.shelves import VIEW_MAIN
-from backend_store.core.work import ReceiptKey, WorkView
+from backend_store.core.work import WorkView
 from backend_store.model import Epoch, Offset, Published, PushqError, QueueConfig, QueueDefinition
 from backend_store.node.cores import core_of
 from backend_store.node.partition import Partition
@@ -55,6 +56,11 @@ class ManualCommitter:
     @property
     def is_in_flight(self) -> bool:
         return self._in_flight is not None
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether somebody waits for a commit."""
+        return bool(self._waiting)
 
     def prepare(self) -> bool:
         """Hands what waits to the disk. False when nothing waits, or the disk is busy."""

@@ -1,0 +1,168 @@
+"""Messages with keys, ids, numbers, times and priorities, encoded ahead so that they cost the generator little.
+
+In MessagePack only: there a frame is a head and its messages one after the other.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from tests.bench.clients import Publisher
+from tests.bench.scale import BODY_BYTES, PER_FRAME, STAMP_DIGITS
+from tests.bench.speech import Speech, client_frame
+
+Feed = Callable[[int], list[bytes]]
+"""The next so many messages, each encoded."""
+
+HOT = b"h"
+"""Stands in the body, behind its stamp, of the messages of the hot key: consumers need not look at keys for it."""
+_BINARY = 2
+_NUMBER_DIGITS = 12
+_MARK = "#" * _NUMBER_DIGITS
+_BODY = b"0" * STAMP_DIGITS + b"x" * (BODY_BYTES - STAMP_DIGITS)
+_HOT_BODY = b"0" * STAMP_DIGITS + HOT + b"x" * (BODY_BYTES - STAMP_DIGITS - len(HOT))
+_POOL_MESSAGES = 8_192
+_SEED = 7
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class FeedPublisher(Publisher):
+    """Sends what its feed gives, in frames of up to `per_frame` messages."""
+
+    def __init__(
+        self, speech: Speech, port: int, token: str, *, queue: str, feed: Feed, per_frame: int = PER_FRAME
+    ) -> None:
+        super().__init__(speech, port, token, queue=queue, per_frame=per_frame)
+        self.feed = feed
+        self._feed_per_frame = per_frame
+        empty = _encode({"type": "publish", "id": 1, "queue": queue, "messages": []})
+        self._feed_head = empty[:-1] + b"\xdc"
+
+    def send(self, count: int) -> None:
+        self.sent += count
+        while count > 0:
+            size = min(count, self._feed_per_frame)
+            payload = b"".join([self._feed_head, size.to_bytes(2, "big"), *self.feed(size)])
+            self.transport.write(client_frame(payload, _BINARY))
+            count -= size
+
+
+def _message(body: bytes = _BODY, **fields: Any) -> bytes:
+    return _encode({"body": body, **fields})
+
+
+def pool(messages: list[bytes]) -> Feed:
+    """The same messages again and again, in their order."""
+    at, size = 0, len(messages)
+    twice = messages * 2
+
+    def take(count: int) -> list[bytes]:
+        nonlocal at
+        found = twice[at : at + count]
+        at = (at + count) % size
+        return found
+
+    return take
+
+
+def keyed(keys: int) -> Feed:
+    """Every message has one of `keys` keys by chance."""
+    chance = random.Random(_SEED)
+    return pool([_message(key=f"key-{chance.randrange(keys)}") for _ in range(_POOL_MESSAGES)])
+
+
+def hot(keys: int, *, is_one_key: bool) -> Feed:
+    """Every second message is a hot one: they all have one key, or, to compare, as many as the others have."""
+    chance = random.Random(_SEED)
+    usual = [_message(key=f"key-{chance.randrange(keys)}") for _ in range(_POOL_MESSAGES // 2)]
+    warm = [
+        _message(_HOT_BODY, key="hot" if is_one_key else f"key-{chance.randrange(keys)}")
+        for _ in range(_POOL_MESSAGES // 2)
+    ]
+    return pool([message for pair in zip(usual, warm, strict=True) for message in pair])
+
+
+def prioritised(priorities: int) -> Feed:
+    chance = random.Random(_SEED)
+    return pool([_message(priority=chance.randrange(priorities)) for _ in range(_POOL_MESSAGES)])
+
+
+def identified() -> Feed:
+    """Every message has an id of its own."""
+    before, after = _message(id=_MARK).split(_MARK.encode())
+    begin = 0
+
+    def take(count: int) -> list[bytes]:
+        nonlocal begin
+        begin += count
+        return [b"%b%012d%b" % (before, number, after) for number in range(begin - count, begin)]
+
+    return take
+
+
+def numbered(producer: str) -> Feed:
+    """Every message has its producer's next number."""
+    before, after = _message(producer=producer, producer_seq=0xFFFFFFFF).split(b"\xce\xff\xff\xff\xff")
+    begin = 1
+
+    def take(count: int) -> list[bytes]:
+        nonlocal begin
+        begin += count
+        return [before + b"\xce" + n.to_bytes(4, "big") + after for n in range(begin - count, begin)]
+
+    return take
+
+
+def clocked(producer: str) -> Feed:
+    """Every message has a time of its own, which is now to a microsecond or later than the one before."""
+    form = "2000-01-01T00:00:00.000000Z"
+    before, after = _message(producer=producer, timestamp=form).split(form.encode())
+    last_us = 0
+
+    def take(count: int) -> list[bytes]:
+        nonlocal last_us
+        first_us = max(last_us + 1, time.time_ns() // 1000)
+        last_us = first_us + count - 1
+        return [before + _rfc3339(us) + after for us in range(first_us, first_us + count)]
+
+    return take
+
+
+_seconds: dict[int, bytes] = {}
+
+
+def _rfc3339(us: int) -> bytes:
+    second, micros = divmod(us, 1_000_000)
+    said = _seconds.get(second)
+    if said is None:
+        _seconds.clear()
+        said = _seconds[second] = datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S").encode()
+    return b"%b.%06dZ" % (said, micros)
+
+
+def plain() -> Feed:
+    return pool([_message()])
+
+
+def delayed(delay_ms: int) -> Feed:
+    """All rest for as long, so they become due as fast as they were published."""
+    return pool([_message(delay_ms=delay_ms)])
+
+
+def due_at(first_unix_s: float, spread_ms: int) -> Feed:
+    """Every message is due at a millisecond of its own choice within `spread_ms` after the first moment."""
+    chance = random.Random(_SEED)
+    first_us = int(first_unix_s * 1e6)
+    times = [_rfc3339(first_us + chance.randrange(spread_ms) * 1000).decode() for _ in range(_POOL_MESSAGES)]
+    return pool([_message(deliver_at=said) for said in times])
+
+
+def due_in(send_ns: int, delay_ms: int) -> bytes:
+    """One message whose body begins with the moment when it is due, by this process's clock."""
+    return _message(b"%016x" % (send_ns + delay_ms * 1_000_000) + _BODY[STAMP_DIGITS:], delay_ms=delay_ms)
