@@ -202,8 +202,6 @@ class QueueStats:
     bytes: int = 0
     published_total: int = 0
     acked_total: int = 0
-    ended: Mapping[str, int] = field(default_factory=dict)
-    """How many messages ended without an ack, by reason. For metrics only."""
 
 
 # ---------------------------------------------------------------------------------------------------- messages

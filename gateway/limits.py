@@ -39,6 +39,10 @@ QUEUE_MESSAGES_LIMIT: Final = 1_000_000_000_000
 """The largest `max_messages` of a queue."""
 QUEUE_BYTES_LIMIT: Final = 1 << 50
 """The largest `max_bytes` and `retention_bytes` of a queue."""
+REDRIVE_PER_SECOND_MAX: Final = 100_000
+"""The largest `rate_per_s` of a redrive; without one it goes as fast as it can."""
+REDRIVE_IDS_MAX: Final = 10_000
+"""Ids in the filter of a redrive."""
 AUTO_CREATE_ENTRIES_MAX: Final = 100
 """Entries of `queues.auto_create`; a name is held against each until one fits."""
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from backend_store.core.bits import indexes
 from backend_store.core.chunk import KIND_BYTES, KIND_MIXED, Chunk, Messages, clear_column
-from backend_store.node.partition import implied_offset
+from backend_store.core.places import parse_message_id
 
 
 @dataclass(frozen=True)
@@ -62,11 +62,16 @@ def with_id(chunk: Chunk, message_id: str) -> int:
     """The messages with this id: their producer's, or the one that their place gives them."""
     ids = clear_column(chunk, "id")
     bits = _equal(ids, message_id)
-    offset = implied_offset(message_id, chunk.partition)
-    index = offset - chunk.base if offset is not None else -1
+    index = offset_of(message_id, chunk.partition) - chunk.base
     if 0 <= index < chunk.count and not (ids and ids[index]):
         bits |= 1 << index
     return bits
+
+
+def offset_of(message_id: str, partition: int) -> int:
+    """The place in a partition that an id names; -1 for an id that a producer gave, or of another partition."""
+    place = parse_message_id(message_id)
+    return place[1] if place is not None and place[0] == partition else -1
 
 
 def _equal(column: Sequence[Any] | None, value: object) -> int:

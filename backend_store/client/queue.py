@@ -311,7 +311,6 @@ class EmbeddedQueue:
             bytes=tally.live_bytes,
             published_total=tally.published_total,
             acked_total=tally.acked_total,
-            ended={} if self.is_companion else dict(state.ended),
         )
 
     @property
@@ -333,9 +332,7 @@ class EmbeddedQueue:
         number = self._view.number if self._view is not None and self.group is None else VIEW_MAIN
         if wanted.state == "dead" and number == VIEW_LATE:
             return PeekPage()
-        page = await self._node.turnstile.through(
-            look(self._partition, wanted, number), seconds_max=PEEK_SECONDS_MAX
-        )
+        page = await self._node.turnstile.through(look(self._partition, wanted, number), seconds_max=PEEK_SECONDS_MAX)
         if self._partition.closed:
             raise self.gone
         return page

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 
-from backend_store.client.filters import with_id
+from backend_store.client.filters import offset_of, with_id
 from backend_store.client.states import chunk_at, shelves_of, shown
 from backend_store.core.bits import lowest
 from backend_store.core.shelves import VIEW_MAIN
 from backend_store.node.limits import CANCEL_LOOKS_MAX
-from backend_store.node.partition import Partition, implied_offset
+from backend_store.node.partition import Partition
 from backend_store.node.publishing import name_of
 from backend_store.storage.engine import StorageCorrupt
 
@@ -24,8 +24,8 @@ def places_of(partition: Partition, view: int, message_id: str) -> Iterator[Foun
     """
     if view == VIEW_MAIN and (named := _named(partition, message_id)) is not None:
         yield named
-    offset = implied_offset(message_id, partition.index)
-    if offset is None or offset >= partition.state.high_watermark:
+    offset = offset_of(message_id, partition.index)
+    if not 0 <= offset < partition.state.high_watermark:
         return
     for shelf in shelves_of(view):
         chunk = chunk_at(partition, shelf, offset)

@@ -68,12 +68,12 @@ class GroupView(WorkView):
         return self.lanes.all[0]
 
     @property
-    def lease_number(self) -> int:
-        """Of the last lease. A group that is opened again goes on from it: no receipt may mean two leases."""
-        return self._lease_number
+    def memory(self) -> tuple[int, int]:
+        """What a group that is opened again must know: no receipt may mean two leases."""
+        return self._lease_number, 0
 
-    def go_on_from(self, lease_number: int) -> None:
-        self._lease_number = max(self._lease_number, lease_number)
+    def go_on_from(self, memory: tuple[int, int]) -> None:
+        self._lease_number = max(self._lease_number, memory[0])
 
     @property
     def is_at_rest(self) -> bool:
@@ -217,6 +217,14 @@ class OffsetGroup(GroupView):
         """The last lease when a consumer gave something back: receipts of messages that come again are stale."""
         self._first_lease = self._lease_number
 
+    @property
+    def memory(self) -> tuple[int, int]:
+        return self._lease_number, self._void
+
+    def go_on_from(self, memory: tuple[int, int]) -> None:
+        super().go_on_from(memory)
+        self._void = memory[1]
+
     def may_take(self, holder: Holder) -> bool:
         if self.in_flight >= self.policy.in_flight_max or self.nacked_delayed:
             return False
@@ -341,6 +349,12 @@ class OffsetGroup(GroupView):
                 state.started &= ~(1 << index)
         self._rewind(lease, bits)
         self._rebuild()
+
+    def wake(self, now_ms: int) -> bool:
+        is_woken = super().wake(now_ms)
+        if is_woken:
+            self._rebuild()  # an earlier message may have come back meanwhile
+        return is_woken
 
     def _rewind(self, lease: Lease, bits: int) -> None:
         """Ends the lease of `bits`, whose holder the caller tells, and of all messages behind the first of them."""

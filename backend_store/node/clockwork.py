@@ -47,7 +47,7 @@ class Schedule:
         self._counted_ms = now_ms
         after = now_ms, _LAST
         while rows := reader.due(after, _LAST >> 1, DUE_ROWS_PER_TICK):
-            core.scheduled += sum(row.bits.bit_count() for row in rows if row.shelf >= 0)
+            core.scheduled += self._waiting(rows)
             after = rows[-1].due_ms, rows[-1].base
         core.due_waits = bool(reader.due((0, 0), now_ms, 1))
         self._is_used = core.due_waits or core.scheduled > 0
@@ -57,6 +57,8 @@ class Schedule:
         view = self._view
         self._is_used = True
         for shelf, base, times, _ in schedules:
+            if base < view.floor:
+                continue  # purged by the same commit
             for due_ms, bits in times:
                 if due_ms > self._counted_ms:
                     view.core.scheduled += bits.bit_count()
@@ -66,22 +68,27 @@ class Schedule:
                 else:
                     self._bring(DueRow(due_ms, base, shelf, bits))
 
-    def cancel(self, base: int, index: int, shelf: int) -> None:
-        """A scheduled message was settled before its time: its row goes."""
-        reader, bit = self._view.partition.reader, 1 << index
+    def ended(self, base: int, bits: int, shelf: int) -> None:
+        """Scheduled messages came to their end, maybe before their time: it comes for the others only."""
+        reader = self._view.partition.reader
         for due_ms in reader.schedule_of(base):
-            bits = self._bits(DueRow(due_ms, base, shelf, reader.due_bits(base, due_ms)))
-            if bits & bit:
-                self._rewritten[due_ms, base] = bits & ~bit
-                self._view.partition.note(Rescheduled(shelf, Offset(base), due_ms, bits & ~bit))
+            known = self._bits(DueRow(due_ms, base, shelf, reader.due_bits(base, due_ms)))
+            if gone := known & bits:
+                self._rewritten[due_ms, base] = known ^ gone
+                self._view.partition.note(Rescheduled(shelf, Offset(base), due_ms, known ^ gone))
                 if due_ms > self._counted_ms:
-                    self._view.core.scheduled -= 1
+                    self._view.core.scheduled -= gone.bit_count()
 
     def _bits(self, row: DueRow) -> int:
         """A row's messages, without those that were cancelled and are still in it on the disk."""
         place = row.due_ms, row.base
         found = self._rewritten.get(place)
         return found if found is not None else self._landing.get(place, row.bits)
+
+    def _waiting(self, rows: Sequence[DueRow]) -> int:
+        """How many messages the rows stand for. Those of purged ones are still to be swept."""
+        floor = self._view.floor
+        return sum(self._bits(row).bit_count() for row in rows if row.shelf >= 0 and row.base >= floor)
 
     def staged(self) -> None:
         """What was noted so far goes with the commit that begins."""
@@ -111,7 +118,7 @@ class Schedule:
             self._counted_ms = last.due_ms
         else:
             self._counted_ms = max(now_ms, self._counted_ms)
-        core.scheduled -= sum(self._bits(row).bit_count() for row in rows if row.shelf >= 0)
+        core.scheduled -= self._waiting(rows)
         core.due_waits = core.due_waits or bool(rows)
         return bool(rows)
 

@@ -115,7 +115,7 @@ class Group:
         """Whether somebody consumes."""
         self.on_ready: Callable[[], None] = _nothing
         self.on_opened: Callable[[RunningGroup], None] = _ignore_view
-        self._last_lease: int | None = None
+        self._memory: tuple[int, int] | None = None
 
     @property
     def name(self) -> str:
@@ -152,20 +152,20 @@ class Group:
     def open(self) -> RunningGroup:
         """Its view, made if it was at rest."""
         if self.view is None:
-            self.view = self._groups.make_view(self, self._last_lease)
+            self.view = self._groups.make_view(self, self._memory)
             self.on_opened(self.view)
         return self.view
 
     def rest(self) -> None:
         """Leaves memory; its row says where it stands."""
         if self.view is not None:
-            self._last_lease = self.view.core.lease_number
+            self._memory = self.view.core.memory
             self._groups.partition.views.pop(self.view.number, None)
             self.view = None
 
     def hand_over(self) -> None:
         """After a seek: the view of the old number is closed, and consumers go on with the new one."""
-        old, self.view = self.view, None
+        old, self.view, self._memory = self.view, None, None
         if old is not None:
             self._groups.partition.views.pop(old.number, None)
             old.close()

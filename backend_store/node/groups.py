@@ -89,14 +89,14 @@ class Groups:
         group = self._by_number.get(number)
         return group.open() if group is not None and group.is_made else None
 
-    def make_view(self, group: Group, last_lease: int | None) -> RunningGroup:
+    def make_view(self, group: Group, memory: tuple[int, int] | None) -> RunningGroup:
         partition = self.partition
         row = group.catch_up()
         chunk = read_at(partition, row.position)
         low = chunk.base if chunk is not None and chunk.base < row.position else row.position
         core = partition.make_group(row, Offset(low))
-        if last_lease is not None:
-            core.go_on_from(last_lease)
+        if memory is not None:
+            core.go_on_from(memory)
         view = RunningGroup(partition, core, group)
         partition.views[row.number] = view
         view.on_ready = lambda: group.on_ready()

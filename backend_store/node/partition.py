@@ -7,63 +7,49 @@ decided in one breath, and the answer comes from the commit that made it true.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import structlog
 
-from backend_store.core.chunk import Chunk, clear_column
+from backend_store.core.chunk import Chunk
 from backend_store.core.groups import GroupView
-from backend_store.core.leases import ChunkState
-from backend_store.core.log import Append
-from backend_store.core.policy import Reason
 from backend_store.core.records import (
-    ChunkDone,
     GroupRow,
     PartitionState,
-    Purged,
     Record,
     Scheduled,
-    Unscheduled,
 )
 from backend_store.core.shelves import (
     MAIN,
-    MAIN_SHELVES,
-    SCHEDULED,
-    SHELF_OF_VIEW,
-    SORTING,
     VIEW_GROUPS,
     VIEW_MAIN,
     VIEW_OUTBOX,
     is_read,
-    is_scheduled,
     view_of,
 )
 from backend_store.core.work import WorkView
 from backend_store.model import (
-    CHUNK_MESSAGES_MAX,
     Block,
     Offset,
-    Overloaded,
-    Published,
     PushqError,
     QueueConfig,
     QueueFull,
     QueueNotFound,
     StorageFull,
 )
-from backend_store.node.burying import bury
 from backend_store.node.committer import Committer
 from backend_store.node.cores import reconfigure
+from backend_store.node.cycle import Cycle, Decided
 from backend_store.node.groups import Groups
+from backend_store.node.inbox import Inbox, PurgeReply
 from backend_store.node.joint import Joint
-from backend_store.node.limits import CANCEL_LOOKS_MAX, INBOX_BYTES_MAX, INBOX_MESSAGES_MAX, SHARED_CYCLE_MESSAGES_MAX
-from backend_store.node.publishing import Call, Publishing, PublishReply, is_plain, name_of
-from backend_store.node.reader import LogReader, Progress
+from backend_store.node.publishing import Call, PublishReply, is_plain
+from backend_store.node.reader import LogReader
+from backend_store.node.reads import LogReads
 from backend_store.node.retention import Retention
-from backend_store.node.rows import read_order, stage, stage_order, stage_state
+from backend_store.node.rows import read_order
 from backend_store.node.seeking import Counting
 from backend_store.node.sorting import Sorting
-from backend_store.node.sweeper import add_garbage
 from backend_store.node.view import View
 from backend_store.storage.engine import Batch, Engine
 
@@ -71,18 +57,6 @@ if TYPE_CHECKING:
     from backend_store.node.ids import IdStore
 
 log = structlog.get_logger("pushq.partition")
-
-PurgeReply = Callable[[int | PushqError], None]
-Answers = list[tuple[Callable[[Any], None], Any]]
-
-
-class Decided(NamedTuple):
-    """What the commit in flight makes true: the state after it, what it added, and who is answered what."""
-
-    chunks: list[Chunk]
-    schedules: list[Scheduled]
-    answers: Answers
-    after: PartitionState
 
 
 class Surroundings(Protocol):
@@ -113,7 +87,7 @@ class MakeCore(Protocol):
     ) -> WorkView: ...
 
 
-class Partition:
+class Partition(LogReads):
     def __init__(
         self,
         node: Surroundings,
@@ -138,19 +112,13 @@ class Partition:
         self.on_purged: Callable[[], None] = _nothing
         self.reader = LogReader(node.engine, replica, self._broken, index)
         self._make_core = make_core
-        self._calls: list[Call] = []
-        self._call_count = 0
-        self._call_bytes = 0
-        self._joint: list[Joint] = []
-        self._purges: list[tuple[int, PurgeReply]] = []
-        self._written_off: dict[int, list[int]] = {}
-        self._notes: list[Record] = []
+        self._inbox = Inbox()
         self._decided: Decided | None = None
         self._ids: IdStore | None = None
         self.sorting = Sorting(self, config) if config.kind == "work" and config.sequencing != "arrival" else None
         self.groups = Groups(self) if config.kind == "stream" else None
         self.retention = Retention(self) if config.kind == "stream" else None
-        self._counting = Counting()
+        self.counting = Counting()
         if config.kind == "work":
             self.view(VIEW_MAIN)
 
@@ -249,31 +217,8 @@ class Partition:
         if error is not None:
             reply(error)
             return
-        self._calls.append(Call(blocks, count, size, is_plain(blocks), must_fit, dedupes, reply))
-        self._call_count += count
-        self._call_bytes += size
+        self._inbox.add(Call(blocks, count, size, is_plain(blocks), must_fit, dedupes, reply))
         self.request()
-
-    def settle_and_publish(self, joint: Joint) -> None:
-        """Acks and publishes in one commit: all of it happens, or nothing."""
-        if self.closed:
-            joint.reply(self.deleted())
-            return
-        self._joint.append(joint)
-        self.request()
-
-    def join(self) -> None:
-        waiting, self._joint = self._joint, []
-        for joint in waiting:
-            joint.decide()
-
-    def why_full(self, count: int) -> PushqError | None:
-        """Why so many messages do not fit, for a publish that must not be refused later."""
-        limit = self.config.max_messages
-        held = self.state.live + self._call_count
-        if limit is not None and self.config.overflow == "reject" and held + count > limit:
-            return QueueFull(f"queue {self.label!r} holds {self.state.live} messages of at most {limit}")
-        return None
 
     def why_not(self, blocks: Sequence[Block]) -> PushqError | None:
         """Why these messages cannot be taken now, whatever the queue's own limits say."""
@@ -284,41 +229,57 @@ class Partition:
             return self.deleted()
         if not self.node.publishes_allowed():
             return StorageFull(f"queue {self.label!r}: {self.node.why_no_publishes()}")
-        if self._call_count + count > INBOX_MESSAGES_MAX or self._call_bytes + size > INBOX_BYTES_MAX:
-            detail = f"queue {self.label!r}: {self._call_count} messages wait for the disk"
-            return Overloaded(detail, retry_after_ms=1000)
+        return self._inbox.why_full(self.label, count, size)
+
+    def why_full(self, count: int) -> PushqError | None:
+        """Why so many messages do not fit, for a publish that must not be refused later."""
+        limit = self.config.max_messages
+        held = self.state.live + self._inbox.messages
+        if limit is not None and self.config.overflow == "reject" and held + count > limit:
+            return QueueFull(f"queue {self.label!r} holds {self.state.live} messages of at most {limit}")
         return None
+
+    def settle_and_publish(self, joint: Joint) -> None:
+        """Acks and publishes in one commit: all of it happens, or nothing."""
+        if self.closed:
+            joint.reply(self.deleted())
+            return
+        self._inbox.add_joint(joint)
+        self.request()
+
+    def join(self) -> None:
+        for joint in self._inbox.take_joint():
+            joint.decide()
 
     def purge(self, reply: PurgeReply, view: int = VIEW_MAIN) -> None:
         """Drops everything stored so far in a view; `reply` gets how many messages that were."""
         if self.closed:
             reply(self.deleted())
             return
-        self._purges.append((view, reply))
+        self._inbox.add_purge(view, reply)
         self.request()
 
     def write_off(self, view: int, messages: int, size: int, offset: int) -> None:
         """Counts messages out whose entry is broken and was put aside."""
         if self.groups is not None and view == VIEW_MAIN:
             self.groups.lost(offset, messages)
-        counts = self._written_off.setdefault(view, [0, 0])
-        counts[0] += messages
-        counts[1] += size
+        self._inbox.write_off(view, messages, size)
         self.request()
+
+    def note(self, record: Record) -> None:
+        """A record that nobody waits for: it is written with the next commit."""
+        self._inbox.note(record)
+        self.ride_along()
 
     def close(self) -> None:
         """The queue is deleted: nothing more is written, and whoever waits is told."""
         self.closed = True
-        calls, self._calls = self._calls, []
-        purges, self._purges = self._purges, []
-        joint, self._joint = self._joint, []
-        waiting: list[Callable[[Any], None]] = [*(call.reply for call in calls), *(reply for _, reply in purges)]
-        waiting += [one.reply for one in joint]
+        waiting = self._inbox.take_waiting()
         waiting += self.groups.take_waiting() if self.groups is not None else []
         for view in self.views.values():
             waiting += view.take_waiting()
         for reply in waiting:
-            self._tell(reply, self.deleted())
+            self.tell(reply, self.deleted())
         for view in self.views.values():
             view.core.purge(Offset(self.state.end))
 
@@ -327,175 +288,15 @@ class Partition:
     def prepare(self, batch: Batch, now_ms: int) -> None:
         if self.closed:
             return
-        answers: Answers = []
-        for view in self.views.values():
-            view.decide(answers)
-        sorting = self.sorting
-        if sorting is not None:
-            now_ms = self.steady_ms()  # the clock by which its messages wait
-        plan = Append(self.state, seed=self.replica, now_ms=now_ms, partition=self.index)
-        calls = self._next_calls()
-        records, self._notes = self._notes, []
-        schedules: list[Scheduled] = []
-        if calls:
-            schedules = self._decide_publishes(plan, calls, answers, records)
-        buried = self._decide_ends(plan, records)
-        if sorting is not None:
-            self._decide_order(sorting, plan, buried, batch, records)
-        self._write_off(plan.state)
-        if self._purges:
-            self._decide_purges(plan.state, batch, records, answers)
-        if self.groups is not None:
-            self._decide_stream(self.groups, plan, batch, records, answers)
-        stage(batch, self.replica, plan.records)
-        stage(batch, self.replica, records)
+        self._decided = Cycle(self, self._inbox, batch, now_ms).decide()
+        if self._decided.chunks:
+            self.node.wrote(sum(len(chunk.data) for chunk in self._decided.chunks))
+
+    def stage_ids(self, batch: Batch, now_ms: int) -> None:
+        """Adds the rows by which messages are known again, where the queue has such."""
         if self._ids is not None:
-            self._ids.move_on(plan.now_ms, self.config.dedupe_window_ms)
+            self._ids.move_on(now_ms, self.config.dedupe_window_ms)
             self._ids.stage(batch)
-        stage_state(batch, self.replica, plan.state)
-        if self.config.durability == "relaxed" and calls:
-            answers = self._answer_now(answers)
-        self._decided = Decided(plan.chunks, schedules, answers, plan.state)
-        if plan.chunks:
-            self.node.wrote(sum(len(c.data) for c in plan.chunks))
-
-    def _next_calls(self) -> list[Call]:
-        """The publishes of this cycle: all, or where others are in it too, no more than a share."""
-        calls = self._calls
-        if not self.node.committer.is_shared or self._call_count <= SHARED_CYCLE_MESSAGES_MAX:
-            self._calls, self._call_count, self._call_bytes = [], 0, 0
-            return calls
-        taken = messages = 0
-        while taken < len(calls) and (not taken or messages + calls[taken].messages <= SHARED_CYCLE_MESSAGES_MAX):
-            messages += calls[taken].messages
-            self._call_bytes -= calls[taken].size
-            taken += 1
-        self._calls = calls[taken:]
-        self._call_count -= messages
-        self.request()
-        return calls[:taken]
-
-    def _decide_stream(
-        self, groups: Groups, plan: Append, batch: Batch, records: list[Record], answers: Answers
-    ) -> None:
-        """What is a stream's alone: its groups, and what it does not keep."""
-        after = plan.state
-        groups.decide(after, batch, answers)
-        if after.floor > self.state.floor:
-            after.inside = 0
-            groups.purged(after, batch)
-        elif self.retention is not None and (gone := self.retention.decide(plan, records)):
-            groups.gone(after, gone, records)
-            self._counting.forget(self, after.floor, batch)
-        groups.stage(records)
-        if plan.chunks:
-            self._counting.decide(self.state, plan.chunks, records)
-
-    def _decide_publishes(
-        self, plan: Append, calls: list[Call], answers: Answers, records: list[Record]
-    ) -> list[Scheduled]:
-        config = self.config
-        has_limits = config.max_messages is not None or config.max_bytes is not None
-        if not has_limits and self.sorting is None and all(call.is_plain for call in calls):
-            fsynced = config.durability == "fsync"
-            base = plan.state.end
-            for call in calls:
-                answers.append((call.reply, Published(self.index, Offset(base), call.messages, fsynced=fsynced)))
-                base += call.messages
-            plan.add([block for call in calls for block in call.blocks])
-            return []
-        wants_ids = config.dedupe != "none" or any(call.dedupes for call in calls)
-        main = self.main
-        ids = self.ids if wants_ids else None
-        cycle = Publishing(plan, config, partition=self.index, ids=ids, view=main, sorting=self.sorting)
-        answers += cycle.decide(calls)
-        for chunk, bits in cycle.overflowed:
-            assert main is not None
-            main.core.die(main.adopt(chunk), bits, Reason.OVERFLOW, self.steady_ms())
-        for chunk, bits in cycle.late:
-            assert main is not None
-            main.core.die(main.adopt(chunk), bits, Reason.LATE, self.steady_ms())
-        if cycle.expires and main is not None and main.expiry is not None:
-            main.expiry.added()
-        records += cycle.records
-        return cycle.schedules
-
-    def _decide_order(
-        self, sorting: Sorting, plan: Append, buried: list[Chunk], batch: Batch, records: list[Record]
-    ) -> None:
-        """What is a sorting queue's alone: whose turn has come, and what it knows of its producers."""
-        late = [chunk for chunk in buried if chunk.shelf == SORTING]
-        released, order = sorting.release(plan.state, late, plan.now_ms)
-        records += released
-        done = {record.base for record in records if type(record) is ChunkDone}
-        if done:
-            records += sorting.tidy(lambda base: base in done or self.chunk_at(base, SORTING, exactly=True) is None)
-        stage_order(batch, self.replica, order)
-
-    def _decide_ends(self, plan: Append, records: list[Record]) -> list[Chunk]:
-        """What is settled, what died and where it goes, what came back: every view's overlay as records."""
-        has_decided = False
-        buried: list[Chunk] = []
-        for view in list(self.views.values()):
-            deaths = view.core.take_deaths()
-            if deaths:
-                buried += bury(plan, view, deaths, label=self.label, config=self.config, partition=self.index)
-            if self.sorting is not None:
-                for death in deaths:
-                    self.sorting.left(death.state.base, death.bits)
-        for view in self.views.values():
-            has_decided = has_decided or view.core.has_decided
-            overlay = view.overlay()
-            records += overlay.records
-            if view.parking is not None:
-                records += view.parking.decide(self.steady_ms())
-            if view.number >= VIEW_GROUPS:
-                assert self.groups is not None
-                self.groups.decided(view, overlay)
-                continue
-            tally = plan.state.tally(view.number)
-            tally.live -= overlay.settled
-            tally.acked_total += overlay.acked
-            for state in overlay.done:
-                tally.live_bytes -= state.size
-                if is_scheduled(state.shelf):
-                    records.append(self._unscheduled(state))
-        if has_decided:
-            plan.state.end += 1  # the decision's own place in the log
-        return buried
-
-    def _unscheduled(self, state: ChunkState) -> Unscheduled:
-        chunk = state.chunk or self.read(state.base, state.shelf)
-        names = clear_column(chunk, "id") if chunk is not None and chunk.base == state.base else None
-        return Unscheduled(
-            Offset(state.base), self.reader.schedule_of(state.base), [name_of(one) for one in names or () if one]
-        )
-
-    def _write_off(self, after: PartitionState) -> None:
-        written_off, self._written_off = self._written_off, {}
-        for view, (messages, size) in written_off.items():
-            tally = after.tally(view)
-            tally.live = max(0, tally.live - messages)
-            tally.live_bytes = max(0, tally.live_bytes - size)
-
-    def _decide_purges(self, after: PartitionState, batch: Batch, records: list[Record], answers: Answers) -> None:
-        purges, self._purges = self._purges, []
-        gone: dict[int, int] = {}
-        for number in {view for view, _ in purges}:
-            tally = after.tally(number)
-            records.append(Purged(number, Offset(after.end)))
-            add_garbage(batch, self.replica, after.end, number)
-            gone[number], tally.live, tally.live_bytes = tally.live, 0, 0
-            tally.floor = after.end
-            after.end += 1
-        answers += [(reply, gone[view]) for view, reply in purges]
-
-    def _answer_now(self, answers: Answers) -> Answers:
-        """Relaxed durability: a publish is answered when it is queued for the writer."""
-        for reply, value in answers:
-            if isinstance(value, Published):
-                self._tell(reply, value)
-        return [(reply, value) for reply, value in answers if not isinstance(value, Published)]
 
     def committed(self) -> None:
         if self._decided is None:
@@ -510,15 +311,15 @@ class Partition:
         if not self.closed:
             self._apply(chunks, schedules, before)
         for reply, value in answers:
-            self._tell(reply, value)
+            self.tell(reply, value)
         if self.closed:
             return  # the queue is deleted: its consumers were told, and nothing is handed out any more
         if after.floor > before.floor:
-            self._tell(self.on_purged)
+            self.tell(self.on_purged)
         if chunks:
-            self._tell(self.on_appended, chunks)
+            self.tell(self.on_appended, chunks)
         for view in list(self.views.values()):
-            self._tell(view.on_ready)
+            self.tell(view.on_ready)
 
     def _apply(self, chunks: list[Chunk], schedules: list[Scheduled], before: PartitionState) -> None:
         if self.groups is not None and self.retention is not None:
@@ -549,9 +350,9 @@ class Partition:
         """The process is about to end; whoever waits for the commit is told that the outcome is unknown."""
         decided, self._decided = self._decided, None
         for reply, _ in decided.answers if decided is not None else ():
-            self._tell(reply, error)
+            self.tell(reply, error)
 
-    def _tell(self, listener: Callable[..., None], *what: Any) -> None:
+    def tell(self, listener: Callable[..., None], *what: Any) -> None:
         try:
             listener(*what)
         except Exception:
@@ -559,72 +360,6 @@ class Partition:
             log.exception("a listener failed on what it was told", queue=self.label)
 
     # ---------------------------------------------------------------------------------------------------- reading
-
-    def read(self, offset: Offset | int, shelf: int = MAIN) -> Chunk | None:
-        """The first committed chunk of a shelf at or above `offset`. A corrupt one is put aside, counted and skipped.
-
-        What was purged is not there, even while its rows still wait to be swept.
-        """
-        floor = self.state.low if shelf < 32 else self.floor_of(view_of(shelf))
-        return self.reader.first(max(offset, floor), self.state.high_watermark, shelf)
-
-    def oldest(self, view: int) -> int | None:
-        """When the oldest message of a view was published; None when it has none."""
-        shelves = (MAIN, *MAIN_SHELVES) if view == VIEW_MAIN else (SHELF_OF_VIEW[view],)
-        if view == VIEW_MAIN and self.config.priorities == 1 and self.config.sequencing == "arrival":
-            shelves = (MAIN, SCHEDULED)
-        firsts = [chunk.time_ms for shelf in shelves if (chunk := self.read(0, shelf)) is not None]
-        return min(firsts, default=None)
-
-    def floor_of(self, view: int) -> int:
-        tally = self.state.views.get(view)
-        return self.state.floor if view == VIEW_MAIN else tally.floor if tally is not None else 0
-
-    def progress(self, base: int, view: int = VIEW_MAIN) -> Progress:
-        """What is stored of a chunk's messages."""
-        return self.reader.progress(base, view)
-
-    def chunk_at(self, offset: int, shelf: int, *, exactly: bool = False) -> Chunk | None:
-        """The first chunk of a shelf that has an offset at or above `offset`; `exactly`: the one that begins there."""
-        if exactly:
-            chunk = self.read(offset, shelf)
-            return chunk if chunk is not None and chunk.base == offset else None
-        chunk = self.read(max(0, offset - CHUNK_MESSAGES_MAX + 1), shelf)
-        while chunk is not None and chunk.base + chunk.count <= offset:
-            chunk = self.read(chunk.base + 1, shelf)
-        return chunk
-
-    def find_message(self, message_id: str) -> tuple[int, int, int] | None:
-        """(shelf, base, index) of a message that is ready or scheduled, by its id. None when there is none, or none
-        among the first `CANCEL_LOOKS_MAX` messages of the backlog.
-        """
-        named = self.reader.named(name_of(message_id))
-        if named is not None:
-            return named
-        offset = implied_offset(message_id, self.index)
-        shelves = [*range(self.config.priorities), *range(SCHEDULED, SCHEDULED + self.config.priorities)]
-        if self.config.sequencing != "arrival":
-            shelves.append(SORTING)
-        looks = 0
-        for shelf in shelves:
-            chunk = self.read(max(0, offset - CHUNK_MESSAGES_MAX + 1) if offset is not None else 0, shelf)
-            while chunk is not None and looks < CANCEL_LOOKS_MAX:
-                ids = clear_column(chunk, "id")
-                if offset is not None:
-                    if chunk.base > offset:
-                        break
-                    if offset < chunk.base + chunk.count and not (ids and ids[offset - chunk.base]):
-                        return shelf, chunk.base, offset - chunk.base
-                elif ids is not None and message_id in ids:
-                    return shelf, chunk.base, ids.index(message_id)
-                looks += chunk.count
-                chunk = self.read(chunk.base + 1, shelf)
-        return None
-
-    def note(self, record: Record) -> None:
-        """A record that nobody waits for: it is written with the next commit."""
-        self._notes.append(record)
-        self.ride_along()
 
     def put_aside(self, chunk: Chunk, reason: str) -> None:
         """Takes a chunk out that cannot be served; it is never silently gone."""
@@ -651,17 +386,6 @@ class Partition:
 
 def _of_view(chunks: list[Chunk], number: int) -> list[Chunk]:
     return [chunk for chunk in chunks if view_of(chunk.shelf) == number and is_read(chunk.shelf)]
-
-
-def implied_offset(message_id: str, partition: int) -> int | None:
-    """The place that an id names which the server made; None for a producer's own id."""
-    head, _, tail = message_id.partition("-")
-    if head != str(partition) or len(tail) != 12:
-        return None
-    try:
-        return int(tail, 16)
-    except ValueError:
-        return None
 
 
 def _nothing() -> None:

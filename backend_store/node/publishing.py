@@ -255,7 +255,7 @@ class Publishing:
                 self.records += expiries(chunks)
                 self.expires = True
         self._keep_ids(bases)
-        self.overflowed = self._chunk_bits(bases, self._doomed)
+        self.overflowed = self._chunk_bits(bases, self._overflowing(), self.chunks)
         if self._sorting is not None:
             self._take_in(self._sorting, bases)
         return bases
@@ -265,6 +265,7 @@ class Publishing:
     ) -> None:
         """Rows that say when which messages of a chunk become ready."""
         times: dict[int, dict[int, int]] = {chunk.base: {} for chunk in chunks}
+        doomed = {chunk.base: bits for chunk, bits in self._chunk_bits(bases, self._overflowing(), chunks)}
         remaining = iter(chunks)
         chunk = next(remaining)
         for one in placed:
@@ -275,7 +276,8 @@ class Publishing:
             bits = ((1 << one.block.count) - 1) << (base - chunk.base)
             due[one.block.due_ms] = due.get(one.block.due_ms, 0) | bits
         for chunk in chunks:
-            gone = holes(chunk)  # repeats and refused ones are nobody's to wait for, or to cancel
+            # Repeats, refused and overflowing ones are nobody's to wait for, or to cancel.
+            gone = holes(chunk) | doomed.get(chunk.base, 0)
             dues = [(due_ms, bits & ~gone) for due_ms, bits in times[chunk.base].items() if bits & ~gone]
             ids = enumerate(clear_column(chunk, "id") or ())
             names = [(name_of(one), index) for index, one in ids if one and not gone >> index & 1]
@@ -316,19 +318,24 @@ class Publishing:
 
         return offset
 
+    def _overflowing(self) -> list[tuple[int, int]]:
+        """Messages that are stored and end at once: not those that are not stored for another reason."""
+        return [(call, message) for call, message in self._doomed if message not in self._others[call]]
+
     def _chunk_bits(
-        self, bases: Mapping[tuple[int, int], int], messages: Sequence[tuple[int, int]]
+        self, bases: Mapping[tuple[int, int], int], messages: Sequence[tuple[int, int]], chunks: Sequence[Chunk]
     ) -> list[tuple[Chunk, int]]:
-        """Where messages, as (call, message), lie among the new chunks."""
+        """Where messages, as (call, message), lie among new chunks, as far as they do."""
         if not messages:
             return []
         offset = self._offsets(bases)
         bits: dict[int, int] = {}
         for call, message in messages:
             at = offset(call, message)
-            chunk = next(c for c in self.chunks if c.base <= at < c.base + c.count)
-            bits[chunk.base] = bits.get(chunk.base, 0) | 1 << (at - chunk.base)
-        return [(c, bits[c.base]) for c in self.chunks if c.base in bits]
+            chunk = next((c for c in chunks if c.base <= at < c.base + c.count), None)
+            if chunk is not None:
+                bits[chunk.base] = bits.get(chunk.base, 0) | 1 << (at - chunk.base)
+        return [(c, bits[c.base]) for c in chunks if c.base in bits]
 
     def _take_in(self, sorting: Sorting, bases: Mapping[tuple[int, int], int]) -> None:
         """Tells the order where this cycle's messages stand."""
@@ -343,7 +350,8 @@ class Publishing:
                 if others.get(asked[index]) == Original(-1):
                     others[asked[index]] = original
             late += [(call, asked[index]) for index in decision.late if asked[index] not in others]
-        self.late = self._chunk_bits(bases, late)
+        late = [one for one in late if one not in self._doomed]
+        self.late = self._chunk_bits(bases, late, self.chunks)
 
     def _answer(self, number: int, call: Call, bases: Mapping[tuple[int, int], int]) -> Published | PushqError:
         others = self._others[number]

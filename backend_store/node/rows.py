@@ -183,7 +183,12 @@ def read_name(engine: Engine, replica: int, name: bytes) -> tuple[int, int, int]
     row = engine.get(Table.BY_ID, key)
     if row is None:
         return None
-    shelf, base, index = _NAMED.unpack(unseal(key, row))
+    return decode_name(unseal(key, row))
+
+
+def decode_name(row: bytes) -> tuple[int, int, int]:
+    """(shelf, base, index)."""
+    shelf, base, index = _NAMED.unpack(row)
     return shelf, base, index
 
 

@@ -52,6 +52,8 @@ class Sorting:
         self._released = [False, False]
         self._low = [0, 0]
         """Below these numbers no row of the release order is left, by lane."""
+        self.is_untidy = False
+        """The last commit could not take along all used-up rows."""
 
     # ------------------------------------------------------------------------------------------------------ a cycle
 
@@ -91,11 +93,13 @@ class Sorting:
             records.append(OrderReleased(state.released, True, [(chunk.base, n) for n in range(chunk.count)]))
             state.released += 1
             self._released[HEAD_LANE] = True
-        offsets = self.sorter.release(now_ms)
-        for start in range(0, len(offsets), RELEASED_PER_ROW_MAX):
-            places = [self._place(offset) for offset in offsets[start : start + RELEASED_PER_ROW_MAX]]
-            records.append(OrderReleased(state.released, False, places))
-            for base, bits in runs_of(places):
+        # Those that ended while they waited have their turn too, and nobody is to look for them.
+        turns = (self._place(offset) for offset in self.sorter.release(now_ms))
+        places = [(base, index) for base, index in turns if self._waiting.get(base, 0) >> index & 1]
+        for start in range(0, len(places), RELEASED_PER_ROW_MAX):
+            row = places[start : start + RELEASED_PER_ROW_MAX]
+            records.append(OrderReleased(state.released, False, row))
+            for base, bits in runs_of(row):
                 self.left(base, bits)
             self._marks.append((state.released, state.end))
             state.released += 1
@@ -135,6 +139,7 @@ class Sorting:
                     break
                 records.append(OrderDropped(row[0], lane == HEAD_LANE))
                 self._low[lane] = row[0] + 1
+        self.is_untidy = len(records) == ORDER_ROWS_TIDIED_MAX
         return records
 
     # ----------------------------------------------------------------------------------------------------- delivery
@@ -178,7 +183,7 @@ class Sorting:
     def restore(self, view: View, records: Sequence[OrderRecord], now_ms: int) -> None:
         """Takes up after a start what had not had its turn."""
         self.sorter.restore(records, list(self._held(view)), now_ms)
-        self._marks.append((self._partition.state.released, self._partition.state.end))
+        self._marks.append((self._partition.state.released - 1, self._partition.state.end))
         view.core.held = self.held
 
     def _held(self, view: View) -> Iterator[Held]:
@@ -187,6 +192,7 @@ class Sorting:
         chunk = partition.chunk_at(partition.state.held_from, SORTING)
         while chunk is not None:
             settled = partition.progress(chunk.base).settled | holes(chunk) | released.get(chunk.base, 0)
+            settled |= (1 << max(0, partition.state.held_from - chunk.base)) - 1
             late = clear_column(chunk, "late")
             self.placed([chunk])
             self.left(chunk.base, settled)

@@ -13,6 +13,7 @@ import structlog
 
 from backend_store.core.shelves import MAIN_SHELVES, SHELF_OF_VIEW, VIEW_GROUPS, VIEW_MAIN
 from backend_store.node.limits import SWEEP_ROWS_PER_COMMIT
+from backend_store.node.rows import decode_lease, decode_name, decode_places
 from backend_store.storage.engine import Batch, Engine, StorageCorrupt, Table
 from backend_store.storage.keys import (
     counted_key,
@@ -20,6 +21,7 @@ from backend_store.storage.keys import (
     log_key,
     log_range,
     mark_key,
+    name_range,
     parked_range,
     parse_log_key,
     parse_mark_key,
@@ -57,13 +59,22 @@ def _parse(name: bytes) -> tuple[int, int, int]:
     return parse_mark_key(name)
 
 
+def _by_key(key: bytes, row: bytes) -> int:
+    """The offset that a row is about is the end of its key."""
+    return int.from_bytes(key[-8:], "big")
+
+
 class Range(NamedTuple):
-    """Rows to delete: all between two keys whose last eight bytes, their offset, are below a bound."""
+    """Rows to delete: all between two keys that are about an offset below a bound."""
 
     table: Table
     start: bytes
     end: bytes
     below: int = EVERYTHING
+    offset: Callable[[bytes, bytes], int] = _by_key
+
+    def covers(self, key: bytes, row: bytes) -> bool:
+        return self.below >= EVERYTHING or self.offset(key, row) < self.below
 
 
 def ranges(replica: int, view: int, below: int) -> list[Range]:
@@ -91,7 +102,33 @@ def ranges(replica: int, view: int, below: int) -> list[Range]:
     times = log_range(replica)
     found += [Range(Table.DUE, *times, below), Range(Table.EXPIRY, *times, below)]
     found.append(Range(Table.BY_ID, schedule_key(replica, 0), schedule_key(replica, below)))
+    found.append(Range(Table.BY_ID, *name_range(replica), below, _of_name))
+    found.append(Range(Table.LEASES, *view_range(replica, view), below, _of_lease))
+    found.append(Range(Table.ORDER, *log_range(replica), below, _of_batch))
     return found
+
+
+def _of_name(key: bytes, row: bytes) -> int:
+    """A row that does not verify is about nothing."""
+    try:
+        return decode_name(unseal(key, row))[1]
+    except StorageCorrupt:
+        return 0
+
+
+def _of_batch(key: bytes, row: bytes) -> int:
+    """A purge takes all that a batch released, or nothing of it."""
+    try:
+        return decode_places(unseal(key, row))[0][0]
+    except StorageCorrupt:
+        return 0
+
+
+def _of_lease(key: bytes, row: bytes) -> int:
+    try:
+        return decode_lease(unseal(key, row)).base
+    except StorageCorrupt:
+        return 0
 
 
 class Sweeper:
@@ -119,12 +156,13 @@ class Sweeper:
 
     async def _sweep(self, replica: int, view: int, below: int) -> None:
         swept = 0
-        for table, start, end, bound in ranges(replica, view, below):
+        for part in ranges(replica, view, below):
+            table, start, end = part.table, part.start, part.end
             while rows := self._engine.scan(table, start, end, SWEEP_ROWS_PER_COMMIT):
                 batch = Batch()
-                for row_key, _ in rows:
-                    if bound >= EVERYTHING or int.from_bytes(row_key[-8:], "big") < bound:
-                        batch.delete(table, row_key)
+                for key, row in rows:
+                    if part.covers(key, row):
+                        batch.delete(table, key)
                 if batch:
                     await self._write(batch)
                 swept += sum(map(len, batch.rows.values()))

@@ -115,8 +115,6 @@ class View:
         state, bit = self.find(shelf, base), 1 << index
         if state is None or not bit & state.present & ~(state.leased | state.returning):
             return False
-        if is_scheduled(shelf) and self.schedule is not None:
-            self.schedule.cancel(base, index, shelf)
         self.end(state, bit, Reason.CANCELLED)
         self._settles.append(({}, reply))
         return True
@@ -206,6 +204,8 @@ class View:
 
     def end(self, state: ChunkState, bits: int, reason: Reason) -> None:
         """Ends messages that nobody holds."""
+        if is_scheduled(state.shelf) and self.schedule is not None:
+            self.schedule.ended(state.base, bits, state.shelf)
         self.core.die(state, bits, reason, self.partition.steady_ms())
         self.partition.request()
 

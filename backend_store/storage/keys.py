@@ -127,6 +127,11 @@ def name_key(replica: int, name: bytes) -> bytes:
     return _REPLICA.pack(replica) + b"\x01" + name
 
 
+def name_range(replica: int) -> tuple[bytes, bytes]:
+    """(start, end) of the places of scheduled messages by id, in BY_ID."""
+    return _REPLICA.pack(replica) + b"\x01", _REPLICA.pack(replica) + b"\x02"
+
+
 def producer_key(replica: int, producer: str) -> bytes:
     """Key of what a sorting queue knows of a producer; without a name, of its clock."""
     return _REPLICA.pack(replica) + producer.encode("utf-8", "surrogatepass")

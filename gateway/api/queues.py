@@ -23,14 +23,13 @@ from push.checks import field as invalid_field
 
 
 def view(queue: Queue) -> QueueView:
-    definition, counts = queue.definition, asdict(queue.stats())
-    counts.pop("ended")  # for metrics
+    definition = queue.definition
     return QueueView(
         name=definition.name,
         config=shown_config(definition.config, definition.name),
         created_at=timestamp(definition.created_at_ms),
         owner=definition.tenant,
-        stats=QueueStatsView(**counts),
+        stats=QueueStatsView(**asdict(queue.stats())),
     )
 
 

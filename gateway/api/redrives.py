@@ -5,21 +5,17 @@ from __future__ import annotations
 import secrets
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 from backend_store.client import Chunk, Queue, Redrive, headers_of, message_id_of
 from backend_store.model import Forbidden, NotFound, PushqError, QueueNotFound
 from gateway.api.queues import link_to_next
-from gateway.api.shapes import JobPage, JobView, RedriveBody, RedriveFilter, RedriveTotalView
+from gateway.api.shapes import REASONS, JobPage, JobView, RedriveBody, RedriveFilter, RedriveTotalView
 from gateway.context import Gateway
 from gateway.http import Answer, Call, integer, json_answer
-from gateway.limits import PAGE_ITEMS_DEFAULT, PAGE_ITEMS_MAX
+from gateway.limits import PAGE_ITEMS_DEFAULT, PAGE_ITEMS_MAX, REDRIVE_IDS_MAX, REDRIVE_PER_SECOND_MAX
 from gateway.validate import time_ms
 from push.checks import field as invalid_field
-
-RATE_MAX: Final = 100_000.0
-IDS_MAX: Final = 10_000
-REASONS: Final = ("max_attempts", "expired", "overflow", "undeliverable", "queue_deleted")
 
 Wanted = Callable[[Chunk, int, dict[str, Any]], bool]
 
@@ -50,15 +46,16 @@ async def start(gateway: Gateway, call: Call) -> Answer:
 
 
 def _check(given: RedriveBody) -> None:
-    if given.rate_per_s is not None and not 0 < given.rate_per_s <= RATE_MAX:
-        raise invalid_field("/rate_per_s", f"rate_per_s is {given.rate_per_s}; it goes to {RATE_MAX:.0f} from above 0")
+    if given.rate_per_s is not None and not 0 < given.rate_per_s <= REDRIVE_PER_SECOND_MAX:
+        detail = f"rate_per_s is {given.rate_per_s}; it goes to {REDRIVE_PER_SECOND_MAX} from above 0"
+        raise invalid_field("/rate_per_s", detail)
     wanted = given.filter
     if wanted is None:
         return
     if wanted.reason is not None and wanted.reason not in REASONS:
         raise invalid_field("/filter/reason", f"reason is {wanted.reason[:50]!r}; it is one of {', '.join(REASONS)}")
-    if wanted.ids is not None and len(wanted.ids) > IDS_MAX:
-        raise invalid_field("/filter/ids", f"{len(wanted.ids)} ids; a filter takes {IDS_MAX}")
+    if wanted.ids is not None and len(wanted.ids) > REDRIVE_IDS_MAX:
+        raise invalid_field("/filter/ids", f"{len(wanted.ids)} ids; a filter takes {REDRIVE_IDS_MAX}")
 
 
 def _is_named(gateway: Gateway, queue: Queue) -> bool:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
 from backend_store.model import VISIBILITY_MS_MAX, QueueConfig
-from gateway.limits import NAME_CHARS_MAX, RECEIVE_MESSAGES_DEFAULT, ROTATE_GRACE_MS_MAX, SCOPES_PER_KEY_MAX
+from gateway.limits import (
+    NAME_CHARS_MAX,
+    RECEIVE_MESSAGES_DEFAULT,
+    REDRIVE_IDS_MAX,
+    REDRIVE_PER_SECOND_MAX,
+    ROTATE_GRACE_MS_MAX,
+    SCOPES_PER_KEY_MAX,
+)
 from gateway.policy import SCOPE_PATTERN
 from gateway.schemas import ack_publishes
 from push.checks import DELAY_MS_MAX
@@ -82,11 +89,15 @@ class PurgeBody(msgspec.Struct, forbid_unknown_fields=True):
     confirm: Annotated[str, _schema(description="The queue's name again.")]
 
 
+REASONS: Final = ("max_attempts", "expired", "overflow", "undeliverable", "queue_deleted")
+"""Why a message is a dead letter."""
+
+
 class RedriveFilter(msgspec.Struct, forbid_unknown_fields=True):
     """All that is given must hold of a dead letter."""
 
-    reason: str | None = None
-    ids: list[str] | None = None
+    reason: Annotated[str | None, _schema(enum=[*REASONS, None])] = None
+    ids: Annotated[list[str] | None, _schema(maxItems=REDRIVE_IDS_MAX)] = None
     header: dict[str, str] | None = None
     """Headers that the message has with just these values."""
     older_than: Annotated[str, _schema(format="date-time")] | None = None
@@ -96,7 +107,7 @@ class RedriveFilter(msgspec.Struct, forbid_unknown_fields=True):
 class RedriveBody(msgspec.Struct, forbid_unknown_fields=True):
     to: Annotated[str | None, _schema(description="By default the queue that each message came from.")] = None
     filter: RedriveFilter | None = None
-    rate_per_s: float | None = None
+    rate_per_s: Annotated[float | None, _schema(exclusiveMinimum=0, maximum=REDRIVE_PER_SECOND_MAX)] = None
     dry_run: bool = False
 
 

@@ -47,8 +47,11 @@ def as_body(raw: bytes, *, is_text: bool = False, is_verbatim: bool = False) -> 
 
 
 def as_line(message: Mapping[str, Any]) -> str:
-    """One message as one line: seq, id, what else is known of state, attempt and key, then the body."""
-    known = [f"{name}={message[name]}" for name in ("state", "attempt", "key") if message.get(name) is not None]
+    """One message as one line: seq, id, what else is known of state, attempt, key and its end, then the body."""
+    shown = ("state", "attempt", "key", "due_at")
+    known = [f"{name}={message[name]}" for name in shown if message.get(name) is not None]
+    if (end := message.get("dead_letter")) is not None:
+        known.append(f"reason={end['reason']}")
     return " ".join([str(message["seq"]), message["id"], *known, body_text(message)])
 
 

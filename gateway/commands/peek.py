@@ -1,4 +1,4 @@
-"""`pushq queue peek`: look at messages without leasing them; no attempt is counted."""
+"""`pushq queue peek`: look at messages, and search them, without leasing them; no attempt is counted."""
 
 from __future__ import annotations
 
@@ -7,25 +7,44 @@ from typing import Any
 import click
 
 from gateway.commands.base import Command, json_option, run
-from gateway.commands.messages import as_line
-from gateway.commands.output import put, put_json, tell
+from gateway.commands.messages import as_line, parse_headers
+from gateway.commands.moments import MOMENT
+from gateway.commands.output import progress, put, put_json, tell
 from gateway.commands.target import Target, target_options
 
 PAGE_MESSAGES_MAX = 100
+STATES = ("ready", "in_flight", "delayed", "dead")
 
 
 @click.command("peek", cls=Command)
 @click.argument("name", metavar="QUEUE")
-@click.option("--state", type=click.Choice(["ready", "in_flight", "delayed"]), default="ready", show_default=True)
+@click.option("--state", type=click.Choice(STATES), default="ready", show_default=True)
 @click.option("--limit", type=click.IntRange(min=1), default=10, show_default=True, help="At most so many.")
 @click.option("--id", "message_id", help="This message.")
 @click.option("--key", help="Messages of this key.")
+@click.option("--header", "headers", metavar="NAME=VALUE", multiple=True, help="With this header.  [repeatable]")
+@click.option("--contains", metavar="TEXT", help="With this text in the body.")
+@click.option("--since", type=MOMENT, help="Published then or later: RFC 3339, or ago, such as 15m or 2h.")
+@click.option("--until", type=MOMENT, help="Published before.")
 @click.option("--from-seq", type=int, help="From this seq on.")
+@click.option("--partition", type=click.IntRange(min=0), help="In this partition.")
 @target_options
 @json_option
-def peek(name: str, limit: int, message_id: str | None, target: Target, as_json: bool, **filters: Any) -> None:
-    """Look at messages of QUEUE; nothing is leased or counted."""
-    found = run(_peek(name, limit, filters | {"id": message_id}, target))
+def peek(
+    name: str,
+    limit: int,
+    message_id: str | None,
+    headers: tuple[str, ...],
+    target: Target,
+    as_json: bool,
+    **filters: Any,
+) -> None:
+    """Look at messages of QUEUE; nothing is leased or counted.
+
+    QUEUE.dead and QUEUE.late are queues like any other here. All filters that are given must hold.
+    """
+    filters |= {"id": message_id, "headers": parse_headers(headers)}
+    found = run(_peek(name, limit, filters, target))
     if as_json:
         put_json(found)
         return
@@ -43,11 +62,13 @@ async def _peek(name: str, limit: int, filters: dict[str, Any], target: Target) 
     cursor: str | None = None
     scanned = 0
     async with target.admin() as admin:
-        while True:
-            wanted = min(PAGE_MESSAGES_MAX, limit - len(items))
-            page = await admin.peek(name, limit=wanted, cursor=cursor, **filters)
-            items += page["items"]
-            scanned += page["scanned"]
-            cursor = page["next"]
-            if cursor is None or len(items) >= limit:
-                return {"items": items, "next": cursor, "scanned": scanned}
+        with progress(f"looking at {name}", None) as advance:
+            while True:
+                wanted = min(PAGE_MESSAGES_MAX, limit - len(items))
+                page = await admin.peek(name, limit=wanted, cursor=cursor, **filters)
+                items += page["items"]
+                scanned += page["scanned"]
+                cursor = page["next"]
+                advance(scanned)
+                if cursor is None or len(items) >= limit:
+                    return {"items": items, "next": cursor, "scanned": scanned}

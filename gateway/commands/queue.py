@@ -9,9 +9,11 @@ import click
 
 from gateway.commands.asking import all_pages, ask
 from gateway.commands.base import group, json_option, run, yes_option
+from gateway.commands.cancel import cancel
 from gateway.commands.output import confirm, duration, put, put_fields, put_items, put_json, put_table, size, tell
 from gateway.commands.peek import peek
 from gateway.commands.purge import purge
+from gateway.commands.redrive import redrive
 from gateway.commands.target import Target, target_options
 
 _LAZY = {name: f"gateway.commands.queue_set:{name}" for name in ("create", "update")}
@@ -81,6 +83,8 @@ def delete(name: str, move_to: str | None, discard: bool, is_sure: bool, target:
 
 queue.add_command(purge)
 queue.add_command(peek)
+queue.add_command(cancel)
+queue.add_command(redrive)
 
 
 async def _delete(name: str, move_to: str | None, is_sure: bool, target: Target) -> dict[str, Any]:

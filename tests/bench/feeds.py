@@ -61,6 +61,7 @@ def pool(messages: list[bytes]) -> Feed:
     """The same messages again and again, in their order."""
     at, size = 0, len(messages)
     twice = messages * 2
+    assert size >= PER_FRAME, "a frame takes each of them once at most"
 
     def take(count: int) -> list[bytes]:
         nonlocal at
@@ -119,10 +120,10 @@ def numbered(producer: str) -> Feed:
     return take
 
 
-def clocked(producer: str) -> Feed:
+def clocked() -> Feed:
     """Every message has a time of its own, which is now to a microsecond or later than the one before."""
     form = "2000-01-01T00:00:00.000000Z"
-    before, after = _message(producer=producer, timestamp=form).split(form.encode())
+    before, after = _message(timestamp=form).split(form.encode())
     last_us = 0
 
     def take(count: int) -> list[bytes]:
@@ -146,23 +147,19 @@ def _rfc3339(us: int) -> bytes:
     return b"%b.%06dZ" % (said, micros)
 
 
-def plain() -> Feed:
-    return pool([_message()])
-
-
-def delayed(delay_ms: int) -> Feed:
-    """All rest for as long, so they become due as fast as they were published."""
-    return pool([_message(delay_ms=delay_ms)])
-
-
-def due_at(first_unix_s: float, spread_ms: int) -> Feed:
-    """Every message is due at a millisecond of its own choice within `spread_ms` after the first moment."""
+def due_within(first_unix_s: float, spread_ms: int) -> Feed:
+    """Every message is due at a millisecond by chance, within `spread_ms` from the first moment."""
     chance = random.Random(_SEED)
-    first_us = int(first_unix_s * 1e6)
+    first_us = int(first_unix_s * 1000) * 1000
     times = [_rfc3339(first_us + chance.randrange(spread_ms) * 1000).decode() for _ in range(_POOL_MESSAGES)]
     return pool([_message(deliver_at=said) for said in times])
 
 
-def due_in(send_ns: int, delay_ms: int) -> bytes:
-    """One message whose body begins with the moment when it is due, by this process's clock."""
-    return _message(b"%016x" % (send_ns + delay_ms * 1_000_000) + _BODY[STAMP_DIGITS:], delay_ms=delay_ms)
+def due_in(delay_ms: int) -> Feed:
+    """One message whose body begins with the moment when it is due, by the clock of this process."""
+
+    def take(count: int) -> list[bytes]:
+        due_ns = time.monotonic_ns() + delay_ms * 1_000_000
+        return [_message(b"%016x" % due_ns + _BODY[STAMP_DIGITS:], delay_ms=delay_ms)] * count
+
+    return take

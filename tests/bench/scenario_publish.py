@@ -48,7 +48,7 @@ async def publish(world: World, *, encoding: Encoding, window: int = WINDOW, per
         publisher.on_acked = None
         await until(lambda: publisher.unconfirmed == 0, [publisher], lambda: f"{publisher.unconfirmed} unconfirmed")
         close([publisher])
-        stored = _check_stored(server, publisher.sent)
+        stored = check_stored(server, publisher.sent)
     return {
         "rate": round(count / figures["wall_s"]),
         "unit": "msg/s",
@@ -58,7 +58,7 @@ async def publish(world: World, *, encoding: Encoding, window: int = WINDOW, per
     }
 
 
-def _check_stored(server: Server, sent: int) -> Row:
+def check_stored(server: Server, sent: int) -> Row:
     """Everything that was confirmed lies in the queue, once."""
     stats = server.stats(QUEUE)
     if not stats["ready"] == stats["published_total"] == sent:
@@ -87,7 +87,7 @@ async def http_publish(world: World) -> Row:
         await until(lambda: all(client.is_idle for client in clients), clients, lambda: "requests without an answer")
         for client in clients:
             client.close()
-        stored = _check_stored(server, sum(client.answered for client in clients))
+        stored = check_stored(server, sum(client.answered for client in clients))
     return {
         "rate": round(len(latencies_ns) / figures["wall_s"]),
         "unit": "req/s",

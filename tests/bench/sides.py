@@ -1,52 +1,78 @@
-"""What can take turns: a work queue end to end, publishes into a queue, publishes over HTTP; each with its own server."""
+"""What can take turns: a work queue end to end, publishes into a queue, publishes over HTTP."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from tests.bench.clients import ClientFailed, Publisher
+from tests.bench.clients import Publisher
 from tests.bench.feeds import Feed
 from tests.bench.http_client import HttpPublisher
 from tests.bench.rows import Row
 from tests.bench.scale import CONSUMERS, HTTP_CONNECTIONS, PER_FRAME, WINDOW, WORK_BACKLOG_MAX
-from tests.bench.scenario_publish import QUEUE, keep_full
+from tests.bench.scenario_publish import QUEUE, check_stored, keep_full
 from tests.bench.scenario_work import Bench, make_publisher
 from tests.bench.speech import SPEECHES
-from tests.bench.turns import Side, compare
-from tests.bench.world import HOST, ROOT, Server, World, close, connect, say_in, until
-
-TURNS_PER_RUN = 4
-"""A turn is this part of what other scenarios measure for: a pair should be close together."""
+from tests.bench.world import HOST, Server, check, close, connect, say_in, until
 
 
-class FinishedSide(Side):
-    """One that can show at the end that nothing was lost."""
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """The queue, and how it is used."""
 
-    async def finish(self) -> Row: ...
+    config: Mapping[str, Any] = field(default_factory=dict)
+    feed: Callable[[], Feed] | None = None
+    """What is published: by default bodies and nothing else."""
+    per_frame: int = PER_FRAME
+    ack_singly: bool = False
+    ahead_max: int = WORK_BACKLOG_MAX
 
+    async def work(self, server: Server) -> Bench:
+        server.create(QUEUE, **self.config)
+        bench = Bench(
+            server,
+            encoding="msgpack",
+            per_frame=self.per_frame,
+            ack_singly=self.ack_singly,
+            feed=self.feed and self.feed(),
+            ahead_max=self.ahead_max,
+        )
+        await bench.open(CONSUMERS)
+        return bench
 
-MakeSide = Callable[[Server], "asyncio.Future[FinishedSide]"]
+    async def publish(self, server: Server) -> PublishSide:
+        server.create(QUEUE, **self.config)
+        common = say_in(SPEECHES["msgpack"], server)
+        feed = self.feed and self.feed()
+        [publisher] = await connect(lambda: make_publisher(*common, QUEUE, self.per_frame, feed))
+        return PublishSide(server, publisher)
+
+    async def http(self, server: Server) -> HttpSide:
+        server.create(QUEUE, **self.config)
+        make = partial(HttpPublisher, server.port, server.key, queue=QUEUE)
+        loop = asyncio.get_running_loop()
+        clients = [(await loop.create_connection(make, HOST, server.port))[1] for _ in range(HTTP_CONNECTIONS)]
+        side = HttpSide(server, clients)
+        await side.rest()
+        return side
 
 
 class PublishSide:
     """One producer with its window full."""
 
-    def __init__(self, server: Server, publisher: Publisher, window: int) -> None:
+    def __init__(self, server: Server, publisher: Publisher) -> None:
         self.server = server
         self.publisher = publisher
-        self._window = window
 
     @property
     def done(self) -> int:
         return self.publisher.acked
 
-    def begin(self) -> None:
-        keep_full(self.publisher, self._window)()
+    def begin(self, window: int = WINDOW) -> None:
+        keep_full(self.publisher, window)()
 
     async def rest(self) -> None:
         publisher = self.publisher
@@ -56,4 +82,32 @@ class PublishSide:
     async def finish(self) -> Row:
         await self.rest()
         close([self.publisher])
-        return _check_stored(self.server, self.publisher.sent)
+        return check_stored(self.server, self.publisher.sent)
+
+
+class HttpSide:
+    """Connections with one request of one message in flight each."""
+
+    def __init__(self, server: Server, clients: list[HttpPublisher]) -> None:
+        self.server = server
+        self._clients = clients
+
+    @property
+    def done(self) -> int:
+        return sum(client.answered for client in self._clients)
+
+    def begin(self) -> None:
+        for client in self._clients:
+            client.resume()
+
+    async def rest(self) -> None:
+        clients = self._clients
+        for client in clients:
+            client.stop()
+        await until(lambda: all(client.is_idle for client in clients), clients, lambda: "requests without an answer")
+
+    async def finish(self) -> Row:
+        check(self._clients)
+        for client in self._clients:
+            client.close()
+        return check_stored(self.server, self.done)

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import statistics
+from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from tests.bench.machine import Meter
 from tests.bench.rows import Row
-from tests.bench.world import Server
+from tests.bench.world import ROOT, Server, World
 
 PAIRS = 5
+TURNS_PER_MEASUREMENT = 4
+"""A turn is this part of what other scenarios measure for: the two of a pair should lie close together."""
 
 
 class Side(Protocol):
@@ -30,11 +34,46 @@ class Side(Protocol):
 
     async def rest(self) -> None: ...
 
+    async def finish(self) -> Row:
+        """Shows that nothing was lost."""
+
+
+OpenSide = Callable[[Server], Awaitable[Side]]
+
 
 class Turn(NamedTuple):
     rate: float
     cpu_s_per_100k: float
     figures: dict[str, float]
+
+
+async def pairs(world: World, usual: OpenSide, other: OpenSide, *, usual_tree: Path = ROOT) -> Row:
+    """How much of the usual rate the other keeps, a value a pair. Each has a server of its own on the same core."""
+    with world.server(usual_tree) as one, world.server() as two:
+        first, second = await usual(one), await other(two)
+        row = await _compare(first, second, world.scale.seconds / TURNS_PER_MEASUREMENT)
+        row["rss_anon_mib"] = two.rss_anon_mib()
+        ended = [await side.finish() for side in (first, second)]
+    return row | {what: ended[0][what] + ended[1][what] for what in ("lost", "duplicates")}
+
+
+async def _compare(usual: Side, other: Side, seconds: float) -> Row:
+    for side in (usual, other):
+        await take_turn(side, seconds / 2)
+    turns: dict[int, list[Turn]] = {id(usual): [], id(other): []}
+    for number in range(PAIRS):
+        for side in (usual, other) if number % 2 == 0 else (other, usual):
+            turns[id(side)].append(await take_turn(side, seconds))
+    first, second = turns.values()
+    return {
+        "rate": round(statistics.median(turn.rate for turn in second)),
+        "unit": "msg/s",
+        "rate_usual": round(statistics.median(turn.rate for turn in first)),
+        "kept_pct": [_percent(b.rate, a.rate) for a, b in zip(first, second, strict=True)],
+        "cpu_s_per_100k": statistics.median(turn.cpu_s_per_100k for turn in second),
+        "cpu_s_per_100k_usual": statistics.median(turn.cpu_s_per_100k for turn in first),
+        **_middle([turn.figures for turn in first + second]),
+    }
 
 
 async def take_turn(side: Side, seconds: float) -> Turn:
@@ -48,27 +87,8 @@ async def take_turn(side: Side, seconds: float) -> Turn:
     return Turn(done / wall_s, figures["cpu_s_per_100k"], figures)
 
 
-async def compare(usual: Side, other: Side, seconds: float, *, pairs: int = PAIRS) -> Row:
-    """How much of the usual rate the other keeps, a value a pair. Each side warms up once."""
-    for side in (usual, other):
-        await take_turn(side, seconds / 2)
-    first: list[Turn] = []
-    second: list[Turn] = []
-    for number in range(pairs):
-        for side in (usual, other) if number % 2 == 0 else (other, usual):
-            (first if side is usual else second).append(await take_turn(side, seconds))
-    return {
-        "rate": round(statistics.median(turn.rate for turn in second)),
-        "unit": "msg/s",
-        "rate_usual": round(statistics.median(turn.rate for turn in first)),
-        "kept_pct": [round(100 * b.rate / a.rate, 1) for a, b in zip(first, second, strict=True)],
-        "cpu_kept_pct": [
-            round(100 * a.cpu_s_per_100k / b.cpu_s_per_100k, 1) if b.cpu_s_per_100k else None
-            for a, b in zip(first, second, strict=True)
-        ],
-        "cpu_s_per_100k": statistics.median(turn.cpu_s_per_100k for turn in second),
-        **_middle([turn.figures for turn in first + second]),
-    }
+def _percent(value: float, of: float) -> float:
+    return round(100 * value / max(1.0, of), 1)
 
 
 def _middle(found: list[dict[str, float]]) -> Row:

@@ -128,14 +128,20 @@ def close(clients: Iterable[Client]) -> None:
         client.close()
 
 
-async def until(is_done: Callable[[], bool], clients: Iterable[Checkable], what: Callable[[], str]) -> None:
+async def until(
+    is_done: Callable[[], bool],
+    clients: Iterable[Checkable],
+    what: Callable[[], str],
+    *,
+    seconds_max: float = SETTLE_SECONDS_MAX,
+) -> None:
     """Waits for what is on its way. Raises when a client failed, or says `what` is missing when the time is over."""
     watched = list(clients)
-    deadline = time.monotonic() + SETTLE_SECONDS_MAX
+    deadline = time.monotonic() + seconds_max
     while not is_done():
         check(watched)
         if time.monotonic() > deadline:
-            raise ClientFailed(f"not done after {SETTLE_SECONDS_MAX:g} s: {what()}")
+            raise ClientFailed(f"not done after {seconds_max:g} s: {what()}")
         await asyncio.sleep(_POLL_S)
     check(watched)
 

@@ -1,4 +1,4 @@
-"""Peek and search on the real server: every state, every filter, companions and streams, and no trace of it anywhere."""
+"""Peek and search on the real server: every state, every filter, companions and streams, and no trace of it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def bodies(http: Client, queue: str, **query: Any) -> list[Any]:
 def paged(http: Client, queue: str, **query: Any) -> list[dict[str, Any]]:
     """All items, by the links from page to page."""
     answer = http.get(f"/v1/queues/{queue}/messages", params=query)
-    items = answer.json()["items"]
+    items: list[dict[str, Any]] = answer.json()["items"]
     while "link" in answer.headers:
         answer = http.get(answer.headers["link"].partition(">")[0][1:])
         assert answer.status_code == 200, answer.text

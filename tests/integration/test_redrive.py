@@ -80,7 +80,11 @@ def ready(http: Client, queue: str) -> list[Any]:
 @pytest.mark.parametrize("suffix", ["", ".dead"])
 def test_dead_letters_go_back_to_where_they_came_from_as_if_new(http: Client, suffix: str) -> None:
     queue = made(http, max_attempts=1, priorities=3)
-    died(http, queue, *({"body": n, "id": f"m{n}", "key": "k", "priority": n % 3, "headers": {"a": "b"}} for n in range(6)))
+    died(
+        http,
+        queue,
+        *({"body": n, "id": f"m{n}", "key": "k", "priority": n % 3, "headers": {"a": "b"}} for n in range(6)),
+    )
     before = {m["id"]: m for m in http.get(f"/v1/queues/{queue}/messages?state=dead").json()["items"]}
     job = redriven(http, queue + suffix)
     assert (job["state"], job["done"], job["total"], job["error"]) == ("done", 6, 6, None)
@@ -96,9 +100,9 @@ def test_dead_letters_go_back_to_where_they_came_from_as_if_new(http: Client, su
 def test_a_named_dead_letter_queue_gives_back_what_others_sent_to_it(http: Client) -> None:
     graveyard = made(http, max_attempts=1)
     queues = [made(http, max_attempts=1, dead_letter_queue=graveyard) for _ in range(2)]
+    died(http, graveyard, {"body": "its own"})
     for queue in queues:
         died(http, queue, {"body": queue})
-    died(http, graveyard, {"body": "its own"})
     deadline = time.monotonic() + WAIT_S_MAX
     while len(ready(http, graveyard)) < 2 and time.monotonic() < deadline:
         time.sleep(0.02)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -19,13 +20,13 @@ from backend_store.core.limits import LEASE_MS_MIN
 from backend_store.core.receipts import SUFFIXES, by_token, read_token
 from backend_store.core.shelves import DEAD, LATE, SCHEDULED, SORTING, VIEW_DEAD, VIEW_LATE, VIEW_MAIN
 from backend_store.model import Block, Original, Published, PushqError, QueueConfig, QueueFull, Stamp
-from backend_store.node.sweeper import ranges
+from backend_store.node.sweeper import GARBAGE, _parse, ranges
 from backend_store.node.transfer import move
 from backend_store.node.view import View
 from backend_store.storage.engine import Batch, Table
 from backend_store.storage.keys import log_range
 from gateway.queue_rules import broken_rules
-from tests.support.semantics_model import Message, Receipt, SemanticsModel
+from tests.support.semantics_model import FREE, Message, Receipt, SemanticsModel
 from tests.support.world import REPLICA, SECRET, Consumer, World, attempts_by_seq, receipts_by_seq, verdicts
 
 EXAMPLES = 200
@@ -184,7 +185,6 @@ class QueueSemantics(RuleBasedStateMachine):
         self.moves: list[Move] = []
         self.cancels: list[list[Any]] = []
         self.landing: list[Callable[[], None]] = []
-        self.garbage: list[tuple[int, int]] = []
         self.confirmed: dict[int, int] = {}
         """Number → offset, as the publish was answered."""
         self.sent_for_good: list[int] = []
@@ -193,7 +193,7 @@ class QueueSemantics(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         try:
-            if hasattr(self, "world"):
+            if hasattr(self, "world") and sys.exc_info()[0] is None:
                 self._drain()
         finally:
             for (module, name), value in self._bounds.items():
@@ -389,10 +389,10 @@ class QueueSemantics(RuleBasedStateMachine):
                 view.give_back_lease(part) if lease.durable else view.unsent(part)
         self.undurable = [(lease, numbers) for lease, numbers in self.undurable if lease not in leases]
 
-    @precondition(lambda self: self.model.in_state("main", "ready", "delayed", "scheduled", "held", "leased"))
+    @precondition(lambda self: self.model.in_state("main", *FREE, "leased"))
     @rule(which=any_number)
     def cancel(self, which: int) -> None:
-        messages = self.model.in_state("main", "ready", "delayed", "scheduled", "held", "leased")
+        messages = self.model.in_state("main", *FREE, "leased")
         m = messages[which % len(messages)]
         _, shelf, base, index = self._walk()[m.number]
         answers: list[Any] = []
@@ -410,14 +410,15 @@ class QueueSemantics(RuleBasedStateMachine):
     @rule()
     def sweep(self) -> None:
         """The rows of what was purged are deleted in the background, at any time."""
-        garbage, self.garbage = self.garbage, []
-        for view, below in garbage:
+        engine = self.world.engine
+        for mark, _ in engine.scan(Table.META, GARBAGE, GARBAGE[:-1] + b"0", 1 << 30):
             batch = Batch()
-            for table, start, end, bound in ranges(REPLICA, view, below):
-                for key, _ in self.world.engine.scan(table, start, end, 1 << 30):
-                    if bound >= 1 << 63 or int.from_bytes(key[-8:], "big") < bound:
-                        batch.delete(table, key)
-            self.world.engine.commit(batch, lambda: None)
+            batch.delete(Table.META, mark)
+            for part in ranges(*_parse(mark[len(GARBAGE) :])):
+                for key, row in engine.scan(part.table, part.start, part.end, 1 << 30):
+                    if part.covers(key, row):
+                        batch.delete(part.table, key)
+            engine.commit(batch, lambda: None)
 
     @precondition(lambda self: self.model.ready("dead"))
     @rule(which=any_number)
@@ -433,7 +434,7 @@ class QueueSemantics(RuleBasedStateMachine):
         assert lease is not None
         m.state, m.token, m.holder, m.deadline_ms = "leased", lease.token, -1, self.world.now_ms + (1 << 40)
         annex = _as_new(self.world.partition)
-        again = m.next_life("main", expires_ms=annex["exp"] or 0, stamp=None)
+        again = m.next_life("main", expires_ms=annex["exp"] or 0, id=None, stamp=None)
         done: list[Any] = []
         self.moves.append(Move(m.number, lease.token, again, done))
         move(view, lease, self.world.partition, {index: annex}, lambda *how: done.append(how), m.priority)
@@ -462,7 +463,7 @@ class QueueSemantics(RuleBasedStateMachine):
             told = [text for c, n in zip(self.consumers, before, strict=True) for text in c.lost_receipts[n:]]
             known = {r: text for text, r, _ in self.issued}
             kept = [(m.token, m.number) for m in lost if m.holder >= 0]
-            assert len(told) == len(kept)
+            assert len(told) == len(kept), f"{kept} ran out, {told} were told"
             assert set(told) >= {known[r] for r in kept if r in known}
         assert not self.model.overdue(), "nobody asked to be woken"
 
@@ -598,14 +599,15 @@ class QueueSemantics(RuleBasedStateMachine):
         self._run_timer()
 
     def _landed(self, purged: set[str], leases: list[Lease]) -> None:
-        self.garbage += [(VIEWS[name], self.world.partition.floor_of(VIEWS[name])) for name in purged]
         self.model.land(purged="main" in purged)
+        if "main" in purged:
+            assert not any(lease.bits for lease, _ in self.undurable)
+            self.undurable = []
         for lease, numbers in [one for one in self.undurable if one[0] in leases]:
             self.undurable.remove((lease, numbers))
             assert lease.durable
-            if "main" not in purged:
-                self._issue(lease, numbers)
-        assert not any(lease.durable and lease.bits for lease, _ in self.undurable)
+            self._issue(lease, numbers)
+        assert not any(lease.durable for lease, _ in self.undurable)
 
     @rule()
     def commit(self) -> None:
@@ -619,20 +621,13 @@ class QueueSemantics(RuleBasedStateMachine):
     @precondition(lambda self: self.quiet_steps >= QUIET_STEPS)
     @rule(landed=st.booleans())
     def crash(self, landed: bool) -> None:
-        in_flight = self.world.committer.is_in_flight
-        purged = {name for name in VIEWS if landed and in_flight and self._is_purged(name)}
         self.world.crash(landed=landed)
-        self.garbage += [(VIEWS[name], self.world.partition.floor_of(VIEWS[name])) for name in purged]
         self._open()
         self._take_up_leases([])
         self.model.now_ms = self.world.now_ms
         stores = self.config.lease_mode == "replicated"
         self.model.crash(landed=landed, stored=lambda m: stores and m.view == "main")
         self._forget_callers()
-
-    def _is_purged(self, name: str) -> bool:
-        assert self.model.prepared is not None
-        return True
 
     @precondition(lambda self: self.quiet_steps >= QUIET_STEPS)
     @rule()
@@ -729,16 +724,14 @@ class QueueSemantics(RuleBasedStateMachine):
         assert seen.keys() <= self.model.messages.keys()
 
     @invariant()
-    def every_message_is_in_one_place(self) -> None:
-        if not hasattr(self, "world"):
-            return
-        self._see()
-        assert self.world.quarantined == []
+    def is_as_the_reference_says(self) -> None:
+        if hasattr(self, "world"):
+            self._see()
+            self._check_counts()
+            self._check_expiry()
+            assert self.world.quarantined == []
 
-    @invariant()
-    def counts_are_equal(self) -> None:
-        if not hasattr(self, "world"):
-            return
+    def _check_counts(self) -> None:
         partition = self.world.partition
         for name, number in VIEWS.items():
             view = partition.views.get(number)
@@ -750,10 +743,10 @@ class QueueSemantics(RuleBasedStateMachine):
         assert partition.state.acked_total == self.model.disk.acked
         assert partition.state.ended == +self.model.disk.ended
 
-    @invariant()
-    def what_expired_is_gone_in_time(self) -> None:
-        if hasattr(self, "world") and not self.world.committer.is_in_flight and not self._waits():
-            late = [m.number for m in self.model.in_state("main", "ready", "delayed", "scheduled", "held") if m.must_end]
+    def _check_expiry(self) -> None:
+        """What expired is gone in time."""
+        if not self.world.committer.is_in_flight and not self._waits():
+            late = [m.number for m in self.model.in_state("main", *FREE) if m.must_end]
             assert not late, f"{late} expired and are still there"
 
     # ---------------------------------------------------------------------------------------------------- the end
@@ -768,8 +761,8 @@ class QueueSemantics(RuleBasedStateMachine):
             if not any(m.view != "gone" for m in self.model.messages.values()):
                 break
             self.time_passes(1000)
-            self.every_message_is_in_one_place()
-        self.counts_are_equal()
+            self.is_as_the_reference_says()
+        self._check_counts()
         left = [(m.number, m.view, m.state) for m in self.model.messages.values() if m.view != "gone"]
         assert not left, f"{left} cannot be had"
         assert self.confirmed.keys() <= self.model.messages.keys()

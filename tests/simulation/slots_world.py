@@ -121,7 +121,7 @@ class World:
                 if is_done() and self.is_at_rest():
                     return
                 if self.now > GIVE_UP_MS:
-                    raise Violation(f"not at rest: {self.unrest()[:5]}")
+                    raise Violation(f"not at rest: {self.unrest()[:5] or 'a client has no answer'}")
 
     def is_at_rest(self) -> bool:
         return not self.unrest()

@@ -60,6 +60,8 @@ GROUPS = (
             "backend_store.node.limits:PEEK_SECONDS_MAX": "",
             "backend_store.node.limits:CANCEL_LOOKS_MAX": "",
             "push.limits:PUBLISHES_PER_ACK_MAX": "",
+            "gateway.limits:REDRIVE_PER_SECOND_MAX": "",
+            "gateway.limits:REDRIVE_IDS_MAX": "",
             "backend_store.client.redrive:REDRIVES_REMEMBERED_MAX": "",
         },
     ),

@@ -60,7 +60,7 @@ class Message:
 
     def next_life(self, view: str, **changes: Any) -> Message:
         fresh = Message(self.number, self.priority, self.key, self.id, self.stamp, view=view, life=self.life + 1)
-        return replace(fresh, **changes)
+        return replace(fresh, arrived_ms=self.arrived_ms, **changes)
 
 
 @dataclass
@@ -378,7 +378,7 @@ class SemanticsModel:
         assert after is not None
         gone = [m for m in after.messages.values() if m.view == view]
         for m in gone:
-            after.messages[m.number] = replace(m.next_life("gone", end="purged"), arrived_ms=m.arrived_ms)
+            after.messages[m.number] = m.next_life("gone", end="purged")
         return len(gone)
 
     def land(self, *, purged: bool) -> None:

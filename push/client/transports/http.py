@@ -89,6 +89,9 @@ class Stream(Protocol):
     def held(self) -> list[str]:
         """Receipts held and not settled."""
 
+    def leave(self) -> float:
+        """Nothing more is wanted. For how many seconds may an answer be on its way that is to be given back?"""
+
 
 class _Turn:
     """The publishes to one queue that wait for each other."""
@@ -246,7 +249,11 @@ class HttpTransport:
                     stream.settled(frame.receipts, is_ack=isinstance(frame, Ack))
         self.emit(Ok(id=frame.id, results=answer.results))
 
-    async def _give_back(self, stream: Stream) -> None:
+    async def _give_back(self, stream: Stream, reading: asyncio.Task[None], grace_s: float) -> None:
+        if grace_s:
+            # The server may have leased messages to a request that we would break off: nobody would have them for long.
+            await asyncio.wait([reading], timeout=grace_s)
+            reading.cancel()
         if receipts := stream.held():
             await self.post(stream.queue, "nack", {"receipts": receipts})
 
@@ -259,8 +266,10 @@ class HttpTransport:
     def _leave(self, sub: int) -> None:
         if (found := self._streams.pop(sub, None)) is not None:
             stream, reading = found
-            reading.cancel()
-            farewell = self._spawn(self._give_back, stream)
+            grace_s = stream.leave()
+            if not grace_s:
+                reading.cancel()
+            farewell = self._spawn(self._give_back, stream, reading, grace_s)
             self._farewells.add(farewell)
             farewell.add_done_callback(self._farewells.discard)
 

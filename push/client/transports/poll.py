@@ -37,6 +37,8 @@ class PollStream:
         self._more_credit = asyncio.Event()
         self._outstanding = Outstanding()
         self._start = frame.start
+        self._is_asking = False
+        self._is_leaving = False
 
     async def run(self) -> None:
         transport, frame = self._transport, self._frame
@@ -52,6 +54,9 @@ class PollStream:
                 )
                 return
             answer = msgspec.json.decode(response.content, type=ReceiveAnswer)
+            if self._is_leaving:
+                self._outstanding.hold(answer.messages)
+                return
             if frame.group is not None:
                 self._start = None  # the group moves on, and the server knows where to
             elif answer.cursor is not None:
@@ -77,6 +82,10 @@ class PollStream:
     def held(self) -> list[str]:
         return self._outstanding.receipts()
 
+    def leave(self) -> float:
+        self._is_leaving = True
+        return self._transport.limits.poll_leave_s if self._is_asking else 0.0
+
     async def _receive(self, wait_ms: int) -> httpx2.Response:
         while self._credit <= 0:
             self._more_credit.clear()
@@ -88,7 +97,11 @@ class PollStream:
             body["group"] = self._frame.group
         if self._start is not None:
             body["from"] = self._start
-        return await self._transport.post(self.queue, "receive", body, wait_s=wait_ms / 1000)
+        self._is_asking = True
+        try:
+            return await self._transport.post(self.queue, "receive", body, wait_s=wait_ms / 1000)
+        finally:
+            self._is_asking = False
 
     def _tell_loss(self, answer: ReceiveAnswer) -> None:
         """The stream could not go on where we stood."""

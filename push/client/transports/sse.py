@@ -49,6 +49,9 @@ class SseStream:
     def held(self) -> list[str]:
         return self._outstanding.receipts()
 
+    def leave(self) -> float:
+        return 0.0  # the end of the response tells the server
+
     async def _read(self) -> None:
         transport, frame = self._transport, self._frame
         config = await transport.config(self.queue)

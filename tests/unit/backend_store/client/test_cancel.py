@@ -33,7 +33,7 @@ async def asked(world: World, message: str) -> asyncio.Task[CancelOutcome]:
     """A cancellation that waits for its commit."""
     asking = asyncio.create_task(queue_of(world).cancel(message))
     async with asyncio.timeout(5):
-        while not world.committer.is_asked:
+        while not world.committer.is_asked:  # noqa: ASYNC110 - nobody tells when it is
             await asyncio.sleep(0)
     return asking
 
@@ -207,8 +207,5 @@ async def test_a_search_gives_up_after_a_bound(monkeypatch: pytest.MonkeyPatch) 
     world = World()
     for number in range(5):
         named(world, f"m{number}")
-    walk = search(world.partition, VIEW_MAIN, "m4")
-    with pytest.raises(StopIteration) as end:
-        while True:
-            next(walk)
-    assert end.value.value is None
+    looked_at = list(search(world.partition, VIEW_MAIN, "m4"))
+    assert len(looked_at) == 3

@@ -180,7 +180,7 @@ def _put(table: Table, key: bytes, value: bytes) -> Batch:
 @pytest.mark.parametrize("limit", [1, 2, 3, 5, 100])
 def test_pages_go_on_from_shelf_to_shelf_in_the_order_of_delivery(limit: int) -> None:
     world = World(config=QueueConfig(priorities=3))
-    for n in range(3):
+    for _ in range(3):
         drafts = [Draft(KIND_JSON, b"1", None, priority=p) for p in range(3)]
         world.publish_drafts(drafts)
         world.commit()

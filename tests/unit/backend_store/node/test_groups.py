@@ -500,6 +500,16 @@ def test_with_offsets_a_delay_holds_the_whole_group() -> None:
     assert group.drained() == [2, 3, 4, 5]
 
 
+def test_with_offsets_a_message_that_comes_back_behind_a_delayed_one_goes_first() -> None:
+    world = stream(2)
+    group, consumer = world.group(), Consumer()
+    receipts = receipts_by_seq(group.leased(2, consumer))
+    assert group.nack(receipts[1], due_ms=world.now_ms + 5000) == [True]
+    assert group.nack(receipts[0]) == [True]
+    world.pass_time(5000)
+    assert group.drained() == [0, 1]
+
+
 def test_with_offsets_the_back_off_holds_the_group() -> None:
     world = stream(2, retry_backoff_ms=1000)
     group, consumer = world.group(), Consumer()

@@ -8,7 +8,7 @@ from backend_store.core import backlog
 from backend_store.core.chunk import KIND_JSON, plain_blocks
 from backend_store.core.receipts import by_token
 from backend_store.model import Offset, OutcomeUnknown, Overloaded, Published, QueueNotFound, StorageFull
-from backend_store.node import partition as node_partition
+from backend_store.node import inbox
 from backend_store.storage.engine import Batch, Table
 from backend_store.storage.keys import log_key
 from tests.support.world import REPLICA, VISIBILITY_MS, World, bodies_by_seq, receipts_by_seq
@@ -44,7 +44,7 @@ def test_a_full_disk_refuses_publishes_and_nothing_else() -> None:
 
 
 def test_publishes_that_wait_for_the_disk_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_partition, "INBOX_MESSAGES_MAX", 5)
+    monkeypatch.setattr(inbox, "INBOX_MESSAGES_MAX", 5)
     world = World()
     taken = world.publish(*[b"1"] * 5)
     (refused,) = world.publish(b"6")
@@ -55,7 +55,7 @@ def test_publishes_that_wait_for_the_disk_are_bounded(monkeypatch: pytest.Monkey
 
 
 def test_bytes_that_wait_for_the_disk_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_partition, "INBOX_BYTES_MAX", 1000)
+    monkeypatch.setattr(inbox, "INBOX_BYTES_MAX", 1000)
     world = World()
     world.publish(b" " * 900)
     (refused,) = world.publish(b" " * 900)

@@ -133,6 +133,6 @@ def test_counts_below_the_floor_are_swept_and_groups_are_not() -> None:
     world = StreamWorld()
     world.group()
     world.stored(b"x")
-    [(table, start, end, _)] = [one for one in ranges(REPLICA, 0, 100) if one.table is Table.GROUPS]
+    [(table, start, end, *_)] = [one for one in ranges(REPLICA, 0, 100) if one.table is Table.GROUPS]
     assert len(world.engine.scan(table, start, end, 100)) == 1
     assert len(world.engine.scan(table, b"", b"\xff" * 20, 100)) == 2

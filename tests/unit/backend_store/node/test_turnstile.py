@@ -1,4 +1,4 @@
-"""Long looks go through one turnstile: everybody else has a turn between their slices, and many look as little as one."""
+"""Long looks go through one turnstile: everybody else has a turn between slices, and many look as little as one."""
 
 from __future__ import annotations
 

@@ -1,0 +1,210 @@
+"""One commit of one partition: what waits is decided, in one order, and becomes rows.
+
+First receipts, for they free room; then publishes; then what has come to its end and where it goes; then what the kind
+of queue adds. The partition takes the outcome in when it is on the disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from backend_store.core.chunk import Chunk, clear_column, holes
+from backend_store.core.leases import ChunkState
+from backend_store.core.log import Append
+from backend_store.core.policy import Reason
+from backend_store.core.records import ChunkDone, PartitionState, Purged, Record, Scheduled, Unscheduled
+from backend_store.core.shelves import SORTING, VIEW_GROUPS, is_scheduled
+from backend_store.model import Offset, Published
+from backend_store.node.burying import bury
+from backend_store.node.groups import Groups
+from backend_store.node.inbox import Inbox
+from backend_store.node.publishing import Call, Publishing, name_of
+from backend_store.node.rows import stage, stage_order, stage_state
+from backend_store.node.sorting import Sorting
+from backend_store.node.sweeper import add_garbage
+from backend_store.storage.engine import Batch
+
+if TYPE_CHECKING:
+    from backend_store.node.partition import Partition
+
+Answers = list[tuple[Callable[[Any], None], Any]]
+
+
+class Decided(NamedTuple):
+    """What the commit in flight makes true: the state after it, what it added, and who is answered what."""
+
+    chunks: list[Chunk]
+    schedules: list[Scheduled]
+    answers: Answers
+    after: PartitionState
+
+
+class Cycle:
+    """See the file's first sentence."""
+
+    def __init__(self, partition: Partition, inbox: Inbox, batch: Batch, now_ms: int):
+        self._of = partition
+        self._inbox = inbox
+        self._batch = batch
+        if partition.sorting is not None:
+            now_ms = partition.steady_ms()  # the clock by which its messages wait
+        self.plan = Append(partition.state, seed=partition.replica, now_ms=now_ms, partition=partition.index)
+        self._records: list[Record] = inbox.take_notes()
+        self._answers: Answers = []
+        self._schedules: list[Scheduled] = []
+
+    def decide(self) -> Decided:
+        """Decides what waits, and stages its rows."""
+        partition, plan, batch = self._of, self.plan, self._batch
+        for view in partition.views.values():
+            view.decide(self._answers)
+        calls = self._inbox.take_calls(partition)
+        if calls:
+            self._decide_publishes(calls)
+        buried = self._decide_ends()
+        if partition.sorting is not None:
+            self._decide_order(partition.sorting, buried)
+        self._write_off()
+        self._decide_purges()
+        if partition.groups is not None:
+            self._decide_stream(partition.groups)
+        stage(batch, partition.replica, plan.records)
+        stage(batch, partition.replica, self._records)
+        partition.stage_ids(batch, plan.now_ms)
+        stage_state(batch, partition.replica, plan.state)
+        if partition.config.durability == "relaxed" and calls:
+            self._answer_now()
+        return Decided(plan.chunks, self._schedules, self._answers, plan.state)
+
+    def _decide_stream(self, groups: Groups) -> None:
+        """What is a stream's alone: its groups, and what it does not keep."""
+        partition, plan, records, batch = self._of, self.plan, self._records, self._batch
+        after = plan.state
+        groups.decide(after, batch, self._answers)
+        if after.floor > partition.state.floor:
+            after.inside = 0
+            groups.purged(after, batch)
+        elif partition.retention is not None and (gone := partition.retention.decide(plan, records)):
+            groups.gone(after, gone, records)
+            partition.counting.forget(partition, after.floor, batch)
+        groups.stage(records)
+        if plan.chunks:
+            partition.counting.decide(partition.state, plan.chunks, records)
+
+    def _decide_publishes(self, calls: list[Call]) -> None:
+        partition, plan = self._of, self.plan
+        config, main = partition.config, partition.main
+        has_limits = config.max_messages is not None or config.max_bytes is not None
+        if not has_limits and partition.sorting is None and all(call.is_plain for call in calls):
+            self._append_plain(calls)
+            return
+        wants_ids = config.dedupe != "none" or any(call.dedupes for call in calls)
+        ids = partition.ids if wants_ids else None
+        cycle = Publishing(plan, config, partition=partition.index, ids=ids, view=main, sorting=partition.sorting)
+        self._answers += cycle.decide(calls)
+        for reason, ended in ((Reason.OVERFLOW, cycle.overflowed), (Reason.LATE, cycle.late)):
+            for chunk, bits in ended:
+                assert main is not None
+                main.core.die(main.adopt(chunk), bits, reason, partition.steady_ms())
+        if cycle.expires and main is not None and main.expiry is not None:
+            main.expiry.added()
+        self._records += cycle.records
+        self._schedules = cycle.schedules
+
+    def _append_plain(self, calls: list[Call]) -> None:
+        """The hot path: messages that need nothing looked at go to the log as they came."""
+        plan, index = self.plan, self._of.index
+        fsynced = self._of.config.durability == "fsync"
+        base = plan.state.end
+        for call in calls:
+            self._answers.append((call.reply, Published(index, Offset(base), call.messages, fsynced=fsynced)))
+            base += call.messages
+        plan.add([block for call in calls for block in call.blocks])
+
+    def _decide_order(self, sorting: Sorting, buried: list[Chunk]) -> None:
+        """What is a sorting queue's alone: whose turn has come, and what it knows of its producers."""
+        partition, records = self._of, self._records
+        late = [chunk for chunk in buried if chunk.shelf == SORTING]
+        released, order = sorting.release(self.plan.state, late, self.plan.now_ms)
+        records += released
+        done = {record.base for record in records if type(record) is ChunkDone}
+        if done or sorting.is_untidy:
+            records += sorting.tidy(
+                lambda base: base in done or partition.chunk_at(base, SORTING, exactly=True) is None
+            )
+        stage_order(self._batch, partition.replica, order)
+
+    def _decide_ends(self) -> list[Chunk]:
+        """What is settled, what died and where it goes, what came back: every view's overlay as records."""
+        partition, plan, records = self._of, self.plan, self._records
+        buried = self._bury()
+        has_decided = False
+        for view in partition.views.values():
+            has_decided = has_decided or view.core.has_decided
+            overlay = view.overlay()
+            records += overlay.records
+            if view.parking is not None:
+                records += view.parking.decide(partition.steady_ms())
+            if view.number >= VIEW_GROUPS:
+                assert partition.groups is not None
+                partition.groups.decided(view, overlay)
+                continue
+            tally = plan.state.tally(view.number)
+            tally.live -= overlay.settled
+            tally.acked_total += overlay.acked
+            for state in overlay.done:
+                tally.live_bytes -= state.size
+                if is_scheduled(state.shelf):
+                    records.append(self._unscheduled(state))
+        if has_decided:
+            plan.state.end += 1  # the decision's own place in the log
+        return buried
+
+    def _bury(self) -> list[Chunk]:
+        """Where what died goes: the chunks that hold it now."""
+        partition, buried = self._of, []
+        for view in list(partition.views.values()):
+            deaths = view.core.take_deaths()
+            if deaths:
+                config, index = partition.config, partition.index
+                buried += bury(self.plan, view, deaths, label=partition.label, config=config, partition=index)
+            if partition.sorting is not None:
+                for death in deaths:
+                    partition.sorting.left(death.state.base, death.bits)
+        return buried
+
+    def _unscheduled(self, state: ChunkState) -> Unscheduled:
+        chunk = state.chunk or self._of.read(state.base, state.shelf)
+        names = clear_column(chunk, "id") if chunk is not None and chunk.base == state.base else None
+        gone = holes(chunk) if chunk is not None else 0  # their ids are somebody else's
+        mine = [name_of(one) for index, one in enumerate(names or ()) if one and not gone >> index & 1]
+        return Unscheduled(Offset(state.base), self._of.reader.schedule_of(state.base), mine)
+
+    def _write_off(self) -> None:
+        for view, (messages, size) in self._inbox.take_written_off().items():
+            tally = self.plan.state.tally(view)
+            tally.live = max(0, tally.live - messages)
+            tally.live_bytes = max(0, tally.live_bytes - size)
+
+    def _decide_purges(self) -> None:
+        purges, after = self._inbox.take_purges(), self.plan.state
+        gone: dict[int, int] = {}
+        for number in {view for view, _ in purges}:
+            tally = after.tally(number)
+            self._records.append(Purged(number, Offset(after.end)))
+            add_garbage(self._batch, self._of.replica, after.end, number)
+            gone[number], tally.live, tally.live_bytes = tally.live, 0, 0
+            tally.floor = after.end
+            after.end += 1
+        self._answers += [(reply, gone[view]) for view, reply in purges]
+
+    def _answer_now(self) -> None:
+        """Relaxed durability: a publish is answered when it is queued for the writer."""
+        later: Answers = []
+        for reply, value in self._answers:
+            if isinstance(value, Published):
+                self._of.tell(reply, value)
+            else:
+                later.append((reply, value))
+        self._answers = later

@@ -1,0 +1,100 @@
+"""What waits for a partition's next commit cycle: publishes, purges, and facts that nobody waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from backend_store.core.records import Record
+from backend_store.model import Overloaded, PushqError
+from backend_store.node.joint import Joint
+from backend_store.node.limits import INBOX_BYTES_MAX, INBOX_MESSAGES_MAX, SHARED_CYCLE_MESSAGES_MAX
+from backend_store.node.publishing import Call
+
+if TYPE_CHECKING:
+    from backend_store.node.partition import Partition
+
+PurgeReply = Callable[[int | PushqError], None]
+
+
+class Inbox:
+    """Bounded in messages and bytes: what does not fit is refused before anything happened."""
+
+    def __init__(self) -> None:
+        self.messages = 0
+        self._bytes = 0
+        self._calls: list[Call] = []
+        self._joint: list[Joint] = []
+        self._purges: list[tuple[int, PurgeReply]] = []
+        self._written_off: dict[int, list[int]] = {}
+        self._notes: list[Record] = []
+
+    def add(self, call: Call) -> None:
+        self._calls.append(call)
+        self.messages += call.messages
+        self._bytes += call.size
+
+    def why_full(self, label: str, messages: int, size: int) -> Overloaded | None:
+        """Why so much more cannot wait here."""
+        if self.messages + messages <= INBOX_MESSAGES_MAX and self._bytes + size <= INBOX_BYTES_MAX:
+            return None
+        return Overloaded(f"queue {label!r}: {self.messages} messages wait for the disk", retry_after_ms=1000)
+
+    def add_joint(self, joint: Joint) -> None:
+        self._joint.append(joint)
+
+    def add_purge(self, view: int, reply: PurgeReply) -> None:
+        self._purges.append((view, reply))
+
+    def note(self, record: Record) -> None:
+        self._notes.append(record)
+
+    def write_off(self, view: int, messages: int, size: int) -> None:
+        counts = self._written_off.setdefault(view, [0, 0])
+        counts[0] += messages
+        counts[1] += size
+
+    # --------------------------------------------------------------------------------------------------- taking out
+
+    def take_calls(self, partition: Partition) -> list[Call]:
+        """The publishes of this cycle: all, or where others are in it too, no more than a share."""
+        calls = self._calls
+        if not partition.node.committer.is_shared or self.messages <= SHARED_CYCLE_MESSAGES_MAX:
+            self._calls, self.messages, self._bytes = [], 0, 0
+            return calls
+        taken = messages = 0
+        while taken < len(calls) and (not taken or messages + calls[taken].messages <= SHARED_CYCLE_MESSAGES_MAX):
+            messages += calls[taken].messages
+            self._bytes -= calls[taken].size
+            taken += 1
+        self._calls = calls[taken:]
+        self.messages -= messages
+        partition.request()
+        return calls[:taken]
+
+    def take_joint(self) -> list[Joint]:
+        waiting, self._joint = self._joint, []
+        return waiting
+
+    def take_purges(self) -> list[tuple[int, PurgeReply]]:
+        purges, self._purges = self._purges, []
+        return purges
+
+    def take_notes(self) -> list[Record]:
+        notes, self._notes = self._notes, []
+        return notes
+
+    def take_written_off(self) -> dict[int, list[int]]:
+        """View → (messages, bytes)."""
+        written_off, self._written_off = self._written_off, {}
+        return written_off
+
+    def take_waiting(self) -> list[Callable[[Any], None]]:
+        """Whoever waits for an answer, when the queue is deleted."""
+        calls, self._calls = self._calls, []
+        purges = self.take_purges()
+        return [
+            *(call.reply for call in calls),
+            *(reply for _, reply in purges),
+            *(one.reply for one in self.take_joint()),
+        ]

@@ -1,0 +1,32 @@
+"""Moments on the command line: RFC 3339, or how long ago, such as `90s`, `15m`, `2h` and `7d`."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import click
+
+_AGO = re.compile(r"(\d{1,9})(s|m|h|d)")
+_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+
+class Moment(click.ParamType[datetime]):
+    """A time with its zone."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        if isinstance(value, datetime):
+            return value
+        try:
+            if (ago := _AGO.fullmatch(value)) is not None:
+                return datetime.now(UTC) - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+            moment = datetime.fromisoformat(value)
+        except (ValueError, OverflowError):
+            self.fail(f"{value!r} is no time such as 2026-11-21T10:00:00Z, nor how long ago, such as 15m", param, ctx)
+        return moment if moment.tzinfo is not None else moment.astimezone()
+
+
+MOMENT: Final = Moment()

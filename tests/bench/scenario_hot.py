@@ -1,0 +1,93 @@
+"""One key that never gets on in a queue with strict order: its consumer holds its first messages for ever."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from tests.bench.clients import ClientFailed, Consumer
+from tests.bench.feeds import HOT, Feed
+from tests.bench.rows import Row
+from tests.bench.scale import CONSUMERS, CREDIT, STAMP_DIGITS, WINDOW, WORK_BACKLOG_MAX
+from tests.bench.scenario_publish import QUEUE, keep_full
+from tests.bench.scenario_work import Received, make_publisher
+from tests.bench.speech import SPEECHES, AnyArrival
+from tests.bench.world import Server, close, connect, say_in, until
+
+_HOLD_MS = 3_600_000
+_HOT_AT = slice(STAMP_DIGITS, STAMP_DIGITS + len(HOT))
+
+
+class HoldingConsumer(Consumer):
+    """Acks what comes, except hot messages: it keeps those."""
+
+    held = 0
+
+    def arrived(self, frame: AnyArrival) -> None:
+        if frame.type != "deliver":
+            return
+        hot = [message for message in frame.messages if message.body[_HOT_AT] == HOT]
+        self.held += len(hot)
+        frame.messages = [message for message in frame.messages if message.body[_HOT_AT] != HOT]  # type: ignore[assignment]
+        super().arrived(frame)
+
+
+class HotSide:
+    """A producer of which every second message is hot, and consumers. Only the other messages count."""
+
+    def __init__(self, server: Server, *, holds: bool) -> None:
+        self.server = server
+        self.received = Received()
+        self._holds = holds
+        self._hot = 0
+
+    @classmethod
+    async def open(cls, server: Server, feed: Feed, *, holds: bool) -> Self:
+        side = cls(server, holds=holds)
+        server.create(QUEUE, ordering="strict", lease_mode="memory", visibility_timeout_ms=_HOLD_MS)
+        common = say_in(SPEECHES["msgpack"], server)
+        [side.publisher] = await connect(lambda: make_publisher(*common, QUEUE, feed=feed))
+        kind = HoldingConsumer if holds else Consumer
+        side.consumers = await connect(
+            lambda: kind(*common, queue=QUEUE, credit=CREDIT, on_messages=side.received.add), CONSUMERS
+        )
+        return side
+
+    @property
+    def done(self) -> int:
+        """Messages of other keys: all that came where hot ones are held, else every second one."""
+        return self.received.count if self._holds else self.received.count // 2
+
+    def begin(self) -> None:
+        """As many messages of other keys may be on their way as elsewhere."""
+        publisher = self.publisher
+        fill = keep_full(publisher, WINDOW, lambda: WORK_BACKLOG_MAX - 2 * (publisher.sent // 2 - self.done))
+        self.received.on_messages = publisher.on_acked = fill
+        fill()
+
+    @property
+    def _others(self) -> int:
+        """Every publish begins with another key's message, and they alternate."""
+        return (self.publisher.sent + 1) // 2 if self._holds else self.publisher.sent
+
+    async def rest(self) -> None:
+        publisher, received = self.publisher, self.received
+        publisher.on_acked, received.on_messages = None, lambda: None
+        await until(
+            lambda: publisher.unconfirmed == 0 and received.count >= self._others,
+            [publisher, *self.consumers],
+            lambda: f"{self._others} for other keys sent, {received.count} received, {self.server.stats(QUEUE)}",
+        )
+
+    async def finish(self) -> Row:
+        await self.rest()
+        publisher, clients = self.publisher, [self.publisher, *self.consumers]
+        others = self._others
+        await until(
+            lambda: self.server.stats(QUEUE)["acked_total"] >= others, clients, lambda: f"{self.server.stats(QUEUE)}"
+        )
+        stats = self.server.stats(QUEUE)
+        close(clients)
+        kept = stats["ready"] + stats["in_flight"]
+        if self.received.duplicates or stats["acked_total"] != others or kept != publisher.sent - others:
+            raise ClientFailed(f"{publisher.sent} sent, {self.received.duplicates} came twice, the queue says {stats}")
+        return {"lost": 0, "duplicates": 0}

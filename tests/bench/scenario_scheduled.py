@@ -1,0 +1,135 @@
+"""Messages for later: what a million of them cost in memory, how fast they are taken when due, and how exactly."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+
+from tests.bench.clients import ClientFailed, Consumer, age_ns
+from tests.bench.feeds import FeedPublisher, due_in, due_within
+from tests.bench.machine import Meter
+from tests.bench.rows import Row, percentiles_ms
+from tests.bench.scale import CONSUMERS, CREDIT, WINDOW_WIDE
+from tests.bench.scenario_publish import QUEUE, keep_full
+from tests.bench.scenario_work import Received
+from tests.bench.speech import SPEECHES, AnyArrival
+from tests.bench.world import Server, World, check, close, connect, say_in, until
+
+STORED_PER_S_MIN = 40_000
+"""The slowest that they may be stored, so that all are there before the first is due."""
+SPREAD_MS = 5_000
+DUE_MESSAGES_PER_S = 250
+"""At light load, for four times as long as other measurements."""
+DUE_SPREAD = 2.5
+EARLY_MS_MAX = 1.0
+"""The stamp is taken before the server begins to count, so a message may seem early by as much as rounding gives."""
+_MEMORY_LOOK_S = 0.1
+
+
+async def scheduled(world: World) -> Row:
+    """Every message is due at a millisecond of its own; consumers wait until all have come."""
+    wanted = world.scale.backlog
+    with world.server() as server:
+        server.create(QUEUE)
+        received = Received()
+        common = say_in(SPEECHES["msgpack"], server)
+        consumers = await connect(
+            lambda: Consumer(*common, queue=QUEUE, credit=CREDIT, on_messages=received.add), CONSUMERS
+        )
+        before_mib = server.rss_anon_mib()
+        due_s = time.time() + 1 + wanted / STORED_PER_S_MIN
+        meter = Meter(server.process)
+        await _store(server, wanted, due_s)
+        stored = meter.figures(wanted)
+        added_mib = server.rss_anon_mib() - before_mib
+        if received.count or time.time() >= due_s:
+            raise ClientFailed(f"{wanted} messages took {stored['wall_s']} s to store, longer than they had to rest")
+        await asyncio.sleep(due_s - time.time())
+        meter.start()
+        peak_mib = await _take(server, received, wanted, consumers)
+        figures = meter.figures(wanted)
+        stats = server.stats(QUEUE)
+        close(consumers)
+    if received.duplicates or stats["delayed"] or stats["ready"]:
+        raise ClientFailed(f"{wanted} scheduled, {received.count} received, the queue says {stats}")
+    return {
+        "rate": round(wanted / figures["wall_s"]),
+        "unit": "msg/s",
+        **figures,
+        "rate_stored": round(wanted / stored["wall_s"]),
+        "cpu_s_per_100k_stored": stored["cpu_s_per_100k"],
+        "added_mib": round(added_mib, 1),
+        "added_delivering_mib": round(peak_mib - before_mib, 1),
+        "lost": wanted - received.count,
+        "duplicates": received.duplicates,
+    }
+
+
+async def _store(server: Server, wanted: int, due_s: float) -> None:
+    spread_ms = min(SPREAD_MS, wanted)
+    feed = due_within(due_s, spread_ms)
+    [publisher] = await connect(
+        lambda: FeedPublisher(*say_in(SPEECHES["msgpack"], server), queue=QUEUE, feed=feed)
+    )
+    keep_full(publisher, WINDOW_WIDE, lambda: wanted - publisher.sent)()
+    await until(
+        lambda: publisher.acked == wanted, [publisher], lambda: f"{publisher.acked} of {wanted} stored", seconds_max=60.0
+    )
+    close([publisher])
+
+
+async def _take(server: Server, received: Received, wanted: int, consumers: list[Consumer]) -> float:
+    """The most memory that the server had meanwhile."""
+    peak_mib, next_look = 0.0, 0.0
+
+    def is_done() -> bool:
+        nonlocal peak_mib, next_look
+        if time.monotonic() >= next_look:
+            next_look = time.monotonic() + _MEMORY_LOOK_S
+            peak_mib = max(peak_mib, server.rss_anon_mib())
+        return received.count >= wanted
+
+    await until(is_done, consumers, lambda: f"{received.count} of {wanted} received", seconds_max=60.0)
+    return peak_mib
+
+
+async def scheduled_exactness(world: World) -> Row:
+    """Single messages with due times by chance: how long after it each came."""
+    span_s = DUE_SPREAD * world.scale.seconds
+    count = max(10, int(DUE_MESSAGES_PER_S * world.scale.seconds))
+    chance = random.Random(count)
+    with world.server() as server:
+        server.create(QUEUE)
+        received = Received()
+        lags_ns: list[int] = []
+
+        def note(frame: AnyArrival) -> None:
+            now_ns = time.monotonic_ns()
+            lags_ns.extend([age_ns(message.body, now_ns) for message in frame.messages])
+            received.add(frame)
+
+        common = say_in(SPEECHES["msgpack"], server)
+        [consumer] = await connect(lambda: Consumer(*common, queue=QUEUE, credit=CREDIT, on_messages=note))
+        [publisher] = await connect(lambda: FeedPublisher(*common, queue=QUEUE, feed=due_in(0), per_frame=1))
+        meter = Meter(server.process)
+        for _ in range(count):
+            publisher.feed = due_in(chance.randrange(100, 100 + int(1000 * span_s)))
+            publisher.send(1)
+        await asyncio.sleep(span_s)
+        clients = [publisher, consumer]
+        await until(lambda: received.count >= count, clients, lambda: f"{received.count} of {count} received")
+        figures = meter.figures(count)
+        check(clients)
+        close(clients)
+    if received.duplicates or min(lags_ns) < -EARLY_MS_MAX * 1e6:
+        raise ClientFailed(f"{received.duplicates} came twice, the earliest {-min(lags_ns) / 1e6:.2f} ms too early")
+    return {
+        "rate": round(count / figures["wall_s"]),
+        "unit": "msg/s",
+        **figures,
+        **percentiles_ms(lags_ns),
+        "latest_ms": round(max(lags_ns) / 1e6, 3),
+        "lost": count - received.count,
+        "duplicates": received.duplicates,
+    }
