@@ -185,7 +185,7 @@ class GroupView(WorkView):
             return
         receipts = receipts_of(lease.token, bits)
         lease.bits &= ~bits
-        self._drop_if_empty(lease)
+        self._shrunk(lease)
         lease.state.leased &= ~bits
         self.in_flight -= len(receipts)
         lease.holder.released(len(receipts))
@@ -366,7 +366,7 @@ class OffsetGroup(GroupView):
             for part in list(other.parts()):
                 self._revoke(part, part.bits & ~below(part.state, at))
         if self.leases.get(lease.token) is not None:
-            self._drop_if_empty(lease)
+            self._shrunk(lease)
 
     def _rebuild(self) -> None:
         """What is free is ready again, in the order of the log."""

@@ -213,7 +213,7 @@ class Leasing(Backlog):
             return  # it ran out, or was purged, before it could leave; or it is settled for good
         state = lease.state
         lease.bits ^= bits
-        self._drop_if_empty(lease)
+        self._shrunk(lease)
         for index in indexes(bits) if lease.counts else ():
             tries = state.attempts.pop(index, 1) - 1
             if tries > 1:
@@ -225,6 +225,12 @@ class Leasing(Backlog):
         self._touched[state.base] = state
         state.lane.runs.freed(state, bits)
         self.put_back(state, bits)
+
+    def _shrunk(self, lease: Lease) -> None:
+        """Some of its messages may be handed to somebody else: a stored lease must not claim them after a crash."""
+        if lease.number and lease.bits:
+            self._store_lease(lease)
+        self._drop_if_empty(lease)
 
     def _drop_if_empty(self, lease: Lease) -> None:
         if lease.bits:

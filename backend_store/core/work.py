@@ -144,7 +144,7 @@ class WorkView(Leasing):
             return 0
         state = lease.state
         lease.bits ^= bits
-        self._drop_if_empty(lease)
+        self._shrunk(lease)
         state.leased &= ~bits
         self._note(state, bits, (now_ms, outcome, reason))
         ended = expired_bits(state, bits, now_ms) if state.expires is not None else 0

@@ -1,23 +1,20 @@
-"""What a partition reads of its own log: entries on any shelf, found by place, by time or by id."""
+"""What a partition reads of its own log: entries on any shelf, found by place."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from backend_store.core.chunk import Chunk, clear_column
+from backend_store.core.chunk import Chunk
 from backend_store.core.records import PartitionState
 from backend_store.core.shelves import (
     MAIN,
     MAIN_SHELVES,
     SCHEDULED,
     SHELF_OF_VIEW,
-    SORTING,
     VIEW_MAIN,
     view_of,
 )
 from backend_store.model import CHUNK_MESSAGES_MAX, Offset, QueueConfig
-from backend_store.node.limits import CANCEL_LOOKS_MAX
-from backend_store.node.publishing import name_of
 from backend_store.node.reader import LogReader, Progress
 
 if TYPE_CHECKING:
@@ -66,41 +63,3 @@ class LogReads:
         while chunk is not None and chunk.base + chunk.count <= offset:
             chunk = self.read(chunk.base + 1, shelf)
         return chunk
-
-    def find_message(self, message_id: str) -> tuple[int, int, int] | None:
-        """(shelf, base, index) of a message that is ready or scheduled, by its id. None when there is none, or none
-        among the first `CANCEL_LOOKS_MAX` messages of the backlog.
-        """
-        named = self.reader.named(name_of(message_id))
-        if named is not None:
-            return named
-        offset = implied_offset(message_id, self.index)
-        shelves = [*range(self.config.priorities), *range(SCHEDULED, SCHEDULED + self.config.priorities)]
-        if self.config.sequencing != "arrival":
-            shelves.append(SORTING)
-        looks = 0
-        for shelf in shelves:
-            chunk = self.read(max(0, offset - CHUNK_MESSAGES_MAX + 1) if offset is not None else 0, shelf)
-            while chunk is not None and looks < CANCEL_LOOKS_MAX:
-                ids = clear_column(chunk, "id")
-                if offset is not None:
-                    if chunk.base > offset:
-                        break
-                    if offset < chunk.base + chunk.count and not (ids and ids[offset - chunk.base]):
-                        return shelf, chunk.base, offset - chunk.base
-                elif ids is not None and message_id in ids:
-                    return shelf, chunk.base, ids.index(message_id)
-                looks += chunk.count
-                chunk = self.read(chunk.base + 1, shelf)
-        return None
-
-
-def implied_offset(message_id: str, partition: int) -> int | None:
-    """The place that an id names which the server made; None for a producer's own id."""
-    head, _, tail = message_id.partition("-")
-    if head != str(partition) or len(tail) != 12:
-        return None
-    try:
-        return int(tail, 16)
-    except ValueError:
-        return None

@@ -49,6 +49,8 @@ class View:
         self.on_ready: Callable[[], None] = _nothing
         self._settles: list[tuple[dict[str, int], SettleReply]] = []
         self._returns: list[Return] = []
+        self._done: set[int] = set()
+        """Chunks that nothing is left of with the commit in flight; they may be new with it."""
         self.schedule = Schedule(self) if core.number == VIEW_MAIN else None
         self.parking = Parking(self) if core.is_strict else None
         self.expiry = Expiry(self) if core.number == VIEW_MAIN else None
@@ -176,7 +178,9 @@ class View:
     def overlay(self) -> Overlay:
         if self.schedule is not None:
             self.schedule.staged()
-        return self.core.records()
+        overlay = self.core.records()
+        self._done = {state.base for state in overlay.done}
+        return overlay
 
     def committed(self, chunks: list[Chunk]) -> None:
         """The commit has landed; `chunks` are what it added to this view."""
@@ -188,7 +192,8 @@ class View:
             self.partition.wake_at(wakeup_ms)
         now_ms = self.partition.state.time_ms
         for chunk in chunks:
-            core.came(chunk, now_ms)
+            if chunk.base not in self._done:
+                core.came(chunk, now_ms)
 
         if self.expiry is not None:
             self.expiry.committed()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
+import statistics
 import sys
 import tempfile
 import time
@@ -24,11 +25,13 @@ from tests.bench.machine import allow_many_sockets, choose_cores, describe, sett
 from tests.bench.report import OTHERS_PCT_MAX, report
 from tests.bench.rows import Row, append_row, read_rows
 from tests.bench.scale import Scale
-from tests.bench.scenarios import SCENARIOS, chosen
+from tests.bench.scenario_against import NoCheckout, checkout
+from tests.bench.scenarios import AGAINST, KNOWN, ONCE, PARTS, SCENARIOS, chosen
 from tests.bench.world import World
 
 _SHOWN = (
     "rate", "cpu_s_per_100k", "server_cpu_pct", "generator_cpu_pct", "other_cpu_pct", "p50_ms", "p99_ms",
+    "rate_usual", "kept_pct", "p99_ms_alone", "p99_more_pct", "rate_stored", "added_delivering_mib",
     "kib_per_connection", "added_mib", "slower_pct", "start_stored_s", "start_empty_s", "fdatasync_us", "commit_us",
 )  # fmt: skip
 
@@ -39,8 +42,9 @@ def main() -> int:
         print(report(read_rows(options.report), quiet_only=options.quiet_only), end="")
         return 0
     try:
-        names = chosen(options.scenarios)
-    except ValueError as error:
+        against = options.against and checkout(options.against)
+        names = list(AGAINST) if against else chosen([*options.scenarios, *PARTS.get(options.only, [])])
+    except (ValueError, NoCheckout) as error:
         print(error, file=sys.stderr)
         return 2
     scale = Scale(seconds=options.seconds, subscribers=options.subscribers, idle=options.idle, backlog=options.backlog)
@@ -52,6 +56,7 @@ def main() -> int:
         keep=options.json,
         folder=options.folder,
         patience_s=options.patience,
+        against=against,
     )
     print(report(rows, quiet_only=options.quiet_only), end="")
     return 0
@@ -63,7 +68,14 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "scenarios", nargs="*", metavar="scenario", help=f"all when none is given: {', '.join(SCENARIOS)}"
     )
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", choices=sorted(PARTS), help="the plain queue's, or what its settings cost")
+    parser.add_argument(
+        "--against",
+        type=Path,
+        metavar="FOLDER",
+        help="compare plain queues with those of the checkout there, only that",
+    )
+    parser.add_argument("--rounds", type=int, default=3, help="of all but what takes turns anyway")
     parser.add_argument("--seconds", type=float, default=usual.seconds, help="of each measurement")
     parser.add_argument("--json", type=Path, metavar="FILE", help="append the rows to this file, as JSON lines")
     parser.add_argument("--report", type=Path, metavar="FILE", help="print the tables of such a file, run nothing")
@@ -92,12 +104,13 @@ def run(
     folder: Path,
     keep: Path | None = None,
     patience_s: float = 0.0,
+    against: Path | None = None,
 ) -> list[Row]:
     """Runs the scenarios. Raises when one loses, repeats or refuses a message."""
     cores = choose_cores(pin=pin)
     allow_many_sockets()
     settle_on(0, cores.generator)
-    world = World(scale, cores, folder, patience_s)
+    world = World(scale, cores, folder, patience_s, against)
     rows: list[Row] = []
     _keep(
         rows,
@@ -105,7 +118,8 @@ def run(
         keep,
     )
     for number in range(1, rounds + 1):
-        for name in ["baseline", *names]:
+        todo = [name for name in names if number == 1 or name not in ONCE]
+        for name in ["baseline", *todo] if todo else []:
             began = time.monotonic()
             row = _patiently(name, world)
             _keep(rows, {"kind": name, "round": number, **row}, keep)
@@ -142,7 +156,7 @@ async def _strictly(name: str, world: World) -> Row:
     asyncio.get_running_loop().set_exception_handler(remember)
     await wait_for_quiet(world.patience_s)
     try:
-        row = await (baseline(world) if name == "baseline" else SCENARIOS[name].run(world))
+        row = await (baseline(world) if name == "baseline" else KNOWN[name].run(world))
     except Exception as error:
         raise (failed[0] if failed else error)
     if failed:
@@ -157,8 +171,13 @@ def _keep(rows: list[Row], row: Row, keep: Path | None) -> None:
 
 
 def _show(name: str, number: int, row: Row, took_s: float) -> None:
-    figures = " ".join(f"{figure}={row[figure]:g}" for figure in _SHOWN if figure in row)
+    figures = " ".join(f"{figure}={_middle(row[figure]):g}" for figure in _SHOWN if figure in row)
     print(f"{number} {name:18} {took_s:5.1f} s  {figures}", file=sys.stderr, flush=True)
+
+
+def _middle(value: float | list[float]) -> float:
+    """Of a figure that has a value a pair."""
+    return statistics.median(value) if isinstance(value, list) else value
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ _MARK = "#" * _NUMBER_DIGITS
 _BODY = b"0" * STAMP_DIGITS + b"x" * (BODY_BYTES - STAMP_DIGITS)
 _HOT_BODY = b"0" * STAMP_DIGITS + HOT + b"x" * (BODY_BYTES - STAMP_DIGITS - len(HOT))
 _POOL_MESSAGES = 8_192
+_DUE_POOL_MESSAGES = 100_000
 _SEED = 7
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -147,12 +148,15 @@ def _rfc3339(us: int) -> bytes:
     return b"%b.%06dZ" % (said, micros)
 
 
-def due_within(first_unix_s: float, spread_ms: int) -> Feed:
-    """Every message is due at a millisecond by chance, within `spread_ms` from the first moment."""
+def due_within(first_unix_s: float, spread_ms: int, *, per_time: int) -> Feed:
+    """Due at milliseconds by chance, within `spread_ms` from the first moment; `per_time` messages share each."""
     chance = random.Random(_SEED)
     first_us = int(first_unix_s * 1000) * 1000
-    times = [_rfc3339(first_us + chance.randrange(spread_ms) * 1000).decode() for _ in range(_POOL_MESSAGES)]
-    return pool([_message(deliver_at=said) for said in times])
+    messages: list[bytes] = []
+    while len(messages) < _DUE_POOL_MESSAGES:
+        due = _rfc3339(first_us + chance.randrange(spread_ms) * 1000).decode()
+        messages += [_message(deliver_at=due)] * per_time
+    return pool(messages)
 
 
 def due_in(delay_ms: int) -> Feed:

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 
 from tests.bench.rows import Row
-from tests.bench.scenarios import SCENARIOS, Table
+from tests.bench.scenarios import KNOWN, Table
 
 _NAMES = {
     "rate": "rate",
@@ -28,6 +28,15 @@ _NAMES = {
     "start_stored_s": "start with it stored, s",
     "start_empty_s": "start empty, s",
     "rss_anon_started_mib": "RssAnon then, MiB",
+    "rate_usual": "without",
+    "kept_pct": "kept, %",
+    "cpu_s_per_100k_usual": "CPU s / 100,000 without",
+    "rate_stored": "stored/s",
+    "cpu_s_per_100k_stored": "CPU s / 100,000 stored",
+    "latest_ms": "latest, ms",
+    "p50_ms_alone": "p50 alone, ms",
+    "p99_ms_alone": "p99 alone, ms",
+    "p99_more_pct": "p99 more, %",
     "fdatasync_us": "fdatasync of 256 B, µs",
     "commit_us": "LMDB commit of 64 KiB, µs",
 }
@@ -48,6 +57,19 @@ _COLUMNS: dict[Table, tuple[str, ...]] = {
         "rss_anon_started_mib",
         "start_empty_s",
     ),
+    "settings": ("rate", "rate_usual", "kept_pct", "cpu_s_per_100k", "cpu_s_per_100k_usual", *_PROCESSORS[1:]),
+    "scheduled": (
+        "rate_stored",
+        "cpu_s_per_100k_stored",
+        "added_mib",
+        "rate",
+        "cpu_s_per_100k",
+        "added_delivering_mib",
+        *_PROCESSORS[1:-1],
+    ),
+    "exactness": ("rate", *_LATENCIES, "latest_ms", *_PROCESSORS[1:-1]),
+    "fairness": ("rate", "p50_ms_alone", "p50_ms", "p99_ms_alone", "p99_ms", "p99_more_pct", *_PROCESSORS[1:-1]),
+    "against": ("rate", "rate_usual", "kept_pct", "cpu_s_per_100k", "cpu_s_per_100k_usual", *_PROCESSORS[1:]),
 }
 _TITLES: dict[Table, str] = {
     "rates": "Rates",
@@ -55,6 +77,11 @@ _TITLES: dict[Table, str] = {
     "fanout": "Fan-out to 500 WebSocket readers of a stream",
     "idle": "10,000 idle WebSocket connections",
     "backlog": "A backlog of 1,000,000 messages",
+    "settings": "What a setting costs: in turns with a queue without it",
+    "scheduled": "Messages for later",
+    "exactness": "How long after its time a message comes",
+    "fairness": "A queue beside a busy one",
+    "against": "Against the other checkout, in turns",
 }
 OTHERS_PCT_MAX = 10
 """Percent of a core. A run of which others took more says as much about them; the kernel's disk work is in it, too."""
@@ -70,7 +97,7 @@ def report(rows: Sequence[Row], *, quiet_only: bool = False) -> str:
     if base:
         parts.append(_baseline_table(base))
     for table in _COLUMNS:
-        names = [name for name, scenario in SCENARIOS.items() if scenario.table == table]
+        names = [name for name, scenario in KNOWN.items() if scenario.table == table]
         found = {name: mine for name in names if (mine := [row for row in rows if row["kind"] == name])}
         if found:
             parts.append(_table(table, found, base))
@@ -109,17 +136,19 @@ def _table(table: Table, found: dict[str, list[Row]], base: Sequence[Row]) -> st
 
 
 def _says(name: str) -> str:
-    return f"`{name}`: {SCENARIOS[name].says}"
+    return f"`{name}`: {KNOWN[name].says}"
 
 
 def _cell(rows: Iterable[Row], figure: str) -> str:
-    values = [row[figure] for row in rows if row.get(figure) is not None]
+    values = _values(rows, figure)
     if not values:
         return "–"
     middle = statistics.median(values)
     if figure in _WHOLE:
         return f"{middle:.0f}"
     show = _shower(max(map(abs, values)))
+    if len(values) == 1:
+        return show(middle)
     return f"{show(middle)} [{show(min(values))}–{show(max(values))}]"
 
 
@@ -130,8 +159,8 @@ def _shower(largest: float) -> Callable[[float], str]:
 
 def _goals(name: str, rows: Sequence[Row]) -> str:
     said = []
-    for goal in SCENARIOS[name].goals:
-        value = statistics.median(row[goal.figure] for row in rows)
+    for goal in KNOWN[name].goals:
+        value = _median(rows, goal.figure)
         verdict = "reached" if goal.is_reached(value) else "**missed**"
         what = "" if goal.figure == "rate" else f"{_NAMES[goal.figure]} "
         said.append(f"{what}{'≥' if goal.is_least else '≤'} {goal.bound:,g} {verdict}")
@@ -139,7 +168,13 @@ def _goals(name: str, rows: Sequence[Row]) -> str:
 
 
 def _median(rows: Iterable[Row], figure: str) -> float:
-    return float(statistics.median(row[figure] for row in rows))
+    return float(statistics.median(_values(rows, figure)))
+
+
+def _values(rows: Iterable[Row], figure: str) -> list[float]:
+    """A row has one value, or one a pair."""
+    found = [row[figure] for row in rows if row.get(figure) is not None]
+    return [value for one in found for value in (one if isinstance(one, list) else [one])]
 
 
 def _echoes(rows: Sequence[Row], base: Sequence[Row]) -> str:

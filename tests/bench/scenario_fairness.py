@@ -135,7 +135,8 @@ async def _pairs(world: World, calm: Bench, press: Press) -> Row:
     for number in range(PAIRS):
         for is_busy in (False, True) if number % 2 == 0 else (True, False):
             await asyncio.sleep(min(SETTLE_S, seconds))
-            calm.received.latencies_ns = latencies_ns = []
+            latencies_ns: list[int] = []
+            calm.received.latencies_ns = latencies_ns
             work = [send_paced(calm.publisher, CALM_RATE, seconds), *([press(seconds)] if is_busy else [])]
             sent += (await asyncio.gather(*work))[0] or 0
             await calm.rest()

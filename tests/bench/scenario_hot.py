@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Self
 
-from tests.bench.clients import ClientFailed, Consumer
+from tests.bench.clients import ClientFailed, Consumer, Publisher
 from tests.bench.feeds import HOT, Feed
 from tests.bench.rows import Row
 from tests.bench.scale import CONSUMERS, CREDIT, STAMP_DIGITS, WINDOW, WORK_BACKLOG_MAX
@@ -20,13 +21,9 @@ _HOT_AT = slice(STAMP_DIGITS, STAMP_DIGITS + len(HOT))
 class HoldingConsumer(Consumer):
     """Acks what comes, except hot messages: it keeps those."""
 
-    held = 0
-
     def arrived(self, frame: AnyArrival) -> None:
         if frame.type != "deliver":
             return
-        hot = [message for message in frame.messages if message.body[_HOT_AT] == HOT]
-        self.held += len(hot)
         frame.messages = [message for message in frame.messages if message.body[_HOT_AT] != HOT]  # type: ignore[assignment]
         super().arrived(frame)
 
@@ -34,23 +31,25 @@ class HoldingConsumer(Consumer):
 class HotSide:
     """A producer of which every second message is hot, and consumers. Only the other messages count."""
 
-    def __init__(self, server: Server, *, holds: bool) -> None:
+    def __init__(
+        self, server: Server, publisher: Publisher, consumers: Sequence[Consumer], received: Received, *, holds: bool
+    ) -> None:
         self.server = server
-        self.received = Received()
+        self.publisher = publisher
+        self.consumers = consumers
+        self.received = received
         self._holds = holds
-        self._hot = 0
 
     @classmethod
     async def open(cls, server: Server, feed: Feed, *, holds: bool) -> Self:
-        side = cls(server, holds=holds)
         server.create(QUEUE, ordering="strict", lease_mode="memory", visibility_timeout_ms=_HOLD_MS)
-        common = say_in(SPEECHES["msgpack"], server)
-        [side.publisher] = await connect(lambda: make_publisher(*common, QUEUE, feed=feed))
+        common, received = say_in(SPEECHES["msgpack"], server), Received()
+        [publisher] = await connect(lambda: make_publisher(*common, QUEUE, feed=feed))
         kind = HoldingConsumer if holds else Consumer
-        side.consumers = await connect(
-            lambda: kind(*common, queue=QUEUE, credit=CREDIT, on_messages=side.received.add), CONSUMERS
+        consumers = await connect(
+            lambda: kind(*common, queue=QUEUE, credit=CREDIT, on_messages=received.add), CONSUMERS
         )
-        return side
+        return cls(server, publisher, consumers, received, holds=holds)
 
     @property
     def done(self) -> int:

@@ -7,7 +7,6 @@ from tests.bench.rows import Row
 from tests.bench.scale import WINDOW_WIDE
 from tests.bench.scenario_hot import HotSide
 from tests.bench.sides import PublishSide, Way
-from tests.bench.speech import SPEECHES
 from tests.bench.turns import pairs
 from tests.bench.world import Server, World, until
 

@@ -10,15 +10,18 @@ from tests.bench.clients import ClientFailed, Consumer, age_ns
 from tests.bench.feeds import FeedPublisher, due_in, due_within
 from tests.bench.machine import Meter
 from tests.bench.rows import Row, percentiles_ms
-from tests.bench.scale import CONSUMERS, CREDIT, WINDOW_WIDE
+from tests.bench.scale import CONSUMERS, CREDIT, PER_FRAME, WINDOW_WIDE
 from tests.bench.scenario_publish import QUEUE, keep_full
 from tests.bench.scenario_work import Received
 from tests.bench.speech import SPEECHES, AnyArrival
 from tests.bench.world import Server, World, check, close, connect, say_in, until
 
-STORED_PER_S_MIN = 40_000
+STORED_PER_S_MIN = {False: 50_000, True: 15_000}
 """The slowest that they may be stored, so that all are there before the first is due."""
-SPREAD_MS = 5_000
+SINGLE_SHARE = 5
+"""Messages that are each due at a time of their own are as many rows, so there are fewer of them."""
+SPREAD_MESSAGES_PER_MS = 200
+"""They become due faster than any consumer takes them."""
 DUE_MESSAGES_PER_S = 250
 """At light load, for four times as long as other measurements."""
 DUE_SPREAD = 2.5
@@ -27,9 +30,9 @@ EARLY_MS_MAX = 1.0
 _MEMORY_LOOK_S = 0.1
 
 
-async def scheduled(world: World) -> Row:
-    """Every message is due at a millisecond of its own; consumers wait until all have come."""
-    wanted = world.scale.backlog
+async def scheduled(world: World, *, is_each: bool = False) -> Row:
+    """Consumers wait until all have come. `is_each`: a due time a message, else one a frame."""
+    wanted = world.scale.backlog // (SINGLE_SHARE if is_each else 1)
     with world.server() as server:
         server.create(QUEUE)
         received = Received()
@@ -38,9 +41,9 @@ async def scheduled(world: World) -> Row:
             lambda: Consumer(*common, queue=QUEUE, credit=CREDIT, on_messages=received.add), CONSUMERS
         )
         before_mib = server.rss_anon_mib()
-        due_s = time.time() + 1 + wanted / STORED_PER_S_MIN
+        due_s = time.time() + 1 + wanted / STORED_PER_S_MIN[is_each]
         meter = Meter(server.process)
-        await _store(server, wanted, due_s)
+        await _store(server, wanted, due_s, per_time=1 if is_each else PER_FRAME)
         stored = meter.figures(wanted)
         added_mib = server.rss_anon_mib() - before_mib
         if received.count or time.time() >= due_s:
@@ -66,15 +69,15 @@ async def scheduled(world: World) -> Row:
     }
 
 
-async def _store(server: Server, wanted: int, due_s: float) -> None:
-    spread_ms = min(SPREAD_MS, wanted)
-    feed = due_within(due_s, spread_ms)
-    [publisher] = await connect(
-        lambda: FeedPublisher(*say_in(SPEECHES["msgpack"], server), queue=QUEUE, feed=feed)
-    )
+async def _store(server: Server, wanted: int, due_s: float, *, per_time: int) -> None:
+    feed = due_within(due_s, max(1, wanted // SPREAD_MESSAGES_PER_MS), per_time=per_time)
+    [publisher] = await connect(lambda: FeedPublisher(*say_in(SPEECHES["msgpack"], server), queue=QUEUE, feed=feed))
     keep_full(publisher, WINDOW_WIDE, lambda: wanted - publisher.sent)()
     await until(
-        lambda: publisher.acked == wanted, [publisher], lambda: f"{publisher.acked} of {wanted} stored", seconds_max=60.0
+        lambda: publisher.acked == wanted,
+        [publisher],
+        lambda: f"{publisher.acked} of {wanted} stored",
+        seconds_max=60.0,
     )
     close([publisher])
 

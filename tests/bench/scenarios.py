@@ -8,14 +8,22 @@ from typing import Literal, NamedTuple
 
 from tests.bench.rows import Row
 from tests.bench.scale import PER_FRAME_SMALL, WINDOW_WIDE
+from tests.bench.scenario_against import against
 from tests.bench.scenario_backlog import backlog
+from tests.bench.scenario_fairness import fairness, fairness_backlog
 from tests.bench.scenario_fanout import fanout, fanout_latency
 from tests.bench.scenario_idle import idle
+from tests.bench.scenario_pairs import dedupe, priority, sorted_by, strict, strict_hot
 from tests.bench.scenario_publish import http_publish, publish
+from tests.bench.scenario_scheduled import scheduled, scheduled_exactness
 from tests.bench.scenario_work import latency, work
+from tests.bench.sides import Way
+from tests.bench.turns import OpenSide
 from tests.bench.world import World
 
-Table = Literal["rates", "latency", "fanout", "idle", "backlog"]
+Table = Literal[
+    "rates", "latency", "fanout", "idle", "backlog", "settings", "scheduled", "exactness", "fairness", "against"
+]
 
 
 class Goal(NamedTuple):
@@ -49,7 +57,7 @@ _WIDE = (_least("rate", 302_000),)
 _WORK = (_least("rate", 120_000),)
 _SINGLE = (_least("rate", 30_000),)
 
-SCENARIOS: dict[str, Scenario] = {
+PLAIN: dict[str, Scenario] = {
     "publish": Scenario(
         "rates", "publish, window 256, 100 a frame, MessagePack", partial(publish, encoding="msgpack"), _DURABLE
     ),
@@ -124,6 +132,100 @@ SCENARIOS: dict[str, Scenario] = {
         ),
     ),
 }
+
+
+def _pairs(says: str, run: Callable[[World], Awaitable[Row]], *goals: Goal) -> Scenario:
+    return Scenario("settings", says, run, goals)
+
+
+SEMANTICS: dict[str, Scenario] = {
+    "strict-memory": _pairs(
+        "work queue in strict order of 1,000 keys, leases in memory, beside best-effort order",
+        partial(strict, lease_mode="memory"),
+        _least("kept_pct", 60),
+    ),
+    "strict-replicated": _pairs(
+        "the same with replicated leases, beside best-effort order",
+        partial(strict, lease_mode="replicated"),
+        _least("kept_pct", 40),
+    ),
+    "strict-hot": _pairs(
+        "the other keys, while one key with half of all messages never gets on, beside all keys getting on",
+        strict_hot,
+        _least("kept_pct", 90),
+    ),
+    "dedupe": _pairs(
+        "publish with ids, `dedupe: id`, 2,000,000 ids in the window, beside no `dedupe`",
+        dedupe,
+        _least("kept_pct", 65),
+    ),
+    "priority": _pairs("work queue, 3 priorities by chance, beside none", priority),
+    "sorted-producer": _pairs(
+        "work queue, `sequencing: producer`, beside `arrival` of the same messages",
+        partial(sorted_by, sequencing="producer"),
+    ),
+    "sorted-clock": _pairs(
+        "work queue, `sequencing: clock`, a window of 100 ms, beside `arrival` of the same messages",
+        partial(sorted_by, sequencing="clock"),
+    ),
+    "scheduled": Scenario(
+        "scheduled",
+        "1,000,000 messages, each frame's 100 are due together",
+        scheduled,
+        (
+            _most("added_mib", 100),
+            _least("rate", 50_000),
+        ),
+    ),
+    "scheduled-single": Scenario(
+        "scheduled",
+        "200,000 messages, each is due at a millisecond of its own",
+        partial(scheduled, is_each=True),
+        (_most("added_mib", 100),),
+    ),
+    "scheduled-exactness": Scenario(
+        "exactness",
+        "100 single messages a second, each due at a time by chance",
+        scheduled_exactness,
+        (_most("p99_ms", 50),),
+    ),
+    "fairness": Scenario(
+        "fairness",
+        "1,000 a second, while another queue gets 10,000 a second",
+        fairness,
+        (_most("p99_more_pct", 50),),
+    ),
+    "fairness-backlog": Scenario(
+        "fairness",
+        "1,000 a second, while consumers of another queue take 10,000 a second out of a backlog",
+        fairness_backlog,
+        (_most("p99_more_pct", 50),),
+    ),
+}
+"""What settings cost, and what one queue may do to another."""
+
+
+def _against(says: str, open_side: OpenSide) -> Scenario:
+    return Scenario("against", says, partial(against, open_side=open_side), (_least("kept_pct", 90),))
+
+
+AGAINST: dict[str, Scenario] = {
+    "against-publish": _against("publish, 100 a frame", Way().publish),
+    "against-single-publish": _against("publish, one message a frame", Way(per_frame=1).publish),
+    "against-work": _against("work queue, 100 a frame", Way().work),
+    "against-single-work": _against(
+        "work queue, one message a publish frame and an ack frame a message", Way(per_frame=1, ack_singly=True).work
+    ),
+    "against-http-publish": _against("HTTP publish, one message a request", Way().http),
+}
+"""What `--against` runs instead."""
+
+
+SCENARIOS = PLAIN | SEMANTICS
+KNOWN = SCENARIOS | AGAINST
+ONCE = SEMANTICS.keys() | AGAINST.keys()
+"""They measure in pairs that lie close together, so that one round of them is enough."""
+PARTS = {"plain": list(PLAIN), "semantics": list(SEMANTICS)}
 
 
 def chosen(names: list[str]) -> list[str]:

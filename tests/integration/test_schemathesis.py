@@ -24,7 +24,7 @@ KNOWN_AT_RUN_TIME = {"/query/cursor", "/query/confirm", "/confirm", "/expires_at
 KNOWN_AT_RUN_TIME |= {"/dead_letter_queue", "/colocate_with"} | {f"/{name}" for rule in RULES for name in rule.settings}
 KNOWN_AT_RUN_TIME |= {f"/messages/*/{name}" for name in ("priority", "delay_ms", "deliver_at", "ttl_ms")}
 KNOWN_AT_RUN_TIME |= {f"/messages/*/{name}" for name in ("producer", "producer_seq")}
-KNOWN_AT_RUN_TIME |= {"/group", "/queue", "/to", "/receipts"}
+KNOWN_AT_RUN_TIME |= {"/group", "/queue", "/to", "/receipts", "/query/partition"}
 """What no schema can say: which cursor was given out, what the queue is called, what time it is, how long in bytes,
 which queues there are and which of them are streams, which settings go together, what a queue's messages may have, and
 which fields go together: an ack that publishes needs a receipt."""

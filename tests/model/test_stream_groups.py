@@ -21,7 +21,7 @@ from backend_store.node.limits import GROUP_IDLE_MS
 from tests.support.streams import GroupOf, StreamWorld, seqs_of
 from tests.support.world import Consumer, receipts_by_seq, verdicts
 
-EXAMPLES = 250
+EXAMPLES = 150
 STEPS = 50
 CONSUMERS = 2
 VISIBILITY_MS = 30_000

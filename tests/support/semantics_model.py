@@ -151,7 +151,7 @@ class SemanticsModel:
     def _check_order(self, view: str, batch: list[Message]) -> None:
         numbers = [m.number for m in batch]
         rest = [m for m in self.ready(view) if m.number not in numbers]
-        higher = [m for m in rest if _rank(m) > _rank(batch[0])]
+        higher = [m for m in rest if _rank(m) > _rank(batch[0]) and not m.scheduled_ms]
         lower = [m for m in rest if _rank(m) < _rank(batch[0])]
         if higher:
             self.served[False] += len(batch)
@@ -394,6 +394,8 @@ class SemanticsModel:
                 now.state = "delayed" if now.due_ms else "ready"
             elif now.state == "held" and m.state == "ready":
                 now.state, now.place = "ready", m.place
+            elif now.was == "held" and m.state == "ready":
+                now.was = "ready"  # it ended while its turn came
         for m in self.messages.values():
             if m.state == "scheduled" and m.scheduled_ms <= self.now_ms:
                 m.state = "ready"
