@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from backend_store.client import Chunk, Queue, encode_cursor
 from backend_store.model import Offset
 from push.encode import deliver_frame, keep_rendered, stream_messages, visible
-from push.limits import CATCH_UP_CHUNKS_PER_TURN, CHUNK_CACHE_MAX
+from push.limits import CHUNK_CACHE_MAX
+from push.pacing import Pacer
 from push.subscriptions import StreamSubscription
 
 PACED = "paced"
@@ -42,11 +44,15 @@ class Fanout:
         loop: asyncio.AbstractEventLoop,
         framers: dict[str, Framer],
         count: Callable[[int], None],
+        pacer: Pacer | None = None,
     ):
-        """`count` is told how many messages were handed to sockets."""
+        """`count` is told how many messages were handed to sockets. `pacer` is the process's one."""
         self._count = count
         self.queue = queue
         self._loop = loop
+        self._pacer = pacer or Pacer(loop)
+        self._latest = queue.end.offset
+        """Where the last commit's chunks begin: who stands there is as good as live."""
         self._framers = framers
         self._live: dict[tuple[str, int], dict[StreamSubscription, StreamOutlet]] = {}
         self._chunks: dict[int, Chunk] = {}
@@ -57,9 +63,13 @@ class Fanout:
 
     def start(self, sub: StreamSubscription, outlet: StreamOutlet) -> None:
         """Begins to deliver from the subscription's position, in the next turn of the loop."""
-        if not (sub.live or sub.feeding or sub.stopped):
-            sub.feeding = True
-            self._loop.call_soon(self._feed, sub, outlet)
+        if sub.live or sub.feeding or sub.stopped:
+            return
+        sub.feeding = True
+        if sub.position >= self._latest:
+            self._loop.call_soon(self._feed_latest, sub, outlet)
+        else:
+            self._pacer.add(partial(self._feed, sub, outlet))
 
     def allow(self, sub: StreamSubscription, credit: int, outlet: StreamOutlet) -> None:
         """Lets a subscriber have `credit` more messages; one that had no limit gets one."""
@@ -84,6 +94,7 @@ class Fanout:
 
     def _appended(self, chunks: list[Chunk]) -> None:
         last = chunks[-1]
+        self._latest = chunks[0].base
         end = Offset(last.base + last.count)
         count = sum(c.count for c in chunks)
         for ready in self.waiting:
@@ -113,22 +124,28 @@ class Fanout:
             for sub in members:
                 sub.position = max(sub.position, self.queue.floor)
 
-    def _feed(self, sub: StreamSubscription, outlet: StreamOutlet) -> None:
-        sub.feeding = False
-        if sub.stopped:
-            return
-        for _ in range(CATCH_UP_CHUNKS_PER_TURN):
-            if not outlet.writable or sub.credit == 0:
-                return  # `start` is called again when there is room or credit
-            if sub.position < self.queue.floor:
-                outlet.tell_gap(sub.number, sub.position, self.queue.floor - 1)
-                sub.position = self.queue.floor
-            if sub.position >= self.queue.end.offset:
-                self._join(sub, outlet)
+    def _feed_latest(self, sub: StreamSubscription, outlet: StreamOutlet) -> None:
+        """What a live reader with credit gets of a commit: it does not wait for those who replay."""
+        while self._feed(sub, outlet):
+            if sub.position < self._latest:
+                self._pacer.add(partial(self._feed, sub, outlet))
                 return
-            if not self._feed_chunk(sub, outlet):
-                sub.position = self.queue.end.offset
-        self.start(sub, outlet)
+
+    def _feed(self, sub: StreamSubscription, outlet: StreamOutlet) -> bool:
+        """Hands on the next chunk. False when the reader has joined the live ones, or cannot take more now."""
+        sub.feeding = False
+        if sub.stopped or not outlet.writable or sub.credit == 0:
+            return False  # `start` is called again when there is room or credit
+        if sub.position < self.queue.floor:
+            outlet.tell_gap(sub.number, sub.position, self.queue.floor - 1)
+            sub.position = self.queue.floor
+        if sub.position >= self.queue.end.offset:
+            self._join(sub, outlet)
+            return False
+        if not self._feed_chunk(sub, outlet):
+            sub.position = self.queue.end.offset
+        sub.feeding = True
+        return True
 
     def _join(self, sub: StreamSubscription, outlet: StreamOutlet) -> None:
         """Counts a subscriber among the live. One with credit may be owed a part of a chunk: it is woken, not written

@@ -26,6 +26,7 @@ from push.limits import (
     PARKED_SESSIONS_MAX,
     WRITE_BLOCKED_SECONDS_MAX,
 )
+from push.pacing import Pacer
 from push.ports import Desk
 from push.protocol import CONNECT_SECONDS_MAX, PING_MS, PONG_MS_MAX
 from push.session import Session
@@ -78,6 +79,7 @@ class Hub:
         self._resuming: dict[Session, Parked[list[Lease]]] = {}
         self._dirty: list[Session] = []
         self._flush_scheduled = False
+        self._pacer = Pacer(self.loop)
         self._framers: dict[str, Framer] = {
             "json": websocket_framer("json", text_frame),
             "msgpack": websocket_framer("msgpack", binary_frame),
@@ -184,7 +186,9 @@ class Hub:
     def fanout(self, queue: Queue) -> Fanout:
         found: Fanout | None = queue.extras.get("fanout")
         if found is None:
-            found = queue.extras["fanout"] = Fanout(queue, self.loop, self._framers, self.count_delivered)
+            found = queue.extras["fanout"] = Fanout(
+                queue, self.loop, self._framers, self.count_delivered, self._pacer
+            )
         return found
 
     def count_close(self, code: int) -> None:

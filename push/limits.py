@@ -11,7 +11,15 @@ WRITE_BLOCKED_SECONDS_MAX = 10.0
 CREDIT_MAX = 10_000
 CREDIT_DEFAULT = 32
 SUBSCRIPTIONS_PER_SESSION_MAX = 1_000
-CATCH_UP_CHUNKS_PER_TURN = 4
+CATCH_UP_CHUNKS_PER_TURN = 64
+"""Chunks of the past that all who replay streams together get in a turn of the loop, at most."""
+CATCH_UP_SLICE_SECONDS = 0.0005
+"""How long such a turn may take, beyond the chunk that is under way."""
+CATCH_UP_WORK_SECONDS = 0.0002
+"""When a turn of everybody else takes so long, others are at work."""
+CATCH_UP_CALM_SECONDS = 0.1
+"""For so long after that there is a pause between two slices."""
+CATCH_UP_PAUSE_SECONDS = 0.001
 CHUNK_CACHE_MAX = 16
 RENDERED_PER_CHUNK_MAX = 8
 """Parts of a chunk kept as bytes: by encoding, subscription number and where a reader's credit cut it."""

@@ -168,10 +168,10 @@ class EmbeddedStore:
         try:
             return self.queue(tenant, name)
         except QueueNotFound:
-            moved = self.node.metadata.moved.get((tenant, name))
-            if moved is None or moved.until_ms <= self.node.clock_ms():
+            target = self.node.metadata.forwarding(tenant, name, self.node.clock_ms())
+            if target is None:
                 raise
-            return Forward(name, self.queue(tenant, moved.target), self.node.steady_ms)
+            return Forward(name, self.queue(tenant, target), self.node.steady_ms)
 
     def take_kept(self) -> tuple[list[KeptSession], dict[str, Lease]]:
         """The sessions that the last clean stop kept, and their leases by token. Once only."""

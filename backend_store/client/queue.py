@@ -21,7 +21,7 @@ from backend_store.core.cursor import StreamStart, resolve
 from backend_store.core.leases import Holder, Lease
 from backend_store.core.limits import DELAYED_RUNS_MAX
 from backend_store.core.receipts import INDEX_OF, by_token
-from backend_store.core.shelves import VIEW_DEAD, VIEW_GROUPS, VIEW_LATE, VIEW_MAIN
+from backend_store.core.shelves import VIEW_DEAD, VIEW_GROUPS, VIEW_LATE, VIEW_MAIN, VIEW_OUTBOX
 from backend_store.model import (
     Block,
     FieldError,
@@ -320,8 +320,9 @@ class EmbeddedQueue:
 
     @property
     def _dead(self) -> int:
-        dead = self._partition.state.views.get(VIEW_DEAD)
-        return dead.live if dead is not None else 0
+        """Dead letters, those on their way to another queue among them."""
+        views = self._partition.state.views
+        return sum(views[view].live for view in (VIEW_DEAD, VIEW_OUTBOX) if view in views)
 
     async def peek(self, wanted: PeekFilter) -> PeekPage:
         """A page of messages; nothing is leased or counted, and everybody else goes first."""

@@ -81,11 +81,15 @@ def shown(partition: Partition, view: int, chunk: Chunk) -> Shown:
     known = partition.views.get(view)
     state = known.core.state(chunk.base) if known is not None else None
     found = _from_memory(state) if state is not None else _from_disk(partition, view, chunk)
-    if not is_scheduled(chunk.shelf):
+    due: dict[int, int] = {}
+    if is_scheduled(chunk.shelf):
+        due = {i: due_ms for i, due_ms in _waiting(partition, chunk).items() if found.ready >> i & 1}
+        bits = sum(1 << index for index in due)
+    elif chunk.shelf == SORTING and partition.sorting is not None:
+        bits = found.ready & partition.sorting.waiting().get(chunk.base, 0)
+    else:
         return found
-    waiting = {i: due for i, due in _waiting(partition, chunk).items() if found.ready >> i & 1}
-    bits = sum(1 << index for index in waiting)
-    return found._replace(ready=found.ready & ~bits, delayed=found.delayed | bits, due={**waiting, **found.due})
+    return found._replace(ready=found.ready & ~bits, delayed=found.delayed | bits, due={**due, **found.due})
 
 
 def _from_memory(state: ChunkState) -> Shown:
@@ -129,7 +133,7 @@ def chunk_at(partition: Partition, shelf: int, offset: int) -> Chunk | None:
 
 
 def held(partition: Partition, view: int, state: str) -> Bases | None:
-    """Where a view has messages in flight or given back with a delay, if memory knows.
+    """Where a view has messages in flight, given back with a delay, or waiting for their turn, if memory knows.
 
     None where the disk must be asked: for other states, and for companions nobody has looked at yet.
     """
@@ -138,7 +142,10 @@ def held(partition: Partition, view: int, state: str) -> Bases | None:
         states = known.core.states() if known is not None else ()
         return _by_shelf((one.shelf, one.base) for one in states if one.leased | one.returning)
     if state == "delayed" and view == VIEW_MAIN and known is not None:
-        return _by_shelf((one.shelf, one.base) for one in known.core.states() if one.delayed)
+        places: set[tuple[int, int]] = {(one.shelf, one.base) for one in known.core.states() if one.delayed}
+        if partition.sorting is not None:
+            places.update((SORTING, base) for base in partition.sorting.waiting())
+        return _by_shelf(places)
     return None
 
 

@@ -267,9 +267,13 @@ class WorkView(Leasing):
         self._returned.clear()
         self._deaths.clear()
         awaited, self._awaited = self._awaited + self._in_commit.awaited, []
-        for lease in awaited:
-            lease.bits = 0
         self._in_commit = _NOTHING
+        for lease in awaited:
+            if not lease.receipts:
+                lease.holder.released(lease.bits.bit_count())
+            # Nothing of it is sent any more; whoever waits for it must not wait for ever.
+            lease.bits, lease.durable = 0, True
+            lease.holder.sendable()
         self.in_flight = self._landed = self._settled_free = self._died = 0
 
     def next_wakeup_ms(self) -> int | None:

@@ -59,9 +59,8 @@ class Metadata:
             self.keys[key.id] = key
         for tenant in _load(engine, TENANTS, Tenant):
             self.tenants[tenant.name] = tenant
-        self.moved: dict[tuple[str, str], MovedQueue] = {}
-        for moved in _load(engine, MOVED, MovedQueue):
-            self.moved[moved.definition.tenant, moved.definition.name] = moved
+        self.moved: dict[int, MovedQueue] = {m.definition.uid: m for m in _load(engine, MOVED, MovedQueue)}
+        """By uid: a name may have been used, and its queue moved, more than once."""
         stored = engine.get(Table.META, NEXT_UID)
         self._next_uid: int = msgspec.msgpack.decode(unseal(NEXT_UID, stored), type=int) if stored else 1
 
@@ -139,8 +138,17 @@ class Metadata:
             _stage(batch, _moved_key(moved), moved)
             await self._write(batch)
             del self.queues[tenant, name]
-            self.moved[tenant, name] = moved
+            self.moved[moved.definition.uid] = moved
             return moved
+
+    def forwarding(self, tenant: str, name: str, now_ms: int) -> str | None:
+        """Where messages go that are published to a queue deleted lately: the last one of that name counts."""
+        found = [
+            (uid, moved.target)
+            for uid, moved in self.moved.items()
+            if (moved.definition.tenant, moved.definition.name) == (tenant, name) and moved.until_ms > now_ms
+        ]
+        return max(found)[1] if found else None
 
     async def emptied(self, moved: MovedQueue, extra: Callable[[Batch], None]) -> None:
         """All that a moved queue held stands in its target; `extra` adds the rows that go with it."""
@@ -150,7 +158,7 @@ class Metadata:
             after = msgspec.structs.replace(moved, is_empty=True)
             _stage(batch, _moved_key(moved), after)
             await self._write(batch)
-            self._replace_moved(moved, after)
+            self.moved[moved.definition.uid] = after
 
     async def forget_moved(self, now_ms: int) -> None:
         """Ends the forwarding of queues whose time is over."""
@@ -162,17 +170,7 @@ class Metadata:
             if over:
                 await self._write(batch)
             for one in over:
-                self._replace_moved(one, None)
-
-    def _replace_moved(self, moved: MovedQueue, after: MovedQueue | None) -> None:
-        """A queue of the same name may have been made, and moved, since."""
-        key = moved.definition.tenant, moved.definition.name
-        known = self.moved.get(key)
-        if known is not None and known.definition.uid == moved.definition.uid:
-            if after is None:
-                del self.moved[key]
-            else:
-                self.moved[key] = after
+                del self.moved[one.definition.uid]
 
     # --------------------------------------------------------------------------------------- keys and tenants
 

@@ -14,7 +14,7 @@ from backend_store.core.leases import ChunkState
 from backend_store.core.leasing import Death
 from backend_store.core.log import Append
 from backend_store.core.policy import Reason
-from backend_store.core.shelves import DEAD, LATE, OUTBOX, SORTING, VIEW_MAIN, priority_of
+from backend_store.core.shelves import DEAD, LATE, OUTBOX, SORTING, VIEW_MAIN, VIEW_OUTBOX, priority_of
 from backend_store.model import COMPANION, Block, QueueConfig
 
 if TYPE_CHECKING:
@@ -47,6 +47,8 @@ def bury(
 ) -> list[Chunk]:
     """Copies what died to its new place. The chunks that hold it are returned."""
     blocks: dict[int, list[Block]] = {}
+    if view.number == VIEW_OUTBOX:
+        return _stay(plan, view, deaths, partition)
     for death in deaths:
         plan.state.count_ended(str(death.reason), death.bits.bit_count())
         shelf = grave(config, death.reason, view.number)
@@ -60,6 +62,16 @@ def bury(
             # Nobody can read it, so nobody can copy it: it stays as it is, out of the way.
             view.partition.put_aside(chunk, str(error))
     return [chunk for shelf in sorted(blocks) for chunk in plan.add(blocks[shelf], shelf)]
+
+
+def _stay(plan: Append, view: View, deaths: list[Death], partition: int) -> list[Chunk]:
+    """The queue has no other queue for its dead letters any more: they become its own companion's."""
+    blocks: list[Block] = []
+    for death in deaths:
+        chunk = death.chunk or _chunk(view, death.state)
+        if chunk is not None:
+            blocks += extract(chunk, death.bits, {}, partition=partition)
+    return plan.add(blocks, DEAD) if blocks else []
 
 
 def _chunk(view: View, state: ChunkState) -> Chunk | None:

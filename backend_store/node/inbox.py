@@ -62,15 +62,22 @@ class Inbox:
         if not partition.node.committer.is_shared or self.messages <= SHARED_CYCLE_MESSAGES_MAX:
             self._calls, self.messages, self._bytes = [], 0, 0
             return calls
-        taken = messages = 0
-        while taken < len(calls) and (not taken or messages + calls[taken].messages <= SHARED_CYCLE_MESSAGES_MAX):
-            messages += calls[taken].messages
-            self._bytes -= calls[taken].size
-            taken += 1
-        self._calls = calls[taken:]
-        self.messages -= messages
-        partition.request()
-        return calls[:taken]
+        # What belongs to a step of several queues must be in the same commit as the rest of it.
+        taken, others = [call for call in calls if call.must_fit], [call for call in calls if not call.must_fit]
+        share = 0
+        while others and (not share or share + others[0].messages <= SHARED_CYCLE_MESSAGES_MAX):
+            share += others[0].messages
+            taken.append(others.pop(0))
+        self._calls = others
+        self.messages = sum(call.messages for call in others)
+        self._bytes = sum(call.size for call in others)
+        if others:
+            partition.request()
+        return taken
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self._calls or self._joint or self._purges or self._notes or self._written_off)
 
     def take_joint(self) -> list[Joint]:
         waiting, self._joint = self._joint, []

@@ -39,6 +39,7 @@ class Leaving:
         self._on_empty = on_empty
         self._is_over = False
         self._transfers = []
+        partition.is_leaving = True
         for number in (VIEW_MAIN, VIEW_DEAD, VIEW_LATE, VIEW_OUTBOX):
             if number == VIEW_MAIN and partition.main is None:
                 continue
@@ -46,15 +47,18 @@ class Leaving:
             if number == VIEW_MAIN:
                 view.free_all(Policy())
             annex = self._annex if number == VIEW_MAIN else None
-            self._transfers.append(Transfer(view, target, timers, annex=annex, on_moved=self._moved))
+            self._transfers.append(Transfer(view, target, timers, annex=annex, on_idle=self._check))
 
     def begin(self) -> None:
         for transfer in self._transfers:
             transfer.pump()
-        self._moved(0)
+        self._partition.request()  # with its commit all of them look again
 
-    def _moved(self, messages: int) -> None:
-        if not self._is_over and not any(transfer.view.tally.live for transfer in self._transfers):
+    def _check(self) -> None:
+        """What was published just before the end may still be on its way to the disk: it moves as well."""
+        if self._is_over or not self._partition.is_idle:
+            return
+        if not any(transfer.view.tally.live for transfer in self._transfers):
             self._is_over = True
             log.info("a deleted queue has moved", queue=self._partition.label)
             self._on_empty()

@@ -299,7 +299,8 @@ class Node:
             definition = self.metadata.queues.get((tenant, name)) if name not in (None, COMPANION) else None
             return self.partition(definition) if definition is not None else None
 
-        Transfer(partition.view(VIEW_OUTBOX), target, self).pump()
+        outbox = partition.view(VIEW_OUTBOX)
+        Transfer(outbox, target, self, stays=outbox.undeliverable).pump()
 
     def later(self, seconds: float, call: Callable[[], None]) -> None:
         self.loop.call_later(seconds, call)

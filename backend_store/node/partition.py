@@ -106,6 +106,8 @@ class Partition(LogReads):
         self.state = state
         self.config = config
         self.closed = False
+        self.is_leaving = False
+        """The queue is deleted, and what it holds goes to another one: nothing more comes in."""
         self.views: dict[int, View] = {}
         self.on_appended: Callable[[list[Chunk]], None] = _ignore_chunks
         self.on_deadline: Callable[[Partition, int], None] = _ignore_deadline
@@ -225,7 +227,7 @@ class Partition(LogReads):
         return self._why_not(sum(b.count for b in blocks), sum(len(b.data) for b in blocks))
 
     def _why_not(self, count: int, size: int) -> PushqError | None:
-        if self.closed:
+        if self.closed or self.is_leaving:
             return self.deleted()
         if not self.node.publishes_allowed():
             return StorageFull(f"queue {self.label!r}: {self.node.why_no_publishes()}")
@@ -246,6 +248,11 @@ class Partition(LogReads):
             return
         self._inbox.add_joint(joint)
         self.request()
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing waits for a commit, and none is on its way."""
+        return self._decided is None and self._inbox.is_empty
 
     def join(self) -> None:
         for joint in self._inbox.take_joint():

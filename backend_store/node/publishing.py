@@ -258,6 +258,7 @@ class Publishing:
         self.overflowed = self._chunk_bits(bases, self._overflowing(), self.chunks)
         if self._sorting is not None:
             self._take_in(self._sorting, bases)
+        self._name_repeats(bases)
         return bases
 
     def _schedule(
@@ -292,16 +293,19 @@ class Publishing:
             base = bases.get((call, index))
             if base is not None:
                 self._ids.add(ids, base, now_ms=self.plan.now_ms)
+
+    def _name_repeats(self, bases: Mapping[tuple[int, int], int]) -> None:
         for call, message, one in self._repeats:
             self._others[call][message] = self._first_of(one, bases)
 
     def _first_of(self, one: bytes, bases: Mapping[tuple[int, int], int]) -> Original | PushqError:
-        """The message of this cycle that has an id; or why it was refused, and its repeat with it."""
+        """The message of this cycle that has an id; or what became of the first with it, and so of its repeats."""
         for call, index, ids in self._accepted:
             if one in ids:
                 return Original(bases[call, index] + ids.index(one))
-        errors = (other for others in self._others for other in others.values() if isinstance(other, PushqError))
-        return next(errors)
+        first = ((n, ids.index(one)) for n, ids in enumerate(map(_ids_of, self._waiting)) if one in ids)
+        call, message = next(first)
+        return self._others[call][message]
 
     def _offsets(self, bases: Mapping[tuple[int, int], int]) -> Callable[[int, int], int]:
         starts: dict[int, list[tuple[int, int]]] = {}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from backend_store.core.by_clock import ByClock
@@ -73,6 +73,10 @@ class Sorting:
     def _wait(self, base: int, bits: int) -> None:
         self._waiting[base] = bits
         self.held += bits.bit_count()
+
+    def waiting(self) -> Mapping[int, int]:
+        """Which messages wait for their turn: base → bits."""
+        return self._waiting
 
     def left(self, base: int, bits: int) -> None:
         """Messages whose turn has come, or that ended: as far as they waited, they do so no longer."""

@@ -67,13 +67,16 @@ class Transfer:
         timers: Timers,
         *,
         annex: Callable[[Lease, int], dict[str, Any]] | None = None,
-        on_moved: Callable[[int], None] | None = None,
+        on_idle: Callable[[], None] | None = None,
+        stays: Callable[[Lease], None] | None = None,
     ):
         self.view = view
         self._target = target
         self._timers = timers
         self._annex = annex
-        self._on_moved = on_moved
+        self._on_idle = on_idle
+        self._stays = stays
+        """What becomes of messages that have no other queue to go to any more; without it they wait for one."""
         self._at_once = 0
         self._is_pumping = False
         self._waits = False
@@ -88,17 +91,23 @@ class Transfer:
         try:
             while self._at_once < TRANSFERS_AT_ONCE_MAX and self.view.has_ready:
                 target = self._target()
-                if target is None:
+                if target is None and self._stays is None:
                     self._try_later("the queue it is for does not exist")
                     return
                 lease = self.view.take(TAKE_MESSAGES_MAX, self, TRANSFER_LEASE_MS)
                 if lease is None:
-                    return
+                    break
+                if target is None:
+                    assert self._stays is not None
+                    self._stays(lease)
+                    continue
                 self._at_once += 1
                 annexes = {n: self._annex(lease, n) for n in indexes(lease.bits)} if self._annex else {}
                 move(self.view, lease, target, annexes, self._moved)
         finally:
             self._is_pumping = False
+        if self._on_idle is not None and not self._at_once:
+            self._on_idle()
 
     def _moved(self, messages: int, error: PushqError | None) -> None:
         self._at_once -= 1
@@ -106,8 +115,7 @@ class Transfer:
             self._try_later(error.detail)
             return
         self._said_why = False
-        if self._on_moved is not None:
-            self._on_moved(messages)
+        self.pump()  # the other queue's commit says it, and this one's consumers were asked before
 
     def _try_later(self, why: str) -> None:
         if not self._said_why:

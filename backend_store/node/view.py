@@ -15,7 +15,7 @@ from backend_store.core.leases import ChunkState, Holder, Lease, receipts_of
 from backend_store.core.limits import DELAYED_RUNS_MAX
 from backend_store.core.policy import Outcome, Policy, Reason
 from backend_store.core.records import PartitionState, Scheduled, Tally
-from backend_store.core.shelves import SCHEDULED, VIEW_MAIN, is_scheduled
+from backend_store.core.shelves import SCHEDULED, SORTING, VIEW_MAIN, is_scheduled
 from backend_store.core.work import Overlay, WorkView
 from backend_store.model import Offset, Overloaded, PushqError
 from backend_store.node.clockwork import Expiry, Schedule
@@ -281,6 +281,8 @@ class View:
 
     def claim(self, chunk: Chunk, bits: int, holder: Holder, visibility_ms: int) -> Lease | None:
         """Leases those of the messages that nobody holds; they may lie anywhere in the backlog."""
+        if self.find(chunk.shelf, chunk.base) is None:
+            return None  # consumed or purged since it was read
         state = self.adopt(chunk)
         lease = self.core.claim(state, bits, holder, self.partition.steady_ms() + visibility_ms)
         if lease is not None:
@@ -306,21 +308,24 @@ class View:
         """Ends up to `count` of the oldest messages that nobody holds, of the lowest priority first."""
         core, now_ms = self.core, self.partition.steady_ms()
         gone = reads = 0
-        for lane in core.lanes.all:
-            while gone < count and lane.waits and reads < READS_PER_TAKE_MAX:
-                if lane.more and not lane.runs:
-                    self._scan_next(lane, now_ms)
-                    reads += 1
-                    continue
-                if (missing := lane.runs.missing()) is not None:
-                    self._supply(missing)
-                    reads += 1
-                    continue
-                drawn = lane.runs.draw(count - gone) if lane.runs else None
-                if drawn is None:
-                    break
+        stuck: list[Lane] = []
+        while gone < count and reads < READS_PER_TAKE_MAX:
+            if core.due_waits and self.schedule is not None:
+                reads += self.schedule.load()
+            lane = next((one for one in core.lanes.all if one.waits and one not in stuck), None)
+            if lane is None:
+                break
+            if lane.more and not lane.runs:
+                self._scan_next(lane, now_ms)
+                reads += 1
+            elif (missing := lane.runs.missing()) is not None:
+                self._supply(missing)
+                reads += 1
+            elif (drawn := lane.runs.draw(count - gone) if lane.runs else None) is not None:
                 core.die(*drawn, reason, now_ms)
                 gone += drawn[1].bit_count()
+            elif lane.waits:
+                stuck.append(lane)
         return gone
 
     def _scan_next(self, lane: Lane, now_ms: int) -> None:
@@ -417,7 +422,7 @@ class View:
             self.partition.wake_at(wakeup_ms)
 
     def _delay_again(self, shelf: int, base: int, now_ms: int) -> bool:
-        for place in (shelf, SCHEDULED + shelf) if self.number == VIEW_MAIN else (shelf,):
+        for place in (shelf, SCHEDULED + shelf, SORTING) if self.number == VIEW_MAIN else (shelf,):
             if self.find(place, base) is not None:
                 self.core.delay_again(base, now_ms)
                 return True

@@ -148,6 +148,9 @@ def _check_unnamed(gateway: Gateway, queue: Queue) -> None:
                     raise Conflict(
                         f"queue {definition.name!r} names {queue.name!r} as its {setting}; change or delete that first"
                     )
+    for moved in gateway.store.metadata.moved.values():
+        if moved.definition.tenant == queue.tenant and moved.target == queue.name and not moved.is_empty:
+            raise Conflict(f"messages of the deleted queue {moved.definition.name!r} are on their way to {queue.name!r}")
 
 
 def _check_move(gateway: Gateway, queue: Queue, target: str) -> None:

@@ -15,6 +15,7 @@ PRIORITIES = 3
 SORT_WINDOW_MS = 100
 SORTED_AHEAD_MAX = 40_000
 """Messages on their way while each waits for the sort window: at 200,000 a second 20,000 of them."""
+FILL_SECONDS_MAX = 120.0
 DEDUPE_WINDOW_MS = 14 * 24 * 3_600_000
 
 
@@ -58,7 +59,12 @@ async def dedupe(world: World) -> Row:
     async def filled(server: Server, way: Way) -> PublishSide:
         side = await way.publish(server)
         side.begin(WINDOW_WIDE)
-        await until(lambda: side.done >= wanted, [side.publisher], lambda: f"{side.done} of {wanted} stored")
+        await until(
+            lambda: side.done >= wanted,
+            [side.publisher],
+            lambda: f"{side.done} of {wanted} stored",
+            seconds_max=FILL_SECONDS_MAX,
+        )
         await side.rest()
         return side
 

@@ -152,6 +152,19 @@ def test_a_strict_queue_shows_those_behind_a_held_key_too(http: Client) -> None:
     assert bodies(http, queue, state="in_flight") == [0] and bodies(http, queue) == [1, 2]
 
 
+def test_a_message_that_waits_for_its_turn_is_delayed(http: Client) -> None:
+    queue = made(http, sequencing="clock", sort_window_ms=1000)
+    publish(http, queue, *({"body": n, "id": f"m{n}"} for n in range(3)))
+    assert bodies(http, queue) == [] and bodies(http, queue, state="delayed") == [0, 1, 2]
+    assert http.delete(f"/v1/queues/{queue}/messages/m1").status_code == 204
+    assert bodies(http, queue, state="delayed") == [0, 2] and stats(http, queue)["delayed"] == 2
+    deadline = time.monotonic() + WAIT_S_MAX
+    while bodies(http, queue) != [0, 2]:
+        assert time.monotonic() < deadline
+    assert stats(http, queue)["ready"] == 2 and bodies(http, queue, state="delayed") == []
+    assert [m["body"] for m in receive(http, queue)] == [0, 2]
+
+
 # ------------------------------------------------------------------------------------------------------ filters
 
 

@@ -485,13 +485,13 @@ class QueueSemantics(RuleBasedStateMachine):
             return
         moves = self._decide_moves(live, waiting_before)
         checks = [self._decide_asked(one) for one in sorted(self.asked, key=lambda one: not one.is_ack)]
-        room = self._make_room([*(call.messages for call in self.calls), *([] for _ in moves)], live)
-        after = self.model.begin()
-        for call, places in zip(self.calls, room, strict=False):
-            checks.append(self._decide_call(call, places))
+        gone = self._evicted()
+        evictable = self.model.evictable
+        self.model.begin()
+        checks += [self._decide_call(call) for call in self.calls]
         for one in moves:
-            after.messages[one.number] = one.message
-            self.model.publish([one.message], None)
+            self.model.publish([one.message], must_fit=True)
+        assert len(gone) == evictable - self.model.evictable or self.config.ordering == "strict"
         self.model.release()
         checks += [self._expect(answers, lambda got, h=held, t=texts: verdicts(t, got) == h) for answers, texts, held in self.extends]
         checks += [self._expect(answers, lambda got: got == {}) for answers in self.cancels]
@@ -544,35 +544,17 @@ class QueueSemantics(RuleBasedStateMachine):
                     self.model.give_back(self.model.messages[receipt[1]], "nacked", due_ms, reason)
         return self._expect(answers, lambda got: verdicts(texts, got) == wanted)
 
-    def _make_room(self, calls: list[list[Message]], live: int) -> list[int | None]:
-        """For how many messages of each call there is room; what was evicted for them is known by what is gone."""
-        config = self.config
-        if config.max_messages is None:
-            return [None] * len(calls)
+    def _evicted(self) -> list[Message]:
+        """What the cycle ended to make room, as it is missing now."""
+        if self.config.max_messages is None:
+            return []
         seen = self._walk()
         gone = [m for m in self.model.in_state("main", "ready") if m.number not in seen]
-        evictable = len(self.model.in_state("main", "ready"))
-        rooms: list[int | None] = []
-        expected = 0
-        ids = {one for one, (_, at) in self.model.facts.ids.items() if self.world.now_ms - at < config.dedupe_window_ms}
-        for messages in calls:
-            wanted = 0
-            for m in messages:
-                wanted += m.id is None or m.id not in ids
-                ids |= {m.id} if m.id else set()
-            over = max(0, live + wanted - config.max_messages)
-            if config.overflow in ("drop_oldest", "dead_letter_oldest"):
-                evicted = min(over, evictable - expected)
-                expected, over, live = expected + evicted, over - evicted, live - evicted
-            room = max(0, wanted - over)
-            rooms.append(room)
-            live += room if config.overflow != "dead_letter_newest" else wanted
-        assert len(gone) == expected or (config.ordering == "strict" and len(gone) < expected)
-        self.model.check_evicted(gone)
-        return rooms
+        self.model.evicted(gone)
+        return gone
 
-    def _decide_call(self, call: Call, room: int | None) -> Callable[[], None]:
-        expected = self.model.publish(call.messages, room)
+    def _decide_call(self, call: Call) -> Callable[[], None]:
+        expected = self.model.publish(call.messages)
 
         def check() -> None:
             assert len(call.answers) == 1
@@ -746,8 +728,7 @@ class QueueSemantics(RuleBasedStateMachine):
     def _check_expiry(self) -> None:
         """What expired is gone in time."""
         if not self.world.committer.is_in_flight and not self._waits():
-            late = [m.number for m in self.model.in_state("main", *FREE) if m.must_end]
-            assert not late, f"{late} expired and are still there"
+            assert not self.model.stale(), f"{self.model.stale()} expired and are still there"
 
     # ---------------------------------------------------------------------------------------------------- the end
 

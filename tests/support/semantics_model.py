@@ -21,6 +21,8 @@ FREE = ("ready", "delayed", "scheduled", "held")
 HISTORY_MAX = 16
 EXPIRY_STEP_MS = 250
 CLOCK_AHEAD_MS = 500
+LOOKS_MAX = 3
+"""A look at a chunk is written before the next one: so many may pass until the last of its messages is gone."""
 
 
 @dataclass
@@ -55,7 +57,8 @@ class Message:
     arrived_ms: int = 0
     life: int = 0
     """Rises when it moves or ends: what was decided about an earlier life is void."""
-    must_end: bool = False
+    looks: set[int] = field(default_factory=set)
+    """Commits after which the queue looked at the time and its own was over."""
     letter: dict[str, Any] | None = None
 
     def next_life(self, view: str, **changes: Any) -> Message:
@@ -105,6 +108,10 @@ class SemanticsModel:
         self.facts = Facts()
         self.disk = Facts()
         self.prepared: Facts | None = None
+        self.commits = 0
+        self.live = 0
+        """Messages of the queue, as its limit counts them in the cycle that is decided."""
+        self.evictable = 0
         self.winners: set[Receipt] = set()
         self.served: Counter[bool] = Counter()
         """Messages handed out while lower priorities waited (True), and lower ones while higher waited."""
@@ -233,7 +240,8 @@ class SemanticsModel:
         self._wake(self.facts)
         for m in self.in_state("main", *FREE):
             step_ms = -(-m.expires_ms // EXPIRY_STEP_MS) * EXPIRY_STEP_MS
-            m.must_end = m.must_end or 0 < step_ms <= now_ms
+            if 0 < step_ms <= now_ms:
+                m.looks = m.looks | {self.commits}
         return lost
 
     def overdue(self) -> list[Message]:
@@ -241,6 +249,10 @@ class SemanticsModel:
         leased = [m for m in self.messages.values() if m.state == "leased" and m.deadline_ms <= self.now_ms]
         delayed = [m for m in self.messages.values() if m.state == "delayed" and m.due_ms <= self.now_ms]
         return leased + delayed + [m for m in self.in_state("main", "scheduled") if m.scheduled_ms <= self.now_ms]
+
+    def stale(self) -> list[int]:
+        """What should have expired by now."""
+        return [m.number for m in self.in_state("main", *FREE) if len(m.looks) > LOOKS_MAX]
 
     def _wake(self, facts: Facts) -> None:
         for m in facts.messages.values():
@@ -253,6 +265,7 @@ class SemanticsModel:
 
     def begin(self) -> Facts:
         """A commit is prepared: what is decided so far becomes true with it, and `publish`, `move`, `release`, `purge`."""
+        self.live = self.disk.live("main")
         after = self.prepared = self.facts.copy()
         for m in [m for m in after.messages.values() if m.state == "settling"]:
             self._end(after, m)
@@ -276,32 +289,38 @@ class SemanticsModel:
             then = m.next_life("gone", end=end)
         after.messages[m.number] = then
 
-    def publish(self, call: Sequence[Message], room: int | None) -> list[Any]:
-        """What becomes of each message: None: stored; the number of the message it repeats; or "full".
-
-        `room`: for so many there is a place, once the queue has made what it could.
-        """
+    def publish(self, call: Sequence[Message], *, must_fit: bool = False) -> list[Any]:
+        """What becomes of each message: None: stored; the number of the message it repeats; or "full"."""
         after = self.prepared
         assert after is not None
         answers: list[Any] = []
+        mine: dict[bytes, Any] = {}
+        room = None if must_fit else self._make_room(after, call)
         for m in call:
-            known = after.ids.get(m.id) if m.id else None
-            is_known = known is not None and self.now_ms - known[1] < self.config.dedupe_window_ms
+            if m.id in mine:
+                m.arrived_ms = self.now_ms
+                self._arrive(after, m, is_known=True)  # its number counts all the same
+                answers.append(mine[m.id])
+                continue
+            known = self._known(after, m)
+            is_known = known is not None
             is_over = not is_known and room is not None and room <= 0
             room = room if room is None or is_known else room - 1
-            answer: Any = known[0] if known is not None and is_known else None
             newest = self.config.overflow == "dead_letter_newest"
             if is_over and not newest:
                 answers.append("full")
+                mine |= {m.id: "full"} if m.id else {}
                 continue
             after.messages[m.number] = m
             m.arrived_ms = self.now_ms
             repeated = self._arrive(after, m, is_known=is_known)
-            answer = answer if is_known else repeated
+            answer = known if is_known else repeated
             answers.append(answer)
+            mine |= {m.id: m.number if answer is None else answer} if m.id else {}
             if answer is not None:
                 after.messages.pop(m.number)
                 continue
+            self.live += 1
             if m.id:
                 after.ids[m.id] = m.number, self.now_ms
             if is_over:
@@ -309,6 +328,23 @@ class SemanticsModel:
             if m.end:
                 self._end(after, m)
         return answers
+
+    def _known(self, after: Facts, m: Message) -> int | None:
+        """The number of the message that had its id within the window."""
+        number, at_ms = after.ids.get(m.id or b"", (None, 0))
+        return number if self.now_ms - at_ms < self.config.dedupe_window_ms else None
+
+    def _make_room(self, after: Facts, call: Sequence[Message]) -> int | None:
+        """For how many of the messages there is a place, once the queue has made what it could."""
+        most = self.config.max_messages
+        if most is None:
+            return None
+        wanted = len({m.id or m.number for m in call if self._known(after, m) is None})
+        over = max(0, self.live + wanted - most)
+        if self.config.overflow in ("drop_oldest", "dead_letter_oldest"):
+            evicted = min(over, self.evictable)
+            self.evictable, self.live, over = self.evictable - evicted, self.live - evicted, over - evicted
+        return max(0, wanted - over)
 
     def _arrive(self, after: Facts, m: Message, *, is_known: bool) -> int | None:
         """Gives a message its place, or its turn to wait for. The message that it repeats, by its producer's number."""
@@ -384,6 +420,7 @@ class SemanticsModel:
     def land(self, *, purged: bool) -> None:
         after, self.prepared = self.prepared, None
         assert after is not None
+        self.commits += 1
         self.disk = after
         then = after.copy()
         for m in then.messages.values():
@@ -421,7 +458,7 @@ class SemanticsModel:
                 m.deadline_ms, m.holder = max(same), -1
             elif m.state in ("leased", "returned", "delayed"):
                 m.state = "delayed" if m.due_ms > self.now_ms else "ready"
-            m.must_end = False
+            m.looks = set()
         self._wake(self.facts)
         order = self.facts.order
         order.waiting = [n for n in order.waiting if self.messages[n].state == "held"]
@@ -438,14 +475,20 @@ class SemanticsModel:
         delayed = len(self.in_state(view, "delayed", "scheduled", "held")) + settling["held"]
         return self.disk.live(view) - in_flight - delayed, in_flight, delayed
 
-    def check_evicted(self, gone: Collection[Message]) -> None:
+    def evicted(self, gone: Collection[Message]) -> None:
         """Of the lowest priority first, and the oldest of it."""
-        rest = [m for m in self.in_state("main", "ready") if m not in gone]
+        ready = self.in_state("main", "ready")
         for m in gone:
             assert (m.view, m.state) == ("main", "ready"), f"{m.number} was evicted while it is {m.state}"
-            before = [r.number for r in rest if _rank(r) < _rank(m) or (not m.is_touched and _is_before(r, m))]
+            before = [
+                r.number
+                for r in ready
+                if r not in gone and (_rank(r) < _rank(m) or (not m.is_touched and _is_before(r, m)))
+            ]
             assert not before, f"{m.number} was evicted before {before}"
             self._settle(m, "overflow")
+        # In strict order only the first of each key can go, and none of a key that somebody holds.
+        self.evictable = len(gone) if self.config.ordering == "strict" else len(ready)
 
 
 def _rank(m: Message) -> int:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from backend_store.core.chunk import Chunk
 from backend_store.model import Offset
+from push import pacing
 from push.fanout import Fanout, websocket_framer
 from push.limits import CATCH_UP_CHUNKS_PER_TURN, CHUNK_CACHE_MAX
 from push.subscriptions import StreamSubscription
@@ -75,6 +76,13 @@ class Setup:
         """The socket takes bytes again."""
         reader.writable = True
         self.fanout.start(sub, reader)
+
+
+@pytest.fixture(autouse=True)
+def _endless_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Turns are counted here, in chunks; `test_pacing` is about their time."""
+    monkeypatch.setattr(pacing, "CATCH_UP_SLICE_SECONDS", 1000.0)
+    monkeypatch.setattr(pacing, "CATCH_UP_WORK_SECONDS", 1000.0)
 
 
 @pytest.fixture

@@ -1,0 +1,67 @@
+"""Reading the past, a slice at a time: who catches up on a stream goes as fast as the others let it.
+
+All who replay in this process take turns here. While nobody else is at work, one slice follows the other; when turns of
+the loop become long, which is what live consumers would feel, there is a pause between two slices.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from push.limits import (
+    CATCH_UP_CALM_SECONDS,
+    CATCH_UP_CHUNKS_PER_TURN,
+    CATCH_UP_PAUSE_SECONDS,
+    CATCH_UP_SLICE_SECONDS,
+    CATCH_UP_WORK_SECONDS,
+)
+
+Step = Callable[[], bool]
+"""Hands on one chunk; True when there is another one to come."""
+
+
+class Pacer:
+    def __init__(self, loop: asyncio.AbstractEventLoop):
+        self._loop = loop
+        self._steps: deque[Step] = deque()
+        self._is_running = False
+        self._asked = 0.0
+        self._crowded_until = 0.0
+
+    def add(self, step: Step) -> None:
+        """Puts a reader in line; its first chunk goes in a later turn of the loop."""
+        self._steps.append(step)
+        if not self._is_running:
+            self._is_running = True
+            self._ask()
+
+    def _ask(self) -> None:
+        self._asked = self._loop.time()
+        self._loop.call_soon(self._look)
+
+    def _look(self) -> None:
+        """Everybody else has had a turn: was it a long one?"""
+        now = self._loop.time()
+        if now - self._asked > CATCH_UP_WORK_SECONDS:
+            self._crowded_until = now + CATCH_UP_CALM_SECONDS
+        if now < self._crowded_until:
+            self._loop.call_later(CATCH_UP_PAUSE_SECONDS, self._slice)
+        else:
+            self._slice()
+
+    def _slice(self) -> None:
+        steps, clock = self._steps, self._loop.time
+        end = clock() + CATCH_UP_SLICE_SECONDS
+        for _ in range(CATCH_UP_CHUNKS_PER_TURN):
+            if not steps:
+                break
+            step = steps.popleft()
+            if step():
+                steps.append(step)
+            if clock() >= end:
+                break
+        self._is_running = bool(steps)
+        if steps:
+            self._ask()
