@@ -9,12 +9,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from backend_store.core.lanes import Lane
 from backend_store.core.leasing import expired_bits
 from backend_store.core.policy import Reason
 from backend_store.core.records import ExpirySet, Rescheduled, Scheduled
 from backend_store.core.shelves import SCHEDULED
 from backend_store.model import Offset
-from backend_store.node.limits import DUE_ROWS_PER_TICK, EXPIRING_CHUNKS_PER_TICK, READS_PER_TAKE_MAX
+from backend_store.node.limits import (
+    DUE_ROWS_LOOKED_AT,
+    DUE_ROWS_PER_TICK,
+    EXPIRING_CHUNKS_PER_TICK,
+    READS_PER_TAKE_MAX,
+)
 from backend_store.node.publishing import expiry_step
 from backend_store.node.reader import DueRow
 
@@ -27,14 +33,14 @@ _LAST = (1 << 63) - 1
 class Schedule:
     """Scheduled messages of one queue.
 
-    Rows up to `_counted_ms` count as due. Those up to `_loaded` are in the runs; the others are fetched from there when
-    the runs are short.
+    Rows up to `_counted_ms` count as due. Those of a lane up to its place in `_loaded` are in its runs; the others are
+    fetched when its runs are short, so that no priority waits for another.
     """
 
     def __init__(self, view: View):
         self._view = view
         self._counted_ms = 0
-        self._loaded = (0, 0)
+        self._loaded: dict[int, tuple[int, int]] = {}
         self._is_used = True
         self._rewritten: dict[tuple[int, int], int] = {}
         """(due, base) → the bits that a row will have with the next commit."""
@@ -63,7 +69,7 @@ class Schedule:
                 if due_ms > self._counted_ms:
                     view.core.scheduled += bits.bit_count()
                     view.partition.wake_at(due_ms)
-                elif (due_ms, base) > self._loaded:
+                elif (due_ms, base) > self._loaded.get(view.core.lanes.of(shelf).shelf, (0, 0)):
                     view.core.due_waits = True
                 else:
                     self._bring(DueRow(due_ms, base, shelf, bits))
@@ -123,20 +129,30 @@ class Schedule:
         return bool(rows)
 
     def load(self) -> int:
-        """Brings some of the messages whose time has come into the runs. How many reads that took."""
-        core, reads = self._view.core, 0
-        while core.due_waits and reads < READS_PER_TAKE_MAX:
-            rows = self._view.partition.reader.due(self._loaded, self._counted_ms, 1)
-            if not rows:
-                core.due_waits = False
-                break
-            row = rows[0]
-            if not core.lanes.of(max(row.shelf, 0)).takes_due:
-                break
-            self._loaded = row.due_ms, row.base
-            self._bring(row)
-            reads += 1
+        """Brings some of the messages whose time has come into the runs, for the highest priority first. How many reads
+        that took.
+        """
+        core, reads, waits = self._view.core, 0, False
+        for lane in reversed(core.lanes.all):
+            is_over = False
+            while lane.takes_due and reads < READS_PER_TAKE_MAX and not is_over:
+                reads += 1
+                is_over = not self._load_into(lane)
+            waits = waits or not is_over
+        core.due_waits = waits
         return reads
+
+    def _load_into(self, lane: Lane) -> bool:
+        """Goes on in the rows to the next ones of a lane. False when there are no more rows."""
+        lanes = self._view.core.lanes
+        limit = 1 if len(lanes.all) == 1 else DUE_ROWS_LOOKED_AT
+        rows = self._view.partition.reader.due(self._loaded.get(lane.shelf, (0, 0)), self._counted_ms, limit)
+        for row in rows:
+            self._loaded[lane.shelf] = row.due_ms, row.base
+            if lanes.of(max(row.shelf, 0)) is lane:
+                self._bring(row)
+                break
+        return bool(rows)
 
     def _bring(self, row: DueRow) -> None:
         view = self._view
@@ -152,7 +168,7 @@ class Schedule:
 
     def purged(self) -> None:
         """Nothing that was published before the purge becomes ready any more; its rows are swept."""
-        self._loaded = self._counted_ms, _LAST
+        self._loaded = {lane.shelf: (self._counted_ms, _LAST) for lane in self._view.core.lanes.all}
         self._rewritten, self._landing = {}, {}
 
 

@@ -11,7 +11,7 @@ PEEK_SECONDS_MAX = 10
 """How long one peek request looks before it answers with a cursor."""
 LOOK_SLICE_SECONDS = 0.0003
 """How long a peek or a search works before everybody else has a turn."""
-LOOK_PAUSE_SECONDS = 0.002
+LOOK_PAUSE_SECONDS = 0.003
 """How long it steps back then, where others are at work."""
 SPACE_CHECK_SECONDS = 1.0
 VERIFY_AT_START_BYTES_MAX = 1 << 30
@@ -46,3 +46,5 @@ ORDER_ROWS_TIDIED_MAX = 16
 """Used-up rows of the release order that one commit takes along."""
 SHARED_CYCLE_MESSAGES_MAX = 2_048
 """Messages that one queue publishes in a commit cycle which others share; the rest follows in the next."""
+DUE_ROWS_LOOKED_AT = 64
+"""Rows of the schedule that are read at once for the next message of one priority."""

@@ -234,12 +234,16 @@ def runs_of(places: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
 
 
 def stamps_of(chunk: Chunk) -> list[Stamp | None]:
-    """What the producers of a chunk's messages say of their place."""
-    times, names, numbers = (clear_column(chunk, name) for name in ("ts", "pr", "ps"))
+    """What the producers of a chunk's messages say of their place.
+
+    What came from another place, as a redrive brings it, has its place by its arrival: it is known by its `at`.
+    """
+    times, names, numbers, moved = (clear_column(chunk, name) for name in ("ts", "pr", "ps", "at"))
     out: list[Stamp | None] = []
     for index in range(chunk.count):
         time_us = (times[index] if times else None) or 0
         name = (names[index] if names else None) or ""
         number = (numbers[index] if numbers else None) or 0
-        out.append(Stamp(time_us, name, number) if time_us or name else None)
+        is_placed = (time_us or name) and not (moved and moved[index])
+        out.append(Stamp(time_us, name, number) if is_placed else None)
     return out

@@ -13,7 +13,7 @@ from backend_store.node.limits import LOOK_PAUSE_SECONDS, LOOK_SLICE_SECONDS
 
 T = TypeVar("T")
 
-_WORK_SECONDS: Final = 0.0002
+_WORK_SECONDS: Final = 0.00005
 """When a turn of everybody else takes so long, they are at work."""
 _CALM_SECONDS: Final = 0.1
 """For so long after that looks step back between their slices."""
