@@ -254,6 +254,8 @@ class Published:
     fsynced: bool = True
     replicas: int = 1
     bases: tuple[int, ...] | None = None
+    counts: tuple[int, ...] | None = None
+    """How many messages each block has, where they were cut anew on their way."""
     others: Mapping[int, Original | PushqError] | None = None
 
 

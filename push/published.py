@@ -94,8 +94,10 @@ def _offsets(published: Published, prepared: Prepared) -> list[int] | range:
     if published.bases is None:
         found: list[int] | range = range(published.base, published.base + published.count)
     else:
-        blocks = zip(published.bases, prepared.blocks, strict=True)
-        found = [offset for base, block in blocks for offset in range(base, base + block.count)]
+        counts = published.counts or [block.count for block in prepared.blocks]
+        found = [
+            offset for base, count in zip(published.bases, counts, strict=True) for offset in range(base, base + count)
+        ]
     if prepared.order is None:
         return found
     placed = [0] * len(found)

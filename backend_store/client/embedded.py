@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
@@ -13,7 +14,7 @@ from backend_store.core.kept import KeptSession
 from backend_store.core.leases import Lease
 from backend_store.core.shelves import VIEW_DEAD, VIEW_LATE
 from backend_store.metadata.embedded import Metadata
-from backend_store.model import Block, QueueConfig, QueueNotFound
+from backend_store.model import Block, Published, PushqError, QueueConfig, QueueNotFound
 from backend_store.node.leaving import forwarded
 from backend_store.node.node import Node
 
@@ -57,7 +58,13 @@ class Forward:
         self._clock_ms = clock_ms
 
     def publish(self, blocks: list[Block], reply: PublishReply) -> None:
-        self._target.publish(forwarded(blocks, self.name, self._clock_ms()), reply)
+        made = forwarded(blocks, self.name, self._clock_ms())
+        counts = tuple(block.count for block in made)
+
+        def placed(result: Published | PushqError) -> None:
+            reply(dataclasses.replace(result, counts=counts) if isinstance(result, Published) else result)
+
+        self._target.publish(made, placed)
 
 
 class EmbeddedStore:
@@ -131,6 +138,10 @@ class EmbeddedStore:
         for one in (queue, *queue.groups.values()):
             one.definition = changed
         self.node.partition(changed).configure(config)
+        for view in COMPANION_VIEWS.values():
+            if (companion := self._companions.get((changed.uid, view))) is not None:
+                own = companion_config(config)
+                companion.definition = msgspec.structs.replace(changed, name=companion.name, config=own)
         return queue
 
     async def delete_queue(self, tenant: str, name: str) -> EmbeddedQueue:

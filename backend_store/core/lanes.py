@@ -9,6 +9,9 @@ from backend_store.core.runs import Runs
 from backend_store.core.shelves import priority_of
 from backend_store.model import Offset
 
+_GIVEN_PER_LOW = LOW_LANES_SHARE - 1
+"""Messages of the highest priority that one of a lower priority follows."""
+
 
 class Lane:
     """One priority of a backlog: runs in memory, and behind them what is still to be read from the disk."""
@@ -47,7 +50,7 @@ class Lanes:
     def __init__(self, shelves: Sequence[int], make_runs: Callable[[], Runs], next_scan: Offset, *, more: bool):
         self.all = [Lane(shelf, make_runs(), next_scan, more=more) for shelf in shelves]
         self._make_runs = make_runs
-        self._owed = 0.0
+        self._given = 0
         self._turn = 0
 
     def of(self, shelf: int) -> Lane:
@@ -69,8 +72,8 @@ class Lanes:
         waiting = [lane for lane in reversed(lanes) if lane.waits]
         if not waiting:
             return None
-        if len(waiting) > 1 and self._owed >= 1:
-            return waiting[1 + self._turn % (len(waiting) - 1)], int(self._owed)
+        if len(waiting) > 1 and self._given >= _GIVEN_PER_LOW:
+            return waiting[1 + self._turn % (len(waiting) - 1)], self._given // _GIVEN_PER_LOW
         return waiting[0], 0
 
     def drew(self, lane: Lane, count: int) -> None:
@@ -80,16 +83,16 @@ class Lanes:
             return
         waiting = [one for one in lanes if one.waits]
         if waiting and waiting[-1] is not lane and lane.shelf < waiting[-1].shelf:
-            self._owed = max(0.0, self._owed - count)
+            self._given = max(0, self._given - count * _GIVEN_PER_LOW)
             self._turn += 1
         elif any(one.shelf < lane.shelf for one in waiting):
-            self._owed += count / (LOW_LANES_SHARE - 1)
+            self._given += count
         else:
-            self._owed = 0.0
+            self._given = 0
 
     def clear(self, next_scan: Offset) -> None:
         for lane in self.all:
             lane.runs.clear()
             lane.next_scan = next_scan
             lane.more = False
-        self._owed = 0.0
+        self._given = 0

@@ -268,6 +268,7 @@ class WorkView(Leasing):
         self._deaths.clear()
         awaited, self._awaited = self._awaited + self._in_commit.awaited, []
         self._in_commit = _NOTHING
+        self._lease_records.clear()
         for lease in awaited:
             if not lease.receipts:
                 lease.holder.released(lease.bits.bit_count())

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from backend_store.node.view import View
 
 _LAST = (1 << 63) - 1
+HELD_EXPIRY_MS = 500
+"""How soon a chunk is looked at again of which an expired message was in somebody's hands."""
 
 
 class Schedule:
@@ -224,6 +226,8 @@ class Expiry:
                 if gone:
                     view.end(state, gone, Reason.EXPIRED)
                 later = min((at for at in state.expires if at and at > now_ms), default=0)
+                if expired_bits(state, state.leased | state.returning, now_ms):
+                    later = now_ms + HELD_EXPIRY_MS  # somebody has it now: it is looked at again when it may be back
             self._looking.add((expires_ms, base))
             view.partition.note(ExpirySet(shelf, Offset(base), expires_ms, expiry_step(later) if later else 0))
             view.partition.request()

@@ -71,7 +71,7 @@ class Cycle:
             self._decide_stream(partition.groups)
         stage(batch, partition.replica, plan.records)
         stage(batch, partition.replica, self._records)
-        partition.stage_ids(batch, plan.now_ms)
+        partition.stage_ids(batch, partition.steady_ms())
         stage_state(batch, partition.replica, plan.state)
         if partition.config.durability == "relaxed" and calls:
             self._answer_now()
@@ -101,7 +101,7 @@ class Cycle:
             return
         wants_ids = config.dedupe != "none" or any(call.dedupes for call in calls)
         ids = partition.ids if wants_ids else None
-        cycle = Publishing(plan, config, partition=partition.index, ids=ids, view=main, sorting=partition.sorting)
+        cycle = Publishing(plan, config, partition=partition.index, ids=ids, view=main, sorting=partition.sorting, steady_ms=partition.steady_ms())
         self._answers += cycle.decide(calls)
         for reason, ended in ((Reason.OVERFLOW, cycle.overflowed), (Reason.LATE, cycle.late)):
             for chunk, bits in ended:

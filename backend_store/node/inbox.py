@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from backend_store.core.records import Record
-from backend_store.model import Overloaded, PushqError
+from backend_store.model import Block, Overloaded, PushqError
 from backend_store.node.joint import Joint
 from backend_store.node.limits import INBOX_BYTES_MAX, INBOX_MESSAGES_MAX, SHARED_CYCLE_MESSAGES_MAX
 from backend_store.node.publishing import Call
@@ -24,12 +24,20 @@ class Inbox:
         self.messages = 0
         self._bytes = 0
         self._calls: list[Call] = []
+        self._promised: list[Block] = []
         self._joint: list[Joint] = []
         self._purges: list[tuple[int, PurgeReply]] = []
         self._written_off: dict[int, list[int]] = {}
         self._notes: list[Record] = []
 
+    @property
+    def promised(self) -> list[Block]:
+        """Messages of this cycle that must not be refused any more."""
+        return self._promised
+
     def add(self, call: Call) -> None:
+        if call.must_fit:
+            self._promised = [*self._promised, *call.blocks]
         self._calls.append(call)
         self.messages += call.messages
         self._bytes += call.size
@@ -59,6 +67,10 @@ class Inbox:
     def take_calls(self, partition: Partition) -> list[Call]:
         """The publishes of this cycle: all, or where others are in it too, no more than a share."""
         calls = self._calls
+        if self._promised:
+            # They were promised room before the others: nothing may come between.
+            calls.sort(key=lambda call: not call.must_fit)
+            self._promised = []
         if not partition.node.committer.is_shared or self.messages <= SHARED_CYCLE_MESSAGES_MAX:
             self._calls, self.messages, self._bytes = [], 0, 0
             return calls

@@ -40,6 +40,7 @@ class Joint:
     def decide(self) -> None:
         """Called once at the start of a commit cycle, before anybody's decisions."""
         view = self.view
+        view.decide_settles()  # acks that came before, and other steps with the same receipts
         view.load_for(self.grouped)
         if not view.core.holds(self.grouped):
             view.settle_again(self.grouped, self._refuse)
@@ -74,6 +75,7 @@ class Joint:
             landed()
 
         view.settle(self.grouped, settled)
+        view.decide_settles()
         for number, (partition, blocks) in enumerate(self.publishes):
             partition.publish(blocks, partial(published, number), must_fit=True)
 
@@ -84,7 +86,7 @@ class Joint:
 
     def _why_not(self) -> PushqError | None:
         for partition, blocks in self.publishes:
-            error = partition.why_not(blocks) or partition.why_full(sum(block.count for block in blocks))
+            error = partition.why_not(blocks) or partition.why_refused(blocks)
             if error is not None:
                 return error
         return None

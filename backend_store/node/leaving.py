@@ -5,7 +5,8 @@ Its name is gone at once. What it held moves in the background, over restarts if
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -16,7 +17,7 @@ from backend_store.core.log import Append
 from backend_store.core.policy import Policy, Reason
 from backend_store.core.records import EpochStart, PartitionState
 from backend_store.core.shelves import VIEW_DEAD, VIEW_LATE, VIEW_MAIN, VIEW_OUTBOX, priority_of
-from backend_store.model import Block, Epoch, Offset
+from backend_store.model import Block, Epoch, Offset, Traits
 from backend_store.node.transfer import Timers, Transfer
 
 if TYPE_CHECKING:
@@ -93,13 +94,21 @@ def death(
 
 
 def forwarded(blocks: list[Block], label: str, at_ms: int) -> list[Block]:
-    """Messages that were published to a deleted queue, as its target gets them."""
+    """Messages that were published to a deleted queue, as its target gets them: in their order, maybe cut smaller."""
     plan = Append(PartitionState([EpochStart(Epoch(1), Offset(0))]), seed=0, now_ms=at_ms)
-    return [one for block in blocks for chunk in plan.add([block]) for one in _forwarded(chunk, label, at_ms)]
+    return [one for block in blocks for one in _forwarded(block, plan.add([block])[0], label, at_ms)]
 
 
-def _forwarded(chunk: Chunk, label: str, at_ms: int) -> list[Block]:
+def _forwarded(block: Block, chunk: Chunk, label: str, at_ms: int) -> Iterator[Block]:
     ids = clear_column(chunk, "id") or [None] * chunk.count
     # Neither place nor time are theirs: they stood in no log yet.
     annexes = {n: {**death(label, at_ms), "at": None, "id": ids[n]} for n in range(chunk.count)}
-    return extract(chunk, (1 << chunk.count) - 1, annexes, partition=0)
+    hashes = block.traits.ids if block.traits is not None else None
+    first = 0
+    for made in extract(chunk, (1 << chunk.count) - 1, annexes, partition=0):
+        traits = made.traits or Traits()
+        if hashes is not None:
+            traits = traits._replace(ids=hashes[first : first + made.count])
+        first += made.count
+        kept = traits if any(column is not None for column in traits) else None
+        yield dataclasses.replace(made, priority=block.priority, due_ms=block.due_ms, traits=kept)

@@ -33,7 +33,6 @@ from backend_store.model import (
     Offset,
     PushqError,
     QueueConfig,
-    QueueFull,
     QueueNotFound,
     StorageFull,
 )
@@ -46,6 +45,7 @@ from backend_store.node.joint import Joint
 from backend_store.node.publishing import Call, PublishReply, is_plain
 from backend_store.node.reader import LogReader
 from backend_store.node.reads import LogReads
+from backend_store.node.refusals import why_refused
 from backend_store.node.retention import Retention
 from backend_store.node.rows import read_order
 from backend_store.node.seeking import Counting
@@ -129,6 +129,8 @@ class Partition(LogReads):
         found = self.views.get(number)
         if found is None:
             found = self.views[number] = View(self, self._make_core(self.config, number, self.state))
+            if number != VIEW_MAIN:
+                found.recover(self.steady_ms())  # the main view is recovered with the partition
         return found
 
     def find_view(self, number: int) -> View | None:
@@ -233,13 +235,12 @@ class Partition(LogReads):
             return StorageFull(f"queue {self.label!r}: {self.node.why_no_publishes()}")
         return self._inbox.why_full(self.label, count, size)
 
-    def why_full(self, count: int) -> PushqError | None:
-        """Why so many messages do not fit, for a publish that must not be refused later."""
-        limit = self.config.max_messages
-        held = self.state.live + self._inbox.messages
-        if limit is not None and self.config.overflow == "reject" and held + count > limit:
-            return QueueFull(f"queue {self.label!r} holds {self.state.live} messages of at most {limit}")
-        return None
+    def why_refused(self, blocks: Sequence[Block]) -> PushqError | None:
+        """Why the queue itself would refuse some of these messages, if they were the next: asked for a step that must
+        not fail half-way. What was promised to others in this cycle counts as there.
+        """
+        promised = [*self._inbox.promised, *blocks]
+        return why_refused(self, promised)
 
     def settle_and_publish(self, joint: Joint) -> None:
         """Acks and publishes in one commit: all of it happens, or nothing."""

@@ -85,6 +85,7 @@ class Publishing:
         ids: IdStore | None,
         view: View | None,
         sorting: Sorting | None = None,
+        steady_ms: int,
     ):
         self.plan = plan
         self.config = config
@@ -99,6 +100,8 @@ class Publishing:
         self._ids = ids
         self._view = view
         self._sorting = sorting
+        self._ids_ms = steady_ms
+        """A window must not end because somebody sets the clock."""
         self._judged: list[Judged] = []
         self.late: list[tuple[Chunk, int]] = []
         """Messages of a sorting queue whose place was handed out: they are in the log, and go elsewhere at once."""
@@ -132,10 +135,13 @@ class Publishing:
         ids = None
         if self._ids is not None and (call.dedupes or self.config.dedupe != "none"):
             ids = self._find_repeats(self._ids, number, call, others)
-        if not call.must_fit and (self.config.max_messages is not None or self.config.max_bytes is not None):
+        if self.config.max_messages is not None or self.config.max_bytes is not None:
             self._make_room(number, call, others)
         if self._sorting is not None:
             self._judge(number, call, others)
+        assert not (call.must_fit and any(isinstance(other, PushqError) for other in others.values())), (
+            f"{others}: a step that was promised room is refused"
+        )
         if ids is not None:
             self._accept(number, call, ids, others)
         first = 0
@@ -157,7 +163,7 @@ class Publishing:
         """Which messages of a call were published before, in earlier commits or in this cycle; and everybody's ids."""
         ids = _ids_of(call)
         try:
-            known = store.lookup(ids, now_ms=self.plan.now_ms, window_ms=self.config.dedupe_window_ms)
+            known = store.lookup(ids, now_ms=self._ids_ms, window_ms=self.config.dedupe_window_ms)
             others.update({message: Original(offset) for message, offset in known.items()})
             fresh = [one for n, one in enumerate(ids) if one is not None and n not in known]
             has_room = store.has_room(len(self._cycle_ids) + len(fresh))
@@ -215,6 +221,8 @@ class Publishing:
             self._live -= gone
             self._live_bytes -= gone * max(1, call.size // max(1, call.messages))
             over -= gone
+        if call.must_fit:
+            return
         excess = [n for n in range(call.messages) if n not in others][max(0, wanted - over) :] if over > 0 else []
         if config.overflow == "dead_letter_newest" and excess:
             self._doomed += [(number, n) for n in excess]
@@ -292,7 +300,7 @@ class Publishing:
         for call, index, ids in self._accepted:
             base = bases.get((call, index))
             if base is not None:
-                self._ids.add(ids, base, now_ms=self.plan.now_ms)
+                self._ids.add(ids, base, now_ms=self._ids_ms)
 
     def _name_repeats(self, bases: Mapping[tuple[int, int], int]) -> None:
         for call, message, one in self._repeats:

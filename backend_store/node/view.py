@@ -48,6 +48,8 @@ class View:
         self.number = core.number
         self.on_ready: Callable[[], None] = _nothing
         self._settles: list[tuple[dict[str, int], SettleReply]] = []
+        self._settled: list[tuple[Callable[[Any], None], dict[str, int]]] = []
+        """Decided in this cycle, by a step that publishes too."""
         self._returns: list[Return] = []
         self._done: set[int] = set()
         """Chunks that nothing is left of with the commit in flight; they may be new with it."""
@@ -80,8 +82,9 @@ class View:
         self.partition.request()
 
     def settle_again(self, grouped: dict[str, int], reply: Callable[[dict[str, int]], None]) -> None:
-        """Token → the bits that these very receipts have settled before."""
-        reply(self.core.won(grouped))
+        """Token → the bits that these very receipts have settled before, once that is durable."""
+        self._settled.append((reply, self.core.won(grouped)))
+        self.partition.request()
 
     def settle_soon(self, grouped: dict[str, int]) -> None:
         """Acks whose outcome nobody waits for."""
@@ -143,19 +146,26 @@ class View:
         """Whoever waits for an answer, when the queue is deleted."""
         settles, self._settles = self._settles, []
         returns, self._returns = self._returns, []
-        return [*(reply for _, reply in settles), *(one.reply for one in returns)]
+        settled, self._settled = self._settled, []
+        return [*(reply for _, reply in settles), *(reply for reply, _ in settled), *(one.reply for one in returns)]
 
     # ------------------------------------------------------------------------------------------------- commits
 
     def decide(self, answers: list[tuple[Callable[[Any], None], Any]]) -> None:
         """Decides the receipts that wait."""
-        settles, self._settles = self._settles, []
+        self.decide_settles()
+        answers += self._settled
+        self._settled = []
         returns, self._returns = self._returns, []
-        for grouped, reply in settles:
-            self.load_for(grouped)
-            answers.append((reply, self.core.settle(grouped)))
         now_ms = self.partition.steady_ms()
         answers += [(one.reply, self._decide_return(one, now_ms)) for one in returns]
+
+    def decide_settles(self) -> None:
+        """Decides the acks that wait; they are answered with the commit of this cycle."""
+        settles, self._settles = self._settles, []
+        for grouped, reply in settles:
+            self.load_for(grouped)
+            self._settled.append((reply, self.core.settle(grouped)))
 
     def _decide_return(self, one: Return, now_ms: int) -> dict[str, int] | PushqError:
         core = self.core

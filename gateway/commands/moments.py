@@ -1,4 +1,4 @@
-"""Moments on the command line: RFC 3339, or how long ago, such as `90s`, `15m`, `2h` and `7d`."""
+"""Times on the command line: RFC 3339, or how long ago, such as `90s`, `15m`, `2h` and `7d`; and durations."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import click
 
 _AGO = re.compile(r"(\d{1,9})(s|m|h|d)")
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_DURATION = re.compile(r"(\d{1,15})(ms|s|m|h|d)?")
+_MS: Final = {None: 1, "ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 class Moment(click.ParamType[datetime]):
@@ -29,4 +31,19 @@ class Moment(click.ParamType[datetime]):
         return moment if moment.tzinfo is not None else moment.astimezone()
 
 
+class Duration(click.ParamType[int]):
+    """A length of time, in milliseconds: `500`, `500ms`, `90s`, `15m`, `2h`, `7d`."""
+
+    name = "ms"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        found = _DURATION.fullmatch(value)
+        if found is None:
+            self.fail(f"{value!r} is no duration such as 500 (milliseconds), 90s, 15m, 2h or 7d", param, ctx)
+        return int(found[1]) * _MS[found[2]]
+
+
 MOMENT: Final = Moment()
+DURATION: Final = Duration()

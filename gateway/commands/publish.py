@@ -14,6 +14,7 @@ from gateway.commands.base import command, json_option, run
 from gateway.commands.exits import Failure, translate
 from gateway.commands.lines import Line, Lines
 from gateway.commands.messages import as_body, parse_headers
+from gateway.commands.moments import DURATION
 from gateway.commands.output import json_line, progress, put, put_json, rate, tell
 from gateway.commands.target import Target, target_options
 
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
 @click.option("--header", "headers", metavar="NAME=VALUE", multiple=True, help="Repeats.")
 @click.option("--content-type", help="The body's bytes are sent as they are, under this type.")
 @click.option("--text", "is_text", is_flag=True, help="The body is text, also where it reads as JSON.")
+@click.option("--priority", type=click.IntRange(min=0), help="Higher ones go first.")
+@click.option("--delay", "--delay-ms", "delay_ms", type=DURATION, help="When it becomes ready: 500, 90s, 15m, 2h, 7d.")
+@click.option("--deliver-at", metavar="TIME", help="The same as a time, RFC 3339.")
+@click.option("--ttl", "--ttl-ms", "ttl_ms", type=DURATION, help="How long it lives once it is ready.")
 @click.option("--reply-to", metavar="QUEUE", help="Where an answer should go.")
 @click.option("--correlation-id", help="What an answer should carry.")
 @target_options
@@ -44,7 +49,7 @@ def publish(
     is_text: bool,
     target: Target,
     as_json: bool,
-    **fields: str | None,
+    **fields: str | int | None,
 ) -> None:
     """Publish BODY to QUEUE; `-` reads it from stdin.
 

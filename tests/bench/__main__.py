@@ -22,6 +22,7 @@ import uvloop
 from tests.bench.baseline import baseline
 from tests.bench.clients import ClientFailed
 from tests.bench.machine import allow_many_sockets, choose_cores, describe, settle_on, wait_for_quiet
+from tests.bench.page import write_page
 from tests.bench.report import OTHERS_PCT_MAX, report
 from tests.bench.rows import Row, append_row, read_rows
 from tests.bench.scale import Scale
@@ -38,6 +39,9 @@ _SHOWN = (
 
 def main() -> int:
     options = _options()
+    if options.page:
+        write_page()
+        return 0
     if options.report is not None:
         print(report(read_rows(options.report), quiet_only=options.quiet_only), end="")
         return 0
@@ -79,6 +83,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=usual.seconds, help="of each measurement")
     parser.add_argument("--json", type=Path, metavar="FILE", help="append the rows to this file, as JSON lines")
     parser.add_argument("--report", type=Path, metavar="FILE", help="print the tables of such a file, run nothing")
+    parser.add_argument("--page", action="store_true", help="put the published runs into the page of the documentation")
     parser.add_argument("--no-pin", dest="pin", action="store_false", help="let the system place the processes")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="where data is written")
     parser.add_argument("--subscribers", type=int, default=usual.subscribers, help="of the fan-out")

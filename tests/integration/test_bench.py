@@ -10,28 +10,26 @@ import pytest
 
 from tests.bench.__main__ import measure
 from tests.bench.machine import choose_cores
+from tests.bench.page import PAGE, PUBLISHED, shown
 from tests.bench.report import report
 from tests.bench.rows import Row, read_rows
 from tests.bench.scale import SMOKE
-from tests.bench.scenarios import SCENARIOS, chosen
+from tests.bench.scenarios import KNOWN, PARTS, SCENARIOS, chosen
 from tests.bench.world import World
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "explanation" / "benchmarks.md"
-PUBLISHED = ROOT / "tests" / "bench" / "published.jsonl"
-"""The run that the page shows."""
 
 
 def _measure(name: str, folder: Path) -> Row:
-    return measure(name, World(SMOKE, choose_cores(pin=False), folder))
+    return measure(name, World(SMOKE, choose_cores(pin=False), folder, against=ROOT))
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize("name", KNOWN)
 def test_scenario_moves_every_message_once(name: str, tmp_path: Path) -> None:
     row = _measure(name, tmp_path)
     assert row["rate"] > 0
     assert (row["lost"], row["duplicates"]) == (0, 0)
-    assert all(goal.figure in row for goal in SCENARIOS[name].goals)
+    assert all(goal.figure in row for goal in KNOWN[name].goals)
     assert list(tmp_path.iterdir()) == [], "a scenario leaves nothing behind"
 
 
@@ -67,8 +65,25 @@ def test_report_leaves_disturbed_runs_out_when_asked_to() -> None:
     assert "12,000 [12,000–12,000]" in report(rows, quiet_only=True)
 
 
-def test_page_shows_the_published_run_and_nothing_else() -> None:
-    rows = read_rows(PUBLISHED)
-    begin, end = "<!-- printed by `python -m tests.bench --report` -->\n\n", "\n<!-- end -->"
-    printed = PAGE.read_text().split(begin)[1].split(end)[0]
-    assert printed == report(rows)
+def test_report_takes_the_pairs_of_a_run_together() -> None:
+    row = {"kind": "dedupe", "unit": "msg/s", "rate": 70, "rate_usual": 100, "kept_pct": [60.0, 70.0, 80.0]}
+    text = report([row])
+    assert "70.00 [60.00–80.00]" in text
+    assert "kept, % ≥ 65 reached" in text
+
+
+def test_only_one_part_is_run_when_asked_to() -> None:
+    assert set(chosen(list(PARTS["plain"]))) == set(PARTS["plain"])
+    assert set(PARTS["plain"]) | set(PARTS["semantics"]) == set(SCENARIOS)
+
+
+def test_folder_without_a_server_is_refused_as_the_other_checkout(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.bench", "--against", str(tmp_path)]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=30)
+    assert ended.returncode == 2
+    assert "has no gateway/__main__.py" in ended.stderr
+
+
+@pytest.mark.parametrize("published", PUBLISHED)
+def test_page_shows_the_published_runs_and_nothing_else(published: str) -> None:
+    assert shown(PAGE.read_text(), published) == report(read_rows(PUBLISHED[published]))

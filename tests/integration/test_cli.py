@@ -44,6 +44,22 @@ def test_what_is_published_is_printed_and_acked(transport: str, cli: Cli, queue:
     assert (stats["ready"], stats["in_flight"], stats["acked_total"]) == (0, 0, 1)
 
 
+def test_what_is_published_says_when_and_how_urgent_it_is(cli: Cli, queue: str) -> None:
+    cli("queue", "update", queue, "--priorities", "3")
+    cli("publish", queue, "later", "--delay", "1h", "--priority", "2", "--ttl", "90s")
+    cli("publish", queue, "next year", "--deliver-at", "2099-01-01T00:00:00Z")
+    cli("publish", queue, "soon", "--delay", "50")
+    until(lambda: cli.stats(queue)["ready"] == 1, "50 is milliseconds")
+    assert cli.stats(queue)["delayed"] == 2
+    items = cli("queue", "peek", queue, "--state", "delayed", "--json").json()["items"]
+    assert [(item["body"], item["priority"], "expires_at" in item) for item in items] == [
+        ("later", 2, True),
+        ("next year", 0, False),
+    ]
+    wrong = cli.any("publish", queue, "never", "--delay", "soon")
+    assert wrong.code == 2 and "is no duration" in wrong.err
+
+
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("ack", ["manual", "auto"])
 def test_count_takes_as_many_and_leaves_the_rest(transport: str, ack: str, cli: Cli, queue: str) -> None:

@@ -598,3 +598,49 @@ async def test_a_group_joins_late_and_replays_everything(shared_server: PushqSer
             seen += bodies(got)
             assert await consumer.ack([got[-1]["receipt"]]) == [True]
     assert seen == list(range(20_000)) and lag(http, stream, "late") == 0
+
+
+@pytest.mark.anyio
+async def test_a_live_reader_keeps_its_latency_while_another_one_replays(server: PushqServer) -> None:
+    """200,000 messages at full speed beside it. Latencies of one run are compared with each other, three times at most:
+    a machine that does something else meanwhile says nothing about the server."""
+    create_queue(server, "s", kind="stream")
+    with Client(base_url=server.url, headers=server.headers, timeout=60) as http:
+        many = b'{"messages":[%b]}' % b",".join([b'{"body":"%b"}' % (b"x" * 100)] * 1000)
+        for _ in range(200):
+            answer = http.post("/v1/queues/s/messages", content=many, headers={"Content-Type": "application/json"})
+            assert answer.status_code == 201
+    found = []
+    for _ in range(3):
+        async with WebSocket(server) as producer, WebSocket(server) as live, WebSocket(server) as late:
+            await live.subscribe("s")
+            alone = await latencies_ms(producer, live, 200)
+            await late.subscribe("s", **{"from": "earliest"})
+            replay = asyncio.create_task(replayed(late, 200_000))
+            beside = await latencies_ms(producer, live, 200)
+            assert await asyncio.wait_for(replay, 60) >= 200_000
+        found.append((alone[197], beside[197]))
+        if beside[197] <= 5 * alone[197] + 20:
+            return
+    raise AssertionError(f"p99 in ms, alone and beside a replay: {found}")
+
+
+async def latencies_ms(producer: WebSocket, live: WebSocket, count: int) -> list[float]:
+    """From before the publish to the delivery, sorted."""
+    took = []
+    for _ in range(count):
+        began = time.perf_counter()
+        await producer.send(type="publish", queue="s", messages=[{"body": began}])
+        [message] = await live.messages(1, seconds=20)
+        assert message["body"] == began
+        took.append((time.perf_counter() - began) * 1000)
+        await asyncio.sleep(0.001)
+    return sorted(took)
+
+
+async def replayed(late: WebSocket, count: int) -> int:
+    """Reads without looking: this process shares its core with the reader whose latency is measured."""
+    seen = 0
+    while seen < count:
+        seen += str(await late.socket.recv()).count('"seq":')
+    return seen

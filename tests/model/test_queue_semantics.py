@@ -524,6 +524,7 @@ class QueueSemantics(RuleBasedStateMachine):
                 assert [messages for messages, _ in one.moved] == [0]
                 continue
             waiting += 1
+            self.model.lives[one.token, one.number] = dead.life
             self.model.ack("dead", (one.token, one.number))
             one.message.life = dead.life + 1
             going.append(one)
@@ -747,8 +748,9 @@ class QueueSemantics(RuleBasedStateMachine):
         left = [(m.number, m.view, m.state) for m in self.model.messages.values() if m.view != "gone"]
         assert not left, f"{left} cannot be had"
         assert self.confirmed.keys() <= self.model.messages.keys()
-        self.time_passes(LONG_MS)
-        self._settle_down()
+        for _ in range(4):
+            self.time_passes(LONG_MS)
+            self._settle_down()
         self.sweep()
         for table in EMPTY_AT_THE_END:
             rows = self.world.engine.scan(table, *log_range(REPLICA), 100)

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from backend_store.model import QueueConfig, Stamp
 
@@ -54,7 +54,6 @@ class Message:
     is_head: bool = False
     is_touched: bool = False
     """It was handed out before: it may come out of its order now."""
-    arrived_ms: int = 0
     life: int = 0
     """Rises when it moves or ends: what was decided about an earlier life is void."""
     looks: set[int] = field(default_factory=set)
@@ -63,7 +62,14 @@ class Message:
 
     def next_life(self, view: str, **changes: Any) -> Message:
         fresh = Message(self.number, self.priority, self.key, self.id, self.stamp, view=view, life=self.life + 1)
-        return replace(fresh, arrived_ms=self.arrived_ms, **changes)
+        return replace(fresh, **changes)
+
+
+class Waiting(NamedTuple):
+    arrived_ms: int
+    stamp: Stamp
+    number: int
+    """The message's; -1 where only its producer's number counts: it is known by its id."""
 
 
 @dataclass
@@ -72,8 +78,8 @@ class Order:
 
     accepted: dict[str, dict[int, int]] = field(default_factory=dict)
     last: dict[str, int] = field(default_factory=dict)
-    waiting: list[int] = field(default_factory=list)
-    """Numbers of messages, as they arrived."""
+    waiting: list[Waiting] = field(default_factory=list)
+    """As they arrived."""
     watermark: Stamp = Stamp()
 
 
@@ -113,6 +119,8 @@ class SemanticsModel:
         """Messages of the queue, as its limit counts them in the cycle that is decided."""
         self.evictable = 0
         self.winners: set[Receipt] = set()
+        self.lives: dict[Receipt, int] = {}
+        """Which life of its message a receipt is about."""
         self.served: Counter[bool] = Counter()
         """Messages handed out while lower priorities waited (True), and lower ones while higher waited."""
 
@@ -154,6 +162,7 @@ class SemanticsModel:
                 continue
             m.state, m.token, m.holder, m.deadline_ms = "leased", token, holder, deadline_ms
             m.attempt += 1
+            self.lives[token, m.number] = m.life
 
     def _check_order(self, view: str, batch: list[Message]) -> None:
         numbers = [m.number for m in batch]
@@ -176,13 +185,12 @@ class SemanticsModel:
     def _check_key(self, m: Message, batch: list[int]) -> None:
         """One holder a key, and nothing before what came earlier is settled for good."""
         for other in self.messages.values():
-            if other.number in batch or other.view != "main" or other.key != m.key:
-                continue
+            if other.number in batch or other.view != "main" or other.key != m.key or other.is_head != m.is_head:
+                continue  # late messages have a lane of their own, and its own keys
             assert other.state not in ("leased", "returned"), f"{m.number} went out while {other.number} was held"
             is_earlier = other.place < m.place and not (other.scheduled_ms or m.scheduled_ms)
             is_over = self.is_doomed(other) or other.end in ("expired", "max_attempts", "cancelled", "overflow")
-            waits = other.state != "held" and other.is_head == m.is_head
-            assert not (is_earlier and waits) or is_over, f"{m.number} overtook {other.number} of its key"
+            assert not is_earlier or other.state == "held" or is_over, f"{m.number} overtook {other.number} of its key"
 
     # -------------------------------------------------------------------------------------------------- coming back
 
@@ -212,7 +220,9 @@ class SemanticsModel:
         m = self.messages.get(receipt[1])
         if receipt in self.winners:
             return True
-        if m is None or m.view != view or m.state == "settling" or (m.state == "leased" and m.token != receipt[0]):
+        if m is None or m.view != view or m.life != self.lives.get(receipt) or m.state == "settling":
+            return False
+        if m.state == "leased" and m.token != receipt[0]:
             return False
         self._settle(m, "acked")
         self.winners.add(receipt)
@@ -298,7 +308,6 @@ class SemanticsModel:
         room = None if must_fit else self._make_room(after, call)
         for m in call:
             if m.id in mine:
-                m.arrived_ms = self.now_ms
                 self._arrive(after, m, is_known=True)  # its number counts all the same
                 answers.append(mine[m.id])
                 continue
@@ -312,7 +321,6 @@ class SemanticsModel:
                 mine |= {m.id: "full"} if m.id else {}
                 continue
             after.messages[m.number] = m
-            m.arrived_ms = self.now_ms
             repeated = self._arrive(after, m, is_known=is_known)
             answer = known if is_known else repeated
             answers.append(answer)
@@ -361,7 +369,7 @@ class SemanticsModel:
                 m.end = "late"
                 return None
             if not is_known:
-                order.waiting.append(m.number)
+                order.waiting.append(Waiting(self.now_ms, _stamp(m), m.number))
             return None
         if stamp is None:
             self._release(after, m.number)
@@ -372,14 +380,12 @@ class SemanticsModel:
         taken[stamp.number] = -1 if is_known else m.number
         if stamp.number <= order.last.get(stamp.producer, 0):
             m.end = "" if is_known else "late"
-        elif not is_known:
-            order.waiting.append(m.number)
+        else:
+            order.waiting.append(Waiting(self.now_ms, stamp, taken[stamp.number]))
         self._follow(after, stamp.producer)
         return None
 
     def _release(self, after: Facts, number: int) -> None:
-        if number in after.order.waiting:
-            after.order.waiting.remove(number)
         m = after.messages.get(number)
         if m is not None and m.state == "held":
             m.state, m.place = "ready", after.next_place()
@@ -392,6 +398,7 @@ class SemanticsModel:
             last = order.last.get(producer, 0)
             if last < number and (number <= upto or number == last + 1):
                 order.last[producer] = number
+                order.waiting = [w for w in order.waiting if w.stamp[1:] != (producer, number)]
                 self._release(after, numbers[number])
 
     def release(self) -> None:
@@ -400,14 +407,15 @@ class SemanticsModel:
         assert after is not None
         order, due_ms = after.order, self.now_ms - self.config.sort_window_ms
         if self.config.sequencing == "producer":
-            while order.waiting and after.messages[order.waiting[0]].arrived_ms <= due_ms:
-                stamp = _stamp(after.messages[order.waiting[0]])
+            while order.waiting and order.waiting[0].arrived_ms <= due_ms:
+                stamp = order.waiting[0].stamp
                 self._follow(after, stamp.producer, stamp.number)
         elif self.config.sequencing == "clock":
-            due = [n for n in order.waiting if _stamp(after.messages[n]).time_us // 1000 <= due_ms]
-            for number in sorted(due, key=lambda n: _stamp(after.messages[n])):
-                order.watermark = _stamp(after.messages[number])
-                self._release(after, number)
+            due = sorted((w for w in order.waiting if w.stamp.time_us // 1000 <= due_ms), key=lambda w: w.stamp)
+            order.waiting = [w for w in order.waiting if w not in due]
+            for each in due:
+                order.watermark = each.stamp
+                self._release(after, each.number)
 
     def purge(self, view: str) -> int:
         after = self.prepared
@@ -461,10 +469,11 @@ class SemanticsModel:
             m.looks = set()
         self._wake(self.facts)
         order = self.facts.order
-        order.waiting = [n for n in order.waiting if self.messages[n].state == "held"]
+        order.waiting = [w for w in order.waiting if w.number > 0 and self.messages[w.number].state == "held"]
+        waiting = {w.number for w in order.waiting}
         for producer, numbers in order.accepted.items():
             last = order.last.get(producer, 0)
-            order.accepted[producer] = {n: m for n, m in numbers.items() if n <= last or m in order.waiting}
+            order.accepted[producer] = {n: m for n, m in numbers.items() if n <= last or m in waiting}
 
     # ------------------------------------------------------------------------------------------------------ counts
 

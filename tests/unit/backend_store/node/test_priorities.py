@@ -23,11 +23,12 @@ from tests.support.queues import (
 from tests.support.world import World
 
 
-def flooded(*counts: int) -> World:
+def flooded(*numbers: int) -> World:
     """So many messages of each priority, from 0 on; each body is its priority."""
-    world = queue(priorities=len(counts))
-    for priority, count in enumerate(counts):
-        publish(world, *[draft(str(priority), priority=priority) for _ in range(count)])
+    world = queue(priorities=len(numbers))
+    for priority, count in enumerate(numbers):
+        if count:
+            publish(world, *[draft(str(priority), priority=priority) for _ in range(count)])
     return world
 
 

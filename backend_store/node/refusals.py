@@ -1,0 +1,55 @@
+"""Whether a queue would take messages that belong to a step of several queues, asked before anything is decided.
+
+A step is whole or it is not: what publishing would refuse later must be known now. Publishes that were promised room are
+the first of their cycle, so nothing can come between the answer and the commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from backend_store.model import Block, DedupeFull, PushqError, QueueFull, Stamp, Unavailable
+from backend_store.storage.engine import StorageCorrupt
+
+if TYPE_CHECKING:
+    from backend_store.node.partition import Partition
+
+
+def why_refused(partition: Partition, blocks: Sequence[Block]) -> PushqError | None:
+    return _limits(partition, blocks) or _order(partition, blocks) or _ids(partition, blocks)
+
+
+def _limits(partition: Partition, blocks: Sequence[Block]) -> PushqError | None:
+    """Where a full queue makes room instead, it makes it for these as well."""
+    config, state = partition.config, partition.state
+    if config.overflow != "reject":
+        return None
+    if config.max_messages is not None and state.live + sum(b.count for b in blocks) > config.max_messages:
+        return QueueFull(f"queue {partition.label!r} holds {state.live} messages of at most {config.max_messages}")
+    if config.max_bytes is not None and state.live_bytes + sum(len(b.data) for b in blocks) > config.max_bytes:
+        return QueueFull(f"queue {partition.label!r} holds {state.live_bytes} bytes of at most {config.max_bytes}")
+    return None
+
+
+def _order(partition: Partition, blocks: Sequence[Block]) -> PushqError | None:
+    if partition.sorting is None:
+        return None
+    stamps: list[Stamp | None] = []
+    for block in blocks:
+        stamps += block.traits.stamps if block.traits and block.traits.stamps is not None else [None] * block.count
+    refused = partition.sorting.decide(stamps, partition.steady_ms(), None).refused
+    return next(iter(refused.values()), None)
+
+
+def _ids(partition: Partition, blocks: Sequence[Block]) -> PushqError | None:
+    if partition.config.dedupe == "none":
+        return None
+    ids = [one for b in blocks if b.traits and b.traits.ids is not None for one in b.traits.ids]
+    try:
+        partition.ids.lookup(ids, now_ms=partition.steady_ms(), window_ms=partition.config.dedupe_window_ms)
+        if not partition.ids.has_room(len(ids)):
+            return DedupeFull("the dedupe window holds all the ids a partition keeps; try again when it has moved on")
+    except StorageCorrupt as corrupt:
+        return Unavailable(f"the ids of earlier messages cannot be read: {corrupt}")
+    return None
