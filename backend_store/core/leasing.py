@@ -278,6 +278,10 @@ class Leasing(Backlog):
                     self._store_lease(moved)
         return held
 
+    def is_strange(self, token: str) -> bool:
+        """Whether a receipt's token says nothing without a look at it, and maybe at the disk."""
+        return self.leases.get(token) is None and token not in self._settled_tokens
+
     def unknown_bases(self, grouped: Iterable[str]) -> list[tuple[int, int]]:
         """(shelf, base) of chunks that genuine receipts name and that are not in memory: the shell reads them before
         it decides.

@@ -35,13 +35,14 @@ HELD_EXPIRY_MS = 500
 class Schedule:
     """Scheduled messages of one queue.
 
-    Rows up to `_counted_ms` count as due. Those of a lane up to its place in `_loaded` are in its runs; the others are
+    Rows up to `_counted` count as due. Those of a lane up to its place in `_loaded` are in its runs; the others are
     fetched when its runs are short, so that no priority waits for another.
     """
 
     def __init__(self, view: View):
         self._view = view
-        self._counted_ms = 0
+        self._counted = (0, _LAST)
+        """(due, base) up to which rows count as due."""
         self._loaded: dict[int, tuple[int, int]] = {}
         self._is_used = True
         self._rewritten: dict[tuple[int, int], int] = {}
@@ -52,7 +53,7 @@ class Schedule:
     def recover(self, now_ms: int) -> None:
         """After a start: counts what is still to come, and looks whether something is due already."""
         reader, core = self._view.partition.reader, self._view.core
-        self._counted_ms = now_ms
+        self._counted = now_ms, _LAST
         after = now_ms, _LAST
         while rows := reader.due(after, _LAST >> 1, DUE_ROWS_PER_TICK):
             core.scheduled += self._waiting(rows)
@@ -68,7 +69,7 @@ class Schedule:
             if base < view.floor:
                 continue  # purged by the same commit
             for due_ms, bits in times:
-                if due_ms > self._counted_ms:
+                if (due_ms, base) > self._counted:
                     view.core.scheduled += bits.bit_count()
                     view.partition.wake_at(due_ms)
                 elif (due_ms, base) > self._loaded.get(view.core.lanes.of(shelf).shelf, (0, 0)):
@@ -84,7 +85,7 @@ class Schedule:
             if gone := known & bits:
                 self._rewritten[due_ms, base] = known ^ gone
                 self._view.partition.note(Rescheduled(shelf, Offset(base), due_ms, known ^ gone))
-                if due_ms > self._counted_ms:
+                if (due_ms, base) > self._counted:
                     self._view.core.scheduled -= gone.bit_count()
 
     def _bits(self, row: DueRow) -> int:
@@ -109,7 +110,10 @@ class Schedule:
     def next_ms(self) -> int | None:
         if not self._is_used:
             return None
-        found = self._view.partition.reader.next_due(self._counted_ms)
+        counted_ms, base = self._counted
+        if base != _LAST:
+            return counted_ms  # there were more than one turn takes
+        found = self._view.partition.reader.next_due(counted_ms)
         if found is None and not self._view.core.due_waits:
             self._is_used = False
         return found
@@ -119,13 +123,11 @@ class Schedule:
         if not self._is_used:
             return False
         core, reader = self._view.core, self._view.partition.reader
-        rows = reader.due((self._counted_ms, _LAST), now_ms, DUE_ROWS_PER_TICK)
+        rows = reader.due(self._counted, now_ms, DUE_ROWS_PER_TICK)
         if len(rows) == DUE_ROWS_PER_TICK:
-            last = rows[-1]
-            rows += reader.due((last.due_ms, last.base), last.due_ms, 1 << 30)
-            self._counted_ms = last.due_ms
+            self._counted = rows[-1].due_ms, rows[-1].base
         else:
-            self._counted_ms = max(now_ms, self._counted_ms)
+            self._counted = max(now_ms, self._counted[0]), _LAST
         core.scheduled -= self._waiting(rows)
         core.due_waits = core.due_waits or bool(rows)
         return bool(rows)
@@ -148,7 +150,7 @@ class Schedule:
         """Goes on in the rows to the next ones of a lane. False when there are no more rows."""
         lanes = self._view.core.lanes
         limit = 1 if len(lanes.all) == 1 else DUE_ROWS_LOOKED_AT
-        rows = self._view.partition.reader.due(self._loaded.get(lane.shelf, (0, 0)), self._counted_ms, limit)
+        rows = self._view.partition.reader.due(self._loaded.get(lane.shelf, (0, 0)), self._counted[0], limit)
         for row in rows:
             self._loaded[lane.shelf] = row.due_ms, row.base
             if lanes.of(max(row.shelf, 0)) is lane:
@@ -170,7 +172,7 @@ class Schedule:
 
     def purged(self) -> None:
         """Nothing that was published before the purge becomes ready any more; its rows are swept."""
-        self._loaded = {lane.shelf: (self._counted_ms, _LAST) for lane in self._view.core.lanes.all}
+        self._loaded = {lane.shelf: (self._counted[0], _LAST) for lane in self._view.core.lanes.all}
         self._rewritten, self._landing = {}, {}
 
 

@@ -48,3 +48,5 @@ SHARED_CYCLE_MESSAGES_MAX = 2_048
 """Messages that one queue publishes in a commit cycle which others share; the rest follows in the next."""
 DUE_ROWS_LOOKED_AT = 64
 """Rows of the schedule that are read at once for the next message of one priority."""
+STRANGE_RECEIPTS_PER_CYCLE = 256
+"""Receipts without a lease in memory that one queue settles in a commit cycle: each may be a chunk to read."""

@@ -129,15 +129,27 @@ class LogReader:
 
     def schedule_of(self, base: int) -> list[int]:
         """The due times of a chunk's messages."""
-        return read_schedule(self._engine, self._replica, base)
+        try:
+            return read_schedule(self._engine, self._replica, base)
+        except StorageCorrupt as error:
+            log.error("broken row of a schedule: its rows are passed over when they are due", offset=base, reason=str(error))
+            return []
 
     def due_bits(self, base: int, due_ms: int) -> int:
         """Which messages of a chunk become ready at `due_ms`."""
-        return read_due_bits(self._engine, self._replica, base, due_ms)
+        try:
+            return read_due_bits(self._engine, self._replica, base, due_ms)
+        except StorageCorrupt as error:
+            log.error("broken row of the schedule: its chunk is looked at as a whole", offset=base, reason=str(error))
+            return 0
 
     def named(self, name: bytes) -> tuple[int, int, int] | None:
         """(shelf, base, index) of the scheduled message with this hash of its id."""
-        return read_name(self._engine, self._replica, name)
+        try:
+            return read_name(self._engine, self._replica, name)
+        except StorageCorrupt as error:
+            log.error("broken row of an id: its message cannot be cancelled", reason=str(error))
+            return None
 
     def _due_row(self, key: bytes, row: bytes) -> DueRow:
         _, due_ms, base = parse_timed_key(key)
@@ -166,10 +178,19 @@ class LogReader:
         return None if row is None else parse_timed_key(row[0])[1]
 
     def order(self, is_head: bool, number: int) -> tuple[int, list[tuple[int, int]]] | None:
-        """The first released batch at or above a number, and its places."""
+        """The first released batch at or above a number, and its places; none where the row is broken: its messages
+        stay on their shelf, to be seen by peek, and the others go on.
+        """
         start, end = order_key(self._replica, is_head, number), order_key(self._replica, is_head, (1 << 64) - 1)
         row = self._engine.first_at_or_above(Table.ORDER, start, end)
-        return None if row is None else (int.from_bytes(row[0][-8:], "big"), decode_places(unseal(*row)))
+        if row is None:
+            return None
+        found = int.from_bytes(row[0][-8:], "big")
+        try:
+            return found, decode_places(unseal(*row))
+        except StorageCorrupt as error:
+            log.error("broken row of a release order: its messages are not handed out", number=found, reason=str(error))
+            return found, []
 
     def parked(self, lane: int, number: int, position: int) -> tuple[int, int] | None:
         """(base, bits) of a parked row. A broken one is gone: its messages come again after a restart."""

@@ -6,6 +6,7 @@ The view's core decides; here are the reads it needs, the requests that wait for
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from backend_store.core.chunk import Chunk
@@ -19,7 +20,7 @@ from backend_store.core.shelves import SCHEDULED, SORTING, VIEW_MAIN, is_schedul
 from backend_store.core.work import Overlay, WorkView
 from backend_store.model import Offset, Overloaded, PushqError
 from backend_store.node.clockwork import Expiry, Schedule
-from backend_store.node.limits import READS_PER_TAKE_MAX
+from backend_store.node.limits import READS_PER_TAKE_MAX, STRANGE_RECEIPTS_PER_CYCLE
 from backend_store.node.parking import Parking
 
 if TYPE_CHECKING:
@@ -47,7 +48,8 @@ class View:
         self.core = core
         self.number = core.number
         self.on_ready: Callable[[], None] = _nothing
-        self._settles: list[tuple[dict[str, int], SettleReply]] = []
+        self._settles: list[tuple[dict[str, int], dict[str, int], SettleReply]] = []
+        """(token → bits to be decided, token → bits decided so far, who is answered)."""
         self._settled: list[tuple[Callable[[Any], None], dict[str, int]]] = []
         """Decided in this cycle, by a step that publishes too."""
         self._returns: list[Return] = []
@@ -78,7 +80,7 @@ class View:
         if self.partition.closed:
             reply(self.partition.deleted())
             return
-        self._settles.append((grouped, reply))
+        self._settles.append((grouped, {}, reply))
         self.partition.request()
 
     def settle_again(self, grouped: dict[str, int], reply: Callable[[dict[str, int]], None]) -> None:
@@ -88,7 +90,7 @@ class View:
 
     def settle_soon(self, grouped: dict[str, int]) -> None:
         """Acks whose outcome nobody waits for."""
-        self._settles.append((grouped, _no_answer))
+        self._settles.append((grouped, {}, _no_answer))
         self.partition.request_soon()
 
     def give_back(self, grouped: dict[str, int], due_ms: int | None, reason: str | None, reply: SettleReply) -> None:
@@ -121,7 +123,7 @@ class View:
         if state is None or not bit & state.present & ~(state.leased | state.returning):
             return False
         self.end(state, bit, Reason.CANCELLED)
-        self._settles.append(({}, reply))
+        self._settles.append(({}, {}, reply))
         return True
 
     def undeliverable(self, lease: Lease) -> None:
@@ -137,7 +139,7 @@ class View:
         held = self.core.extend(grouped, visibility_ms, now_ms)
         self.partition.wake_at(now_ms + visibility_ms)
         if self.core.policy.stores_leases and held:
-            self._settles.append(({}, lambda done: reply(done if isinstance(done, PushqError) else held)))
+            self._settles.append(({}, {}, lambda done: reply(done if isinstance(done, PushqError) else held)))
             self.partition.request()
         else:
             reply(held)
@@ -147,7 +149,7 @@ class View:
         settles, self._settles = self._settles, []
         returns, self._returns = self._returns, []
         settled, self._settled = self._settled, []
-        return [*(reply for _, reply in settles), *(reply for reply, _ in settled), *(one.reply for one in returns)]
+        return [*(reply for _, _, reply in settles), *(reply for reply, _ in settled), *(one.reply for one in returns)]
 
     # ------------------------------------------------------------------------------------------------- commits
 
@@ -162,10 +164,25 @@ class View:
 
     def decide_settles(self) -> None:
         """Decides the acks that wait; they are answered with the commit of this cycle."""
-        settles, self._settles = self._settles, []
-        for grouped, reply in settles:
+        budget = STRANGE_RECEIPTS_PER_CYCLE
+        while self._settles and budget > 0:
+            grouped, done, reply = self._settles.pop(0)
+            strange = sum(map(self.core.is_strange, grouped))
+            later: dict[str, int] = {}
+            if strange > budget:
+                # Each may be a chunk to read: everybody else has a turn before the rest.
+                first = dict(islice(grouped.items(), budget))
+                later = {token: bits for token, bits in grouped.items() if token not in first}
+                grouped = first
+            budget -= strange
             self.load_for(grouped)
-            self._settled.append((reply, self.core.settle(grouped)))
+            done = {**done, **self.core.settle(grouped)}
+            if later:
+                self._settles.insert(0, (later, done, reply))
+            else:
+                self._settled.append((reply, done))
+        if self._settles:
+            self.partition.request()
 
     def _decide_return(self, one: Return, now_ms: int) -> dict[str, int] | PushqError:
         core = self.core

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from backend_store.client import Queue, timestamp
-from backend_store.model import Conflict, Forbidden, PushqError, QueueConfig, QueueNotFound
+from backend_store.model import COMPANION, Conflict, Forbidden, PushqError, QueueConfig, QueueNotFound
 from gateway.api.shapes import QueuePage, QueueStatsView, QueueView
 from gateway.context import Gateway
 from gateway.http import Answer, Call, Header, decode, integer, json_answer
@@ -51,6 +51,7 @@ async def put(gateway: Gateway, call: Call) -> Answer:
     find = _finder(gateway, principal.tenant)
     if find(name) is None:  # one that is there is found again, or in conflict, whatever became of its links
         check_links(name, config, find)
+        _check_target(call, config, None)
     queue, created = await gateway.store.create_queue(principal.tenant, name, config)
     return _shown(queue, 201 if created else 200)
 
@@ -85,6 +86,7 @@ async def patch(gateway: Gateway, call: Call) -> Answer:
     changes: dict[str, Any] = decode(await call.json_bytes(), dict)
     config = changed_config(known.config, changes, name)
     check_links(name, config, _finder(gateway, queue.tenant), known=known.config)
+    _check_target(call, config, known.config)
     changed = await gateway.store.update_queue(queue.tenant, name, config, known.version)
     if changed is None:
         raise _stale(queue)
@@ -137,6 +139,16 @@ async def delete(gateway: Gateway, call: Call) -> Answer:
     for one in (gone, *gone.companions):
         gateway.hub.queue_deleted(one)
     return json_answer({"name": name, "discarded": held if target is None else 0, "moved_to": target})
+
+
+def _check_target(call: Call, config: QueueConfig, known: QueueConfig | None) -> None:
+    """Dead letters are publishes: whoever names a queue for them must be allowed to publish there."""
+    target = config.dead_letter_queue
+    if target in (None, COMPANION) or (known is not None and known.dead_letter_queue == target):
+        return
+    principal = call.principal
+    if not principal.access.may("publish", target):
+        raise Forbidden(f"the key {principal.name!r} has no scope publish:{target}, where dead letters would go")
 
 
 def _check_unnamed(gateway: Gateway, queue: Queue) -> None:

@@ -71,7 +71,8 @@ def wait_for_more(page: Page, name: str, than: int) -> None:
 def settle(page: Page) -> None:
     """Pauses the load and waits until each confirmed message has been received."""
     page.get_by_role("button", name="Pause the load").click()
-    wait_until(page, "document.getElementById('missing').dataset.unreceived === '0'")
+    all_are_there = "document.getElementById('missing').dataset.unreceived === '0'"
+    wait_until(page, all_are_there, seconds_max=LEASE_S + WAIT_S_MAX)
     wait_until(page, "document.getElementById('waiting').textContent === '0'")
     assert counter(page, "missing") == 0
     assert counter(page, "sent") > 0

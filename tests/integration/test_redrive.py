@@ -277,6 +277,27 @@ def test_a_target_that_is_full_is_waited_for(http: Client) -> None:
     assert ready(http, other) == ["second"]
 
 
+def test_what_died_and_what_lies_there_are_series_of_their_own(http: Client) -> None:
+    queue = made(http, max_attempts=1)
+    died(http, queue, *({"body": n} for n in range(3)))
+    publish(http, queue, {"body": "mine", "id": "mine"})
+    assert http.delete(f"/v1/queues/{queue}/messages/mine").status_code == 204
+    assert redriven(http, queue, filter={"ids": []})["done"] == 0
+
+    def series() -> set[str]:
+        lines = http.get("/metrics").text.splitlines()
+        return {line for line in lines if f'queue="{queue}"' in line and ("_ended_" in line or "_dead_" in line)}
+
+    labels = f'queue="{queue}"'
+    ended = {
+        f'pushq_messages_ended_total{{{labels},reason="max_attempts",tenant="default"}} 3.0',
+        f'pushq_messages_ended_total{{{labels},reason="cancelled",tenant="default"}} 1.0',
+    }
+    assert series() == ended | {f'pushq_queue_dead_messages{{{labels},tenant="default"}} 3.0'}
+    redriven(http, queue)
+    assert series() == ended | {f'pushq_queue_dead_messages{{{labels},tenant="default"}} 0.0'}
+
+
 # ------------------------------------------------------------------------------------------------ exactly once
 
 

@@ -479,18 +479,17 @@ class QueueSemantics(RuleBasedStateMachine):
     def prepare(self) -> None:
         """The reference decides what waits as the partition does, and the commit is on its way."""
         self._see()
-        waiting_before = sum(len(call.messages) for call in self.calls)
         live = self.model.disk.live("main")
         if not self.world.committer.prepare():
             return
-        moves = self._decide_moves(live, waiting_before)
+        moves = self._decide_moves(live)
         checks = [self._decide_asked(one) for one in sorted(self.asked, key=lambda one: not one.is_ack)]
         gone = self._evicted()
         evictable = self.model.evictable
         self.model.begin()
-        checks += [self._decide_call(call) for call in self.calls]
         for one in moves:
             self.model.publish([one.message], must_fit=True)
+        checks += [self._decide_call(call) for call in self.calls]
         assert len(gone) == evictable - self.model.evictable or self.config.ordering == "strict"
         self.model.release()
         checks += [self._expect(answers, lambda got, h=held, t=texts: verdicts(t, got) == h) for answers, texts, held in self.extends]
@@ -511,24 +510,22 @@ class QueueSemantics(RuleBasedStateMachine):
 
         return check
 
-    def _decide_moves(self, live: int, waiting: int) -> list[Move]:
+    def _decide_moves(self, live: int) -> list[Move]:
         moves, self.moves = self.moves, []
-        going = []
+        going: list[Move] = []
         for one in moves:
             limit, dead = self.config.max_messages, self.model.messages[one.number]
-            is_full = limit is not None and self.config.overflow == "reject" and live + waiting + 1 > limit
+            is_full = limit is not None and self.config.overflow == "reject" and live + len(going) + 1 > limit
             if not self.model.holds((one.token, one.number)):
                 continue  # purged meanwhile
             if is_full:
                 dead.state = "ready"
                 assert [messages for messages, _ in one.moved] == [0]
                 continue
-            waiting += 1
             self.model.lives[one.token, one.number] = dead.life
             self.model.ack("dead", (one.token, one.number))
             one.message.life = dead.life + 1
             going.append(one)
-            self.landing.append(lambda: None)
         return going
 
     def _decide_asked(self, asked: Asked) -> Callable[[], None]:
@@ -657,7 +654,7 @@ class QueueSemantics(RuleBasedStateMachine):
             self.land() if self.world.committer.is_in_flight else self.prepare()
 
     def _waits(self) -> bool:
-        return bool(self.world.committer._waiting)
+        return self.world.committer.is_asked
 
     def _forget_callers(self) -> None:
         for consumer in self.consumers:
@@ -717,10 +714,8 @@ class QueueSemantics(RuleBasedStateMachine):
     def _check_counts(self) -> None:
         partition = self.world.partition
         for name, number in VIEWS.items():
-            view = partition.views.get(number)
-            tally = partition.state.views.get(number)
-            live = partition.state.live if name == "main" else tally.live if tally is not None else 0
-            in_flight, delayed = (view.core.in_flight, view.core.delayed) if view is not None else (0, 0)
+            view = partition.view(number)
+            live, in_flight, delayed = view.tally.live, view.core.in_flight, view.core.delayed
             counts, expected = (live - in_flight - delayed, in_flight, delayed), self.model.counts(name)
             assert counts == expected, f"{name}: (ready, in flight, delayed) are {counts}, expected {expected}"
         assert partition.state.acked_total == self.model.disk.acked

@@ -20,6 +20,7 @@ Receipt = tuple[str, int]
 FREE = ("ready", "delayed", "scheduled", "held")
 HISTORY_MAX = 16
 EXPIRY_STEP_MS = 250
+EXPIRY_MS_MAX = 1000
 CLOCK_AHEAD_MS = 500
 LOOKS_MAX = 3
 """A look at a chunk is written before the next one: so many may pass until the last of its messages is gone."""
@@ -56,8 +57,8 @@ class Message:
     """It was handed out before: it may come out of its order now."""
     life: int = 0
     """Rises when it moves or ends: what was decided about an earlier life is void."""
-    looks: set[int] = field(default_factory=set)
-    """Commits after which the queue looked at the time and its own was over."""
+    looks: dict[int, int] = field(default_factory=dict)
+    """When the queue looked at the time although its own was over, by the commits before."""
     letter: dict[str, Any] | None = None
 
     def next_life(self, view: str, **changes: Any) -> Message:
@@ -251,7 +252,7 @@ class SemanticsModel:
         for m in self.in_state("main", *FREE):
             step_ms = -(-m.expires_ms // EXPIRY_STEP_MS) * EXPIRY_STEP_MS
             if 0 < step_ms <= now_ms:
-                m.looks = m.looks | {self.commits}
+                m.looks = {**m.looks, self.commits: now_ms}
         return lost
 
     def overdue(self) -> list[Message]:
@@ -262,7 +263,8 @@ class SemanticsModel:
 
     def stale(self) -> list[int]:
         """What should have expired by now."""
-        return [m.number for m in self.in_state("main", *FREE) if len(m.looks) > LOOKS_MAX]
+        seen = [m for m in self.in_state("main", *FREE) if len(m.looks) > LOOKS_MAX]
+        return [m.number for m in seen if max(m.looks.values()) - min(m.looks.values()) > EXPIRY_MS_MAX]
 
     def _wake(self, facts: Facts) -> None:
         for m in facts.messages.values():
@@ -305,7 +307,8 @@ class SemanticsModel:
         assert after is not None
         answers: list[Any] = []
         mine: dict[bytes, Any] = {}
-        room = None if must_fit else self._make_room(after, call)
+        room = self._make_room(after, call)
+        room = None if must_fit else room
         for m in call:
             if m.id in mine:
                 self._arrive(after, m, is_known=True)  # its number counts all the same
@@ -466,7 +469,7 @@ class SemanticsModel:
                 m.deadline_ms, m.holder = max(same), -1
             elif m.state in ("leased", "returned", "delayed"):
                 m.state = "delayed" if m.due_ms > self.now_ms else "ready"
-            m.looks = set()
+            m.looks = {}
         self._wake(self.facts)
         order = self.facts.order
         order.waiting = [w for w in order.waiting if w.number > 0 and self.messages[w.number].state == "held"]
@@ -486,18 +489,15 @@ class SemanticsModel:
 
     def evicted(self, gone: Collection[Message]) -> None:
         """Of the lowest priority first, and the oldest of it."""
-        ready = self.in_state("main", "ready")
+        ready, is_strict = self.in_state("main", "ready"), self.config.ordering == "strict"
         for m in gone:
             assert (m.view, m.state) == ("main", "ready"), f"{m.number} was evicted while it is {m.state}"
-            before = [
-                r.number
-                for r in ready
-                if r not in gone and (_rank(r) < _rank(m) or (not m.is_touched and _is_before(r, m)))
-            ]
+            rest = [r for r in ready if r not in gone and (not is_strict or r.key == m.key)]
+            before = [r.number for r in rest if _rank(r) < _rank(m) or (not m.is_touched and _is_before(r, m))]
             assert not before, f"{m.number} was evicted before {before}"
             self._settle(m, "overflow")
         # In strict order only the first of each key can go, and none of a key that somebody holds.
-        self.evictable = len(gone) if self.config.ordering == "strict" else len(ready)
+        self.evictable = len(gone) if is_strict else len(ready)
 
 
 def _rank(m: Message) -> int:
