@@ -101,7 +101,15 @@ class Cycle:
             return
         wants_ids = config.dedupe != "none" or any(call.dedupes for call in calls)
         ids = partition.ids if wants_ids else None
-        cycle = Publishing(plan, config, partition=partition.index, ids=ids, view=main, sorting=partition.sorting, steady_ms=partition.steady_ms())
+        cycle = Publishing(
+            plan,
+            config,
+            partition=partition.index,
+            ids=ids,
+            view=main,
+            sorting=partition.sorting,
+            steady_ms=partition.steady_ms(),
+        )
         self._answers += cycle.decide(calls)
         for reason, ended in ((Reason.OVERFLOW, cycle.overflowed), (Reason.LATE, cycle.late)):
             for chunk, bits in ended:

@@ -132,7 +132,7 @@ class LogReader:
         try:
             return read_schedule(self._engine, self._replica, base)
         except StorageCorrupt as error:
-            log.error("broken row of a schedule: its rows are passed over when they are due", offset=base, reason=str(error))
+            log.error("broken row of a schedule: its rows are passed over when due", offset=base, reason=str(error))
             return []
 
     def due_bits(self, base: int, due_ms: int) -> int:

@@ -1,7 +1,7 @@
 """Whether a queue would take messages that belong to a step of several queues, asked before anything is decided.
 
-A step is whole or it is not: what publishing would refuse later must be known now. Publishes that were promised room are
-the first of their cycle, so nothing can come between the answer and the commit.
+A step is whole or it is not: what publishing would refuse later must be known now. Publishes that were promised room
+are the first of their cycle, so nothing can come between the answer and the commit.
 """
 
 from __future__ import annotations

@@ -162,7 +162,8 @@ def _check_unnamed(gateway: Gateway, queue: Queue) -> None:
                     )
     for moved in gateway.store.metadata.moved.values():
         if moved.definition.tenant == queue.tenant and moved.target == queue.name and not moved.is_empty:
-            raise Conflict(f"messages of the deleted queue {moved.definition.name!r} are on their way to {queue.name!r}")
+            left = moved.definition.name
+            raise Conflict(f"messages of the deleted queue {left!r} are on their way to {queue.name!r}")
 
 
 def _check_move(gateway: Gateway, queue: Queue, target: str) -> None:

@@ -15,13 +15,15 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.waiting import wait_until
+from tests.browser.waiting import WAIT_S_MAX, wait_until
 from tests.support.server import STOP_S_MAX, free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 READY_S_MAX = 20.0
 AGAIN_MS_MAX = 20_000
 """From a crash until every client is connected: the restart, then a back-off or two."""
+LEASE_S = 30.0
+"""What was on its way in the moment of a cut comes again when its lease runs out."""
 
 
 @pytest.fixture(scope="module")
