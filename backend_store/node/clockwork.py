@@ -185,13 +185,15 @@ class Expiry:
         """Rows that the next commits replace."""
         self._replaced: list[tuple[int, int]] = []
         self._is_used = True
+        self._is_coming = False
 
     def added(self) -> None:
-        """Messages that expire come with the next commit."""
-        self._is_used = True
+        """Messages that expire come with the commit that is prepared: until it has landed no row shows it."""
+        self._is_used = self._is_coming = True
 
     def committed(self) -> None:
         """What was noted before is on the disk."""
+        self._is_coming = False
         if not self._is_used:
             return
         if self._replaced:
@@ -207,7 +209,7 @@ class Expiry:
             return None
         found = self._view.partition.reader.next_expiry()
         if found is None:
-            self._is_used = False
+            self._is_used = self._is_coming
         elif self._looking:
             return max(found, self._view.partition.steady_ms() + 10)
         return found

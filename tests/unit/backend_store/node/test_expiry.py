@@ -59,6 +59,17 @@ def test_the_queue_asks_to_be_woken_when_something_expires() -> None:
     assert wakeup_ms is not None and 100 <= wakeup_ms - (world.now_ms) <= 100 + EXPIRY_STEP_MS
 
 
+def test_a_look_at_the_clock_while_the_first_expiring_message_is_on_its_way_does_not_forget_it() -> None:
+    world = queue()
+    world.publish_drafts([draft("a", expires_ms=world.now_ms + 100)])
+    world.committer.prepare()
+    world.pass_time(1)
+    assert world.partition.next_wakeup_ms() is None
+    world.committer.land()
+    time_passes(world, 500)
+    assert counts(world) == (0, 0, 0)
+
+
 def test_messages_of_one_chunk_expire_each_in_its_time() -> None:
     world = expiring(100, 0, 700, 400)
     seen = []
