@@ -31,15 +31,19 @@ class Turnstile:
         """Runs a look to its end; after `seconds_max` it is told to come to one."""
         clock = asyncio.get_running_loop().time
         over = clock() + seconds_max
+        has_begun = False
         try:
-            next(look)
             while True:
                 async with self._one:
                     await self._others()
                     now = clock()
                     end = now + LOOK_SLICE_SECONDS
                     while True:
-                        look.send(now >= over)
+                        if has_begun:
+                            look.send(now >= over)
+                        else:
+                            next(look)
+                            has_begun = True
                         if (now := clock()) >= end:
                             break
         except StopIteration as stopped:

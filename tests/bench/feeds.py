@@ -160,10 +160,11 @@ def due_within(first_unix_s: float, spread_ms: int, *, per_time: int) -> Feed:
 
 
 def due_in(delay_ms: int) -> Feed:
-    """One message whose body begins with the moment when it is due, by the clock of this process."""
+    """One message for a moment of both clocks: its `deliver_at`, and the beginning of its body.
 
-    def take(count: int) -> list[bytes]:
-        due_ns = time.monotonic_ns() + delay_ms * 1_000_000
-        return [_message(b"%016x" % due_ns + _BODY[STAMP_DIGITS:], delay_ms=delay_ms)] * count
-
-    return take
+    The moment counts from now and not from when the server has read the message, so a burst of them is none the later.
+    """
+    due_us = (time.time_ns() // 1_000_000 + delay_ms) * 1_000
+    due_ns = time.monotonic_ns() + due_us * 1_000 - time.time_ns()
+    message = _message(b"%016x" % due_ns + _BODY[STAMP_DIGITS:], deliver_at=_rfc3339(due_us).decode())
+    return lambda count: [message] * count

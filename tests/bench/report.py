@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 
 from tests.bench.rows import Row
-from tests.bench.scenarios import KNOWN, Table
+from tests.bench.scenarios import KNOWN, ONCE, Table
 
 _NAMES = {
     "rate": "rate",
@@ -112,9 +112,13 @@ def _machine(machines: Sequence[Row]) -> str:
         lines.append(
             f"{machine['processor']}, {machine['cores']} cores ({pinned}), {machine['memory_gib']} GiB, "
             f"{machine['filesystem']}, Linux {machine['kernel']}, Python {machine['python']}, {machine['packages']}; "
-            f"{machine['rounds']} rounds of {machine['seconds']:g} s{patience}."
+            f"{_rounds(machine['rounds'])} of {machine['seconds']:g} s{patience}."
         )
     return "\n".join(lines)
+
+
+def _rounds(count: int) -> str:
+    return f"{count} rounds" if count != 1 else "a round"
 
 
 def _baseline_table(base: Sequence[Row]) -> str:
@@ -139,7 +143,7 @@ def _says(name: str) -> str:
     return f"`{name}`: {KNOWN[name].says}"
 
 
-def _cell(rows: Iterable[Row], figure: str) -> str:
+def _cell(rows: Sequence[Row], figure: str) -> str:
     values = _values(rows, figure)
     if not values:
         return "–"
@@ -147,7 +151,7 @@ def _cell(rows: Iterable[Row], figure: str) -> str:
     if figure in _WHOLE:
         return f"{middle:.0f}"
     show = _shower(max(map(abs, values)))
-    if len(values) == 1:
+    if len(values) == 1 and rows[0]["kind"] in ONCE:
         return show(middle)
     return f"{show(middle)} [{show(min(values))}–{show(max(values))}]"
 

@@ -223,7 +223,7 @@ AGAINST: dict[str, Scenario] = {
 
 SCENARIOS = PLAIN | SEMANTICS
 KNOWN = SCENARIOS | AGAINST
-ONCE = SEMANTICS.keys() | AGAINST.keys()
+ONCE = frozenset(SEMANTICS | AGAINST)
 """They measure in pairs that lie close together, so that one round of them is enough."""
 PARTS = {"plain": list(PLAIN), "semantics": list(SEMANTICS)}
 

@@ -1,4 +1,4 @@
-"""What tests of a work queue's settings say in one word each: messages with all they may have, and what becomes of them.
+"""What tests of a work queue's settings say in one word each: messages with all they may have, what becomes of them.
 
 Everything happens in a `World`: the test moves its clock and lands its commits.
 """

@@ -8,104 +8,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from copy import deepcopy
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any
 
 from backend_store.model import QueueConfig, Stamp
+from tests.support.semantics_facts import FREE, Facts, Message, Receipt, Waiting, is_before, rank, stamp_of
 
-Receipt = tuple[str, int]
-"""(token, the message's number)."""
-
-FREE = ("ready", "delayed", "scheduled", "held")
 HISTORY_MAX = 16
 EXPIRY_STEP_MS = 250
 EXPIRY_MS_MAX = 1000
 CLOCK_AHEAD_MS = 500
 LOOKS_MAX = 3
 """A look at a chunk is written before the next one: so many may pass until the last of its messages is gone."""
-
-
-@dataclass
-class Message:
-    number: int
-    """Its body: the same wherever it lies."""
-    priority: int = 0
-    key: str | None = None
-    id: bytes | None = None
-    stamp: Stamp | None = None
-    scheduled_ms: int = 0
-    expires_ms: int = 0
-    view: str = "main"
-    """main · dead · late · gone"""
-    state: str = "ready"
-    """ready · leased · returned (given back, not yet durable) · delayed · scheduled · held (sorted) · settling"""
-    end: str = ""
-    """Why it is settling or gone: acked, purged, or the reason that is counted."""
-    was: str = ""
-    """Its state before it was settling."""
-    attempt: int = 0
-    history: list[tuple[int, int, str, str | None]] = field(default_factory=list)
-    token: str = ""
-    deadline_ms: int = 0
-    due_ms: int = 0
-    holder: int = -1
-    place: int = 0
-    """In the order of arrival, or where the queue sorts, of release."""
-    is_head: bool = False
-    is_touched: bool = False
-    """It was handed out before: it may come out of its order now."""
-    life: int = 0
-    """Rises when it moves or ends: what was decided about an earlier life is void."""
-    looks: dict[int, int] = field(default_factory=dict)
-    """When the queue looked at the time although its own was over, by the commits before."""
-    letter: dict[str, Any] | None = None
-
-    def next_life(self, view: str, **changes: Any) -> Message:
-        fresh = Message(self.number, self.priority, self.key, self.id, self.stamp, view=view, life=self.life + 1)
-        return replace(fresh, **changes)
-
-
-class Waiting(NamedTuple):
-    arrived_ms: int
-    stamp: Stamp
-    number: int
-    """The message's; -1 where only its producer's number counts: it is known by its id."""
-
-
-@dataclass
-class Order:
-    """What a sorted queue knows of its producers, and the stamp of the last message whose turn has come."""
-
-    accepted: dict[str, dict[int, int]] = field(default_factory=dict)
-    last: dict[str, int] = field(default_factory=dict)
-    waiting: list[Waiting] = field(default_factory=list)
-    """As they arrived."""
-    watermark: Stamp = Stamp()
-
-
-@dataclass
-class Facts:
-    """What is true together."""
-
-    messages: dict[int, Message] = field(default_factory=dict)
-    ids: dict[bytes, tuple[int, int]] = field(default_factory=dict)
-    """Id → (number of the first message with it, when it came)."""
-    ended: Counter[str] = field(default_factory=Counter)
-    acked: int = 0
-    order: Order = field(default_factory=Order)
-    places: int = 0
-
-    def copy(self) -> Facts:
-        messages = {n: replace(m, history=list(m.history)) for n, m in self.messages.items()}
-        return Facts(messages, dict(self.ids), Counter(self.ended), self.acked, deepcopy(self.order), self.places)
-
-    def live(self, view: str) -> int:
-        return sum(m.view == view for m in self.messages.values())
-
-    def next_place(self) -> int:
-        self.places += 1
-        return self.places
 
 
 class SemanticsModel:
@@ -168,8 +82,8 @@ class SemanticsModel:
     def _check_order(self, view: str, batch: list[Message]) -> None:
         numbers = [m.number for m in batch]
         rest = [m for m in self.ready(view) if m.number not in numbers]
-        higher = [m for m in rest if _rank(m) > _rank(batch[0]) and not m.scheduled_ms]
-        lower = [m for m in rest if _rank(m) < _rank(batch[0])]
+        higher = [m for m in rest if rank(m) > rank(batch[0]) and not m.scheduled_ms]
+        lower = [m for m in rest if rank(m) < rank(batch[0])]
         if higher:
             self.served[False] += len(batch)
             assert self.served[False] <= self.served[True] / 19 + 1, f"{higher[0].number} had to go before {numbers}"
@@ -180,7 +94,7 @@ class SemanticsModel:
                 self._check_key(m, numbers)
             return
         for m in batch:
-            before = [r.number for r in rest if _is_before(r, m)]
+            before = [r.number for r in rest if is_before(r, m)]
             assert m.is_touched or not before, f"{m.number} was handed out before {before}"
 
     def _check_key(self, m: Message, batch: list[int]) -> None:
@@ -276,7 +190,7 @@ class SemanticsModel:
     # ----------------------------------------------------------------------------------------------------- commits
 
     def begin(self) -> Facts:
-        """A commit is prepared: what is decided so far becomes true with it, and `publish`, `move`, `release`, `purge`."""
+        """A commit is prepared: what is decided so far becomes true with it, and what `publish` and others add."""
         self.live = self.disk.live("main")
         after = self.prepared = self.facts.copy()
         for m in [m for m in after.messages.values() if m.state == "settling"]:
@@ -292,11 +206,11 @@ class SemanticsModel:
         letter = {"reason": end, "attempts": m.attempt, "history": [list(row) for row in m.history]}
         is_kept = end == "max_attempts" or (end == "overflow" and config.overflow.startswith("dead_letter"))
         if is_kept and config.dead_letter_queue is not None:
-            then = m.next_life("dead", letter=letter)
+            then = m.next_life("dead", letter=letter, is_late=m.is_late)
         elif end == "late" and config.late_messages == "late_queue":
-            then = m.next_life("late")
+            then = m.next_life("late", is_late=True)
         elif end == "late":
-            then = m.next_life("main", is_head=True, expires_ms=m.expires_ms, place=after.next_place())
+            then = m.next_life("main", is_head=True, is_late=True, expires_ms=m.expires_ms, place=after.next_place())
         else:
             then = m.next_life("gone", end=end)
         after.messages[m.number] = then
@@ -372,7 +286,7 @@ class SemanticsModel:
                 m.end = "late"
                 return None
             if not is_known:
-                order.waiting.append(Waiting(self.now_ms, _stamp(m), m.number))
+                order.waiting.append(Waiting(self.now_ms, stamp_of(m), m.number))
             return None
         if stamp is None:
             self._release(after, m.number)
@@ -493,23 +407,8 @@ class SemanticsModel:
         for m in gone:
             assert (m.view, m.state) == ("main", "ready"), f"{m.number} was evicted while it is {m.state}"
             rest = [r for r in ready if r not in gone and (not is_strict or r.key == m.key)]
-            before = [r.number for r in rest if _rank(r) < _rank(m) or (not m.is_touched and _is_before(r, m))]
+            before = [r.number for r in rest if rank(r) < rank(m) or (not m.is_touched and is_before(r, m))]
             assert not before, f"{m.number} was evicted before {before}"
             self._settle(m, "overflow")
         # In strict order only the first of each key can go, and none of a key that somebody holds.
         self.evictable = len(gone) if is_strict else len(ready)
-
-
-def _rank(m: Message) -> int:
-    return 1 if m.is_head else m.priority if m.view == "main" else 0
-
-
-def _is_before(a: Message, b: Message) -> bool:
-    """Whether neither was handed out or scheduled, and `a` has the earlier place of the same priority."""
-    plain = not (a.is_touched or a.scheduled_ms or b.scheduled_ms) and a.is_head == b.is_head
-    return plain and a.priority == b.priority and a.place < b.place
-
-
-def _stamp(m: Message) -> Stamp:
-    assert m.stamp is not None
-    return m.stamp

@@ -1,0 +1,259 @@
+"""The queue and its reference side by side: what was asked of both, what both must answer, where they must agree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from hypothesis.stateful import RuleBasedStateMachine
+
+from backend_store.core import backlog, lanes
+from backend_store.core.leases import Lease
+from backend_store.core.receipts import read_token
+from backend_store.model import Original, QueueFull
+from tests.support.semantics_facts import Message, Receipt
+from tests.support.semantics_model import SemanticsModel
+from tests.support.semantics_seen import VIEWS, numbers_of, value_at, walk
+from tests.support.semantics_wishes import Author, Call, offsets
+from tests.support.world import SECRET, Consumer, World, receipts_by_seq, verdicts
+
+CONSUMERS = 3
+QUIET_STEPS = 3
+"""Commits and deliveries between two ends of the process: a queue that only restarts decides nothing."""
+SMALL = {(backlog, "CHUNKS_LOADED_BYTES_MAX"): 600, (lanes, "READY_RUNS_AHEAD"): 2}
+"""Bounds small enough to be reached: chunks leave memory while they are in use, and a backlog stays on disk."""
+TICKS_MAX = 3
+"""Looks of a timer at one moment: a queue that waits for its commit asks again at once."""
+
+
+class Asked(NamedTuple):
+    """Receipts of one view that wait for an answer."""
+
+    view: str
+    texts: list[str]
+    receipts: list[Receipt]
+    answers: list[Any]
+    is_ack: bool = True
+    due_ms: int | None = None
+    reason: str | None = None
+
+
+class Move(NamedTuple):
+    number: int
+    token: str
+    message: Message
+    moved: list[Any]
+
+
+class Bench(RuleBasedStateMachine):
+    """The rules are the test's."""
+
+    world: World
+    model: SemanticsModel
+    author: Author
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._bounds = {(module, name): getattr(module, name) for module, name in SMALL}
+        for (module, name), value in SMALL.items():
+            setattr(module, name, value)
+        self.consumers = [Consumer() for _ in range(CONSUMERS)]
+        self.issued: list[tuple[str, Receipt, str]] = []
+        """Every receipt that ever left: as text, as the reference names it, and its view."""
+        self.undurable: list[tuple[Lease, list[int]]] = []
+        """Leases whose bytes wait for the disk."""
+        self.calls: list[Call] = []
+        self.asked: list[Asked] = []
+        self.extends: list[tuple[list[Any], list[str], list[bool]]] = []
+        self.purges: list[tuple[str, list[Any]]] = []
+        self.moves: list[Move] = []
+        self.cancels: list[list[Any]] = []
+        self.landing: list[Callable[[], None]] = []
+        self.confirmed: dict[int, int] = {}
+        """Number → offset, as the publish was answered."""
+        self.sent_for_good: list[int] = []
+        self.timer_ms: int | None = None
+        self.quiet_steps = 0
+
+    def _check_columns(self, lease: Lease, by_seq: dict[int, int]) -> None:
+        assert lease.chunk is not None
+        columns = lease.chunk.messages.columns or {}
+        for seq, number in by_seq.items():
+            m, index = self.model.messages[number], seq - lease.state.base
+            assert value_at(columns, "key", index) == m.key
+            dead = value_at(columns, "dead", index)
+            if m.view == "dead":
+                assert {name: dead[name] for name in ("reason", "attempts", "history")} == m.letter
+            else:
+                assert dead is None
+            assert bool(value_at(columns, "late", index)) == m.is_late
+
+    def _issue(self, lease: Lease, numbers: list[int]) -> None:
+        """The bytes leave."""
+        if lease.receipts:
+            texts = receipts_by_seq(lease).values()
+            found = numbers_of(lease)
+            name = next(name for name, view in VIEWS.items() if view == self._view_of(lease.token))
+            self.issued += [(text, (lease.token, n), name) for text, n in zip(texts, found.values(), strict=True)]
+        else:
+            assert not set(numbers) & set(self.sent_for_good), "a message was sent twice"
+            self.sent_for_good += numbers
+
+    def _view_of(self, token: str) -> int:
+        fields = read_token(SECRET, token)
+        assert fields is not None
+        return fields.view
+
+    def _is_whole(self, lease: Lease) -> bool:
+        given = [r for _, r, _ in self.issued if r[0] == lease.token]
+        given += [(lease.token, n) for other, numbers in self.undurable if other is lease for n in numbers]
+        is_asked_for = any(receipt[0] == lease.token for one in self.asked for receipt in one.receipts)
+        return lease.receipts and bool(given) and all(self.model.holds(r) for r in given) and not is_asked_for
+
+    def _arm(self, deadline_ms: int | None) -> None:
+        if deadline_ms is not None:
+            self.timer_ms = deadline_ms if self.timer_ms is None else min(self.timer_ms, deadline_ms)
+
+    def _run_timer(self) -> None:
+        """As a node does: it looks only when the queue has asked for it."""
+        partition, now_ms = self.world.partition, self.world.now_ms
+        self.model.now_ms = now_ms
+        for _ in range(TICKS_MAX):
+            if self.timer_ms is None or self.timer_ms > now_ms:
+                break
+            self.timer_ms = None
+            before = [len(c.lost_receipts) for c in self.consumers]
+            partition.tick(now_ms)
+            self._arm(partition.next_wakeup_ms())
+            lost = self.model.tick(now_ms)
+            told = [text for c, n in zip(self.consumers, before, strict=True) for text in c.lost_receipts[n:]]
+            known = {r: text for text, r, _ in self.issued}
+            kept = [(m.token, m.number) for m in lost if m.holder >= 0]
+            assert len(told) == len(kept), f"{kept} ran out, {told} were told"
+            assert set(told) >= {known[r] for r in kept if r in known}
+        assert not self.model.overdue(), "nobody asked to be woken"
+
+    def _open(self) -> None:
+        """A process begins."""
+        self.timer_ms = self.world.partition.next_wakeup_ms()
+        self.world.partition.on_deadline = lambda _, deadline_ms: self._arm(deadline_ms)
+
+    def _expect(self, answers: list[Any], is_right: Callable[[Any], bool]) -> Callable[[], None]:
+        def check() -> None:
+            assert len(answers) == 1 and is_right(answers[0]), f"the answer was {answers}"
+
+        return check
+
+    def _decide_moves(self, live: int) -> list[Move]:
+        moves, self.moves = self.moves, []
+        going: list[Move] = []
+        for one in moves:
+            limit, dead = self.config.max_messages, self.model.messages[one.number]
+            is_full = limit is not None and self.config.overflow == "reject" and live + len(going) + 1 > limit
+            if not self.model.holds((one.token, one.number)):
+                continue  # purged meanwhile
+            if is_full:
+                dead.state = "ready"
+                assert [messages for messages, _ in one.moved] == [0]
+                continue
+            self.model.lives[one.token, one.number] = dead.life
+            self.model.ack("dead", (one.token, one.number))
+            one.message.life = dead.life + 1
+            going.append(one)
+        return going
+
+    def _decide_asked(self, asked: Asked) -> Callable[[], None]:
+        view, texts, receipts, answers, is_ack, due_ms, reason = asked
+        if is_ack:
+            tokens = list(dict.fromkeys(token for token, _ in receipts))
+            in_turn = sorted(receipts, key=lambda r: tokens.index(r[0]))
+            won = {r: bool(r[0]) and self.model.ack(view, r) for r in in_turn}
+            wanted = [won[r] for r in receipts]
+        else:
+            wanted = [self.model.holds(r) for r in receipts]
+            for receipt, is_held in zip(receipts, wanted, strict=True):
+                if is_held:
+                    self.model.give_back(self.model.messages[receipt[1]], "nacked", due_ms, reason)
+        return self._expect(answers, lambda got: verdicts(texts, got) == wanted)
+
+    def _evicted(self) -> list[Message]:
+        """What the cycle ended to make room, as it is missing now."""
+        if self.config.max_messages is None:
+            return []
+        seen = walk(self.world.partition)
+        gone = [m for m in self.model.in_state("main", "ready") if m.number not in seen]
+        self.model.evicted(gone)
+        return gone
+
+    def _decide_call(self, call: Call) -> Callable[[], None]:
+        expected = self.model.publish(call.messages)
+
+        def check() -> None:
+            assert len(call.answers) == 1
+            places = offsets(call)
+            for m, wanted, got in zip(call.messages, expected, places, strict=True):
+                if wanted == "full":
+                    assert isinstance(got, QueueFull), f"{m.number} found no room and was answered {got}"
+                elif wanted is None:
+                    assert isinstance(got, int) and got >= 0, f"{m.number} was answered {got}"
+                    self.confirmed[m.number] = got
+            for m, wanted, got in zip(call.messages, expected, places, strict=True):
+                if isinstance(wanted, int):
+                    assert got == Original(self.confirmed.get(wanted, -1)), f"{m.number} repeats {wanted}: {got}"
+
+        return check
+
+    def _landed(self, purged: set[str], leases: list[Lease]) -> None:
+        self.model.land(purged="main" in purged)
+        if "main" in purged:
+            assert not any(lease.bits for lease, _ in self.undurable)
+            self.undurable = []
+        for lease, numbers in [one for one in self.undurable if one[0] in leases]:
+            self.undurable.remove((lease, numbers))
+            assert lease.durable
+            self._issue(lease, numbers)
+        assert not any(lease.durable for lease, _ in self.undurable)
+
+    def _forget_callers(self) -> None:
+        for consumer in self.consumers:
+            consumer.leases.clear()
+        self.calls, self.asked, self.extends, self.purges, self.cancels = [], [], [], [], []
+        self.moves, self.landing, self.undurable = [], [], []
+        self.quiet_steps = 0
+
+    def _see(self) -> None:
+        """What the queue ended by itself: nobody else may be missing, and nobody there who is over."""
+        seen = walk(self.world.partition)
+        for m in self.model.messages.values():
+            is_there = m.view != "gone" and m.state != "settling"
+            if is_there and m.number not in seen:
+                self.model.vanished(m)
+            elif is_there:
+                assert seen[m.number].view == m.view
+            else:
+                assert m.number not in seen, f"{m.number} is back, it was {m.end}"
+        assert seen.keys() <= self.model.messages.keys()
+
+    def _check_counts(self) -> None:
+        partition = self.world.partition
+        for name, number in VIEWS.items():
+            view = partition.view(number)
+            live, in_flight, delayed = view.tally.live, view.core.in_flight, view.core.delayed
+            counts, expected = (live - in_flight - delayed, in_flight, delayed), self.model.counts(name)
+            assert counts == expected, f"{name}: (ready, in flight, delayed) are {counts}, expected {expected}"
+        assert partition.state.acked_total == self.model.disk.acked
+        assert partition.state.ended == +self.model.disk.ended
+
+    def _check_expiry(self) -> None:
+        """What expired is gone in time."""
+        if not self.world.committer.is_in_flight and not self.world.committer.is_asked:
+            assert not self.model.stale(), f"{self.model.stale()} expired and are still there"
+
+    def _picked(self, picks: list[int], forge: str) -> tuple[str, list[str], list[Receipt]]:
+        """Receipts of one view by number, the youngest first; a forged one has no token in the reference."""
+        chosen = [self.issued[-1 - n % len(self.issued)] for n in dict.fromkeys(n % len(self.issued) for n in picks)]
+        name = chosen[0][2]
+        receipts = [(text, r) for text, r, view in chosen if view == name]
+        if forge == "token":
+            receipts = [(text[:5] + ("A" if text[5] != "A" else "B") + text[6:], ("", r[1])) for text, r in receipts]
+        return name, [text for text, _ in receipts], [r for _, r in receipts]

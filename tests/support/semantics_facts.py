@@ -1,0 +1,115 @@
+"""What the reference queue knows: its messages, and all that one commit makes true together."""
+
+from __future__ import annotations
+
+from collections import Counter
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from backend_store.model import Stamp
+
+Receipt = tuple[str, int]
+"""(token, the message's number)."""
+
+FREE = ("ready", "delayed", "scheduled", "held")
+NO_STAMP = Stamp()
+
+
+@dataclass
+class Message:
+    number: int
+    """Its body: the same wherever it lies."""
+    priority: int = 0
+    key: str | None = None
+    id: bytes | None = None
+    stamp: Stamp | None = None
+    scheduled_ms: int = 0
+    expires_ms: int = 0
+    view: str = "main"
+    """main · dead · late · gone"""
+    state: str = "ready"
+    """ready · leased · returned (given back, not yet durable) · delayed · scheduled · held (sorted) · settling"""
+    end: str = ""
+    """Why it is settling or gone: acked, purged, or the reason that is counted."""
+    was: str = ""
+    """Its state before it was settling."""
+    attempt: int = 0
+    history: list[tuple[int, int, str, str | None]] = field(default_factory=list)
+    token: str = ""
+    deadline_ms: int = 0
+    due_ms: int = 0
+    holder: int = -1
+    place: int = 0
+    """In the order of arrival, or where the queue sorts, of release."""
+    is_head: bool = False
+    is_late: bool = False
+    """It says so, wherever it lies, until it is redriven."""
+    is_touched: bool = False
+    """It was handed out before: it may come out of its order now."""
+    life: int = 0
+    """Rises when it moves or ends: what was decided about an earlier life is void."""
+    looks: dict[int, int] = field(default_factory=dict)
+    """When the queue looked at the time although its own was over, by the commits before."""
+    letter: dict[str, Any] | None = None
+
+    def next_life(self, view: str, **changes: Any) -> Message:
+        fresh = Message(self.number, self.priority, self.key, self.id, self.stamp, view=view, life=self.life + 1)
+        return replace(fresh, **changes)
+
+
+class Waiting(NamedTuple):
+    arrived_ms: int
+    stamp: Stamp
+    number: int
+    """The message's; -1 where only its producer's number counts: it is known by its id."""
+
+
+@dataclass
+class Order:
+    """What a sorted queue knows of its producers, and the stamp of the last message whose turn has come."""
+
+    accepted: dict[str, dict[int, int]] = field(default_factory=dict)
+    last: dict[str, int] = field(default_factory=dict)
+    waiting: list[Waiting] = field(default_factory=list)
+    """As they arrived."""
+    watermark: Stamp = NO_STAMP
+
+
+@dataclass
+class Facts:
+    """What is true together."""
+
+    messages: dict[int, Message] = field(default_factory=dict)
+    ids: dict[bytes, tuple[int, int]] = field(default_factory=dict)
+    """Id → (number of the first message with it, when it came)."""
+    ended: Counter[str] = field(default_factory=Counter)
+    acked: int = 0
+    order: Order = field(default_factory=Order)
+    places: int = 0
+
+    def copy(self) -> Facts:
+        messages = {n: replace(m, history=list(m.history)) for n, m in self.messages.items()}
+        return Facts(messages, dict(self.ids), Counter(self.ended), self.acked, deepcopy(self.order), self.places)
+
+    def live(self, view: str) -> int:
+        return sum(m.view == view for m in self.messages.values())
+
+    def next_place(self) -> int:
+        self.places += 1
+        return self.places
+
+
+def rank(m: Message) -> int:
+    return 1 if m.is_head else m.priority if m.view == "main" else 0
+
+
+def is_before(a: Message, b: Message) -> bool:
+    """Whether neither was handed out or scheduled, and `a` has the earlier place of the same priority."""
+    plain = not (a.is_touched or a.scheduled_ms or b.scheduled_ms) and a.is_head == b.is_head
+    return plain and a.priority == b.priority and a.place < b.place
+
+
+def stamp_of(m: Message) -> Stamp:
+    assert m.stamp is not None
+    return m.stamp
