@@ -186,9 +186,7 @@ class Hub:
     def fanout(self, queue: Queue) -> Fanout:
         found: Fanout | None = queue.extras.get("fanout")
         if found is None:
-            found = queue.extras["fanout"] = Fanout(
-                queue, self.loop, self._framers, self.count_delivered, self._pacer
-            )
+            found = queue.extras["fanout"] = Fanout(queue, self.loop, self._framers, self.count_delivered, self._pacer)
         return found
 
     def count_close(self, code: int) -> None:

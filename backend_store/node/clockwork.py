@@ -235,4 +235,3 @@ class Expiry:
             self._looking.add((expires_ms, base))
             view.partition.note(ExpirySet(shelf, Offset(base), expires_ms, expiry_step(later) if later else 0))
             view.partition.request()
-

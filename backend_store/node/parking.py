@@ -53,9 +53,7 @@ class Parking:
 
     def _earlier(self) -> list[RowParked | RowUnparked]:
         """Some rows of an earlier process, to be deleted."""
-        rows = self._view.partition.reader.parked_below(
-            self._view.number, self._first_number, PARKED_ROWS_SWEPT
-        )
+        rows = self._view.partition.reader.parked_below(self._view.number, self._first_number, PARKED_ROWS_SWEPT)
         self._has_earlier = len(rows) == PARKED_ROWS_SWEPT
         return [RowUnparked(*row) for row in rows]
 

@@ -16,7 +16,7 @@ from tests.bench.scenario_work import Received
 from tests.bench.speech import SPEECHES, AnyArrival
 from tests.bench.world import Server, World, check, close, connect, say_in, until
 
-STORED_PER_S_MIN = {False: 50_000, True: 15_000}
+STORED_PER_S_MIN = {False: 40_000, True: 15_000}
 """The slowest that they may be stored, so that all are there before the first is due."""
 SINGLE_SHARE = 5
 """Messages that are each due at a time of their own are as many rows, so there are fewer of them."""

@@ -150,7 +150,7 @@ def test_an_unknown_path_is_a_problem(http: Client, path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/v1/alerts", "/v1/cluster", "/v1/usage", "/v1/audit", "/v1/queues/q/groups", "/v1/silences"]
+    "path", ["/v1/alerts", "/v1/cluster", "/v1/usage", "/v1/audit", "/v1/connections", "/v1/silences"]
 )
 def test_a_path_of_a_later_version_says_so(http: Client, path: str) -> None:
     assert "does not have" in refused(http.get(path), 404, "not-found")["detail"]

@@ -629,7 +629,7 @@ def test_a_stream_is_read_from_every_form_of_place(http: Client) -> None:
         "credit=0",
         "ack=none",
         "crdit=1",
-        "group=g",
+        "group=a/b",
     ):
         refused(http.get(f"{path}?{wrong}"), 400, "invalid-request")
 

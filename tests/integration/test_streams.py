@@ -425,9 +425,7 @@ async def test_the_consumers_of_a_deleted_group_are_told(
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("transport", TRANSPORTS)
-async def test_the_consumers_of_groups_of_a_deleted_stream_are_told(
-    start_server: StartServer, transport: str
-) -> None:
+async def test_the_consumers_of_groups_of_a_deleted_stream_are_told(start_server: StartServer, transport: str) -> None:
     server = start_server(env={"PUSHQ_QUEUES__ALLOW_DELETE_OVER_HTTP": "true"})
     create_queue(server, "s", kind="stream")
     async with consuming(server, transport, "s", group="g") as consumer:

@@ -15,26 +15,23 @@ from backend_store.core.kept import Detached, KeptLease
 from backend_store.core.limits import LEASE_MS_MIN
 from backend_store.core.receipts import by_token
 from backend_store.core.shelves import VIEW_DEAD
-from backend_store.model import PushqError, QueueConfig
+from backend_store.model import QueueConfig
 from backend_store.node.transfer import move
 from tests.support.queues import take_up_leases
 from tests.support.semantics_bench import CONSUMERS, QUIET_STEPS, Asked, Bench, Move
 from tests.support.semantics_facts import FREE
-from tests.support.semantics_model import FREE, SemanticsModel
+from tests.support.semantics_model import SemanticsModel
 from tests.support.semantics_seen import VIEWS, leftovers, numbers_of, walk
 from tests.support.semantics_seen import sweep as delete_purged
 from tests.support.semantics_wishes import Author, Call, Wish, configs, draft_of, wishes
 from tests.support.world import REPLICA, World, attempts_by_seq, verdicts
 
-EXAMPLES = 200
+EXAMPLES = 400
 STEPS = 60
 LONG_MS = 60_000
-TICKS_MAX = 3
-"""Looks of a timer at one moment: a queue that waits for its commit asks again at once."""
 
 any_number = st.integers(0, 1 << 20)
 view_name = st.sampled_from(["main", "main", "main", "dead", "late"])
-Verdicts = dict[str, int] | PushqError
 
 
 class QueueSemantics(Bench):

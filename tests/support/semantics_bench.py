@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine
 from backend_store.core import backlog, lanes
 from backend_store.core.leases import Lease
 from backend_store.core.receipts import read_token
-from backend_store.model import Original, QueueFull
+from backend_store.model import Original, QueueConfig, QueueFull
 from tests.support.semantics_facts import Message, Receipt
 from tests.support.semantics_model import SemanticsModel
 from tests.support.semantics_seen import VIEWS, numbers_of, value_at, walk
@@ -48,6 +48,7 @@ class Move(NamedTuple):
 class Bench(RuleBasedStateMachine):
     """The rules are the test's."""
 
+    config: QueueConfig
     world: World
     model: SemanticsModel
     author: Author

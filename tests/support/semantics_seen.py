@@ -42,7 +42,7 @@ class Place(NamedTuple):
     view: str
     shelf: int
     base: int
-    index: int
+    bit: int
 
 
 def walk(partition: Partition) -> dict[int, Place]:

@@ -6,14 +6,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from backend_store.core.block import punch
-from backend_store.core.chunk import KIND_JSON, plain_blocks
+from backend_store.core.chunk import KIND_JSON, claimed_messages, plain_blocks
 from backend_store.core.kept import Detached, KeptLease
 from backend_store.core.leases import Lease
 from backend_store.core.receipts import by_token
 from backend_store.model import Published, PushqError, QueueConfig
 from backend_store.node.group import Group, Mode, RunningGroup
 from backend_store.node.groups import Groups
+from backend_store.node.partition import Partition
+from backend_store.storage.engine import Batch, Table
+from backend_store.storage.keys import log_key
 from backend_store.storage.memory import MemoryEngine
+from backend_store.storage.verify import quarantine_value
 from tests.support.world import REPLICA, VISIBILITY_MS, Consumer, World, verdicts
 
 
@@ -29,6 +33,24 @@ class StreamWorld(World):
     def configure(self, **settings: Any) -> None:
         self.config = QueueConfig(kind="stream", **settings)
         self.partition.configure(self.config)
+
+    def quarantine(self, partition: Partition, shelf: int, offset: int, data: bytes, reason: str) -> None:
+        """Puts a broken entry aside, as a node does."""
+        super().quarantine(partition, shelf, offset, data, reason)
+        batch, key = Batch(), log_key(REPLICA, offset)
+        batch.delete(Table.LOG, key)
+        batch.put(Table.QUARANTINE, key, quarantine_value(reason, data))
+        self.engine.commit(batch, lambda: None)
+        partition.write_off(0, claimed_messages(data), len(data), offset)
+
+    def break_entry(self, base: int) -> None:
+        """Flips a bit of a stored chunk."""
+        key = log_key(REPLICA, base)
+        data = self.engine.get(Table.LOG, key)
+        assert data is not None
+        batch = Batch()
+        batch.put(Table.LOG, key, data[:-1] + bytes([data[-1] ^ 1]))
+        self.engine.commit(batch, lambda: None)
 
     def publish_each(self, *bodies: bytes) -> list[int]:
         """One commit, and so one chunk, a message. Their seqs."""

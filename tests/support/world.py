@@ -167,9 +167,7 @@ class World:
             label="q",
             state=state,
             config=self.config,
-            make_core=lambda config, number, at, group=None: core_of(
-                config, number, at, key, self.now_ms << 20, group
-            ),
+            make_core=lambda config, number, at, group=None: core_of(config, number, at, key, self.now_ms << 20, group),
         )
         partition.recover(self.now_ms)
         return partition
@@ -313,7 +311,5 @@ def attempts_by_seq(lease: Lease) -> dict[int, int]:
 def queue_of(world: World) -> EmbeddedQueue:
     """The world's partition as the rest of Pushq sees it."""
     definition = QueueDefinition(uid=7, tenant="default", name="q", config=world.config, created_at_ms=0, version=1)
-    node: Any = SimpleNamespace(
-        clock_ms=lambda: world.now_ms, steady_ms=lambda: world.now_ms, turnstile=Turnstile()
-    )
+    node: Any = SimpleNamespace(clock_ms=lambda: world.now_ms, steady_ms=lambda: world.now_ms, turnstile=Turnstile())
     return EmbeddedQueue(node, definition, world.partition)

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from backend_store.client import GroupQueue
 from backend_store.core.leases import Lease
 from push.feeder import Feeder, feeder_of
+from tests.support.streams import StreamWorld
 from tests.support.world import VISIBILITY_MS, World, queue_of, receipts_by_seq
 
 
@@ -50,6 +52,13 @@ class Setup:
 
     def turn(self) -> None:
         self.loop.run_until_complete(asyncio.sleep(0))
+
+
+@pytest.fixture
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    loop = asyncio.new_event_loop()
+    yield loop
+    loop.close()
 
 
 @pytest.fixture
@@ -162,3 +171,23 @@ def test_what_comes_back_goes_to_who_has_credit(setup: Setup) -> None:
 
 def test_a_queue_has_one_feeder(setup: Setup) -> None:
     assert feeder_of(setup.queue, setup.loop) is feeder_of(setup.queue, setup.loop)
+
+
+def test_one_that_is_refused_does_not_keep_the_one_that_is_at_it_waiting(loop: asyncio.AbstractEventLoop) -> None:
+    """In a group with offsets one consumer has messages out, and it alone gets more."""
+    world = StreamWorld()
+    group = world.group()
+    queue = GroupQueue(queue_of(world), group.group)
+    feeder = Feeder(queue, loop)
+    first, second = Eater(credit=2), Eater()
+    world.stored(b"0", b"1", b"2", b"3")
+    feeder.add(first)
+    feeder.dispatch()
+    feeder.add(second)
+    first.credit = 4
+    feeder.add(first)
+    feeder.dispatch()
+    assert (first.seqs, second.seqs) == ([0, 1, 2, 3], [])
+    assert all(group.ack(*receipts_by_seq(first.leases[-1]).values()))
+    world.stored(b"4")
+    assert (len(first.seqs), len(second.seqs)) == (4, 1), "nothing is out any more"

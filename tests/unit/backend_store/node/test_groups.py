@@ -185,6 +185,25 @@ def test_the_lag_is_exact_at_any_place(mode: str) -> None:
     assert world.group("first", mode=mode).lag == published
 
 
+@BOTH
+def test_a_broken_chunk_is_no_lag_of_anybody(mode: str) -> None:
+    world = stream(8)
+    _, ahead, within = (world.group(name, mode=mode) for name in ("behind", "ahead", "within"))
+    consumer = Consumer()
+    assert ahead.drained(consumer) == list(range(8))
+    assert all(ahead.ack(*all_receipts(ahead, consumer).values()))
+    assert all(within.ack(*receipts_by_seq(within.leased(2)).values()))
+    world.break_entry(4)
+    world.crash()
+    assert world.found("behind").drained() == [0, 1, 2, 3, 6, 7] and world.quarantined == [4]
+    world.settle_down()
+    lags = {name: world.found(name).lag for name in ("behind", "ahead", "within")}
+    assert lags == {"behind": 6, "ahead": 0, "within": 4}
+    world.crash()
+    assert {name: world.found(name).lag for name in lags} == lags
+    assert [world.group("new", {"seq": seq}).lag for seq in (0, 3, 5, 7)] == [6, 3, 2, 1]
+
+
 # ------------------------------------------------------------------------------------------------- a restart
 
 
