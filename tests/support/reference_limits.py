@@ -178,8 +178,8 @@ GROUPS = (
             "backend_store.core.limits:KEYED_SPILL_ROWS_MAX": "",
             "backend_store.node.limits:SWEEP_ROWS_PER_COMMIT": "Rows of a purged queue that one commit deletes.",
             "backend_store.node.limits:RECOVERY_ROWS_PER_READ": "Rows that one read takes at start.",
-            "backend_store.node.limits:STRANGE_RECEIPTS_PER_CYCLE": "Receipts without a lease in memory that one queue settles "
-            "in a commit cycle; the rest follows in the next ones.",
+            "backend_store.node.limits:STRANGE_RECEIPTS_PER_CYCLE": "Receipts without a lease in memory that one "
+            "queue settles in a commit cycle; the rest follows in the next ones.",
             "backend_store.node.limits:READS_PER_TAKE_MAX": "",
             "backend_store.node.limits:LOOK_SLICE_SECONDS": "",
             "backend_store.node.limits:LOOK_PAUSE_SECONDS": "",
