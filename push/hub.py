@@ -7,6 +7,7 @@ import random
 import secrets
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import structlog
@@ -44,8 +45,12 @@ SILENT_MS_MAX = PING_MS + PONG_MS_MAX
 class Stream(Protocol):
     """An SSE stream: not resumable by id, but drained and counted like a session."""
 
+    @property
+    def queue(self) -> Queue: ...
+
     def end(self, retry_ms: int) -> None: ...
     def queue_gone(self, queue: Queue, error: PushqError) -> None: ...
+    def tell_gap(self, number: int, first: int, last: int) -> None: ...
     def check(self) -> None: ...
 
 
@@ -181,7 +186,21 @@ class Hub:
     # ------------------------------------------------------------------------------------------------------ queues
 
     def feeder(self, queue: Queue) -> Feeder:
+        queue.on_gap(partial(self._tell_gap, queue))
         return feeder_of(queue, self.loop)
+
+    def _tell_gap(self, queue: Queue) -> None:
+        """All consumers of a group hear what the stream dropped before the group came so far; polls ask themselves."""
+        subs = [(session, sub) for session in self.sessions.values() for sub in session.subs.values()]
+        mine = [(session, sub.number) for session, sub in subs if sub.queue is queue]
+        streams = [stream for stream in self.streams if stream.queue is queue]
+        gap = queue.take_gap() if mine or streams else None
+        if gap is None:
+            return
+        for session, number in mine:
+            session.tell_gap(number, *gap)
+        for stream in streams:
+            stream.tell_gap(0, *gap)
 
     def fanout(self, queue: Queue) -> Fanout:
         found: Fanout | None = queue.extras.get("fanout")

@@ -222,7 +222,11 @@ def _subscribe_work(session: Session, frame: Subscribe, queue: Queue) -> None:
     facts: dict[str, str] = {"mode": queue.mode} if isinstance(queue, GroupQueue) else {}
     if queue.config.ordering == "strict":
         facts["ordering"] = "strict"  # so that a client hands on messages of one key one by one
-    session.ok(frame.id, sub=number, resume="complete", visibility_timeout_ms=visibility_ms, **facts)
+    gap = queue.take_gap()
+    outcome = "complete" if gap is None else "gap"
+    session.ok(frame.id, sub=number, resume=outcome, visibility_timeout_ms=visibility_ms, **facts)
+    if gap is not None:
+        session.send({"type": "gap", "sub": number, "from": gap[0], "to": gap[1]})
     sub.grant(credit)
 
 

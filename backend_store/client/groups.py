@@ -93,6 +93,12 @@ class GroupQueue(EmbeddedQueue):
     def ready(self) -> int:
         return 0 if self._group.is_gone else self._group.open().ready
 
+    def take_gap(self) -> tuple[int, int] | None:
+        return self._group.take_gap()
+
+    def on_gap(self, tell: Callable[[], None]) -> None:
+        self._group.on_gap = tell
+
     def on_ready(self, wake: Callable[[], None]) -> None:
         self._group.on_ready = wake
 

@@ -118,6 +118,16 @@ class EmbeddedQueue:
         """Whether one consumer may be refused while another one is not: it alone gets messages for now."""
         return False
 
+    def take_gap(self) -> tuple[int, int] | None:
+        """Of a consumer group: the first and last offset of what the stream dropped before the group came so far.
+
+        Once: whoever takes it tells the consumers.
+        """
+        return None
+
+    def on_gap(self, tell: Callable[[], None]) -> None:
+        """`tell` runs when a group misses something: there is a gap to take."""
+
     @property
     def gone(self) -> PushqError:
         """What its consumers are told when it is deleted."""

@@ -114,7 +114,8 @@ class GroupRow(msgspec.Struct, frozen=True, array_like=True):
     """A consumer group of a stream.
 
     `number` is its view's. Everything below `position` is behind it, and above it what its marks say. `done` counts the
-    messages that it will not get any more: acked, dead, passed over by a seek, or gone before it came to them.
+    messages that it will not get any more: acked, dead, passed over by a seek, or gone before it came to them. The
+    offsets in `gap` (from, below) had such, and its consumers are still to be told.
     """
 
     number: int
@@ -122,6 +123,14 @@ class GroupRow(msgspec.Struct, frozen=True, array_like=True):
     mode: Literal["offsets", "leases"]
     position: int
     done: int
+    gap: tuple[int, int] | None = None
+
+    def passed_by(self, floor: int, done: int) -> GroupRow:
+        """The group where the stream has dropped everything below `floor`, and `done` is what it will not get."""
+        gap = self.gap
+        if done > self.done:
+            gap = (self.position if gap is None else gap[0], floor)
+        return msgspec.structs.replace(self, position=max(self.position, floor), done=done, gap=gap)
 
 
 class ChunkAppended(NamedTuple):

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
-import msgspec
-
 from backend_store.core.groups import GroupView, OffsetGroup
 from backend_store.core.kept import KeptLease
 from backend_store.core.leases import ChunkState, Holder, Lease
@@ -115,6 +113,9 @@ class Group:
         """Whether somebody consumes."""
         self.on_ready: Callable[[], None] = _nothing
         self.on_opened: Callable[[RunningGroup], None] = _ignore_view
+        self.on_gap: Callable[[], None] = _nothing
+        """There is a gap; who can tell its consumers takes it."""
+        self._told: tuple[int, int] | None = None
         self._memory: tuple[int, int] | None = None
 
     @property
@@ -146,8 +147,17 @@ class Group:
         """Its row. Retention leaves those of groups with offsets alone that nobody uses: what follows is said here."""
         state, row = self._groups.partition.state, self.row
         if row.mode == "offsets" and row.position < state.floor:
-            self.row = msgspec.structs.replace(row, position=state.floor, done=state.published_total - state.live)
+            self.row = row.passed_by(state.floor, state.published_total - state.live)
         return self.row
+
+    def take_gap(self) -> tuple[int, int] | None:
+        """The first and the last of the offsets that were dropped before the group came to them; told once."""
+        gap = self.catch_up().gap
+        if gap is None or gap == self._told:
+            return None
+        self._told = gap
+        self._groups.told(self, gap)
+        return gap[0], gap[1] - 1
 
     def open(self) -> RunningGroup:
         """Its view, made if it was at rest."""

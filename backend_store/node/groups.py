@@ -60,6 +60,7 @@ class Groups:
         self._dropped: list[Group] = []
         self._is_purged = False
         self._lost: list[tuple[int, int]] = []
+        self._told: dict[Group, tuple[int, int]] = {}
 
     def recover(self) -> None:
         """Reads the rows. A broken one is a group that begins anew when somebody asks for it, and is told of."""
@@ -173,6 +174,7 @@ class Groups:
     def decide(self, after: PartitionState, batch: Batch, answers: Answers) -> None:
         """Makes, moves and deletes groups."""
         self._decide_lost()
+        self._decide_told()
         commands, self._commands = self._commands, []
         for command in commands:
             try:
@@ -207,10 +209,11 @@ class Groups:
     def _row(self, name: str, mode: Mode, wanted: Any, after: PartitionState) -> GroupRow:
         """A group's row, under a number that no group had before."""
         partition = self.partition
-        start = resolve(partition.state, wanted, lambda time_ms: offset_at_time(partition, time_ms)).offset
+        start, _, missed, _ = resolve(partition.state, wanted, lambda time_ms: offset_at_time(partition, time_ms))
         number = VIEW_GROUPS + after.groups_made
         after.groups_made += 1
-        return GroupRow(number, name, mode, start, messages_behind(partition, start))
+        gap = (missed[0], missed[1] + 1) if missed is not None else None
+        return GroupRow(number, name, mode, start, messages_behind(partition, start), gap)
 
     def _seek(self, group: Group, wanted: Any, after: PartitionState, batch: Batch) -> None:
         self._forget(group.latest, batch)
@@ -245,7 +248,7 @@ class Groups:
         """Nothing is left of the stream that was published so far."""
         self._is_purged = True
         for group in self._by_name.values():
-            row = msgspec.structs.replace(group.latest, position=after.floor, done=after.published_total)
+            row = group.latest.passed_by(after.floor, after.published_total)
             self._change(group, row)
             if row.mode == "leases":
                 add_garbage(batch, self.partition.replica, after.floor, row.number)
@@ -253,6 +256,17 @@ class Groups:
     def lost(self, offset: int, messages: int) -> None:
         """An entry is broken and was put aside: groups that have not come so far will never get it."""
         self._lost.append((offset, messages))
+
+    def told(self, group: Group, gap: tuple[int, int]) -> None:
+        """The group's consumers know what they missed: its row need not say so any more."""
+        self._told[group] = gap
+        self.partition.ride_along()
+
+    def _decide_told(self) -> None:
+        told, self._told = self._told, {}
+        for group, gap in told.items():
+            if not group.is_gone and group.latest.gap == gap:
+                self._change(group, msgspec.structs.replace(group.latest, gap=None))
 
     def _decide_lost(self) -> None:
         lost, self._lost = self._lost, []
@@ -270,12 +284,12 @@ class Groups:
             if row.position >= after.floor:
                 continue
             if row.mode == "leases":
-                row = msgspec.structs.replace(row, done=row.done + self._missed(group, row, gone, records))
+                done = row.done + self._missed(group, row, gone, records)
             elif group.view is None:
                 continue  # its lag follows from the stream's
             else:
-                row = msgspec.structs.replace(row, done=after.published_total - after.live)
-            self._change(group, msgspec.structs.replace(row, position=after.floor))
+                done = after.published_total - after.live
+            self._change(group, row.passed_by(after.floor, done))
 
     def _missed(self, group: Group, row: GroupRow, gone: list[Gone], records: list[Record]) -> int:
         """How many of the messages a group with leases had not settled; its marks of them go."""
@@ -318,11 +332,13 @@ class Groups:
         for view in self._running():
             if is_purged:
                 view.core.purge(Offset(state.floor))
+                view.group.on_gap()
                 continue
             view.committed(came)
             if view.core.low < state.low or view.core.position < state.floor:
                 view.core.cut(Offset(state.floor), state.low)
                 view.group.catch_up()
+                view.group.on_gap()
 
     def _renumber(self) -> None:
         dropped, self._dropped = self._dropped, []

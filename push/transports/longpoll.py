@@ -95,7 +95,8 @@ async def receive_messages(
     await poll.sealed()
     messages = [m for lease in poll.leases for m in rendered(queue, lease, "json")]
     hub.delivered += len(messages)
-    return b'{"messages":[%b]}' % b",".join(messages)
+    outcome = b"" if queue.take_gap() is None else b',"resume":"gap"'
+    return b'{"messages":[%b]%b}' % (b",".join(messages), outcome)
 
 
 async def _wait(hub: Hub, queue: Queue, ready: asyncio.Future[None], wait_ms: int, receive: Receive) -> bool:

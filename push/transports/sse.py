@@ -200,6 +200,8 @@ def _consume_work(hub: Hub, stream: EventStream, credit: int | None, ack: str, f
         pending_bytes_max=OUTBOX_BYTES_SOFT_MAX,
     )
     stream.sub = sub
+    if (gap := queue.take_gap()) is not None:
+        stream.tell_gap(0, *gap)
     hub.loop.call_soon(sub.more)
 
 

@@ -63,12 +63,16 @@ async def made(admin: Admin, **config: Any) -> str:
 
 
 async def take(pushq: Pushq, queue: str, number: int, *, seconds: float = 10, **options: Any) -> list[Message]:
-    """The next messages of a queue, each acked."""
+    """The next messages of a queue, each acked; one ack need not wait for the one before."""
     messages: list[Message] = []
-    async with asyncio.timeout(seconds), pushq.subscribe(queue, **options) as subscription:
+    async with (
+        asyncio.timeout(seconds),
+        pushq.subscribe(queue, **options) as subscription,
+        asyncio.TaskGroup() as acks,
+    ):
         while len(messages) < number:
             messages.append(await subscription.get())
-            await messages[-1].ack()
+            acks.create_task(messages[-1].ack())
     return messages
 
 

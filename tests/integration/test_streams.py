@@ -12,7 +12,16 @@ import pytest
 
 from tests.conftest import StartServer
 from tests.integration.calls import Client, make_key, pointers, publish, receive, refused, with_key
-from tests.support.consumers import TRANSPORTS, Consumer, Socket, SocketConsumer, call, consuming, http_client
+from tests.support.consumers import (
+    TRANSPORTS,
+    Consumer,
+    EventConsumer,
+    Socket,
+    SocketConsumer,
+    call,
+    consuming,
+    http_client,
+)
 from tests.support.server import PushqServer
 from tests.support.ws import Client as WebSocket
 from tests.support.ws import create_queue
@@ -573,6 +582,44 @@ async def test_a_slow_reader_of_a_stream_that_drops_is_told_what_it_missed(
         assert (gap["from"], gap["to"]) == (seqs[2], seqs[19])
         assert bodies(await reader.messages(10)) == list(range(20, 30))
     assert stats(http, stream)["ready"] == 10
+
+
+@pytest.mark.anyio
+@BOTH
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_a_group_that_was_too_slow_is_told_what_it_missed(
+    shared_server: PushqServer, http: Client, transport: str, mode: str
+) -> None:
+    stream = made(http, max_messages=5, overflow="drop_oldest")
+    put_group(http, stream, "g", mode=mode)
+    seqs = published(http, stream, *range(12))
+    assert lag(http, stream, "g") == 5
+    if transport == "poll":
+        answer = http.post(f"/v1/queues/{stream}/receive", json={"group": "g"}).json()
+        assert (answer["resume"], bodies(answer["messages"])) == ("gap", [7, 8, 9, 10, 11])
+        assert "resume" not in http.post(f"/v1/queues/{stream}/receive", json={"group": "g"}).json()
+        return
+    async with consuming(shared_server, transport, stream, group="g", credit=2) as consumer:
+        assert isinstance(consumer, SocketConsumer | EventConsumer)
+        if isinstance(consumer, SocketConsumer):
+            assert (consumer.subscribed["resume"], consumer.subscribed["mode"]) == ("gap", mode)
+        gap = await next_gap(consumer)
+        assert (gap["from"], gap["to"]) == (seqs[0], seqs[6])
+        held = await consumer.take(2)
+        assert bodies(held) == [7, 8]
+        more = await asyncio.to_thread(published, http, stream, *range(12, 20))
+        gap = await next_gap(consumer)
+        assert gap["to"] == more[2], "it is told while it waits, too"
+        assert await consumer.ack(receipts(held)) == [False, False]
+        assert bodies(await consumer.take(2)) == [15, 16]
+
+
+async def next_gap(consumer: SocketConsumer | EventConsumer) -> dict[str, Any]:
+    async with asyncio.timeout(10):
+        while True:
+            frame = await consumer.inbox.get()
+            if frame["type"] == "gap":
+                return frame
 
 
 def test_a_stream_has_a_week_unless_it_is_told_otherwise(http: Client, stream: str) -> None:

@@ -195,6 +195,48 @@ def test_retention_wins_over_groups(mode: str) -> None:
     assert group.view.core.in_flight == 2
 
 
+@BOTH
+def test_a_group_learns_once_what_it_missed(mode: str) -> None:
+    world = StreamWorld(retention_ms=10_000)
+    group, _, ahead = (world.group(name, mode=mode) for name in ("g", "rests", "ahead"))
+    world.stored(b"0", b"1")
+    assert all(group.ack(receipts_by_seq(group.leased())[0]))
+    assert all(ahead.ack(*receipts_by_seq(ahead.leased(2)).values()))
+    calls: list[object] = []
+    group.group.on_gap = lambda: calls.append(group.group.take_gap())
+    later(world, 5_000)
+    kept = world.stored(b"2").base
+    later(world, 6_000)
+    assert calls == [(1 if mode == "offsets" else 0, 1)]
+    assert (group.group.take_gap(), ahead.group.take_gap()) == (None, None)
+    world.settle_down()
+    world.crash()
+    assert world.found("g").group.take_gap() is None, "it was told"
+    assert world.found("rests").group.take_gap() == (0, 1), "nobody was there"
+    assert world.found("rests").drained() == [kept]
+    world.settle_down()
+    world.crash()
+    assert world.found("rests").group.take_gap() is None
+
+
+@BOTH
+def test_a_group_that_begins_below_the_floor_learns_it_too(mode: str) -> None:
+    world = StreamWorld(max_messages=2, overflow="drop_oldest")
+    world.stored(*[b"x"] * 6)
+    assert world.group(wanted={"seq": 1}, mode=mode).group.take_gap() == (1, 3)
+    assert world.group("other", wanted="earliest", mode=mode).group.take_gap() is None
+
+
+@BOTH
+def test_a_purge_is_a_gap_for_those_it_took_something_from(mode: str) -> None:
+    world = StreamWorld()
+    world.stored(b"0", b"1")
+    behind, ahead = world.group("behind", mode=mode), world.group("ahead", "latest", mode)
+    world.purge()
+    world.settle_down()
+    assert (behind.group.take_gap() is None, ahead.group.take_gap() is None) == (False, True)
+
+
 def test_marks_below_the_floor_go() -> None:
     world = StreamWorld(retention_ms=10_000)
     for _ in range(3):
