@@ -10,7 +10,7 @@ PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do \
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install prerequisites demo serve check format quick test bench crash-long model-long clean
+.PHONY: help install prerequisites demo serve check format quick test bench crash-long model-long simulation-long clean
 .NOTPARALLEL:
 
 help: ## this list
@@ -59,6 +59,9 @@ crash-long: $(STAMP) ## many more rounds of SIGKILL under load
 
 model-long: $(STAMP) ## many more examples against the reference queue
 	@$(BIN)/pytest tests/model --hypothesis-profile=long $(ARGS)
+
+simulation-long: $(STAMP) ## many more seeds of the simulated clocks, producers and partitions
+	@SIMULATION_SEEDS=$${SEEDS:-500} SIM_SEEDS=$${SEEDS:-500} $(BIN)/pytest tests/simulation $(ARGS)
 
 clean: ## remove .venv and what tools left behind; data folders stay
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -72,6 +72,8 @@ class Bench(RuleBasedStateMachine):
         self.landing: list[Callable[[], None]] = []
         self.confirmed: dict[int, int] = {}
         """Number → offset, as the publish was answered."""
+        self.by_id: dict[bytes, set[int]] = {}
+        """Numbers of the messages with an id."""
         self.seen: dict[int, int] = {}
         """Number → offset, where it was first seen: a crash may have kept the answer."""
         self.sent_for_good: list[int] = []
@@ -190,6 +192,9 @@ class Bench(RuleBasedStateMachine):
 
     def _decide_call(self, call: Call) -> Callable[[], None]:
         expected = self.model.publish(call.messages)
+        for m in call.messages:
+            if m.id:
+                self.by_id.setdefault(m.id, set()).add(m.number)
 
         def check() -> None:
             assert len(call.answers) == 1
@@ -202,12 +207,16 @@ class Bench(RuleBasedStateMachine):
                     self.confirmed[m.number] = got
             for m, wanted, got in zip(call.messages, expected, places, strict=True):
                 if isinstance(wanted, int):
-                    first = self.confirmed.get(wanted, self.seen.get(wanted))
-                    is_known = first is not None or wanted < 0
-                    assert isinstance(got, Original), f"{m.number} repeats {wanted} and was answered {got}"
-                    assert got.offset == first or not is_known or got.offset < 0, f"{m.number} repeats {first}: {got}"
+                    self._check_original(m, wanted, got)
 
         return check
+
+    def _check_original(self, m: Message, wanted: int, got: Any) -> None:
+        """It names the first message, by its number or by its id; -1 where that is known to nobody any more."""
+        assert isinstance(got, Original), f"{m.number} repeats {wanted} and was answered {got}"
+        firsts = {wanted, *(self.by_id.get(m.id, ()) if m.id else ())}
+        offsets = {one: self.confirmed.get(one, self.seen.get(one, -1)) for one in firsts}
+        assert got.offset < 0 or got.offset in offsets.values(), f"{m.number} repeats one of {offsets}: {got}"
 
     def _landed(self, purged: set[str], leases: list[Lease]) -> None:
         self.model.land(purged="main" in purged)
@@ -231,7 +240,7 @@ class Bench(RuleBasedStateMachine):
         """What the queue ended by itself: nobody else may be missing, and nobody there who is over."""
         seen = walk(self.world.partition)
         for number, place in seen.items():
-            if place.view == "main" and not self.model.messages[number].is_late:
+            if place.view == "main" and not (number in self.model.messages and self.model.messages[number].is_late):
                 self.seen.setdefault(number, place.base + place.bit)
         for m in self.model.messages.values():
             is_there = m.view != "gone" and m.state != "settling"
