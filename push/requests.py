@@ -106,7 +106,7 @@ def _published(
 
 def ack(session: Session, frame: Ack) -> None:
     queue = _consumed(session, frame.queue, frame.receipts)
-    if frame.publish is not None:
+    if frame.publish:
         _ack_and_publish(session, frame, queue, frame.publish)
         return
     if frame.id is None:

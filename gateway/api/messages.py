@@ -141,7 +141,7 @@ async def receive(gateway: Gateway, call: Call) -> Answer:
 async def ack(gateway: Gateway, call: Call) -> Answer:
     queue = gateway.desk.queue(call.principal, call.params[0], "consume")
     wanted: AckRequest = await call.fields(AckRequest)
-    if wanted.publish is not None:
+    if wanted.publish:
         return await _ack_and_publish(gateway, call, queue, wanted)
     return await _judged(queue, wanted.receipts, queue.settle)
 
