@@ -282,7 +282,7 @@ def test_a_client_that_leaves_while_it_waits_costs_nothing(
         ("receive", {"maxx": 1}, "/maxx"),
         ("ack", {}, "/receipts"),
         ("ack", {"receipts": [1]}, "/receipts/0"),
-        ("ack", {"receipts": [], "publish": []}, "/receipts"),
+        ("ack", {"receipts": [], "publish": [{"queue": "other", "messages": [{"body": 1}]}]}, "/receipts"),
         ("ack", {"receipts": ["x"], "publish": {}}, "/publish"),
         ("ack", {"receipts": ["x"], "publish": [{"queue": "q"}]}, "/publish/0/messages"),
         ("ack", {"receipts": ["x"] * 10_001}, "/receipts"),

@@ -522,7 +522,7 @@ def test_extend_keeps_the_receipt_and_nack_may_delay(http: Client, queue: str) -
         ("ack", {}, "/receipts"),
         ("ack", {"receipts": [1]}, "/receipts/0"),
         ("ack", {"receipts": None}, "/receipts"),
-        ("ack", {"receipts": [], "publish": []}, "/receipts"),
+        ("ack", {"receipts": [], "publish": [{"queue": "other", "messages": [{"body": 1}]}]}, "/receipts"),
         ("ack", {"receipts": ["x"], "publish": {}}, "/publish"),
         ("ack", {"receipts": ["x"], "publish": [{"queue": "q"}]}, "/publish/0/messages"),
         ("ack", {"receipts": [], "delay_ms": 1}, "/delay_ms"),

@@ -72,6 +72,8 @@ class Bench(RuleBasedStateMachine):
         self.landing: list[Callable[[], None]] = []
         self.confirmed: dict[int, int] = {}
         """Number → offset, as the publish was answered."""
+        self.repeats: list[tuple[Message, int, Any]] = []
+        """Answers of this commit that name an original: (the repeat, the number of what it repeats, the answer)."""
         self.by_id: dict[bytes, set[int]] = {}
         """Numbers of the messages with an id."""
         self.seen: dict[int, int] = {}
@@ -207,7 +209,7 @@ class Bench(RuleBasedStateMachine):
                     self.confirmed[m.number] = got
             for m, wanted, got in zip(call.messages, expected, places, strict=True):
                 if isinstance(wanted, int):
-                    self._check_original(m, wanted, got)
+                    self.repeats.append((m, wanted, got))
 
         return check
 
@@ -219,6 +221,9 @@ class Bench(RuleBasedStateMachine):
         assert got.offset < 0 or got.offset in offsets.values(), f"{m.number} repeats one of {offsets}: {got}"
 
     def _landed(self, purged: set[str], leases: list[Lease]) -> None:
+        repeats, self.repeats = self.repeats, []
+        for repeat in repeats:
+            self._check_original(*repeat)
         self.model.land(purged="main" in purged)
         if "main" in purged:
             assert not any(lease.bits for lease, _ in self.undurable)
