@@ -55,7 +55,7 @@ def bury(
         chunk = death.chunk or _chunk(view, death.state) if shelf is not None else None
         if shelf is None or chunk is None:
             continue
-        annexes = {index: _annex(death, index, chunk, label) for index in indexes(death.bits)}
+        annexes = {index: _annex(death, index, chunk, label, shelf) for index in indexes(death.bits)}
         try:
             blocks.setdefault(shelf, []).extend(extract(chunk, death.bits, annexes, partition=partition))
         except CorruptEntry as error:
@@ -82,9 +82,10 @@ def _chunk(view: View, state: ChunkState) -> Chunk | None:
     return chunk if chunk is not None and chunk.base == state.base else None
 
 
-def _annex(death: Death, index: int, chunk: Chunk, label: str) -> dict[str, Any]:
+def _annex(death: Death, index: int, chunk: Chunk, label: str, shelf: int) -> dict[str, Any]:
     if death.reason == Reason.LATE:
-        return {"late": True}
+        # Companions keep what comes until somebody acks it; at the head of the queue its time goes on.
+        return {"late": True, "exp": None} if shelf == LATE else {"late": True}
     state = death.state
     started = state.started >> index & 1
     return {

@@ -124,6 +124,15 @@ def test_a_late_message_goes_to_the_late_queue_flagged() -> None:
     assert ack(world, letter, view=LATE) == [True] and world.partition.state.ended == {"late": 1}
 
 
+def test_a_late_message_waits_for_its_ack_however_short_its_life_was_to_be() -> None:
+    world = by_producer()
+    numbered(world, 2)
+    time_passes(world, WINDOW_MS)
+    publish(world, draft("1", expires_ms=world.now_ms + 10, stamp=Stamp(0, "p", 1)))
+    time_passes(world, 5000)
+    assert counts(world, LATE) == (1, 0, 0) and drained(world, view=LATE) == ["1"]
+
+
 def test_a_late_message_goes_before_all_others_where_the_queue_says_so() -> None:
     world = by_producer(late_messages="head")
     numbered(world, 2, 3)
