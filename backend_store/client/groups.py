@@ -79,9 +79,6 @@ class GroupQueue(EmbeddedQueue):
             return self.stream.gone
         return NotFound(f"group {self._group.name!r} of stream {self.name!r} was deleted")
 
-    def info(self) -> GroupInfo:
-        return info_of(self._group, int(self.end.offset))
-
     def take(self, limit: int, holder: Holder, visibility_ms: int) -> Lease | None:
         return None if self._group.is_gone else self._group.open().take(limit, holder, visibility_ms)
 
@@ -111,12 +108,18 @@ def open_group(stream: EmbeddedQueue, name: str, wanted: Any, reply: GroupReply)
     groups_of(stream).open(name, wanted, lambda result: reply(_facade(stream, result)))
 
 
-def put_group(stream: EmbeddedQueue, name: str, wanted: Any, mode: Mode | None, reply: GroupReply) -> None:
+def put_group(
+    stream: EmbeddedQueue,
+    name: str,
+    wanted: Any,
+    mode: Mode | None,
+    reply: Callable[[GroupInfo | PushqError], None],
+) -> None:
     """Makes a group, by default with offsets and at the end; or moves one to `wanted`."""
 
     def decided(result: Group | PushqError) -> None:
         stream._node.sweeper.wake()
-        reply(_facade(stream, result))
+        reply(info_of(result, int(stream.end.offset)) if isinstance(result, Group) else result)
 
     groups_of(stream).put(name, wanted, mode, decided)
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
 from backend_store.core.chunk import Chunk, clear_column, holes
+from backend_store.core.fair import FairRuns
 from backend_store.core.lanes import Lane, Lanes
 from backend_store.core.leases import ChunkState
 from backend_store.core.limits import CHUNKS_LOADED_BYTES_MAX, DELAYED_RUNS_MAX
@@ -31,9 +32,11 @@ class Backlog:
         shelves: Sequence[int] = (0,),
         make_runs: Callable[[], Runs] = ArrivalRuns,
         reads_keys: bool = False,
+        is_fair: bool = False,
     ):
         self.lanes = Lanes(shelves, make_runs, next_scan, more=more)
         self.reads_keys = reads_keys
+        self.is_fair = is_fair
         self.nacked_delayed = 0
         self.scheduled = 0
         """Messages published for later whose time has not come."""
@@ -135,7 +138,14 @@ class Backlog:
             self.delay_again(chunk.base, now_ms)
         free = state.free
         if free:
-            lane.runs.push(state, free)
+            self._line_up(lane, state, free)
+
+    def _line_up(self, lane: Lane, state: ChunkState, bits: int) -> None:
+        """Adds messages to a lane. The first that have a key make it a fair one: without keys that would only cost."""
+        runs = lane.runs
+        if state.keys is not None and self.is_fair and isinstance(runs, ArrivalRuns):
+            lane.runs = runs = FairRuns.from_arrival(runs)
+        runs.push(state, bits)
 
     def came(self, chunk: Chunk, now_ms: int) -> None:
         """A chunk was just committed: it is next in its lane, or it waits on the disk for its turn."""
@@ -148,7 +158,7 @@ class Backlog:
     def became_due(self, state: ChunkState, bits: int) -> None:
         """Scheduled messages whose time has come."""
         if bits := bits & state.free:
-            state.lane.runs.push(state, bits)
+            self._line_up(state.lane, state, bits)
 
     def delay_again(self, base: int, now_ms: int) -> None:
         """Lets a chunk's messages wait for the due times that were stored with them."""

@@ -61,8 +61,11 @@ class Leasing(Backlog):
         shelves: Sequence[int] = (0,),
         make_runs: Callable[[], Runs] = ArrivalRuns,
         reads_keys: bool = False,
+        is_fair: bool = False,
     ):
-        super().__init__(next_scan=next_scan, more=more, shelves=shelves, make_runs=make_runs, reads_keys=reads_keys)
+        super().__init__(
+            next_scan=next_scan, more=more, shelves=shelves, make_runs=make_runs, reads_keys=reads_keys, is_fair=is_fair
+        )
         self.key = key
         self.number = view
         self.policy = policy or Policy()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from backend_store.core.fair import FairRuns
 from backend_store.core.groups import GroupView, LeasedGroup, OffsetGroup
 from backend_store.core.keyed import KeyedRuns
 from backend_store.core.leasing import ReceiptKey
@@ -39,6 +38,7 @@ def core_of(
             shelves=(ORDER_LANE, HEAD_LANE),
             make_runs=runs_of(config),
             reads_keys=reads_keys(config),
+            is_fair=config.fair_by == "key",
         )
     if view == VIEW_MAIN:
         return WorkView(
@@ -50,6 +50,7 @@ def core_of(
             shelves=range(config.priorities),
             make_runs=runs_of(config),
             reads_keys=reads_keys(config),
+            is_fair=config.fair_by == "key",
         )
     return WorkView(
         key,
@@ -95,7 +96,7 @@ def runs_of(config: QueueConfig) -> Callable[[], Runs]:
     """How a lane of the queue orders what is ready."""
     if config.ordering == "strict":
         return partial(KeyedRuns, config.key_run_max, is_patient=True)
-    return FairRuns if config.fair_by == "key" else ArrivalRuns
+    return ArrivalRuns  # `fair_by: key` makes a lane fair when the first message with a key comes
 
 
 def reconfigure(core: WorkView, config: QueueConfig) -> None:

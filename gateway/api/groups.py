@@ -56,7 +56,7 @@ async def put(gateway: Gateway, call: Call) -> Answer:
     is_new = find_group(queue, name) is None
     mode: Any = wanted.mode
     group = await _decided(partial(put_group, queue, name, position, mode))
-    return json_answer(view(group.info()), 201 if is_new else 200)
+    return json_answer(view(group), 201 if is_new else 200)
 
 
 async def delete(gateway: Gateway, call: Call) -> Answer:

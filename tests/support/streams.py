@@ -18,7 +18,7 @@ from backend_store.storage.engine import Batch, Table
 from backend_store.storage.keys import log_key
 from backend_store.storage.memory import MemoryEngine
 from backend_store.storage.verify import quarantine_value
-from tests.support.world import REPLICA, VISIBILITY_MS, Consumer, World, verdicts
+from tests.support.world import REPLICA, VISIBILITY_MS, Consumer, World, receipts_by_seq, verdicts
 
 
 class StreamWorld(World):
@@ -190,3 +190,16 @@ class GroupOf:
 
 def seqs_of(lease: Lease) -> list[int]:
     return [lease.state.base + n for n in range(lease.state.count) if lease.bits >> n & 1]
+
+
+def stream(messages: int = 6, **settings: Any) -> StreamWorld:
+    """A stream with messages, two a chunk."""
+    world = StreamWorld(**settings)
+    for number in range(0, messages, 2):
+        world.stored(b"%d" % number, b"%d" % (number + 1))
+    return world
+
+
+def all_receipts(consumer: Consumer) -> dict[int, str]:
+    """The receipts of all that the consumer holds, by seq."""
+    return {seq: receipt for lease in consumer.leases for seq, receipt in receipts_by_seq(lease).items()}
