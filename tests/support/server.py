@@ -52,10 +52,10 @@ class PushqServer:
         *extra: str,
         dev: bool = False,
         env: dict[str, str] | None = None,
-        tree: Path = _ROOT,
+        tree: Path | None = None,
     ) -> None:
         self.data = data
-        self.tree = tree
+        self.tree = tree or _ROOT
         """The checkout whose server it is."""
         self.extra = extra
         self.dev = dev
