@@ -67,6 +67,13 @@ RULES: Final[tuple[Rule, ...]] = (
         "leave priorities at 1, or make a work queue",
     ),
     Rule(
+        "a stream with sequencing by producer or clock",
+        ("kind", "sequencing"),
+        lambda c: c.kind == "stream" and c.sequencing != "arrival",
+        "a stream is read in the order of its log, which is that of arrival",
+        'leave sequencing at "arrival", or make a work queue',
+    ),
+    Rule(
         "a stream with delay_ms",
         ("kind", "delay_ms"),
         lambda c: c.kind == "stream" and c.delay_ms > 0,

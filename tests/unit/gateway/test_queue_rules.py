@@ -21,6 +21,7 @@ NO_DEAD = {"dead_letter_queue": None}
 CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     # the rule, a config that breaks it, and what mends it
     ("a stream with priorities above 1", STREAM | {"priorities": 2}, {"priorities": 1}),
+    ("a stream with sequencing by producer or clock", STREAM | CLOCK, {"sequencing": "arrival"}),
     ("a stream with delay_ms", STREAM | {"delay_ms": 1}, {"kind": "work"}),
     ("a stream with delivery at_most_once or exactly_once", STREAM | ONCE, {"delivery": "at_least_once"}),
     (
