@@ -176,7 +176,7 @@ async def test_an_answer_sorts_behind_what_it_answers_though_its_clock_is_behind
     shared_server: PushqServer, admin: Admin
 ) -> None:
     queue = await made(admin, sequencing="clock", sort_window_ms=500)
-    heard = await made(admin, kind="stream", sequencing="clock", sort_window_ms=1)
+    heard = await made(admin, sequencing="clock", sort_window_ms=1)
     async with opened(shared_server) as here, opened(shared_server) as there:
         there._numbering._wall_ms = lambda: time.time_ns() // 1_000_000 - 300
         async with there.subscribe(heard) as hearing:

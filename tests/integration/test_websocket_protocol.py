@@ -145,7 +145,10 @@ FAULTY: list[tuple[dict[str, Any], str]] = [
     ({"type": "ack", "queue": "Q", "receipts": "no list"}, "/receipts"),
     ({"type": "ack", "queue": "Q", "receipts": [1]}, "/receipts/0"),
     ({"type": "ack", "queue": "Q", "receipts": ["x"] * 10_001}, "/receipts"),
-    ({"type": "ack", "queue": "Q", "receipts": [], "publish": [{"queue": "Q", "messages": [{"body": 1}]}]}, "/receipts"),
+    (
+        {"type": "ack", "queue": "Q", "receipts": [], "publish": [{"queue": "Q", "messages": [{"body": 1}]}]},
+        "/receipts",
+    ),
     ({"type": "ack", "queue": "Q", "receipts": ["x"], "publish": [{"queue": "Q"}]}, "/publish/0/messages"),
     ({"type": "nack", "queue": "Q", "receipts": [], "delay_ms": -1}, "/delay_ms"),
     ({"type": "extend", "queue": "Q", "receipts": []}, ""),

@@ -41,7 +41,7 @@ def test_an_empty_config_is_a_work_queue_that_shares_by_key() -> None:
     [
         {"kind": "stream", "visibility_timeout_ms": 0, "max_message_bytes": 1_048_576, "tags": {"team": "a"}},
         {"kind": "stream", "retention_ms": None, "retention_bytes": 10_000, "max_attempts": 3, "dedupe": "id"},
-        {"kind": "stream", "max_messages": 5, "overflow": "drop_oldest", "sequencing": "clock", "ordering": "strict"},
+        {"kind": "stream", "max_messages": 5, "overflow": "drop_oldest", "ordering": "strict"},
         {"delay_ms": 5000, "message_ttl_ms": 5000, "priorities": 10, "max_attempts": 1, "fair_by": "none"},
         {"retry_backoff_ms": 100, "retry_backoff_ms_max": 100, "dead_letter_queue": None},
         {"max_bytes": 1000, "overflow": "dead_letter_newest", "durability": "relaxed"},

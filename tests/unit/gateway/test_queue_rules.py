@@ -58,11 +58,6 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         CLOCK | {"message_ttl_ms": 1000},
         {"message_ttl_ms": 1001},
     ),
-    (
-        "sequencing: clock with message_ttl_ms or retention_ms up to sort_window_ms",
-        STREAM | CLOCK | {"retention_ms": 50, "sort_window_ms": 60},
-        {"sort_window_ms": 40},
-    ),
     *(
         (
             "delivery: at_most_once with visibility_timeout_ms, max_attempts or a back-off",
