@@ -101,7 +101,10 @@ class Facts:
 
 
 def rank(m: Message) -> int:
-    return 1 if m.is_head else m.priority if m.view == "main" else 0
+    """What goes first. A late message at the head is before all others until it has been out."""
+    if m.is_head:
+        return 0 if m.is_touched else 1
+    return m.priority if m.view == "main" else 0
 
 
 def is_before(a: Message, b: Message) -> bool:
