@@ -28,6 +28,7 @@ MESSAGE_BYTES_LIMIT = 1024 * 1024
 MESSAGES_PER_REQUEST_MAX = 1000
 VISIBILITY_MS_MAX = 12 * 3600 * 1000
 PRIORITIES_MAX = 10
+PARTITIONS_MAX = 64
 COMPANION = ".dead"
 """As `dead_letter_queue`: the queue's own companion, `<queue>.dead`. No queue can have this name."""
 
@@ -136,6 +137,18 @@ class Replication(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     model: Literal["leader_follower"] = "leader_follower"
 
 
+class AutoExpand(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """When a queue gets more partitions, or fewer, by itself. `limit` messages or bytes are what one partition is for:
+    at `at_percent` of that for all together the queue grows, below `shrink_percent` it shrinks.
+    """
+
+    of: Literal["partition_messages", "partition_bytes"]
+    limit: int
+    at_percent: int = 80
+    shrink_percent: int = 30
+    max_partitions: int = 64
+
+
 class QueueConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A queue's settings. A literal with one value is a setting whose other values are not built; they are refused.
 
@@ -174,6 +187,7 @@ class QueueConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     encrypted: bool = False
     fair_by: Literal["key", "none"] = "none"
     key_run_max: int = 32
+    auto_expand: AutoExpand | None = None
     colocate_with: str | None = None
     tags: dict[str, str] = msgspec.field(default_factory=dict)
 
@@ -242,10 +256,11 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """Where a publish call's messages stand, in one partition.
+    """Where a publish call's messages stand.
 
-    They have the `count` offsets from `base` on, unless `bases` says where each block begins. `others` has the
-    exceptions by the message's number in the call: the offset of the message it repeats, or the error that kept it out.
+    They have the `count` offsets from `base` on in one partition, unless `bases` says where each block begins, or
+    `places` where each message stands. `others` has the exceptions by the message's number in the call: the message it
+    repeats, or the error that kept it out.
     """
 
     partition: int
@@ -257,12 +272,18 @@ class Published:
     counts: tuple[int, ...] | None = None
     """How many messages each block has, where they were cut anew on their way."""
     others: Mapping[int, Original | PushqError] | None = None
+    places: Sequence[tuple[int, int]] | None = None
+    """Where a call's messages went to several partitions: (partition, offset) of each."""
 
 
 class Original(NamedTuple):
-    """The message that a repeated one repeats. The offset is -1 where only its number is still known."""
+    """The message that a repeated one repeats. The offset is -1 where only its number is still known.
+
+    `partition` is None for the partition that answered.
+    """
 
     offset: int
+    partition: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

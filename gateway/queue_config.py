@@ -7,7 +7,8 @@ a lie that shows only when messages are lost.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -92,10 +93,19 @@ def _wrong_fields(given: dict[str, Any], struct: type[msgspec.Struct], at: str) 
             yield FieldError(pointer, f"this version does not have the setting {name!r} yet")
         elif name not in kinds:
             yield FieldError(pointer, f"there is no setting {name[:200]!r}{nearest(name[:200], kinds)}")
-        elif isinstance(value, dict) and isinstance(kinds[name], type) and issubclass(kinds[name], msgspec.Struct):
-            yield from _wrong_fields(value, kinds[name], pointer)
+        elif isinstance(value, dict) and (parts := _struct_of(kinds[name])) is not None:
+            yield from _wrong_fields(value, parts, pointer)
+            for missing in [field.name for field in msgspec.structs.fields(parts) if field.required]:
+                if missing not in value:
+                    yield FieldError(f"{pointer}/{missing}", f"{name} needs {missing!r}")
         elif (wrong := _wrong_value(name, value, kinds[name])) is not None:
             yield FieldError(pointer, wrong)
+
+
+def _struct_of(kind: Any) -> type[msgspec.Struct] | None:
+    """The type of a setting with parts, also where it may be null."""
+    kinds = get_args(kind) if get_origin(kind) in (UnionType, Union) else (kind,)
+    return next((one for one in kinds if isinstance(one, type) and issubclass(one, msgspec.Struct)), None)
 
 
 def _wrong_value(name: str, value: Any, kind: Any) -> str | None:

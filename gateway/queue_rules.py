@@ -115,6 +115,35 @@ RULES: Final[tuple[Rule, ...]] = (
         "a work queue keeps a message until it is settled",
         "set message_ttl_ms, max_messages or max_bytes, or make a stream",
     ),
+    # ---------------------------------------------------------------------------------------------- partitions
+    Rule(
+        "a stream with partitions above 1 or auto_expand",
+        ("kind", "partitions", "auto_expand"),
+        lambda c: c.kind == "stream" and _moved(c, "partitions", "auto_expand"),
+        "a stream is one log, and its cursors name one place in it",
+        "leave partitions at 1 and auto_expand out, or make a work queue",
+    ),
+    Rule(
+        "sequencing: producer or clock with partitions above 1 or auto_expand",
+        ("sequencing", "partitions", "auto_expand"),
+        lambda c: c.sequencing != "arrival" and _moved(c, "partitions", "auto_expand"),
+        "messages are sorted within a partition, so several would give several orders",
+        'leave partitions at 1 and auto_expand out, or take sequencing "arrival"',
+    ),
+    Rule(
+        "auto_expand with max_partitions below partitions",
+        ("auto_expand", "partitions"),
+        lambda c: c.auto_expand is not None and c.auto_expand.max_partitions < c.partitions,
+        "the queue begins with more partitions than it may grow to",
+        "give a max_partitions of at least partitions",
+    ),
+    Rule(
+        "auto_expand with shrink_percent from at_percent on",
+        ("auto_expand",),
+        lambda c: c.auto_expand is not None and c.auto_expand.shrink_percent >= c.auto_expand.at_percent,
+        "the queue would grow and shrink by turns",
+        "give a shrink_percent below at_percent",
+    ),
     # --------------------------------------------------------------------------------------------------- order
     Rule(
         "ordering: strict with priorities above 1",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from backend_store.model import MESSAGE_BYTES_LIMIT, PRIORITIES_MAX, VISIBILITY_MS_MAX
+from backend_store.model import MESSAGE_BYTES_LIMIT, PARTITIONS_MAX, PRIORITIES_MAX, VISIBILITY_MS_MAX
 from gateway.limits import (
     ATTEMPTS_MAX,
     DEDUPE_WINDOW_MS_MAX,
@@ -46,7 +46,15 @@ SETTINGS: Final[dict[str, Setting]] = {
         cost="A stream keeps what was read, on the disk.",
         fixed="messages of a work queue are leased and deleted, those of a stream are kept",
     ),
-    "partitions": Setting("Units of order and storage.", change=""),
+    "partitions": Setting(
+        "How many logs the queue is made of. Messages of one key are in one of them, so order by key and deduplication "
+        "hold across changes; between keys there is no order.",
+        cost="A producer's messages without a key are in order only within a call. A subscription takes from all in "
+        "turn.",
+        low=1,
+        high=PARTITIONS_MAX,
+        change="in the background, slot by slot; what is there stays where it is",
+    ),
     "delivery": Setting(
         "at_least_once: leased until acknowledged; at_most_once: settled before it is handed out; exactly_once: "
         "repeated publishes are dropped and one ack wins.",
@@ -218,6 +226,12 @@ SETTINGS: Final[dict[str, Setting]] = {
         high=KEY_RUN_LIMIT,
         change=_NEW_DELIVERIES,
     ),
+    "auto_expand": Setting(
+        "Gives the queue more partitions as it fills, and takes them away when it is nearly empty: `of` "
+        "partition_messages or partition_bytes, `limit` for each; it grows at `at_percent` (80) of what all may have, "
+        "up to `max_partitions` (64), and shrinks below `shrink_percent` (30) for a minute. null: never.",
+        cost="A look at the queue's numbers every second.",
+    ),
     "colocate_with": Setting(
         "A queue of the tenant whose messages lie beside this one's, so that an ack here and a publish there, or the "
         "other way round, can be one atomic step."
@@ -229,11 +243,17 @@ RANGES: Final[dict[str, tuple[int, int]]] = {
     name: (setting.low, setting.high)
     for name, setting in SETTINGS.items()
     if setting.low is not None and setting.high is not None
+} | {
+    "limit": (1, QUEUE_BYTES_LIMIT),
+    "at_percent": (2, 100),
+    "shrink_percent": (1, 99),
+    "max_partitions": (2, PARTITIONS_MAX),
 }
+"""Of settings, and of the parts of `auto_expand`."""
 FIXED: Final[dict[str, str]] = {name: setting.fixed for name, setting in SETTINGS.items() if setting.fixed}
 """Settings that a living queue keeps, and why."""
 
-LATER_SETTINGS: Final = frozenset({"auto_expand"})
+LATER_SETTINGS: Final[frozenset[str]] = frozenset()
 """Settings of the protocol that this version does not have."""
 
 LATER_VALUES: Final[dict[str, frozenset[str]]] = {
@@ -243,7 +263,6 @@ LATER_VALUES: Final[dict[str, frozenset[str]]] = {
 """Values of settings that this version has with fewer choices."""
 
 ONLY: Final[dict[str, object]] = {
-    "partitions": 1,
     "encrypted": False,
     "factor": 1,
     "min_in_sync": 1,

@@ -7,7 +7,14 @@ from typing import Any
 
 import msgspec
 
-from backend_store.model import COMPANION, MESSAGES_PER_REQUEST_MAX, PRIORITIES_MAX, QueueConfig, Replication
+from backend_store.model import (
+    COMPANION,
+    MESSAGES_PER_REQUEST_MAX,
+    PRIORITIES_MAX,
+    AutoExpand,
+    QueueConfig,
+    Replication,
+)
 from gateway.api.cloudevents import REQUIRED, SPEC_VERSION
 from gateway.given import HEADERS_MAX, NAME_BYTES_MAX
 from gateway.limits import HORIZON_MS_MAX, NAME_CHARS_MAX, PRODUCER_SEQ_MAX, TAGS_MAX
@@ -33,7 +40,7 @@ def reference(name: str) -> Schema:
 
 def bounded(schemas: dict[str, Schema]) -> None:
     """Adds to the settings of a queue what is allowed of their types, and what they mean."""
-    for struct in (QueueConfig, Replication):
+    for struct in (QueueConfig, Replication, AutoExpand):
         for name, schema in schemas.get(struct.__name__, {}).get("properties", {}).items():
             if name in ONLY:
                 schema["const"] = ONLY[name]

@@ -33,7 +33,7 @@ def refusal(published: Published) -> PushqError | None:
 
 def published_messages_json(published: Published, prepared: Prepared) -> bytes:
     """The JSON array of `{id, seq, partition, duplicate, error?}`."""
-    if published.others:
+    if published.others or published.places is not None:
         return encode(_rows(published, prepared), "json")
     template, offsets = _json_template(published.partition, prepared.ids is None), _offsets(published, prepared)
     if prepared.ids is None:
@@ -66,7 +66,7 @@ def published_ok(
 
 
 def _pack_messages(published: Published, prepared: Prepared) -> bytes:
-    if published.others:
+    if published.others or published.places is not None:
         return pack(_rows(published, prepared))
     template, offsets = _pack_template(published.partition, prepared.ids is None), _offsets(published, prepared)
     head = array_header(published.count)
@@ -118,13 +118,25 @@ def _rows(published: Published, prepared: Prepared) -> list[dict[str, Any]]:
     others, order = published.others or {}, prepared.order
     by_number = others if order is None else {order[place]: other for place, other in others.items()}
     return [
-        _row(published.partition, offset, prepared.ids[number] if prepared.ids else None, by_number.get(number))
-        for number, offset in enumerate(_offsets(published, prepared))
+        _row(*place, prepared.ids[number] if prepared.ids else None, by_number.get(number))
+        for number, place in enumerate(_places(published, prepared))
     ]
+
+
+def _places(published: Published, prepared: Prepared) -> list[tuple[int, int]]:
+    """(partition, offset) of each message, in the order of the call."""
+    if published.places is None:
+        return [(published.partition, offset) for offset in _offsets(published, prepared)]
+    if prepared.order is None:
+        return list(published.places)
+    by_number = dict(zip(prepared.order, published.places, strict=True))
+    return [by_number[number] for number in range(published.count)]
 
 
 def _row(partition: int, offset: int, given: str | None, other: Original | PushqError | None) -> dict[str, Any]:
     """A repeated message has the place of the first; of a producer's number that came before, no more may be known."""
+    if isinstance(other, Original) and other.partition is not None:
+        partition = other.partition
     if isinstance(other, PushqError):
         return {"id": given, "partition": partition, "duplicate": False, "error": problem(other)}
     seq: int | None = offset if other is None else other.offset

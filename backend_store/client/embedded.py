@@ -92,7 +92,7 @@ class EmbeddedStore:
             return self._companion(tenant, name)
         found = self._queues.get(definition.uid)
         if found is None:
-            found = EmbeddedQueue(self.node, definition, self.node.partition(definition))
+            found = EmbeddedQueue(self.node, definition, self.node.queue(definition))
             self._queues[definition.uid] = found
         return found
 
@@ -106,7 +106,7 @@ class EmbeddedStore:
         if found is None:
             config = companion_config(definition.config)
             own = msgspec.structs.replace(definition, name=name, config=config)
-            found = EmbeddedQueue(self.node, own, self.node.partition(definition), view)
+            found = EmbeddedQueue(self.node, own, self.node.queue(definition), view)
             self._companions[definition.uid, view] = found
         return found
 
@@ -116,9 +116,9 @@ class EmbeddedStore:
             if tenant is not None and definition.tenant != tenant:
                 continue
             yield definition.tenant, definition.name
-            views = self.node.partition(definition).state.views
+            held = [partition.state.views for partition in self.node.queue(definition).all]
             for suffix, view in COMPANION_VIEWS.items():
-                if view in views and views[view].live:
+                if any(view in views and views[view].live for views in held):
                     yield definition.tenant, definition.name + suffix
 
     def queues(self) -> list[EmbeddedQueue]:
@@ -137,7 +137,7 @@ class EmbeddedStore:
         queue = self.queue(tenant, name)
         for one in (queue, *queue.groups.values()):
             one.definition = changed
-        self.node.partition(changed).configure(config)
+        self.node.configure(changed)
         for view in COMPANION_VIEWS.values():
             if (companion := self._companions.get((changed.uid, view))) is not None:
                 own = companion_config(config)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from backend_store.client.queue import EmbeddedQueue
+from backend_store.client.views import Views
 from backend_store.core.leases import Holder, Lease
 from backend_store.model import InvalidRequest, NotFound, PushqError
 from backend_store.node.group import Group, Mode
@@ -42,7 +43,7 @@ class GroupQueue(EmbeddedQueue):
     """One for all who ask, as long as the group exists. What does not differ by group is the stream's."""
 
     def __init__(self, stream: EmbeddedQueue, group: Group):
-        super().__init__(stream._node, stream.definition, stream._partition)
+        super().__init__(stream._node, stream.definition, stream._partitions)
         self.stream = stream
         self._group = group
         group.is_wanted = lambda: self.consumers > 0
@@ -51,7 +52,7 @@ class GroupQueue(EmbeddedQueue):
 
     def _use(self, view: View) -> None:
         """Its view: another one after a seek, and when nobody used the group for a while."""
-        self._view = view
+        self._views = Views([view])
 
     @property
     def root(self) -> EmbeddedQueue:

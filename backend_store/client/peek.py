@@ -7,10 +7,11 @@ cursor names a shelf and an offset there, so the next page goes on in the middle
 from __future__ import annotations
 
 import binascii
+import dataclasses
 import struct
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from bisect import bisect_left
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from typing import Literal, NamedTuple
 
 from backend_store.client.filters import PeekFilter, matching
@@ -24,7 +25,7 @@ from backend_store.model import FieldError, InvalidRequest, Peeked, PeekPage
 from backend_store.node.limits import PEEK_MESSAGES_MAX
 from backend_store.node.partition import Partition
 
-__all__ = ["PeekFilter", "check_cursor", "look"]
+__all__ = ["PeekFilter", "check_cursor", "look", "look_through"]
 
 State = Literal["ready", "in_flight", "delayed", "dead"]
 
@@ -37,56 +38,94 @@ class Place(NamedTuple):
 
     shelf: int
     offset: int
+    partition: int = 0
 
 
-def encode_place(place: Place, partition: int = 0) -> str:
-    return urlsafe_b64encode(_CURSOR.pack(_VERSION, partition, *place)).rstrip(b"=").decode()
+def encode_place(place: Place) -> str:
+    packed = _CURSOR.pack(_VERSION, place.partition, place.shelf, place.offset)
+    return urlsafe_b64encode(packed).rstrip(b"=").decode()
 
 
 def check_cursor(text: str) -> Place:
     """Raises `InvalidRequest`."""
     try:
-        version, _partition, shelf, offset = _CURSOR.unpack(urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+        version, partition, shelf, offset = _CURSOR.unpack(urlsafe_b64decode(text + "=" * (-len(text) % 4)))
     except (binascii.Error, ValueError, struct.error):
-        version = shelf = offset = 0
+        version = partition = shelf = offset = 0
     if version != _VERSION:
         raise InvalidRequest(
             "this is no cursor of a peek", errors=(FieldError("/query/cursor", "send `next` back as it was given"),)
         )
-    return Place(shelf, offset)
+    return Place(shelf, offset, partition)
 
 
-def look(partition: Partition, wanted: PeekFilter, view: int = VIEW_MAIN) -> Generator[None, bool, PeekPage]:
-    """A page of a view's messages. Yields after each chunk; told that its time is up it answers with a cursor."""
+def look_through(
+    partitions: Sequence[Partition], wanted: PeekFilter, view: int = VIEW_MAIN
+) -> Generator[None, bool, PeekPage]:
+    """A page over several partitions, one after the other; its cursor names the one that it goes on in."""
+    if wanted.cursor is not None:
+        at = check_cursor(wanted.cursor)
+        partitions = [partition for partition in partitions if partition.index >= at.partition]
+        if partitions and partitions[0].index > at.partition:
+            wanted = dataclasses.replace(wanted, cursor=None)  # that one is empty and gone
+    elif wanted.id is not None:
+        for partition in partitions:
+            if (page := (yield from _look_up(partition, wanted, view))) is not None:
+                return page
+    items: list[Peeked] = []
+    scanned = 0
+    for number, partition in enumerate(partitions):
+        rest = dataclasses.replace(wanted, limit=wanted.limit - len(items), cursor=None if number else wanted.cursor)
+        page = yield from look(partition, rest, view, scanned)
+        items += page.items
+        scanned = page.scanned
+        following = partitions[number + 1].index if number + 1 < len(partitions) else None
+        if page.next is not None or following is None:
+            return PeekPage(items, page.next, scanned)
+        if len(items) >= wanted.limit or scanned >= PEEK_MESSAGES_MAX or (yield):
+            first = Place(shelves_of(view_shown(view, wanted.state))[0], 0, following)
+            return PeekPage(items, encode_place(first), scanned)
+    return PeekPage(items, None, scanned)
+
+
+def _look_up(partition: Partition, wanted: PeekFilter, view: int) -> Generator[None, bool, PeekPage | None]:
+    """The message of an id, where its place is known without a look through the backlog."""
+    assert wanted.id is not None
     view = view_shown(view, wanted.state)
-    if wanted.id is not None and wanted.cursor is None:
-        for shelf, base, index in places_of(partition, view, wanted.id):
-            chunk = partition.read(base, shelf)
-            if chunk is not None and chunk.base == base:
-                page = _Page(partition, wanted, view)
-                if page.put(chunk, 1 << index):
-                    return page.done()
-            yield
-    return (yield from _Page(partition, wanted, view).fill())
+    for shelf, base, index in places_of(partition, view, wanted.id):
+        chunk = partition.read(base, shelf)
+        if chunk is not None and chunk.base == base:
+            page = _Page(partition, wanted, view, 0)
+            if page.put(chunk, 1 << index):
+                return page.done()
+        yield
+    return None
+
+
+def look(
+    partition: Partition, wanted: PeekFilter, view: int = VIEW_MAIN, scanned: int = 0
+) -> Generator[None, bool, PeekPage]:
+    """A page of a view's messages. Yields after each chunk; told that its time is up it answers with a cursor."""
+    return (yield from _Page(partition, wanted, view_shown(view, wanted.state), scanned).fill())
 
 
 class _Page:
     """One page while it is filled."""
 
-    def __init__(self, partition: Partition, wanted: PeekFilter, view: int):
+    def __init__(self, partition: Partition, wanted: PeekFilter, view: int, scanned: int):
         self._partition = partition
         self._wanted = wanted
         self._view = view
         self._shelves = shelves_of(view)
         self._items: list[Peeked] = []
-        self._scanned = 0
+        self._scanned = scanned
 
     @property
     def is_full(self) -> bool:
         return len(self._items) >= self._wanted.limit or self._scanned >= PEEK_MESSAGES_MAX
 
     def done(self, at: Place | None = None) -> PeekPage:
-        cursor = encode_place(at, self._partition.index) if at is not None else None
+        cursor = encode_place(at._replace(partition=self._partition.index)) if at is not None else None
         return PeekPage(self._items, cursor, self._scanned)
 
     def fill(self) -> Generator[None, bool, PeekPage]:

@@ -14,14 +14,15 @@ import structlog
 from backend_store.client.cancel import CancelOutcome, cancel
 from backend_store.client.dead_letters import Letters, Wanted, count
 from backend_store.client.filters import PeekFilter
-from backend_store.client.peek import look
+from backend_store.client.peek import look_through
 from backend_store.client.redrive import Redrive, Redrives
+from backend_store.client.views import AskView, Views, extending, giving_back
 from backend_store.core.chunk import Chunk
 from backend_store.core.cursor import StreamStart, resolve
 from backend_store.core.leases import Holder, Lease
 from backend_store.core.limits import DELAYED_RUNS_MAX
 from backend_store.core.receipts import INDEX_OF, by_token
-from backend_store.core.shelves import VIEW_DEAD, VIEW_GROUPS, VIEW_LATE, VIEW_MAIN, VIEW_OUTBOX
+from backend_store.core.shelves import VIEW_DEAD, VIEW_LATE, VIEW_MAIN, VIEW_OUTBOX
 from backend_store.model import (
     Block,
     FieldError,
@@ -42,8 +43,9 @@ from backend_store.node.joint import Joint, JointResult
 from backend_store.node.limits import PEEK_SECONDS_MAX
 from backend_store.node.node import Node
 from backend_store.node.partition import Partition
+from backend_store.node.partitions import Partitions
 from backend_store.node.seeking import offset_at_time, read_at
-from backend_store.node.view import SettleReply, View
+from backend_store.node.view import View
 
 log = structlog.get_logger("pushq.queue")
 
@@ -53,7 +55,6 @@ JOBS_REMEMBERED_MAX = 16
 
 PublishReply = Callable[[Published | PushqError], None]
 VerdictsReply = Callable[[list[Verdict] | PushqError], None]
-AskView = Callable[[View, dict[str, int], SettleReply], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +75,21 @@ class Purge:
 
 
 class EmbeddedQueue:
-    """A queue whose one partition is here, or the companion of one. The object is one for all who ask, for as long as
-    the queue exists.
+    """A queue whose partitions are here, or the companion of one. The object is one for all who ask, for as long as the
+    queue exists.
     """
 
-    def __init__(self, node: Node, definition: QueueDefinition, partition: Partition, view: int = VIEW_MAIN):
+    def __init__(self, node: Node, definition: QueueDefinition, partitions: Partitions, view: int = VIEW_MAIN):
         self._node = node
         self.definition = definition
-        self._partition = partition
-        self._view = partition.view(view) if definition.config.kind == "work" or view != VIEW_MAIN else None
+        self._partitions = partitions
+        self._number = view
+        self._views: Views | None = None
+        """None for a stream: only its groups have some."""
+        if definition.config.kind == "work" or view != VIEW_MAIN:
+            self._views = Views([partition.view(view) for partition in partitions.all])
+            partitions.on_changed(self._changed)
+        self._wake: Callable[[], None] | None = None
         self.consumers = 0
         self.deleted = False
         self.companions: list[EmbeddedQueue] = []
@@ -93,6 +100,20 @@ class EmbeddedQueue:
         """Room for what a gateway keeps per queue: its feeder, its fan-out."""
         self.groups: dict[str, EmbeddedQueue] = {}
         """Of a stream: those of its consumer groups that somebody uses."""
+
+    def _changed(self) -> None:
+        """Partitions came or went."""
+        if self._views is None:
+            return
+        self._views.set([partition.view(self._number) for partition in self._partitions.all])
+        if self._wake is not None:
+            self._views.on_ready(self._wake)
+            self._node.soon(self._wake)
+
+    @property
+    def _partition(self) -> Partition:
+        """A stream's one partition; of a work queue the first."""
+        return self._partitions.first
 
     @property
     def name(self) -> str:
@@ -148,12 +169,12 @@ class EmbeddedQueue:
         if self.is_companion:
             reply(InvalidRequest(f"messages come to {self.name!r} by themselves; publish to a queue of your own"))
             return
-        self._partition.publish(blocks, reply)
+        self._partitions.publish(blocks, reply)
 
     @property
     def is_companion(self) -> bool:
         """Whether it holds another queue's dead or late messages."""
-        return self._view is not None and 0 < self._view.number < VIEW_GROUPS
+        return self._number != VIEW_MAIN
 
     def is_colocated_with(self, other: EmbeddedQueue) -> bool:
         """Whether an ack here may publish there in the same step."""
@@ -169,8 +190,8 @@ class EmbeddedQueue:
     ) -> None:
         """Acks and publishes with one commit: all of it, or nothing where one receipt does not hold its message."""
         grouped = by_token(receipts)
-        view = self._view if self._view is not None else self._group_of(grouped)
-        if view is None:
+        acks = self._by_view(grouped)
+        if acks is None:
             reply(SettledAndPublished([_STALE] * len(receipts), []))
             return
 
@@ -180,20 +201,28 @@ class EmbeddedQueue:
             else:
                 reply(SettledAndPublished(_judge(receipts, result.settled), result.places))
 
-        targets = [(queue._partition, blocks) for queue, blocks in publishes]
-        self._partition.settle_and_publish(Joint(view, grouped, targets, decided))
+        targets = [(queue._partitions, blocks) for queue, blocks in publishes]
+        acks[0][0].partition.settle_and_publish(Joint(acks, targets, decided))
+
+    def _by_view(self, grouped: dict[str, int]) -> list[tuple[View, dict[str, int]]] | None:
+        """Receipts by the view that gave them out; None where one of them is nobody's."""
+        if self._views is None:
+            view = self._group_of(grouped)
+            return [(view, grouped)] if view is not None else None
+        own = self._views.by_view(grouped)
+        return own if sum(len(receipts) for _, receipts in own) == len(grouped) else None
 
     def settle(self, receipts: list[str], reply: VerdictsReply) -> None:
         """Acks; `reply` gets one verdict a receipt, in their order, once that is durable."""
-        if self._view is None:
+        if self._views is None:
             self._ask_groups(receipts, View.settle, reply)
             return
-        self._view.settle(by_token(receipts), lambda done: reply(_verdicts(receipts, done)))
+        self._views.ask(by_token(receipts), View.settle, lambda done: reply(_verdicts(receipts, done)))
 
     def _ask_groups(self, receipts: list[str], ask: AskView, reply: VerdictsReply) -> None:
         """Of a stream: each receipt is the business of the group that gave it out."""
         groups = self._partition.groups
-        assert groups is not None, f"{self.name}: a queue has a view or groups"
+        assert groups is not None, f"{self.name}: a queue has views or groups"
         groups.each(by_token(receipts), ask, lambda done: reply(_verdicts(receipts, done)))
 
     def _group_of(self, grouped: dict[str, int]) -> View | None:
@@ -203,78 +232,86 @@ class EmbeddedQueue:
 
     def settle_quietly(self, receipts: list[str]) -> None:
         """Acks whose verdicts nobody waits for."""
-        if self._view is not None:
-            self._view.settle_soon(by_token(receipts))
+        if self._views is not None:
+            for view, grouped in self._views.by_view(by_token(receipts)):
+                view.settle_soon(grouped)
         elif self._partition.groups is not None:
             for view, grouped in self._partition.groups.by_view(by_token(receipts)).items():
                 view.settle_soon(grouped)
 
     def settle_lease(self, lease: Lease) -> None:
         """Settles all of a lease: its bytes have left, and the consumer acks automatically."""
-        if self._view is not None and lease.receipts:
-            self._view.settle_soon({lease.token: lease.bits})
+        view = self._views.of(lease) if self._views is not None else None
+        if view is not None and lease.receipts:
+            view.settle_soon({lease.token: lease.bits})
 
     def give_back(
         self, receipts: list[str], delay_ms: int | None, reply: VerdictsReply, reason: str | None = None
     ) -> None:
         """Nacks; with a delay the messages stay out of sight so long. The reason stands in the messages' history."""
-        view = self._view
-        if delay_ms and view is not None and not view.core.can_delay:
+        views = self._views
+        if delay_ms and views is not None and not all(view.core.can_delay for view in views.all):
             detail = f"queue {self.name!r}: {DELAYED_RUNS_MAX} batches wait for their time; nack without a delay"
             reply(Overloaded(detail, retry_after_ms=1000))
             return
         if reason is not None:
             log.info("nacked", tenant=self.tenant, queue=self.name, receipts=len(receipts), reason=reason)
         due_ms = self._node.steady_ms() + delay_ms if delay_ms else delay_ms
-        if view is None:
-            self._ask_groups(receipts, lambda one, own, told: one.give_back(own, due_ms, reason, told), reply)
-            return
-        view.give_back(by_token(receipts), due_ms, reason, lambda done: reply(_verdicts(receipts, done)))
+        self._ask(receipts, giving_back(due_ms, reason), reply)
 
     def extend(self, receipts: list[str], visibility_ms: int, reply: VerdictsReply) -> None:
         """Moves the end of leases: at once where a lease is memory, with a commit where it is stored."""
-        if self._view is None:
-            self._ask_groups(receipts, lambda one, own, told: one.extend(own, visibility_ms, told), reply)
-            return
-        self._view.extend(by_token(receipts), visibility_ms, lambda held: reply(_verdicts(receipts, held)))
+        self._ask(receipts, extending(visibility_ms), reply)
+
+    def _ask(self, receipts: list[str], ask: AskView, reply: VerdictsReply) -> None:
+        if self._views is None:
+            self._ask_groups(receipts, ask, reply)
+        else:
+            self._views.ask(by_token(receipts), ask, lambda done: reply(_verdicts(receipts, done)))
 
     def give_back_lease(self, lease: Lease) -> None:
-        view = self._view if self._view is not None else self._group_of({lease.token: lease.bits})
+        view = self._views.of(lease) if self._views is not None else self._group_of({lease.token: lease.bits})
         if view is not None:
             view.give_back_lease(lease)
 
     def unsent(self, lease: Lease) -> None:
-        if self._view is not None:
-            self._view.unsent(lease)
+        if self._views is not None and (view := self._views.of(lease)) is not None:
+            view.unsent(lease)
 
     def undeliverable(self, lease: Lease) -> None:
         """Ends messages that were leased and cannot be sent to anybody."""
-        if self._view is not None:
-            self._view.undeliverable(lease)
+        if self._views is not None and (view := self._views.of(lease)) is not None:
+            view.undeliverable(lease)
 
     def take(self, limit: int, holder: Holder, visibility_ms: int) -> Lease | None:
         """Leases up to `limit` ready messages of one chunk for `holder`."""
-        assert self._view is not None, f"{self.name}: a stream has no leases without a group"
-        return self._view.take(limit, holder, visibility_ms)
+        assert self._views is not None, f"{self.name}: a stream has no leases without a group"
+        return self._views.take(limit, holder, visibility_ms)
 
     @property
     def has_ready(self) -> bool:
-        return self._view is not None and self._view.has_ready
+        return self._views is not None and self._views.has_ready
 
     @property
     def ready(self) -> int:
-        return self._partition.state.live if self._view is None else self._view.ready
+        return self._partition.state.live if self._views is None else self._views.ready
 
     def on_ready(self, wake: Callable[[], None]) -> None:
         """`wake` runs after each commit that may have made messages ready."""
-        if self._view is not None:
-            self._view.on_ready = wake
+        if self._views is not None:
+            self._wake = wake
+            self._views.on_ready(wake)
 
     async def cancel(self, message_id: str) -> CancelOutcome:
         """Ends a scheduled or ready message of that id; returns when that is durable."""
-        if self._view is None:
+        if self._views is None:
             raise InvalidRequest(f"{self.name!r} is a stream: it keeps its messages for all who read it")
-        return await cancel(self._view, message_id, self._node.turnstile)
+        outcome: CancelOutcome = "unknown"
+        for view in self._views.all:
+            outcome = await cancel(view, message_id, self._node.turnstile)
+            if outcome != "unknown":
+                break
+        return outcome
 
     # ---------------------------------------------------------------------------------------------------- streams
 
@@ -307,43 +344,53 @@ class EmbeddedQueue:
     # ----------------------------------------------------------------------------------------------- administration
 
     def stats(self) -> QueueStats:
-        state, view = self._partition.state, self._view
-        tally = view.tally if view is not None else state
-        oldest = self._partition.oldest(view.number if view is not None else VIEW_MAIN) if tally.live else None
+        partitions, views = self._partitions.all, self._views
+        tallies = [view.tally for view in views.all] if views is not None else [self._partition.state]
+        number = self._number if self.group is None or views is None else views.first.number
+        ages = [p.oldest(number) for p, tally in zip(partitions, tallies, strict=True) if tally.live]
+        oldest = min((age for age in ages if age is not None), default=None)
         age_ms = max(0, self._node.clock_ms() - oldest) if oldest is not None else 0
         return QueueStats(
             ready=self.ready,
-            in_flight=view.core.in_flight if view else 0,
-            delayed=view.core.delayed if view else 0,
+            in_flight=views.sum(lambda view: view.core.in_flight) if views else 0,
+            delayed=views.sum(lambda view: view.core.delayed) if views else 0,
             dead=0 if self.is_companion else self._dead,
             oldest_age_ms=age_ms,
             consumers=self.consumers + sum(group.consumers for group in self.groups.values()),
-            bytes=tally.live_bytes,
-            published_total=tally.published_total,
-            acked_total=tally.acked_total,
+            bytes=sum(tally.live_bytes for tally in tallies),
+            published_total=sum(tally.published_total for tally in tallies),
+            acked_total=sum(tally.acked_total for tally in tallies),
         )
 
     @property
     def ended(self) -> Mapping[str, int]:
         """How many messages ended without an ack, by reason; a companion's are its owner's."""
-        return {} if self.is_companion else self._partition.state.ended
+        if self.is_companion:
+            return {}
+        found: Counter[str] = Counter()
+        for partition in self._partitions.all:
+            found.update(partition.state.ended)
+        return found
 
     @property
     def _dead(self) -> int:
         """Dead letters, those on their way to another queue among them."""
-        views = self._partition.state.views
-        return sum(views[view].live for view in (VIEW_DEAD, VIEW_OUTBOX) if view in views)
+        tallies = [partition.state.views for partition in self._partitions.all]
+        return sum(views[view].live for views in tallies for view in (VIEW_DEAD, VIEW_OUTBOX) if view in views)
 
     async def peek(self, wanted: PeekFilter) -> PeekPage:
         """A page of messages; nothing is leased or counted, and everybody else goes first."""
-        index = self._partition.index
-        if wanted.partition not in (None, index):
-            detail = f"queue {self.name!r} has no partition {wanted.partition}, only {index}"
+        partitions: Sequence[Partition] = self._partitions.all
+        if wanted.partition is not None:
+            partitions = [partition for partition in partitions if partition.index == wanted.partition]
+        if not partitions:
+            there = ", ".join(str(partition.index) for partition in self._partitions.all)
+            detail = f"queue {self.name!r} has no partition {wanted.partition}, only {there}"
             raise InvalidRequest(detail, errors=(FieldError("/query/partition", detail),))
-        number = self._view.number if self._view is not None and self.group is None else VIEW_MAIN
-        if wanted.state == "dead" and number == VIEW_LATE:
+        if wanted.state == "dead" and self._number == VIEW_LATE:
             return PeekPage()
-        page = await self._node.turnstile.through(look(self._partition, wanted, number), seconds_max=PEEK_SECONDS_MAX)
+        pages = look_through(partitions, wanted, self._number)
+        page = await self._node.turnstile.through(pages, seconds_max=PEEK_SECONDS_MAX)
         if self._partition.closed:
             raise self.gone
         return page
@@ -358,11 +405,11 @@ class EmbeddedQueue:
 
         `own`: other queues name this one for their dead letters, so those that lie here as well.
         """
-        view = self._view
-        if view is not None and self.is_companion:
-            return Letters([view], wanted, to)
-        dead = self._partition.view(VIEW_DEAD)
-        return Letters([view, dead] if own and view is not None else [dead], wanted, to)
+        views = self._views
+        if views is not None and self.is_companion:
+            return Letters(views.all, wanted, to)
+        dead = [partition.view(VIEW_DEAD) for partition in self._partitions.all]
+        return Letters([*views.all, *dead] if own and views is not None else dead, wanted, to)
 
     async def count_letters(self, letters: Letters) -> Counter[str]:
         """How many messages a redrive would move now, by the queue they go to."""
@@ -379,16 +426,22 @@ class EmbeddedQueue:
     ) -> Redrive:
         """Starts to move dead letters back. One redrive of a queue runs at a time."""
         job = Redrive(redrive_id, total, rate_per_s)
-        self.redrives.start(job, letters, lambda name: find(name)._partition)
+        self.redrives.start(job, letters, lambda name: find(name)._partitions)
         return job
+
+    def _purge_in(self, partition: Partition) -> asyncio.Future[int | PushqError]:
+        done: asyncio.Future[int | PushqError] = asyncio.get_running_loop().create_future()
+        partition.purge(done.set_result, self._number)
+        return done
 
     async def purge(self, purge_id: str) -> Purge:
         """Drops every message stored so far; returns when that is durable."""
-        done: asyncio.Future[int | PushqError] = asyncio.get_running_loop().create_future()
-        self._partition.purge(done.set_result, self._view.number if self._view is not None else VIEW_MAIN)
-        total = await done
-        if isinstance(total, PushqError):
-            raise total
+        total = 0
+        for waiting in [self._purge_in(partition) for partition in self._partitions.all]:
+            count = await waiting
+            if isinstance(count, PushqError):
+                raise count
+            total += count
         purge = Purge(purge_id, total)
         self._node.sweeper.wake()
         while len(self.purges) >= JOBS_REMEMBERED_MAX:

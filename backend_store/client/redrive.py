@@ -22,7 +22,7 @@ from backend_store.node.limits import TRANSFER_LEASE_MS, TRANSFER_RETRY_SECONDS,
 from backend_store.node.transfer import move
 
 if TYPE_CHECKING:
-    from backend_store.node.partition import Partition
+    from backend_store.node.partitions import Partitions
 
 log = structlog.get_logger("pushq.redrive")
 
@@ -34,7 +34,7 @@ PORTION_SECONDS: Final = 0.1
 """With a rate, so much of it is moved at a time: it is a rate then, and no series of bursts."""
 
 State = Literal["running", "done", "cancelled", "failed"]
-Find = Callable[[str], "Partition"]
+Find = Callable[[str], "Partitions"]
 """The queue of a name. Raises `PushqError` where messages cannot go there."""
 
 
@@ -177,7 +177,7 @@ class Redriver:
         """It sends nothing."""
 
 
-def _as_new(target: Partition) -> dict[str, Any]:
+def _as_new(target: Partitions) -> dict[str, Any]:
     """What a message is from now on: no dead letter, not late, and with a whole life before it."""
     life_ms = target.config.message_ttl_ms
     return {"dead": None, "late": None, "exp": target.steady_ms() + life_ms if life_ms else None}

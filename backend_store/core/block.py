@@ -213,6 +213,11 @@ def _spans(sizes: Sequence[int]) -> list[tuple[int, int]]:
     return spans
 
 
+def block_of(columns: Columns, priority: int, due_ms: int) -> Block:
+    """One block of messages that fit into one."""
+    return _block(columns, list(map(len, columns.bodies)), priority, due_ms)
+
+
 def _block(columns: Columns, lengths: list[int], priority: int, due_ms: int) -> Block:
     kind, bodies, count = columns.kind, columns.bodies, len(lengths)
     clear: dict[str, Any] = {}

@@ -222,7 +222,7 @@ def clear_column(chunk: Chunk, name: str) -> list[Any] | None:
             continue
         if found is None:
             found = [ABSENT.get(name)] * chunk.count
-        found[start : start + count] = _column(values, count)
+        found[start : start + count] = expanded(values, count)
     return found
 
 
@@ -247,7 +247,8 @@ def _read_clear(chunk: Chunk) -> list[tuple[int, int, dict[str, Any]]]:
     return found
 
 
-def _column(values: Any, count: int) -> list[Any]:
+def expanded(values: Any, count: int) -> list[Any]:
+    """A column with a value for each message."""
     return values if isinstance(values, list) else [values] * count
 
 
@@ -266,19 +267,20 @@ def read_messages(chunk: Chunk) -> Messages:
         if flags & ~FLAGS_KNOWN or key_id:
             raise CorruptEntry(f"block flags {flags:#x}, key {key_id}: this program does not know them")
         at += BLOCK_HEAD.size + clear_size
-        attributes, own = _read_sealed(data, at, count)
+        attributes, own = read_sealed(data, at, count)
         at += sealed_size
         table = {**clears.get(len(bodies), {}), **attributes}
-        kinds.append(_kinds(flags, count, table))
+        kinds.append(block_kinds(flags, count, table))
         for name, values in table.items():
             if name not in columns:
                 columns[name] = [ABSENT.get(name)] * chunk.count
-            columns[name][len(bodies) : len(bodies) + count] = _column(values, count)
+            columns[name][len(bodies) : len(bodies) + count] = expanded(values, count)
         bodies += own
     return _messages(bodies, b"".join(kinds), columns)
 
 
-def _read_sealed(data: bytes, at: int, count: int) -> tuple[dict[str, Any], list[bytes]]:
+def read_sealed(data: bytes, at: int, count: int) -> tuple[dict[str, Any], list[bytes]]:
+    """A block's attributes and bodies."""
     (attribute_size,) = U32.unpack_from(data, at)
     at += 4
     attributes: dict[str, Any] = unpack(data[at : at + attribute_size]) if attribute_size else {}
@@ -291,7 +293,7 @@ def _read_sealed(data: bytes, at: int, count: int) -> tuple[dict[str, Any], list
     return attributes, [data[a:b] for a, b in pairwise(ends)]
 
 
-def _kinds(flags: int, count: int, table: dict[str, Any]) -> bytes:
+def block_kinds(flags: int, count: int, table: dict[str, Any]) -> bytes:
     """Takes the block-level entries out of a block's table: what is left in it are columns."""
     table.pop("gone", None)
     mixed: bytes = table.pop("kind", b"")

@@ -12,7 +12,7 @@ Messages without a key share the key None.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from itertools import islice
 
 from backend_store.core.bits import lowest
@@ -20,6 +20,9 @@ from backend_store.core.bykey import Key, Spot, Spots
 from backend_store.core.leases import ChunkState
 from backend_store.core.limits import KEYED_CROWD_MIN, KEYED_LOADED_FIRST_MAX, KEYED_PATIENCE_MS
 from backend_store.core.lines import Lines, Spill
+from backend_store.core.slots import slot_of
+
+_LOCKED = object()
 
 
 class KeyedRuns:
@@ -46,6 +49,10 @@ class KeyedRuns:
         """Draws since one has been put off that needs the disk."""
         self._crowd = KEYED_CROWD_MIN
         self._unlocked = 0
+        self._closed: Mapping[int, int] = {}
+        """Slot → offset from which on its messages wait for older ones in another partition."""
+        self._behind: dict[int, dict[Key, None]] = {}
+        """By slot: keys whose next messages wait for that."""
         self._held_back: tuple[int, int] | None = None
         """While it does not read on: (`_unlocked`, time in ms) of when that began."""
 
@@ -102,6 +109,7 @@ class KeyedRuns:
         # Numbers go on: rows that were written before mean nothing to the lines that come after.
         self._lines = Lines(self._lines.last_number)
         self._idle.clear()
+        self._behind.clear()
         self._disk_waits = 0
         self._crowd = KEYED_CROWD_MIN
         self._held_back = None
@@ -126,6 +134,8 @@ class KeyedRuns:
         at = self._at
         bits_of = spot.split(bits)
         known = bits_of.keys() & at.keys()
+        if self._closed:
+            known |= self._keep_behind(bits_of.keys() - known, state.base)
         if known:
             bits ^= self._lines.extend(spot, bits_of, known)
             at.update(dict.fromkeys(bits_of.keys() - known, spot))
@@ -254,6 +264,8 @@ class KeyedRuns:
             if line is None:
                 del at[key]
                 continue
+            if self._closed and self._is_behind(key):
+                continue
             if lines.parked or line[0][0].is_shrunk:
                 self._look_further(key)
                 continue
@@ -270,6 +282,8 @@ class KeyedRuns:
         """As `_go_on`, where a line goes on on the disk, or a chunk has forgotten whose its settled messages were."""
         lines = self._lines
         while key in lines.by_key:
+            if self._closed and self._is_behind(key):
+                return
             part = lines.pop(key)
             if part is None:
                 self._at[key] = None
@@ -341,6 +355,35 @@ class KeyedRuns:
             spot.ready ^= ready
             if not spot.ready:
                 del self._open[spot]
+
+    # ------------------------------------------------------------------------------------------ other partitions
+
+    def close(self, slots: Mapping[int, int]) -> None:
+        """From these offsets on the slots' messages wait; those of slots that waited before and are not named go on."""
+        self._closed = slots
+        behind, self._behind = self._behind, {}
+        for keys in behind.values():
+            self._go_on([key for key in keys if self._at.get(key, _LOCKED) is None])
+
+    def _keep_behind(self, keys: Collection[Key], base: int) -> set[Key]:
+        """Those of new keys whose messages in the chunk at `base` wait: they are known from now on."""
+        found = set()
+        for key in keys:
+            slot = slot_of(key or "")
+            if base >= self._closed.get(slot, base + 1):
+                self._at[key] = None
+                self._behind.setdefault(slot, {})[key] = None
+                found.add(key)
+        return found
+
+    def _is_behind(self, key: Key) -> bool:
+        """Whether a key's next messages wait. Where they lie on the disk, that is seen when they are here."""
+        slot, base = slot_of(key or ""), self._lines.first_base(key)
+        if base is None or base < self._closed.get(slot, base + 1):
+            return False
+        self._at[key] = None
+        self._behind.setdefault(slot, {})[key] = None
+        return True
 
     # ------------------------------------------------------------------------------------------------- the disk
 

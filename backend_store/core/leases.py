@@ -47,6 +47,7 @@ class ChunkState:
         "keys",
         "lane",
         "leased",
+        "partition",
         "recorded",
         "returning",
         "settled",
@@ -61,6 +62,7 @@ class ChunkState:
         self.base = chunk.base
         self.epoch = chunk.epoch
         self.shelf = chunk.shelf
+        self.partition = chunk.partition
         self.size = len(chunk.data)
         self.count = chunk.count
         self.full = (1 << chunk.count) - 1

@@ -319,6 +319,11 @@ class Leasing(Backlog):
         return deaths
 
     @property
+    def dying(self) -> int:
+        """Messages whose end is decided and not among the records of a commit."""
+        return self._died
+
+    @property
     def has_deaths(self) -> bool:
         return bool(self._deaths)
 

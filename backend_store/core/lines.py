@@ -132,6 +132,12 @@ class Lines:
         self.left(part[0])
         return part
 
+    def first_base(self, key: Key) -> int | None:
+        """The chunk of the first part of a line; None where that lies on the disk."""
+        parked = self.parked.get(key) if self.parked else None
+        line = self.by_key.get(key) if parked is None else parked.head
+        return line[0][0].state.base if line else None
+
     def _entered(self, spot: Spot, count: int) -> None:
         if not spot.runs:
             self.chunks += 1

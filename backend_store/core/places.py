@@ -13,8 +13,7 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping
 
 from backend_store.core.cursor import encode_cursor
-from backend_store.core.slots import PARTITIONS_MAX
-from backend_store.model import Epoch, FieldError, InvalidRequest, Offset, Position
+from backend_store.model import PARTITIONS_MAX, Epoch, FieldError, InvalidRequest, Offset, Position
 
 _ONE = struct.Struct(">BHIQ")  # version 1, partition, epoch, offset: as in `cursor`
 _HEAD = struct.Struct(">BB")  # version 2, partitions

@@ -84,6 +84,14 @@ def read_token(key: bytes, token: str) -> TokenFields | None:
     return TokenFields(*_FIELDS.unpack(packed))
 
 
+def partition_of_token(token: str) -> int | None:
+    """Which partition a token says that it is of: nothing is proved by that."""
+    try:
+        return int.from_bytes(urlsafe_b64decode(token[:4])[:2])
+    except (binascii.Error, ValueError):
+        return None
+
+
 def view_of_token(token: str) -> int | None:
     """Which view a token says that it is of, to find who must check it: nothing is proved by that."""
     try:

@@ -39,14 +39,13 @@ from typing import Literal, NamedTuple
 import msgspec
 from google_crc32c import value as crc32c
 
-from backend_store.model import Conflict, InvalidRequest
+from backend_store.model import PARTITIONS_MAX, Conflict, InvalidRequest
 
 SLOTS = 256
 """A queue of 24 partitions has 10 or 11 slots in each: the fullest has a tenth more, where 64 slots would make it half
 as much again. A table of them is still small enough to be sent to whoever asks."""
 UNKEYED = SLOTS
 """Bit of messages without a slot in a set of slots."""
-PARTITIONS_MAX = 64
 MOVE_SLOTS_MAX = 8
 """Slots that are sealed together. Their publishes wait until the last dedupe id of them is handed over."""
 
@@ -129,6 +128,15 @@ class SlotTable(msgspec.Struct, frozen=True, dict=True):
     def spread(self, turn: int) -> int:
         """The partition of a publish call's unkeyed messages: all of one call, by turns from call to call."""
         return self.open_partitions[turn % len(self.open_partitions)]
+
+
+class PartitionMap(msgspec.Struct, frozen=True):
+    """A queue's partitions, as the metadata store keeps them."""
+
+    uid: int
+    table: SlotTable
+    replicas: dict[int, int]
+    """Under which number each partition is stored. A retired one keeps its own, where its next life goes on."""
 
 
 # ------------------------------------------------------------------------------------------------------- plans

@@ -12,6 +12,8 @@ from typing import Any
 
 import msgspec
 
+from backend_store.core.slots import PartitionMap, SlotTable
+from backend_store.metadata.partition_maps import MAPS, book_key, changed, founded, map_key, only_partition
 from backend_store.model import TENANT_DEFAULT, ApiKey, Conflict, NotFound, QueueConfig, QueueDefinition, QueueNotFound
 from backend_store.storage.engine import Batch, Engine, Table
 from backend_store.storage.seal import seal, unseal
@@ -61,6 +63,8 @@ class Metadata:
             self.tenants[tenant.name] = tenant
         self.moved: dict[int, MovedQueue] = {m.definition.uid: m for m in _load(engine, MOVED, MovedQueue)}
         """By uid: a name may have been used, and its queue moved, more than once."""
+        self.maps: dict[int, PartitionMap] = {one.uid: one for one in _load(engine, MAPS, PartitionMap)}
+        """By uid, of queues that have or had several partitions."""
         stored = engine.get(Table.META, NEXT_UID)
         self._next_uid: int = msgspec.msgpack.decode(unseal(NEXT_UID, stored), type=int) if stored else 1
 
@@ -99,10 +103,21 @@ class Metadata:
                 uid=self._next_uid, tenant=tenant, name=name, config=config, created_at_ms=now_ms, version=1
             )
             batch = Batch()
-            _stage(batch, NEXT_UID, self._next_uid + 1)
-            self._next_uid += 1
+            self._new_uid()
+            partitions = None
+            if config.partitions > 1:
+                partitions = founded(definition.uid, config.partitions, self._new_uid, batch)
+            _stage(batch, NEXT_UID, self._next_uid)
             await self._put_queue(definition, batch)
+            if partitions is not None:
+                self.maps[definition.uid] = partitions
             return definition, True
+
+    def _new_uid(self) -> int:
+        """A number for a queue, or for one of its further partitions. The caller stages what comes next."""
+        uid = self._next_uid
+        self._next_uid += 1
+        return uid
 
     async def update_queue(self, tenant: str, name: str, config: QueueConfig, version: int) -> QueueDefinition | None:
         """The changed queue, or None when `version` is not the current one."""
@@ -113,6 +128,37 @@ class Metadata:
             changed = msgspec.structs.replace(known, config=config, version=known.version + 1)
             await self._put_queue(changed, Batch())
             return changed
+
+    def partition_map(self, uid: int) -> PartitionMap:
+        known = self.maps.get(uid)
+        return known if known is not None else only_partition(uid)
+
+    async def change_partitions(
+        self, definition: QueueDefinition, change: Callable[[SlotTable], SlotTable]
+    ) -> PartitionMap:
+        """Changes a queue's slot table: the answer is durable. Raises `QueueNotFound`, and what `change` raises; then
+        nothing is changed.
+        """
+        uid = definition.uid
+        async with self._turn:
+            if self.find(definition.tenant, definition.name).uid != uid:
+                raise QueueNotFound(f"queue {definition.name!r} was deleted")
+            before = self.partition_map(uid)
+            table = change(before.table)
+            if table == before.table:
+                return before
+            batch = Batch()
+            after = changed(before, table, is_first=uid not in self.maps, new_replica=self._new_uid, batch=batch)
+            _stage(batch, NEXT_UID, self._next_uid)
+            await self._write(batch)
+            self.maps[uid] = after
+            return after
+
+    def _stage_unmapped(self, batch: Batch, uid: int) -> None:
+        """The rows about a queue's partitions go."""
+        for replica in self.partition_map(uid).replicas.values():
+            batch.delete(Table.META, book_key(replica))
+        batch.delete(Table.META, map_key(uid))
 
     async def _put_queue(self, definition: QueueDefinition, batch: Batch) -> None:
         _stage(batch, _queue_key(definition.tenant, definition.name), definition)
@@ -126,8 +172,10 @@ class Metadata:
             batch = Batch()
             batch.delete(Table.META, _queue_key(tenant, name))
             extra(known, batch)
+            self._stage_unmapped(batch, known.uid)
             await self._write(batch)
             del self.queues[tenant, name]
+            self.maps.pop(known.uid, None)
 
     async def move_queue(self, tenant: str, name: str, target: str, until_ms: int) -> MovedQueue:
         """Removes a queue whose messages go to another one."""
@@ -155,10 +203,12 @@ class Metadata:
         async with self._turn:
             batch = Batch()
             extra(batch)
+            self._stage_unmapped(batch, moved.definition.uid)
             after = msgspec.structs.replace(moved, is_empty=True)
             _stage(batch, _moved_key(moved), after)
             await self._write(batch)
             self.moved[moved.definition.uid] = after
+            self.maps.pop(moved.definition.uid, None)
 
     async def forget_moved(self, now_ms: int) -> None:
         """Ends the forwarding of queues whose time is over."""

@@ -50,6 +50,11 @@ class Schedule:
         self._landing: dict[tuple[int, int], int] = {}
         """The same of the commit in flight."""
 
+    @property
+    def counted_ms(self) -> int:
+        """Up to when messages count as due."""
+        return self._counted[0]
+
     def recover(self, now_ms: int) -> None:
         """After a start: counts what is still to come, and looks whether something is due already."""
         reader, core = self._view.partition.reader, self._view.core
@@ -166,7 +171,12 @@ class Schedule:
             if state is not None:
                 if state.due:
                     view.core.delay_again(state.base, view.partition.steady_ms())
-                view.core.became_due(state, row.bits if row.shelf >= 0 else state.full)
+                bits = row.bits if row.shelf >= 0 else state.full
+                slotting = view.partition.slotting
+                if slotting is not None and (elsewhere := slotting.forwards(state, bits, row.due_ms)):
+                    slotting.on_due(state, elsewhere)
+                    bits &= ~elsewhere
+                view.core.became_due(state, bits)
                 return
         view.partition.note(Rescheduled(max(row.shelf, 0), Offset(row.base), row.due_ms, 0))
 

@@ -60,6 +60,9 @@ class Cycle:
         for view in partition.views.values():
             view.decide(self._answers)
         calls = self._inbox.take_calls(partition)
+        slotting = partition.slotting
+        if slotting is not None:
+            calls = slotting.admitted(calls, self._answers)
         if calls:
             self._decide_publishes(calls)
         buried = self._decide_ends()
@@ -69,6 +72,8 @@ class Cycle:
         self._decide_purges()
         if partition.groups is not None:
             self._decide_stream(partition.groups)
+        if slotting is not None:
+            slotting.decide(plan, batch)
         stage(batch, partition.replica, plan.records)
         stage(batch, partition.replica, self._records)
         partition.stage_ids(batch, partition.steady_ms())
@@ -108,6 +113,8 @@ class Cycle:
             ids=ids,
             view=main,
             sorting=partition.sorting,
+            siblings=partition.siblings() if has_limits else (),
+            elders=partition.elders() if wants_ids else (),
             steady_ms=partition.steady_ms(),
         )
         self._answers += cycle.decide(calls)

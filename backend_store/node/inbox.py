@@ -22,6 +22,10 @@ class Inbox:
 
     def __init__(self) -> None:
         self.messages = 0
+        self.added = 0
+        """Calls that ever came, and, in `taken`, that left for a commit. Those that were promised room do not wait in
+        the line, so they are not counted."""
+        self.taken = 0
         self._bytes = 0
         self._calls: list[Call] = []
         self._promised: list[Block] = []
@@ -38,6 +42,8 @@ class Inbox:
     def add(self, call: Call) -> None:
         if call.must_fit:
             self._promised = [*self._promised, *call.blocks]
+        else:
+            self.added += 1
         self._calls.append(call)
         self.messages += call.messages
         self._bytes += call.size
@@ -73,6 +79,7 @@ class Inbox:
             self._promised = []
         if not partition.node.committer.is_shared or self.messages <= SHARED_CYCLE_MESSAGES_MAX:
             self._calls, self.messages, self._bytes = [], 0, 0
+            self.taken = self.added
             return calls
         # What belongs to a step of several queues must be in the same commit as the rest of it.
         taken, others = [call for call in calls if call.must_fit], [call for call in calls if not call.must_fit]
@@ -81,6 +88,7 @@ class Inbox:
             share += others[0].messages
             taken.append(others.pop(0))
         self._calls = others
+        self.taken = self.added - len(others)
         self.messages = sum(call.messages for call in others)
         self._bytes = sum(call.size for call in others)
         if others:

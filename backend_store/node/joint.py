@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from backend_store.model import Block, Published, PushqError
 
 if TYPE_CHECKING:
-    from backend_store.node.partition import Partition
+    from backend_store.node.partitions import Partitions
     from backend_store.node.view import View
 
 JointReply = Callable[["JointResult | PushqError"], None]
@@ -32,25 +32,25 @@ class JointResult:
 
 @dataclass(slots=True)
 class Joint:
-    view: View
-    grouped: dict[str, int]
-    publishes: list[tuple[Partition, list[Block]]]
+    acks: list[tuple[View, dict[str, int]]]
+    """Receipts by the view that gave them out, as token → bits."""
+    publishes: list[tuple[Partitions, list[Block]]]
     reply: JointReply
 
     def decide(self) -> None:
         """Called once at the start of a commit cycle, before anybody's decisions."""
-        view = self.view
-        view.decide_settles()  # acks that came before, and other steps with the same receipts
-        view.load_for(self.grouped)
-        if not view.core.holds(self.grouped):
-            view.settle_again(self.grouped, self._refuse)
+        for view, grouped in self.acks:
+            view.decide_settles()  # acks that came before, and other steps with the same receipts
+            view.load_for(grouped)
+        if not all(view.core.holds(grouped) for view, grouped in self.acks):
+            self._look_again()
             return
         error = self._why_not()
         if error is not None:
             self.reply(error)
             return
         result = JointResult({})
-        waiting = 1 + len(self.publishes)
+        waiting = len(self.acks) + len(self.publishes)
         places: dict[int, Published] = {}
 
         def landed() -> None:
@@ -64,7 +64,7 @@ class Joint:
             if isinstance(done, PushqError):
                 self.reply(done)
                 return
-            result.settled = done
+            result.settled |= done
             landed()
 
         def published(number: int, place: Published | PushqError) -> None:
@@ -74,19 +74,32 @@ class Joint:
             places[number] = place
             landed()
 
-        view.settle(self.grouped, settled)
-        view.decide_settles()
-        for number, (partition, blocks) in enumerate(self.publishes):
-            partition.publish(blocks, partial(published, number), must_fit=True)
+        for view, grouped in self.acks:
+            view.settle(grouped, settled)
+            view.decide_settles()
+        for number, (queue, blocks) in enumerate(self.publishes):
+            queue.publish(blocks, partial(published, number), must_fit=True)
 
-    def _refuse(self, settled: dict[str, int]) -> None:
-        """Nothing was done now. Where all of it was done before, by these receipts, that is the answer."""
-        whole = all(settled.get(token, 0) & bits == bits and bits for token, bits in self.grouped.items())
-        self.reply(JointResult(settled if whole else {}))
+    def _look_again(self) -> None:
+        """Nothing is done now. Where all of it was done before, by these receipts, that is the answer."""
+        before: dict[str, int] = {}
+        waiting = len(self.acks)
+
+        def known(settled: dict[str, int]) -> None:
+            nonlocal waiting
+            before.update(settled)
+            waiting -= 1
+            if not waiting:
+                acks = [(token, bits) for _, grouped in self.acks for token, bits in grouped.items()]
+                whole = all(before.get(token, 0) & bits == bits and bits for token, bits in acks)
+                self.reply(JointResult(before if whole else {}))
+
+        for view, grouped in self.acks:
+            view.settle_again(grouped, known)
 
     def _why_not(self) -> PushqError | None:
-        for partition, blocks in self.publishes:
-            error = partition.why_not(blocks) or partition.why_refused(blocks)
+        for queue, blocks in self.publishes:
+            error = queue.why_refused(blocks)
             if error is not None:
                 return error
         return None

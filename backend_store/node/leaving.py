@@ -22,6 +22,7 @@ from backend_store.node.transfer import Timers, Transfer
 
 if TYPE_CHECKING:
     from backend_store.node.partition import Partition
+    from backend_store.node.partitions import Partitions
 
 log = structlog.get_logger("pushq.leaving")
 
@@ -32,7 +33,7 @@ class Leaving:
     def __init__(
         self,
         partition: Partition,
-        target: Callable[[], Partition | None],
+        target: Callable[[], Partitions | None],
         timers: Timers,
         on_empty: Callable[[], None],
     ):

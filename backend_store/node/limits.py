@@ -50,3 +50,7 @@ DUE_ROWS_LOOKED_AT = 64
 """Rows of the schedule that are read at once for the next message of one priority."""
 STRANGE_RECEIPTS_PER_CYCLE = 256
 """Receipts without a lease in memory that one queue settles in a commit cycle: each may be a chunk to read."""
+DRAIN_CHUNKS_PER_LOOK = 8
+"""Chunks that are read at once to see whether something of a slot is left in the partition that it went from."""
+SLOT_LOOK_SECONDS = 0.05
+"""How often it is asked whether what a moved slot waits for is settled, while nothing else says so."""

@@ -9,8 +9,10 @@ import os
 import secrets
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import structlog
@@ -23,13 +25,16 @@ from backend_store.core.receipts import read_token
 from backend_store.core.records import EpochStart, PartitionState
 from backend_store.core.shelves import VIEW_OUTBOX, view_of
 from backend_store.metadata.embedded import Metadata, MovedQueue
+from backend_store.metadata.partition_maps import book_key, read_book
 from backend_store.model import COMPANION, Epoch, Offset, QueueDefinition
 from backend_store.node.committer import Committer
 from backend_store.node.cores import core_of
 from backend_store.node.damage import broken_entry
 from backend_store.node.leaving import Leaving
 from backend_store.node.limits import SPACE_CHECK_SECONDS, VERIFY_AT_START_BYTES_MAX
+from backend_store.node.moving import Change, Moving
 from backend_store.node.partition import Partition
+from backend_store.node.partitions import Partitions
 from backend_store.node.rows import entry_place, read_state, stage_state, state_key
 from backend_store.node.sweeper import EVERYTHING, Sweeper, add_garbage
 from backend_store.node.transfer import Transfer
@@ -84,6 +89,10 @@ class Node:
         self.sweeper = Sweeper(engine, self.committer.write)
         self.space = SpaceGuard(engine, directory) if directory is not None else None
         self.partitions: dict[int, Partition] = {}
+        """By the number under which each is stored."""
+        self.queues: dict[int, Partitions] = {}
+        """By uid."""
+        self._movings: dict[int, Moving] = {}
         self.turnstile = Turnstile()
         self.quarantined = 0
         self._tenants: dict[int, str] = {}
@@ -109,11 +118,11 @@ class Node:
         self.metadata.found(batch, self.clock_ms())
         if restored:
             self.metadata.skip_uids(batch)
-        for definition in self.metadata.queues.values():
-            self._open_partition(definition, batch, restored)
         leaving = [moved for moved in self.metadata.moved.values() if not moved.is_empty]
+        for definition in self.metadata.queues.values():
+            self._open_queue(definition, batch, restored)
         for moved in leaving:
-            self._open_partition(moved.definition, batch, restored)
+            self._open_queue(moved.definition, batch, restored)
         self._verify()
         for partition in list(self.partitions.values()):
             partition.recover(self.steady_ms())
@@ -124,7 +133,7 @@ class Node:
         await self.committer.write(batch)
         await self.metadata.forget_moved(self.clock_ms())
         for moved in leaving:
-            self._leave(self.partitions[moved.definition.uid], moved)
+            self._leave(self.queues[moved.definition.uid], moved)
         self._tasks += [
             self.loop.create_task(self.sweeper.run(), name="sweeper"),
             self.loop.create_task(self._watch_space(), name="space"),
@@ -189,78 +198,170 @@ class Node:
 
     # ----------------------------------------------------------------------------------------------- partitions
 
-    def partition(self, definition: QueueDefinition) -> Partition:
-        """The queue's partition, made at its first use: an empty one has no rows."""
-        found = self.partitions.get(definition.uid)
-        return found if found is not None else self._open_partition(definition, None, restored=False)
+    def queue(self, definition: QueueDefinition) -> Partitions:
+        """The queue's partitions, made at its first use: an empty one has no rows."""
+        found = self.queues.get(definition.uid)
+        return found if found is not None else self._open_queue(definition, None, restored=False)
 
-    def _open_partition(self, definition: QueueDefinition, batch: Batch | None, restored: bool) -> Partition:
-        replica = definition.uid
+    def _open_queue(self, definition: QueueDefinition, batch: Batch | None, restored: bool) -> Partitions:
+        known = self.metadata.maps.get(definition.uid)
+        if known is None:
+            queue = Partitions(definition, self._open_partition(definition, 0, definition.uid, batch, restored))
+        else:
+            numbers = [number for number, member in known.table.members.items() if member.role != "retired"]
+            opened = [self._open_partition(definition, n, known.replicas[n], batch, restored) for n in numbers]
+            queue = Partitions(definition, opened[0])
+            for partition in opened:
+                self._split(partition)
+                queue.add(partition)
+            queue.heed(known)
+        self.queues[definition.uid] = queue
+        if queue.may_change:
+            self._watch_slots(queue).wake()
+        return queue
+
+    def _open_partition(
+        self, definition: QueueDefinition, number: int, replica: int, batch: Batch | None, restored: bool
+    ) -> Partition:
         state = read_state(self.engine, replica) or PartitionState([EpochStart(Epoch(1), Offset(0))])
         if restored and batch is not None:
             # Cursors given out after the backup was made may point past its end: a new epoch tells them apart.
             # It is written before the mark of the restore goes, or a crash would forget it.
             state.epochs.append(EpochStart(Epoch(state.epoch + 1), Offset(state.end)))
             stage_state(batch, replica, state)
-        key = ReceiptKey(self._receipt_key, 0, definition.uid, 0)
+        key = ReceiptKey(self._receipt_key, 0, definition.uid, number)
         partition = Partition(
             self,
             replica=replica,
             label=definition.name,
             state=state,
             config=definition.config,
-            make_core=lambda config, number, at, group=None: core_of(config, number, at, key, self._lease_base, group),
+            make_core=lambda config, view, at, group=None: core_of(config, view, at, key, self._lease_base, group),
+            index=number,
         )
         partition.on_deadline = self._arm
-        self.partitions[definition.uid] = partition
-        self._tenants[definition.uid] = definition.tenant
+        self.partitions[replica] = partition
+        self._tenants[replica] = definition.tenant
         return partition
 
-    async def delete_queue(self, tenant: str, name: str) -> None:
-        def rows(definition: QueueDefinition, batch: Batch) -> None:
-            batch.delete(Table.META, state_key(definition.uid))
-            add_garbage(batch, definition.uid, EVERYTHING)
+    def _split(self, partition: Partition) -> None:
+        book = read_book(self.engine, partition.replica)
+        assert book is not None, f"partition {partition.index} of {partition.label!r} has no row of its slots"
+        partition.split(book)
 
+    def _watch_slots(self, queue: Partitions) -> Moving:
+        uid = queue.definition.uid
+        moving = self._movings.get(uid)
+        if moving is None:
+            moving = self._movings[uid] = Moving(queue, self)
+        moving.listen()
+        return moving
+
+    def configure(self, definition: QueueDefinition) -> None:
+        """Takes over changed settings of a queue: they hold from the next decision on."""
+        queue = self.queue(definition)
+        queue.definition = definition
+        for partition in queue.all:
+            partition.configure(definition.config)
+        if queue.may_change:
+            self._watch_slots(queue).wake()
+
+    async def plan(self, queue: Partitions, change: Change) -> None:
+        """Changes the slot table of a queue, and begins to carry out what that asks for. Raises `QueueNotFound`, and
+        what `change` raises."""
+        definition = queue.definition
+        after = await self.metadata.change_partitions(definition, change)
+        if definition.uid not in self.metadata.maps:
+            return  # there is one partition, and nothing to change
+        for partition in queue.all:
+            if partition.slotting is None:
+                self._split(partition)
+        for number, replica in after.replicas.items():
+            if queue.get(number) is None and after.table.members[number].role != "retired":
+                partition = self._open_partition(definition, number, replica, None, restored=False)
+                self._split(partition)
+                partition.recover(self.steady_ms())
+                queue.add(partition)
+        queue.heed(after)
+        self._watch_slots(queue).wake()
+
+    def retired(self, queue: Partitions, partition: Partition) -> None:
+        """Nothing is left in a partition, and nothing comes any more."""
+        queue.remove(partition.index)
+        self.partitions.pop(partition.replica, None)
+        log.info("a partition has gone", queue=queue.label, partition=partition.index)
+
+    def background(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """Runs it beside everything else; closing ends it."""
+        task = self.loop.create_task(work, name=name)
+        self._tasks.append(task)
+        task.add_done_callback(self._tasks.remove)
+
+    async def delete_queue(self, tenant: str, name: str) -> None:
         definition = self.metadata.find(tenant, name)
+        replicas = self.metadata.partition_map(definition.uid).replicas.values()
+
+        def rows(_: QueueDefinition, batch: Batch) -> None:
+            for replica in replicas:
+                batch.delete(Table.META, state_key(replica))
+                add_garbage(batch, replica, EVERYTHING)
+
         await self.metadata.delete_queue(tenant, name, rows)
-        partition = self.partitions.pop(definition.uid, None)
-        if partition is not None:
-            partition.close()
+        queue = self.queues.pop(definition.uid, None)
+        self._movings.pop(definition.uid, None)
+        if queue is not None:
+            self._close(queue)
             # What was decided before is on its way to the disk: it must land before the sweep looks.
             last = Batch()
-            last.delete(Table.META, state_key(definition.uid))
+            for replica in replicas:
+                last.delete(Table.META, state_key(replica))
+                last.delete(Table.META, book_key(replica))
             await self.committer.write(last)
         self.sweeper.wake()
 
+    def _close(self, queue: Partitions) -> None:
+        queue.close()
+        for partition in queue.all:
+            self.partitions.pop(partition.replica, None)
+            partition.close()
+
     async def move_queue(self, tenant: str, name: str, target: str, until_ms: int) -> None:
         """Deletes a queue and moves what it holds to another one."""
-        partition = self.partition(self.metadata.find(tenant, name))
+        queue = self.queue(self.metadata.find(tenant, name))
         moved = await self.metadata.move_queue(tenant, name, target, until_ms)
-        self._leave(partition, moved)
+        self._leave(queue, moved)
 
-    def _leave(self, partition: Partition, moved: MovedQueue) -> None:
+    def _leave(self, queue: Partitions, moved: MovedQueue) -> None:
         tenant = moved.definition.tenant
+        left = set(queue.all)
+        self._movings.pop(moved.definition.uid, None)
 
-        def target() -> Partition | None:
+        def target() -> Partitions | None:
             definition = self.metadata.queues.get((tenant, moved.target))
-            return self.partition(definition) if definition is not None else None
+            return self.queue(definition) if definition is not None else None
 
-        def empty() -> None:
-            task = self.loop.create_task(self._left(partition, moved), name="leaving")
-            self._tasks.append(task)
-            task.add_done_callback(self._tasks.remove)
+        def empty(partition: Partition) -> None:
+            left.discard(partition)
+            if not left:
+                self.background(self._left(queue, moved), "leaving")
 
-        Leaving(partition, target, self, empty).begin()
+        queue.close()
+        for partition in queue.all:
+            if partition.slotting is not None:
+                partition.slotting.let_go()
+            Leaving(partition, target, self, partial(empty, partition)).begin()
 
-    async def _left(self, partition: Partition, moved: MovedQueue) -> None:
+    async def _left(self, queue: Partitions, moved: MovedQueue) -> None:
         """The queue is empty: its rows go, and only what still comes is sent on."""
         uid = moved.definition.uid
-        self.partitions.pop(uid, None)
-        partition.close()
+        replicas = self.metadata.partition_map(uid).replicas.values()
+        self.queues.pop(uid, None)
+        self._close(queue)
 
         def rows(batch: Batch) -> None:
-            batch.delete(Table.META, state_key(uid))
-            add_garbage(batch, uid, EVERYTHING)
+            for replica in replicas:
+                batch.delete(Table.META, state_key(replica))
+                add_garbage(batch, replica, EVERYTHING)
 
         await self.metadata.emptied(moved, rows)
         self.sweeper.wake()
@@ -294,10 +395,10 @@ class Node:
         """Takes what lies in a partition's outbox to the queue it is for."""
         tenant = self._tenants[partition.replica]
 
-        def target() -> Partition | None:
+        def target() -> Partitions | None:
             name = partition.config.dead_letter_queue
             definition = self.metadata.queues.get((tenant, name)) if name not in (None, COMPANION) else None
-            return self.partition(definition) if definition is not None else None
+            return self.queue(definition) if definition is not None else None
 
         outbox = partition.view(VIEW_OUTBOX)
         Transfer(outbox, target, self, stays=outbox.undeliverable).pump()

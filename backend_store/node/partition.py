@@ -27,6 +27,7 @@ from backend_store.core.shelves import (
     is_read,
     view_of,
 )
+from backend_store.core.slot_book import SlotBook
 from backend_store.core.work import WorkView
 from backend_store.model import (
     Block,
@@ -49,6 +50,7 @@ from backend_store.node.refusals import why_refused
 from backend_store.node.retention import Retention
 from backend_store.node.rows import read_order
 from backend_store.node.seeking import Counting
+from backend_store.node.slotting import Slotting
 from backend_store.node.sorting import Sorting
 from backend_store.node.view import View
 from backend_store.storage.engine import Batch, Engine
@@ -87,6 +89,10 @@ class MakeCore(Protocol):
     ) -> WorkView: ...
 
 
+Siblings = Callable[[], Sequence["Partition"]]
+"""A queue's other partitions."""
+
+
 class Partition(LogReads):
     def __init__(
         self,
@@ -114,7 +120,10 @@ class Partition(LogReads):
         self.on_purged: Callable[[], None] = _nothing
         self.reader = LogReader(node.engine, replica, self._broken, index)
         self._make_core = make_core
-        self._inbox = Inbox()
+        self.inbox = Inbox()
+        self.slotting: Slotting | None = None
+        """Of a queue that has or had several partitions."""
+        self.siblings: Siblings = _alone
         self._decided: Decided | None = None
         self._ids: IdStore | None = None
         self.sorting = Sorting(self, config) if config.kind == "work" and config.sequencing != "arrival" else None
@@ -209,9 +218,19 @@ class Partition(LogReads):
     # ------------------------------------------------------------------------------------------------ commands
 
     def publish(
-        self, blocks: list[Block], reply: PublishReply, *, must_fit: bool = False, dedupes: bool = False
+        self,
+        blocks: list[Block],
+        reply: PublishReply,
+        *,
+        must_fit: bool = False,
+        dedupes: bool = False,
+        slots: int = 0,
+        version: int = 0,
     ) -> None:
-        """Stores messages; `reply` gets their place once they are durable, or the error that kept them out."""
+        """Stores messages; `reply` gets their place once they are durable, or the error that kept them out.
+
+        `slots` and `version`: how the routing of a queue with several partitions came to send them here.
+        """
         if len(blocks) == 1:  # most calls are one block, and there are very many of them
             block = blocks[0]
             count, size = block.count, len(block.data)
@@ -221,7 +240,7 @@ class Partition(LogReads):
         if error is not None:
             reply(error)
             return
-        self._inbox.add(Call(blocks, count, size, is_plain(blocks), must_fit, dedupes, reply))
+        self.inbox.add(Call(blocks, count, size, is_plain(blocks), must_fit, dedupes, reply, slots, version))
         self.request()
 
     def why_not(self, blocks: Sequence[Block]) -> PushqError | None:
@@ -233,30 +252,56 @@ class Partition(LogReads):
             return self.deleted()
         if not self.node.publishes_allowed():
             return StorageFull(f"queue {self.label!r}: {self.node.why_no_publishes()}")
-        return self._inbox.why_full(self.label, count, size)
+        return self.inbox.why_full(self.label, count, size)
 
     def why_refused(self, blocks: Sequence[Block]) -> PushqError | None:
         """Why the queue itself would refuse some of these messages, if they were the next: asked for a step that must
         not fail half-way. What was promised to others in this cycle counts as there.
         """
-        promised = [*self._inbox.promised, *blocks]
+        promised = [*self.inbox.promised, *blocks]
         return why_refused(self, promised)
+
+    def split(self, book: SlotBook) -> Slotting:
+        """From now on the partition is one of several: some slots are its own."""
+        self.slotting = Slotting(self, book)
+        return self.slotting
+
+    def elders(self) -> Sequence[Partition]:
+        """Partitions that had some of this one's slots before."""
+        if self.slotting is None or not self.slotting.has_heirlooms:
+            return ()
+        return self.siblings()
+
+    @property
+    def live(self) -> int:
+        """Messages of the main view that are there and do not end with the next commits."""
+        return self.decided.live - (self.main.core.dying if self.main is not None else 0)
+
+    @property
+    def decided(self) -> PartitionState:
+        """The state with what the commit in flight adds."""
+        return self._decided.after if self._decided is not None else self.state
 
     def settle_and_publish(self, joint: Joint) -> None:
         """Acks and publishes in one commit: all of it happens, or nothing."""
         if self.closed:
             joint.reply(self.deleted())
             return
-        self._inbox.add_joint(joint)
+        self.inbox.add_joint(joint)
         self.request()
+
+    @property
+    def is_gone(self) -> bool:
+        """The queue is deleted."""
+        return self.closed or self.is_leaving
 
     @property
     def is_idle(self) -> bool:
         """Nothing waits for a commit, and none is on its way."""
-        return self._decided is None and self._inbox.is_empty
+        return self._decided is None and self.inbox.is_empty
 
     def join(self) -> None:
-        for joint in self._inbox.take_joint():
+        for joint in self.inbox.take_joint():
             joint.decide()
 
     def purge(self, reply: PurgeReply, view: int = VIEW_MAIN) -> None:
@@ -264,25 +309,25 @@ class Partition(LogReads):
         if self.closed:
             reply(self.deleted())
             return
-        self._inbox.add_purge(view, reply)
+        self.inbox.add_purge(view, reply)
         self.request()
 
     def write_off(self, view: int, messages: int, size: int, offset: int) -> None:
         """Counts messages out whose entry is broken and was put aside."""
         if self.groups is not None and view == VIEW_MAIN:
             self.groups.lost(offset, messages)
-        self._inbox.write_off(view, messages, size)
+        self.inbox.write_off(view, messages, size)
         self.request()
 
     def note(self, record: Record) -> None:
         """A record that nobody waits for: it is written with the next commit."""
-        self._inbox.note(record)
+        self.inbox.note(record)
         self.ride_along()
 
     def close(self) -> None:
         """The queue is deleted: nothing more is written, and whoever waits is told."""
         self.closed = True
-        waiting = self._inbox.take_waiting()
+        waiting = self.inbox.take_waiting()
         waiting += self.groups.take_waiting() if self.groups is not None else []
         for view in self.views.values():
             waiting += view.take_waiting()
@@ -296,7 +341,7 @@ class Partition(LogReads):
     def prepare(self, batch: Batch, now_ms: int) -> None:
         if self.closed:
             return
-        self._decided = Cycle(self, self._inbox, batch, now_ms).decide()
+        self._decided = Cycle(self, self.inbox, batch, now_ms).decide()
         if self._decided.chunks:
             self.node.wrote(sum(len(chunk.data) for chunk in self._decided.chunks))
 
@@ -318,6 +363,8 @@ class Partition(LogReads):
                 self.request_soon()
         if not self.closed:
             self._apply(chunks, schedules, before)
+        if self.slotting is not None:
+            self.slotting.committed()
         for reply, value in answers:
             self.tell(reply, value)
         if self.closed:
@@ -394,6 +441,10 @@ class Partition(LogReads):
 
 def _of_view(chunks: list[Chunk], number: int) -> list[Chunk]:
     return [chunk for chunk in chunks if view_of(chunk.shelf) == number and is_read(chunk.shelf)]
+
+
+def _alone() -> Sequence[Partition]:
+    return ()
 
 
 def _nothing() -> None:

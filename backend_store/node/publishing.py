@@ -33,6 +33,7 @@ from backend_store.storage.engine import StorageCorrupt
 
 if TYPE_CHECKING:
     from backend_store.node.ids import IdStore
+    from backend_store.node.partition import Partition
     from backend_store.node.sorting import Sorting
     from backend_store.node.view import View
 
@@ -45,7 +46,8 @@ EXPIRY_STEP_MS = 250
 class Call(NamedTuple):
     """One publish call that waits. `is_plain`: its messages are bodies for the log and nothing else.
 
-    `must_fit`: it was promised room. `dedupes`: by the ids it brings, whatever the queue's config says.
+    `must_fit`: it was promised room. `dedupes`: by the ids it brings, whatever the queue's config says. `slots` are
+    those of its messages, as bits, and `version` is the slot table's by which it came here; 0 where there is none.
     """
 
     blocks: list[Block]
@@ -55,6 +57,8 @@ class Call(NamedTuple):
     must_fit: bool
     dedupes: bool
     reply: PublishReply
+    slots: int = 0
+    version: int = 0
 
 
 class Placed(NamedTuple):
@@ -85,8 +89,11 @@ class Publishing:
         ids: IdStore | None,
         view: View | None,
         sorting: Sorting | None = None,
+        siblings: Sequence[Partition] = (),
+        elders: Sequence[Partition] = (),
         steady_ms: int,
     ):
+        """`siblings` count for the queue's limits; `elders` may know ids of slots that came from them."""
         self.plan = plan
         self.config = config
         self.records: list[Record] = []
@@ -113,8 +120,10 @@ class Publishing:
         self._accepted: list[tuple[int, int, list[bytes | None]]] = []
         """The same by block: (call, block, an id a message)."""
         self._repeats: list[tuple[int, int, bytes]] = []
-        self._live = plan.state.live
-        self._live_bytes = plan.state.live_bytes
+        self._siblings = siblings
+        self._elders = elders
+        self._live = plan.state.live + sum(other.live for other in siblings)
+        self._live_bytes = plan.state.live_bytes + sum(other.decided.live_bytes for other in siblings)
         self._doomed: list[tuple[int, int]] = []
         """Messages of a full queue: (call, message)."""
 
@@ -165,6 +174,8 @@ class Publishing:
         try:
             known = store.lookup(ids, now_ms=self._ids_ms, window_ms=self.config.dedupe_window_ms)
             others.update({message: Original(offset) for message, offset in known.items()})
+            for elder in self._elders:
+                known |= self._find_in(elder, [None if n in known else one for n, one in enumerate(ids)], others)
             fresh = [one for n, one in enumerate(ids) if one is not None and n not in known]
             has_room = store.has_room(len(self._cycle_ids) + len(fresh))
         except StorageCorrupt as corrupt:
@@ -188,6 +199,14 @@ class Publishing:
                 others[message] = Original(-1)  # its place is known when this cycle's messages have theirs
             mine.add(one)
         return ids
+
+    def _find_in(
+        self, elder: Partition, ids: Sequence[bytes | None], others: dict[int, Original | PushqError]
+    ) -> dict[int, int]:
+        """Repeats of messages that another partition took, before it gave their slots away."""
+        known = elder.ids.lookup(ids, now_ms=self._ids_ms, window_ms=self.config.dedupe_window_ms)
+        others.update({message: Original(offset, elder.index) for message, offset in known.items()})
+        return known
 
     def _accept(
         self, number: int, call: Call, ids: list[bytes | None], others: Mapping[int, Original | PushqError]
@@ -218,6 +237,9 @@ class Publishing:
             return
         if config.overflow in ("drop_oldest", "dead_letter_oldest") and self._view is not None:
             gone = self._view.evict(over, Reason.OVERFLOW)
+            for sibling in self._siblings:
+                if gone < over and sibling.main is not None:
+                    gone += sibling.main.evict(over - gone, Reason.OVERFLOW)
             self._live -= gone
             self._live_bytes -= gone * max(1, call.size // max(1, call.messages))
             over -= gone

@@ -25,10 +25,14 @@ def _limits(partition: Partition, blocks: Sequence[Block]) -> PushqError | None:
     config, state = partition.config, partition.state
     if config.overflow != "reject":
         return None
-    if config.max_messages is not None and state.live + sum(b.count for b in blocks) > config.max_messages:
-        return QueueFull(f"queue {partition.label!r} holds {state.live} messages of at most {config.max_messages}")
-    if config.max_bytes is not None and state.live_bytes + sum(len(b.data) for b in blocks) > config.max_bytes:
-        return QueueFull(f"queue {partition.label!r} holds {state.live_bytes} bytes of at most {config.max_bytes}")
+    if config.max_messages is None and config.max_bytes is None:
+        return None
+    live = state.live + sum(other.live for other in partition.siblings())
+    live_bytes = state.live_bytes + sum(other.decided.live_bytes for other in partition.siblings())
+    if config.max_messages is not None and live + sum(b.count for b in blocks) > config.max_messages:
+        return QueueFull(f"queue {partition.label!r} holds {live} messages of at most {config.max_messages}")
+    if config.max_bytes is not None and live_bytes + sum(len(b.data) for b in blocks) > config.max_bytes:
+        return QueueFull(f"queue {partition.label!r} holds {live_bytes} bytes of at most {config.max_bytes}")
     return None
 
 

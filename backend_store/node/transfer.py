@@ -21,7 +21,7 @@ from backend_store.node.joint import Joint, JointResult
 from backend_store.node.limits import TRANSFER_LEASE_MS, TRANSFER_RETRY_SECONDS, TRANSFERS_AT_ONCE_MAX
 
 if TYPE_CHECKING:
-    from backend_store.node.partition import Partition
+    from backend_store.node.partitions import Partitions
     from backend_store.node.view import View
 
 log = structlog.get_logger("pushq.transfer")
@@ -31,26 +31,42 @@ Moved = Callable[[int, PushqError | None], None]
 
 
 def move(
-    view: View, lease: Lease, target: Partition, annexes: Mapping[int, dict[str, Any]], moved: Moved, priority: int = 0
+    view: View, lease: Lease, target: Partitions, annexes: Mapping[int, dict[str, Any]], moved: Moved, priority: int = 0
 ) -> None:
     """Moves what a lease holds; afterwards it holds nothing."""
-    chunk, lease.chunk = lease.chunk, None
-    assert chunk is not None, "a lease is moved with its chunk in memory"
     count = lease.bits.bit_count()
+
+    def decided(has_moved: bool, error: PushqError | None) -> None:
+        if not has_moved:
+            view.unsent(lease)
+        moved(count if has_moved else 0, error)
+
+    step = step_of(view, lease, target, annexes, decided, priority)
+    lease.chunk = None
+    view.partition.settle_and_publish(step)
+
+
+def step_of(
+    view: View,
+    lease: Lease,
+    target: Partitions,
+    annexes: Mapping[int, dict[str, Any]],
+    decided: Callable[[bool, PushqError | None], None],
+    priority: int = 0,
+) -> Joint:
+    """The step that takes what a lease holds to another log. `decided`: whether it did, and why not."""
+    assert lease.chunk is not None, "a lease is moved with its chunk in memory"
     wanted = min(priority, target.config.priorities - 1)
     blocks = [
         dataclasses.replace(block, priority=wanted)
-        for block in extract(chunk, lease.bits, annexes, partition=view.partition.index)
+        for block in extract(lease.chunk, lease.bits, annexes, partition=view.partition.index)
     ]
 
-    def decided(result: JointResult | PushqError) -> None:
-        if isinstance(result, JointResult) and result.places:
-            moved(count, None)
-            return
-        view.unsent(lease)
-        moved(0, result if isinstance(result, PushqError) else None)
+    def told(result: JointResult | PushqError) -> None:
+        has_moved = isinstance(result, JointResult) and bool(result.places)
+        decided(has_moved, result if isinstance(result, PushqError) else None)
 
-    view.partition.settle_and_publish(Joint(view, {lease.token: lease.bits}, [(target, blocks)], decided))
+    return Joint([(view, {lease.token: lease.bits})], [(target, blocks)], told)
 
 
 class Timers(Protocol):
@@ -63,7 +79,7 @@ class Transfer:
     def __init__(
         self,
         view: View,
-        target: Callable[[], Partition | None],
+        target: Callable[[], Partitions | None],
         timers: Timers,
         *,
         annex: Callable[[Lease, int], dict[str, Any]] | None = None,

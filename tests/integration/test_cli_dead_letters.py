@@ -149,13 +149,13 @@ def test_what_cannot_be_redriven_ends_with_a_code(cli: Cli, queue: str) -> None:
 
 
 def test_ctrl_c_stops_the_redrive_too(cli: Cli, queue: str) -> None:
-    died(cli, queue, *({"body": n} for n in range(20)))
+    died(cli, queue, *({"body": n} for n in range(200)))
     with cli.running("queue", "redrive", queue, "--rate", "10") as process:
         until(lambda: cli.stats(queue)["ready"] > 0, "nothing is moved")
         process.send_signal(signal.SIGINT)
         assert process.wait(RUN_S_MAX) != 0
     (job,) = cli.http("GET", f"/v1/queues/{queue}/redrives")["items"]
-    assert job["state"] == "cancelled" and cli.stats(queue)["dead"] == 20 - job["done"] > 0
+    assert job["state"] == "cancelled" and cli.stats(queue)["dead"] == 200 - job["done"] > 0
 
 
 def test_a_redrive_has_a_bar_on_a_terminal(cli: Cli, queue: str) -> None:

@@ -22,6 +22,7 @@ from backend_store.core.work import WorkView
 from backend_store.model import Epoch, Offset, Published, PushqError, QueueConfig, QueueDefinition
 from backend_store.node.cores import core_of
 from backend_store.node.partition import Partition
+from backend_store.node.partitions import Partitions
 from backend_store.node.rows import read_state
 from backend_store.node.turnstile import Turnstile
 from backend_store.node.view import View
@@ -310,6 +311,12 @@ def attempts_by_seq(lease: Lease) -> dict[int, int]:
 
 def queue_of(world: World) -> EmbeddedQueue:
     """The world's partition as the rest of Pushq sees it."""
-    definition = QueueDefinition(uid=7, tenant="default", name="q", config=world.config, created_at_ms=0, version=1)
     node: Any = SimpleNamespace(clock_ms=lambda: world.now_ms, steady_ms=lambda: world.now_ms, turnstile=Turnstile())
-    return EmbeddedQueue(node, definition, world.partition)
+    partitions = partitions_of(world)
+    return EmbeddedQueue(node, partitions.definition, partitions)
+
+
+def partitions_of(world: World) -> Partitions:
+    """The world's partition as the only one of its queue."""
+    definition = QueueDefinition(uid=7, tenant="default", name="q", config=world.config, created_at_ms=0, version=1)
+    return Partitions(definition, world.partition)

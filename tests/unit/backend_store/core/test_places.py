@@ -16,8 +16,7 @@ from backend_store.core.places import (
     message_id,
     parse_message_id,
 )
-from backend_store.core.slots import PARTITIONS_MAX
-from backend_store.model import Epoch, InvalidRequest, Offset, Position
+from backend_store.model import PARTITIONS_MAX, Epoch, InvalidRequest, Offset, Position
 
 places = st.builds(Position, st.integers(0, 2**32 - 1).map(Epoch), st.integers(0, 2**64 - 1).map(Offset))
 partitions = st.integers(0, PARTITIONS_MAX - 1)

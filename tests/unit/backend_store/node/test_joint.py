@@ -11,7 +11,7 @@ from backend_store.core.receipts import by_token
 from backend_store.model import Offset, Published, PushqError, QueueFull, QueueNotFound, StorageFull
 from backend_store.node.joint import Joint, JointResult
 from tests.support.queues import counts, crashed, draft, drained, publish, queue, receipts, settle, took
-from tests.support.world import World
+from tests.support.world import World, partitions_of
 
 
 def begun(**settings: object) -> tuple[World, list[str]]:
@@ -25,8 +25,8 @@ def begun(**settings: object) -> tuple[World, list[str]]:
 
 def ask(world: World, given: list[str], *drafts: Draft) -> list[JointResult | PushqError]:
     answers: list[JointResult | PushqError] = []
-    publishes = [(world.partition, blocks_of(drafts).blocks)] if drafts else []
-    world.partition.settle_and_publish(Joint(world.main, by_token(given), publishes, answers.append))
+    publishes = [(partitions_of(world), blocks_of(drafts).blocks)] if drafts else []
+    world.partition.settle_and_publish(Joint([(world.main, by_token(given))], publishes, answers.append))
     return answers
 
 

@@ -1,0 +1,251 @@
+"""A queue's partitions on this node, and which of them takes a message.
+
+A queue with one partition sends everything there. One with several looks each message's slot up in the slot table;
+what belongs to a slot on the move waits here, in its order, for the table that says where it went.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from backend_store.core.slots import PartitionMap, Routing, SlotTable
+from backend_store.core.split import WAITS, Share, shares
+from backend_store.model import (
+    Block,
+    Offset,
+    Original,
+    Overloaded,
+    Published,
+    PushqError,
+    QueueConfig,
+    QueueDefinition,
+)
+from backend_store.node.limits import INBOX_BYTES_MAX, INBOX_MESSAGES_MAX
+from backend_store.node.partition import Partition
+from backend_store.node.publishing import PublishReply
+
+
+class Partitions:
+    """See the file's first sentence. The object is one for as long as the queue exists."""
+
+    def __init__(self, definition: QueueDefinition, first: Partition):
+        self.definition = definition
+        self.first = first
+        """Partition 0, which every queue begins with. It may be retired."""
+        self.map: PartitionMap | None = None
+        """None: there never was another partition."""
+        self._by_number: dict[int, Partition] = {first.index: first}
+        self._all: tuple[Partition, ...] = (first,)
+        self._turn = 0
+        self._waiting: list[_Waiting] = []
+        self._waiting_messages = 0
+        self._waiting_bytes = 0
+        self._listeners: list[Callable[[], None]] = []
+
+    # ------------------------------------------------------------------------------------------------ which they are
+
+    @property
+    def all(self) -> tuple[Partition, ...]:
+        """Those that may hold something, in the order of their numbers."""
+        return self._all
+
+    @property
+    def config(self) -> QueueConfig:
+        return self.definition.config
+
+    @property
+    def may_change(self) -> bool:
+        """It has, had or may get several partitions."""
+        config = self.config
+        return self.map is not None or config.partitions > 1 or config.auto_expand is not None
+
+    @property
+    def label(self) -> str:
+        return self.first.label
+
+    def steady_ms(self) -> int:
+        return self.first.steady_ms()
+
+    @property
+    def open_count(self) -> int:
+        return len(self.map.table.open_partitions) if self.map is not None else 1
+
+    def get(self, number: int) -> Partition | None:
+        return self._by_number.get(number)
+
+    def on_changed(self, changed: Callable[[], None]) -> None:
+        """`changed` runs when a partition came or went."""
+        self._listeners.append(changed)
+
+    def add(self, partition: Partition) -> None:
+        if partition.index == 0:
+            self.first = partition
+        self._by_number[partition.index] = partition
+        self._changed()
+
+    def remove(self, number: int) -> None:
+        """A partition has retired: nothing is left in it."""
+        self._by_number.pop(number, None)
+        self._changed()
+
+    def _changed(self) -> None:
+        self._all = tuple(self._by_number[number] for number in sorted(self._by_number))
+        for partition in self._all:
+            partition.siblings = partial(self._siblings, partition)
+        for changed in self._listeners:
+            changed()
+
+    def _siblings(self, of: Partition) -> Sequence[Partition]:
+        return [partition for partition in self._all if partition is not of]
+
+    def heed(self, after: PartitionMap) -> None:
+        """Routes by a newer table from now on, and sends on what waited for it."""
+        self.map = after
+        for partition in self._all:
+            assert partition.slotting is not None
+            partition.slotting.keeper.heed(after.table)
+        self.flush()
+
+    # ------------------------------------------------------------------------------------------------------ publishes
+
+    @property
+    def routing(self) -> Routing:
+        config = self.config
+        return Routing(is_strict=config.ordering == "strict", by_producer=config.sequencing == "producer")
+
+    def _shares(self, blocks: Sequence[Block], turn: int) -> list[Share]:
+        """A call's messages by partition. What waits for a newer table stands under `WAITS`."""
+        return shares(blocks, self.routing, self._table_now(), turn)
+
+    def _table_now(self) -> SlotTable:
+        assert self.map is not None
+        return self.map.table
+
+    def publish(
+        self, blocks: list[Block], reply: PublishReply, *, must_fit: bool = False, dedupes: bool = False
+    ) -> None:
+        """Stores messages, each in its partition; `reply` runs when all are durable or refused."""
+        if self.map is None:
+            self.first.publish(blocks, reply, must_fit=must_fit, dedupes=dedupes)
+            return
+        self._turn += 1
+        parts = self._shares(blocks, self._turn)
+        send = partial(self._send, must_fit=must_fit, dedupes=dedupes)
+        if len(parts) == 1 and parts[0].partition != WAITS:
+            send(parts[0], reply)
+            return
+        answer = Gathered(parts, reply)
+        for number, share in enumerate(parts):
+            told = partial(answer.told, number)
+            if share.partition == WAITS:
+                self._wait(share, told, dedupes)
+            else:
+                send(share, told)
+
+    def why_refused(self, blocks: list[Block]) -> PushqError | None:
+        """Why a step that must not fail half-way cannot publish these now; it may ask in the very cycle it is in."""
+        if self.map is None:
+            return self.first.why_not(blocks) or self.first.why_refused(blocks)
+        for share in self._shares(blocks, self._turn + 1):
+            if share.partition == WAITS:
+                return Overloaded(f"queue {self.label!r}: these keys are on the move; try again", retry_after_ms=100)
+            partition = self._by_number[share.partition]
+            if (error := partition.why_not(share.blocks) or partition.why_refused(share.blocks)) is not None:
+                return error
+        return None
+
+    def _send(self, share: Share, reply: PublishReply, *, must_fit: bool, dedupes: bool) -> None:
+        partition = self._by_number[share.partition]
+        version = self._table_now().version
+        partition.publish(share.blocks, reply, must_fit=must_fit, dedupes=dedupes, slots=share.slots, version=version)
+
+    def _wait(self, share: Share, reply: PublishReply, dedupes: bool) -> None:
+        size = sum(len(block.data) for block in share.blocks)
+        if self.first.closed:
+            reply(self.first.deleted())
+            return
+        if self._waiting_messages + share.messages > INBOX_MESSAGES_MAX or self._waiting_bytes + size > INBOX_BYTES_MAX:
+            detail = f"queue {self.label!r}: {self._waiting_messages} messages wait for slots that are on the move"
+            reply(Overloaded(detail, retry_after_ms=1000))
+            return
+        self._waiting.append(_Waiting(share, reply, dedupes))
+        self._waiting_messages += share.messages
+        self._waiting_bytes += size
+
+    def flush(self) -> None:
+        """Sends on what waited and need not any more. A slot's messages go all at once, in their order."""
+        waiting, self._waiting = self._waiting, []
+        self._waiting_messages = self._waiting_bytes = 0
+        for one in waiting:
+            self.publish(one.share.blocks, one.reply, dedupes=one.dedupes)
+
+    def close(self) -> None:
+        """The queue is deleted: who waits is told."""
+        waiting, self._waiting = self._waiting, []
+        for one in waiting:
+            one.reply(self.first.deleted())
+
+
+class _Waiting(NamedTuple):
+    """A part of a call that waits for its slots to arrive."""
+
+    share: Share
+    reply: PublishReply
+    dedupes: bool
+
+
+class Gathered:
+    """The answers to a call whose messages went to several partitions, put together as one."""
+
+    def __init__(self, parts: Sequence[Share], reply: PublishReply):
+        self._parts = parts
+        self._reply = reply
+        self._results: dict[int, Published | PushqError] = {}
+
+    def told(self, part: int, result: Published | PushqError) -> None:
+        self._results[part] = result
+        if len(self._results) == len(self._parts):
+            self._reply(gathered([(share, self._results[number]) for number, share in enumerate(self._parts)]))
+
+
+def gathered(parts: Sequence[tuple[Share, Published | PushqError]]) -> Published | PushqError:
+    """One answer from those of several partitions. Where none took anything that is it; else each message stands alone."""
+    placed = [result for _, result in parts if isinstance(result, Published)]
+    if not placed:
+        return next(result for _, result in parts if isinstance(result, PushqError))
+    places: dict[int, tuple[int, int]] = {}
+    others: dict[int, Original | PushqError] = {}
+    for share, result in parts:
+        if isinstance(result, PushqError):
+            others.update(dict.fromkeys(share.numbers, result))
+            continue
+        places.update(zip(share.numbers, places_of(result, share.blocks), strict=True))
+        for message, other in (result.others or {}).items():
+            if isinstance(other, Original) and other.partition is None:
+                other = other._replace(partition=result.partition)
+            others[share.numbers[message]] = other
+    count = sum(share.messages for share, _ in parts)
+    nowhere = placed[0].partition, -1
+    return Published(
+        placed[0].partition,
+        Offset(placed[0].base),
+        count,
+        fsynced=all(one.fsynced for one in placed),
+        replicas=min(one.replicas for one in placed),
+        others=others or None,
+        places=[places.get(number, nowhere) for number in range(count)],
+    )
+
+
+def places_of(result: Published, blocks: Sequence[Block]) -> Sequence[tuple[int, int]]:
+    """(partition, offset) of each message of some blocks."""
+    if result.places is not None:
+        return result.places
+    if result.bases is None:
+        return [(result.partition, result.base + n) for n in range(result.count)]
+    counts = result.counts or [block.count for block in blocks]
+    return [
+        (result.partition, base + n) for base, count in zip(result.bases, counts, strict=True) for n in range(count)
+    ]

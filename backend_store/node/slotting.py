@@ -1,0 +1,268 @@
+"""A partition's side of its queue's slot table: takes what it decides about slots into its commits, and holds back or
+sends on the messages that another partition has a say in.
+
+Only partitions of queues that have or had several of them have one of these; for all others nothing is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from backend_store.core.bits import indexes
+from backend_store.core.chunk import clear_column, holes
+from backend_store.core.keyed import KeyedRuns
+from backend_store.core.leases import ChunkState
+from backend_store.core.log import Append
+from backend_store.core.shelves import MAIN, SCHEDULED
+from backend_store.core.slot_book import BORN_HERE, SlotBook, Tenure
+from backend_store.core.slot_moves import Fetch, Page, SlotKeeper
+from backend_store.core.slots import Move, slot_of
+from backend_store.metadata.partition_maps import stage_book
+from backend_store.model import Overloaded
+from backend_store.node.limits import DRAIN_CHUNKS_PER_LOOK
+from backend_store.storage.engine import Batch
+
+if TYPE_CHECKING:
+    from backend_store.core.bykey import Key
+    from backend_store.core.chunk import Chunk
+    from backend_store.node.cycle import Answers
+    from backend_store.node.partition import Partition
+    from backend_store.node.publishing import Call
+
+Step = Callable[[Append], object]
+"""Something to decide in a commit, behind all that is decided about messages in it."""
+
+
+class Witness(NamedTuple):
+    """Where the look for what is left of a tenure stands: the chunk that was unsettled, or is next."""
+
+    shelf: int
+    base: int
+
+
+class Slotting:
+    """See the file's first sentence."""
+
+    def __init__(self, partition: Partition, book: SlotBook):
+        self._partition = partition
+        self.waits = partition.config.kind == "work" and partition.config.ordering == "strict"
+        self.keeper = SlotKeeper(partition.index, book, waits=self.waits)
+        self.on_changed: Callable[[], None] = _nothing
+        """What was decided about slots is durable."""
+        self.on_due: Callable[[ChunkState, int], None] = _ignore
+        """Scheduled messages are due whose slot went elsewhere before: they follow it."""
+        self._steps: list[Step] = []
+        self._looks: dict[tuple[int, int], Witness] = {}
+        self._asked: set[Move] = set()
+        self._gate()
+
+    @property
+    def has_heirlooms(self) -> bool:
+        """Some slots came from other partitions."""
+        return any(tenure.source != BORN_HERE for tenures in self.keeper.ahead.tenures.values() for tenure in tenures)
+
+    # ----------------------------------------------------------------------------------------------- publishing
+
+    def admitted(self, calls: list[Call], answers: Answers) -> list[Call]:
+        """The calls whose slots are here. That all are is the routing's duty; this is the log's own word on it."""
+        out = []
+        for call in calls:
+            if call.must_fit or not call.version or not self.keeper.refused(call.slots, version=call.version):
+                out.append(call)
+                continue
+            detail = f"queue {self._partition.label!r}: these keys moved to another partition meanwhile; send again"
+            answers.append((call.reply, Overloaded(detail, retry_after_ms=100)))
+        return out
+
+    # --------------------------------------------------------------------------------------------------- commits
+
+    def ask(self, step: Step) -> None:
+        """Has something decided in the next commit."""
+        self._steps.append(step)
+        self._partition.request()
+
+    def decide(self, plan: Append, batch: Batch) -> None:
+        keeper, before = self.keeper, self.keeper.ahead
+        steps, self._steps = self._steps, []
+        for step in steps:
+            known = keeper.ahead
+            step(plan)
+            if keeper.ahead is not known:
+                plan.state.end += 1  # the record's own place in the log
+        if keeper.ahead is not before:
+            stage_book(batch, self._partition.replica, keeper.ahead)
+
+    def committed(self) -> None:
+        keeper = self.keeper
+        if keeper.book is not keeper.ahead:
+            keeper.committed()
+            self._gate()
+            self._partition.tell(self.on_changed)
+
+    # ----------------------------------------------------------------------------------------------- the source
+
+    def seal(self, move: Move) -> None:
+        """Stops to take the slots' messages, behind all that was sent here before."""
+        if move in self._asked:
+            return
+        self._asked.add(move)
+
+        def decide(plan: Append) -> None:
+            self._asked.discard(move)
+            now_ms = max(plan.now_ms, self._partition.steady_ms(), self._woken_ms())
+            self.keeper.seal(move, end=plan.state.end, now_ms=now_ms)
+
+        self._ask_behind(decide)
+
+    def _ask_behind(self, step: Step) -> None:
+        """Has something decided once all calls are that came before."""
+        inbox = self._partition.inbox
+        before = inbox.added
+
+        def decide(plan: Append) -> None:
+            if inbox.taken < before:
+                self.ask(decide)  # the commit had no room for all of them
+            else:
+                step(plan)
+
+        self.ask(decide)
+
+    def _woken_ms(self) -> int:
+        main = self._partition.main
+        return main.schedule.counted_ms if main is not None and main.schedule is not None else 0
+
+    def page(self, fetch: Fetch) -> Page | None:
+        """What the target is handed once the slots are durably sealed. Ids are not: it looks them up here."""
+        tenure = self.keeper.hands_over(fetch.move)
+        if tenure is None:
+            return None
+        return Page(fetch, tenure.sealed_at, tenure.sealed_ms, (), ())
+
+    # ----------------------------------------------------------------------------------------------- the target
+
+    def take(self, page: Page) -> None:
+        """Opens the slots that a page completes."""
+
+        def decide(plan: Append) -> None:
+            if self.keeper.wants(page):
+                plan.state.time_ms = max(plan.state.time_ms, page.time_ms)
+                self.keeper.take(page, end=plan.state.end)
+
+        self.ask(decide)
+
+    def release(self, version: int, slots: tuple[int, ...]) -> None:
+        """What these slots waited for is settled."""
+        self.ask(lambda plan: self.keeper.release(version, slots))
+
+    def tidy(self) -> None:
+        """Takes the role that the table gives, and forgets tenures that are over."""
+        keeper = self.keeper
+        table = keeper.table
+        member = table.members.get(keeper.number) if table is not None else None
+        if member is not None and member.since != keeper.ahead.role_since:
+            self._ask_behind(lambda plan: keeper.take_role())
+        if keeper.drains:
+            self.ask(lambda plan: keeper.forget(self.is_unsettled))
+
+    def may_retire(self) -> int | None:
+        """Since when the partition drains, when nothing is in it: on no shelf, and no id that may be repeated."""
+        partition = self._partition
+        state, config = partition.state, partition.config
+        if config.dedupe != "none" and state.time_ms + config.dedupe_window_ms > partition.steady_ms():
+            return None
+        if not partition.is_idle:
+            return None
+        return self.keeper.may_retire(state.live + sum(tally.live for tally in state.views.values()))
+
+    def let_go(self) -> None:
+        """The queue is deleted and what it holds moves elsewhere: nothing waits for anything any more."""
+        self.waits = False
+        main = self._partition.main
+        for lane in main.core.lanes.all if main is not None else ():
+            if isinstance(lane.runs, KeyedRuns):
+                lane.runs.close({})
+
+    # ------------------------------------------------------------------------------------------ strict order only
+
+    def _gate(self) -> None:
+        """Tells the lanes which messages wait for older ones in another partition."""
+        main = self._partition.main
+        if not self.waits or main is None:
+            return
+        held = {
+            slot: next(t.opened_at for t in tenures if not t.is_released)
+            for slot, tenures in self.keeper.ahead.tenures.items()
+            if not all(t.is_released for t in tenures)
+        }
+        for lane in main.core.lanes.all:
+            assert isinstance(lane.runs, KeyedRuns)
+            lane.runs.close(held)
+        self._partition.look_again(main)
+
+    def forwards(self, state: ChunkState, bits: int, due_ms: int) -> int:
+        """Those of the scheduled messages that follow their slot to where it is now."""
+        if not self.waits:
+            return 0
+        out = 0
+        for slot, own in _by_slot(state.keys, bits).items():
+            if self.keeper.handling(slot, state.base, due_ms) == "forward":
+                out |= own
+        return out
+
+    def is_unsettled(self, slot: int, tenure: Tenure) -> bool:
+        """Whether the disk has a message of the tenure that is neither settled nor dead. What was due after its seal is
+        not asked about. Looks at a bounded number of chunks: where that is not enough, the answer is yes for now.
+        """
+        if not self.waits:
+            return False
+        place = slot, tenure.sealed_by
+        at = self._looks.get(place, Witness(MAIN, tenure.opened_at))
+        looks = 0
+        for shelf in (MAIN, SCHEDULED):
+            if shelf < at.shelf:
+                continue
+            base = at.base if shelf == at.shelf else tenure.opened_at
+            chunk = self._partition.read(base, shelf)
+            while chunk is not None and chunk.base < tenure.sealed_at:
+                looks += 1
+                if looks > DRAIN_CHUNKS_PER_LOOK or self._has_left(chunk, slot, tenure):
+                    self._looks[place] = Witness(shelf, chunk.base)
+                    return True
+                chunk = self._partition.read(chunk.base + 1, shelf)
+        self._looks.pop(place, None)
+        return False
+
+    def _has_left(self, chunk: Chunk, slot: int, tenure: Tenure) -> bool:
+        keys = clear_column(chunk, "key")
+        own = _by_slot(keys, (1 << chunk.count) - 1).get(slot, 0)
+        if not own:
+            return False
+        own &= ~(self._partition.progress(chunk.base).settled | holes(chunk))
+        if own and chunk.shelf == SCHEDULED:
+            reader = self._partition.reader
+            later = 0
+            for due_ms in reader.schedule_of(chunk.base):
+                if due_ms > tenure.sealed_ms:
+                    later |= reader.due_bits(chunk.base, due_ms)
+            own &= ~later
+        return bool(own)
+
+
+def _by_slot(keys: Sequence[Key] | None, bits: int) -> dict[int, int]:
+    """Bits by slot, of some of a strict queue's messages."""
+    if keys is None:
+        return {slot_of(""): bits}
+    out: dict[int, int] = {}
+    for index in indexes(bits):
+        slot = slot_of(keys[index] or "")
+        out[slot] = out.get(slot, 0) | 1 << index
+    return out
+
+
+def _nothing() -> None:
+    """Nobody listens yet."""
+
+
+def _ignore(state: ChunkState, bits: int) -> None:
+    """Nobody takes them on yet."""
