@@ -92,7 +92,7 @@ class EmbeddedStore:
             return self._companion(tenant, name)
         found = self._queues.get(definition.uid)
         if found is None:
-            found = EmbeddedQueue(self.node, definition, self.node.queue(definition))
+            found = EmbeddedQueue(self.node, definition, self.node.queues.of(definition))
             self._queues[definition.uid] = found
         return found
 
@@ -106,7 +106,7 @@ class EmbeddedStore:
         if found is None:
             config = companion_config(definition.config)
             own = msgspec.structs.replace(definition, name=name, config=config)
-            found = EmbeddedQueue(self.node, own, self.node.queue(definition), view)
+            found = EmbeddedQueue(self.node, own, self.node.queues.of(definition), view)
             self._companions[definition.uid, view] = found
         return found
 
@@ -116,7 +116,7 @@ class EmbeddedStore:
             if tenant is not None and definition.tenant != tenant:
                 continue
             yield definition.tenant, definition.name
-            held = [partition.state.views for partition in self.node.queue(definition).all]
+            held = [partition.state.views for partition in self.node.queues.of(definition).all]
             for suffix, view in COMPANION_VIEWS.items():
                 if any(view in views and views[view].live for views in held):
                     yield definition.tenant, definition.name + suffix
@@ -137,7 +137,7 @@ class EmbeddedStore:
         queue = self.queue(tenant, name)
         for one in (queue, *queue.groups.values()):
             one.definition = changed
-        self.node.configure(changed)
+        self.node.queues.configure(changed)
         for view in COMPANION_VIEWS.values():
             if (companion := self._companions.get((changed.uid, view))) is not None:
                 own = companion_config(config)
@@ -147,7 +147,7 @@ class EmbeddedStore:
     async def delete_queue(self, tenant: str, name: str) -> EmbeddedQueue:
         """Removes the queue and its messages; whoever consumes it must be told by the caller."""
         queue = self.queue(tenant, name)
-        await self.node.delete_queue(tenant, name)
+        await self.node.queues.delete(tenant, name)
         queue.deleted = True
         self._forget(queue)
         return queue
@@ -156,7 +156,7 @@ class EmbeddedStore:
         """Removes the queue; what it holds, and for a while what is still published to it, goes to another one."""
         queue = self.queue(tenant, name)
         self.node.metadata.find(tenant, target)
-        await self.node.move_queue(tenant, name, target, self.node.clock_ms() + MOVED_MS)
+        await self.node.queues.move(tenant, name, target, self.node.clock_ms() + MOVED_MS)
         queue.deleted = True
         self._forget(queue)
         return queue

@@ -211,7 +211,7 @@ class Gathered:
 
 
 def gathered(parts: Sequence[tuple[Share, Published | PushqError]]) -> Published | PushqError:
-    """One answer from those of several partitions: an error where none took anything, else each message stands alone."""
+    """One answer from those of several partitions: an error where none took anything, else each message by itself."""
     placed = [result for _, result in parts if isinstance(result, Published)]
     if not placed:
         return next(result for _, result in parts if isinstance(result, PushqError))

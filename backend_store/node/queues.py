@@ -1,0 +1,255 @@
+"""The queues of a node: opened at start, made, changed, split into partitions, moved away and deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, Protocol
+
+import structlog
+
+from backend_store.core.leasing import ReceiptKey
+from backend_store.core.records import EpochStart, PartitionState
+from backend_store.core.shelves import VIEW_OUTBOX
+from backend_store.metadata.embedded import Metadata, MovedQueue
+from backend_store.metadata.partition_maps import book_key, read_book
+from backend_store.model import COMPANION, Epoch, Offset, QueueDefinition
+from backend_store.node.cores import core_of
+from backend_store.node.leaving import Leaving
+from backend_store.node.moving import Change, Moving
+from backend_store.node.partition import Partition, Surroundings
+from backend_store.node.partitions import Partitions
+from backend_store.node.rows import read_state, stage_state, state_key
+from backend_store.node.sweeper import EVERYTHING, Sweeper, add_garbage
+from backend_store.node.transfer import Timers, Transfer
+from backend_store.storage.engine import Batch, Table
+
+log = structlog.get_logger("pushq.queues")
+
+
+class Host(Surroundings, Timers, Protocol):
+    """What queues need of the node they are on."""
+
+    sweeper: Sweeper
+    receipt_key: bytes
+    lease_base: int
+    """Where the numbers of leases begin, since this start."""
+
+    def arm(self, partition: Partition, deadline_ms: int) -> None:
+        """Has the partition's `tick` called at that time."""
+
+    def background(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """Runs it beside everything else, until the node closes."""
+
+
+class Queues:
+    """See the file's first sentence."""
+
+    def __init__(self, node: Host, metadata: Metadata):
+        self._node = node
+        self._metadata = metadata
+        self.partitions: dict[int, Partition] = {}
+        """By the number under which each is stored."""
+        self._queues: dict[int, Partitions] = {}
+        """By uid."""
+        self._movings: dict[int, Moving] = {}
+        self._tenants: dict[int, str] = {}
+
+    def open_all(self, batch: Batch, *, restored: bool) -> list[MovedQueue]:
+        """Opens every queue; those that are on their way out are returned, for `resume`."""
+        leaving = [moved for moved in self._metadata.moved.values() if not moved.is_empty]
+        for definition in (*self._metadata.queues.values(), *(moved.definition for moved in leaving)):
+            self._open_queue(definition, batch, restored)
+        return leaving
+
+    def resume(self, leaving: list[MovedQueue]) -> None:
+        """Goes on with what the last stop interrupted."""
+        for moved in leaving:
+            self._leave(self._queues[moved.definition.uid], moved)
+
+    # Of plans, as `moving` needs them
+
+    def later(self, seconds: float, call: Callable[[], None]) -> None:
+        self._node.later(seconds, call)
+
+    def soon(self, call: Callable[[], None]) -> None:
+        self._node.soon(call)
+
+    def background(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        self._node.background(work, name)
+
+    # ------------------------------------------------------------------------------------------------ open and change
+
+    def of(self, definition: QueueDefinition) -> Partitions:
+        """The queue's partitions, made at its first use: an empty one has no rows."""
+        found = self._queues.get(definition.uid)
+        return found if found is not None else self._open_queue(definition, None, restored=False)
+
+    def _open_queue(self, definition: QueueDefinition, batch: Batch | None, restored: bool) -> Partitions:
+        known = self._metadata.maps.get(definition.uid)
+        if known is None:
+            queue = Partitions(definition, self._open_partition(definition, 0, definition.uid, batch, restored))
+        else:
+            numbers = [number for number, member in known.table.members.items() if member.role != "retired"]
+            opened = [self._open_partition(definition, n, known.replicas[n], batch, restored) for n in numbers]
+            queue = Partitions(definition, opened[0])
+            for partition in opened:
+                self._split(partition)
+                queue.add(partition)
+            queue.heed(known)
+        self._queues[definition.uid] = queue
+        if queue.may_change:
+            self._watch_slots(queue).wake()
+        return queue
+
+    def _open_partition(
+        self, definition: QueueDefinition, number: int, replica: int, batch: Batch | None, restored: bool
+    ) -> Partition:
+        state = read_state(self._node.engine, replica) or PartitionState([EpochStart(Epoch(1), Offset(0))])
+        if restored and batch is not None:
+            # Cursors given out after the backup was made may point past its end: a new epoch tells them apart.
+            # It is written before the mark of the restore goes, or a crash would forget it.
+            state.epochs.append(EpochStart(Epoch(state.epoch + 1), Offset(state.end)))
+            stage_state(batch, replica, state)
+        key = ReceiptKey(self._node.receipt_key, 0, definition.uid, number)
+        partition = Partition(
+            self._node,
+            replica=replica,
+            label=definition.name,
+            state=state,
+            config=definition.config,
+            make_core=lambda config, view, at, group=None: core_of(config, view, at, key, self._node.lease_base, group),
+            index=number,
+        )
+        partition.on_deadline = self._node.arm
+        self.partitions[replica] = partition
+        self._tenants[replica] = definition.tenant
+        return partition
+
+    def _split(self, partition: Partition) -> None:
+        book = read_book(self._node.engine, partition.replica)
+        assert book is not None, f"partition {partition.index} of {partition.label!r} has no row of its slots"
+        partition.split(book)
+
+    def _watch_slots(self, queue: Partitions) -> Moving:
+        uid = queue.definition.uid
+        moving = self._movings.get(uid)
+        if moving is None:
+            moving = self._movings[uid] = Moving(queue, self)
+        moving.listen()
+        return moving
+
+    def configure(self, definition: QueueDefinition) -> None:
+        """Takes over changed settings of a queue: they hold from the next decision on."""
+        queue = self.of(definition)
+        queue.definition = definition
+        for partition in queue.all:
+            partition.configure(definition.config)
+        if queue.may_change:
+            self._watch_slots(queue).wake()
+
+    async def plan(self, queue: Partitions, change: Change) -> None:
+        """Changes the slot table of a queue, and begins to carry out what that asks for. Raises `QueueNotFound`, and
+        what `change` raises."""
+        definition = queue.definition
+        after = await self._metadata.change_partitions(definition, change)
+        if definition.uid not in self._metadata.maps:
+            return  # there is one partition, and nothing to change
+        for partition in queue.all:
+            if partition.slotting is None:
+                self._split(partition)
+        for number, replica in after.replicas.items():
+            if queue.get(number) is None and after.table.members[number].role != "retired":
+                partition = self._open_partition(definition, number, replica, None, restored=False)
+                self._split(partition)
+                partition.recover(self._node.steady_ms())
+                queue.add(partition)
+        queue.heed(after)
+        self._watch_slots(queue).wake()
+
+    def retired(self, queue: Partitions, partition: Partition) -> None:
+        """Nothing is left in a partition, and nothing comes any more."""
+        queue.remove(partition.index)
+        self.partitions.pop(partition.replica, None)
+        log.info("a partition has gone", queue=queue.label, partition=partition.index)
+
+    async def delete(self, tenant: str, name: str) -> None:
+        definition = self._metadata.find(tenant, name)
+        replicas = self._metadata.partition_map(definition.uid).replicas.values()
+
+        def rows(_: QueueDefinition, batch: Batch) -> None:
+            for replica in replicas:
+                batch.delete(Table.META, state_key(replica))
+                add_garbage(batch, replica, EVERYTHING)
+
+        await self._metadata.delete_queue(tenant, name, rows)
+        queue = self._queues.pop(definition.uid, None)
+        self._movings.pop(definition.uid, None)
+        if queue is not None:
+            self._close(queue)
+            # What was decided before is on its way to the disk: it must land before the sweep looks.
+            last = Batch()
+            for replica in replicas:
+                last.delete(Table.META, state_key(replica))
+                last.delete(Table.META, book_key(replica))
+            await self._node.committer.write(last)
+        self._node.sweeper.wake()
+
+    def _close(self, queue: Partitions) -> None:
+        queue.close()
+        for partition in queue.all:
+            self.partitions.pop(partition.replica, None)
+            partition.close()
+
+    async def move(self, tenant: str, name: str, target: str, until_ms: int) -> None:
+        """Deletes a queue and moves what it holds to another one."""
+        queue = self.of(self._metadata.find(tenant, name))
+        moved = await self._metadata.move_queue(tenant, name, target, until_ms)
+        self._leave(queue, moved)
+
+    def _leave(self, queue: Partitions, moved: MovedQueue) -> None:
+        tenant = moved.definition.tenant
+        left = set(queue.all)
+        self._movings.pop(moved.definition.uid, None)
+
+        def target() -> Partitions | None:
+            definition = self._metadata.queues.get((tenant, moved.target))
+            return self.of(definition) if definition is not None else None
+
+        def empty(partition: Partition) -> None:
+            left.discard(partition)
+            if not left:
+                self._node.background(self._left(queue, moved), "leaving")
+
+        queue.close()
+        for partition in queue.all:
+            if partition.slotting is not None:
+                partition.slotting.let_go()
+            Leaving(partition, target, self._node, partial(empty, partition)).begin()
+
+    async def _left(self, queue: Partitions, moved: MovedQueue) -> None:
+        """The queue is empty: its rows go, and only what still comes is sent on."""
+        uid = moved.definition.uid
+        replicas = self._metadata.partition_map(uid).replicas.values()
+        self._queues.pop(uid, None)
+        self._close(queue)
+
+        def rows(batch: Batch) -> None:
+            for replica in replicas:
+                batch.delete(Table.META, state_key(replica))
+                add_garbage(batch, replica, EVERYTHING)
+
+        await self._metadata.emptied(moved, rows)
+        self._node.sweeper.wake()
+
+    def export(self, partition: Partition) -> None:
+        """Takes what lies in a partition's outbox to the queue it is for."""
+        tenant = self._tenants[partition.replica]
+
+        def target() -> Partitions | None:
+            name = partition.config.dead_letter_queue
+            definition = self._metadata.queues.get((tenant, name)) if name not in (None, COMPANION) else None
+            return self.of(definition) if definition is not None else None
+
+        outbox = partition.view(VIEW_OUTBOX)
+        Transfer(outbox, target, self._node, stays=outbox.undeliverable).pump()
