@@ -244,7 +244,8 @@ class Stamp(NamedTuple):
 class Block:
     """Messages of one publish call, encoded: at most 64 messages and 16 KiB, or one bigger message.
 
-    All of them have one priority and one due time. `due_ms` 0: at once.
+    All of them have one priority and one due time. `due_ms` 0: at once. `slots` has those of its messages as bits, where
+    whoever encoded it grouped them by partition; 0 where nobody asked.
     """
 
     data: bytes
@@ -252,6 +253,7 @@ class Block:
     priority: int = 0
     due_ms: int = 0
     traits: Traits | None = None
+    slots: int = 0
 
 
 @dataclass(frozen=True, slots=True)

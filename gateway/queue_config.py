@@ -16,7 +16,7 @@ from backend_store.model import COMPANION, FieldError, InvalidRequest, QueueConf
 from gateway.limits import TAG_BYTES_MAX, TAGS_MAX
 from gateway.policy import owner_of
 from gateway.queue_rules import broken_rules
-from gateway.queue_settings import FIXED, LATER_SETTINGS, LATER_VALUES, ONLY, RANGES
+from gateway.queue_settings import FIXED, LATER_SETTINGS, LATER_VALUES, ONLY, PART_RANGES, RANGES
 from gateway.validate import escape, with_whole_numbers, wrong_name
 from push.problems import nearest
 
@@ -87,6 +87,7 @@ def _refuse(errors: list[FieldError]) -> None:
 
 def _wrong_fields(given: dict[str, Any], struct: type[msgspec.Struct], at: str) -> Iterable[FieldError]:
     kinds = get_type_hints(struct)
+    ranges = RANGES if struct is QueueConfig else PART_RANGES
     for name, value in given.items():
         pointer = f"{at}/{escape(name)}"
         if name in LATER_SETTINGS and struct is QueueConfig:
@@ -98,7 +99,7 @@ def _wrong_fields(given: dict[str, Any], struct: type[msgspec.Struct], at: str) 
             for missing in [field.name for field in msgspec.structs.fields(parts) if field.required]:
                 if missing not in value:
                     yield FieldError(f"{pointer}/{missing}", f"{name} needs {missing!r}")
-        elif (wrong := _wrong_value(name, value, kinds[name])) is not None:
+        elif (wrong := _wrong_value(name, value, kinds[name], ranges.get(name))) is not None:
             yield FieldError(pointer, wrong)
 
 
@@ -108,7 +109,7 @@ def _struct_of(kind: Any) -> type[msgspec.Struct] | None:
     return next((one for one in kinds if isinstance(one, type) and issubclass(one, msgspec.Struct)), None)
 
 
-def _wrong_value(name: str, value: Any, kind: Any) -> str | None:
+def _wrong_value(name: str, value: Any, kind: Any, bounds: tuple[int, int] | None) -> str | None:
     if isinstance(value, str) and value in LATER_VALUES.get(name, ()):
         return f"this version does not have {name!r}: {value!r} yet"
     try:
@@ -117,8 +118,8 @@ def _wrong_value(name: str, value: Any, kind: Any) -> str | None:
         return _expected(kind) or str(error)
     if name in ONLY and value != ONLY[name]:
         return f"this version does not have {name!r} other than {msgspec.json.encode(ONLY[name]).decode()} yet"
-    if name in RANGES and value is not None:
-        low, high = RANGES[name]
+    if bounds is not None and value is not None:
+        low, high = bounds
         return None if low <= value <= high else f"{name} is {value}; it goes from {low} to {high}"
     return None
 

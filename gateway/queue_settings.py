@@ -227,10 +227,11 @@ SETTINGS: Final[dict[str, Setting]] = {
         change=_NEW_DELIVERIES,
     ),
     "auto_expand": Setting(
-        "Gives the queue more partitions as it fills, and takes them away when it is nearly empty: `of` "
-        "partition_messages or partition_bytes, `limit` for each; it grows at `at_percent` (80) of what all may have, "
-        "up to `max_partitions` (64), and shrinks below `shrink_percent` (30) for a minute. null: never.",
+        "Gives the queue more partitions as it fills, and takes them away when it is nearly empty: {of: "
+        "partition_messages or partition_bytes, limit: for each partition, at_percent, shrink_percent, "
+        "max_partitions}. null: it has as many as partitions says.",
         cost="A look at the queue's numbers every second.",
+        change="at once, as a whole; null leads back to partitions",
     ),
     "colocate_with": Setting(
         "A queue of the tenant whose messages lie beside this one's, so that an ack here and a publish there, or the "
@@ -239,17 +240,40 @@ SETTINGS: Final[dict[str, Setting]] = {
     "tags": Setting(f"Yours: names and values, up to {TAGS_MAX} of them and {TAG_BYTES_MAX // 1024} KiB."),
 }
 
-RANGES: Final[dict[str, tuple[int, int]]] = {
-    name: (setting.low, setting.high)
-    for name, setting in SETTINGS.items()
-    if setting.low is not None and setting.high is not None
-} | {
-    "limit": (1, QUEUE_BYTES_LIMIT),
-    "at_percent": (2, 100),
-    "shrink_percent": (1, 99),
-    "max_partitions": (2, PARTITIONS_MAX),
+AUTO_EXPAND: Final[dict[str, Setting]] = {
+    "of": Setting("What is measured of all that lies in the queue: its messages, or the bytes of its chunks."),
+    "limit": Setting("How many messages or bytes one partition is for.", low=1, high=QUEUE_BYTES_LIMIT),
+    "at_percent": Setting(
+        "From this part of the limit on, for all open partitions together, the queue gets as many more as bring it "
+        "below.",
+        low=2,
+        high=100,
+    ),
+    "shrink_percent": Setting(
+        "Below this part of the limit for a minute, it gives one up; not where that would make it grow again.",
+        low=1,
+        high=99,
+    ),
+    "max_partitions": Setting(
+        "How many partitions it grows to at most. It never has fewer than the setting partitions.",
+        low=2,
+        high=PARTITIONS_MAX,
+    ),
 }
-"""Of settings, and of the parts of `auto_expand`."""
+"""The parts of `auto_expand`."""
+
+
+def _ranges(settings: dict[str, Setting]) -> dict[str, tuple[int, int]]:
+    return {
+        name: (setting.low, setting.high)
+        for name, setting in settings.items()
+        if setting.low is not None and setting.high is not None
+    }
+
+
+RANGES: Final = _ranges(SETTINGS)
+PART_RANGES: Final = _ranges(AUTO_EXPAND)
+"""Of the parts of `auto_expand`."""
 FIXED: Final[dict[str, str]] = {name: setting.fixed for name, setting in SETTINGS.items() if setting.fixed}
 """Settings that a living queue keeps, and why."""
 

@@ -19,7 +19,7 @@ from gateway.api.cloudevents import REQUIRED, SPEC_VERSION
 from gateway.given import HEADERS_MAX, NAME_BYTES_MAX
 from gateway.limits import HORIZON_MS_MAX, NAME_CHARS_MAX, PRODUCER_SEQ_MAX, TAGS_MAX
 from gateway.queue_config import DEFAULTS
-from gateway.queue_settings import FIXED, ONLY, RANGES, SETTINGS
+from gateway.queue_settings import AUTO_EXPAND, FIXED, ONLY, PART_RANGES, RANGES, SETTINGS
 from push.limits import PUBLISHES_PER_ACK_MAX
 from push.protocol import PublishMessage
 
@@ -40,14 +40,18 @@ def reference(name: str) -> Schema:
 
 def bounded(schemas: dict[str, Schema]) -> None:
     """Adds to the settings of a queue what is allowed of their types, and what they mean."""
-    for struct in (QueueConfig, Replication, AutoExpand):
+    for struct, settings, ranges in (
+        (QueueConfig, SETTINGS, RANGES),
+        (Replication, {}, {}),
+        (AutoExpand, AUTO_EXPAND, PART_RANGES),
+    ):
         for name, schema in schemas.get(struct.__name__, {}).get("properties", {}).items():
             if name in ONLY:
                 schema["const"] = ONLY[name]
-            if name in RANGES:
-                _bound(schema, *RANGES[name])
-            if name in SETTINGS:
-                schema["description"] = SETTINGS[name].means
+            if name in ranges:
+                _bound(schema, *ranges[name])
+            if name in settings:
+                schema["description"] = settings[name].means
     if (config := schemas.get(QueueConfig.__name__)) is not None:
         config["description"] = "A queue's settings. Not all go together: /docs/reference/queue-settings has the rules."
         config["properties"]["tags"]["maxProperties"] = TAGS_MAX

@@ -42,9 +42,13 @@ def check_no_companion(name: str) -> None:
 
 def with_whole_numbers(given: dict[str, Any]) -> dict[str, Any]:
     """JSON has one kind of number: 30000.0 is 30000."""
-    return {
-        name: int(value) if isinstance(value, float) and value.is_integer() else value for name, value in given.items()
-    }
+    return {name: _with_whole_numbers(value) for name, value in given.items()}
+
+
+def _with_whole_numbers(value: Any) -> Any:
+    if isinstance(value, dict):
+        return with_whole_numbers(value)
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def escape(step: str) -> str:

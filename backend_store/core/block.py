@@ -80,6 +80,10 @@ class Columns(NamedTuple):
     dues: Sequence[int] | None = None
     hashes: Sequence[bytes | None] | None = None
     stamps: Sequence[Stamp | None] | None = None
+    slots: Sequence[int] | None = None
+    """Of a queue with several partitions: the slot of each."""
+    partitions: Sequence[int] | None = None
+    """And the partition that has it."""
 
 
 class Blocks(NamedTuple):
@@ -130,22 +134,24 @@ def blocks_of(drafts: Sequence[Draft], trace: str | None = None) -> Blocks:
 
 
 def column_blocks(columns: Columns, trace: str | None = None) -> Blocks:
-    """Blocks of messages given as columns: in their order, but of one priority and one due time each."""
+    """Blocks of messages given as columns: in their order, but of one partition, one priority and one due time each."""
     count = len(columns.bodies)
-    priorities, dues = columns.priorities, columns.dues
+    priorities, dues, partitions = columns.priorities, columns.dues, columns.partitions
     if trace:
         columns = columns._replace(table={**columns.table, "trace": [trace] * count})
     priority = priorities[0] if priorities else 0
     due_ms = dues[0] if dues else 0
     is_one = priorities is None or priorities.count(priority) == count
+    is_one = is_one and (partitions is None or partitions.count(partitions[0]) == count)
     if is_one and (dues is None or dues.count(due_ms) == count):
         return Blocks(_group_blocks(columns, priority, due_ms))
-    groups: dict[tuple[int, int], list[int]] = {}
-    for number, place in enumerate(zip(priorities or [0] * count, dues or [0] * count, strict=True)):
+    none = [0] * count
+    groups: dict[tuple[int, int, int], list[int]] = {}
+    for number, place in enumerate(zip(partitions or none, priorities or none, dues or none, strict=True)):
         groups.setdefault(place, []).append(number)
     out = Blocks([], [])
     assert out.order is not None
-    for (priority, due_ms), numbers in groups.items():
+    for (_, priority, due_ms), numbers in groups.items():
         out.blocks.extend(_group_blocks(chosen(columns, numbers), priority, due_ms))
         out.order.extend(numbers)
     return out
@@ -153,13 +159,14 @@ def column_blocks(columns: Columns, trace: str | None = None) -> Blocks:
 
 def chosen(columns: Columns, numbers: Sequence[int]) -> Columns:
     """Only these messages, in this order."""
-    kind, hashes, stamps = columns.kind, columns.hashes, columns.stamps
+    kind, hashes, stamps, slots = columns.kind, columns.hashes, columns.stamps, columns.slots
     return Columns(
         kind if isinstance(kind, int) else bytes([kind[n] for n in numbers]),
         [columns.bodies[n] for n in numbers],
         {name: [values[n] for n in numbers] for name, values in columns.table.items()},
         hashes=hashes and [hashes[n] for n in numbers],
         stamps=stamps and [stamps[n] for n in numbers],
+        slots=slots and [slots[n] for n in numbers],
     )
 
 
@@ -172,13 +179,14 @@ def _group_blocks(columns: Columns, priority: int, due_ms: int) -> list[Block]:
         return [_block(columns, lengths, priority, due_ms)]
     blocks = []
     for start, end in _spans(sizes):
-        kind, hashes, stamps = columns.kind, columns.hashes, columns.stamps
+        kind, hashes, stamps, slots = columns.kind, columns.hashes, columns.stamps, columns.slots
         part = Columns(
             kind if isinstance(kind, int) else kind[start:end],
             columns.bodies[start:end],
             {name: values[start:end] for name, values in columns.table.items()},
             hashes=hashes and hashes[start:end],
             stamps=stamps and stamps[start:end],
+            slots=slots and slots[start:end],
         )
         blocks.append(_block(part, lengths[start:end], priority, due_ms))
     return blocks
@@ -232,7 +240,15 @@ def _block(columns: Columns, lengths: list[int], priority: int, due_ms: int) -> 
         attributes["kind"] = kind
     else:
         flags = FLAG_ALL_BYTES if (kind if isinstance(kind, int) else kind[0]) == KIND_BYTES else FLAG_ALL_JSON
-    return Block(_encode(flags, bodies, lengths, clear, attributes), count, priority, due_ms, _traits(columns, clear))
+    data = _encode(flags, bodies, lengths, clear, attributes)
+    return Block(data, count, priority, due_ms, _traits(columns, clear), _bits(columns.slots))
+
+
+def _bits(slots: Sequence[int] | None) -> int:
+    bits = 0
+    for slot in set(slots or ()):
+        bits |= 1 << slot
+    return bits
 
 
 def _traits(columns: Columns, clear: dict[str, Any]) -> Traits | None:

@@ -121,6 +121,15 @@ class SlotTable(msgspec.Struct, frozen=True, dict=True):
         """The slots that nobody takes messages for at the moment."""
         return frozenset(slot for move in self.moves for slot in move.slots)
 
+    @cached_property
+    def takers(self) -> dict[int | None, int]:
+        """By partition the slots that it takes, as bits, and `UNKEYED` where it is open. None: those on the move."""
+        bits: dict[int | None, int] = dict.fromkeys(self.open_partitions, 1 << UNKEYED)
+        for slot in range(SLOTS):
+            taker = self.route(slot)
+            bits[taker] = bits.get(taker, 0) | 1 << slot
+        return bits
+
     def route(self, slot: int) -> int | None:
         """The slot's partition; None while it is on the move: the call waits, in its order, for the next table."""
         return None if slot in self.moving else self.owners[slot]

@@ -24,6 +24,10 @@ SOON_SECONDS = 0.002
 class Member(Protocol):
     """A partition, seen by the committer."""
 
+    @property
+    def burden(self) -> int:
+        """About how much there is to do when the batch that was prepared is durable."""
+
     def join(self) -> None:
         """Shares out what several members must decide together; those it asks take part in the same commit."""
 
@@ -35,6 +39,10 @@ class Member(Protocol):
 
     def failed(self, error: PushqError) -> None:
         """The batch is lost; the process is about to end."""
+
+
+def _burden(member: Member) -> int:
+    return member.burden
 
 
 class Committer:
@@ -141,6 +149,9 @@ class Committer:
             # Even where nothing was written, what was decided in memory now differs from the disk: start anew from it.
             self._on_fatal(error)
             return
+        if len(members) > 1:
+            # Who has little to hand out goes first: a queue under load must not be in the way of the others' answers.
+            members.sort(key=_burden)
         try:
             for member in members:
                 member.committed()

@@ -291,6 +291,12 @@ class Partition(LogReads):
         self.request()
 
     @property
+    def burden(self) -> int:
+        """Messages and answers that the commit in flight brings."""
+        decided = self._decided
+        return sum(chunk.count for chunk in decided.chunks) + len(decided.answers) if decided is not None else 0
+
+    @property
     def is_gone(self) -> bool:
         """The queue is deleted."""
         return self.closed or self.is_leaving

@@ -100,6 +100,7 @@ def _option(name: str, for_update: bool) -> Callable[[F], F]:
 
 _HINTS: Final = get_type_hints(QueueConfig)
 _DEFAULTS: Final[dict[str, Any]] = msgspec.to_builtins(QueueConfig())
+_OBJECT: Final = _JsonObject()
 _PLAIN: Final[dict[Any, click.ParamType[Any]]] = {int: click.INT, str: click.STRING, bool: click.BOOL}
 
 
@@ -107,9 +108,7 @@ def _type(kind: Any) -> click.ParamType[Any]:
     if get_origin(kind) is Literal:
         return click.Choice(get_args(kind))
     parts = [part for part in get_args(kind) or (kind,) if part is not type(None)]
-    found = _PLAIN.get(parts[0]) if len(parts) == 1 else None
-    if found is None:
-        return _JsonObject()
+    found = _PLAIN.get(parts[0], _OBJECT) if len(parts) == 1 else _OBJECT
     return _OrNull(found) if type(None) in get_args(kind) else found
 
 

@@ -32,7 +32,7 @@ from tests.bench.world import World
 
 _SHOWN = (
     "rate", "cpu_s_per_100k", "server_cpu_pct", "generator_cpu_pct", "other_cpu_pct", "p50_ms", "p99_ms",
-    "rate_usual", "kept_pct", "p99_ms_alone", "p99_more_pct", "rate_stored", "added_delivering_mib",
+    "rate_usual", "kept_pct", "p99_ms_usual", "p99_more_pct", "rate_stored", "added_delivering_mib",
     "kib_per_connection", "added_mib", "slower_pct", "start_stored_s", "start_empty_s", "fdatasync_us", "commit_us",
 )  # fmt: skip
 

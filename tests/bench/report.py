@@ -34,8 +34,8 @@ _NAMES = {
     "rate_stored": "stored/s",
     "cpu_s_per_100k_stored": "CPU s / 100,000 stored",
     "latest_ms": "latest, ms",
-    "p50_ms_alone": "p50 alone, ms",
-    "p99_ms_alone": "p99 alone, ms",
+    "p50_ms_usual": "p50 at its usual load, ms",
+    "p99_ms_usual": "p99 at its usual load, ms",
     "p99_more_pct": "p99 more, %",
     "fdatasync_us": "fdatasync of 256 B, µs",
     "commit_us": "LMDB commit of 64 KiB, µs",
@@ -68,7 +68,7 @@ _COLUMNS: dict[Table, tuple[str, ...]] = {
         *_PROCESSORS[1:-1],
     ),
     "exactness": ("rate", *_LATENCIES, "latest_ms", *_PROCESSORS[1:-1]),
-    "fairness": ("rate", "p50_ms_alone", "p50_ms", "p99_ms_alone", "p99_ms", "p99_more_pct", *_PROCESSORS[1:-1]),
+    "fairness": ("rate", "p50_ms_usual", "p50_ms", "p99_ms_usual", "p99_ms", "p99_more_pct", *_PROCESSORS[1:-1]),
     "against": ("rate", "rate_usual", "kept_pct", "cpu_s_per_100k", "cpu_s_per_100k_usual", *_PROCESSORS[1:]),
 }
 _TITLES: dict[Table, str] = {
@@ -80,7 +80,7 @@ _TITLES: dict[Table, str] = {
     "settings": "What a setting costs: in turns with a queue without it",
     "scheduled": "Messages for later",
     "exactness": "How long after its time a message comes",
-    "fairness": "A queue beside a busy one",
+    "fairness": "A queue beside one at ten times its usual load",
     "against": "Against the other checkout, in turns",
 }
 OTHERS_PCT_MAX = 10

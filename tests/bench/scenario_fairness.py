@@ -1,4 +1,4 @@
-"""One queue beside a busy one on the same server: how much longer its messages take, from publish to consumer."""
+"""A queue beside one that gets ten times its usual load: how much longer messages take, from publish to consumer."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ from tests.bench.world import Server, World, check, close, connect, say_in, unti
 
 CALM, BUSY = "bench-calm", "bench-busy"
 CALM_RATE = LATENCY_RATE
-BUSY_RATE = 10 * CALM_RATE
+USUAL_RATE = CALM_RATE
+BUSY_RATE = 10 * USUAL_RATE
 SETTLE_S = 0.1
 """Between turns, so that what one leaves behind does not count for the next."""
 BACKLOG_SHARE = 5
 _LOOK_S = 0.001
 
-Press = Callable[[float], Awaitable[None]]
-"""Keeps the other queue busy for so many seconds."""
+Press = Callable[[float, float], Awaitable[None]]
+"""Keeps the other queue busy: (messages a second, for so many seconds)."""
 
 
 async def fairness(world: World) -> Row:
@@ -36,8 +37,8 @@ async def fairness(world: World) -> Row:
     with world.server() as server:
         calm, busy = await _open(server, CALM, timed=True), await _open(server, BUSY)
 
-        async def press(seconds: float) -> None:
-            await send_paced(busy.publisher, BUSY_RATE, seconds)
+        async def press(rate: float, seconds: float) -> None:
+            await send_paced(busy.publisher, rate, seconds)
 
         row = await _pairs(world, calm, press)
         ended = [await bench.finish() for bench in (calm, busy)]
@@ -90,10 +91,10 @@ class Drain:
         )
         return drain
 
-    async def press(self, seconds: float) -> None:
+    async def press(self, rate: float, seconds: float) -> None:
         began, start = time.monotonic(), self.received.count
         while (passed := time.monotonic() - began) < seconds:
-            wanted = start + passed * BUSY_RATE
+            wanted = start + passed * rate
             for consumer in self.consumers:
                 if self.received.count < wanted:
                     consumer.go_on()
@@ -127,9 +128,9 @@ async def _fill(server: Server, wanted: int) -> None:
 
 
 async def _pairs(world: World, calm: Bench, press: Press) -> Row:
-    """The calm queue's latencies alone and beside the busy one, in turns."""
+    """The calm queue's latencies while the other one has its usual load, and ten times that, in turns."""
     seconds = world.scale.seconds / TURNS_PER_MEASUREMENT
-    await asyncio.gather(send_paced(calm.publisher, CALM_RATE, seconds / 2), press(seconds / 2))
+    await asyncio.gather(send_paced(calm.publisher, CALM_RATE, seconds / 2), press(BUSY_RATE, seconds / 2))
     found: dict[bool, list[list[int]]] = {False: [], True: []}
     meter, sent = Meter(calm.server.process), 0
     for number in range(PAIRS):
@@ -137,19 +138,20 @@ async def _pairs(world: World, calm: Bench, press: Press) -> Row:
             await asyncio.sleep(min(SETTLE_S, seconds))
             latencies_ns: list[int] = []
             calm.received.latencies_ns = latencies_ns
-            work = [send_paced(calm.publisher, CALM_RATE, seconds), *([press(seconds)] if is_busy else [])]
+            rate = BUSY_RATE if is_busy else USUAL_RATE
+            work = [send_paced(calm.publisher, CALM_RATE, seconds), press(rate, seconds)]
             sent += (await asyncio.gather(*work))[0] or 0
             await calm.rest()
             found[is_busy].append(latencies_ns)
     return _figures(found[False], found[True]) | {"unit": "msg/s", **meter.figures(), "rate": CALM_RATE}
 
 
-def _figures(alone: list[list[int]], beside: list[list[int]]) -> Row:
+def _figures(usual: list[list[int]], beside: list[list[int]]) -> Row:
     """A ratio a pair; the percentiles beside it are the medians of the turns'."""
-    before, after = ([percentiles_ms(latencies_ns) for latencies_ns in turns] for turns in (alone, beside))
+    before, after = ([percentiles_ms(latencies_ns) for latencies_ns in turns] for turns in (usual, beside))
     found: Row = {"p99_more_pct": [_more_pct(b["p99_ms"], a["p99_ms"]) for a, b in zip(before, after, strict=True)]}
     for name in ("p50_ms", "p99_ms"):
-        found[f"{name}_alone"] = statistics.median(turn[name] for turn in before)
+        found[f"{name}_usual"] = statistics.median(turn[name] for turn in before)
         found[name] = statistics.median(turn[name] for turn in after)
     return found
 

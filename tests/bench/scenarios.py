@@ -191,13 +191,13 @@ SEMANTICS: dict[str, Scenario] = {
     ),
     "fairness": Scenario(
         "fairness",
-        "1,000 a second, while another queue gets 10,000 a second",
+        "1,000 a second, while another queue gets 10,000 a second and not 1,000",
         fairness,
         (_most("p99_more_pct", 50),),
     ),
     "fairness-backlog": Scenario(
         "fairness",
-        "1,000 a second, while consumers of another queue take 10,000 a second out of a backlog",
+        "1,000 a second, while consumers of another queue take 10,000 a second and not 1,000 out of a backlog",
         fairness_backlog,
         (_most("p99_more_pct", 50),),
     ),

@@ -161,6 +161,21 @@ GROUPS = (
         },
     ),
     Group(
+        "Partitions",
+        {
+            "backend_store.model:PARTITIONS_MAX": "Partitions of a queue.",
+            "backend_store.core.slots:SLOTS": "Slots that a queue's partitions share among them.",
+            "backend_store.core.slots:MOVE_SLOTS_MAX": "Slots that go to a partition at a time; a publish to one of "
+            "them waits meanwhile.",
+            "backend_store.core.expansion:EXPAND_CHECK_MS": "How often `auto_expand` looks at what lies in the queue.",
+            "backend_store.core.expansion:SHRINK_AFTER_MS": "How long a queue must hold little before `auto_expand` "
+            "takes a partition away: a pause is no end.",
+            "backend_store.node.limits:SLOT_LOOK_SECONDS": "",
+            "backend_store.node.limits:DRAIN_CHUNKS_PER_LOOK": "",
+            "gateway.limits:PARTITION_QUEUES_LABELLED_MAX": "",
+        },
+    ),
+    Group(
         "Inside the process",
         {
             "backend_store.model:BLOCK_MESSAGES_MAX": "Messages of a block.",

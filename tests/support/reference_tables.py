@@ -8,18 +8,18 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from backend_store.model import QueueConfig
+from backend_store.model import AutoExpand, QueueConfig
 from gateway.api.frames import SERVER_FRAMES
 from gateway.api.table import OPERATIONS
 from gateway.config import Settings, known_settings
 from gateway.queue_rules import RULES
-from gateway.queue_settings import LATER_SETTINGS, LATER_VALUES, ONLY, RANGES, SETTINGS
+from gateway.queue_settings import AUTO_EXPAND, LATER_SETTINGS, LATER_VALUES, ONLY, PART_RANGES, RANGES, SETTINGS
 from push.closes import Close, may_reconnect
 from push.problems import KINDS
 from push.protocol import ClientFrame
@@ -41,6 +41,7 @@ def tables() -> dict[str, dict[str, Table]]:
         "configuration.md": {"All settings": _settings()},
         "queue-settings.md": {
             "All settings": _queue_settings(),
+            "Growing by itself": _auto_expand(),
             "What does not go together": _combinations(),
             "Not in this version": _later_settings(),
         },
@@ -113,14 +114,28 @@ def _queue_settings() -> Table:
     return table(["Setting", "Values", "Default", "A change counts", "What it does", "What it costs"], rows)
 
 
-def _allowed(name: str, kind: Any) -> str:
+def _auto_expand() -> Table:
+    defaults = {field.name: field.default for field in msgspec.structs.fields(AutoExpand) if not field.required}
+    rows = (
+        [
+            code(name),
+            _allowed(name, kind, PART_RANGES),
+            code(defaults[name]) if name in defaults else "must be given",
+            words.marked(AUTO_EXPAND[name].means),
+        ]
+        for name, kind in get_type_hints(AutoExpand).items()
+    )
+    return table(["Part", "Values", "Default", "What it does"], rows)
+
+
+def _allowed(name: str, kind: Any, ranges: Mapping[str, tuple[int, int]] = RANGES) -> str:
     if name in ONLY:
         return code(ONLY[name])
     if get_origin(kind) is Literal:
         return ", ".join(map(code, get_args(kind)))
-    if name not in RANGES:
+    if name not in ranges:
         return words.QUEUE_VALUES[name]
-    low, high = RANGES[name]
+    low, high = ranges[name]
     return f"{low:,} to {high:,}" + (", `null`" if type(None) in get_args(kind) else "")
 
 

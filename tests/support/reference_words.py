@@ -2,9 +2,9 @@
 
 import re
 from collections.abc import Sequence
-from typing import get_args, get_type_hints
+from typing import Literal, get_args, get_origin, get_type_hints
 
-from backend_store.model import QueueConfig
+from backend_store.model import AutoExpand, QueueConfig
 
 RETRY = {
     "invalid-request": "no: mend it",
@@ -65,6 +65,7 @@ SETTINGS = {
 }
 
 QUEUE_VALUES = {
+    "auto_expand": "[an object](#growing-by-itself), `null`",
     "dead_letter_queue": "a queue's name, `null`",
     "colocate_with": "a queue's name, `null`",
     "replication": "an object",
@@ -91,8 +92,9 @@ def paragraph(docstring: str) -> str:
     return " ".join(docstring.split())
 
 
-_CHOICES = sorted({str(choice) for kind in get_type_hints(QueueConfig).values() for choice in get_args(kind)})
-_NAMES = sorted(QueueConfig.__struct_fields__, key=len, reverse=True)
+_KINDS = [kind for struct in (QueueConfig, AutoExpand) for kind in get_type_hints(struct).values()]
+_CHOICES = sorted({str(choice) for kind in _KINDS if get_origin(kind) is Literal for choice in get_args(kind)})
+_NAMES = sorted((*QueueConfig.__struct_fields__, *AutoExpand.__struct_fields__), key=len, reverse=True)
 _CODE = re.compile(
     rf"""\b(?:{"|".join(_NAMES)}):[ ](?:\d+|null|{"|".join(_CHOICES)})\b"""  # dedupe: none
     rf"""|"(?P<quoted>\w+)"|<queue>\.\w+|\bnull\b|\b\w+-full\b"""

@@ -216,6 +216,9 @@ class SemanticsModel:
         else:
             then = m.next_life("gone", end=end)
         after.messages[m.number] = then
+        # Its turn still comes, as far as the others know; a later life of it, redriven, has one of its own.
+        order = after.order
+        order.waiting = [w._replace(number=-1) if w.number == m.number else w for w in order.waiting]
 
     def publish(self, call: Sequence[Message], *, must_fit: bool = False) -> list[Any]:
         """What becomes of each message: None: stored; the number of the message it repeats; or "full"."""

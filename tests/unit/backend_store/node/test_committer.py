@@ -22,6 +22,7 @@ class Member:
 
     def __init__(self, name: str):
         self.name = name
+        self.burden = 0
         self.story: list[str] = []
         self.landed = asyncio.Event()
 
@@ -85,6 +86,16 @@ async def test_what_arrives_during_a_commit_waits_for_the_next(setup: Setup) -> 
     await setup.committer.drain()
     assert setup.engine.commits == 2
     assert first.story == ["prepared", "committed"] * 2
+
+
+async def test_who_has_little_to_tell_is_told_first(setup: Setup) -> None:
+    told: list[str] = []
+    members = [Member(name) for name in "abc"]
+    for member, member.burden in zip(members, (100, 1, 10), strict=True):
+        member.landed.set = lambda member=member: told.append(member.name)  # type: ignore[method-assign,misc]
+        setup.committer.request(member)
+    await setup.committer.drain()
+    assert told == ["b", "c", "a"]
 
 
 async def test_riders_start_no_commit_and_share_the_next(setup: Setup) -> None:
