@@ -240,12 +240,14 @@ class Stamp(NamedTuple):
     number: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+# A Struct where each publish makes one: it is made in a tenth of the time of a frozen dataclass.
+
+
+class Block(msgspec.Struct, frozen=True):
     """Messages of one publish call, encoded: at most 64 messages and 16 KiB, or one bigger message.
 
-    All of them have one priority and one due time. `due_ms` 0: at once. `slots` has those of its messages as bits, where
-    whoever encoded it grouped them by partition; 0 where nobody asked.
+    All of them have one priority and one due time. `due_ms` 0: at once. `slots` has the slots of its messages, as bits,
+    where whoever encoded it grouped them by partition; 0 where nobody asked.
     """
 
     data: bytes
@@ -256,8 +258,7 @@ class Block:
     slots: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Published:
+class Published(msgspec.Struct, frozen=True):
     """Where a publish call's messages stand.
 
     They have the `count` offsets from `base` on in one partition, unless `bases` says where each block begins, or

@@ -91,14 +91,26 @@ class GatewayDesk:
         self, queue: Target, messages: Sequence[PublishMessage], encoding: Encoding, trace: str | None = None
     ) -> Prepared:
         return publish.prepare(
-            queue.config, messages, encoding, trace, now_ms=self._store.steady_ms(), clock=self._clock
+            queue.config,
+            messages,
+            encoding,
+            trace,
+            now_ms=self._store.steady_ms(),
+            clock=self._clock,
+            encode=queue.blocks,
         )
 
     def prepare_plain(
         self, queue: Target, bodies: Sequence[Any], encoding: Encoding, trace: str | None = None
     ) -> Prepared:
         return publish.prepare_plain(
-            queue.config, bodies, encoding, trace, now_ms=self._store.steady_ms(), clock=self._clock
+            queue.config,
+            bodies,
+            encoding,
+            trace,
+            now_ms=self._store.steady_ms(),
+            clock=self._clock,
+            encode=queue.blocks,
         )
 
     def allowed_origin(self, origin: str | None, host: str | None) -> bool:

@@ -1,4 +1,4 @@
-"""A publish call on its way in: every message is checked, then all are encoded into blocks for one partition.
+"""A publish call on its way in: every message is checked, then all are encoded into blocks for one partition each.
 
 Messages are taken column by column (see `given`): what none of them has costs nothing.
 """
@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from base64 import b64decode
 from binascii import Error as Base64Error
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import isfinite
 from typing import Any
 
 import msgspec
 
-from backend_store.client import KIND_BYTES, KIND_JSON, Columns, HybridClock, column_blocks, plain_blocks
+from backend_store.client import KIND_BYTES, KIND_JSON, Blocks, Columns, HybridClock, column_blocks, plain_blocks
 from backend_store.model import MESSAGES_PER_REQUEST_MAX, FieldError, InvalidRequest, QueueConfig
 from gateway.dedupe import hashes
 from gateway.given import Given
@@ -23,6 +23,9 @@ from push.protocol import PublishMessage
 
 _write_json = msgspec.json.Encoder().encode
 _unpack = msgspec.msgpack.Decoder().decode
+
+Encode = Callable[[Columns, str | None], Blocks]
+"""Makes blocks of checked columns: the queue knows for which partitions."""
 
 _TEXTS = ("id", "key", "content_type", "reply_to", "correlation_id")
 
@@ -35,13 +38,14 @@ def prepare_plain(
     *,
     now_ms: int,
     clock: HybridClock,
+    encode: Encode = column_blocks,
 ) -> Prepared:
     """Messages that are only bodies: raw JSON values, or bytes."""
     _check_count(len(bodies))
     raw = list(map(bytes, bodies)) if encoding == "json" else bodies
     kind = KIND_JSON if encoding == "json" else KIND_BYTES
     if max(map(len, raw)) > config.max_message_bytes or not _takes_bodies_alone(config):
-        return _prepared(config, Given(len(raw), {}), kind, raw, trace, now_ms=now_ms, clock=clock)
+        return _prepared(config, Given(len(raw), {}), kind, raw, trace, now_ms=now_ms, clock=clock, encode=encode)
     return Prepared(plain_blocks(kind, raw, trace), None)
 
 
@@ -53,15 +57,17 @@ def prepare(
     *,
     now_ms: int,
     clock: HybridClock,
+    encode: Encode = column_blocks,
 ) -> Prepared:
     """Messages of any shape. Raises `InvalidRequest` or `MessageTooLarge`; then nothing of the call is accepted.
 
-    Delays and lives count from `now_ms`. `clock` stamps messages that need a time and have none.
+    Delays and lives count from `now_ms`. `clock` stamps messages that need a time and have none. `encode` is the
+    queue's own way to make blocks.
     """
     _check_count(len(messages))
     given = Given.of(messages)
     kind, bodies = _bodies(given, encoding)
-    return _prepared(config, given, kind, bodies, trace, now_ms=now_ms, clock=clock)
+    return _prepared(config, given, kind, bodies, trace, now_ms=now_ms, clock=clock, encode=encode)
 
 
 def _takes_bodies_alone(config: QueueConfig) -> bool:
@@ -84,6 +90,7 @@ def _prepared(
     *,
     now_ms: int,
     clock: HybridClock,
+    encode: Encode = column_blocks,
 ) -> Prepared:
     table: dict[str, Sequence[Any]] = {n: values for n in _TEXTS if (values := given.text(n)) is not None}
     headers, header_sizes = given.headers()
@@ -106,7 +113,7 @@ def _prepared(
     )
     if given.has_errors:
         given.refuse()
-    blocks, order = column_blocks(columns, trace)
+    blocks, order = encode(columns, trace)
     return Prepared(blocks, table.get("id"), order)
 
 

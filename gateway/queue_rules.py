@@ -117,13 +117,6 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     # ---------------------------------------------------------------------------------------------- partitions
     Rule(
-        "a stream with partitions above 1 or auto_expand",
-        ("kind", "partitions", "auto_expand"),
-        lambda c: c.kind == "stream" and _moved(c, "partitions", "auto_expand"),
-        "a stream is one log, and its cursors name one place in it",
-        "leave partitions at 1 and auto_expand out, or make a work queue",
-    ),
-    Rule(
         "sequencing: producer or clock with partitions above 1 or auto_expand",
         ("sequencing", "partitions", "auto_expand"),
         lambda c: c.sequencing != "arrival" and _moved(c, "partitions", "auto_expand"),

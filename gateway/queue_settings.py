@@ -227,9 +227,9 @@ SETTINGS: Final[dict[str, Setting]] = {
         change=_NEW_DELIVERIES,
     ),
     "auto_expand": Setting(
-        "Gives the queue more partitions as it fills, and takes them away when it is nearly empty: {of: "
-        "partition_messages or partition_bytes, limit: for each partition, at_percent, shrink_percent, "
-        "max_partitions}. null: it has as many as partitions says.",
+        "Gives the queue more partitions as it fills up, and takes them away when it is nearly empty: an object with "
+        "of (partition_messages or partition_bytes), limit, at_percent, shrink_percent and max_partitions. null: it "
+        "has as many as partitions says.",
         cost="A look at the queue's numbers every second.",
         change="at once, as a whole; null leads back to partitions",
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from backend_store.client import Queue
+from backend_store.client import Gap, Queue
 from backend_store.model import VISIBILITY_MS_MAX, FieldError, InvalidRequest, Verdict
 from push.limits import CREDIT_MAX
 from push.protocol import REQUEST_ID_CHARS_MAX, RequestId
@@ -46,6 +46,12 @@ def checked_reason(reason: str | None) -> str | None:
     if reason is not None and len(reason) > REASON_CHARS_MAX:
         raise field("/reason", f"a reason of {len(reason)} characters; it may have {REASON_CHARS_MAX}")
     return reason
+
+
+def gap_fields(gap: Gap) -> dict[str, int]:
+    """What a frame or an event says of messages that somebody will never get."""
+    fields = {"from": gap.first, "to": gap.last}
+    return fields if gap.partition is None else {**fields, "partition": gap.partition}
 
 
 def check_has_groups(queue: Queue, *, pointer: str = "/group") -> None:

@@ -1,24 +1,26 @@
 """A stream's tail, read once and fanned out: each committed chunk is encoded once per encoding and written to
 everybody.
 
-A subscriber is *live* while it stands at the end and its socket takes bytes; live ones share frames. Any other reads
-the log at its own pace, a few chunks a turn, and joins the live ones in the same breath in which it reaches the end,
-so nothing is missed or repeated in between.
+A subscriber is *live* while it stands at the end of every partition and its socket takes bytes; live ones share frames.
+Any other reads the log at its own pace, a few chunks a turn, and joins the live ones in the same breath in which it
+reaches the end, so nothing is missed or repeated in between.
+
+Live ones need no barrier between partitions: a key is opened in its new partition only after its last message in the
+old one was told here.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Protocol
 
-from backend_store.client import Chunk, Queue, encode_cursor
-from backend_store.model import Offset
+from backend_store.client import Chunk, Gap, Queue, cursors_along, encode_cursor
 from push.encode import deliver_frame, keep_rendered, stream_messages, visible
-from push.limits import CHUNK_CACHE_MAX
 from push.pacing import Pacer
 from push.subscriptions import StreamSubscription
+from push.tails import Others, Tail, Tails
 
 PACED = "paced"
 
@@ -29,12 +31,12 @@ class StreamOutlet(Protocol):
     def write(self, data: bytes) -> None:
         """Hands encoded bytes to the socket."""
 
-    def tell_gap(self, number: int, first: int, last: int) -> None:
+    def tell_gap(self, number: int, gap: Gap) -> None:
         """Says which offsets the subscriber will never get."""
 
 
-Framer = Callable[[Chunk, int, int, int], bytes]
-"""(chunk, start, stop, subscription number) → bytes ready for the socket."""
+Framer = Callable[[Chunk, int, int, int, Others], bytes]
+"""(chunk, start, stop, subscription number, where the reader stands in other partitions) → bytes for the socket."""
 
 
 class Fanout:
@@ -51,22 +53,27 @@ class Fanout:
         self.queue = queue
         self._loop = loop
         self._pacer = pacer or Pacer(loop)
-        self._latest = queue.end.offset
-        """Where the last commit's chunks begin: who stands there is as good as live."""
+        self.tails = Tails(queue.parts)
+        self._ends: Mapping[int, int] = self.tails.ends()
+        """Where all live ones stand. Replaced, never changed: who leaves them takes it along."""
         self._framers = framers
         self._live: dict[tuple[str, int], dict[StreamSubscription, StreamOutlet]] = {}
-        self._chunks: dict[int, Chunk] = {}
         self.waiting: set[asyncio.Future[None]] = set()
         """Long-polls at the end of the stream."""
-        queue.on_appended(self._appended)
-        queue.on_purged(self._purged)
+        self._listen(self.tails.all)
+        queue.parts.on_changed(self._partitions_changed)
+
+    def _listen(self, tails: list[Tail]) -> None:
+        for tail in tails:
+            tail.part.on_appended(partial(self._appended, tail))
+            tail.part.on_trimmed(partial(self._trimmed, tail))
 
     def start(self, sub: StreamSubscription, outlet: StreamOutlet) -> None:
-        """Begins to deliver from the subscription's position, in the next turn of the loop."""
+        """Begins to deliver from where the subscription stands, in the next turn of the loop."""
         if sub.live or sub.feeding or sub.stopped:
             return
         sub.feeding = True
-        if sub.position >= self._latest:
+        if self.tails.is_near(sub.reading):
             self._loop.call_soon(self._feed_latest, sub, outlet)
         else:
             self._pacer.add(partial(self._feed, sub, outlet))
@@ -81,53 +88,69 @@ class Fanout:
         sub.stopped = True
         self._leave(sub)
         if not self._live:
-            self._chunks.clear()
+            self.tails.forget()
 
     def _leave(self, sub: StreamSubscription) -> None:
         if sub.live:
             sub.live = False
+            sub.reading.stand_at(self._ends)
             group = self._group(sub)
             members = self._live[group]
             del members[sub]
             if not members:
                 del self._live[group]
 
-    def _appended(self, chunks: list[Chunk]) -> None:
+    # ------------------------------------------------------------------------------------------------- what happens
+
+    def _appended(self, tail: Tail, chunks: list[Chunk]) -> None:
         last = chunks[-1]
-        self._latest = chunks[0].base
-        end = Offset(last.base + last.count)
+        tail.latest = chunks[0].base
         count = sum(c.count for c in chunks)
         for ready in self.waiting:
             if not ready.done():
                 ready.set_result(None)
+        others = self.tails.others(tail, self._ends) if self._live else None
         for (key, number), members in list(self._live.items()):
             if key == PACED:
-                self._wake_paced(members)
+                self._wake(members)
                 continue
             framer = self._framers[key]
-            data = b"".join([framer(chunk, 0, chunk.count, number) for chunk in chunks])
+            data = b"".join([framer(chunk, 0, chunk.count, number, others) for chunk in chunks])
             behind = []
             for sub, outlet in members.items():
                 if outlet.writable:
                     outlet.write(data)
-                    sub.position = end
                 else:
                     behind.append(sub)
             self._count(count * (len(members) - len(behind)))
             for sub in behind:
                 self._leave(sub)
+        self._ends = {**self._ends, tail.number: last.base + last.count}
 
-    def _purged(self) -> None:
+    def _trimmed(self, tail: Tail) -> None:
         """Live subscribers have had all that is gone; the others learn what they miss when they go on."""
-        self._chunks.clear()
-        for members in self._live.values():
-            for sub in members:
-                sub.position = max(sub.position, self.queue.floor)
+        tail.chunks.clear()
+        floor = int(tail.part.floor)
+        if self._ends[tail.number] < floor:
+            self._ends = {**self._ends, tail.number: floor}
+
+    def _partitions_changed(self) -> None:
+        """Live ones go on in new partitions; where something lies there already, they read it first."""
+        came, went = self.tails.refresh()
+        stayed = {number: place for number, place in self._ends.items() if number not in went}
+        self._ends = {**stayed, **{tail.number: tail.born for tail in came}}
+        self._listen(came)
+        if any(not tail.part.is_empty for tail in came):
+            for members in list(self._live.values()):
+                self._wake(members)
+        self._ends = {**stayed, **{tail.number: int(tail.part.end) for tail in came}}
+
+    # ------------------------------------------------------------------------------------------------- catching up
 
     def _feed_latest(self, sub: StreamSubscription, outlet: StreamOutlet) -> None:
         """What a live reader with credit gets of a commit: it does not wait for those who replay."""
         while self._feed(sub, outlet):
-            if sub.position < self._latest:
+            if not self.tails.is_near(sub.reading):
                 self._pacer.add(partial(self._feed, sub, outlet))
                 return
 
@@ -136,14 +159,13 @@ class Fanout:
         sub.feeding = False
         if sub.stopped or not outlet.writable or sub.credit == 0:
             return False  # `start` is called again when there is room or credit
-        if sub.position < self.queue.floor:
-            outlet.tell_gap(sub.number, sub.position, self.queue.floor - 1)
-            sub.position = self.queue.floor
-        if sub.position >= self.queue.end.offset:
+        for gap in self.tails.missed(sub.reading):
+            outlet.tell_gap(sub.number, gap)
+        found = self.tails.next(sub.reading)
+        if found is None:
             self._join(sub, outlet)
             return False
-        if not self._feed_chunk(sub, outlet):
-            sub.position = self.queue.end.offset
+        self._hand_on(sub, outlet, *found)
         sub.feeding = True
         return True
 
@@ -157,49 +179,43 @@ class Fanout:
     def _group(self, sub: StreamSubscription) -> tuple[str, int]:
         return (sub.key, sub.number) if sub.credit is None else (PACED, 0)
 
-    def _wake_paced(self, members: dict[StreamSubscription, StreamOutlet]) -> None:
+    def _wake(self, members: dict[StreamSubscription, StreamOutlet]) -> None:
         for sub, outlet in list(members.items()):
             self._leave(sub)
             self.start(sub, outlet)
 
-    def _feed_chunk(self, sub: StreamSubscription, outlet: StreamOutlet) -> bool:
-        chunk = self._read(sub.position)
-        if chunk is None:
-            return False
-        start = max(0, sub.position - chunk.base)
+    def _hand_on(self, sub: StreamSubscription, outlet: StreamOutlet, tail: Tail, chunk: Chunk) -> None:
+        reading = sub.reading
+        start = max(0, tail.place(reading) - chunk.base)
         stop = chunk.count if sub.credit is None else min(chunk.count, start + sub.credit)
-        outlet.write(self._framers[sub.key](chunk, start, stop, sub.number))
+        others = self.tails.others(tail, reading.places)
+        outlet.write(self._framers[sub.key](chunk, start, stop, sub.number, others))
         shown = len(visible(chunk, start, stop))
         self._count(shown)
         if sub.credit is not None:
             sub.credit -= shown
-        sub.position = Offset(chunk.base + stop)
-        return True
-
-    def _read(self, position: Offset) -> Chunk | None:
-        """The chunk at a position; those that many catch up through together are decoded once."""
-        for chunk in self._chunks.values():
-            if chunk.base <= position < chunk.base + chunk.count:
-                return chunk
-        found = self.queue.read(position)
-        if found is not None:
-            while len(self._chunks) >= CHUNK_CACHE_MAX:
-                self._chunks.pop(next(iter(self._chunks)))
-            self._chunks[found.base] = found
-        return found
+        reading.move(tail.number, chunk.base + stop)
 
 
 def websocket_framer(encoding: str, frame: Callable[[bytes], bytes]) -> Framer:
     """Frames of a WebSocket encoding; `frame` adds the WebSocket header. A chunk's frames are kept with it."""
 
-    def framer(chunk: Chunk, start: int, stop: int, number: int) -> bytes:
-        key = (encoding, start, stop, number)
+    def framer(chunk: Chunk, start: int, stop: int, number: int, others: Others = None) -> bytes:
+        cursor = cursor_after(chunk, stop, others) if others is not None else ""
+        key = (encoding, start, stop, number, cursor)
         data: bytes | None = chunk.rendered.get(key)
         if data is None:
             messages = stream_messages(chunk, start, stop, "json" if encoding == "json" else "msgpack")
-            cursor = encode_cursor(chunk.epoch, chunk.base + stop)
+            cursor = cursor or cursor_after(chunk, stop, others)
             data = frame(deliver_frame(number, messages, "json" if encoding == "json" else "msgpack", cursor))
             keep_rendered(chunk, key, data)
         return data
 
     return framer
+
+
+def cursor_after(chunk: Chunk, stop: int, others: Others) -> str:
+    """By which a reader goes on behind a part of a chunk."""
+    if others is None:
+        return encode_cursor(chunk.epoch, chunk.base + stop)
+    return cursors_along(others, chunk.partition, chunk.epoch)(chunk.base + stop)

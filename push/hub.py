@@ -13,7 +13,7 @@ from typing import Protocol
 import structlog
 from websockets.frames import Frame, Opcode
 
-from backend_store.client import KeptSession, Lease, Queue, Store
+from backend_store.client import Gap, KeptSession, Lease, Queue, Store
 from backend_store.model import PushqError, QueueNotFound, Unauthenticated
 from push.closes import Close
 from push.core.resume import Parked, ParkingLot
@@ -50,7 +50,7 @@ class Stream(Protocol):
 
     def end(self, retry_ms: int) -> None: ...
     def queue_gone(self, queue: Queue, error: PushqError) -> None: ...
-    def tell_gap(self, number: int, first: int, last: int) -> None: ...
+    def tell_gap(self, number: int, gap: Gap) -> None: ...
     def check(self) -> None: ...
 
 
@@ -194,13 +194,11 @@ class Hub:
         subs = [(session, sub) for session in self.sessions.values() for sub in session.subs.values()]
         mine = [(session, sub.number) for session, sub in subs if sub.queue is queue]
         streams = [stream for stream in self.streams if stream.queue is queue]
-        gap = queue.take_gap() if mine or streams else None
-        if gap is None:
-            return
-        for session, number in mine:
-            session.tell_gap(number, *gap)
-        for stream in streams:
-            stream.tell_gap(0, *gap)
+        for gap in queue.take_gaps() if mine or streams else ():
+            for session, number in mine:
+                session.tell_gap(number, gap)
+            for stream in streams:
+                stream.tell_gap(0, gap)
 
     def fanout(self, queue: Queue) -> Fanout:
         found: Fanout | None = queue.extras.get("fanout")

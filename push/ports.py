@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, Protocol
 
-from backend_store.client import Block, Queue
+import msgspec
+
+from backend_store.client import Block, Blocks, Columns, Queue
 from backend_store.model import Published, PushqError, QueueConfig
 from push.protocol import PublishMessage
 
@@ -22,7 +24,7 @@ class Principal(Protocol):
     def tenant(self) -> str: ...
 
 
-class Prepared(NamedTuple):
+class Prepared(msgspec.Struct, frozen=True):
     """A publish call, checked and encoded. `ids` has what producers named their messages; None where nobody did.
 
     `order` has the number in the call of each message in the blocks; None where they stand as they were given.
@@ -40,6 +42,9 @@ class Target(Protocol):
     def name(self) -> str: ...
     @property
     def config(self) -> QueueConfig: ...
+    def blocks(self, columns: Columns, trace: str | None) -> Blocks:
+        """A call's messages, encoded: blocks of one partition, priority and due time each."""
+
     def publish(self, blocks: list[Block], reply: Callable[[Published | PushqError], None]) -> None: ...
 
 

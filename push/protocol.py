@@ -115,6 +115,8 @@ class Nack(_Frame):
     delay_ms: int | None = None
     """0: at once, whatever the queue's back-off is."""
     reason: str | None = None
+    tried: bool = True
+    """False: nobody began with the messages, so it was no attempt."""
 
 
 class Extend(_Frame):

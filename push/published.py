@@ -1,10 +1,11 @@
 """The answer to a publish: where each message stands, in the order of the call, as JSON or MessagePack.
 
-Nearly always all of them are new and stand one after the other: then each costs one `%`.
+Nearly always all of them are new: then each costs one `%`, wherever it stands.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -33,8 +34,10 @@ def refusal(published: Published) -> PushqError | None:
 
 def published_messages_json(published: Published, prepared: Prepared) -> bytes:
     """The JSON array of `{id, seq, partition, duplicate, error?}`."""
-    if published.others or published.places is not None:
+    if published.others:
         return encode(_rows(published, prepared), "json")
+    if published.places is not None:
+        return b"[%b]" % b",".join(_scattered(published, prepared, "json"))
     template, offsets = _json_template(published.partition, prepared.ids is None), _offsets(published, prepared)
     if prepared.ids is None:
         return b"[%b]" % b",".join([template % (n, n) for n in offsets])
@@ -55,25 +58,48 @@ def published_ok(
     request_id: int | str, published: Published, prepared: Prepared, config: QueueConfig, encoding: Encoding
 ) -> bytes:
     """The `ok` of a publish frame."""
-    words = queue_words(config.sequencing, config.dedupe, encoding)
     if encoding == "json":
+        words = queue_words(config.sequencing, config.dedupe, encoding)
         messages = published_messages_json(published, prepared)
         durability = _BOOLEANS[published.fsynced], published.replicas
         return _OK_JSON % (encode(request_id, "json"), messages, *durability, words)
-    durable = pack({"fsynced": published.fsynced, "replicas": published.replicas})
-    head = [_OK_PACK, durable, words, _KEY_ID, pack(request_id), _KEY_MESSAGES]
-    return b"".join([*head, _pack_messages(published, prepared)])
+    head = _pack_head(published.fsynced, published.replicas, config.sequencing, config.dedupe)
+    return b"".join([head, pack(request_id), _KEY_MESSAGES, _pack_messages(published, prepared)])
+
+
+@lru_cache
+def _pack_head(fsynced: bool, replicas: int, sequencing: str, dedupe: str) -> bytes:
+    """An answer up to the request's id: what all answers of a queue have in common."""
+    durability = pack({"fsynced": fsynced, "replicas": replicas})
+    return b"".join([_OK_PACK, durability, queue_words(sequencing, dedupe, "msgpack"), _KEY_ID])
 
 
 def _pack_messages(published: Published, prepared: Prepared) -> bytes:
-    if published.others or published.places is not None:
+    if published.others:
         return pack(_rows(published, prepared))
+    if published.places is not None:
+        return array_header(published.count) + b"".join(_scattered(published, prepared, "msgpack"))
     template, offsets = _pack_template(published.partition, prepared.ids is None), _offsets(published, prepared)
     head = array_header(published.count)
     if prepared.ids is None:
         return head + b"".join([template % (n, n.to_bytes(8, "big")) for n in offsets])
     ids = _ids(published, prepared, offsets)
     return head + b"".join([template % (pack(i), n.to_bytes(8, "big")) for i, n in zip(ids, offsets, strict=True)])
+
+
+def _scattered(published: Published, prepared: Prepared, encoding: Encoding) -> list[bytes]:
+    """The rows of new messages in several partitions."""
+    places, ids = _places(published, prepared), prepared.ids
+    template = _json_template if encoding == "json" else _pack_template
+    templates = {partition: template(partition, ids is None) for partition in {partition for partition, _ in places}}
+    if ids is not None:
+        names = [given or message_id(*place) for given, place in zip(ids, places, strict=True)]
+        firsts: Sequence[bytes | int] = [encode(name, "json") if encoding == "json" else pack(name) for name in names]
+    else:
+        firsts = [offset for _, offset in places]
+    if encoding == "json":
+        return [templates[p] % (first, offset) for first, (p, offset) in zip(firsts, places, strict=True)]
+    return [templates[p] % (first, n.to_bytes(8, "big")) for first, (p, n) in zip(firsts, places, strict=True)]
 
 
 @lru_cache

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from backend_store.client import GroupQueue, Queue, SettledAndPublished, encode_cursor, open_group
+from backend_store.client import GroupQueue, Queue, SettledAndPublished, open_group
 from backend_store.model import (
     InvalidRequest,
     Published,
@@ -29,6 +29,7 @@ from push.checks import (
     checked_reason,
     checked_visibility,
     field,
+    gap_fields,
     results,
 )
 from push.joint import outputs, published_rows
@@ -137,7 +138,8 @@ def nack(session: Session, frame: Nack) -> None:
     check_delay(frame.delay_ms)
     reason = checked_reason(frame.reason)
     session.began()
-    queue.give_back(frame.receipts, frame.delay_ms, partial(_judged, session, frame.id, frame.receipts), reason)
+    judged = partial(_judged, session, frame.id, frame.receipts)
+    queue.give_back(frame.receipts, frame.delay_ms, judged, reason, tried=frame.tried)
 
 
 def extend(session: Session, frame: Extend) -> None:
@@ -222,11 +224,11 @@ def _subscribe_work(session: Session, frame: Subscribe, queue: Queue) -> None:
     facts: dict[str, str] = {"mode": queue.mode} if isinstance(queue, GroupQueue) else {}
     if queue.config.ordering == "strict":
         facts["ordering"] = "strict"  # so that a client hands on messages of one key one by one
-    gap = queue.take_gap()
-    outcome = "complete" if gap is None else "gap"
+    gaps = queue.take_gaps()
+    outcome = "gap" if gaps else "complete"
     session.ok(frame.id, sub=number, resume=outcome, visibility_timeout_ms=visibility_ms, **facts)
-    if gap is not None:
-        session.send({"type": "gap", "sub": number, "from": gap[0], "to": gap[1]})
+    for gap in gaps:
+        session.send({"type": "gap", "sub": number, **gap_fields(gap)})
     sub.grant(credit)
 
 
@@ -237,14 +239,13 @@ def _subscribe_stream(session: Session, frame: Subscribe, queue: Queue) -> None:
     start = stream_start(queue, frame.from_)
     number = session.number()
     key = "json" if session.encoding == "json" else "msgpack"
-    sub = StreamSubscription(session, number, queue, position=start.offset, credit=credit, key=key)
+    sub = StreamSubscription(session, number, queue, places=start.places, credit=credit, key=key)
     session.subs[number] = sub
     queue.consumers += 1
     # With the cursor a client cut before its first message can still go on from here.
-    cursor = encode_cursor(queue.end.epoch, start.offset)
-    session.ok(frame.id, sub=number, resume=start.outcome, cursor=cursor)
-    if start.missed is not None:
-        session.send({"type": "gap", "sub": number, "from": start.missed[0], "to": start.missed[1]})
+    session.ok(frame.id, sub=number, resume=start.outcome, cursor=start.cursor)
+    for gap in start.gaps:
+        session.send({"type": "gap", "sub": number, **gap_fields(gap)})
     if start.outcome == "reset":
         session.send({"type": "reset", "sub": number, "cursor": start.cursor})
     session.fanout(queue).start(sub, session)

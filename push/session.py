@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from backend_store.client import Queue
+from backend_store.client import Gap, Queue
 from backend_store.model import InvalidRequest, PushqError, Unauthenticated
-from push.checks import check_id
+from push.checks import check_id, gap_fields
 from push.closes import Close
 from push.encode import cut, deliver_frame, encode, join
 from push.fanout import Fanout
@@ -322,9 +322,9 @@ class Session:
             {"type": "error", "problem": problem(error), **({"id": request_id} if request_id is not None else {})}
         )
 
-    def tell_gap(self, number: int, first: int, last: int) -> None:
+    def tell_gap(self, number: int, gap: Gap) -> None:
         """Goes out before the messages behind the gap: those are written at once, answers wait for the turn's end."""
-        self.send({"type": "gap", "sub": number, "from": first, "to": last})
+        self.send({"type": "gap", "sub": number, **gap_fields(gap)})
         self.flush()
 
     def tell_lost(self, number: int, receipts: list[str]) -> None:

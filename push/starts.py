@@ -6,7 +6,7 @@ import asyncio
 from datetime import datetime
 from typing import Any
 
-from backend_store.client import GroupQueue, Queue, StreamStart, decode_cursor, open_group
+from backend_store.client import GroupQueue, Queue, Start, decode_positions, open_group
 from backend_store.model import FieldError, InvalidRequest, PushqError
 from push.checks import check_has_groups, checked_group
 
@@ -14,9 +14,9 @@ FORMS = '"earliest", "latest", {"seq": n}, {"time": RFC 3339} or {"cursor": c}'
 POSITIONS = '"earliest", "latest", {"seq": n} or {"time": RFC 3339}'
 
 
-def stream_start(queue: Queue, wanted: Any) -> StreamStart:
+def stream_start(queue: Queue, wanted: Any) -> Start:
     """Resolves `from`. Raises `InvalidRequest` for what is none of its forms."""
-    return queue.start(checked_start(wanted))
+    return queue.parts.start(checked_start(wanted))
 
 
 async def group_queue(stream: Queue, name: str, wanted: Any) -> GroupQueue:
@@ -41,7 +41,7 @@ def resolved(done: asyncio.Future[Any], result: Any) -> None:
 def checked_start(wanted: Any) -> Any:
     """`from` as the store takes it: times in milliseconds. Raises `InvalidRequest` for what is none of its forms."""
     if isinstance(wanted, dict) and len(wanted) == 1 and isinstance(wanted.get("cursor"), str):
-        decode_cursor(wanted["cursor"])
+        decode_positions(wanted["cursor"])
         return wanted
     return _checked(wanted, "from", FORMS)
 

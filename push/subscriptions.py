@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from backend_store.client import Lease, Queue
-from backend_store.model import Offset
 from push.feeder import Feeder
+from push.tails import Reading
 
 LEASES_BEFORE_PRUNING = 64
 
@@ -165,15 +166,18 @@ class WorkSubscription:
 
 
 class StreamSubscription:
-    """A reader of a stream: a position that moves on as frames leave. Without credit the outbox is the bound."""
+    """A reader of a stream: places that move on as frames leave. Without credit the outbox is the bound."""
 
-    __slots__ = ("credit", "epoch", "feeding", "key", "live", "number", "outlet", "position", "queue", "stopped")
+    __slots__ = ("credit", "feeding", "key", "live", "number", "outlet", "queue", "reading", "stopped")
 
-    def __init__(self, outlet: Outlet, number: int, queue: Queue, *, position: Offset, credit: int | None, key: str):
+    def __init__(
+        self, outlet: Outlet, number: int, queue: Queue, *, places: Mapping[int, int], credit: int | None, key: str
+    ):
         self.outlet = outlet
         self.number = number
         self.queue = queue
-        self.position = position
+        self.reading = Reading(places)
+        """Where it stands while it is not live; live ones stand where the fan-out does."""
         self.credit = credit
         self.key = key
         self.live = False

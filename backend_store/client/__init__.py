@@ -17,6 +17,7 @@ from backend_store.client.groups import (
     open_group,
     put_group,
 )
+from backend_store.client.layout import PartitionInfo
 from backend_store.client.messages import (
     dead_letter,
     full_message,
@@ -29,6 +30,7 @@ from backend_store.client.peek import check_cursor
 from backend_store.client.queue import EmbeddedQueue as Queue
 from backend_store.client.queue import Purge, SettledAndPublished
 from backend_store.client.redrive import Redrive
+from backend_store.client.streams import Gap, Start, StreamPart, StreamParts
 from backend_store.core.bits import indexes
 from backend_store.core.chunk import (
     KIND_BYTES,
@@ -45,13 +47,15 @@ from backend_store.core.chunk import (
     message_id,
     plain_blocks,
 )
-from backend_store.core.cursor import StreamStart, decode_cursor, encode_cursor
+from backend_store.core.cursor import encode_cursor
 from backend_store.core.hlc import HybridClock, format_stamp, parse_stamp
 from backend_store.core.kept import KeptSession
 from backend_store.core.leases import Holder, Lease
 from backend_store.core.limits import IN_FLIGHT_PER_SUBSCRIPTION_MAX, TAKE_MESSAGES_MAX
+from backend_store.core.places import cursors_along, decode_positions
 from backend_store.core.receipts import INDEX_OF, SUFFIXES, by_token
 from backend_store.core.shelves import priority_of
+from backend_store.core.slot_book import standing
 from backend_store.model import Block
 from backend_store.storage.writer import COMMIT_SECONDS_BUCKETS
 
@@ -70,26 +74,31 @@ __all__ = [
     "Columns",
     "CorruptEntry",
     "Draft",
+    "Gap",
     "GroupInfo",
     "GroupQueue",
     "Holder",
     "HybridClock",
     "KeptSession",
     "Lease",
+    "PartitionInfo",
     "PeekFilter",
     "Purge",
     "Redrive",
     "Queue",
     "Store",
     "SettledAndPublished",
-    "StreamStart",
+    "Start",
+    "StreamPart",
+    "StreamParts",
     "blocks_of",
     "by_token",
     "check_cursor",
     "column_blocks",
+    "cursors_along",
     "dead_letter",
     "delete_group",
-    "decode_cursor",
+    "decode_positions",
     "encode_cursor",
     "find_group",
     "format_stamp",
@@ -106,6 +115,7 @@ __all__ = [
     "parse_stamp",
     "plain_blocks",
     "priority_of",
+    "standing",
     "put_group",
     "timestamp",
 ]

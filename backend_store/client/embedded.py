@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
@@ -10,6 +9,7 @@ from typing import Final
 import msgspec
 
 from backend_store.client.queue import EmbeddedQueue, PublishReply, Purge
+from backend_store.core.chunk import Blocks, Columns, column_blocks
 from backend_store.core.kept import KeptSession
 from backend_store.core.leases import Lease
 from backend_store.core.shelves import VIEW_DEAD, VIEW_LATE
@@ -57,12 +57,16 @@ class Forward:
         self._target = target
         self._clock_ms = clock_ms
 
+    def blocks(self, columns: Columns, trace: str | None) -> Blocks:
+        """A call's messages encoded; they are encoded anew with the reason, so they need no grouping here."""
+        return column_blocks(columns, trace)
+
     def publish(self, blocks: list[Block], reply: PublishReply) -> None:
         made = forwarded(blocks, self.name, self._clock_ms())
         counts = tuple(block.count for block in made)
 
         def placed(result: Published | PushqError) -> None:
-            reply(dataclasses.replace(result, counts=counts) if isinstance(result, Published) else result)
+            reply(msgspec.structs.replace(result, counts=counts) if isinstance(result, Published) else result)
 
         self._target.publish(made, placed)
 
@@ -107,6 +111,8 @@ class EmbeddedStore:
             config = companion_config(definition.config)
             own = msgspec.structs.replace(definition, name=name, config=config)
             found = EmbeddedQueue(self.node, own, self.node.queues.of(definition), view)
+            if view == VIEW_DEAD:
+                found.redrives = self.queue(tenant, owner).redrives  # of the same messages, by whichever name
             self._companions[definition.uid, view] = found
         return found
 

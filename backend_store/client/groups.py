@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from backend_store.client.queue import EmbeddedQueue
+from backend_store.client.streams import Gap, why_no_place
 from backend_store.client.views import Views
 from backend_store.core.leases import Holder, Lease
 from backend_store.model import InvalidRequest, NotFound, PushqError
 from backend_store.node.group import Group, Mode
+from backend_store.node.group_sets import align
 from backend_store.node.groups import Groups
+from backend_store.node.partition import Partition
 from backend_store.node.view import View
 
 GroupReply = Callable[["GroupQueue | PushqError"], None]
+Decided = Callable[[Group | PushqError], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,19 +45,52 @@ class GroupInfo:
 
 
 class GroupQueue(EmbeddedQueue):
-    """One for all who ask, as long as the group exists. What does not differ by group is the stream's."""
+    """One for all who ask, as long as the group exists. What does not differ by group is the stream's.
+
+    It stands in every partition, and its messages come from all of them. With offsets each partition's messages go to
+    one consumer at a time.
+    """
 
     def __init__(self, stream: EmbeddedQueue, group: Group):
-        super().__init__(stream._node, stream.definition, stream._partitions)
         self.stream = stream
         self._group = group
-        group.is_wanted = lambda: self.consumers > 0
-        group.on_opened = self._use
-        self._use(group.open())
+        """In the first partition, which says whether there is such a group."""
+        self._in: dict[int, Group] = {}
+        self._tell: Callable[[], None] | None = None
+        super().__init__(stream._node, stream.definition, stream._partitions)
+        self._changed()
+
+    def _changed(self) -> None:
+        """The group came to a partition, or a partition went."""
+        name = self._group.name
+        found = {p.index: group for p in self._partitions.all if p.groups and (group := p.groups.find(name))}
+        if self._group.is_gone or found == self._in:
+            return
+        self._in = found
+        for group in found.values():
+            group.is_wanted = self._is_wanted
+            group.on_opened = self._use
+        self._views = Views([group.open() for group in found.values()])
+        for group in found.values():
+            if self._wake is not None:
+                group.on_ready = self._wake
+                self._node.soon(self._wake)
+            if self._tell is not None:
+                group.on_gap = self._tell
+
+    def _is_wanted(self) -> bool:
+        return self.consumers > 0
 
     def _use(self, view: View) -> None:
-        """Its view: another one after a seek, and when nobody used the group for a while."""
-        self._views = Views([view])
+        """Its view in a partition: another one after a seek, and when nobody used the group for a while."""
+        if self._views is not None:
+            self._views.set([view if one.partition is view.partition else one for one in self._views.all])
+
+    def _opened(self) -> Views:
+        for group in self._in.values():
+            group.open()
+        assert self._views is not None
+        return self._views
 
     @property
     def root(self) -> EmbeddedQueue:
@@ -81,24 +119,30 @@ class GroupQueue(EmbeddedQueue):
         return NotFound(f"group {self._group.name!r} of stream {self.name!r} was deleted")
 
     def take(self, limit: int, holder: Holder, visibility_ms: int) -> Lease | None:
-        return None if self._group.is_gone else self._group.open().take(limit, holder, visibility_ms)
+        return None if self._group.is_gone else self._opened().take(limit, holder, visibility_ms)
 
     @property
     def has_ready(self) -> bool:
-        return not self._group.is_gone and self._group.open().has_ready
+        return not self._group.is_gone and self._opened().has_ready
 
     @property
     def ready(self) -> int:
-        return 0 if self._group.is_gone else self._group.open().ready
+        return 0 if self._group.is_gone else self._opened().ready
 
-    def take_gap(self) -> tuple[int, int] | None:
-        return self._group.take_gap()
+    def take_gaps(self) -> list[Gap]:
+        several = len(self._in) > 1
+        taken = [(number, group.take_gap()) for number, group in self._in.items()]
+        return [Gap(*gap, number if several else None) for number, gap in taken if gap is not None]
 
     def on_gap(self, tell: Callable[[], None]) -> None:
-        self._group.on_gap = tell
+        self._tell = tell
+        for group in self._in.values():
+            group.on_gap = tell
 
     def on_ready(self, wake: Callable[[], None]) -> None:
-        self._group.on_ready = wake
+        self._wake = wake
+        for group in self._in.values():
+            group.on_ready = wake
 
 
 # ------------------------------------------------------------------------------------------------- of a stream
@@ -106,7 +150,15 @@ class GroupQueue(EmbeddedQueue):
 
 def open_group(stream: EmbeddedQueue, name: str, wanted: Any, reply: GroupReply) -> None:
     """The group of that name. One that is unknown begins at `wanted`, as a reader would; by default at the end."""
-    groups_of(stream).open(name, wanted, lambda result: reply(_facade(stream, result)))
+    known = groups_of(stream).find(name)
+    if known is not None:
+        reply(_facade(stream, known))
+        return
+    refusal = why_no_place(stream._partitions, wanted, "/from")
+    if refusal is not None:
+        reply(refusal)
+        return
+    _ask_all(stream, lambda groups, told: groups.open(name, wanted, told), lambda group: reply(_facade(stream, group)))
 
 
 def put_group(
@@ -117,12 +169,17 @@ def put_group(
     reply: Callable[[GroupInfo | PushqError], None],
 ) -> None:
     """Makes a group, by default with offsets and at the end; or moves one to `wanted`."""
+    groups_of(stream)
+    refusal = why_no_place(stream._partitions, wanted, "/position")
+    if refusal is not None:
+        reply(refusal)
+        return
 
     def decided(result: Group | PushqError) -> None:
         stream._node.sweeper.wake()
-        reply(info_of(result, int(stream.end.offset)) if isinstance(result, Group) else result)
+        reply(info_of(stream, result) if isinstance(result, Group) else result)
 
-    groups_of(stream).put(name, wanted, mode, decided)
+    _ask_all(stream, lambda groups, told: groups.put(name, wanted, mode, told), decided)
 
 
 def delete_group(stream: EmbeddedQueue, name: str, reply: Callable[[list[EmbeddedQueue] | PushqError], None]) -> None:
@@ -138,31 +195,57 @@ def delete_group(stream: EmbeddedQueue, name: str, reply: Callable[[list[Embedde
             found.deleted = True
         reply([found] if found is not None else [])
 
-    groups_of(stream).delete(name, decided)
+    groups_of(stream)
+    _ask_all(stream, lambda groups, told: groups.delete(name, told), decided)
+
+
+def _ask_all(stream: EmbeddedQueue, ask: Callable[[Groups, Decided], None], reply: Decided) -> None:
+    """Asks every partition in one breath, so that one commit has it all; the first one's answer counts."""
+    asked = [partition.groups for partition in stream._partitions.all if partition.groups is not None]
+    if len(asked) == 1:
+        ask(asked[0], reply)
+        return
+    answers: dict[int, Group | PushqError] = {}
+
+    def told(number: int, answer: Group | PushqError) -> None:
+        answers[number] = answer
+        if len(answers) == len(asked):
+            align(stream._partitions)  # a partition may have come meanwhile
+            reply(answers[0])
+
+    for number, groups in enumerate(asked):
+        ask(groups, partial(told, number))
 
 
 def list_groups(stream: EmbeddedQueue) -> list[GroupInfo]:
     """By name; a work queue has none."""
-    groups = stream._partition.groups
+    groups = stream._partitions.all[0].groups
     if groups is None or stream.is_companion:
         return []
-    end = int(stream.end.offset)
-    return [info_of(group, end) for group in groups.all()]
+    return [info_of(stream, group) for group in groups.all()]
 
 
 def find_group(stream: EmbeddedQueue, name: str) -> GroupInfo | None:
-    groups = stream._partition.groups
+    groups = stream._partitions.all[0].groups
     group = groups.find(name) if groups is not None and not stream.is_companion else None
-    return info_of(group, int(stream.end.offset)) if group is not None else None
+    return info_of(stream, group) if group is not None else None
 
 
-def info_of(group: Group, end: int) -> GroupInfo:
-    return GroupInfo(group.name, group.mode, [GroupLag(0, int(group.position), end, group.lag)])
+def info_of(stream: EmbeddedQueue, group: Group) -> GroupInfo:
+    return GroupInfo(group.name, group.mode, [_lag(partition, group.name) for partition in stream._partitions.all])
+
+
+def _lag(partition: Partition, name: str) -> GroupLag:
+    group = partition.groups.find(name) if partition.groups is not None else None
+    state, end = partition.state, int(partition.state.high_watermark)
+    if group is None:  # the partition is new, and the group begins at its beginning
+        return GroupLag(partition.index, state.floor, end, state.live)
+    return GroupLag(partition.index, int(group.position), end, group.lag)
 
 
 def groups_of(stream: EmbeddedQueue) -> Groups:
-    """Raises `InvalidRequest` for a work queue."""
-    groups = stream._partition.groups if not stream.is_companion else None
+    """Of its first partition. Raises `InvalidRequest` for a work queue."""
+    groups = stream._partitions.all[0].groups if not stream.is_companion else None
     if groups is None:
         raise InvalidRequest(f"{stream.name!r} is a work queue: its consumers are one group; streams have groups")
     return groups

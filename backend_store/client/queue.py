@@ -14,23 +14,24 @@ import structlog
 from backend_store.client.cancel import CancelOutcome, cancel
 from backend_store.client.dead_letters import Letters, Wanted, count
 from backend_store.client.filters import PeekFilter
+from backend_store.client.group_receipts import GroupReceipts
+from backend_store.client.layout import PartitionInfo, layout_of
 from backend_store.client.peek import look_through
 from backend_store.client.redrive import Redrive, Redrives
+from backend_store.client.streams import Gap, StreamParts
 from backend_store.client.views import AskView, Views, extending, giving_back
-from backend_store.core.chunk import Chunk
-from backend_store.core.cursor import StreamStart, resolve
+from backend_store.core.chunk import Blocks, Columns
 from backend_store.core.leases import Holder, Lease
 from backend_store.core.limits import DELAYED_RUNS_MAX
 from backend_store.core.receipts import INDEX_OF, by_token
+from backend_store.core.records import PartitionState, Tally
 from backend_store.core.shelves import VIEW_DEAD, VIEW_LATE, VIEW_MAIN, VIEW_OUTBOX
 from backend_store.model import (
     Block,
     FieldError,
     InvalidRequest,
-    Offset,
     Overloaded,
     PeekPage,
-    Position,
     Published,
     PushqError,
     QueueConfig,
@@ -44,7 +45,6 @@ from backend_store.node.limits import PEEK_SECONDS_MAX
 from backend_store.node.node import Node
 from backend_store.node.partition import Partition
 from backend_store.node.partitions import Partitions
-from backend_store.node.seeking import offset_at_time, read_at
 from backend_store.node.view import View
 
 log = structlog.get_logger("pushq.queue")
@@ -86,9 +86,11 @@ class EmbeddedQueue:
         self._number = view
         self._views: Views | None = None
         """None for a stream: only its groups have some."""
+        self.parts = StreamParts(partitions)
+        """Of a stream: its partitions, as readers see them."""
+        self._group_receipts = GroupReceipts(partitions)
         if definition.config.kind == "work" or view != VIEW_MAIN:
             self._views = Views([partition.view(view) for partition in partitions.all])
-            partitions.on_changed(self._changed)
         self._wake: Callable[[], None] | None = None
         self.consumers = 0
         self.deleted = False
@@ -100,9 +102,15 @@ class EmbeddedQueue:
         """Room for what a gateway keeps per queue: its feeder, its fan-out."""
         self.groups: dict[str, EmbeddedQueue] = {}
         """Of a stream: those of its consumer groups that somebody uses."""
+        if self.root is self:
+            partitions.on_changed(self._changed)
+            self._listen_to_groups()
 
     def _changed(self) -> None:
         """Partitions came or went."""
+        self._listen_to_groups()
+        for group in self.groups.values():
+            group._changed()
         if self._views is None:
             return
         self._views.set([partition.view(self._number) for partition in self._partitions.all])
@@ -110,9 +118,19 @@ class EmbeddedQueue:
             self._views.on_ready(self._wake)
             self._node.soon(self._wake)
 
+    def _listen_to_groups(self) -> None:
+        """A group comes to a new partition with a commit of its own."""
+        for partition in self._partitions.all if not self.is_companion else ():
+            if partition.groups is not None:
+                partition.groups.on_made = self._group_made
+
+    def _group_made(self, name: str) -> None:
+        if name in self.groups:
+            self.groups[name]._changed()
+
     @property
     def _partition(self) -> Partition:
-        """A stream's one partition; of a work queue the first."""
+        """The first one."""
         return self._partitions.first
 
     @property
@@ -139,15 +157,15 @@ class EmbeddedQueue:
         """Whether one consumer may be refused while another one is not: it alone gets messages for now."""
         return False
 
-    def take_gap(self) -> tuple[int, int] | None:
-        """Of a consumer group: the first and last offset of what the stream dropped before the group came so far.
+    def take_gaps(self) -> list[Gap]:
+        """Of a consumer group: what the stream dropped before the group came so far.
 
         Once: whoever takes it tells the consumers.
         """
-        return None
+        return []
 
     def on_gap(self, tell: Callable[[], None]) -> None:
-        """`tell` runs when a group misses something: there is a gap to take."""
+        """`tell` runs when a group misses something: there are gaps to take."""
 
     @property
     def gone(self) -> PushqError:
@@ -164,8 +182,12 @@ class EmbeddedQueue:
 
     # ------------------------------------------------------------------------------------------------- messages
 
+    def blocks(self, columns: Columns, trace: str | None) -> Blocks:
+        """A call's messages encoded, grouped by the partition that each goes to."""
+        return self._partitions.blocks(columns, trace)
+
     def publish(self, blocks: list[Block], reply: PublishReply) -> None:
-        """Stores blocks of one call in one partition; `reply` runs when they are durable or refused."""
+        """Stores the blocks of one call; `reply` runs when they are durable or refused."""
         if self.is_companion:
             reply(InvalidRequest(f"messages come to {self.name!r} by themselves; publish to a queue of your own"))
             return
@@ -207,37 +229,19 @@ class EmbeddedQueue:
     def _by_view(self, grouped: dict[str, int]) -> list[tuple[View, dict[str, int]]] | None:
         """Receipts by the view that gave them out; None where one of them is nobody's."""
         if self._views is None:
-            view = self._group_of(grouped)
-            return [(view, grouped)] if view is not None else None
+            return self._group_receipts.of_one_group(grouped) or None
         own = self._views.by_view(grouped)
         return own if sum(len(receipts) for _, receipts in own) == len(grouped) else None
 
     def settle(self, receipts: list[str], reply: VerdictsReply) -> None:
         """Acks; `reply` gets one verdict a receipt, in their order, once that is durable."""
-        if self._views is None:
-            self._ask_groups(receipts, View.settle, reply)
-            return
-        self._views.ask(by_token(receipts), View.settle, lambda done: reply(_verdicts(receipts, done)))
-
-    def _ask_groups(self, receipts: list[str], ask: AskView, reply: VerdictsReply) -> None:
-        """Of a stream: each receipt is the business of the group that gave it out."""
-        groups = self._partition.groups
-        assert groups is not None, f"{self.name}: a queue has views or groups"
-        groups.each(by_token(receipts), ask, lambda done: reply(_verdicts(receipts, done)))
-
-    def _group_of(self, grouped: dict[str, int]) -> View | None:
-        """Of a stream: the one group that gave out all these receipts."""
-        views = self._partition.groups.by_view(grouped) if self._partition.groups is not None else {}
-        return next((view for view, own in views.items() if len(own) == len(grouped)), None)
+        self._ask(receipts, View.settle, reply)
 
     def settle_quietly(self, receipts: list[str]) -> None:
         """Acks whose verdicts nobody waits for."""
-        if self._views is not None:
-            for view, grouped in self._views.by_view(by_token(receipts)):
-                view.settle_soon(grouped)
-        elif self._partition.groups is not None:
-            for view, grouped in self._partition.groups.by_view(by_token(receipts)).items():
-                view.settle_soon(grouped)
+        holders = self._views if self._views is not None else self._group_receipts
+        for view, grouped in holders.by_view(by_token(receipts)):
+            view.settle_soon(grouped)
 
     def settle_lease(self, lease: Lease) -> None:
         """Settles all of a lease: its bytes have left, and the consumer acks automatically."""
@@ -246,9 +250,17 @@ class EmbeddedQueue:
             view.settle_soon({lease.token: lease.bits})
 
     def give_back(
-        self, receipts: list[str], delay_ms: int | None, reply: VerdictsReply, reason: str | None = None
+        self,
+        receipts: list[str],
+        delay_ms: int | None,
+        reply: VerdictsReply,
+        reason: str | None = None,
+        *,
+        tried: bool = True,
     ) -> None:
-        """Nacks; with a delay the messages stay out of sight so long. The reason stands in the messages' history."""
+        """Nacks; with a delay the messages stay out of sight so long. The reason stands in the messages' history.
+        Where nobody `tried`, it was no attempt.
+        """
         views = self._views
         if delay_ms and views is not None and not all(view.core.can_delay for view in views.all):
             detail = f"queue {self.name!r}: {DELAYED_RUNS_MAX} batches wait for their time; nack without a delay"
@@ -257,20 +269,21 @@ class EmbeddedQueue:
         if reason is not None:
             log.info("nacked", tenant=self.tenant, queue=self.name, receipts=len(receipts), reason=reason)
         due_ms = self._node.steady_ms() + delay_ms if delay_ms else delay_ms
-        self._ask(receipts, giving_back(due_ms, reason), reply)
+        self._ask(receipts, giving_back(due_ms, reason, tried=tried), reply)
 
     def extend(self, receipts: list[str], visibility_ms: int, reply: VerdictsReply) -> None:
         """Moves the end of leases: at once where a lease is memory, with a commit where it is stored."""
         self._ask(receipts, extending(visibility_ms), reply)
 
     def _ask(self, receipts: list[str], ask: AskView, reply: VerdictsReply) -> None:
-        if self._views is None:
-            self._ask_groups(receipts, ask, reply)
-        else:
-            self._views.ask(by_token(receipts), ask, lambda done: reply(_verdicts(receipts, done)))
+        holders = self._views if self._views is not None else self._group_receipts
+        holders.ask(by_token(receipts), ask, lambda done: reply(_verdicts(receipts, done)))
 
     def give_back_lease(self, lease: Lease) -> None:
-        view = self._views.of(lease) if self._views is not None else self._group_of({lease.token: lease.bits})
+        if self._views is not None:
+            view = self._views.of(lease)
+        else:
+            view = next((one for one, _ in self._group_receipts.by_view({lease.token: lease.bits})), None)
         if view is not None:
             view.give_back_lease(lease)
 
@@ -293,8 +306,13 @@ class EmbeddedQueue:
         return self._views is not None and self._views.has_ready
 
     @property
+    def is_looking(self) -> bool:
+        """Messages may be ready and are not found yet: the look for them goes on in the next turn of the loop."""
+        return self._views is not None and any(view.is_looking for view in self._views.all)
+
+    @property
     def ready(self) -> int:
-        return self._partition.state.live if self._views is None else self._views.ready
+        return sum(p.state.live for p in self._partitions.all) if self._views is None else self._views.ready
 
     def on_ready(self, wake: Callable[[], None]) -> None:
         """`wake` runs after each commit that may have made messages ready."""
@@ -313,54 +331,40 @@ class EmbeddedQueue:
                 break
         return outcome
 
-    # ---------------------------------------------------------------------------------------------------- streams
-
-    def on_appended(self, appended: Callable[[list[Chunk]], None]) -> None:
-        """`appended` gets the chunks of each commit, in order."""
-        self._partition.on_appended = appended
-
-    def read(self, offset: Offset) -> Chunk | None:
-        """The first stored chunk that has or follows `offset`."""
-        return read_at(self._partition, max(offset, self._partition.state.floor))
-
-    def on_purged(self, purged: Callable[[], None]) -> None:
-        """`purged` runs after everything stored so far was dropped."""
-        self._partition.on_purged = purged
-
-    @property
-    def floor(self) -> Offset:
-        """Everything below is gone."""
-        return Offset(self._partition.state.floor)
-
-    @property
-    def end(self) -> Position:
-        state = self._partition.state
-        return Position(state.epoch, state.high_watermark)
-
-    def start(self, wanted: Any) -> StreamStart:
-        """Where a reader that asks for `wanted` begins, and whether it misses something."""
-        return resolve(self._partition.state, wanted, lambda time_ms: offset_at_time(self._partition, time_ms))
-
     # ----------------------------------------------------------------------------------------------- administration
 
     def stats(self) -> QueueStats:
         partitions, views = self._partitions.all, self._views
-        tallies = [view.tally for view in views.all] if views is not None else [self._partition.state]
+        tallies = [view.tally for view in views.all] if views is not None else [p.state for p in partitions]
         number = self._number if self.group is None or views is None else views.first.number
-        ages = [p.oldest(number) for p, tally in zip(partitions, tallies, strict=True) if tally.live]
-        oldest = min((age for age in ages if age is not None), default=None)
-        age_ms = max(0, self._node.clock_ms() - oldest) if oldest is not None else 0
+        ages = [
+            partition.log_ms() - oldest
+            for partition, tally in zip(partitions, tallies, strict=True)
+            if tally.live and (oldest := partition.oldest(number)) is not None
+        ]
         return QueueStats(
             ready=self.ready,
             in_flight=views.sum(lambda view: view.core.in_flight) if views else 0,
             delayed=views.sum(lambda view: view.core.delayed) if views else 0,
             dead=0 if self.is_companion else self._dead,
-            oldest_age_ms=age_ms,
+            oldest_age_ms=max((0, *ages)),
             consumers=self.consumers + sum(group.consumers for group in self.groups.values()),
             bytes=sum(tally.live_bytes for tally in tallies),
-            published_total=sum(tally.published_total for tally in tallies),
-            acked_total=sum(tally.acked_total for tally in tallies),
+            published_total=sum(tally.published_total for tally in (*tallies, *self._past(number))),
+            acked_total=sum(tally.acked_total for tally in (*tallies, *self._past(number))),
         )
+
+    def _past(self, number: int) -> list[PartitionState | Tally]:
+        """A view of the partitions that have gone: of what they had only the totals are left, and these never fall."""
+        states = self._partitions.past.values()
+        if number == VIEW_MAIN:
+            return list(states)
+        return [state.views[number] for state in states if number in state.views]
+
+    @property
+    def layout(self) -> list[PartitionInfo] | None:
+        """How it lies in its partitions; None where it has one for good, or is a companion."""
+        return None if self.is_companion else layout_of(self._partitions)
 
     @property
     def ended(self) -> Mapping[str, int]:
@@ -368,8 +372,9 @@ class EmbeddedQueue:
         if self.is_companion:
             return {}
         found: Counter[str] = Counter()
-        for partition in self._partitions.all:
-            found.update(partition.state.ended)
+        partitions = self._partitions
+        for state in (*(partition.state for partition in partitions.all), *partitions.past.values()):
+            found.update(state.ended)
         return found
 
     @property

@@ -10,7 +10,7 @@ from backend_store.core.bits import lowest
 from backend_store.core.shelves import VIEW_MAIN
 from backend_store.node.limits import CANCEL_LOOKS_MAX
 from backend_store.node.partition import Partition
-from backend_store.node.publishing import name_of
+from backend_store.node.placing import name_of
 from backend_store.storage.engine import StorageCorrupt
 
 Found = tuple[int, int, int]

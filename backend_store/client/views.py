@@ -11,7 +11,8 @@ from functools import partial
 from backend_store.core.leases import Holder, Lease
 from backend_store.core.receipts import partition_of_token
 from backend_store.model import PushqError
-from backend_store.node.view import SettleReply, View
+from backend_store.node.settling import SettleReply
+from backend_store.node.view import View
 
 AskView = Callable[[View, dict[str, int], SettleReply], None]
 
@@ -47,7 +48,7 @@ class Views:
         if not own:
             reply({})
             return
-        answer = _Together(len(own), reply)
+        answer = Together(len(own), reply)
         for view, receipts in own:
             ask(view, receipts, answer.told)
 
@@ -108,7 +109,7 @@ class Views:
         return sum(map(number, self.all))
 
 
-class _Together:
+class Together:
     """The answers of several views as one. An error of one is the answer: what the others did is asked for again."""
 
     def __init__(self, count: int, reply: SettleReply):
@@ -127,12 +128,14 @@ class _Together:
             self._reply(self._error if self._error is not None else self._done)
 
 
-def giving_back(due_ms: int | None, reason: str | None) -> AskView:
-    return partial(_give_back, due_ms, reason)
+def giving_back(due_ms: int | None, reason: str | None, *, tried: bool) -> AskView:
+    return partial(_give_back, due_ms, reason, tried)
 
 
-def _give_back(due_ms: int | None, reason: str | None, view: View, own: dict[str, int], told: SettleReply) -> None:
-    view.give_back(own, due_ms, reason, told)
+def _give_back(
+    due_ms: int | None, reason: str | None, tried: bool, view: View, own: dict[str, int], told: SettleReply
+) -> None:
+    view.give_back(own, due_ms, reason, told, tried=tried)
 
 
 def extending(visibility_ms: int) -> AskView:

@@ -96,15 +96,17 @@ class Backlog:
 
     def adopt(self, chunk: Chunk, *, settled: int, started: int, attempts: Mapping[int, Retry]) -> ChunkState:
         """Takes a chunk's stored marks into memory."""
-        state = ChunkState(chunk, settled=settled | holes(chunk), started=started)
+        state = ChunkState(chunk, settled=settled, started=started)
         if attempts:
             state.attempts = {index: retry.tries for index, retry in attempts.items() if retry.tries != 1}
             state.due = {index: retry.due_ms for index, retry in attempts.items() if retry.due_ms}
             state.history = {index: retry.history for index, retry in attempts.items() if retry.history}
             state.recorded = True
-        state.expires = clear_column(chunk, "exp")
-        if self.reads_keys:
-            state.keys = clear_column(chunk, "key")
+        if chunk.clear:
+            state.settled |= holes(chunk)
+            state.expires = clear_column(chunk, "exp")
+            if self.reads_keys:
+                state.keys = clear_column(chunk, "key")
         state.lane = self.lanes.of(chunk.shelf)
         self._chunks[chunk.base] = state
         self._keep(state)

@@ -17,7 +17,6 @@ import struct
 import sys
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import msgspec
@@ -294,7 +293,7 @@ def punch(block: Block, bits: int) -> Block:
         return block
     clear_bytes = pack({**clear, "gone": gone.to_bytes((gone.bit_length() + 7) // 8, "little")})
     head = BLOCK_HEAD.pack(flags | FLAG_CLEAR, key_id, count, len(clear_bytes), sealed_size)
-    return replace(block, data=b"".join([head, clear_bytes, block.data[end:]]))
+    return msgspec.structs.replace(block, data=b"".join([head, clear_bytes, block.data[end:]]))
 
 
 class ChunkPlan(NamedTuple):

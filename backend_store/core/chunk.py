@@ -13,6 +13,7 @@ import sys
 from array import array
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from google_crc32c import extend as crc_extend
@@ -90,6 +91,9 @@ ENTRY_BARE = 1
 KIND_MIXED = 2
 """Of a chunk's messages: the column `kind` says which has which."""
 
+_FLAGS_OF = itemgetter(0)
+"""The flags of a block."""
+
 
 class CorruptEntry(Exception):
     """Stored bytes that do not verify. The sentence says what was expected; the entry must not be served."""
@@ -110,7 +114,7 @@ def encode_entry(
     """One log entry and its checksum. `seed` is the partition's number, so a misplaced entry shows at once."""
     body = b"".join(payload)
     flags = 0
-    if entry_type == ENTRY_CHUNK and not any(data[0] & FLAG_CLEAR for data in payload):
+    if entry_type == ENTRY_CHUNK and not any(flags & FLAG_CLEAR for flags in set(map(_FLAGS_OF, payload))):
         flags = ENTRY_BARE
     head = _ENTRY.pack(
         ENTRY_VERSION, entry_type, flags, shelf, epoch, offset, time_ms, count, len(payload), len(body), 0, prev_crc, 0
@@ -269,6 +273,10 @@ def read_messages(chunk: Chunk) -> Messages:
         at += BLOCK_HEAD.size + clear_size
         attributes, own = read_sealed(data, at, count)
         at += sealed_size
+        if not clear_size and not attributes:
+            kinds.append(_kinds_of_all(flags, count))
+            bodies += own
+            continue
         table = {**clears.get(len(bodies), {}), **attributes}
         kinds.append(block_kinds(flags, count, table))
         for name, values in table.items():
@@ -285,6 +293,9 @@ def read_sealed(data: bytes, at: int, count: int) -> tuple[dict[str, Any], list[
     at += 4
     attributes: dict[str, Any] = unpack(data[at : at + attribute_size]) if attribute_size else {}
     at += attribute_size
+    if count == 1:  # one message a call, and there are very many of those
+        at, end = at + 4, at + 4 + int.from_bytes(data[at : at + 4], "little")
+        return attributes, [data[at:end]]
     lengths = array("I", data[at : at + 4 * count])
     if sys.byteorder == "big":
         lengths.byteswap()
@@ -297,8 +308,10 @@ def block_kinds(flags: int, count: int, table: dict[str, Any]) -> bytes:
     """Takes the block-level entries out of a block's table: what is left in it are columns."""
     table.pop("gone", None)
     mixed: bytes = table.pop("kind", b"")
-    if mixed:
-        return mixed
+    return mixed or _kinds_of_all(flags, count)
+
+
+def _kinds_of_all(flags: int, count: int) -> bytes:
     return (b"\1" if flags & FLAG_ALL_BYTES else b"\0") * count
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 from backend_store.core.records import PartitionState
-from backend_store.model import FieldError, InvalidRequest, Offset
+from backend_store.model import Epoch, FieldError, InvalidRequest, Offset, Position
 
 _CURSOR = struct.Struct(">BHIQ")  # version, partition, epoch, offset
 _VERSION = 1
@@ -57,9 +57,14 @@ def resolve(state: PartitionState, wanted: Any, time_to_offset: Callable[[int], 
     if "seq" in wanted:
         return _from_offset(state, wanted["seq"])
     epoch, offset = decode_cursor(wanted["cursor"])
-    if offset > _end_of_epoch(state, epoch):
-        return StreamStart(Offset(floor), "reset", None, encode_cursor(state.epoch, floor))
-    return _from_offset(state, offset)
+    return resume(state, Position(Epoch(epoch), Offset(offset)))
+
+
+def resume(state: PartitionState, position: Position) -> StreamStart:
+    """Where a reader goes on who stood at a position of this log."""
+    if position.offset > _end_of_epoch(state, position.epoch):
+        return StreamStart(Offset(state.floor), "reset", None, encode_cursor(state.epoch, state.floor))
+    return _from_offset(state, position.offset)
 
 
 def _from_offset(state: PartitionState, offset: int) -> StreamStart:

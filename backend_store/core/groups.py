@@ -11,12 +11,11 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from backend_store.core.bits import indexes
 from backend_store.core.chunk import Chunk
 from backend_store.core.kept import KeptLease
 from backend_store.core.lanes import Lane
 from backend_store.core.leases import ChunkState, Holder, Lease, receipts_of
-from backend_store.core.leasing import ReceiptKey
+from backend_store.core.leasing import ReceiptKey, uncount
 from backend_store.core.policy import Outcome, Policy
 from backend_store.core.records import ChunkMarked, ChunkPassed, GroupRow, Record, Retry
 from backend_store.core.runs import ArrivalRuns, Runs
@@ -59,6 +58,8 @@ class GroupView(WorkView):
         self.position = Offset(row.position)
         self.low = low
         """Nothing before it is looked at any more."""
+        self.fence: int | None = None
+        """What lies from this offset on comes after messages of another partition that the group has not settled."""
         self._order: deque[int] = deque()
         """Chunks that were read and are not behind the group, in their order; those in `_closed` are done with."""
         self._closed: set[int] = set()
@@ -88,6 +89,18 @@ class GroupView(WorkView):
     def adopt(self, chunk: Chunk, *, settled: int, started: int, attempts: Mapping[int, Retry]) -> ChunkState:
         settled |= below(chunk, self.position)
         return super().adopt(chunk, settled=settled, started=started, attempts=attempts)
+
+    def fence_off(self, fence: int | None) -> bool:
+        """Has nothing read from an offset on, until another call says otherwise. True: there may be more to read."""
+        is_wider = self.fence is not None and (fence is None or fence > self.fence)
+        self.fence = fence
+        if is_wider:
+            self.lane.more = True
+        return is_wider
+
+    def came(self, chunk: Chunk, now_ms: int) -> None:
+        if self.fence is None or chunk.base < self.fence:
+            super().came(chunk, now_ms)
 
     def scan(self, lane: Lane, chunk: Chunk, now_ms: int) -> None:
         super().scan(lane, chunk, now_ms)
@@ -326,9 +339,11 @@ class OffsetGroup(GroupView):
             return 0
         state = lease.state
         first = bits & -bits
-        if outcome == Outcome.NACKED:
+        if outcome in (Outcome.NACKED, Outcome.UNTRIED):
             self._void = self._lease_number
-        if due_ms is None and outcome != Outcome.RETURNED and self.policy.backoff_ms:
+        if outcome == Outcome.UNTRIED:
+            uncount(state, bits)
+        elif due_ms is None and outcome != Outcome.RETURNED and self.policy.backoff_ms:
             due_ms = now_ms + self.policy.backoff(state.attempts.get(first.bit_length() - 1, 1))
         self._rewind(lease, bits)
         if due_ms:
@@ -341,12 +356,7 @@ class OffsetGroup(GroupView):
         if not bits:
             return
         state = lease.state
-        for index in indexes(bits):
-            tries = state.attempts.pop(index, 1) - 1
-            if tries > 1:
-                state.attempts[index] = tries
-            elif tries == 0:
-                state.started &= ~(1 << index)
+        uncount(state, bits)
         self._rewind(lease, bits)
         self._rebuild()
 

@@ -144,6 +144,8 @@ class KeyedRuns:
         if bits:
             spot.ready |= bits
             self._open[spot] = None
+        if known and self._behind:
+            self._go_before(known, state.base)
 
     # ------------------------------------------------------------------------------------------------- hand out
 
@@ -360,9 +362,9 @@ class KeyedRuns:
 
     def close(self, slots: Mapping[int, int]) -> None:
         """From these offsets on the slots' messages wait; those of slots that waited before and are not named go on."""
-        self._closed = slots
-        behind, self._behind = self._behind, {}
-        for keys in behind.values():
+        before, self._closed = self._closed, slots
+        for slot in [slot for slot in self._behind if slots.get(slot) != before.get(slot)]:
+            keys = self._behind.pop(slot)
             self._go_on([key for key in keys if self._at.get(key, _LOCKED) is None])
 
     def _keep_behind(self, keys: Collection[Key], base: int) -> set[Key]:
@@ -377,13 +379,27 @@ class KeyedRuns:
         return found
 
     def _is_behind(self, key: Key) -> bool:
-        """Whether a key's next messages wait. Where they lie on the disk, that is seen when they are here."""
+        """Whether a key's next messages wait. Where they lie on the disk, that is seen when they are here.
+
+        A scheduled message may have come behind such as wait, though it is older: it goes first, or all would wait for
+        ever, the others for it.
+        """
         slot, base = slot_of(key or ""), self._lines.first_base(key)
-        if base is None or base < self._closed.get(slot, base + 1):
+        bound = self._closed.get(slot)
+        if base is None or bound is None or base < bound or self._lines.pull(key, bound):
             return False
         self._at[key] = None
         self._behind.setdefault(slot, {})[key] = None
         return True
+
+    def _go_before(self, keys: Iterable[Key], base: int) -> None:
+        """Keys whose messages all waited have got some of a chunk that need not."""
+        for key in keys:
+            slot = slot_of(key or "")
+            behind = self._behind.get(slot, {})
+            if key in behind and base < self._closed[slot]:
+                del behind[key]
+                self._go_on((key,))
 
     # ------------------------------------------------------------------------------------------------- the disk
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from backend_store.core.bits import indexes
@@ -136,11 +136,16 @@ class Lease:
         self.deadline_ms = deadline_ms
         self.rest: Lease | None = None
 
-    def parts(self) -> Iterator[Lease]:
-        part: Lease | None = self
-        while part is not None:
-            yield part
-            part = part.rest
+    def parts(self) -> Sequence[Lease]:
+        """The lease and what was split off it: nearly always itself alone."""
+        rest = self.rest
+        if rest is None:
+            return (self,)
+        parts = [self]
+        while rest is not None:
+            parts.append(rest)
+            rest = rest.rest
+        return parts
 
     def attempt_of(self, index: int) -> int:
         return self.state.attempts.get(index, 1)
@@ -155,15 +160,14 @@ class LeaseTable:
 
     def __init__(self) -> None:
         self._by_token: dict[str, Lease] = {}
+        self.get: Callable[[str], Lease | None] = self._by_token.get
+        """The lease of a token. Asked for every receipt, and a method of ours would take longer than the look-up."""
         self._split_parts = 0
         self._heap: list[tuple[int, int, Lease]] = []
         self._number = 0
 
     def __len__(self) -> int:
         return len(self._by_token)
-
-    def get(self, token: str) -> Lease | None:
-        return self._by_token.get(token)
 
     def values(self) -> list[Lease]:
         return [part for lease in self._by_token.values() for part in lease.parts() if part.bits]
@@ -192,7 +196,7 @@ class LeaseTable:
         self._sweep()
 
     def drop_if_empty(self, token: str) -> None:
-        parts = list(self._by_token[token].parts())
+        parts = self._by_token[token].parts()
         if any(part.bits for part in parts):
             return
         del self._by_token[token]

@@ -217,12 +217,8 @@ class Leasing(Backlog):
         state = lease.state
         lease.bits ^= bits
         self._shrunk(lease)
-        for index in indexes(bits) if lease.counts else ():
-            tries = state.attempts.pop(index, 1) - 1
-            if tries > 1:
-                state.attempts[index] = tries
-            elif tries == 0:
-                state.started &= ~(1 << index)
+        if lease.counts:
+            uncount(state, bits)
         state.leased &= ~bits
         self.in_flight -= bits.bit_count()
         self._touched[state.base] = state
@@ -326,6 +322,16 @@ class Leasing(Backlog):
     @property
     def has_deaths(self) -> bool:
         return bool(self._deaths)
+
+
+def uncount(state: ChunkState, bits: int) -> None:
+    """Takes the last attempts of messages back."""
+    for index in indexes(bits):
+        tries = state.attempts.pop(index, 1) - 1
+        if tries > 1:
+            state.attempts[index] = tries
+        elif tries == 0:
+            state.started &= ~(1 << index)
 
 
 def expired_bits(state: ChunkState, bits: int, now_ms: int) -> int:

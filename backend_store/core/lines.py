@@ -116,6 +116,17 @@ class Lines:
         line.insert(0, (spot, bits))
         self._entered(spot, 1)
 
+    def pull(self, key: Key, bound: int) -> bool:
+        """Moves the first part of a chunk below offset `bound` to the beginning of its line, where one is in memory."""
+        parked, end = self.parked.get(key), self.by_key.get(key, [])
+        head = end if parked is None else parked.head
+        for line in (head,) if head is end else (head, end):
+            for number, (spot, _) in enumerate(line):
+                if spot.state.base < bound:
+                    head.insert(0, line.pop(number))
+                    return True
+        return False
+
     def pop(self, key: Key) -> Part | None:
         """Takes the first part of a line that there is. None: it lies on the disk, and is `wanted` from now on."""
         parked = self.parked.get(key) if self.parked else None

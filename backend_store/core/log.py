@@ -10,11 +10,31 @@ from backend_store.core.shelves import view_of
 from backend_store.model import Block, Offset
 
 
+class LogTime:
+    """The time by which a log is written: it goes on with the node's steady clock, from where the log stands.
+
+    It never goes back, and never stands still: where the wall clock was set back by hours before a start, whatever is
+    stored for hours would else have one time, and its age would begin when the clock has caught up.
+    """
+
+    __slots__ = ("ahead_ms",)
+
+    def __init__(self, steady_ms: int, latest_ms: int):
+        """`latest_ms` is the latest time that the log has."""
+        self.ahead_ms = max(0, latest_ms - steady_ms)
+        """By how much it is ahead of the steady clock."""
+
+    def at(self, steady_ms: int, latest_ms: int) -> int:
+        """The log's time now. What came from another log may have moved it on."""
+        if latest_ms > steady_ms + self.ahead_ms:
+            self.ahead_ms = latest_ms - steady_ms
+        return steady_ms + self.ahead_ms
+
+
 class Append:
     """What one cycle adds: the chunks, the records that store them, and the state after it.
 
-    Messages stand from `state.end` on, in order, without holes. Time in a log never goes back, whatever the wall clock
-    did.
+    Messages stand from `state.end` on, in order, without holes. Time in a log never goes back.
     """
 
     __slots__ = ("_partition", "_seed", "chunks", "now_ms", "records", "state")
@@ -55,7 +75,7 @@ class Append:
             added.append(chunk)
             self.records.append(ChunkAppended(shelf, base, data))
             after.end = base + plan.messages
-            present = plan.messages - holes(chunk).bit_count()
+            present = plan.messages - (holes(chunk).bit_count() if chunk.clear else 0)
             tally.live += present
             tally.live_bytes += len(data)
             tally.published_total += present

@@ -10,7 +10,7 @@ from __future__ import annotations
 import binascii
 import struct
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from backend_store.core.cursor import encode_cursor
 from backend_store.model import PARTITIONS_MAX, Epoch, FieldError, InvalidRequest, Offset, Position
@@ -51,6 +51,20 @@ def encode_positions(positions: Mapping[int, Position]) -> str:
 
 def _fields(position: Position) -> tuple[int, int]:
     return position.epoch, position.offset
+
+
+def cursors_along(others: Mapping[int, Position], partition: int, epoch: Epoch) -> Callable[[int], str]:
+    """The cursors of a reader who moves on in one partition, by its offset there, and stands still in the others."""
+    numbers = sorted({*others, partition})
+    entries = {number: _ENTRY.pack(number, *_fields(others[number])) for number in numbers if number != partition}
+    at = numbers.index(partition)
+    head = _HEAD.pack(_VERSION_VECTOR, len(numbers)) + b"".join(entries[number] for number in numbers[:at])
+    tail = b"".join(entries[number] for number in numbers[at + 1 :])
+
+    def cursor(offset: int) -> str:
+        return urlsafe_b64encode(head + _ENTRY.pack(partition, epoch, offset) + tail).rstrip(b"=").decode()
+
+    return cursor
 
 
 def decode_positions(text: str) -> dict[int, Position]:

@@ -28,6 +28,8 @@ class Outcome(StrEnum):
     NACKED = "nacked"
     TIMED_OUT = "timed_out"
     RETURNED = "returned"
+    UNTRIED = "untried"
+    """Given back by a consumer that had not begun with it: no attempt, so it stands in no history."""
 
 
 class Policy(NamedTuple):

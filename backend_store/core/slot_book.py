@@ -9,8 +9,9 @@ seal of the one before; versions rise from tenure to seal to tenure.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Literal, NamedTuple, assert_never
 
 import msgspec
@@ -142,6 +143,37 @@ def may_read(barriers: Sequence[Barrier], offset: int, positions: Mapping[int, i
     A partition that is not among the positions has retired, and all of it was read or trimmed.
     """
     return all(b.opened_at > offset or positions.get(b.source, b.sealed_at) >= b.sealed_at for b in barriers)
+
+
+def standing(
+    ahead: Mapping[int, int], places: Mapping[int, int], barriers: Mapping[int, Sequence[Barrier]]
+) -> dict[int, int]:
+    """How far a stream's reader goes in each partition without a message: to its next one, or to the end where there is
+    none (`ahead`), but past no opening before it stands at the seal.
+
+    An opening between two messages counts, too: what came to this partition and went on before a message was stored is
+    behind a reader only where all of the slot's earlier homes are. `places` is where the reader stood before.
+    """
+    stands = dict(ahead)
+    held = set(stands)
+    while held:
+        held = {number for number in stands if _holds_back(number, stands, places[number], barriers[number])}
+    return stands
+
+
+def _holds_back(number: int, stands: dict[int, int], place: int, barriers: Sequence[Barrier]) -> bool:
+    """Takes a reader back to the first opening of a partition that it may not pass yet; whether there was one."""
+    for barrier in islice(barriers, bisect_left(barriers, place, key=_opened_at), None):
+        if barrier.opened_at >= stands[number]:
+            return False
+        if stands.get(barrier.source, barrier.sealed_at) < barrier.sealed_at:
+            stands[number] = barrier.opened_at
+            return True
+    return False
+
+
+def _opened_at(barrier: Barrier) -> int:
+    return barrier.opened_at
 
 
 def first_book(table: SlotTable, number: int) -> SlotBook:

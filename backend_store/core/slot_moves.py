@@ -213,14 +213,18 @@ class SlotKeeper:
             if (tenure := self.book.sealed_by(question.version, slot)) is None or _is_drained(slot, tenure, unsettled)
         )
 
-    def forget(self, unsettled: Unsettled) -> list[SlotsForgotten]:
-        """Decides which tenures are over: drained, and their move has arrived."""
+    def over(self, unsettled: Unsettled) -> dict[int, list[int]]:
+        """The tenures that are over, as version → slots: they are drained, and their move has arrived."""
         over: defaultdict[int, list[int]] = defaultdict(list)
         for slot, tenures in self.book.tenures.items():
             for tenure in tenures:
                 if self._has_left(slot, tenure) and _is_drained(slot, tenure, unsettled):
                     over[tenure.sealed_by].append(slot)
-        records = [SlotsForgotten(version, tuple(slots)) for version, slots in over.items()]
+        return over
+
+    def forget(self, unsettled: Unsettled) -> list[SlotsForgotten]:
+        """Decides that what is over is forgotten."""
+        records = [SlotsForgotten(version, tuple(slots)) for version, slots in self.over(unsettled).items()]
         for record in records:
             self._decide(record)
         return records

@@ -1,7 +1,7 @@
 """Shares a publish call out among the partitions of its queue, by the slots of its messages.
 
-Nearly always a call's blocks go whole: a gateway that knows the slot table makes a block for one partition at a time.
-One whose messages belong to several is cut and encoded anew.
+Nearly always a call's blocks go whole: `routed_blocks` makes them for one partition each, and says which slots are in
+them. One whose messages belong to several, because the table changed meanwhile, is cut and encoded anew.
 """
 
 from __future__ import annotations
@@ -9,13 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from backend_store.core.block import BLOCK_HEAD, Columns, block_of, chosen, unpack
+from backend_store.core.block import BLOCK_HEAD, Blocks, Columns, block_of, chosen, column_blocks, unpack
 from backend_store.core.chunk import block_kinds, expanded, read_sealed
-from backend_store.core.slots import UNKEYED, Routing, SlotTable
-from backend_store.model import Block
-
-WAITS = -1
-"""As a partition's number: the slot is on the move, so the messages wait for the next table."""
+from backend_store.core.slots import ANYWHERE, UNKEYED, Routing, SlotTable, slots_of_keys
+from backend_store.model import Block, Stamp
 
 
 class Share(NamedTuple):
@@ -34,23 +31,43 @@ class Share(NamedTuple):
         return len(self.numbers)
 
 
-def slots_of(block: Block, routing: Routing) -> Sequence[int | None] | int | None:
-    """The slot of each message of a block, or the one of all. None: a message that any partition may take."""
-    traits = block.traits
-    if traits is None:
-        return routing.slot()
-    keys, ids, stamps = traits.keys, traits.ids, traits.stamps
+class Known(NamedTuple):
+    """What messages are known by: a column each, None where none of them has it."""
+
+    keys: Sequence[str | None] | None
+    ids: Sequence[bytes | None] | None
+    stamps: Sequence[Stamp | None] | None
+
+
+def slots_of(known: Known, count: int, routing: Routing) -> Sequence[int] | int:
+    """The slot of each message, or the one of all; `UNKEYED` for a message that any partition may take."""
+    keys, ids, stamps = known
+    if keys is None and ids is None and stamps is None:
+        slot = routing.slot()
+        return UNKEYED if slot is None else slot
+    texts = [key for key in keys if key is not None] if keys is not None and not routing.by_producer else ()
+    if len(texts) == count:
+        return slots_of_keys(texts)
     found = []
-    for number in range(block.count):
+    for number in range(count):
         stamp = stamps[number] if stamps is not None else None
-        found.append(
-            routing.slot(
-                key=keys[number] if keys is not None else None,
-                dedupe_id=ids[number] if ids is not None else None,
-                producer=stamp.producer if stamp is not None else "",
-            )
+        slot = routing.slot(
+            key=keys[number] if keys is not None else None,
+            dedupe_id=ids[number] if ids is not None else None,
+            producer=stamp.producer if stamp is not None else "",
         )
+        found.append(UNKEYED if slot is None else slot)
     return found
+
+
+def routed_blocks(columns: Columns, trace: str | None, routing: Routing, table: SlotTable) -> Blocks:
+    """Blocks of a call's messages, each for one partition as the table stands."""
+    count = len(columns.bodies)
+    slots = slots_of(Known(columns.table.get("key"), columns.hashes, columns.stamps), count, routing)
+    if isinstance(slots, int):
+        return column_blocks(columns._replace(slots=[slots] * count), trace)
+    places = table.places
+    return column_blocks(columns._replace(slots=slots, partitions=[places[slot] for slot in slots]), trace)
 
 
 def shares(blocks: Sequence[Block], routing: Routing, table: SlotTable, turn: int) -> list[Share]:
@@ -59,43 +76,45 @@ def shares(blocks: Sequence[Block], routing: Routing, table: SlotTable, turn: in
     found: dict[int, Share] = {}
     first = 0
     for block in blocks:
-        slots = slots_of(block, routing)
-        for partition, own in _owners(slots, block.count, table, turn).items():
+        for partition, own, slots in _owned(block, routing, table, turn):
             share = found.get(partition)
             if share is None:
                 share = found[partition] = Share(partition, [], [], 0)
             whole = len(own) == block.count
             share.blocks.append(block if whole else cut(block, own))
             share.numbers.extend(range(first, first + block.count) if whole else (first + number for number in own))
-            mine = [slots[number] for number in own] if isinstance(slots, Sequence) else [slots]
-            found[partition] = share._replace(slots=share.slots | _bits(mine))
+            found[partition] = share._replace(slots=share.slots | slots)
         first += block.count
     return list(found.values())
 
 
-def _owners(
-    slots: Sequence[int | None] | int | None, count: int, table: SlotTable, turn: int
-) -> dict[int, Sequence[int]]:
-    if not isinstance(slots, Sequence):
-        return {_partition(slots, table, turn): range(count)}
-    found: dict[int, list[int]] = {}
+def _owned(block: Block, routing: Routing, table: SlotTable, turn: int) -> list[tuple[int, Sequence[int], int]]:
+    """(partition, which messages, their slots as bits), of all that have messages of the block."""
+    traits = block.traits
+    slots: Sequence[int] | int
+    if block.slots:
+        one = (block.slots & -block.slots).bit_length() - 1
+        partition = _partition(one, table, turn)
+        if not block.slots & ~table.takers.get(partition, 0):
+            return [(partition, range(block.count), block.slots)]
+    if traits is None:
+        slots = slots_of(Known(None, None, None), block.count, routing)
+    else:
+        slots = slots_of(Known(traits.keys, traits.ids, traits.stamps), block.count, routing)
+    if isinstance(slots, int):
+        return [(_partition(slots, table, turn), range(block.count), 1 << slots)]
+    owned: dict[int, list[int]] = {}
+    bits: dict[int, int] = {}
     for number, slot in enumerate(slots):
-        found.setdefault(_partition(slot, table, turn), []).append(number)
-    return dict(found)
+        partition = _partition(slot, table, turn)
+        owned.setdefault(partition, []).append(number)
+        bits[partition] = bits.get(partition, 0) | 1 << slot
+    return [(partition, own, bits[partition]) for partition, own in owned.items()]
 
 
-def _partition(slot: int | None, table: SlotTable, turn: int) -> int:
-    if slot is None:
-        return table.spread(turn)
-    partition = table.route(slot)
-    return WAITS if partition is None else partition
-
-
-def _bits(slots: Sequence[int | None]) -> int:
-    bits = 0
-    for slot in set(slots):
-        bits |= 1 << (UNKEYED if slot is None else slot)
-    return bits
+def _partition(slot: int, table: SlotTable, turn: int) -> int:
+    place = table.places[slot]
+    return table.spread(turn) if place == ANYWHERE else place
 
 
 def cut(block: Block, numbers: Sequence[int]) -> Block:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from backend_store.core.bits import indexes
 from backend_store.core.leases import ChunkState, Lease
-from backend_store.core.leasing import Leasing, ReceiptKey, expired_bits
+from backend_store.core.leasing import Leasing, ReceiptKey, expired_bits, uncount
 from backend_store.core.limits import SETTLED_TOKENS_MAX
 from backend_store.core.policy import HistoryRow, Outcome, Reason, noted
 from backend_store.core.records import AttemptsRecorded, ChunkDone, ChunkMarked, Record, Retry
@@ -46,6 +46,9 @@ class _InCommit(NamedTuple):
 
 
 _NOTHING = _InCommit([], [], 0, [])
+_UNCHANGED = Overlay([], 0, 0, [])
+_NO_BACKOFF = (Outcome.RETURNED, Outcome.UNTRIED)
+"""Nothing went wrong with the message."""
 
 
 class WorkView(Leasing):
@@ -65,7 +68,7 @@ class WorkView(Leasing):
         for token, bits in grouped.items():
             lease = self.leases.get(token)
             won = 0
-            for part in list(lease.parts()) if lease is not None else ():
+            for part in lease.parts() if lease is not None else ():
                 if mine := part.bits & bits:
                     won |= mine
                     self._settle_leased(part, mine)
@@ -99,7 +102,8 @@ class WorkView(Leasing):
         state.settling |= bits
         self._touched[state.base] = state
         self._landed += bits.bit_count()
-        self._drop_if_empty(lease)
+        if not lease.bits:
+            self._drop_if_empty(lease)
         lease.holder.released(bits.bit_count())
 
     def _settle_expired(self, token: str, bits: int) -> int:
@@ -135,7 +139,8 @@ class WorkView(Leasing):
         due_ms: int | None = None,
         reason: str | None = None,
     ) -> int:
-        """Decides that an attempt ended without an ack: the messages are free again once that is committed.
+        """Decides that an attempt ended without an ack: the messages are free again once that is committed. One that
+        nobody tried does not count.
 
         Those that have had all their attempts end here. `due_ms` 0: at once; None: as the queue's back-off says.
         """
@@ -146,11 +151,14 @@ class WorkView(Leasing):
         lease.bits ^= bits
         self._shrunk(lease)
         state.leased &= ~bits
-        self._note(state, bits, (now_ms, outcome, reason))
+        if outcome == Outcome.UNTRIED:
+            uncount(state, bits)
+        else:
+            self._note(state, bits, (now_ms, outcome, reason))
         ended = expired_bits(state, bits, now_ms) if state.expires is not None else 0
         if ended:
             self._die_leased(state, ended, Reason.EXPIRED, now_ms)
-        worn_out = self._worn_out(state, bits & ~ended)
+        worn_out = self._worn_out(state, bits & state.started & ~ended)
         if worn_out:
             self._die_leased(state, worn_out, Reason.MAX_ATTEMPTS, now_ms)
         self._touched[state.base] = state
@@ -160,7 +168,7 @@ class WorkView(Leasing):
 
     def _return(self, state: ChunkState, bits: int, due_ms: int | None, now_ms: int, outcome: Outcome) -> None:
         state.returning |= bits
-        if due_ms is not None or not self.policy.backoff_ms or outcome == Outcome.RETURNED:
+        if due_ms is not None or not self.policy.backoff_ms or outcome in _NO_BACKOFF:
             due_ms = due_ms or 0
             if due_ms:
                 for index in indexes(bits):
@@ -186,6 +194,8 @@ class WorkView(Leasing):
     def die_held(self, lease: Lease, bits: int, reason: Reason, now_ms: int) -> None:
         """Ends messages that were just leased: they cannot be handed out."""
         bits &= lease.bits
+        if not bits:
+            return  # purged, or it ran out
         lease.bits ^= bits
         self._drop_if_empty(lease)
         lease.state.leased &= ~bits
@@ -205,6 +215,8 @@ class WorkView(Leasing):
 
     def records(self) -> Overlay:
         """The overlay as records of a commit."""
+        if not (self._touched or self._awaited or self._lease_records or self.has_decided):
+            return _UNCHANGED  # so it is with each publish to a queue that nobody consumes now
         records: list[Record] = []
         done: list[ChunkState] = []
         settled = 0
@@ -233,6 +245,8 @@ class WorkView(Leasing):
 
     def committed(self) -> None:
         """The records are on disk: they become state, and what was given back is free."""
+        if self._in_commit is _NOTHING:
+            return
         (touched, returned, landed, awaited), self._in_commit = self._in_commit, _NOTHING
         for state in touched:
             if state.committing:

@@ -134,10 +134,13 @@ class Metadata:
         return known if known is not None else only_partition(uid)
 
     async def change_partitions(
-        self, definition: QueueDefinition, change: Callable[[SlotTable], SlotTable]
+        self,
+        definition: QueueDefinition,
+        change: Callable[[SlotTable], SlotTable],
+        extra: Callable[[PartitionMap, Batch], None],
     ) -> PartitionMap:
-        """Changes a queue's slot table: the answer is durable. Raises `QueueNotFound`, and what `change` raises; then
-        nothing is changed.
+        """Changes a queue's slot table: the answer is durable. `extra` adds the rows that change in the same commit.
+        Raises `QueueNotFound`, and what `change` raises; then nothing is changed.
         """
         uid = definition.uid
         async with self._turn:
@@ -150,6 +153,7 @@ class Metadata:
             batch = Batch()
             after = changed(before, table, is_first=uid not in self.maps, new_replica=self._new_uid, batch=batch)
             _stage(batch, NEXT_UID, self._next_uid)
+            extra(after, batch)
             await self._write(batch)
             self.maps[uid] = after
             return after

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from backend_store.core.chunk import holes
 from backend_store.core.lanes import Lane
 from backend_store.core.leasing import expired_bits
 from backend_store.core.policy import Reason
@@ -21,7 +22,7 @@ from backend_store.node.limits import (
     EXPIRING_CHUNKS_PER_TICK,
     READS_PER_TAKE_MAX,
 )
-from backend_store.node.publishing import expiry_step
+from backend_store.node.placing import expiry_step
 from backend_store.node.reader import DueRow
 
 if TYPE_CHECKING:
@@ -101,8 +102,26 @@ class Schedule:
 
     def _waiting(self, rows: Sequence[DueRow]) -> int:
         """How many messages the rows stand for. Those of purged ones are still to be swept."""
-        floor = self._view.floor
-        return sum(self._bits(row).bit_count() for row in rows if row.shelf >= 0 and row.base >= floor)
+        floor, end = self._view.floor, self._view.partition.state.high_watermark
+        return sum(self._bits(self._whole(row)).bit_count() for row in rows if floor <= row.base < end)
+
+    def _whole(self, row: DueRow) -> DueRow:
+        """The row; for a broken one what it must have said: the chunk's messages that are there and in no other row."""
+        if row.shelf >= 0:
+            return row
+        view, base = self._view, row.base
+        partition, reader = view.partition, view.partition.reader
+        for lane in view.core.lanes.all:
+            chunk = partition.chunk_at(base, SCHEDULED + lane.shelf, exactly=True)
+            if chunk is not None:
+                known = view.core.state(base)
+                gone = holes(chunk)
+                gone |= known.full & ~known.present if known is not None else partition.progress(base).settled
+                for due_ms in reader.schedule_of(base):
+                    if due_ms != row.due_ms:
+                        gone |= reader.due_bits(base, due_ms)
+                return DueRow(row.due_ms, base, chunk.shelf, ((1 << chunk.count) - 1) & ~gone)
+        return DueRow(row.due_ms, base, SCHEDULED, 0)
 
     def staged(self) -> None:
         """What was noted so far goes with the commit that begins."""
@@ -158,6 +177,8 @@ class Schedule:
         rows = self._view.partition.reader.due(self._loaded.get(lane.shelf, (0, 0)), self._counted[0], limit)
         for row in rows:
             self._loaded[lane.shelf] = row.due_ms, row.base
+            if row.base >= self._view.partition.state.high_watermark:
+                continue  # its commit is on the disk, and nobody was told: `add` brings it then
             if lanes.of(max(row.shelf, 0)) is lane:
                 self._bring(row)
                 break
@@ -165,20 +186,18 @@ class Schedule:
 
     def _bring(self, row: DueRow) -> None:
         view = self._view
-        shelves = [row.shelf] if row.shelf >= 0 else [SCHEDULED + lane.shelf for lane in view.core.lanes.all]
-        for shelf in shelves:
-            state = view.find(shelf, row.base)
-            if state is not None:
-                if state.due:
-                    view.core.delay_again(state.base, view.partition.steady_ms())
-                bits = row.bits if row.shelf >= 0 else state.full
-                slotting = view.partition.slotting
-                if slotting is not None and (elsewhere := slotting.forwards(state, bits, row.due_ms)):
-                    slotting.on_due(state, elsewhere)
-                    bits &= ~elsewhere
-                view.core.became_due(state, bits)
-                return
-        view.partition.note(Rescheduled(max(row.shelf, 0), Offset(row.base), row.due_ms, 0))
+        shelf, bits = self._whole(row)[2:]
+        state = view.find(shelf, row.base)
+        if state is None:
+            view.partition.note(Rescheduled(shelf, Offset(row.base), row.due_ms, 0))
+            return
+        if state.due:
+            view.core.delay_again(state.base, view.partition.steady_ms())
+        slotting = view.partition.slotting
+        if slotting is not None and (elsewhere := slotting.forwards(state, bits, row.due_ms)):
+            slotting.on_due(state, elsewhere)
+            bits &= ~elsewhere
+        view.core.became_due(state, bits)
 
     def purged(self) -> None:
         """Nothing that was published before the purge becomes ready any more; its rows are swept."""

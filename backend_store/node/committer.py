@@ -31,7 +31,7 @@ class Member(Protocol):
     def join(self) -> None:
         """Shares out what several members must decide together; those it asks take part in the same commit."""
 
-    def prepare(self, batch: Batch, now_ms: int) -> None:
+    def prepare(self, batch: Batch) -> None:
         """Decides what waits and stages its rows."""
 
     def committed(self) -> None:
@@ -50,13 +50,11 @@ class Committer:
         self,
         writer: Writer,
         loop: asyncio.AbstractEventLoop,
-        clock_ms: Callable[[], int],
         on_fatal: Callable[[BaseException], None],
     ):
         self._on_fatal = on_fatal
         self._writer = writer
         self._loop = loop
-        self._clock_ms = clock_ms
         self._waiting: dict[Member, None] = {}
         self._riders: dict[Member, None] = {}
         self._rows: list[tuple[Batch, asyncio.Future[None]]] = []
@@ -111,17 +109,18 @@ class Committer:
         self._idle.clear()
         members = self._members()
         rows, self._rows = self._rows, []
-        batch, now_ms = Batch(), self._clock_ms()
+        batch = Batch()
         for extra, _ in rows:
             for table, changes in extra.rows.items():
                 batch.rows.setdefault(table, {}).update(changes)
         try:
             for member in members:
                 member.join()
-            members += [member for member in self._members() if member not in members]
+            if self._waiting or self._riders:
+                members += [member for member in self._members() if member not in members]
             self.is_shared = len(members) > 1
             for member in members:
-                member.prepare(batch, now_ms)
+                member.prepare(batch)
         except Exception as error:
             # What was decided so far is neither on the disk nor can it be taken back.
             log.exception("a decision failed")

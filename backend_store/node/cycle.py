@@ -7,9 +7,10 @@ of queue adds. The partition takes the outcome in when it is on the disk.
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from backend_store.core.chunk import Chunk, clear_column, holes
+from backend_store.core.chunk import Chunk, clear_column
 from backend_store.core.leases import ChunkState
 from backend_store.core.log import Append
 from backend_store.core.policy import Reason
@@ -19,7 +20,8 @@ from backend_store.model import Offset, Published
 from backend_store.node.burying import bury
 from backend_store.node.groups import Groups
 from backend_store.node.inbox import Inbox
-from backend_store.node.publishing import Call, Publishing, name_of
+from backend_store.node.placing import name_of
+from backend_store.node.publishing import Call, Publishing
 from backend_store.node.rows import stage, stage_order, stage_state
 from backend_store.node.sorting import Sorting
 from backend_store.node.sweeper import add_garbage
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from backend_store.node.partition import Partition
 
 Answers = list[tuple[Callable[[Any], None], Any]]
+
+_is_plain = attrgetter("is_plain")
 
 
 class Decided(NamedTuple):
@@ -43,13 +47,13 @@ class Decided(NamedTuple):
 class Cycle:
     """See the file's first sentence."""
 
-    def __init__(self, partition: Partition, inbox: Inbox, batch: Batch, now_ms: int):
+    def __init__(self, partition: Partition, inbox: Inbox, batch: Batch):
         self._of = partition
         self._inbox = inbox
         self._batch = batch
-        if partition.sorting is not None:
-            now_ms = partition.steady_ms()  # the clock by which its messages wait
-        self.plan = Append(partition.state, seed=partition.replica, now_ms=now_ms, partition=partition.index)
+        self.plan = Append(
+            partition.state, seed=partition.replica, now_ms=partition.log_ms(), partition=partition.index
+        )
         self._records: list[Record] = inbox.take_notes()
         self._answers: Answers = []
         self._schedules: list[Scheduled] = []
@@ -68,15 +72,17 @@ class Cycle:
         buried = self._decide_ends()
         if partition.sorting is not None:
             self._decide_order(partition.sorting, buried)
-        self._write_off()
-        self._decide_purges()
+        if self._inbox.has_corrections:
+            self._write_off()
+            self._decide_purges()
         if partition.groups is not None:
             self._decide_stream(partition.groups)
         if slotting is not None:
             slotting.decide(plan, batch)
         stage(batch, partition.replica, plan.records)
-        stage(batch, partition.replica, self._records)
-        partition.stage_ids(batch, partition.steady_ms())
+        if self._records:
+            stage(batch, partition.replica, self._records)
+        partition.stage_ids(batch, plan.now_ms)
         stage_state(batch, partition.replica, plan.state)
         if partition.config.durability == "relaxed" and calls:
             self._answer_now()
@@ -99,11 +105,12 @@ class Cycle:
 
     def _decide_publishes(self, calls: list[Call]) -> None:
         partition, plan = self._of, self.plan
-        config, main = partition.config, partition.main
+        config = partition.config
         has_limits = config.max_messages is not None or config.max_bytes is not None
-        if not has_limits and partition.sorting is None and all(call.is_plain for call in calls):
+        if not has_limits and partition.sorting is None and all(map(_is_plain, calls)):
             self._append_plain(calls)
             return
+        main = partition.main
         wants_ids = config.dedupe != "none" or any(call.dedupes for call in calls)
         ids = partition.ids if wants_ids else None
         cycle = Publishing(
@@ -115,7 +122,6 @@ class Cycle:
             sorting=partition.sorting,
             siblings=partition.siblings() if has_limits else (),
             elders=partition.elders() if wants_ids else (),
-            steady_ms=partition.steady_ms(),
         )
         self._answers += cycle.decide(calls)
         for reason, ended in ((Reason.OVERFLOW, cycle.overflowed), (Reason.LATE, cycle.late)):
@@ -131,9 +137,9 @@ class Cycle:
         """The hot path: messages that need nothing looked at go to the log as they came."""
         plan, index = self.plan, self._of.index
         fsynced = self._of.config.durability == "fsync"
-        base = plan.state.end
+        base, answer = plan.state.end, self._answers.append
         for call in calls:
-            self._answers.append((call.reply, Published(index, Offset(base), call.messages, fsynced=fsynced)))
+            answer((call.reply, Published(index, Offset(base), call.messages, fsynced)))
             base += call.messages
         plan.add([block for call in calls for block in call.blocks])
 
@@ -153,10 +159,9 @@ class Cycle:
     def _decide_ends(self) -> list[Chunk]:
         """What is settled, what died and where it goes, what came back: every view's overlay as records."""
         partition, plan, records = self._of, self.plan, self._records
-        buried = self._bury()
-        has_decided = False
+        has_decided = any([view.core.has_decided for view in partition.views.values()])  # noqa: C419 - cheaper
+        buried = self._bury() if has_decided else []
         for view in partition.views.values():
-            has_decided = has_decided or view.core.has_decided
             overlay = view.overlay()
             records += overlay.records
             if view.parking is not None:
@@ -164,6 +169,8 @@ class Cycle:
             if view.number >= VIEW_GROUPS:
                 assert partition.groups is not None
                 partition.groups.decided(view, overlay)
+                continue
+            if not (overlay.settled or overlay.acked or overlay.done):
                 continue
             tally = plan.state.tally(view.number)
             tally.live -= overlay.settled
@@ -190,11 +197,14 @@ class Cycle:
         return buried
 
     def _unscheduled(self, state: ChunkState) -> Unscheduled:
+        reader = self._of.reader
         chunk = state.chunk or self._of.read(state.base, state.shelf)
-        names = clear_column(chunk, "id") if chunk is not None and chunk.base == state.base else None
-        gone = holes(chunk) if chunk is not None else 0  # their ids are somebody else's
-        mine = [name_of(one) for index, one in enumerate(names or ()) if one and not gone >> index & 1]
-        return Unscheduled(Offset(state.base), self._of.reader.schedule_of(state.base), mine)
+        ids = clear_column(chunk, "id") if chunk is not None and chunk.base == state.base else None
+        # An id may have been scheduled again since: then it is the later message's.
+        later = {name for schedule in self._schedules for name, _ in schedule.names} if ids else set()
+        names = [name for name in map(name_of, filter(None, ids or ())) if name not in later]
+        mine = [name for name in names if (place := reader.named(name)) is not None and place[1] == state.base]
+        return Unscheduled(Offset(state.base), reader.schedule_of(state.base), mine)
 
     def _write_off(self) -> None:
         for view, (messages, size) in self._inbox.take_written_off().items():

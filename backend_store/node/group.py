@@ -11,11 +11,15 @@ from typing import TYPE_CHECKING, Literal
 
 from backend_store.core.groups import GroupView, OffsetGroup
 from backend_store.core.kept import KeptLease
+from backend_store.core.lanes import Lane
 from backend_store.core.leases import ChunkState, Holder, Lease
 from backend_store.core.records import GroupRow, Tally
+from backend_store.core.slot_book import Barrier, standing
 from backend_store.model import Offset, PushqError
 from backend_store.node.limits import GROUP_IDLE_MS, GROUP_READS_MAX
-from backend_store.node.view import Return, View
+from backend_store.node.seeking import read_at
+from backend_store.node.settling import Return
+from backend_store.node.view import View
 
 if TYPE_CHECKING:
     from backend_store.node.groups import Groups
@@ -33,6 +37,7 @@ class RunningGroup(View):
         super().__init__(partition, core)
         self.group = group
         self._is_offsets = isinstance(core, OffsetGroup)
+        self._is_ordered = self._is_offsets or core.is_strict
         self._idle_since_ms: int | None = None
 
     @property
@@ -42,6 +47,43 @@ class RunningGroup(View):
     @property
     def floor(self) -> int:
         return self.core.low
+
+    # ------------------------------------------------------------------------------------- other partitions' messages
+
+    def look_at_fence(self) -> None:
+        """Where keys came from another partition, what is newer is read when the group has settled what is older."""
+        is_wider = self.core.fence_off(self._fence())
+        if self.partition.groups is not None:
+            self.partition.groups.fenced(self)
+        if is_wider:
+            self.partition.look_again(self)
+
+    def _fence(self) -> int | None:
+        """The first opening that it has not read beyond and may not."""
+        mine = self.partition
+        if mine.slotting is None or not self._is_ordered:
+            return None
+        read = self.core.lane.next_scan
+        if not any(barrier.opened_at >= read for barrier in mine.slotting.barriers):
+            return None
+        ahead, places = {mine.index: int(mine.state.end)}, {mine.index: int(read)}
+        barriers = {mine.index: _barriers(mine)}
+        for partition in mine.siblings():
+            places[partition.index], ahead[partition.index] = _settled(partition, self.group.name)
+            barriers[partition.index] = _barriers(partition)
+        stands = standing(ahead, places, barriers)[mine.index]
+        return stands if stands < mine.state.end else None
+
+    def _scan_next(self, lane: Lane, now_ms: int) -> None:
+        fence = self.core.fence
+        if fence is not None:
+            chunk = self.partition.read(max(lane.next_scan, self.floor))
+            if chunk is None or chunk.base >= fence:
+                lane.more = False
+                return
+        super()._scan_next(lane, now_ms)
+
+    # ------------------------------------------------------------------------------------------------------- receipts
 
     def load_for(self, grouped: dict[str, int]) -> None:
         """An offset may be committed only over messages that were read: what lies before it is counted."""
@@ -81,7 +123,7 @@ class RunningGroup(View):
 
     @property
     def is_idle(self) -> bool:
-        return self.core.is_at_rest and not (self._settles or self._returns or self.group.is_wanted())
+        return self.core.is_at_rest and not (self.awaits_decisions or self.group.is_wanted())
 
     def tick(self, now_ms: int) -> None:
         super().tick(now_ms)
@@ -96,6 +138,19 @@ class RunningGroup(View):
         wakeup_ms = super().next_wakeup_ms()
         look_ms = GROUP_IDLE_MS + (self._idle_since_ms or self.partition.steady_ms())
         return look_ms if wakeup_ms is None else min(wakeup_ms, look_ms)
+
+
+def _barriers(partition: Partition) -> list[Barrier]:
+    return partition.slotting.barriers if partition.slotting is not None else []
+
+
+def _settled(partition: Partition, name: str) -> tuple[int, int]:
+    """Up to where a group has settled what is in a partition, and the next thing that it has not; the end where there
+    is none."""
+    group = partition.groups.find(name) if partition.groups is not None else None
+    place = int(group.surely_behind if group is not None else partition.state.floor)
+    chunk = read_at(partition, place)
+    return place, partition.state.end if chunk is None else max(place, chunk.base)
 
 
 class Group:
@@ -130,6 +185,11 @@ class Group:
     def position(self) -> Offset:
         """Everything below it is behind the group."""
         return Offset(max(self.row.position, self._groups.partition.state.floor))
+
+    @property
+    def surely_behind(self) -> Offset:
+        """The same, also when the commit in flight takes the group back."""
+        return Offset(max(min(self.row.position, self.latest.position), self._groups.partition.state.floor))
 
     @property
     def lag(self) -> int:

@@ -26,7 +26,7 @@ from backend_store.node.retention import Gone
 from backend_store.node.rows import decode_group, decode_mark
 from backend_store.node.seeking import messages_behind, offset_at_time, read_at
 from backend_store.node.sweeper import ALL_OF_VIEW, add_garbage
-from backend_store.node.view import SettleReply, View
+from backend_store.node.view import View
 from backend_store.storage.engine import Batch, StorageCorrupt, Table
 from backend_store.storage.keys import group_key, mark_key
 from backend_store.storage.seal import unseal
@@ -61,6 +61,9 @@ class Groups:
         self._is_purged = False
         self._lost: list[tuple[int, int]] = []
         self._told: dict[Group, tuple[int, int]] = {}
+        self._fenced: dict[RunningGroup, None] = {}
+        self.on_made: Callable[[str], None] = _nobody
+        """A group of this name is here now."""
 
     def recover(self) -> None:
         """Reads the rows. A broken one is a group that begins anew when somebody asks for it, and is told of."""
@@ -101,8 +104,14 @@ class Groups:
         view = RunningGroup(partition, core, group)
         partition.views[row.number] = view
         view.on_ready = lambda: group.on_ready()
+        view.look_at_fence()
         view.recover(partition.steady_ms())
         return view
+
+    def look_at_fences(self) -> None:
+        """Slots came, or groups have come further in another partition."""
+        for view in self._running():
+            view.look_at_fence()
 
     # ------------------------------------------------------------------------------------------------- receipts
 
@@ -115,31 +124,6 @@ class Groups:
             if view is not None:
                 found.setdefault(view, {})[token] = bits
         return found
-
-    def each(
-        self,
-        grouped: dict[str, int],
-        ask: Callable[[RunningGroup, dict[str, int], SettleReply], None],
-        reply: SettleReply,
-    ) -> None:
-        """Asks each group about its own receipts; `reply` gets all answers in one."""
-        parts = self.by_view(grouped)
-        answers: list[dict[str, int] | PushqError] = []
-
-        def answered(part: dict[str, int] | PushqError) -> None:
-            answers.append(part)
-            if len(answers) < len(parts):
-                return
-            errors = [answer for answer in answers if isinstance(answer, PushqError)]
-            merged: dict[str, int] = {}
-            for answer in answers:
-                merged |= answer if isinstance(answer, dict) else {}
-            reply(errors[0] if errors else merged)
-
-        if not parts:
-            reply({})
-        for view, own in parts.items():
-            ask(view, own, answered)
 
     # ------------------------------------------------------------------------------------------------- commands
 
@@ -157,6 +141,10 @@ class Groups:
 
     def delete(self, name: str, reply: GroupReply) -> None:
         self._ask(_Command("delete", name, reply))
+
+    def adopt(self, name: str, mode: Mode) -> None:
+        """Takes in a group of the stream's other partitions: it has all of this one before it."""
+        self._ask(_Command("make", name, _no_answer, "earliest", mode))
 
     def _ask(self, command: _Command) -> None:
         if self.partition.closed:
@@ -322,6 +310,7 @@ class Groups:
     def committed(self, chunks: list[Chunk], before: PartitionState) -> None:
         """The commit has landed."""
         changed, self._changed = self._changed, {}
+        made = [group.name for group in changed.values() if not group.is_made]
         for group in changed.values():
             assert group.staged is not None
             group.row, group.staged, group.is_made = group.staged, None, True
@@ -331,7 +320,7 @@ class Groups:
         is_purged, self._is_purged = self._is_purged, False
         for view in self._running():
             if is_purged:
-                view.core.purge(Offset(state.floor))
+                view.drop_all(Offset(state.floor))
                 view.group.on_gap()
                 continue
             view.committed(came)
@@ -339,6 +328,29 @@ class Groups:
                 view.core.cut(Offset(state.floor), state.low)
                 view.group.catch_up()
                 view.group.on_gap()
+        self._tell_others(bool(changed) or state.floor > before.floor)
+        for name in made:
+            self.partition.tell(self.on_made, name)
+
+    def _tell_others(self, has_moved: bool) -> None:
+        """In other partitions messages may wait for a group to come further here."""
+        for partition in (self.partition, *self.partition.siblings()) if has_moved else ():
+            if partition.groups is not None and partition.groups._fenced:
+                partition.groups._look_at_fenced()
+
+    def _look_at_fenced(self) -> None:
+        for view in list(self._fenced):
+            if self.partition.views.get(view.number) is view:
+                view.look_at_fence()
+            else:
+                del self._fenced[view]  # at rest, or gone
+
+    def fenced(self, view: RunningGroup) -> None:
+        """A group has, or has no more, something to wait for."""
+        if view.core.fence is not None:
+            self._fenced[view] = None
+        else:
+            self._fenced.pop(view, None)
 
     def _renumber(self) -> None:
         dropped, self._dropped = self._dropped, []
@@ -357,3 +369,11 @@ class Groups:
 
     def _running(self) -> list[RunningGroup]:
         return [view for view in self.partition.views.values() if isinstance(view, RunningGroup)]
+
+
+def _no_answer(result: Group | PushqError) -> None:
+    """Nobody asked for it."""
+
+
+def _nobody(name: str) -> None:
+    """Nobody listens yet."""

@@ -123,6 +123,12 @@ class IdStore:
         """Ids stored, with those that are out of the window and not yet deleted."""
         return self._runs.count + len(self._recent) + (len(self._frozen) if self._frozen is not None else 0)
 
+    @property
+    def is_empty(self) -> bool:
+        """No id is stored, within the window or not yet deleted. Raises `StorageCorrupt`."""
+        self._load()
+        return len(self) == 0
+
     def move_on(self, now_ms: int, window_ms: int) -> None:
         """Time passes without a look-up: what is out of the window goes with the next commits."""
         self._horizon_ms = now_ms - window_ms

@@ -99,6 +99,15 @@ class Inbox:
     def is_empty(self) -> bool:
         return not (self._calls or self._joint or self._purges or self._notes or self._written_off)
 
+    @property
+    def has_corrections(self) -> bool:
+        """Purges, or messages to be written off."""
+        return bool(self._purges or self._written_off)
+
+    @property
+    def has_joint(self) -> bool:
+        return bool(self._joint)
+
     def take_joint(self) -> list[Joint]:
         waiting, self._joint = self._joint, []
         return waiting

@@ -98,8 +98,9 @@ class Joint:
             view.settle_again(grouped, known)
 
     def _why_not(self) -> PushqError | None:
+        """Each queue is asked once about all that it is to take."""
+        calls: dict[Partitions, list[list[Block]]] = {}
         for queue, blocks in self.publishes:
-            error = queue.why_refused(blocks)
-            if error is not None:
-                return error
-        return None
+            calls.setdefault(queue, []).append(blocks)
+        refusals = (queue.why_refused(theirs) for queue, theirs in calls.items())
+        return next((error for error in refusals if error is not None), None)

@@ -5,10 +5,10 @@ Its name is gone at once. What it held moves in the background, over restarts if
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import structlog
 
 from backend_store.core.chunk import Chunk, clear_column, extract
@@ -112,4 +112,4 @@ def _forwarded(block: Block, chunk: Chunk, label: str, at_ms: int) -> Iterator[B
             traits = traits._replace(ids=hashes[first : first + made.count])
         first += made.count
         kept = traits if any(column is not None for column in traits) else None
-        yield dataclasses.replace(made, priority=block.priority, due_ms=block.due_ms, traits=kept)
+        yield msgspec.structs.replace(made, priority=block.priority, due_ms=block.due_ms, traits=kept)

@@ -52,5 +52,7 @@ STRANGE_RECEIPTS_PER_CYCLE = 256
 """Receipts without a lease in memory that one queue settles in a commit cycle: each may be a chunk to read."""
 DRAIN_CHUNKS_PER_LOOK = 8
 """Chunks that are read at once to see whether something of a slot is left in the partition that it went from."""
+DRAIN_CHUNKS_KEPT = 64
+"""Chunks whose rest is known from one commit to the next while such looks go on: all slots ask about the same ones."""
 SLOT_LOOK_SECONDS = 0.05
 """How often it is asked whether what a moved slot waits for is settled, while nothing else says so."""

@@ -17,7 +17,7 @@ from backend_store.core.leases import ChunkState, Lease
 from backend_store.core.records import PartitionState, Tally
 from backend_store.core.slots import SlotTable, resized, with_opened, with_retired
 from backend_store.model import PushqError, QueueNotFound
-from backend_store.node.limits import SLOT_LOOK_SECONDS
+from backend_store.node.limits import RETENTION_STEP_MS, SLOT_LOOK_SECONDS
 from backend_store.node.partition import Partition
 from backend_store.node.partitions import Partitions
 from backend_store.node.transfer import step_of
@@ -39,8 +39,8 @@ class Plans(Protocol):
     async def plan(self, queue: Partitions, change: Change) -> None:
         """Changes the queue's table and lets its partitions know. Raises `QueueNotFound`."""
 
-    def retired(self, queue: Partitions, partition: Partition) -> None:
-        """The partition is gone from the table: nothing is left in it."""
+    async def retired(self, queue: Partitions, partition: Partition) -> None:
+        """The partition is gone from the table: nothing is left in it. Returns when it is closed."""
 
 
 class Moving:
@@ -65,7 +65,14 @@ class Moving:
     def _look_later(self) -> None:
         if not self._looks_later:
             self._looks_later = True
-            self._node.later(SLOT_LOOK_SECONDS, self._look)
+            self._node.later(self._look_seconds, self._look)
+
+    @property
+    def _look_seconds(self) -> float:
+        """A stream that waits for nothing but its retention need not be looked at often."""
+        queue = self._queue
+        waits = queue.config.kind == "stream" and queue.map is not None and not queue.map.table.moves
+        return RETENTION_STEP_MS / 1000 if waits else SLOT_LOOK_SECONDS
 
     def _look(self) -> None:
         self._looks_later = False
@@ -176,17 +183,17 @@ class Moving:
         return partial(resized, partitions=wanted)
 
     async def _plan(self, change: Change) -> None:
+        queue = self._queue
         try:
-            await self._node.plan(self._queue, change)
+            await self._node.plan(queue, change)
+            assert queue.map is not None
+            for partition in queue.all:
+                if queue.map.table.members[partition.index].role == "retired":
+                    await self._node.retired(queue, partition)
         except QueueNotFound:
             return  # it was deleted meanwhile
         finally:
             self._is_planning = False
-        queue = self._queue
-        assert queue.map is not None
-        for partition in queue.all:
-            if queue.map.table.members[partition.index].role == "retired":
-                self._node.retired(queue, partition)
         self.wake()
 
     # ------------------------------------------------------------------------------------------ scheduled messages

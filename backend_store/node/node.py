@@ -75,13 +75,16 @@ class Node:
         self.steady_ms = steady_clock() if clock_ms is wall_clock_ms else clock_ms
         self.loop = asyncio.get_running_loop()
         self.writer = Writer(engine, self.loop, on_fatal=on_fatal)
-        self.committer = Committer(self.writer, self.loop, clock_ms, on_fatal)
+        self.committer = Committer(self.writer, self.loop, on_fatal)
         self.metadata = Metadata(engine, self.committer.write)
         self.sweeper = Sweeper(engine, self.committer.write)
         self.space = SpaceGuard(engine, directory) if directory is not None else None
         self.queues = Queues(self, self.metadata)
         self.turnstile = Turnstile()
         self.quarantined = 0
+        self.broken_rows = 0
+        self.is_closing = False
+        """Nothing new is begun: what is on its way to the disk is the last."""
         self._going_aside: set[bytes] = set()
         self.kept_leases: dict[str, Lease] = {}
         self.kept_sessions: list[KeptSession] = []
@@ -159,7 +162,7 @@ class Node:
             for uid, partition in self.queues.partitions.items()
             for view in partition.views.values()
             for lease in view.core.leases.values()
-            if not lease.number  # those with a number have a row of their own
+            if lease.counts and not lease.number  # those with a number have a row of their own
         ]
         batch = Batch()
         batch.put(Table.META, KEPT, msgspec.msgpack.encode(Kept(leases, sessions)))
@@ -167,6 +170,7 @@ class Node:
 
     async def close(self, sessions: list[KeptSession] | None = None) -> None:
         """Writes what waits and what is to be kept, then closes the environment cleanly."""
+        self.is_closing = True
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -200,6 +204,8 @@ class Node:
         now_ms = self.steady_ms()
         timed, self._timed = self._timed, set()
         for partition in timed:
+            if partition.closed:
+                continue
             try:
                 partition.tick(now_ms)
             except Exception:
@@ -213,7 +219,11 @@ class Node:
         self.queues.export(partition)
 
     def later(self, seconds: float, call: Callable[[], None]) -> None:
-        self.loop.call_later(seconds, call)
+        self.loop.call_later(seconds, self._unless_closing, call)
+
+    def _unless_closing(self, call: Callable[[], None]) -> None:
+        if not self.is_closing:
+            call()
 
     def soon(self, call: Callable[[], None]) -> None:
         """Calls in the next turn of the loop."""
@@ -270,6 +280,9 @@ class Node:
         task.add_done_callback(self._tasks.remove)
         task.add_done_callback(lambda _: self._going_aside.discard(key))
         self._write_off(partition, offset, data, reason, view_of(shelf))
+
+    def met_broken_row(self) -> None:
+        self.broken_rows += 1
 
     def _write_off(self, partition: Partition, offset: int, data: bytes, reason: str, view: int = 0) -> None:
         self.quarantined += 1

@@ -27,7 +27,7 @@ class Parking:
 
     def __init__(self, view: View):
         self._view = view
-        self._first_number = view.partition.steady_ms() << 20
+        self._first_number = view.partition.log_ms() << 20
         """Numbers of lines that this process made are above it."""
         self._has_earlier = True
 

@@ -13,6 +13,7 @@ import structlog
 
 from backend_store.core.chunk import Chunk
 from backend_store.core.groups import GroupView
+from backend_store.core.log import LogTime
 from backend_store.core.records import (
     GroupRow,
     PartitionState,
@@ -39,7 +40,7 @@ from backend_store.model import (
 )
 from backend_store.node.committer import Committer
 from backend_store.node.cores import reconfigure
-from backend_store.node.cycle import Cycle, Decided
+from backend_store.node.cycle import Answers, Cycle, Decided
 from backend_store.node.groups import Groups
 from backend_store.node.inbox import Inbox, PurgeReply
 from backend_store.node.joint import Joint
@@ -79,6 +80,8 @@ class Surroundings(Protocol):
         """Something lies in the partition's outbox."""
 
     def quarantine(self, partition: Partition, shelf: int, offset: int, data: bytes, reason: str) -> None: ...
+    def met_broken_row(self) -> None:
+        """A row of an index does not verify."""
 
 
 class MakeCore(Protocol):
@@ -111,6 +114,7 @@ class Partition(LogReads):
         self.index = index
         self.state = state
         self.config = config
+        self._time = LogTime(node.steady_ms(), state.time_ms)
         self.closed = False
         self.is_leaving = False
         """The queue is deleted, and what it holds goes to another one: nothing more comes in."""
@@ -118,7 +122,7 @@ class Partition(LogReads):
         self.on_appended: Callable[[list[Chunk]], None] = _ignore_chunks
         self.on_deadline: Callable[[Partition, int], None] = _ignore_deadline
         self.on_purged: Callable[[], None] = _nothing
-        self.reader = LogReader(node.engine, replica, self._broken, index)
+        self.reader = LogReader(node.engine, replica, self._broken, index, node.met_broken_row)
         self._make_core = make_core
         self.inbox = Inbox()
         self.slotting: Slotting | None = None
@@ -188,14 +192,23 @@ class Partition(LogReads):
             view.recover(now_ms)
         main = self.main
         if self.sorting is not None and main is not None:
-            self.sorting.restore(main, read_order(self.node.engine, self.replica), now_ms)
+            self.sorting.restore(main, read_order(self.node.engine, self.replica))
             if (next_ms := self.sorting.next_ms()) is not None:
                 self.wake_at(next_ms)
 
     # ------------------------------------------------------------------------------------------------ for views
 
     def steady_ms(self) -> int:
+        """The clock of leases, delays and expiry. It may begin earlier than the last process of the node ended."""
         return self.node.steady_ms()
+
+    def log_ms(self) -> int:
+        """The clock of what is stored: when messages came, how old they are, how long an id is known."""
+        return self._time.at(self.node.steady_ms(), self.state.time_ms)
+
+    def steady_of(self, log_ms: int) -> int:
+        """What the steady clock shows at a time of the log's."""
+        return log_ms - self._time.ahead_ms
 
     def request(self) -> None:
         self.node.committer.request(self)
@@ -231,17 +244,16 @@ class Partition(LogReads):
 
         `slots` and `version`: how the routing of a queue with several partitions came to send them here.
         """
-        if len(blocks) == 1:  # most calls are one block, and there are very many of them
-            block = blocks[0]
-            count, size = block.count, len(block.data)
-        else:
-            count, size = sum(b.count for b in blocks), sum(len(b.data) for b in blocks)
+        count = size = 0
+        for block in blocks:
+            count += block.count
+            size += len(block.data)
         error = self._why_not(count, size) if not must_fit else None
         if error is not None:
             reply(error)
             return
         self.inbox.add(Call(blocks, count, size, is_plain(blocks), must_fit, dedupes, reply, slots, version))
-        self.request()
+        self.node.committer.request(self)
 
     def why_not(self, blocks: Sequence[Block]) -> PushqError | None:
         """Why these messages cannot be taken now, whatever the queue's own limits say."""
@@ -254,12 +266,12 @@ class Partition(LogReads):
             return StorageFull(f"queue {self.label!r}: {self.node.why_no_publishes()}")
         return self.inbox.why_full(self.label, count, size)
 
-    def why_refused(self, blocks: Sequence[Block]) -> PushqError | None:
+    def why_refused(self, blocks: Sequence[Block], elsewhere: Sequence[Block] = ()) -> PushqError | None:
         """Why the queue itself would refuse some of these messages, if they were the next: asked for a step that must
-        not fail half-way. What was promised to others in this cycle counts as there.
+        not fail half-way. What was promised to others in this cycle counts as there, and what the same step has for
+        other partitions.
         """
-        promised = [*self.inbox.promised, *blocks]
-        return why_refused(self, promised)
+        return why_refused(self, [*self.inbox.promised, *blocks], elsewhere)
 
     def split(self, book: SlotBook) -> Slotting:
         """From now on the partition is one of several: some slots are its own."""
@@ -306,6 +318,11 @@ class Partition(LogReads):
         """Nothing waits for a commit, and none is on its way."""
         return self._decided is None and self.inbox.is_empty
 
+    @property
+    def is_quiet(self) -> bool:
+        """It is idle, and nobody waits for what becomes of receipts."""
+        return self.is_idle and not any(view.awaits_decisions for view in self.views.values())
+
     def join(self) -> None:
         for joint in self.inbox.take_joint():
             joint.decide()
@@ -344,17 +361,19 @@ class Partition(LogReads):
 
     # ---------------------------------------------------------------------------------------------- group commit
 
-    def prepare(self, batch: Batch, now_ms: int) -> None:
+    def prepare(self, batch: Batch) -> None:
         if self.closed:
             return
-        self._decided = Cycle(self, self.inbox, batch, now_ms).decide()
+        if self.inbox.has_joint:
+            self.request()  # it came while the members of this cycle joined: it is for the next one
+        self._decided = Cycle(self, self.inbox, batch).decide()
         if self._decided.chunks:
-            self.node.wrote(sum(len(chunk.data) for chunk in self._decided.chunks))
+            self.node.wrote(sum([len(chunk.data) for chunk in self._decided.chunks]))
 
-    def stage_ids(self, batch: Batch, now_ms: int) -> None:
+    def stage_ids(self, batch: Batch, log_ms: int) -> None:
         """Adds the rows by which messages are known again, where the queue has such."""
         if self._ids is not None:
-            self._ids.move_on(now_ms, self.config.dedupe_window_ms)
+            self._ids.move_on(log_ms, self.config.dedupe_window_ms)
             self._ids.stage(batch)
 
     def committed(self) -> None:
@@ -371,8 +390,7 @@ class Partition(LogReads):
             self._apply(chunks, schedules, before)
         if self.slotting is not None:
             self.slotting.committed()
-        for reply, value in answers:
-            self.tell(reply, value)
+        self._answer(answers)
         if self.closed:
             return  # the queue is deleted: its consumers were told, and nothing is handed out any more
         if after.floor > before.floor:
@@ -390,14 +408,15 @@ class Partition(LogReads):
             number = view.number
             if number >= VIEW_GROUPS:
                 continue
-            floor = before.floor if number == VIEW_MAIN else before.views.get(number, view.tally).floor
-            if view.floor > floor:
+            was = before if number == VIEW_MAIN else before.views.get(number, view.tally)
+            if view.tally.floor > was.floor:
                 view.purged()
             else:
                 view.committed(chunks if self._is_plain(chunks) else _of_view(chunks, number))
-        main = self.main
+        main = self.main if schedules or self.sorting is not None else None
         if main is not None:
-            main.scheduled(schedules)
+            if schedules:
+                main.scheduled(schedules)
             if self.sorting is not None:
                 self.sorting.committed(main)
         if VIEW_OUTBOX not in self.views and VIEW_OUTBOX in self.state.views:
@@ -413,12 +432,23 @@ class Partition(LogReads):
         for reply, _ in decided.answers if decided is not None else ():
             self.tell(reply, error)
 
+    def _answer(self, answers: Answers) -> None:
+        """Tells everybody the answer. The loop is here, for there may be hundreds in one commit."""
+        for reply, value in answers:
+            try:
+                reply(value)
+            except Exception:
+                self._blame_listener()
+
     def tell(self, listener: Callable[..., None], *what: Any) -> None:
         try:
             listener(*what)
         except Exception:
-            # The listener's own fault; what the others wait for is true and must still be told.
-            log.exception("a listener failed on what it was told", queue=self.label)
+            self._blame_listener()
+
+    def _blame_listener(self) -> None:
+        """It failed by its own fault; what the others wait for is true and must still be told."""
+        log.exception("a listener failed on what it was told", queue=self.label)
 
     # ---------------------------------------------------------------------------------------------------- reading
 
@@ -442,7 +472,7 @@ class Partition(LogReads):
         for view in list(self.views.values()):
             view.tick(now_ms)
         if self.retention is not None:
-            self.retention.tick(now_ms)
+            self.retention.tick()
 
 
 def _of_view(chunks: list[Chunk], number: int) -> list[Chunk]:

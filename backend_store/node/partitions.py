@@ -10,8 +10,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from backend_store.core.slots import PartitionMap, Routing, SlotTable
-from backend_store.core.split import WAITS, Share, shares
+from backend_store.core.block import Blocks, Columns, column_blocks
+from backend_store.core.records import PartitionState
+from backend_store.core.slots import WAITS, PartitionMap, Routing, SlotTable
+from backend_store.core.split import Share, routed_blocks, shares
 from backend_store.model import (
     Block,
     Offset,
@@ -33,15 +35,20 @@ class Partitions:
     def __init__(self, definition: QueueDefinition, first: Partition):
         self.definition = definition
         self.first = first
-        """Partition 0, which every queue begins with. It may be retired."""
+        """The lowest of `all`: it speaks for the queue."""
         self.map: PartitionMap | None = None
         """None: there never was another partition."""
         self._by_number: dict[int, Partition] = {first.index: first}
         self._all: tuple[Partition, ...] = (first,)
+        self.past: dict[int, PartitionState] = {}
+        """Of those that have gone, how they were at their ends: the queue's totals have them in."""
         self._turn = 0
         self._waiting: list[_Waiting] = []
         self._waiting_messages = 0
         self._waiting_bytes = 0
+        self._is_flushing = False
+        self._late: list[tuple[list[Block], PublishReply, bool]] = []
+        """Calls by those who were just told that an earlier one of theirs is refused: behind all that wait."""
         self._listeners: list[Callable[[], None]] = []
 
     # ------------------------------------------------------------------------------------------------ which they are
@@ -80,18 +87,18 @@ class Partitions:
         self._listeners.append(changed)
 
     def add(self, partition: Partition) -> None:
-        if partition.index == 0:
-            self.first = partition
         self._by_number[partition.index] = partition
+        self.past.pop(partition.index, None)
         self._changed()
 
     def remove(self, number: int) -> None:
         """A partition has retired: nothing is left in it."""
-        self._by_number.pop(number, None)
+        self.past[number] = self._by_number.pop(number).state
         self._changed()
 
     def _changed(self) -> None:
         self._all = tuple(self._by_number[number] for number in sorted(self._by_number))
+        self.first = self._all[0]
         for partition in self._all:
             partition.siblings = partial(self._siblings, partition)
         for changed in self._listeners:
@@ -115,6 +122,12 @@ class Partitions:
         config = self.config
         return Routing(is_strict=config.ordering == "strict", by_producer=config.sequencing == "producer")
 
+    def blocks(self, columns: Columns, trace: str | None) -> Blocks:
+        """A call's messages as blocks; of several partitions, each for one of them."""
+        if self.map is None:
+            return column_blocks(columns, trace)
+        return routed_blocks(columns, trace, self.routing, self.map.table)
+
     def _shares(self, blocks: Sequence[Block], turn: int) -> list[Share]:
         """A call's messages by partition. What waits for a newer table stands under `WAITS`."""
         return shares(blocks, self.routing, self._table_now(), turn)
@@ -129,9 +142,17 @@ class Partitions:
         """Stores messages, each in its partition; `reply` runs when all are durable or refused."""
         if self.map is None:
             self.first.publish(blocks, reply, must_fit=must_fit, dedupes=dedupes)
-            return
+        elif self._is_flushing and not must_fit:
+            self._late.append((blocks, reply, dedupes))
+        else:
+            self._route(blocks, reply, must_fit=must_fit, dedupes=dedupes)
+
+    def _route(self, blocks: list[Block], reply: PublishReply, *, must_fit: bool = False, dedupes: bool) -> None:
         self._turn += 1
         parts = self._shares(blocks, self._turn)
+        if not parts:
+            self.first.publish(blocks, reply)
+            return
         send = partial(self._send, must_fit=must_fit, dedupes=dedupes)
         if len(parts) == 1 and parts[0].partition != WAITS:
             send(parts[0], reply)
@@ -144,15 +165,23 @@ class Partitions:
             else:
                 send(share, told)
 
-    def why_refused(self, blocks: list[Block]) -> PushqError | None:
-        """Why a step that must not fail half-way cannot publish these now; it may ask in the very cycle it is in."""
+    def why_refused(self, calls: Sequence[list[Block]]) -> PushqError | None:
+        """Why a step that must not fail half-way cannot make these publishes now, one after the other; it may ask in
+        the very cycle it is in.
+        """
         if self.map is None:
+            blocks = [block for call in calls for block in call]
             return self.first.why_not(blocks) or self.first.why_refused(blocks)
-        for share in self._shares(blocks, self._turn + 1):
-            if share.partition == WAITS:
-                return Overloaded(f"queue {self.label!r}: these keys are on the move; try again", retry_after_ms=100)
-            partition = self._by_number[share.partition]
-            if (error := partition.why_not(share.blocks) or partition.why_refused(share.blocks)) is not None:
+        found: dict[int, list[Block]] = {}
+        for turn, call in enumerate(calls, self._turn + 1):
+            for share in self._shares(call, turn):
+                found.setdefault(share.partition, []).extend(share.blocks)
+        if WAITS in found:
+            return Overloaded(f"queue {self.label!r}: these keys are on the move; try again", retry_after_ms=100)
+        for number, blocks in found.items():
+            partition = self._by_number[number]
+            elsewhere = [block for other, theirs in found.items() if other != number for block in theirs]
+            if (error := partition.why_not(blocks) or partition.why_refused(blocks, elsewhere)) is not None:
                 return error
         return None
 
@@ -178,8 +207,13 @@ class Partitions:
         """Sends on what waited and need not any more. A slot's messages go all at once, in their order."""
         waiting, self._waiting = self._waiting, []
         self._waiting_messages = self._waiting_bytes = 0
+        self._is_flushing = True
         for one in waiting:
-            self.publish(one.share.blocks, one.reply, dedupes=one.dedupes)
+            self._route(one.share.blocks, one.reply, dedupes=one.dedupes)
+        self._is_flushing = False
+        late, self._late = self._late, []
+        for blocks, reply, dedupes in late:
+            self._route(blocks, reply, dedupes=dedupes)
 
     def close(self) -> None:
         """The queue is deleted: who waits is told."""

@@ -7,14 +7,15 @@ blocks go to the log as they are.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
 from backend_store.core.block import punch
-from backend_store.core.chunk import Chunk, clear_column, holes
+from backend_store.core.chunk import Chunk
 from backend_store.core.log import Append
 from backend_store.core.policy import Reason
-from backend_store.core.records import ExpirySet, Record, Scheduled
+from backend_store.core.records import Record, Scheduled
 from backend_store.core.shelves import SORTING, is_scheduled, shelf_of
 from backend_store.core.sorter import NO_MESSAGE, Sorted
 from backend_store.model import (
@@ -29,6 +30,7 @@ from backend_store.model import (
     Stamp,
     Unavailable,
 )
+from backend_store.node.placing import Placed, Places, expiries
 from backend_store.storage.engine import StorageCorrupt
 
 if TYPE_CHECKING:
@@ -39,11 +41,8 @@ if TYPE_CHECKING:
 
 PublishReply = Callable[[Published | PushqError], None]
 
-EXPIRY_STEP_MS = 250
-"""Chunks are looked at for expired messages at multiples of this: within a second, as promised, and not more often."""
 
-
-class Call(NamedTuple):
+class Call(msgspec.Struct, frozen=True):
     """One publish call that waits. `is_plain`: its messages are bodies for the log and nothing else.
 
     `must_fit`: it was promised room. `dedupes`: by the ids it brings, whatever the queue's config says. `slots` are
@@ -59,14 +58,6 @@ class Call(NamedTuple):
     reply: PublishReply
     slots: int = 0
     version: int = 0
-
-
-class Placed(NamedTuple):
-    """Where a shelf's blocks are to go: (call, block in the call, the block)."""
-
-    call: int
-    number: int
-    block: Block
 
 
 class Judged(NamedTuple):
@@ -91,7 +82,6 @@ class Publishing:
         sorting: Sorting | None = None,
         siblings: Sequence[Partition] = (),
         elders: Sequence[Partition] = (),
-        steady_ms: int,
     ):
         """`siblings` count for the queue's limits; `elders` may know ids of slots that came from them."""
         self.plan = plan
@@ -107,8 +97,6 @@ class Publishing:
         self._ids = ids
         self._view = view
         self._sorting = sorting
-        self._ids_ms = steady_ms
-        """A window must not end because somebody sets the clock."""
         self._judged: list[Judged] = []
         self.late: list[tuple[Chunk, int]] = []
         """Messages of a sorting queue whose place was handed out: they are in the log, and go elsewhere at once."""
@@ -131,8 +119,8 @@ class Publishing:
         """Decides the calls, and where their messages stand. The answers are true once the plan is on disk."""
         for call in calls:
             self._decide(call)
-        bases = self._place()
-        return [(call.reply, self._answer(number, call, bases)) for number, call in enumerate(self._waiting)]
+        places = self._place()
+        return [(call.reply, self._answer(number, call, places)) for number, call in enumerate(self._waiting)]
 
     # --------------------------------------------------------------------------------------------------- one call
 
@@ -172,7 +160,7 @@ class Publishing:
         """Which messages of a call were published before, in earlier commits or in this cycle; and everybody's ids."""
         ids = _ids_of(call)
         try:
-            known = store.lookup(ids, now_ms=self._ids_ms, window_ms=self.config.dedupe_window_ms)
+            known = store.lookup(ids, now_ms=self.plan.now_ms, window_ms=self.config.dedupe_window_ms)
             others.update({message: Original(offset) for message, offset in known.items()})
             for elder in self._elders:
                 known |= self._find_in(elder, [None if n in known else one for n, one in enumerate(ids)], others)
@@ -204,7 +192,7 @@ class Publishing:
         self, elder: Partition, ids: Sequence[bytes | None], others: dict[int, Original | PushqError]
     ) -> dict[int, int]:
         """Repeats of messages that another partition took, before it gave their slots away."""
-        known = elder.ids.lookup(ids, now_ms=self._ids_ms, window_ms=self.config.dedupe_window_ms)
+        known = elder.ids.lookup(ids, now_ms=elder.log_ms(), window_ms=self.config.dedupe_window_ms)
         others.update({message: Original(offset, elder.index) for message, offset in known.items()})
         return known
 
@@ -240,6 +228,7 @@ class Publishing:
             for sibling in self._siblings:
                 if gone < over and sibling.main is not None:
                     gone += sibling.main.evict(over - gone, Reason.OVERFLOW)
+                    sibling.request()  # what it ended is its own commit's to say
             self._live -= gone
             self._live_bytes -= gone * max(1, call.size // max(1, call.messages))
             over -= gone
@@ -266,133 +255,76 @@ class Publishing:
 
     # ------------------------------------------------------------------------------------------------- their places
 
-    def _place(self) -> dict[tuple[int, int], int]:
-        """Gives the blocks their offsets, shelf by shelf: (call, block) → offset of its first message."""
-        bases: dict[tuple[int, int], int] = {}
+    def _place(self) -> Places:
+        """Gives the blocks their offsets, shelf by shelf."""
+        places = Places(self._waiting)
         for shelf in sorted(self._shelves):
             placed = self._shelves[shelf]
             if is_scheduled(shelf):
                 placed.sort(key=lambda one: one.block.due_ms)
-            at = self.plan.state.end
-            for one in placed:
-                bases[one.call, one.number] = at
-                at += one.block.count
+            places.put(placed, self.plan.state.end)
             chunks = self.plan.add([one.block for one in placed], shelf)
             self.chunks += chunks
             if is_scheduled(shelf):
-                self._schedule(shelf, placed, bases, chunks)
+                schedules = [*places.schedules(shelf, placed, chunks, self._overflowing())]
+                self.schedules += schedules
+                self.records += schedules
             if any(one.block.traits is not None and one.block.traits.expires for one in placed):
                 self.records += expiries(chunks)
                 self.expires = True
-        self._keep_ids(bases)
-        self.overflowed = self._chunk_bits(bases, self._overflowing(), self.chunks)
+        self._keep_ids(places)
+        self.overflowed = places.among(self.chunks, self._overflowing())
         if self._sorting is not None:
-            self._take_in(self._sorting, bases)
-        self._name_repeats(bases)
-        return bases
+            self._take_in(self._sorting, places)
+        self._name_repeats(places)
+        return places
 
-    def _schedule(
-        self, shelf: int, placed: list[Placed], bases: Mapping[tuple[int, int], int], chunks: list[Chunk]
-    ) -> None:
-        """Rows that say when which messages of a chunk become ready."""
-        times: dict[int, dict[int, int]] = {chunk.base: {} for chunk in chunks}
-        doomed = {chunk.base: bits for chunk, bits in self._chunk_bits(bases, self._overflowing(), chunks)}
-        remaining = iter(chunks)
-        chunk = next(remaining)
-        for one in placed:
-            base = bases[one.call, one.number]
-            while base >= chunk.base + chunk.count:
-                chunk = next(remaining)
-            due = times[chunk.base]
-            bits = ((1 << one.block.count) - 1) << (base - chunk.base)
-            due[one.block.due_ms] = due.get(one.block.due_ms, 0) | bits
-        for chunk in chunks:
-            # Repeats, refused and overflowing ones are nobody's to wait for, or to cancel.
-            gone = holes(chunk) | doomed.get(chunk.base, 0)
-            dues = [(due_ms, bits & ~gone) for due_ms, bits in times[chunk.base].items() if bits & ~gone]
-            ids = enumerate(clear_column(chunk, "id") or ())
-            names = [(name_of(one), index) for index, one in ids if one and not gone >> index & 1]
-            scheduled = Scheduled(shelf, chunk.base, dues, names)
-            self.schedules.append(scheduled)
-            self.records.append(scheduled)
-
-    def _keep_ids(self, bases: Mapping[tuple[int, int], int]) -> None:
+    def _keep_ids(self, places: Places) -> None:
         if self._ids is None:
             return
         for call, index, ids in self._accepted:
-            base = bases.get((call, index))
-            if base is not None:
-                self._ids.add(ids, base, now_ms=self._ids_ms)
+            base = places.base(call, index)
+            if base >= 0:
+                self._ids.add(ids, base, now_ms=self.plan.now_ms)
 
-    def _name_repeats(self, bases: Mapping[tuple[int, int], int]) -> None:
+    def _name_repeats(self, places: Places) -> None:
         for call, message, one in self._repeats:
-            self._others[call][message] = self._first_of(one, bases)
+            self._others[call][message] = self._first_of(one, places)
 
-    def _first_of(self, one: bytes, bases: Mapping[tuple[int, int], int]) -> Original | PushqError:
+    def _first_of(self, one: bytes, places: Places) -> Original | PushqError:
         """The message of this cycle that has an id; or what became of the first with it, and so of its repeats."""
         for call, index, ids in self._accepted:
             if one in ids:
-                return Original(bases[call, index] + ids.index(one))
+                return Original(places.base(call, index) + ids.index(one))
         first = ((n, ids.index(one)) for n, ids in enumerate(map(_ids_of, self._waiting)) if one in ids)
         call, message = next(first)
         return self._others[call][message]
-
-    def _offsets(self, bases: Mapping[tuple[int, int], int]) -> Callable[[int, int], int]:
-        starts: dict[int, list[tuple[int, int]]] = {}
-        for number, call in enumerate(self._waiting):
-            first, rows = 0, []
-            for index, block in enumerate(call.blocks):
-                rows.append((first, bases.get((number, index), -1)))
-                first += block.count
-            starts[number] = rows
-
-        def offset(call: int, message: int) -> int:
-            first, base = next(row for row in reversed(starts[call]) if row[0] <= message)
-            return base + message - first if base >= 0 else -1
-
-        return offset
 
     def _overflowing(self) -> list[tuple[int, int]]:
         """Messages that are stored and end at once: not those that are not stored for another reason."""
         return [(call, message) for call, message in self._doomed if message not in self._others[call]]
 
-    def _chunk_bits(
-        self, bases: Mapping[tuple[int, int], int], messages: Sequence[tuple[int, int]], chunks: Sequence[Chunk]
-    ) -> list[tuple[Chunk, int]]:
-        """Where messages, as (call, message), lie among new chunks, as far as they do."""
-        if not messages:
-            return []
-        offset = self._offsets(bases)
-        bits: dict[int, int] = {}
-        for call, message in messages:
-            at = offset(call, message)
-            chunk = next((c for c in chunks if c.base <= at < c.base + c.count), None)
-            if chunk is not None:
-                bits[chunk.base] = bits.get(chunk.base, 0) | 1 << (at - chunk.base)
-        return [(c, bits[c.base]) for c in chunks if c.base in bits]
-
-    def _take_in(self, sorting: Sorting, bases: Mapping[tuple[int, int], int]) -> None:
+    def _take_in(self, sorting: Sorting, places: Places) -> None:
         """Tells the order where this cycle's messages stand."""
-        offset = self._offsets(bases)
         sorting.placed(self.chunks)
         late: list[tuple[int, int]] = []
         for call, decision, asked in self._judged:
             others = self._others[call]
-            offsets = [NO_MESSAGE if n in others else offset(call, n) for n in asked]
+            offsets = [NO_MESSAGE if n in others else places.offset(call, n) for n in asked]
             originals = sorting.take_in(decision, offsets)
             for index, original in originals.items():
                 if others.get(asked[index]) == Original(-1):
                     others[asked[index]] = original
             late += [(call, asked[index]) for index in decision.late if asked[index] not in others]
         late = [one for one in late if one not in self._doomed]
-        self.late = self._chunk_bits(bases, late, self.chunks)
+        self.late = places.among(self.chunks, late)
 
-    def _answer(self, number: int, call: Call, bases: Mapping[tuple[int, int], int]) -> Published | PushqError:
+    def _answer(self, number: int, call: Call, places: Places) -> Published | PushqError:
         others = self._others[number]
         errors = [one for one in others.values() if isinstance(one, PushqError)]
         if len(errors) == call.messages:
             return errors[0]
-        starts = tuple(bases.get((number, index), -1) for index in range(len(call.blocks)))
+        starts = tuple(places.base(number, index) for index in range(len(call.blocks)))
         is_contiguous = not others and all(
             b == a + block.count for a, b, block in zip(starts, starts[1:], call.blocks, strict=False)
         )
@@ -406,31 +338,12 @@ class Publishing:
         )
 
 
-def name_of(message_id: str) -> bytes:
-    """The 16 bytes by which a message is found again that was published for later."""
-    return blake2b(message_id.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-
-
 def is_plain(blocks: Sequence[Block]) -> bool:
     """Whether blocks are for the log and nothing else."""
     for block in blocks:  # noqa: SIM110 - a generator would cost as much as the rest of a publish
         if block.traits is not None or block.priority or block.due_ms:
             return False
     return True
-
-
-def expiries(chunks: Sequence[Chunk]) -> list[Record]:
-    """When chunks must be looked at for messages that expire."""
-    records: list[Record] = []
-    for chunk in chunks:
-        earliest = min((at for at in clear_column(chunk, "exp") or () if at), default=0)
-        if earliest:
-            records.append(ExpirySet(chunk.shelf, chunk.base, 0, expiry_step(earliest)))
-    return records
-
-
-def expiry_step(at_ms: int) -> int:
-    return -(-at_ms // EXPIRY_STEP_MS) * EXPIRY_STEP_MS
 
 
 def _ids_of(call: Call) -> list[bytes | None]:

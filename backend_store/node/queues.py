@@ -11,10 +11,12 @@ import structlog
 from backend_store.core.leasing import ReceiptKey
 from backend_store.core.records import EpochStart, PartitionState
 from backend_store.core.shelves import VIEW_OUTBOX
+from backend_store.core.slots import PartitionMap
 from backend_store.metadata.embedded import Metadata, MovedQueue
 from backend_store.metadata.partition_maps import book_key, read_book
 from backend_store.model import COMPANION, Epoch, Offset, QueueDefinition
 from backend_store.node.cores import core_of
+from backend_store.node.group_sets import align
 from backend_store.node.leaving import Leaving
 from backend_store.node.moving import Change, Moving
 from backend_store.node.partition import Partition, Surroundings
@@ -64,6 +66,8 @@ class Queues:
 
     def resume(self, leaving: list[MovedQueue]) -> None:
         """Goes on with what the last stop interrupted."""
+        for queue in self._queues.values():
+            align(queue)
         for moved in leaving:
             self._leave(self._queues[moved.definition.uid], moved)
 
@@ -96,6 +100,8 @@ class Queues:
             for partition in opened:
                 self._split(partition)
                 queue.add(partition)
+            for number in known.replicas.keys() - set(numbers):
+                queue.past[number] = read_state(self._node.engine, known.replicas[number]) or fresh_state()
             queue.heed(known)
         self._queues[definition.uid] = queue
         if queue.may_change:
@@ -105,7 +111,7 @@ class Queues:
     def _open_partition(
         self, definition: QueueDefinition, number: int, replica: int, batch: Batch | None, restored: bool
     ) -> Partition:
-        state = read_state(self._node.engine, replica) or PartitionState([EpochStart(Epoch(1), Offset(0))])
+        state = read_state(self._node.engine, replica) or fresh_state()
         if restored and batch is not None:
             # Cursors given out after the backup was made may point past its end: a new epoch tells them apart.
             # It is written before the mark of the restore goes, or a crash would forget it.
@@ -152,7 +158,14 @@ class Queues:
         """Changes the slot table of a queue, and begins to carry out what that asks for. Raises `QueueNotFound`, and
         what `change` raises."""
         definition = queue.definition
-        after = await self._metadata.change_partitions(definition, change)
+
+        def rows(after: PartitionMap, batch: Batch) -> None:
+            for partition in queue.all:
+                if after.table.members[partition.index].role == "retired":
+                    # Its next life begins behind that. What an index still says of the messages it had is nothing.
+                    add_garbage(batch, partition.replica, partition.state.end)
+
+        after = await self._metadata.change_partitions(definition, change, rows)
         if definition.uid not in self._metadata.maps:
             return  # there is one partition, and nothing to change
         for partition in queue.all:
@@ -164,20 +177,31 @@ class Queues:
                 self._split(partition)
                 partition.recover(self._node.steady_ms())
                 queue.add(partition)
+        align(queue)
         queue.heed(after)
         self._watch_slots(queue).wake()
 
-    def retired(self, queue: Partitions, partition: Partition) -> None:
+    async def retired(self, queue: Partitions, partition: Partition) -> None:
         """Nothing is left in a partition, and nothing comes any more."""
+        while not (partition.closed or partition.is_quiet):
+            # Somebody asked something of it just now, an ack for the second time it may be: that has its answer first.
+            partition.request()
+            await self._node.committer.write(Batch())
+        if partition.is_gone:
+            return  # its queue was deleted meanwhile: that is somebody else's business
         queue.remove(partition.index)
-        self.partitions.pop(partition.replica, None)
+        self._forget(partition)
+        partition.close()  # its next life has the same rows: nothing of this one may write any more
+        self._node.sweeper.wake()
         log.info("a partition has gone", queue=queue.label, partition=partition.index)
 
     async def delete(self, tenant: str, name: str) -> None:
         definition = self._metadata.find(tenant, name)
-        replicas = self._metadata.partition_map(definition.uid).replicas.values()
+        replicas: list[int] = []
 
         def rows(_: QueueDefinition, batch: Batch) -> None:
+            # Asked for only now: a plan that was on its way may have added one.
+            replicas.extend(self._metadata.partition_map(definition.uid).replicas.values())
             for replica in replicas:
                 batch.delete(Table.META, state_key(replica))
                 add_garbage(batch, replica, EVERYTHING)
@@ -198,8 +222,12 @@ class Queues:
     def _close(self, queue: Partitions) -> None:
         queue.close()
         for partition in queue.all:
-            self.partitions.pop(partition.replica, None)
+            self._forget(partition)
             partition.close()
+
+    def _forget(self, partition: Partition) -> None:
+        self.partitions.pop(partition.replica, None)
+        self._tenants.pop(partition.replica, None)
 
     async def move(self, tenant: str, name: str, target: str, until_ms: int) -> None:
         """Deletes a queue and moves what it holds to another one."""
@@ -253,3 +281,8 @@ class Queues:
 
         outbox = partition.view(VIEW_OUTBOX)
         Transfer(outbox, target, self._node, stays=outbox.undeliverable).pump()
+
+
+def fresh_state() -> PartitionState:
+    """Of a partition that has no row yet."""
+    return PartitionState([EpochStart(Epoch(1), Offset(0))])

@@ -61,11 +61,28 @@ class DueRow(NamedTuple):
     bits: int
 
 
+class OrderRow(NamedTuple):
+    """A released batch: its messages as (base, index), in their order. None where the row is broken."""
+
+    number: int
+    places: list[tuple[int, int]] | None
+
+
 class LogReader:
-    def __init__(self, engine: Engine, replica: int, on_broken: Broken, partition: int = 0):
+    """`on_broken_row` runs whenever a row of an index is met that does not verify."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        replica: int,
+        on_broken: Broken,
+        partition: int = 0,
+        on_broken_row: Callable[[], None] = lambda: None,
+    ):
         self._engine = engine
         self._replica = replica
         self._on_broken = on_broken
+        self._on_broken_row = on_broken_row
         self._partition = partition
 
     def first(self, offset: int, below: int, shelf: int = MAIN) -> Chunk | None:
@@ -98,7 +115,7 @@ class LogReader:
             settled, started = read_mark(self._engine, self._replica, base, view)
             return Progress(settled, started, read_attempts(self._engine, self._replica, base, view))
         except StorageCorrupt as error:
-            log.error("broken mark: messages of a chunk are delivered again", offset=base, reason=str(error))
+            self._met("broken mark: messages of a chunk are delivered again", offset=base, reason=str(error))
             return Progress(0, 0, {})
 
     def delayed(self, now_ms: int, view: int = VIEW_MAIN) -> Iterator[int]:
@@ -110,6 +127,11 @@ class LogReader:
                 if any(retry.due_ms > now_ms for retry in self.progress(base, view).attempts.values()):
                     yield base
             start = rows[-1][0] + b"\0"
+
+    def _met(self, what: str, **facts: object) -> None:
+        """A row that does not verify. What it said is known otherwise, or guessed so that nothing is lost."""
+        self._on_broken_row()
+        log.error(what, **facts)
 
     # --------------------------------------------------------------------------------------------------- indexes
 
@@ -132,7 +154,7 @@ class LogReader:
         try:
             return read_schedule(self._engine, self._replica, base)
         except StorageCorrupt as error:
-            log.error("broken row of a schedule: its rows are passed over when due", offset=base, reason=str(error))
+            self._met("broken row of a schedule: its rows are passed over when due", offset=base, reason=str(error))
             return []
 
     def due_bits(self, base: int, due_ms: int) -> int:
@@ -140,7 +162,7 @@ class LogReader:
         try:
             return read_due_bits(self._engine, self._replica, base, due_ms)
         except StorageCorrupt as error:
-            log.error("broken row of the schedule: its chunk is looked at as a whole", offset=base, reason=str(error))
+            self._met("broken row of the schedule: its chunk is looked at as a whole", offset=base, reason=str(error))
             return 0
 
     def named(self, name: bytes) -> tuple[int, int, int] | None:
@@ -148,7 +170,7 @@ class LogReader:
         try:
             return read_name(self._engine, self._replica, name)
         except StorageCorrupt as error:
-            log.error("broken row of an id: its message cannot be cancelled", reason=str(error))
+            self._met("broken row of an id: its message cannot be cancelled", reason=str(error))
             return None
 
     def _due_row(self, key: bytes, row: bytes) -> DueRow:
@@ -156,7 +178,7 @@ class LogReader:
         try:
             return DueRow(due_ms, base, *decode_bits(unseal(key, row)))
         except StorageCorrupt as error:
-            log.error("broken row of the schedule: its chunk is looked at as a whole", offset=base, reason=str(error))
+            self._met("broken row of the schedule: its chunk is looked at as a whole", offset=base, reason=str(error))
             return DueRow(due_ms, base, -1, -1)
 
     def expiring(self, up_to_ms: int, limit: int) -> list[tuple[int, int, int]]:
@@ -168,7 +190,7 @@ class LogReader:
             try:
                 out.append((expires_ms, base, unseal(key, row)[0]))
             except StorageCorrupt as error:
-                log.error("broken row of expiry: its chunk expires at delivery", offset=base, reason=str(error))
+                self._met("broken row of expiry: its chunk expires at delivery", offset=base, reason=str(error))
                 out.append((expires_ms, base, -1))
         return out
 
@@ -177,20 +199,17 @@ class LogReader:
         row = self._engine.first_at_or_above(Table.EXPIRY, start, end)
         return None if row is None else parse_timed_key(row[0])[1]
 
-    def order(self, is_head: bool, number: int) -> tuple[int, list[tuple[int, int]]] | None:
-        """The first released batch at or above a number, and its places; none where the row is broken: its messages
-        stay on their shelf, to be seen by peek, and the others go on.
-        """
+    def order(self, is_head: bool, number: int) -> OrderRow | None:
+        """The first released batch at or above a number."""
         start, end = order_key(self._replica, is_head, number), order_key(self._replica, is_head, (1 << 64) - 1)
         row = self._engine.first_at_or_above(Table.ORDER, start, end)
         if row is None:
             return None
         found = int.from_bytes(row[0][-8:], "big")
         try:
-            return found, decode_places(unseal(*row))
-        except StorageCorrupt as error:
-            log.error("broken row of a release order: its messages are not handed out", number=found, reason=str(error))
-            return found, []
+            return OrderRow(found, decode_places(unseal(*row)))
+        except StorageCorrupt:
+            return OrderRow(found, None)
 
     def parked(self, lane: int, number: int, position: int) -> tuple[int, int] | None:
         """(base, bits) of a parked row. A broken one is gone: its messages come again after a restart."""
@@ -201,7 +220,7 @@ class LogReader:
         try:
             data = unseal(key, row)
         except StorageCorrupt as error:
-            log.error("broken row of what waits behind a key", number=number, reason=str(error))
+            self._met("broken row of what waits behind a key", number=number, reason=str(error))
             return None
         return int.from_bytes(data[:8], "big"), decode_bits(data[8:])[1]
 
@@ -226,5 +245,5 @@ class LogReader:
                 try:
                     yield decode_lease(unseal(key, row))
                 except StorageCorrupt as error:
-                    log.error("broken row of a lease: its messages are delivered again", reason=str(error))
+                    self._met("broken row of a lease: its messages are delivered again", reason=str(error))
             start = rows[-1][0] + b"\0"

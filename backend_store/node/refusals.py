@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from backend_store.node.partition import Partition
 
 
-def why_refused(partition: Partition, blocks: Sequence[Block]) -> PushqError | None:
-    return _limits(partition, blocks) or _order(partition, blocks) or _ids(partition, blocks)
+def why_refused(partition: Partition, blocks: Sequence[Block], elsewhere: Sequence[Block]) -> PushqError | None:
+    """`elsewhere`: what goes to other partitions of the queue with the same commit."""
+    return _limits(partition, [*blocks, *elsewhere]) or _order(partition, blocks) or _ids(partition, blocks)
 
 
 def _limits(partition: Partition, blocks: Sequence[Block]) -> PushqError | None:
@@ -27,6 +28,7 @@ def _limits(partition: Partition, blocks: Sequence[Block]) -> PushqError | None:
         return None
     if config.max_messages is None and config.max_bytes is None:
         return None
+    blocks = [*blocks, *(block for other in partition.siblings() for block in other.inbox.promised)]
     live = state.live + sum(other.live for other in partition.siblings())
     live_bytes = state.live_bytes + sum(other.decided.live_bytes for other in partition.siblings())
     if config.max_messages is not None and live + sum(b.count for b in blocks) > config.max_messages:
@@ -42,7 +44,7 @@ def _order(partition: Partition, blocks: Sequence[Block]) -> PushqError | None:
     stamps: list[Stamp | None] = []
     for block in blocks:
         stamps += block.traits.stamps if block.traits and block.traits.stamps is not None else [None] * block.count
-    refused = partition.sorting.decide(stamps, partition.steady_ms(), None).refused
+    refused = partition.sorting.decide(stamps, partition.log_ms(), None).refused
     return next(iter(refused.values()), None)
 
 
@@ -51,7 +53,8 @@ def _ids(partition: Partition, blocks: Sequence[Block]) -> PushqError | None:
         return None
     ids = [one for b in blocks if b.traits and b.traits.ids is not None for one in b.traits.ids]
     try:
-        partition.ids.lookup(ids, now_ms=partition.steady_ms(), window_ms=partition.config.dedupe_window_ms)
+        for known in (partition, *partition.elders()):
+            known.ids.lookup(ids, now_ms=known.log_ms(), window_ms=partition.config.dedupe_window_ms)
         if not partition.ids.has_room(len(ids)):
             return DedupeFull("the dedupe window holds all the ids a partition keeps; try again when it has moved on")
     except StorageCorrupt as corrupt:

@@ -2,6 +2,9 @@
 
 It asks nobody: a group that has not come so far loses them too, and its consumers are told. Whole chunks go for age and
 for bytes; a stream that drops its oldest messages when it is full drops them one by one.
+
+Age is each partition's own matter. Limits are the stream's: of several partitions the one with the oldest chunk drops
+it, and whoever finds the limit passed has that one look.
 """
 
 from __future__ import annotations
@@ -32,12 +35,21 @@ class Gone(NamedTuple):
     reason: str
 
 
+class Held(NamedTuple):
+    """What all partitions of the stream hold with this commit."""
+
+    messages: int
+    size: int
+
+
 class Retention:
     def __init__(self, partition: Partition):
         self._partition = partition
         self._oldest_ms: int | None = None
         """When the oldest chunk was stored; None where there is none."""
         self._has_more = False
+        self._elder: Partition | None = None
+        """A partition with older messages than this one's, which should drop some."""
 
     def recover(self) -> None:
         first = self._partition.read(0)
@@ -52,10 +64,10 @@ class Retention:
     def decide(self, plan: Append, records: list[Record]) -> list[Gone]:
         """Moves the floor of the state after this commit over what is not kept."""
         after, config = plan.state, self._partition.config
-        now_ms = self._partition.steady_ms()
+        now_ms = plan.now_ms
         found: list[Gone] = []
-        self._has_more = False
-        if not (_is_too_much(after, config) or self._is_due(now_ms)):
+        self._has_more, self._elder = False, None
+        if not (self._is_too_much(after, config) or self._is_due(now_ms)):
             if self._oldest_ms is None:
                 self._oldest_ms = next((chunk.time_ms for chunk in plan.chunks if chunk.shelf == MAIN), None)
             return found
@@ -76,22 +88,29 @@ class Retention:
             self._oldest_ms = None
         if self._has_more:
             partition.request_soon()
-        elif (next_ms := self.next_ms()) is not None:
+        elif self._elder is not None:
+            self._elder.request_soon()
+        if not self._has_more and (next_ms := self.next_ms()) is not None:
             partition.wake_at(next_ms)
 
     def next_ms(self) -> int | None:
+        """When there is something to do."""
+        next_ms = self._next_log_ms()
+        return None if next_ms is None else self._partition.steady_of(next_ms)
+
+    def _next_log_ms(self) -> int | None:
         """When the oldest message is too old, by steps."""
         keeps_ms = self._partition.config.retention_ms
         if keeps_ms is None or self._oldest_ms is None:
             return None
         return -(-(self._oldest_ms + keeps_ms) // RETENTION_STEP_MS) * RETENTION_STEP_MS
 
-    def tick(self, now_ms: int) -> None:
-        if self._is_due(now_ms):
+    def tick(self) -> None:
+        if self._is_due(self._partition.log_ms()):
             self._partition.request()
 
     def _is_due(self, now_ms: int) -> bool:
-        next_ms = self.next_ms()
+        next_ms = self._next_log_ms()
         return next_ms is not None and next_ms <= now_ms
 
     # ------------------------------------------------------------------------------------------------- one chunk
@@ -109,15 +128,44 @@ class Retention:
         there = ((1 << chunk.count) - 1) & ~below(chunk, after.floor) & ~holes(chunk)
         if config.retention_ms is not None and chunk.time_ms + config.retention_ms <= now_ms:
             return Gone(chunk, there, RETENTION)
-        is_last = there.bit_count() == after.live
-        if config.retention_bytes is not None and after.live_bytes > config.retention_bytes and not is_last:
+        if not self._is_too_much(after, config):
+            return None
+        self._elder = self._older_than(chunk)
+        if self._elder is not None:
+            return None
+        held = self._held(after)
+        is_last = there.bit_count() == held.messages
+        if config.retention_bytes is not None and held.size > config.retention_bytes and not is_last:
             return Gone(chunk, there, RETENTION)
         if config.overflow != "drop_oldest":
             return None
-        if config.max_bytes is not None and after.live_bytes > config.max_bytes and not is_last:
+        if config.max_bytes is not None and held.size > config.max_bytes and not is_last:
             return Gone(chunk, there, OVERFLOW)
-        over = after.live - config.max_messages if config.max_messages is not None else 0
+        over = held.messages - config.max_messages if config.max_messages is not None else 0
         return Gone(chunk, lowest(there, over), OVERFLOW) if over > 0 else None
+
+    def _held(self, after: PartitionState) -> Held:
+        others = [sibling.decided for sibling in self._partition.siblings()]
+        return Held(after.live + sum(o.live for o in others), after.live_bytes + sum(o.live_bytes for o in others))
+
+    def _is_too_much(self, after: PartitionState, config: QueueConfig) -> bool:
+        drops = config.overflow == "drop_oldest"
+        if config.retention_bytes is None and not drops:
+            return False
+        held = self._held(after)
+        if config.retention_bytes is not None and held.size > config.retention_bytes:
+            return True
+        is_full = config.max_messages is not None and held.messages > config.max_messages
+        return drops and (is_full or (config.max_bytes is not None and held.size > config.max_bytes))
+
+    def _older_than(self, chunk: Chunk) -> Partition | None:
+        """The partition whose first chunk is older than this one's, if there is one: the first of them."""
+        first, found = (chunk.time_ms, self._partition.index), None
+        for sibling in self._partition.siblings():
+            oldest_ms = sibling.retention._oldest_ms if sibling.retention is not None else None
+            if oldest_ms is not None and (oldest_ms, sibling.index) < first:
+                first, found = (oldest_ms, sibling.index), sibling
+        return found
 
     def _drop(self, gone: Gone, after: PartitionState, records: list[Record]) -> None:
         chunk, bits, reason = gone
@@ -134,12 +182,3 @@ class Retention:
         after.floor, after.inside = end, 0
         after.live_bytes -= len(chunk.data)
         records.append(ChunkDone(VIEW_MAIN, MAIN, Offset(chunk.base)))
-
-
-def _is_too_much(state: PartitionState, config: QueueConfig) -> bool:
-    if config.retention_bytes is not None and state.live_bytes > config.retention_bytes:
-        return True
-    if config.overflow != "drop_oldest":
-        return False
-    is_full = config.max_messages is not None and state.live > config.max_messages
-    return is_full or (config.max_bytes is not None and state.live_bytes > config.max_bytes)

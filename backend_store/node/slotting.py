@@ -15,13 +15,13 @@ from backend_store.core.keyed import KeyedRuns
 from backend_store.core.leases import ChunkState
 from backend_store.core.log import Append
 from backend_store.core.shelves import MAIN, SCHEDULED
-from backend_store.core.slot_book import BORN_HERE, SlotBook, Tenure
+from backend_store.core.slot_book import BORN_HERE, Barrier, SlotBook, Tenure
 from backend_store.core.slot_moves import Fetch, Page, SlotKeeper
-from backend_store.core.slots import Move, slot_of
+from backend_store.core.slots import UNKEYED, Move, slot_of
 from backend_store.metadata.partition_maps import stage_book
 from backend_store.model import Overloaded
-from backend_store.node.limits import DRAIN_CHUNKS_PER_LOOK
-from backend_store.storage.engine import Batch
+from backend_store.node.limits import DRAIN_CHUNKS_KEPT, DRAIN_CHUNKS_PER_LOOK
+from backend_store.storage.engine import Batch, StorageCorrupt
 
 if TYPE_CHECKING:
     from backend_store.core.bykey import Key
@@ -41,6 +41,16 @@ class Witness(NamedTuple):
     base: int
 
 
+class Left(NamedTuple):
+    """A chunk, and by slot its messages that are not settled."""
+
+    chunk: Chunk
+    by_slot: dict[int, int]
+
+
+_AT_THE_END = Witness(SCHEDULED + 1, 0)
+
+
 class Slotting:
     """See the file's first sentence."""
 
@@ -53,7 +63,12 @@ class Slotting:
         self.on_due: Callable[[ChunkState, int], None] = _ignore
         """Scheduled messages are due whose slot went elsewhere before: they follow it."""
         self._steps: list[Step] = []
+        self._barriers: tuple[SlotBook, list[Barrier]] | None = None
         self._looks: dict[tuple[int, int], Witness] = {}
+        self._still: set[tuple[int, int]] = set()
+        """Tenures that were unsettled at the last commit: until the next one they are."""
+        self._seen: dict[Witness, Left | None] = {}
+        """What looks have read since the last commit: the slots of a move ask about the same chunks."""
         self._asked: set[Move] = set()
         self._gate()
 
@@ -62,18 +77,34 @@ class Slotting:
         """Some slots came from other partitions."""
         return any(tenure.source != BORN_HERE for tenures in self.keeper.ahead.tenures.values() for tenure in tenures)
 
+    @property
+    def barriers(self) -> list[Barrier]:
+        """Of a stream: what its readers may not pass before they stood elsewhere. What is committed says it."""
+        book = self.keeper.book
+        if self._barriers is None or self._barriers[0] is not book:
+            self._barriers = book, book.barriers()
+        return self._barriers[1]
+
     # ----------------------------------------------------------------------------------------------- publishing
 
     def admitted(self, calls: list[Call], answers: Answers) -> list[Call]:
         """The calls whose slots are here. That all are is the routing's duty; this is the log's own word on it."""
         out = []
         for call in calls:
-            if call.must_fit or not call.version or not self.keeper.refused(call.slots, version=call.version):
+            if call.must_fit or not call.version or not self._refused(call.slots, call.version):
                 out.append(call)
                 continue
             detail = f"queue {self._partition.label!r}: these keys moved to another partition meanwhile; send again"
             answers.append((call.reply, Overloaded(detail, retry_after_ms=100)))
         return out
+
+    def _refused(self, slots: int, version: int) -> int:
+        """Of the slots of a call, those that are not here. A partition that was opened by the table takes unkeyed
+        messages at once: that its log says so as well may come with the same commit."""
+        keeper = self.keeper
+        if keeper.table is not None and keeper.number in keeper.table.open_partitions:
+            slots &= ~(1 << UNKEYED)
+        return keeper.refused(slots, version=version)
 
     # --------------------------------------------------------------------------------------------------- commits
 
@@ -94,9 +125,12 @@ class Slotting:
             stage_book(batch, self._partition.replica, keeper.ahead)
 
     def committed(self) -> None:
+        self._seen.clear()
+        self._still.clear()
         keeper = self.keeper
         if keeper.book is not keeper.ahead:
             keeper.committed()
+            self._looks = {at: look for at, look in self._looks.items() if keeper.book.sealed_by(at[1], at[0])}
             self._gate()
             self._partition.tell(self.on_changed)
 
@@ -110,7 +144,8 @@ class Slotting:
 
         def decide(plan: Append) -> None:
             self._asked.discard(move)
-            now_ms = max(plan.now_ms, self._partition.steady_ms(), self._woken_ms())
+            # Of what is scheduled, by the clock that wakes it: the log's may be ahead of that.
+            now_ms = max(self._partition.steady_ms(), self._woken_ms())
             self.keeper.seal(move, end=plan.state.end, now_ms=now_ms)
 
         self._ask_behind(decide)
@@ -137,7 +172,7 @@ class Slotting:
         tenure = self.keeper.hands_over(fetch.move)
         if tenure is None:
             return None
-        return Page(fetch, tenure.sealed_at, tenure.sealed_ms, (), ())
+        return Page(fetch, tenure.sealed_at, self._partition.log_ms(), (), ())
 
     # ----------------------------------------------------------------------------------------------- the target
 
@@ -162,18 +197,30 @@ class Slotting:
         member = table.members.get(keeper.number) if table is not None else None
         if member is not None and member.since != keeper.ahead.role_since:
             self._ask_behind(lambda plan: keeper.take_role())
-        if keeper.drains:
+        # What is left may stay for days: only what is over is worth a commit.
+        if keeper.drains and keeper.over(self.is_unsettled):
             self.ask(lambda plan: keeper.forget(self.is_unsettled))
 
     def may_retire(self) -> int | None:
         """Since when the partition drains, when nothing is in it: on no shelf, and no id that may be repeated."""
+        partition, state = self._partition, self._partition.state
+        since = self.keeper.may_retire(state.live + sum(tally.live for tally in state.views.values()))
+        if since is None or not partition.is_idle or self._knows_ids():
+            return None
+        return since
+
+    def _knows_ids(self) -> bool:
+        """Whether ids are stored here. Those that are out of the window go with a commit."""
         partition = self._partition
-        state, config = partition.state, partition.config
-        if config.dedupe != "none" and state.time_ms + config.dedupe_window_ms > partition.steady_ms():
-            return None
-        if not partition.is_idle:
-            return None
-        return self.keeper.may_retire(state.live + sum(tally.live for tally in state.views.values()))
+        try:
+            if partition.ids.is_empty:
+                return False
+            expiry_ms = partition.ids.next_expiry_ms(partition.config.dedupe_window_ms)
+        except StorageCorrupt:
+            return True  # what cannot be read may be repeated
+        if expiry_ms is None or expiry_ms <= partition.log_ms():
+            partition.request()
+        return True
 
     def let_go(self) -> None:
         """The queue is deleted and what it holds moves elsewhere: nothing waits for anything any more."""
@@ -187,6 +234,8 @@ class Slotting:
 
     def _gate(self) -> None:
         """Tells the lanes which messages wait for older ones in another partition."""
+        if self._partition.groups is not None:
+            self._partition.groups.look_at_fences()
         main = self._partition.main
         if not self.waits or main is None:
             return
@@ -214,31 +263,61 @@ class Slotting:
         """Whether the disk has a message of the tenure that is neither settled nor dead. What was due after its seal is
         not asked about. Looks at a bounded number of chunks: where that is not enough, the answer is yes for now.
         """
+        if self._partition.config.kind == "stream":
+            return self._is_kept(slot, tenure)
         if not self.waits:
             return False
         place = slot, tenure.sealed_by
+        if place in self._still:
+            return True
         at = self._looks.get(place, Witness(MAIN, tenure.opened_at))
         looks = 0
         for shelf in (MAIN, SCHEDULED):
             if shelf < at.shelf:
                 continue
             base = at.base if shelf == at.shelf else tenure.opened_at
-            chunk = self._partition.read(base, shelf)
-            while chunk is not None and chunk.base < tenure.sealed_at:
+            left = self._left(shelf, base)
+            while left is not None and left.chunk.base < tenure.sealed_at:
                 looks += 1
-                if looks > DRAIN_CHUNKS_PER_LOOK or self._has_left(chunk, slot, tenure):
-                    self._looks[place] = Witness(shelf, chunk.base)
-                    return True
-                chunk = self._partition.read(chunk.base + 1, shelf)
-        self._looks.pop(place, None)
+                if self._has_left(left, slot, tenure):
+                    self._still.add(place)
+                elif looks <= DRAIN_CHUNKS_PER_LOOK:
+                    left = self._left(shelf, left.chunk.base + 1)
+                    continue
+                self._looks[place] = Witness(shelf, left.chunk.base)
+                return True
+        self._looks[place] = _AT_THE_END  # nothing comes back below a seal
         return False
 
-    def _has_left(self, chunk: Chunk, slot: int, tenure: Tenure) -> bool:
-        keys = clear_column(chunk, "key")
-        own = _by_slot(keys, (1 << chunk.count) - 1).get(slot, 0)
-        if not own:
+    def _is_kept(self, slot: int, tenure: Tenure) -> bool:
+        """Of a stream: whether a reader may come to what the tenure brought, or to what came before it elsewhere.
+
+        So long its barrier is needed, also where the slot went on before it had a message here.
+        """
+        state = self._partition.state
+        if state.live and state.floor < tenure.sealed_at:
+            return True
+        source = next((one for one in self._partition.siblings() if one.index == tenure.source), None)
+        if source is None or source.slotting is None:
             return False
-        own &= ~(self._partition.progress(chunk.base).settled | holes(chunk))
+        return source.slotting.keeper.book.sealed_by(tenure.version, slot) is not None
+
+    def _left(self, shelf: int, base: int) -> Left | None:
+        """The first chunk of a shelf at or above an offset, with what is left of it on the disk."""
+        place = Witness(shelf, base)
+        if place not in self._seen:
+            chunk = self._partition.read(base, shelf)
+            if len(self._seen) >= DRAIN_CHUNKS_KEPT:
+                self._seen.clear()
+            self._seen[place] = self._left_of(chunk) if chunk is not None else None
+        return self._seen[place]
+
+    def _left_of(self, chunk: Chunk) -> Left:
+        gone = self._partition.progress(chunk.base).settled | holes(chunk)
+        return Left(chunk, _by_slot(clear_column(chunk, "key"), (1 << chunk.count) - 1 & ~gone))
+
+    def _has_left(self, left: Left, slot: int, tenure: Tenure) -> bool:
+        own, chunk = left.by_slot.get(slot, 0), left.chunk
         if own and chunk.shelf == SCHEDULED:
             reader = self._partition.reader
             later = 0

@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import structlog
+
 from backend_store.core.by_clock import ByClock
 from backend_store.core.by_producer import ByProducer
 from backend_store.core.chunk import Chunk, clear_column, holes
@@ -21,10 +23,14 @@ from backend_store.core.shelves import SORTING
 from backend_store.core.sorter import Held, Sorted, Sorter
 from backend_store.model import Offset, Original, QueueConfig, Stamp
 from backend_store.node.limits import ORDER_ROWS_TIDIED_MAX, RELEASED_PER_ROW_MAX
+from backend_store.node.reader import OrderRow
+from backend_store.node.rescue import Rescue
 
 if TYPE_CHECKING:
     from backend_store.node.partition import Partition
     from backend_store.node.view import View
+
+log = structlog.get_logger("pushq.sorting")
 
 ORDER_LANE = 0
 HEAD_LANE = 1
@@ -54,6 +60,9 @@ class Sorting:
         """Below these numbers no row of the release order is left, by lane."""
         self.is_untidy = False
         """The last commit could not take along all used-up rows."""
+        self._broken: dict[tuple[int, bool], bool] = {}
+        """Rows that say nothing any more, as (number, is_head), and whether their messages were found again."""
+        self._rescue: Rescue | None = None
 
     # ------------------------------------------------------------------------------------------------------ a cycle
 
@@ -130,8 +139,12 @@ class Sorting:
             lane.more = lane.more or self._released[number]
         self._released = [False, False]
         view.core.held = self.held
-        if (next_ms := self.sorter.next_release_ms()) is not None:
+        if (next_ms := self.next_ms()) is not None:
             self._partition.wake_at(next_ms)
+        lost = [row for row, is_found in self._broken.items() if not is_found]
+        if lost and self._rescue is None:
+            self._rescue = Rescue(view, lost, self._waiting)
+            self._partition.node.soon(self._go_on)
 
     def tidy(self, is_gone: Callable[[int], bool]) -> list[Record]:
         """Drops the first rows of the release order, as far as none of their chunks is there any more."""
@@ -139,12 +152,40 @@ class Sorting:
         for lane in (ORDER_LANE, HEAD_LANE):
             while len(records) < ORDER_ROWS_TIDIED_MAX:
                 row = self._partition.reader.order(lane == HEAD_LANE, self._low[lane])
-                if row is None or not all(map(is_gone, {base for base, _ in row[1]})):
+                if row is None or not self._is_used_up(row, lane, is_gone):
                     break
                 records.append(OrderDropped(row[0], lane == HEAD_LANE))
                 self._low[lane] = row[0] + 1
         self.is_untidy = len(records) == ORDER_ROWS_TIDIED_MAX
         return records
+
+    def _is_used_up(self, row: OrderRow, lane: int, is_gone: Callable[[int], bool]) -> bool:
+        number, places = row
+        if places is None:
+            self._met_broken(number, lane)
+            return self._broken[number, lane == HEAD_LANE]
+        return all(map(is_gone, {base for base, _ in places}))
+
+    def _met_broken(self, number: int, lane: int) -> None:
+        """Messages of a row that cannot be read: they are looked for between two commits."""
+        if (number, lane == HEAD_LANE) not in self._broken:
+            self._broken[number, lane == HEAD_LANE] = False
+            log.error("broken row of a release order", queue=self._partition.label, number=number)
+            self._partition.node.met_broken_row()
+            self._partition.request()
+
+    def _go_on(self) -> None:
+        """Looks for them, some in each turn of the loop."""
+        rescue = self._rescue
+        if rescue is None or self._partition.closed:
+            return
+        if rescue.go_on():
+            self._partition.node.soon(self._go_on)
+            return
+        self._rescue = None
+        self._broken.update(dict.fromkeys(rescue.rows, True))
+        self.is_untidy = True
+        self._partition.request()
 
     # ----------------------------------------------------------------------------------------------------- delivery
 
@@ -155,6 +196,9 @@ class Sorting:
             lane.more = False
             return
         lane.next_scan = Offset(row[0] + 1)
+        if row[1] is None:
+            self._met_broken(row[0], lane.shelf)
+            return
         for base, bits in runs_of(row[1]):
             state = view.find(SORTING, base)
             if state is None:
@@ -167,10 +211,12 @@ class Sorting:
     # --------------------------------------------------------------------------------------------------------- time
 
     def next_ms(self) -> int | None:
-        return self.sorter.next_release_ms()
+        """When the next message's turn comes. It waits by the time of the log."""
+        next_ms = self.sorter.next_release_ms()
+        return None if next_ms is None else self._partition.steady_of(next_ms)
 
     def tick(self, now_ms: int) -> None:
-        next_ms = self.sorter.next_release_ms()
+        next_ms = self.next_ms()
         if next_ms is not None and next_ms <= now_ms:
             self._partition.request()
 
@@ -181,12 +227,14 @@ class Sorting:
             lane.next_scan = Offset(self._partition.state.released)
             lane.more = False
         view.core.held = self.held = 0
+        self._rescue = None
+        self._broken.clear()
         self._bases.clear()
         self._waiting.clear()
 
-    def restore(self, view: View, records: Sequence[OrderRecord], now_ms: int) -> None:
+    def restore(self, view: View, records: Sequence[OrderRecord]) -> None:
         """Takes up after a start what had not had its turn."""
-        self.sorter.restore(records, list(self._held(view)), now_ms)
+        self.sorter.restore(records, list(self._held(view)), self._partition.log_ms())
         self._marks.append((self._partition.state.released - 1, self._partition.state.end))
         view.core.held = self.held
 
@@ -212,7 +260,7 @@ class Sorting:
         found: dict[int, int] = {}
         row = self._partition.reader.order(False, number)
         while row is not None:
-            for base, bits in runs_of(row[1]):
+            for base, bits in runs_of(row[1] or ()):
                 found[base] = found.get(base, 0) | bits
             row = self._partition.reader.order(False, row[0] + 1)
         return found

@@ -6,10 +6,10 @@ it is and is tried again.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
+import msgspec
 import structlog
 
 from backend_store.core.bits import indexes
@@ -37,9 +37,9 @@ def move(
     count = lease.bits.bit_count()
 
     def decided(has_moved: bool, error: PushqError | None) -> None:
-        if not has_moved:
-            view.unsent(lease)
         moved(count if has_moved else 0, error)
+        if not has_moved:
+            view.unsent(lease)  # it is ready again, which the view says at once: first it is known whether to wait
 
     step = step_of(view, lease, target, annexes, decided, priority)
     lease.chunk = None
@@ -58,7 +58,7 @@ def step_of(
     assert lease.chunk is not None, "a lease is moved with its chunk in memory"
     wanted = min(priority, target.config.priorities - 1)
     blocks = [
-        dataclasses.replace(block, priority=wanted)
+        msgspec.structs.replace(block, priority=wanted)
         for block in extract(lease.chunk, lease.bits, annexes, partition=view.partition.index)
     ]
 
@@ -70,6 +70,8 @@ def step_of(
 
 
 class Timers(Protocol):
+    is_closing: bool
+
     def later(self, seconds: float, call: Callable[[], None]) -> None: ...
 
 
@@ -101,7 +103,7 @@ class Transfer:
 
     def pump(self) -> None:
         """Takes what is ready, a bounded part of it at once."""
-        if self._waits or self._is_pumping:
+        if self._waits or self._is_pumping or self._timers.is_closing:
             return
         self._is_pumping = True
         try:

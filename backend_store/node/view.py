@@ -1,58 +1,44 @@
-"""One view of a partition, run: hands messages out of memory and disk, and takes receipts back in.
+"""One view of a partition, run: hands messages out of memory and disk.
 
-The view's core decides; here are the reads it needs, the requests that wait for the next commit, and who is told.
+The view's core decides; here are the reads it needs, and who is told. What comes back in is in `settling`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 from backend_store.core.chunk import Chunk
 from backend_store.core.kept import KeptLease
 from backend_store.core.lanes import Lane
 from backend_store.core.leases import ChunkState, Holder, Lease, receipts_of
-from backend_store.core.limits import DELAYED_RUNS_MAX
 from backend_store.core.policy import Outcome, Policy, Reason
 from backend_store.core.records import PartitionState, Scheduled, Tally
 from backend_store.core.shelves import SCHEDULED, SORTING, VIEW_MAIN, is_scheduled
 from backend_store.core.work import Overlay, WorkView
-from backend_store.model import Offset, Overloaded, PushqError
+from backend_store.model import Offset
 from backend_store.node.clockwork import Expiry, Schedule
-from backend_store.node.limits import READS_PER_TAKE_MAX, STRANGE_RECEIPTS_PER_CYCLE
+from backend_store.node.limits import READS_PER_TAKE_MAX
 from backend_store.node.parking import Parking
+from backend_store.node.settling import SettleReply, Settling
 
 if TYPE_CHECKING:
     from backend_store.node.partition import Partition
 
 FOR_EVER_MS = 1 << 61
 
-SettleReply = Callable[[dict[str, int] | PushqError], None]
 
-
-class Return(NamedTuple):
-    """A nack that waits for its commit."""
-
-    grouped: dict[str, int]
-    due_ms: int | None
-    reason: str | None
-    reply: SettleReply
-
-
-class View:
+class View(Settling):
     """See the file's first sentence. `core` is the decisions; `number` says which of the partition's views it is."""
 
     def __init__(self, partition: Partition, core: WorkView):
+        super().__init__()
         self.partition = partition
         self.core = core
         self.number = core.number
         self.on_ready: Callable[[], None] = _nothing
-        self._settles: list[tuple[dict[str, int], dict[str, int], SettleReply]] = []
-        """(token → bits to be decided, token → bits decided so far, who is answered)."""
-        self._settled: list[tuple[Callable[[Any], None], dict[str, int]]] = []
-        """Decided in this cycle, by a step that publishes too."""
-        self._returns: list[Return] = []
+        self.is_looking = False
+        """The last look for messages ended at its bound of reads: it goes on in the next turn of the loop."""
         self._done: set[int] = set()
         """Chunks that nothing is left of with the commit in flight; they may be new with it."""
         self.schedule = Schedule(self) if core.number == VIEW_MAIN else None
@@ -75,34 +61,6 @@ class View:
 
     # ------------------------------------------------------------------------------------------------ commands
 
-    def settle(self, grouped: dict[str, int], reply: SettleReply) -> None:
-        """Acks; `reply` gets token → the bits that are settled."""
-        if self.partition.closed:
-            reply(self.partition.deleted())
-            return
-        self._settles.append((grouped, {}, reply))
-        self.partition.request()
-
-    def settle_again(self, grouped: dict[str, int], reply: Callable[[dict[str, int]], None]) -> None:
-        """Token → the bits that these very receipts have settled before, once that is durable."""
-        self._settled.append((reply, self.core.won(grouped)))
-        self.partition.request()
-
-    def settle_soon(self, grouped: dict[str, int]) -> None:
-        """Acks whose outcome nobody waits for."""
-        self._settles.append((grouped, {}, _no_answer))
-        self.partition.request_soon()
-
-    def give_back(self, grouped: dict[str, int], due_ms: int | None, reason: str | None, reply: SettleReply) -> None:
-        """Nacks: the attempt counts, the messages are free again once that is durable: at once (0), at `due_ms`, or
-        after the queue's back-off (None).
-        """
-        if self.partition.closed:
-            reply(self.partition.deleted())
-            return
-        self._returns.append(Return(grouped, due_ms, reason, reply))
-        self.partition.request()
-
     def give_back_lease(self, lease: Lease) -> None:
         """Returns what a holder that went away still held."""
         if self.core.give_back(lease, lease.bits, now_ms=self.partition.steady_ms(), outcome=Outcome.RETURNED):
@@ -123,7 +81,7 @@ class View:
         if state is None or not bit & state.present & ~(state.leased | state.returning):
             return False
         self.end(state, bit, Reason.CANCELLED)
-        self._settles.append(({}, {}, reply))
+        self.when_durable(reply)
         return True
 
     def undeliverable(self, lease: Lease) -> None:
@@ -133,80 +91,13 @@ class View:
         self.core.die_held(lease, lease.bits, Reason.UNDELIVERABLE, self.partition.steady_ms())
         self.partition.request()
 
-    def extend(self, grouped: dict[str, int], visibility_ms: int, reply: SettleReply) -> None:
-        """Moves deadlines. Where leases are memory that is at once; where they are stored, when it is durable."""
-        now_ms = self.partition.steady_ms()
-        held = self.core.extend(grouped, visibility_ms, now_ms)
-        self.partition.wake_at(now_ms + visibility_ms)
-        if self.core.policy.stores_leases and held:
-            self._settles.append(({}, {}, lambda done: reply(done if isinstance(done, PushqError) else held)))
-            self.partition.request()
-        else:
-            reply(held)
-
-    def take_waiting(self) -> list[Callable[[Any], None]]:
-        """Whoever waits for an answer, when the queue is deleted."""
-        settles, self._settles = self._settles, []
-        returns, self._returns = self._returns, []
-        settled, self._settled = self._settled, []
-        return [*(reply for _, _, reply in settles), *(reply for reply, _ in settled), *(one.reply for one in returns)]
-
     # ------------------------------------------------------------------------------------------------- commits
-
-    def decide(self, answers: list[tuple[Callable[[Any], None], Any]]) -> None:
-        """Decides the receipts that wait."""
-        self.decide_settles()
-        answers += self._settled
-        self._settled = []
-        returns, self._returns = self._returns, []
-        now_ms = self.partition.steady_ms()
-        answers += [(one.reply, self._decide_return(one, now_ms)) for one in returns]
-
-    def decide_settles(self) -> None:
-        """Decides the acks that wait; they are answered with the commit of this cycle."""
-        budget = STRANGE_RECEIPTS_PER_CYCLE
-        while self._settles and budget > 0:
-            grouped, done, reply = self._settles.pop(0)
-            strange = sum(map(self.core.is_strange, grouped))
-            later: dict[str, int] = {}
-            if strange > budget:
-                # Each may be a chunk to read: everybody else has a turn before the rest.
-                first = dict(islice(grouped.items(), budget))
-                later = {token: bits for token, bits in grouped.items() if token not in first}
-                grouped = first
-            budget -= strange
-            self.load_for(grouped)
-            done = {**done, **self.core.settle(grouped)}
-            if later:
-                self._settles.insert(0, (later, done, reply))
-            else:
-                self._settled.append((reply, done))
-        if self._settles:
-            self.partition.request()
-
-    def _decide_return(self, one: Return, now_ms: int) -> dict[str, int] | PushqError:
-        core = self.core
-        if (one.due_ms or (one.due_ms is None and core.policy.backoff_ms)) and not core.can_delay:
-            return Overloaded(
-                f"queue {self.partition.label!r}: {DELAYED_RUNS_MAX} delays wait already, the most a queue keeps"
-            )
-        returned: dict[str, int] = {}
-        for token, bits in one.grouped.items():
-            lease = core.leases.get(token)
-            for part in list(lease.parts()) if lease is not None else ():
-                given = core.give_back(
-                    part, bits, due_ms=one.due_ms, now_ms=now_ms, outcome=Outcome.NACKED, reason=one.reason
-                )
-                if given:
-                    returned[token] = returned.get(token, 0) | given
-                    part.holder.released(given.bit_count())
-        return returned
 
     def overlay(self) -> Overlay:
         if self.schedule is not None:
             self.schedule.staged()
         overlay = self.core.records()
-        self._done = {state.base for state in overlay.done}
+        self._done = {state.base for state in overlay.done} if overlay.done else set()
         return overlay
 
     def committed(self, chunks: list[Chunk]) -> None:
@@ -231,7 +122,7 @@ class View:
 
     def scheduled(self, schedules: Sequence[Scheduled]) -> None:
         """Messages for later that were just committed."""
-        if schedules and self.schedule is not None:
+        if self.schedule is not None:
             self.schedule.add(schedules)
 
     def end(self, state: ChunkState, bits: int, reason: Reason) -> None:
@@ -241,8 +132,15 @@ class View:
         self.core.die(state, bits, reason, self.partition.steady_ms())
         self.partition.request()
 
+    def drop_all(self, floor: Offset) -> None:
+        """Everything below is gone; who holds some of it is told that its receipts mean nothing any more."""
+        held = [(one.holder, receipts_of(one.token, one.bits)) for one in self.core.leases.values() if one.durable]
+        self.core.purge(floor)
+        for holder, receipts in held:
+            holder.lost(receipts)
+
     def purged(self) -> None:
-        self.core.purge(Offset(self.floor))
+        self.drop_all(Offset(self.floor))
         if self.schedule is not None:
             self.schedule.purged()
         if self.number == VIEW_MAIN and self.partition.sorting is not None:
@@ -263,19 +161,21 @@ class View:
         if not core.may_take(holder):
             return None
         now_ms = partition.steady_ms()
-        reads = 0
+        reads, self.is_looking = 0, False
         while True:
             if core.due_waits and self.schedule is not None:
                 reads += self.schedule.load()
             picked = core.lanes.pick()
             if picked is None:
-                if self.parking is not None:
+                if core.due_waits and reads >= READS_PER_TAKE_MAX:
+                    self._look_on()
+                elif self.parking is not None:
                     self.parking.wait(now_ms)
                 return None
             lane, most = picked
             if lane.more and lane.runs.wants_more:
                 if reads >= READS_PER_TAKE_MAX and not lane.runs:
-                    partition.look_again(self)
+                    self._look_on()
                     return None
                 if reads < READS_PER_TAKE_MAX:
                     self._scan_next(lane, now_ms)
@@ -296,6 +196,10 @@ class View:
                 return lease
             if core.has_deaths:
                 partition.request()
+
+    def _look_on(self) -> None:
+        self.is_looking = True
+        self.partition.look_again(self)
 
     def _took(self, lease: Lease) -> None:
         partition = self.partition
@@ -377,7 +281,6 @@ class View:
         return self.core.adopt(chunk, settled=stored.settled, started=stored.started, attempts=stored.attempts)
 
     def load_for(self, grouped: dict[str, int]) -> None:
-        """Reads the chunks that receipts from before a restart name."""
         for shelf, base in self.core.unknown_bases(grouped):
             self.find(shelf, base)
 
@@ -466,10 +369,6 @@ class View:
 
 
 _EMPTY = Tally()
-
-
-def _no_answer(done: dict[str, int] | PushqError) -> None:
-    """Nobody waits for this answer."""
 
 
 def _nothing() -> None:

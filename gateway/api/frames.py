@@ -84,6 +84,8 @@ class GapFrame(_Sent, kw_only=True):
     sub: int
     from_: int = msgspec.field(name="from")
     to: int
+    partition: int | msgspec.UnsetType = msgspec.UNSET
+    """Of a stream with several: the one that the seqs belong to."""
 
 
 class ResetFrame(_Sent, kw_only=True):
@@ -149,6 +151,7 @@ class GapEvent(_Sent, kw_only=True):
 
     from_: int = msgspec.field(name="from")
     to: int
+    partition: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class ResetEvent(_Sent, kw_only=True):

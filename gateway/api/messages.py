@@ -37,7 +37,10 @@ _DRAINING: Final = "the server is shutting down"
 
 
 async def publish(gateway: Gateway, call: Call) -> Answer:
-    queue = await _target(gateway, call)
+    try:
+        queue = gateway.desk.publish_to(call.principal, call.params[0])
+    except QueueNotFound:
+        queue = await _made(gateway, call)
     if gateway.hub.draining:
         raise PushqError(_DRAINING, code="draining")
     call.query()
@@ -52,17 +55,13 @@ async def publish(gateway: Gateway, call: Call) -> Answer:
     return Answer(201, _PUBLISHED % (messages, fsynced, published.replicas, words))
 
 
-async def _target(gateway: Gateway, call: Call) -> Target:
-    """The queue, made now where the settings say that a publish makes it."""
+async def _made(gateway: Gateway, call: Call) -> Target:
+    """A queue that was not there, made now where the settings say that a publish makes it. Raises `QueueNotFound`."""
     name = call.params[0]
-    try:
-        return gateway.desk.publish_to(call.principal, name)
-    except QueueNotFound:
-        made = gateway.desk.made_by_publish(call.principal, name)
-        if made is None:
-            raise
+    made = gateway.desk.made_by_publish(call.principal, name)
+    if made is not None:
         await made
-        return gateway.desk.publish_to(call.principal, name)
+    return gateway.desk.publish_to(call.principal, name)
 
 
 def _prepared(gateway: Gateway, queue: Target, call: Call, body: bytes) -> Prepared:
@@ -164,9 +163,8 @@ async def nack(gateway: Gateway, call: Call) -> Answer:
     wanted: NackBody = await call.fields(NackBody)
     check_delay(wanted.delay_ms)
     reason = checked_reason(wanted.reason)
-    return await _judged(
-        queue, wanted.receipts, lambda receipts, reply: queue.give_back(receipts, wanted.delay_ms, reply, reason)
-    )
+    give_back = partial(queue.give_back, reason=reason, tried=wanted.tried)
+    return await _judged(queue, wanted.receipts, lambda receipts, reply: give_back(receipts, wanted.delay_ms, reply))
 
 
 async def extend(gateway: Gateway, call: Call) -> Answer:

@@ -166,6 +166,9 @@ def _store(gateway: Gateway) -> Iterator[Metric]:
     corrupt = CounterMetricFamily("pushq_corrupt_entries", "Stored entries that did not verify and were put aside.")
     corrupt.add_metric((), node.quarantined)
     yield corrupt
+    rows = CounterMetricFamily("pushq_corrupt_index_rows", "Index rows met that did not verify; no message is lost.")
+    rows.add_metric((), node.broken_rows)
+    yield rows
     accepting = GaugeMetricFamily("pushq_publishes_allowed", "0 while publishes are refused for want of disk.")
     accepting.add_metric((), int(node.publishes_allowed()))
     yield accepting

@@ -1,4 +1,6 @@
-"""Series of queues beyond their numbers: what ended without an ack, and how far the groups of streams are behind."""
+"""Series of queues beyond their numbers: what ended without an ack, how far the groups of streams are behind, and how
+many partitions there are of queues that have several.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +21,16 @@ QUEUES_PER_TURN: Final = 50
 
 ENDED_LABELS: Final = ("tenant", "queue", "reason")
 LAG_LABELS: Final = ("tenant", "queue", "group")
+PARTITION_LABELS: Final = ("tenant", "queue", "state")
+MOVING_LABELS: Final = ("tenant", "queue")
 
 
 async def families(gateway: Gateway) -> list[Metric]:
     """The first queues and groups by name have series of their own, the others share one a tenant."""
     ended: Counter[tuple[str, str, str]] = Counter()
     lags: Counter[tuple[str, str, str]] = Counter()
+    partitions: Counter[tuple[str, str, str]] = Counter()
+    moving: Counter[tuple[str, str]] = Counter()
     for number, (tenant, name) in enumerate(sorted(gateway.store.metadata.queues)):
         if number % QUEUES_PER_TURN == QUEUES_PER_TURN - 1:
             await asyncio.sleep(0)  # thousands of queues must not hold everybody's messages up
@@ -32,12 +38,16 @@ async def families(gateway: Gateway) -> list[Metric]:
             queue = gateway.store.queue(tenant, name)
         except QueueNotFound:
             continue  # deleted while others were read
+        shown = name if number < QUEUES_LABELLED_MAX else OTHER
         for reason, messages in queue.ended.items():
-            ended[tenant, name if number < QUEUES_LABELLED_MAX else OTHER, reason] += messages
+            ended[tenant, shown, reason] += messages
+        for each in queue.layout or ():
+            partitions[tenant, shown, each.state] += 1
+            moving[tenant, shown] += each.slots_arriving
         for group in list_groups(queue):
             own = len(lags) < GROUPS_LABELLED_MAX
             lags[(tenant, name, group.name) if own else (tenant, OTHER, OTHER)] += sum(part.lag for part in group.lag)
-    return [*_ended(ended), *_lags(lags)]
+    return [*_ended(ended), *_lags(lags), *_partitions(partitions), *_moving(moving)]
 
 
 def _ended(ended: Counter[tuple[str, str, str]]) -> Iterator[Metric]:
@@ -53,4 +63,20 @@ def _lags(lags: Counter[tuple[str, str, str]]) -> Iterator[Metric]:
     family = GaugeMetricFamily("pushq_group_lag_messages", text, labels=LAG_LABELS)
     for labels, messages in lags.items():
         family.add_metric(labels, messages)
+    yield family
+
+
+def _partitions(partitions: Counter[tuple[str, str, str]]) -> Iterator[Metric]:
+    text = "Partitions of queues that have, had or may get several; draining ones take nothing new."
+    family = GaugeMetricFamily("pushq_queue_partitions", text, labels=PARTITION_LABELS)
+    for labels, count in partitions.items():
+        family.add_metric(labels, count)
+    yield family
+
+
+def _moving(moving: Counter[tuple[str, str]]) -> Iterator[Metric]:
+    text = "Slots of such a queue, of 256, that are on their way to another partition: their publishes wait."
+    family = GaugeMetricFamily("pushq_queue_slots_moving", text, labels=MOVING_LABELS)
+    for labels, slots in moving.items():
+        family.add_metric(labels, slots)
     yield family

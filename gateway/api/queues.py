@@ -9,9 +9,11 @@ from dataclasses import asdict
 from typing import Any
 from urllib.parse import urlencode
 
+import msgspec
+
 from backend_store.client import Queue, timestamp
 from backend_store.model import COMPANION, Conflict, Forbidden, PushqError, QueueConfig, QueueNotFound
-from gateway.api.shapes import QueuePage, QueueStatsView, QueueView
+from gateway.api.queue_shapes import PartitionsView, PartitionView, QueuePage, QueueStatsView, QueueView
 from gateway.context import Gateway
 from gateway.http import Answer, Call, Header, decode, integer, json_answer
 from gateway.limits import PAGE_ITEMS_DEFAULT, PAGE_ITEMS_MAX
@@ -22,7 +24,7 @@ from gateway.validate import check_new_queue_name, check_no_companion
 from push.checks import field as invalid_field
 
 
-def view(queue: Queue) -> QueueView:
+def view(queue: Queue, *, is_listed: bool = False) -> QueueView:
     definition = queue.definition
     return QueueView(
         name=definition.name,
@@ -30,7 +32,18 @@ def view(queue: Queue) -> QueueView:
         created_at=timestamp(definition.created_at_ms),
         owner=definition.tenant,
         stats=QueueStatsView(**asdict(queue.stats())),
+        partitions=_partitions(queue, is_listed=is_listed),
     )
+
+
+def _partitions(queue: Queue, *, is_listed: bool) -> PartitionsView | msgspec.UnsetType:
+    layout = queue.layout
+    if layout is None:
+        return msgspec.UNSET
+    states = [each.state for each in layout]
+    moving = sum(each.slots_arriving for each in layout)
+    items = [PartitionView(**asdict(each)) for each in layout]
+    return PartitionsView(states.count("open"), states.count("draining"), moving, msgspec.UNSET if is_listed else items)
 
 
 def etag(queue: Queue) -> str:
@@ -73,7 +86,7 @@ async def list_queues(gateway: Gateway, call: Call) -> Answer:
         (name for _, name in gateway.store.names(tenant) if name > after and access.may("view", name)),
     )
     following = encode_cursor(names[limit - 1]) if len(names) > limit else None
-    items = [view(gateway.store.queue(tenant, name)) for name in names[:limit]]
+    items = [view(gateway.store.queue(tenant, name), is_listed=True) for name in names[:limit]]
     return json_answer(QueuePage(items, following), headers=link_to_next("/v1/queues", limit, following))
 
 

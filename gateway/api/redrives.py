@@ -102,6 +102,8 @@ def _check_origins(find: Find, counts: Counter[str]) -> None:
     for name in counts:
         try:
             find(name)
+        except Forbidden as error:
+            refusals.append(error)
         except QueueNotFound as error:
             refusals.append(invalid_field("/to", f"{error.detail}, which messages came from; name another with `to`"))
     if counts and len(refusals) == len(counts):

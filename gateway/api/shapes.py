@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from backend_store.model import VISIBILITY_MS_MAX, QueueConfig
+from backend_store.model import VISIBILITY_MS_MAX
 from gateway.limits import (
     NAME_CHARS_MAX,
     RECEIVE_MESSAGES_DEFAULT,
@@ -71,6 +71,8 @@ class NackBody(msgspec.Struct, forbid_unknown_fields=True):
     delay_ms: Annotated[int | None, _schema(minimum=0, maximum=DELAY_MS_MAX)] = None
     """0: at once. Left out: after the queue's back-off."""
     reason: str | None = None
+    tried: bool = True
+    """False: nobody began with the messages, so it was no attempt."""
 
 
 class ExtendBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -142,31 +144,6 @@ class TenantBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 # ----------------------------------------------------------------------------------------------------- answers
-
-
-class QueueStatsView(msgspec.Struct):
-    ready: int
-    in_flight: int
-    delayed: int
-    dead: int
-    oldest_age_ms: int
-    consumers: int
-    bytes: int
-    published_total: int
-    acked_total: int
-
-
-class QueueView(msgspec.Struct):
-    name: str
-    config: QueueConfig
-    created_at: str
-    owner: str
-    stats: QueueStatsView
-
-
-class QueuePage(msgspec.Struct):
-    items: list[QueueView]
-    next: str | None = None
 
 
 class JobView(msgspec.Struct):

@@ -11,6 +11,7 @@ from starlette.types import ASGIApp
 from backend_store.model import QueueConfig
 from gateway.api import cancel, events, groups, keys, messages, peek, purges, queues, redrives, tenants, tickets
 from gateway.api import shapes as s
+from gateway.api.queue_shapes import QueuePage, QueueView
 from gateway.context import Gateway
 from gateway.http import Answer, Call
 
@@ -44,7 +45,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         queues.put,
         "Create a queue, or find it there with the same config",
         "manage",
-        {200: s.QueueView, 201: s.QueueView},
+        {200: QueueView, 201: QueueView},
         request=QueueConfig,
         refusals=(400, 401, 403, 409, 413, 415),
     ),
@@ -54,20 +55,18 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         queues.list_queues,
         "Queues that the key may view",
         "view",
-        {200: s.QueuePage},
+        {200: QueuePage},
         query=_PAGING,
         refusals=(400, 401),
     ),
-    Operation(
-        "GET", "/v1/queues/{queue}", queues.get, "A queue's config and exact numbers", "view", {200: s.QueueView}
-    ),
+    Operation("GET", "/v1/queues/{queue}", queues.get, "A queue's config and exact numbers", "view", {200: QueueView}),
     Operation(
         "PATCH",
         "/v1/queues/{queue}",
         queues.patch,
         "Change a queue's config; `If-Match` is required",
         "manage",
-        {200: s.QueueView},
+        {200: QueueView},
         request=QueueConfig,
         refusals=(400, 401, 403, 404, 412, 413, 415, 428),
     ),

@@ -55,6 +55,18 @@ def show(name: str, target: Target, as_json: bool) -> None:
     for part in ("stats", "config"):
         put(f"\n{part}")
         put_fields({f"  {field}": _shown(value) for field, value in found[part].items()})
+    if "partitions" in found:
+        _put_partitions(found["partitions"])
+
+
+def _put_partitions(partitions: dict[str, Any]) -> None:
+    """What lies where, for a queue with several partitions."""
+    put("\npartitions")
+    put_fields({f"  {field}": value for field, value in partitions.items() if field != "items"})
+    put("")
+    fields = ("partition", "state", "slots", "slots_arriving", "ready", "in_flight", "delayed", "dead")
+    rows = [[*(row[field] for field in fields), size(row["bytes"])] for row in partitions["items"]]
+    put_table([*(field.replace("_", " ") for field in fields), "bytes"], rows)
 
 
 @queue.command("delete")

@@ -65,7 +65,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     poll_wait_ms: int = 20_000
     poll_messages_max: int = 1000
     poll_leave_s: float = 0.2
-    """A subscription that ends waits so long for the answer to its last poll, to give back what that brings."""
+    """A client that closes waits so long for the answer to its last poll, to give back what that brings."""
     http_timeout_s: float = 30.0
     sse_silence_s: float = 35.0
     """A server comments every 15 s: two missed and 5 s of grace."""

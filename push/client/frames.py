@@ -181,6 +181,7 @@ class GapFrame(ServerFrame, frozen=True, tag="gap"):
     sub: int
     start: Any = msgspec.field(default=None, name="from")
     end: Any = msgspec.field(default=None, name="to")
+    partition: int | None = None
 
 
 class ResetFrame(ServerFrame, frozen=True, tag="reset"):

@@ -87,11 +87,15 @@ class Stopped(msgspec.Struct, frozen=True):
 
 
 class Gap(msgspec.Struct, frozen=True):
-    """The stream no longer has what lay between the two positions; delivery goes on behind it."""
+    """The stream no longer has what lay between the two positions; delivery goes on behind it.
+
+    `partition` is the one that the positions belong to, where the stream has several.
+    """
 
     queue: str
     start: Any
     end: Any
+    partition: int | None = None
 
 
 class Reset(msgspec.Struct, frozen=True):

@@ -87,7 +87,7 @@ export interface ClientEvents {
   /** Leases ended before these messages were settled: they are delivered again, perhaps to others. */
   lost: {queue: string; messages: Message[]};
   /** A stream no longer has what lay between the two. */
-  gap: {queue: string; from: number; to: number};
+  gap: {queue: string; from: number; to: number; partition?: number};
   /** A stream could not go on from its cursor, and goes on from this one. */
   reset: {queue: string; cursor: string | undefined};
   /** The server ended a subscription. */

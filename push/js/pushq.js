@@ -230,9 +230,10 @@ export function connect(options = {}) {
 
 /**
  * A client of one server. Events, each with `detail`: `state` {state, transport, error?, retryMs?}, `lost` {queue,
- * messages}, `gap` {queue, from, to}, `reset` {queue, cursor}, `ended` {queue, error}, `bye` {code, reason, retry_ms},
- * and `problem` {error, queue?, message?}: what a handler threw, or the server refused for the moment. Unheard problems
- * go to the console. States: connecting → connected → waiting (to try again) → … → closed; `failed` if told to end.
+ * messages}, `gap` {queue, from, to, partition?}, `reset` {queue, cursor}, `ended` {queue, error}, `bye` {code, reason,
+ * retry_ms}, and `problem` {error, queue?, message?}: what a handler threw, or the server refused for the moment. Unheard
+ * problems go to the console. States: connecting → connected → waiting (to try again) → … → closed; `failed` if told to
+ * end.
  */
 export class Client extends EventTarget {
   #options; #base; #transports; #index = 0; #worked = new Set(); #failures = 0; #retryMs = 0; // where and when
@@ -768,7 +769,7 @@ const SIDE_BY_SIDE = Symbol("no line");
  */
 class Consumer {
   #handler; #client; #starting = null; #stopping = false; #isOver = false; #isReady = false;
-  #maxHandlerMs; #inOrderAsked; #inOrder = false;
+  #maxHandlerMs; #inOrderAsked; #inOrder = false; #isKeptInOrder = false; // by us; by the server, too
   #held = new Map(); #lines = new Map(); #backlog = []; #draining = false; // leased, by receipt; waiting in order
   #settler; #returned = 0; // what is told to the server: verdicts, and credit that no receipt gives back
   #room = []; #idle = []; #resolveReady; #rejectReady; #finish; // who waits for what
@@ -836,6 +837,7 @@ class Consumer {
     if (isRead) this.cursor = cursor ?? this.cursor; // where "latest" was: a cut before the first message misses none
     const usual = isRead || mode === "leases" ? ordering === "strict" && "key" : true;
     this.#inOrder = this.#inOrderAsked ?? usual;
+    this.#isKeptInOrder = ordering === "strict" || mode === "offsets";
   }
 
   /** The connection is gone; its number for us means nothing on the next one. */
@@ -855,7 +857,7 @@ class Consumer {
   receive(frame) {
     if (frame.type === "deliver") return this.#deliver(frame);
     if (frame.type === "lost") return this.lose(frame.receipts.flatMap((receipt) => this.#held.get(receipt) ?? []));
-    if (frame.type === "gap") return this.#client.emit("gap", {from: frame.from, to: frame.to});
+    if (frame.type === "gap") return this.#client.emit("gap", gapOf(frame));
     if (frame.type === "ended") return this.#refused(PushqError.from(frame.problem), this.#starting);
     if (frame.type !== "reset") return;
     if (this.wire.group === undefined) this.cursor = frame.cursor ?? this.cursor;
@@ -938,17 +940,21 @@ class Consumer {
       const delivery = waiting.shift();
       if (delivery.isLost) this.#held.delete(delivery.receipt);
       else await this.#run(delivery);
-      if (delivery.isLost || delivery.verdict === "nack") this.#giveBack(waiting.splice(0), delivery.delayMs);
+      if (delivery.isLost || delivery.verdict === "nack") this.#giveBack(waiting.splice(0), delivery);
     }
     this.#lines.delete(line);
     this.#stir();
   }
 
-  #giveBack(deliveries, delayMs) {
+  /** Nobody has begun with them, so it was no attempt; unless only the queue's back-off keeps them behind `failed`. */
+  #giveBack(deliveries, failed) {
+    const isBehind = failed && !failed.isLost && !this.#isKeptInOrder;
+    const delay = isBehind && failed.delayMs !== undefined ? {delay_ms: failed.delayMs} : {};
+    const fields = isBehind && failed.delayMs === undefined ? PLAIN : {tried: false, ...delay};
     for (const delivery of deliveries) {
       this.#held.delete(delivery.receipt);
       delivery.hasEnded = true;
-      if (!delivery.isLost) delivery.conclude("nack", delayMs === undefined ? PLAIN : {delay_ms: delayMs});
+      if (!delivery.isLost) delivery.conclude("nack", fields);
     }
   }
 
@@ -2280,6 +2286,11 @@ function timeText(name, date) {
 }
 
 function ignore() {}
+
+/** Of a stream with several partitions a gap names the one that its ends belong to. */
+function gapOf({from, to, partition}) {
+  return partition === undefined ? {from, to} : {from, to, partition};
+}
 
 function decodeBase64(text) {
   return Uint8Array.from(atob(text), (char) => char.charCodeAt(0));

@@ -8,17 +8,20 @@ from typing import Any
 
 from starlette.types import Receive
 
-from backend_store.client import Lease, Queue, encode_cursor
-from backend_store.model import Offset, Overloaded, PushqError
+from backend_store.client import Lease, Queue
+from backend_store.model import Overloaded, PushqError
 from push.checks import checked_visibility, field
 from push.encode import stream_messages
 from push.hub import Hub
 from push.rendering import rendered
 from push.starts import group_queue, stream_start
+from push.tails import Reading, Tails
 
 RECEIVE_MAX = 1000
 WAIT_MS_MAX = 60_000
 RESPONSE_BYTES_MAX = 4 * 1024 * 1024
+LOOKS_MAX = 1_000
+"""How many turns of the loop a receive waits while the queue looks for messages behind much that is not ready."""
 
 
 class Poll:
@@ -95,7 +98,7 @@ async def receive_messages(
     await poll.sealed()
     messages = [m for lease in poll.leases for m in rendered(queue, lease, "json")]
     hub.delivered += len(messages)
-    outcome = b"" if queue.take_gap() is None else b',"resume":"gap"'
+    outcome = b',"resume":"gap"' if queue.take_gaps() else b""
     return b'{"messages":[%b]%b}' % (b",".join(messages), outcome)
 
 
@@ -106,6 +109,10 @@ async def _wait(hub: Hub, queue: Queue, ready: asyncio.Future[None], wait_ms: in
     """
     await asyncio.sleep(0)
     await asyncio.sleep(0)
+    for _ in range(LOOKS_MAX):
+        if ready.done() or not queue.is_looking:
+            break
+        await asyncio.sleep(0)
     if ready.done() or wait_ms == 0:
         return True
     gone = asyncio.ensure_future(_gone(receive))
@@ -134,7 +141,8 @@ async def receive_stream(
     if hub.draining:
         raise PushqError("the server is shutting down", code="draining")
     start = stream_start(queue, wanted)
-    if start.offset >= queue.end.offset and wait_ms:
+    reading = Reading(start.places)
+    if wait_ms and Tails(queue.parts).next(reading) is None:
         ready: asyncio.Future[None] = hub.loop.create_future()
         fanout = hub.fanout(queue)
         fanout.waiting.add(ready)
@@ -143,29 +151,33 @@ async def receive_stream(
                 return None
         finally:
             fanout.waiting.discard(ready)
-    messages, position = _read(queue, start.offset, limit)
-    cursor = encode_cursor(queue.end.epoch, position)
+    tails = Tails(queue.parts)
+    is_whole = not tails.missed(reading)  # something may have been dropped while it waited
+    messages = _read(tails, reading, limit)
     hub.delivered += len(messages)
     return b'{"messages":[%b],"cursor":"%b","resume":"%b"}' % (
         b",".join(messages),
-        cursor.encode(),
-        start.outcome.encode(),
+        queue.parts.cursor(reading.places).encode(),
+        (start.outcome if is_whole or start.outcome == "reset" else "gap").encode(),
     )
 
 
-def _read(queue: Queue, position: Offset, limit: int) -> tuple[list[bytes], Offset]:
+def _read(tails: Tails, reading: Reading, limit: int) -> list[bytes]:
+    """Up to so many messages; moves the place where the reader stands behind them."""
     messages: list[bytes] = []
     size = 0
-    while len(messages) < limit and position < queue.end.offset and size < RESPONSE_BYTES_MAX:
-        chunk = queue.read(position)
-        if chunk is None:
-            return messages, queue.end.offset
-        start = max(0, position - chunk.base)
+    while len(messages) < limit and size < RESPONSE_BYTES_MAX:
+        found = tails.next(reading)
+        if found is None:
+            reading.stand_at(tails.ends())
+            break
+        tail, chunk = found
+        start = max(0, tail.place(reading) - chunk.base)
         stop = min(chunk.count, start + limit - len(messages))
         messages.extend(stream_messages(chunk, start, stop, "json"))
         size += len(chunk.data)
-        position = Offset(chunk.base + stop)
-    return messages, position
+        reading.move(tail.number, chunk.base + stop)
+    return messages
 
 
 def check_receive(limit: int, wait_ms: int) -> None:

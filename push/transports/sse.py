@@ -13,9 +13,9 @@ from typing import Any
 from sse_starlette.event import ServerSentEvent
 from sse_starlette.sse import AppStatus, EventSourceResponse
 
-from backend_store.client import Lease, Queue, encode_cursor, indexes
+from backend_store.client import Gap, Lease, Queue, encode_cursor, indexes
 from backend_store.model import FieldError, InvalidRequest, Overloaded, PushqError
-from push.checks import checked_credit
+from push.checks import checked_credit, gap_fields
 from push.hub import Hub
 from push.limits import CREDIT_DEFAULT, OUTBOX_BYTES_SOFT_MAX
 from push.ports import Principal
@@ -61,8 +61,8 @@ class EventStream:
     def tell_lost(self, number: int, receipts: list[str]) -> None:
         """An SSE consumer learns it from its ack; there is no event for it in the protocol."""
 
-    def tell_gap(self, number: int, first: int, last: int) -> None:
-        self.write(json_event("gap", {"type": "gap", "from": first, "to": last}))
+    def tell_gap(self, number: int, gap: Gap) -> None:
+        self.write(json_event("gap", {"type": "gap", **gap_fields(gap)}))
 
     def write(self, data: bytes) -> None:
         self._buffer.append(data)
@@ -114,8 +114,8 @@ class EventStream:
         for lease in leases:
             if messages := rendered(self.queue, lease, "json"):
                 self.hub.delivered += len(messages)
-                epoch, base = lease.state.epoch, lease.state.base
-                cursors = (encode_cursor(epoch, base + index + 1) for index in indexes(lease.bits))
+                epoch, base, partition = lease.state.epoch, lease.state.base, lease.state.partition
+                cursors = (encode_cursor(epoch, base + index + 1, partition) for index in indexes(lease.bits))
                 out.extend(event("message", m, cursor) for m, cursor in zip(messages, cursors, strict=True))
         return out
 
@@ -200,8 +200,8 @@ def _consume_work(hub: Hub, stream: EventStream, credit: int | None, ack: str, f
         pending_bytes_max=OUTBOX_BYTES_SOFT_MAX,
     )
     stream.sub = sub
-    if (gap := queue.take_gap()) is not None:
-        stream.tell_gap(0, *gap)
+    for gap in queue.take_gaps():
+        stream.tell_gap(0, gap)
     hub.loop.call_soon(sub.more)
 
 
@@ -209,10 +209,10 @@ def _read_stream(hub: Hub, stream: EventStream, credit: int | None, from_: Any, 
     queue = stream.queue
     start = stream_start(queue, {"cursor": last_event_id} if last_event_id else from_)
     stream.refill = checked_credit(credit) if credit is not None else None
-    sub = StreamSubscription(stream, 0, queue, position=start.offset, credit=stream.refill, key="sse")
+    sub = StreamSubscription(stream, 0, queue, places=start.places, credit=stream.refill, key="sse")
     stream.sub = sub
-    if start.missed is not None:
-        stream.write(json_event("gap", {"type": "gap", "from": start.missed[0], "to": start.missed[1]}))
+    for gap in start.gaps:
+        stream.tell_gap(0, gap)
     if start.outcome == "reset":
         stream.write(json_event("reset", {"type": "reset", "cursor": start.cursor}))
     hub.fanout(queue).start(sub, stream)

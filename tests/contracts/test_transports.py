@@ -139,6 +139,18 @@ async def test_a_nacked_message_comes_again_as_attempt_2(
         assert await consumer.ack([again["receipt"]]) == [True]
 
 
+async def test_a_nack_of_what_nobody_tried_is_no_attempt(
+    shared_server: PushqServer, http: httpx2.AsyncClient, queue: str, transport: str
+) -> None:
+    await publish(http, queue, "a")
+    async with consuming(shared_server, transport, queue) as consumer:
+        (first,) = await consumer.take(1)
+        assert await consumer.nack([first["receipt"]], tried=False) == [True]
+        (again,) = await consumer.take(1)
+        assert (again["body"], again["attempt"]) == ("a", 1)
+        assert await consumer.ack([again["receipt"]]) == [True]
+
+
 async def test_a_nack_with_a_delay_keeps_the_message_back_so_long(
     shared_server: PushqServer, http: httpx2.AsyncClient, queue: str, transport: str
 ) -> None:

@@ -105,6 +105,30 @@ def test_a_neighbour_is_a_queue_of_the_same_tenant(http: Client, name: str) -> N
     assert config_of(put(http, name, colocate_with=f"{name}-ours"))["colocate_with"] == f"{name}-ours"
 
 
+def test_who_names_a_dead_letter_queue_must_be_allowed_to_publish_there(http: Client, name: str) -> None:
+    errors = f"{name}-errors"
+    put(http, errors)
+    with with_key(http, make_key(http, f"manage:{name}", f"manage:{errors}")["key"]) as limited:
+        refused(put(limited, name, dead_letter_queue=errors), 403, "forbidden")
+        put(limited, name)
+        problem = refused(patch(limited, name, dead_letter_queue=errors), 403, "forbidden")
+        assert f"publish:{errors}" in problem["detail"]
+        assert config_of(http.get(f"/v1/queues/{name}"))["dead_letter_queue"] == f"{name}.dead"
+        assert patch(http, name, dead_letter_queue=errors).status_code == 200
+        assert patch(limited, name, max_attempts=3).status_code == 200, "what is named already is not asked about"
+    with with_key(http, make_key(http, f"manage:{name}*", f"publish:{errors}")["key"]) as allowed:
+        assert put(allowed, f"{name}-other", dead_letter_queue=errors).status_code == 201
+
+
+def test_a_changed_setting_holds_for_the_companions_too(http: Client, name: str) -> None:
+    put(http, name)
+    assert config_of(http.get(f"/v1/queues/{name}.dead"))["visibility_timeout_ms"] == 30_000
+    patch(http, name, visibility_timeout_ms=5_000, max_message_bytes=1_000)
+    for suffix in (".dead", ".late"):
+        config = config_of(http.get(f"/v1/queues/{name}{suffix}"))
+        assert (config["visibility_timeout_ms"], config["max_message_bytes"]) == (5_000, 1_000)
+
+
 @pytest.mark.parametrize("suffix", [".dead", ".late"])
 def test_a_companion_is_changed_and_deleted_with_its_queue(http: Client, name: str, suffix: str) -> None:
     refused(patch(http, name + suffix, tags={}), 404, "queue-not-found")

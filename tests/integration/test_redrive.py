@@ -221,6 +221,22 @@ def test_a_redrive_needs_manage_and_publish_where_the_messages_go(http: Client) 
     refused(start(http, "absent"), 404, "queue-not-found")
 
 
+def test_what_may_go_back_does_and_the_job_says_why_the_rest_stays(http: Client) -> None:
+    graves = made(http)
+    mine, theirs = [made(http, max_attempts=1, dead_letter_queue=graves) for _ in range(2)]
+    for queue in (mine, theirs):
+        died(http, queue, {"body": queue})
+    deadline = time.monotonic() + WAIT_S_MAX
+    while len(ready(http, graves)) < 2 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    with with_key(http, make_key(http, f"manage:{graves}", f"publish:{mine}")["key"]) as limited:
+        answer = start(limited, graves)
+        assert answer.status_code == 202, answer.text
+        job = ended(limited, answer.headers["location"])
+    assert (job["state"], job["done"]) == ("failed", 1) and f"publish:{theirs}" in job["error"]
+    assert [message["body"] for message in receive(http, mine)] == [mine]
+
+
 # ------------------------------------------------------------------------------------------------------- jobs
 
 

@@ -46,15 +46,16 @@ test("on a strict queue messages without a key are in one order", async (t) => {
   assert.deepEqual(log, ["+1", "-1", "+2", "-2"]);
 });
 
-test("what waits behind a failed message of its key goes back with it, unhandled", async (t) => {
+test("what waits behind a failed message of its key goes back with it, unhandled and uncounted", async (t) => {
   const {log, handler, end} = gate();
   const {pushq, socket} = await subscribed(t, {credit: 8}, handler, {ok: {ordering: "strict"}});
   pushq.addEventListener("problem", () => {});
   const keyed = (n, key) => leased(n, {key});
   deliver(socket, keyed(1, "a"), keyed(2, "a"), keyed(3, "b"), keyed(4, "a"));
   await end(1, new Error("no"));
-  const nack = await eventually(() => socket.last("nack"));
-  assert.deepEqual(nack.receipts, ["t.1", "t.2", "t.4"], "in one frame, in order");
+  await eventually(() => socket.frames("nack")[1]);
+  const told = socket.frames("nack").map(({receipts, tried, delay_ms}) => [receipts, tried, delay_ms]);
+  assert.deepEqual(told, [[["t.1"], undefined, undefined], [["t.2", "t.4"], false, undefined]], "the server has the key wait");
   await end(3);
   assert.deepEqual(log, ["+1", "+3", "-1", "-3"]);
   deliver(socket, leased(1, {key: "a", receipt: "u.1", attempt: 2}), leased(2, {key: "a", receipt: "u.2", attempt: 2}));
@@ -71,6 +72,15 @@ test("with a delay the ones behind come back no earlier", async (t) => {
   settle(socket, nack);
   const behind = await eventually(() => socket.frames("nack")[1]);
   assert.deepEqual([nack.receipts, behind.receipts, behind.delay_ms], [["t.1"], ["t.2"], 700]);
+  assert.deepEqual([nack.tried, behind.tried], [undefined, false]);
+});
+
+test("where only the back-off of the queue keeps them behind, they go back as the failed one does", async (t) => {
+  const {pushq, socket} = await subscribed(t, {credit: 8, inOrder: true}, () => Promise.reject(new Error("no")));
+  pushq.addEventListener("problem", () => {});
+  deliver(socket, leased(1), leased(2));
+  const nack = await eventually(() => socket.last("nack"));
+  assert.deepEqual([nack.receipts, nack.tried], [["t.1", "t.2"], undefined]);
 });
 
 test("a lost lease stops its line: who has the message now comes first", async (t) => {
@@ -127,6 +137,7 @@ test("closing gives back what has not begun, and waits for what has", async (t) 
   await end(1);
   await eventually(() => socket.last("ack") && socket.last("nack"));
   assert.deepEqual([socket.last("ack").receipts, socket.last("nack").receipts], [["t.1"], ["t.2"]]);
+  assert.equal(socket.last("nack").tried, false, "it has not begun");
   settle(socket, socket.last("nack"));
   settle(socket, socket.last("ack"));
   socket.say({type: "ok", id: (await eventually(() => socket.last("unsubscribe"))).id});

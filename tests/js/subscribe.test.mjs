@@ -126,6 +126,13 @@ test("a gap and a reset are told, and a reset moves the cursor", async (t) => {
   assert.equal(subscription.cursor, "c9");
 });
 
+test("a gap in one of several partitions names it", async (t) => {
+  const {pushq, socket} = await subscribed(t, {from: "latest"}, () => {});
+  const told = event(pushq, "gap");
+  socket.say({type: "gap", sub: 1, from: 3, to: 9, partition: 2});
+  assert.deepEqual(await told, {queue: "q", from: 3, to: 9, partition: 2});
+});
+
 test("a stream that outruns its handler is left, and taken up again where it stopped", async (t) => {
   const handled = [];
   const waiting = [];

@@ -24,7 +24,7 @@ from tests.support.semantics_model import SemanticsModel
 from tests.support.semantics_seen import VIEWS, leftovers, numbers_of, walk
 from tests.support.semantics_seen import sweep as delete_purged
 from tests.support.semantics_wishes import Author, Call, Wish, configs, draft_of, wishes
-from tests.support.world import REPLICA, World, attempts_by_seq, verdicts
+from tests.support.world import REPLICA, World, attempts_by_seq, partitions_of, verdicts
 
 EXAMPLES = 400
 STEPS = 60
@@ -108,7 +108,7 @@ class QueueSemantics(Bench):
         if then == "ack":
             self.ack(some, "")
         elif then in ("nack", "delay"):
-            self.nack(some, 20 if then == "delay" else None, then)
+            self.nack(some, 20 if then == "delay" else None, then, tried=True)
         elif then == "extend":
             self.extend(some, 400)
         elif then == "run out":
@@ -131,13 +131,15 @@ class QueueSemantics(Bench):
         picks=st.lists(any_number, min_size=1, max_size=6),
         delay_ms=st.sampled_from([None, None, 0, 20, 500]),
         reason=st.sampled_from([None, "busy"]),
+        tried=st.sampled_from([True, True, False]),
     )
-    def nack(self, picks: list[int], delay_ms: int | None, reason: str | None) -> None:
+    def nack(self, picks: list[int], delay_ms: int | None, reason: str | None, tried: bool) -> None:
         name, texts, receipts = self._picked(picks, "")
         due_ms = self.world.now_ms + delay_ms if delay_ms else delay_ms
         answers: list[Any] = []
-        self.world.partition.view(VIEWS[name]).give_back(by_token(texts), due_ms, reason, answers.append)
-        self.asked.append(Asked(name, texts, receipts, answers, False, due_ms, reason))
+        view = self.world.partition.view(VIEWS[name])
+        view.give_back(by_token(texts), due_ms, reason, answers.append, tried=tried)
+        self.asked.append(Asked(name, texts, receipts, answers, "nacked" if tried else "untried", due_ms, reason))
 
     @precondition(lambda self: self.issued)
     @rule(picks=st.lists(any_number, min_size=1, max_size=6), ms=st.sampled_from([0, 50, 400]))
@@ -221,7 +223,7 @@ class QueueSemantics(Bench):
         again = m.next_life("main", expires_ms=annex["exp"] or 0, id=None, stamp=None)
         done: list[Any] = []
         self.moves.append(Move(m.number, lease.token, again, done))
-        move(view, lease, self.world.partition, {index: annex}, lambda *how: done.append(how), m.priority)
+        move(view, lease, partitions_of(self.world), {index: annex}, lambda *how: done.append(how), m.priority)
 
     @rule(ms=st.sampled_from([1, 15, 49, 50, 250, 400, 1000]))
     def time_passes(self, ms: int) -> None:
@@ -239,7 +241,7 @@ class QueueSemantics(Bench):
         if not self.world.committer.prepare():
             return
         moves = self._decide_moves(live)
-        checks = [self._decide_asked(one) for one in sorted(self.asked, key=lambda one: not one.is_ack)]
+        checks = [self._decide_asked(one) for one in sorted(self.asked, key=lambda one: one.outcome is not None)]
         gone = self._evicted()
         evictable = self.model.evictable
         self.model.begin()

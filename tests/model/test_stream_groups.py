@@ -176,7 +176,7 @@ class StreamGroup(RuleBasedStateMachine):
     def asked(self, texts: list[str], ask: Any, fate: Fate) -> list[bool] | None:
         """The verdicts; None where a crash kept them from whoever waits."""
         answers: list[dict[str, int] | PushqError] = []
-        self.world.groups.each(by_token(texts), ask, answers.append)
+        self.world.ask(texts, ask, answers.append)
         if fate == "land":
             self.world.settle_down()
             assert len(answers) == 1 and isinstance(answers[0], dict)

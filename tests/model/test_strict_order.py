@@ -15,6 +15,7 @@ from backend_store.core.keyed import KeyedRuns
 from backend_store.core.leases import ChunkState
 from backend_store.core.limits import KEYED_STUCK_MS
 from backend_store.core.lines import ParkedRow, Spill
+from backend_store.core.slots import slot_of
 from tests.support.chunks import any_chunk, chunk_state
 
 
@@ -62,6 +63,8 @@ class StrictOrder(RuleBasedStateMachine):
         self.waiting: dict[Key, list[Item]] = {}
         self.held: dict[tuple[int, int], Item] = {}
         self.delayed: dict[tuple[int, int], Item] = {}
+        self.closed: dict[int, int] = {}
+        """Slot → from which chunk on its messages wait for those in another partition."""
 
     def teardown(self) -> None:
         try:
@@ -118,7 +121,8 @@ class StrictOrder(RuleBasedStateMachine):
     def draw(self, limit: int) -> bool:
         drawn = self._draw(limit)
         if drawn is None:
-            stuck = {key for key, items in self.waiting.items() if items} - self.locked()
+            stuck = {key for key, items in self.waiting.items() if items and not self._is_closed(items[0])}
+            stuck -= self.locked()
             assert not stuck or self._is_on_disk(stuck), f"messages of {stuck} could be drawn"
             return False
         state, bits = drawn
@@ -135,10 +139,29 @@ class StrictOrder(RuleBasedStateMachine):
             assert key not in locked, f"{key} was handed out to two"
             assert len(items) <= KEY_RUN_MAX
             assert items == self.waiting[key][: len(items)], f"{key} was handed out of order"
+            assert not any(map(self._is_closed, items)), f"{key} was handed out before what is in another partition"
             del self.waiting[key][: len(items)]
             self.held |= {(item.base, item.index): item for item in items}
         self.quiet_steps += 1
         return True
+
+    def _is_closed(self, item: Item) -> bool:
+        return item.base >= self.closed.get(slot_of(self.key(item) or ""), item.base + 1)
+
+    @rule(key=st.sampled_from([None, "a", "b", "c", "d"]))
+    def come(self, key: Key) -> None:
+        """A slot comes from another partition: from here on its messages wait. If they did before, the first do not
+        any more."""
+        self.closed = {**self.closed, slot_of(key or ""): 8 * len(self.columns)}
+        self.runs.close(self.closed)
+
+    @precondition(lambda self: self.closed)
+    @rule(pick=any_number)
+    def release(self, pick: int) -> None:
+        """What the messages of a slot waited for is settled."""
+        slot = sorted(self.closed)[pick % len(self.closed)]
+        self.closed = {other: base for other, base in self.closed.items() if other != slot}
+        self.runs.close(self.closed)
 
     def _draw(self, limit: int) -> tuple[ChunkState, int] | None:
         while True:
@@ -255,6 +278,7 @@ class StrictOrder(RuleBasedStateMachine):
         """A clean stop: leases are kept, and the lane is read anew."""
         self.quiet_steps = 0
         self.runs = KeyedRuns(KEY_RUN_MAX)
+        self.runs.close(self.closed)
         self.rows.clear()
         self.in_commit = None
         self.states.clear()
@@ -275,6 +299,8 @@ class StrictOrder(RuleBasedStateMachine):
 
     def _drain(self) -> None:
         """Everything that was published comes, and nothing is left behind in memory."""
+        self.closed = {}
+        self.runs.close(self.closed)
         for _ in range(len(self.columns) * 8 + 8):
             if not self._unsettled():
                 break
@@ -289,6 +315,7 @@ class StrictOrder(RuleBasedStateMachine):
         assert self._draw(1) is None
         left = self.runs._lines
         assert (self.runs._at, left.by_key, left.parked, left.count, left.rows, left.chunks) == ({}, {}, {}, 0, 0, 0)
+        assert not self.runs._behind
         assert not any(base in self.runs._spots for base in self.columns)
 
 

@@ -171,7 +171,7 @@ class Consumer(Protocol):
         """Up to `count` messages; fewer when no more came."""
 
     async def ack(self, receipts: list[str]) -> list[bool]: ...
-    async def nack(self, receipts: list[str], delay_ms: int = 0) -> list[bool]: ...
+    async def nack(self, receipts: list[str], delay_ms: int = 0, **more: Any) -> list[bool]: ...
     async def farewell(self) -> Frame:
         """The last thing the server said: `ended`, `bye`, or `refused` with the problem."""
 
@@ -217,8 +217,8 @@ class SocketConsumer(Pushed):
     async def ack(self, receipts: list[str]) -> list[bool]:
         return _verdicts(await self._socket.ask(type="ack", queue=self._queue, receipts=receipts))
 
-    async def nack(self, receipts: list[str], delay_ms: int = 0) -> list[bool]:
-        answer = await self._socket.ask(type="nack", queue=self._queue, receipts=receipts, delay_ms=delay_ms)
+    async def nack(self, receipts: list[str], delay_ms: int = 0, **more: Any) -> list[bool]:
+        answer = await self._socket.ask(type="nack", queue=self._queue, receipts=receipts, delay_ms=delay_ms, **more)
         return _verdicts(answer)
 
     async def leave(self) -> None:
@@ -235,8 +235,8 @@ class HttpConsumer:
     async def ack(self, receipts: list[str]) -> list[bool]:
         return _verdicts(await call(self._http, "POST", f"{self._queue}/ack", {"receipts": receipts}))
 
-    async def nack(self, receipts: list[str], delay_ms: int = 0) -> list[bool]:
-        body = {"receipts": receipts, "delay_ms": delay_ms}
+    async def nack(self, receipts: list[str], delay_ms: int = 0, **more: Any) -> list[bool]:
+        body = {"receipts": receipts, "delay_ms": delay_ms, **more}
         return _verdicts(await call(self._http, "POST", f"{self._queue}/nack", body))
 
 

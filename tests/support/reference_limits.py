@@ -53,6 +53,7 @@ GROUPS = (
             "push.transports.longpoll:RECEIVE_MAX": "The largest `max` of a receive.",
             "push.transports.longpoll:WAIT_MS_MAX": "The longest `wait_ms` of a receive.",
             "push.transports.longpoll:RESPONSE_BYTES_MAX": "An answer of this size takes no more messages.",
+            "push.transports.longpoll:LOOKS_MAX": "Turns of the loop in which a receive looks for messages.",
             "push.protocol:RECEIPTS_PER_REQUEST_MAX": "Receipts of one ack, nack or extend.",
             "gateway.limits:PAGE_ITEMS_DEFAULT": "Items of a page, where `limit` is not given.",
             "gateway.limits:PAGE_ITEMS_MAX": "The largest `limit` of a page.",
@@ -172,7 +173,7 @@ GROUPS = (
             "takes a partition away: a pause is no end.",
             "backend_store.node.limits:SLOT_LOOK_SECONDS": "",
             "backend_store.node.limits:DRAIN_CHUNKS_PER_LOOK": "",
-            "gateway.limits:PARTITION_QUEUES_LABELLED_MAX": "",
+            "backend_store.node.limits:DRAIN_CHUNKS_KEPT": "",
         },
     ),
     Group(

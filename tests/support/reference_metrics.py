@@ -35,6 +35,7 @@ async def _a_little_of_everything(server: PushqServer) -> None:
     async with Admin(server.url, server.key) as admin:
         await admin.create_queue("orders", {"max_attempts": 1})
         await admin.create_queue("news", {"kind": "stream"})
+        await admin.create_queue("parcels", {"partitions": 2})
         await admin.put_group("news", "readers", position="earliest")
     async with connect(server.url, server.key) as pushq:
         await pushq.publish("orders", "hello")

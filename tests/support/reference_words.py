@@ -79,7 +79,7 @@ FRAMES = {
     "credit": "`n` more messages may be outstanding.",
     "publish": "Store messages.",
     "ack": "Settle messages.",
-    "nack": "Give messages back; the attempt counts.",
+    "nack": "Give messages back; the attempt counts, unless nobody `tried`.",
     "extend": "Hold messages for longer.",
     "refresh": "Go on with another key of the same tenant.",
     "ping": "Say `pong`.",

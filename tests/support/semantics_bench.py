@@ -27,13 +27,13 @@ TICKS_MAX = 3
 
 
 class Asked(NamedTuple):
-    """Receipts of one view that wait for an answer."""
+    """Receipts of one view that wait for an answer; `outcome` is that of a nack."""
 
     view: str
     texts: list[str]
     receipts: list[Receipt]
     answers: list[Any]
-    is_ack: bool = True
+    outcome: str | None = None
     due_ms: int | None = None
     reason: str | None = None
 
@@ -170,8 +170,8 @@ class Bench(RuleBasedStateMachine):
         return going
 
     def _decide_asked(self, asked: Asked) -> Callable[[], None]:
-        view, texts, receipts, answers, is_ack, due_ms, reason = asked
-        if is_ack:
+        view, texts, receipts, answers, outcome, due_ms, reason = asked
+        if outcome is None:
             tokens = list(dict.fromkeys(token for token, _ in receipts))
             in_turn = sorted(receipts, key=lambda r: tokens.index(r[0]))
             won = {r: bool(r[0]) and self.model.ack(view, r) for r in in_turn}
@@ -180,7 +180,7 @@ class Bench(RuleBasedStateMachine):
             wanted = [self.model.holds(r) for r in receipts]
             for receipt, is_held in zip(receipts, wanted, strict=True):
                 if is_held:
-                    self.model.give_back(self.model.messages[receipt[1]], "nacked", due_ms, reason)
+                    self.model.give_back(self.model.messages[receipt[1]], outcome, due_ms, reason)
         return self._expect(answers, lambda got: verdicts(texts, got) == wanted)
 
     def _evicted(self) -> list[Message]:

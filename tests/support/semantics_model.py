@@ -119,12 +119,18 @@ class SemanticsModel:
         m.state, m.attempt = "ready", m.attempt - 1
 
     def give_back(self, m: Message, outcome: str, due_ms: int | None = None, reason: str | None = None) -> None:
-        """Without a time of its own it comes back as the back-off says; of a consumer that went away, at once."""
-        m.history = [*m.history, (m.attempt, self.now_ms, outcome, reason)][-HISTORY_MAX:]
+        """Without a time of its own it comes back as the back-off says; of a consumer that went away, or that had not
+        begun with it, at once.
+        """
+        if outcome == "untried":
+            m.attempt -= 1
+        else:
+            m.history = [*m.history, (m.attempt, self.now_ms, outcome, reason)][-HISTORY_MAX:]
         if self.is_doomed(m):
             self._settle(m, "expired" if self.is_expired(m) else "max_attempts")
             return
-        if due_ms is None and outcome != "returned" and m.view == "main" and self.config.retry_backoff_ms:
+        has_failed = outcome not in ("returned", "untried")
+        if due_ms is None and has_failed and m.view == "main" and self.config.retry_backoff_ms:
             longest = self.config.retry_backoff_ms_max or 1 << 60
             due_ms = self.now_ms + min(self.config.retry_backoff_ms * 2 ** (m.attempt - 1), longest)
         m.state, m.due_ms = "returned", due_ms or 0

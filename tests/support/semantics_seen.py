@@ -51,7 +51,7 @@ def walk(partition: Partition) -> dict[int, Place]:
     for name, shelves in SHELVES.items():
         for shelf in shelves:
             for chunk in chunks(partition, shelf):
-                for index in indexes(_present(partition, VIEWS[name], chunk)):
+                for index in indexes(present(partition, VIEWS[name], chunk)):
                     number = int(chunk.messages.bodies[index])
                     assert number not in found, f"{number} lies in two places"
                     found[number] = Place(name, shelf, chunk.base, index)
@@ -65,7 +65,7 @@ def chunks(partition: Partition, shelf: int) -> Iterator[Chunk]:
         chunk = partition.read(chunk.base + 1, shelf)
 
 
-def _present(partition: Partition, number: int, chunk: Chunk) -> int:
+def present(partition: Partition, number: int, chunk: Chunk) -> int:
     view: View | None = partition.views.get(number)
     state = view.core.state(chunk.base) if view is not None else None
     if state is not None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from backend_store.client.group_receipts import GroupReceipts
+from backend_store.client.views import AskView
 from backend_store.core.block import punch
 from backend_store.core.chunk import KIND_JSON, claimed_messages, plain_blocks
 from backend_store.core.kept import Detached, KeptLease
@@ -14,11 +16,12 @@ from backend_store.model import Published, PushqError, QueueConfig
 from backend_store.node.group import Group, Mode, RunningGroup
 from backend_store.node.groups import Groups
 from backend_store.node.partition import Partition
+from backend_store.node.settling import SettleReply
 from backend_store.storage.engine import Batch, Table
 from backend_store.storage.keys import log_key
 from backend_store.storage.memory import MemoryEngine
 from backend_store.storage.verify import quarantine_value
-from tests.support.world import REPLICA, VISIBILITY_MS, Consumer, World, receipts_by_seq, verdicts
+from tests.support.world import REPLICA, VISIBILITY_MS, Consumer, World, partitions_of, receipts_by_seq, verdicts
 
 
 class StreamWorld(World):
@@ -83,6 +86,10 @@ class StreamWorld(World):
         group = self.groups.find(name)
         assert group is not None, f"there is no group {name!r}"
         return GroupOf(self, group)
+
+    def ask(self, receipts: Sequence[str], ask: AskView, reply: SettleReply) -> None:
+        """Has each group decide about its own receipts, as a stream does."""
+        GroupReceipts(partitions_of(self)).ask(by_token(receipts), ask, reply)
 
     def _asked(self, ask: Callable[[Callable[[Group | PushqError], None]], None]) -> Group:
         answers: list[Group | PushqError] = []
@@ -181,7 +188,7 @@ class GroupOf:
 
     def _judged(self, receipts: Sequence[str], ask: Callable[..., None]) -> list[bool]:
         answers: list[dict[str, int] | PushqError] = []
-        self.world.groups.each(by_token(receipts), ask, answers.append)
+        self.world.ask(receipts, ask, answers.append)
         while not answers:
             self.world.commit()
         assert isinstance(answers[0], dict), answers[0]

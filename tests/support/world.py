@@ -77,7 +77,7 @@ class ManualCommitter:
         self._waiting.clear()
         self._riders.clear()
         for member in members:
-            member.prepare(batch, self._world.now_ms)
+            member.prepare(batch)
         self._in_flight = batch, members
         return True
 
@@ -128,6 +128,7 @@ class World:
         self.engine = engine or MemoryEngine()
         self.allowed = True
         self.quarantined: list[int] = []
+        self.broken_rows = 0
         self.exported: list[Partition] = []
         self.soon_calls: list[Callable[[], None]] = []
         self.committer = ManualCommitter(self)
@@ -157,6 +158,9 @@ class World:
     def quarantine(self, partition: Partition, shelf: int, offset: int, data: bytes, reason: str) -> None:
         self.quarantined.append(offset)
 
+    def met_broken_row(self) -> None:
+        self.broken_rows += 1
+
     # Start and end
 
     def _open(self) -> Partition:
@@ -179,6 +183,7 @@ class World:
             self.committer.reach_the_disk()
         self.engine = self.engine.crash()
         self.committer = ManualCommitter(self)
+        self.soon_calls.clear()
         self.now_ms += 1
         self.partition = self._open()
 

@@ -306,7 +306,7 @@ class SessionCore:
     ) -> None:
         match frame:
             case GapFrame():
-                effects.events.append(Gap(state.queue, frame.start, frame.end))
+                effects.events.append(Gap(state.queue, frame.start, frame.end, frame.partition))
             case ResetFrame():
                 state.cursor = frame.cursor
                 effects.events.append(Reset(state.queue, frame.cursor))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
+from enum import Enum
 from typing import Any, Protocol
 from urllib.parse import quote
 
@@ -56,6 +57,7 @@ class QueueConfig(msgspec.Struct):
     """What a subscription has to know of its queue, and no answer of `receive` or `events` tells."""
 
     visibility_timeout_ms: int | None = None
+    delivery: str | None = None
 
 
 class QueueAnswer(msgspec.Struct):
@@ -69,6 +71,16 @@ class GroupAnswer(msgspec.Struct):
 
 class GroupsAnswer(msgspec.Struct):
     items: list[GroupAnswer]
+
+
+class Leaving(Enum):
+    """What may still come to a subscription that ended."""
+
+    NOTHING = "nothing"
+    SOON = "soon"
+    """An answer may be on its way. If not, whatever the server finds later is nobody's."""
+    LATER = "later"
+    """An answer will come, and what it brings can be given back."""
 
 
 class Stream(Protocol):
@@ -89,8 +101,11 @@ class Stream(Protocol):
     def held(self) -> list[str]:
         """Receipts held and not settled."""
 
-    def leave(self) -> float:
-        """Nothing more is wanted. For how many seconds may an answer be on its way that is to be given back?"""
+    def leave(self) -> Leaving:
+        """Nothing more is wanted."""
+
+    def late(self) -> list[str]:
+        """Receipts that came after that."""
 
 
 class _Turn:
@@ -115,6 +130,8 @@ class HttpTransport:
         self._streams: dict[int, tuple[Stream, asyncio.Task[None]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._farewells: set[asyncio.Task[None]] = set()
+        self._late: dict[asyncio.Task[None], asyncio.Task[None]] = {}
+        """Who waits for a late answer → what reads it."""
         self._last_sub = 0
         self._publishing: dict[str, _Turn] = {}
 
@@ -132,8 +149,12 @@ class HttpTransport:
         """Give back what is held: over HTTP nobody else says that this consumer left."""
         for sub in list(self._streams):
             self._leave(sub)
-        if self._farewells:
-            await asyncio.wait(self._farewells, timeout=self.limits.close_timeout_s)
+        if self._late:
+            await asyncio.wait(self._late.values(), timeout=self.limits.poll_leave_s)
+            for reading in self._late.values():
+                reading.cancel()
+        if waiting := self._farewells | self._late.keys():
+            await asyncio.wait(waiting, timeout=self.limits.close_timeout_s)
         self.cut("closed")
 
     def abort(self) -> None:
@@ -249,13 +270,16 @@ class HttpTransport:
                     stream.settled(frame.receipts, is_ack=isinstance(frame, Ack))
         self.emit(Ok(id=frame.id, results=answer.results))
 
-    async def _give_back(self, stream: Stream, reading: asyncio.Task[None], grace_s: float) -> None:
-        if grace_s:
-            # The server may have leased messages to a request that we would break off: nobody would have them for long.
-            await asyncio.wait([reading], timeout=grace_s)
-            reading.cancel()
+    async def _give_back(self, stream: Stream) -> None:
         if receipts := stream.held():
             await self.post(stream.queue, "nack", {"receipts": receipts})
+
+    async def _give_back_late(self, stream: Stream, reading: asyncio.Task[None], patience_s: float | None) -> None:
+        """The server may have leased messages to a request that we would break off: nobody would have them for long."""
+        await asyncio.wait([reading], timeout=patience_s)
+        reading.cancel()
+        if receipts := stream.late():
+            await self.post(stream.queue, "nack", {"receipts": receipts, "delay_ms": 0, "tried": False})
 
     def _subscribe(self, frame: Subscribe) -> None:
         self._last_sub += 1
@@ -266,10 +290,15 @@ class HttpTransport:
     def _leave(self, sub: int) -> None:
         if (found := self._streams.pop(sub, None)) is not None:
             stream, reading = found
-            grace_s = stream.leave()
-            if not grace_s:
+            leaving = stream.leave()
+            if leaving is Leaving.NOTHING:
                 reading.cancel()
-            farewell = self._spawn(self._give_back, stream, reading, grace_s)
+            else:
+                patience_s = self.limits.poll_leave_s if leaving is Leaving.SOON else None
+                late = self._spawn(self._give_back_late, stream, reading, patience_s)
+                self._late[late] = reading
+                late.add_done_callback(lambda late: self._late.pop(late, None))
+            farewell = self._spawn(self._give_back, stream)
             self._farewells.add(farewell)
             farewell.add_done_callback(self._farewells.discard)
 

@@ -11,6 +11,7 @@ import msgspec
 
 from push.client.errors import problem_of
 from push.client.frames import Deliver, Ended, Error, GapFrame, Ok, ResetFrame, Subscribe, WireMessage
+from push.client.transports.http import Leaving
 from push.client.transports.outstanding import Outstanding
 
 if TYPE_CHECKING:
@@ -39,10 +40,14 @@ class PollStream:
         self._start = frame.start
         self._is_asking = False
         self._is_leaving = False
+        self._may_be_late = False
+        self._late: list[str] = []
 
     async def run(self) -> None:
         transport, frame = self._transport, self._frame
         config = await transport.config(self.queue)
+        # Over a poll without receipts nothing can be given back: what such an answer brings would be gone.
+        self._may_be_late = config.delivery in ("at_least_once", "exactly_once")
         is_first = True
         while True:
             # The first answer comes at once: it says whether we may.
@@ -55,7 +60,7 @@ class PollStream:
                 return
             answer = msgspec.json.decode(response.content, type=ReceiveAnswer)
             if self._is_leaving:
-                self._outstanding.hold(answer.messages)
+                self._late = [message.receipt for message in answer.messages if message.receipt is not None]
                 return
             if frame.group is not None:
                 self._start = None  # the group moves on, and the server knows where to
@@ -82,9 +87,14 @@ class PollStream:
     def held(self) -> list[str]:
         return self._outstanding.receipts()
 
-    def leave(self) -> float:
+    def leave(self) -> Leaving:
         self._is_leaving = True
-        return self._transport.limits.poll_leave_s if self._is_asking else 0.0
+        if not self._is_asking:
+            return Leaving.NOTHING
+        return Leaving.LATER if self._may_be_late else Leaving.SOON
+
+    def late(self) -> list[str]:
+        return self._late
 
     async def _receive(self, wait_ms: int) -> httpx2.Response:
         while self._credit <= 0:

@@ -12,6 +12,7 @@ import msgspec
 
 from push.client.errors import Problem, problem_from_frame, problem_of
 from push.client.frames import Deliver, Ended, Error, GapFrame, Ok, ResetFrame, Subscribe, WireMessage
+from push.client.transports.http import Leaving
 from push.client.transports.outstanding import Outstanding
 
 if TYPE_CHECKING:
@@ -49,8 +50,11 @@ class SseStream:
     def held(self) -> list[str]:
         return self._outstanding.receipts()
 
-    def leave(self) -> float:
-        return 0.0  # the end of the response tells the server
+    def leave(self) -> Leaving:
+        return Leaving.NOTHING  # the end of the response tells the server
+
+    def late(self) -> list[str]:
+        return []
 
     async def _read(self) -> None:
         transport, frame = self._transport, self._frame
@@ -81,7 +85,8 @@ class SseStream:
             return True
         data = _fields(event.data)
         if event.event == "gap":
-            transport.emit(GapFrame(sub=self.sub, start=data.get("from"), end=data.get("to")))
+            where = data.get("partition")
+            transport.emit(GapFrame(sub=self.sub, start=data.get("from"), end=data.get("to"), partition=where))
         elif event.event == "reset":
             transport.emit(ResetFrame(sub=self.sub, cursor=data.get("cursor") or event.id or None))
         elif event.event == "ended":

@@ -61,6 +61,7 @@ def test_options_have_the_type_of_their_setting() -> None:
     assert config_of(
         *("--kind", "stream", "--max-attempts", "3", "--max-messages", "5", "--encrypted", "false"),
         *("--dead-letter-queue", "errors", "--tags", '{"team": "a"}', "--dedupe", "none", "--colocate-with", "bills"),
+        *("--partitions", "4", "--auto-expand", '{"of": "partition_bytes", "limit": 9}'),
     ) == {
         "kind": "stream",
         "max_attempts": 3,
@@ -70,13 +71,15 @@ def test_options_have_the_type_of_their_setting() -> None:
         "tags": {"team": "a"},
         "dedupe": "none",
         "colocate_with": "bills",
+        "partitions": 4,
+        "auto_expand": {"of": "partition_bytes", "limit": 9},
     }
 
 
 @pytest.mark.parametrize("word", ["none", "null"])
 def test_none_is_null_where_null_may_be(word: str) -> None:
-    given = config_of("--dead-letter-queue", word, "--max-bytes", word, "--retention-ms", word)
-    assert given == {"dead_letter_queue": None, "max_bytes": None, "retention_ms": None}
+    given = config_of("--dead-letter-queue", word, "--max-bytes", word, "--retention-ms", word, "--auto-expand", word)
+    assert given == {"dead_letter_queue": None, "max_bytes": None, "retention_ms": None, "auto_expand": None}
 
 
 def test_a_config_is_json_or_a_file_and_options_and_set_win(tmp_path: Path) -> None:
@@ -103,6 +106,7 @@ def test_set_takes_json_else_text() -> None:
         (("--kind", "heap"), "'work', 'stream'"),
         (("--tags", "a=b"), "this is not JSON"),
         (("--tags", "[]"), "no JSON object"),
+        (("--auto-expand", "always"), "this is not JSON"),
         (("--config", "{"), "this is not JSON"),
         (("--config", "missing.json"), "cannot read 'missing.json': No such file"),
         (("--set", "kind"), "FIELD=VALUE"),

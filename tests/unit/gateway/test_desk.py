@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import Raw
 
 from backend_store.client import Store
 from backend_store.model import Forbidden, QueueConfig, QueueNotFound, Unauthenticated
 from gateway.auth import Keyring
 from gateway.desk import GatewayDesk
 from gateway.tickets import TicketOffice
+from push.protocol import PublishMessage
 from tests.unit.gateway.conftest import Clock
 
 pytestmark = pytest.mark.anyio
@@ -86,3 +88,15 @@ async def test_a_ticket_dies_with_its_key(store: Store, clock: Clock) -> None:
     await keyring.revoke(made.stored.id)
     with pytest.raises(Unauthenticated):
         asked.redeem(ticket.text)
+
+
+async def test_blocks_are_made_for_the_partitions_that_a_queue_has(store: Store, clock: Clock) -> None:
+    one, _ = await store.create_queue("default", "one", QueueConfig())
+    four, _ = await store.create_queue("default", "four", QueueConfig(partitions=4))
+    messages = [PublishMessage(body=Raw(b"1"), key=f"customer-{number}") for number in range(64)]
+    assert [block.slots for block in desk(store, clock).prepare(one, messages, "json").blocks] == [0]
+    made = desk(store, clock).prepare(four, messages, "json")
+    assert len(made.blocks) == 4 and all(block.slots for block in made.blocks)
+    assert made.order is not None and sorted(made.order) == list(range(64))
+    bodies = desk(store, clock).prepare_plain(four, [Raw(b"1"), Raw(b"2")], "json")
+    assert len(bodies.blocks) == 1 and bodies.order is None

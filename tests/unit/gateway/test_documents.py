@@ -15,7 +15,7 @@ from gateway.api import asyncapi, openapi
 from gateway.api.frames import EVENTS, SERVER_FRAMES
 from gateway.api.table import LATER, OPERATIONS
 from gateway.queue_config import queue_config, shown_config
-from gateway.queue_settings import FIXED, RANGES
+from gateway.queue_settings import FIXED, PART_RANGES, RANGES
 from gateway.router import Router
 from push.problems import KINDS
 from push.protocol import ClientFrame
@@ -83,12 +83,15 @@ def test_the_config_schema_allows_what_the_server_allows() -> None:
     for given in (
         {"kind": "stream", "retention_ms": None}, {"visibility_timeout_ms": 0}, {"tags": {"a": "b"}},
         {"dead_letter_queue": None}, {"dead_letter_queue": "orders.dead"},
-        {"max_messages": 5, "overflow": "drop_oldest"},
+        {"max_messages": 5, "overflow": "drop_oldest"}, {"partitions": 64}, {"auto_expand": None},
+        {"auto_expand": {"of": "partition_messages", "limit": 1}},
     ):  # fmt: skip
         assert schema.is_valid(given) and queue_config(given, "orders")
+    wrong: dict[str, Any]
     for wrong in (
-        {"partitions": 2}, {"encrypted": True}, {"dedupe": "all"}, {"max_message_bytes": 0}, {"x": 1}, {"max_bytes": 0},
-        {"delay_ms": None}, {"dead_letter_queue": "a b"}, {"auto_expand": None},
+        {"partitions": 65}, {"encrypted": True}, {"dedupe": "all"}, {"max_message_bytes": 0}, {"x": 1},
+        {"max_bytes": 0}, {"delay_ms": None}, {"dead_letter_queue": "a b"}, {"auto_expand": {}},
+        {"auto_expand": {"of": "bytes", "limit": 1}}, {"auto_expand": {"of": "partition_bytes", "limit": 1, "x": 1}},
     ):  # fmt: skip
         assert not schema.is_valid(wrong)
 
@@ -98,6 +101,20 @@ def test_the_config_schema_has_the_bounds_of_the_server(name: str) -> None:
     schema, (low, high) = validator("QueueConfig"), RANGES[name]
     assert schema.is_valid({name: low}) and schema.is_valid({name: high})
     assert not schema.is_valid({name: low - 1}) and not schema.is_valid({name: high + 1})
+
+
+@pytest.mark.parametrize("name", PART_RANGES)
+def test_the_schema_of_growing_by_itself_has_the_bounds_of_the_server(name: str) -> None:
+    schema, (low, high) = validator("QueueConfig"), PART_RANGES[name]
+    for value, is_right in ((low, True), (high, True), (low - 1, False), (high + 1, False)):
+        given = {"of": "partition_messages", "limit": 9, name: value}
+        assert schema.is_valid({"auto_expand": given}) is is_right
+
+
+def test_every_setting_and_part_of_one_is_described() -> None:
+    schemas = DOCUMENTS["openapi"]["components"]["schemas"]
+    for name in ("QueueConfig", "AutoExpand"):
+        assert all(schema.get("description") for schema in schemas[name]["properties"].values())
 
 
 def test_the_schema_of_changes_has_what_may_change() -> None:

@@ -76,6 +76,27 @@ async def test_messages_that_ended_are_counted_by_reason(store: Store, clock: Cl
     assert samples["pushq_messages_ended_total", "events"] == 3
 
 
+async def test_partitions_and_slots_on_the_move_are_told_of_queues_that_have_several(
+    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue_metrics, "QUEUES_LABELLED_MAX", 2)
+    for number, name in enumerate(("a", "b", "c", "d", "e")):
+        await store.create_queue("default", name, QueueConfig(partitions=number + 1))
+    samples = await scrape(store, clock)
+    counts = {queue: value for (name, queue), value in samples.items() if name == "pushq_queue_partitions"}
+    assert counts == {"b": 2, "other": 3 + 4 + 5}  # one partition for good is nothing to tell of
+    moving = {queue: value for (name, queue), value in samples.items() if name == "pushq_queue_slots_moving"}
+    assert moving == {"b": 0, "other": 0}
+    await store.update_queue("default", "b", QueueConfig(partitions=4), version=1)
+    for _ in range(200):
+        samples = await scrape(store, clock)
+        moving_now = samples["pushq_queue_slots_moving", "b"]
+        if samples["pushq_queue_partitions", "b"] == 4 and not moving_now:
+            break
+        await asyncio.sleep(0.01)
+    assert samples["pushq_queue_partitions", "b"] == 4 and not moving_now
+
+
 async def published(queue: Queue, *bodies: bytes) -> None:
     done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     queue.publish(plain_blocks(KIND_JSON, list(bodies)), done.set_result)

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backend_store.model import COMPANION, InvalidRequest, QueueConfig
+from backend_store.model import COMPANION, AutoExpand, InvalidRequest, QueueConfig
 from gateway.queue_config import changed_config, queue_config, shown_config
-from gateway.queue_settings import FIXED, RANGES
+from gateway.queue_settings import FIXED, PART_RANGES, RANGES
 
 WEEK_MS = 7 * 24 * 3600 * 1000
 
@@ -50,6 +50,14 @@ def test_an_empty_config_is_a_work_queue_that_shares_by_key() -> None:
         {"delivery": "exactly_once", "dedupe": "content", "colocate_with": "bills", "lease_mode": "memory"},
         {"delivery": "at_most_once", "ordering": "strict", "dedupe": "id", "message_ttl_ms": 1},
         {"ordering": "strict", "durability": "relaxed", "max_messages": 1, "overflow": "drop_oldest"},
+        {
+            "partitions": 64,
+            "ordering": "strict",
+            "delivery": "exactly_once",
+            "max_messages": 5,
+            "colocate_with": "bills",
+        },
+        {"partitions": 4, "priorities": 3, "delivery": "at_most_once", "durability": "relaxed", "auto_expand": None},
     ],
 )
 def test_settings_that_go_together_are_kept(given: dict[str, Any]) -> None:
@@ -72,6 +80,12 @@ def test_settings_that_go_together_are_kept(given: dict[str, Any]) -> None:
 def test_a_default_that_hangs_on_other_settings_is_put_in(given: dict[str, Any], put_in: dict[str, Any]) -> None:
     config = queue_config(given, "orders")
     assert {name: getattr(config, name) for name in put_in} == put_in
+
+
+def test_growing_by_itself_needs_only_what_is_measured_and_how_much_is_much() -> None:
+    config = queue_config({"partitions": 2, "auto_expand": {"of": "partition_messages", "limit": 1000.0}}, "orders")
+    assert config.auto_expand == AutoExpand("partition_messages", 1000, 80, 30, 64)
+    assert queue_config(msgspec.to_builtins(shown_config(config, "orders")), "orders") == config
 
 
 def test_null_is_a_value_where_the_default_is_none() -> None:
@@ -97,20 +111,43 @@ def test_the_longest_name_has_a_companion_too() -> None:
 # ------------------------------------------------------------------------------------------------------ refused
 
 
-def test_a_setting_of_a_later_version_is_refused_by_name() -> None:
-    assert "does not have the setting 'auto_expand' yet" in errors_of({"auto_expand": None})["/auto_expand"]
+def test_a_setting_of_a_later_version_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.queue_config.LATER_SETTINGS", frozenset({"tags"}))
+    assert "does not have the setting 'tags' yet" in errors_of({"tags": {}})["/tags"]
 
 
-@pytest.mark.parametrize(("name", "value"), [("partitions", 2), ("encrypted", True)])
-def test_a_value_of_a_later_version_is_refused_by_name(name: str, value: Any) -> None:
-    detail = errors_of({name: value})[f"/{name}"]
-    assert "this version does not have" in detail and name in detail
+def test_a_value_of_a_later_version_is_refused_by_name() -> None:
+    detail = errors_of({"encrypted": True})["/encrypted"]
+    assert "this version does not have" in detail and "encrypted" in detail
 
 
 def test_replication_of_a_later_version_is_refused_by_its_fields() -> None:
     errors = errors_of({"replication": {"factor": 3, "mode": "async", "model": "independent_hosts", "factr": 1}})
     assert set(errors) == {f"/replication/{name}" for name in ("factor", "mode", "model", "factr")}
     assert "did you mean 'factor'?" in errors["/replication/factr"]
+
+
+@pytest.mark.parametrize("missing", ["of", "limit"])
+def test_growing_by_itself_without_a_part_that_it_needs_is_refused_by_that_part(missing: str) -> None:
+    given: dict[str, Any] = {"of": "partition_bytes", "limit": 5}
+    del given[missing]
+    assert errors_of({"auto_expand": given}) == {f"/auto_expand/{missing}": f"auto_expand needs {missing!r}"}
+
+
+@pytest.mark.parametrize("name", PART_RANGES)
+def test_a_part_of_growing_by_itself_beyond_its_range_is_refused_with_the_range(name: str) -> None:
+    low, high = PART_RANGES[name]
+    for value in (low - 1, high + 1):
+        errors = errors_of({"auto_expand": {"of": "partition_bytes", "limit": 5, name: value}})
+        assert errors == {f"/auto_expand/{name}": f"{name} is {value}; it goes from {low} to {high}"}
+
+
+def test_all_mistakes_in_growing_by_itself_are_told_by_their_places() -> None:
+    errors = errors_of({"auto_expand": {"of": "messages", "limit": "5", "max_partition": 3, "at_percent": None}})
+    assert set(errors) == {f"/auto_expand/{name}" for name in ("of", "limit", "max_partition", "at_percent")}
+    assert "this is none of 'partition_messages', 'partition_bytes'" in errors["/auto_expand/of"]
+    assert "did you mean 'max_partitions'?" in errors["/auto_expand/max_partition"]
+    assert "Expected `object | null`" in errors_of({"auto_expand": [1]})["/auto_expand"]
 
 
 def test_an_unknown_setting_is_told_the_nearest_one() -> None:
@@ -201,6 +238,18 @@ def test_what_a_queue_is_may_be_repeated_in_a_change() -> None:
     assert changed_config(known, changes, "orders").tags == {"a": "b"}
 
 
+def test_partitions_and_growing_by_itself_may_change_both_ways() -> None:
+    config = queue_config({}, "orders")
+    for partitions in (4, 64, 1):
+        config = changed_config(config, {"partitions": partitions}, "orders")
+        assert config.partitions == partitions
+    grows = changed_config(config, {"auto_expand": {"of": "partition_bytes", "limit": 7, "at_percent": 90}}, "orders")
+    again = changed_config(grows, {"auto_expand": {"of": "partition_messages", "limit": 8}}, "orders")
+    assert again.auto_expand == AutoExpand("partition_messages", 8, at_percent=80)  # as a whole, not part by part
+    assert changed_config(again, {"auto_expand": None}, "orders") == config
+    assert list(change_errors(again, {"auto_expand": {"limit": 9}})) == ["/auto_expand/of"]
+
+
 def test_priorities_may_grow_and_not_shrink() -> None:
     known = queue_config({"priorities": 3}, "orders")
     assert changed_config(known, {"priorities": 5}, "orders").priorities == 5
@@ -239,6 +288,11 @@ def values(name: str, kind: Any) -> st.SearchStrategy[Any]:
         low, high = RANGES[name]
         numbers: st.SearchStrategy[Any] = st.sampled_from([low, low + 1, 1000, high]).filter(lambda n: low <= n <= high)
         return numbers | st.none() if type(None) in get_args(kind) else numbers
+    if name == "auto_expand":
+        return st.none() | st.fixed_dictionaries(
+            {"of": st.sampled_from(["partition_messages", "partition_bytes"]), "limit": st.sampled_from([1, 1000])},
+            optional={"max_partitions": st.sampled_from([2, 64]), "at_percent": st.sampled_from([2, 80, 100])},
+        )
     return st.sampled_from([None, "errors"] if type(None) in get_args(kind) else [getattr(QueueConfig(), name)])
 
 

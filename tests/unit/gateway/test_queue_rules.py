@@ -16,6 +16,7 @@ CLOCK = {"sequencing": "clock"}
 PRODUCER = {"sequencing": "producer"}
 ONCE = {"delivery": "at_most_once"}
 EXACTLY = {"delivery": "exactly_once"}
+GROWS = {"auto_expand": {"of": "partition_messages", "limit": 9}}
 NO_DEAD = {"dead_letter_queue": None}
 
 CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
@@ -38,6 +39,26 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ),
     ("a work queue with retention_ms or retention_bytes", {"retention_ms": 5}, STREAM),
     ("a work queue with retention_ms or retention_bytes", {"retention_bytes": 5}, {"retention_bytes": None}),
+    (
+        "sequencing: producer or clock with partitions above 1 or auto_expand",
+        PRODUCER | {"partitions": 2},
+        {"partitions": 1},
+    ),
+    (
+        "sequencing: producer or clock with partitions above 1 or auto_expand",
+        CLOCK | GROWS | {"partitions": 2},
+        {"sequencing": "arrival"},
+    ),
+    (
+        "auto_expand with max_partitions below partitions",
+        {"partitions": 5, "auto_expand": {"of": "partition_bytes", "limit": 9, "max_partitions": 4}},
+        {"auto_expand": {"of": "partition_bytes", "limit": 9, "max_partitions": 5}},
+    ),
+    (
+        "auto_expand with shrink_percent from at_percent on",
+        {"auto_expand": {"of": "partition_bytes", "limit": 9, "at_percent": 30}},
+        {"auto_expand": {"of": "partition_bytes", "limit": 9, "at_percent": 31}},
+    ),
     ("ordering: strict with priorities above 1", STRICT | {"priorities": 2}, {"ordering": "best_effort"}),
     ("ordering: strict with fair_by: key", STRICT | {"fair_by": "key"}, {"fair_by": "none"}),
     (

@@ -11,12 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from backend_store.client import Gap
 from backend_store.core.chunk import Chunk
 from backend_store.model import Offset
 from push import pacing
 from push.fanout import Fanout, websocket_framer
 from push.limits import CATCH_UP_CHUNKS_PER_TURN, CHUNK_CACHE_MAX
 from push.subscriptions import StreamSubscription
+from push.tails import Others
 from tests.support.world import World, queue_of
 
 
@@ -34,8 +36,9 @@ class Reader:
         self.writes.append(data)
         self.seqs += [int(seq) for seq in data.split()]
 
-    def tell_gap(self, number: int, first: int, last: int) -> None:
-        self.gaps.append((first, last))
+    def tell_gap(self, number: int, gap: Gap) -> None:
+        assert gap.partition is None, "there is only one"
+        self.gaps.append((gap.first, gap.last))
 
     def flush_soon(self) -> None:
         """A stream writes at once."""
@@ -53,7 +56,12 @@ class Setup:
         self.delivered = 0
         self.fanout = Fanout(self.queue, self.loop, {"json": self._frame}, self._count)
 
-    def _frame(self, chunk: Chunk, start: int, stop: int, number: int) -> bytes:
+    @property
+    def end(self) -> int:
+        return int(self.world.partition.state.end)
+
+    def _frame(self, chunk: Chunk, start: int, stop: int, number: int, others: Others) -> bytes:
+        assert others is None, "there are no others"
         self.framed.append((chunk.base, start, stop))
         return b"".join(b"%d " % (chunk.base + n) for n in range(start, stop))
 
@@ -64,7 +72,7 @@ class Setup:
         self, position: int = 0, credit: int | None = None, number: int = 1
     ) -> tuple[StreamSubscription, Reader]:
         reader = Reader()
-        sub = StreamSubscription(reader, number, self.queue, position=Offset(position), credit=credit, key="json")
+        sub = StreamSubscription(reader, number, self.queue, places={0: position}, credit=credit, key="json")
         self.fanout.start(sub, reader)
         return sub, reader
 
@@ -106,7 +114,7 @@ def test_live_readers_share_one_frame(setup: Setup) -> None:
 def test_a_reader_from_the_beginning_catches_up_and_goes_on_live(setup: Setup) -> None:
     for _ in range(10 * CATCH_UP_CHUNKS_PER_TURN):
         setup.world.stored(b"1", b"2")
-    end = setup.queue.end.offset
+    end = setup.end
     sub, reader = setup.subscribe()
     setup.turn()
     assert 0 < len(reader.seqs) < end and not sub.live, "others get their turn in between"
@@ -146,7 +154,7 @@ def test_what_is_appended_while_a_reader_catches_up_comes_once(setup: Setup) -> 
         setup.turn()
         setup.world.stored(b"x")
     setup.turn(5)
-    assert reader.seqs == list(range(setup.queue.end.offset))
+    assert reader.seqs == list(range(setup.end))
 
 
 def test_a_reader_by_credit_gets_so_many_and_waits_for_more(setup: Setup) -> None:
@@ -210,7 +218,7 @@ def test_chunks_kept_for_readers_are_bounded(setup: Setup) -> None:
         setup.world.stored(b"1")
     setup.subscribe()
     setup.turn(50)
-    assert len(setup.fanout._chunks) <= CHUNK_CACHE_MAX
+    assert len(setup.fanout.tails.all[0].chunks) <= CHUNK_CACHE_MAX
 
 
 def test_a_reader_that_was_behind_a_purge_is_told_what_it_misses(setup: Setup) -> None:
@@ -241,9 +249,9 @@ def test_a_frame_of_a_chunk_is_made_once_and_kept_with_it() -> None:
     chunk = world.partition.read(Offset(0))
     assert chunk is not None
     framer = websocket_framer("json", frame)
-    assert framer(chunk, 0, 2, 1) is framer(chunk, 0, 2, 1)
-    framer(chunk, 0, 2, 9)
-    framer(chunk, 1, 2, 1)
+    assert framer(chunk, 0, 2, 1, None) is framer(chunk, 0, 2, 1, None)
+    framer(chunk, 0, 2, 9, None)
+    framer(chunk, 1, 2, 1, None)
     assert len(made) == 3
     first = json.loads(made[0])
     assert (first["sub"], [m["seq"] for m in first["messages"]]) == (1, [0, 1]) and first["cursor"]
@@ -266,7 +274,7 @@ def test_no_reader_ever_misses_or_repeats_a_message(story: list[tuple[str, int]]
         elif what == "turn":
             setup.turn()
         elif what == "subscribe":
-            begin = setup.queue.end.offset * number // 5
+            begin = setup.end * number // 5
             readers.append((*setup.subscribe(begin, credit=number if number > 2 else None), begin))
         elif readers:
             sub, reader, _ = readers[number % len(readers)]
@@ -285,4 +293,4 @@ def test_no_reader_ever_misses_or_repeats_a_message(story: list[tuple[str, int]]
     setup.turn(100)
     setup.loop.close()
     for sub, reader, begin in readers:
-        assert reader.seqs == list(range(begin, setup.queue.end.offset)) and sub.live
+        assert reader.seqs == list(range(begin, setup.end)) and sub.live

@@ -1,16 +1,22 @@
-"""A long-poll that ends without an answer costs no lease and no attempt, however it ends."""
+"""A long-poll that ends without an answer costs no lease and no attempt, however it ends; and it ends with an answer
+where there is one.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from backend_store.node.limits import READS_PER_TAKE_MAX
 from push.feeder import feeder_of
+from push.transports import longpoll
 from push.transports.longpoll import receive_messages
-from tests.support.world import VISIBILITY_MS, World, queue_of
+from tests.support.queues import draft, nack, publish, queue, took
+from tests.support.world import VISIBILITY_MS, World, queue_of, receipts_by_seq
 
 pytestmark = pytest.mark.anyio
 
@@ -19,14 +25,35 @@ async def never() -> Any:
     await asyncio.Event().wait()
 
 
+def hub_of(loop: asyncio.AbstractEventLoop) -> Any:
+    return SimpleNamespace(
+        draining=False, full=False, loop=loop, polls={}, delivered=0, feeder=lambda queue: feeder_of(queue, loop)
+    )
+
+
+async def received(world: World, *, wait_ms: int = 0) -> list[Any]:
+    """The bodies that one receive brings. What the world puts off to the next turn of the loop happens there."""
+    loop = asyncio.get_running_loop()
+    world.soon = lambda call: loop.call_soon(call) and None  # type: ignore[method-assign]
+    poll = asyncio.ensure_future(
+        receive_messages(
+            hub_of(loop), queue_of(world), limit=10, wait_ms=wait_ms, visibility_ms=VISIBILITY_MS, receive=never
+        )
+    )
+    while not poll.done():
+        while world.committer.is_asked:
+            world.commit()
+        await asyncio.sleep(0)
+    answer = poll.result()
+    assert answer is not None
+    return [message["body"] for message in json.loads(answer)["messages"]]
+
+
 async def test_a_poll_that_is_cancelled_leaves_its_messages_as_they_were() -> None:
     """A shutdown cancels what does not end in time; the next start must not see an attempt that nobody got."""
     world = World()
     queue: Any = queue_of(world)
-    loop = asyncio.get_running_loop()
-    hub: Any = SimpleNamespace(
-        draining=False, full=False, loop=loop, polls={}, delivered=0, feeder=lambda queue: feeder_of(queue, loop)
-    )
+    hub = hub_of(asyncio.get_running_loop())
     poll = asyncio.create_task(
         receive_messages(hub, queue, limit=10, wait_ms=60_000, visibility_ms=VISIBILITY_MS, receive=never)
     )
@@ -40,3 +67,73 @@ async def test_a_poll_that_is_cancelled_leaves_its_messages_as_they_were() -> No
     assert (stats.in_flight, stats.ready, stats.consumers) == (0, 2, 0)
     lease = world.take()
     assert lease is not None and lease.attempt_of(0) == 1
+
+
+@pytest.mark.parametrize("settings", [{"delivery": "at_most_once"}, {"lease_mode": "replicated"}])
+@pytest.mark.parametrize("end", ["purge", "delete"])
+async def test_a_receive_is_answered_though_its_messages_are_dropped_while_they_wait_for_the_disk(
+    settings: Any, end: str
+) -> None:
+    world = queue(**settings)
+    publish(world, draft("1"), draft("2"))
+    poll = asyncio.ensure_future(
+        receive_messages(
+            hub_of(asyncio.get_running_loop()),
+            queue_of(world),
+            limit=10,
+            wait_ms=0,
+            visibility_ms=VISIBILITY_MS,
+            receive=never,
+        )
+    )
+    while not world.committer.is_asked:  # noqa: ASYNC110 - the poll takes them in its own turn
+        await asyncio.sleep(0)
+    if end == "purge":
+        world.purge()
+        world.settle_down()
+    else:
+        world.partition.close()
+    async with asyncio.timeout(5):
+        assert json.loads(await poll or b"") == {"messages": []}
+
+
+def far_back(looks: int, **settings: Any) -> World:
+    """After a restart: one message is ready, behind as many that are not as several looks read."""
+    world = queue(**settings)
+    for number in range(looks * READS_PER_TAKE_MAX):
+        publish(world, draft("1", key=str(number)))
+        nack(world, took(world), due_ms=world.now_ms + 3_600_000)
+    publish(world, draft("2"))
+    world.settle_down()
+    world.crash()
+    return world
+
+
+@pytest.mark.parametrize("settings", [{}, {"priorities": 2}, {"ordering": "strict"}])
+async def test_a_receive_without_waiting_gets_what_is_ready_however_much_lies_before_it(settings: Any) -> None:
+    world = far_back(4, **settings)
+    assert await received(world) == [2]
+    assert await received(world) == []
+
+
+async def test_a_receive_gets_what_is_due_behind_much_that_was_due_and_is_settled() -> None:
+    world = queue()
+    due_ms = world.now_ms + 1_000
+    last = 3 * READS_PER_TAKE_MAX
+    # One chunk, each message with a row of its own in the schedule; a row stays until nothing of the chunk is left.
+    publish(world, *(draft(str(n), due_ms=due_ms + n) for n in range(last + 1)))
+    world.pass_time(2_000)
+    while (lease := took(world)) is not None:
+        seqs = [*receipts_by_seq(lease)]
+        world.ack(*(receipt for seq, receipt in receipts_by_seq(lease).items() if seq < last))
+        if seqs[-1] == last:
+            nack(world, lease)
+            break
+    world.settle_down()
+    world.crash()
+    assert await received(world) == [last]
+
+
+async def test_how_long_a_receive_looks_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(longpoll, "LOOKS_MAX", 1)
+    assert await received(far_back(8)) == []

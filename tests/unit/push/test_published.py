@@ -8,7 +8,7 @@ from typing import Any, Literal
 import msgspec
 import pytest
 
-from backend_store.core.chunk import KIND_JSON, Draft, blocks_of, plain_blocks
+from backend_store.core.chunk import KIND_JSON, Columns, Draft, blocks_of, column_blocks, plain_blocks
 from backend_store.model import DedupeFull, Offset, Original, Published, PushqError, QueueConfig, QueueFull
 from push.ports import Encoding, Prepared
 from push.published import published_messages_json, published_ok, refusal
@@ -112,6 +112,58 @@ def test_exceptions_are_counted_as_the_blocks_stand_and_told_as_the_call_stood()
     published = Published(0, Offset(100), 4, bases=(100, 50), others={1: Original(3)})
     found = rows(published, Prepared(blocks, None, order))
     assert [(row["seq"], row["duplicate"]) for row in found] == [(100, False), (50, False), (3, True), (51, False)]
+
+
+# A call over several partitions has the place of each message in `places`, in the order of its blocks.
+
+
+@pytest.mark.parametrize("ids", [None, ["a", None, "%s"]])
+def test_a_call_over_several_partitions_is_answered_with_the_place_of_each_message(
+    ids: list[str | None] | None,
+) -> None:
+    places = [(3, 2**40), (0, 7), (63, 0)]
+    found = rows(Published(3, Offset(2**40), 3, places=places), three(ids))
+    names = [given or f"{p}-{n:012x}" for given, (p, n) in zip(ids or [None] * 3, places, strict=True)]
+    assert found == [
+        {"id": name, "seq": n, "partition": p, "duplicate": False} for name, (p, n) in zip(names, places, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("ids", [None, ["a", "b", "c", "d"]])
+@pytest.mark.parametrize("others", [None, {0: Original(5, 2)}])
+def test_places_are_told_in_the_order_of_the_call_however_its_blocks_stand(
+    ids: list[str | None] | None, others: dict[int, Original | PushqError] | None
+) -> None:
+    columns = Columns(KIND_JSON, [b"0", b"1", b"2", b"3"], slots=[9, 200, 9, 200], partitions=[1, 0, 1, 0])
+    blocks, order = column_blocks(columns)
+    assert order == [0, 2, 1, 3]
+    published = Published(1, Offset(50), 4, others=others, places=[(1, 50), (1, 51), (0, 80), (0, 81)])
+    found = rows(published, Prepared(blocks, ids, order))
+    first = (2, 5) if others else (1, 50)
+    assert [(row["partition"], row["seq"]) for row in found] == [first, (0, 80), (1, 51), (0, 81)]
+    assert [row["duplicate"] for row in found] == [others is not None, False, False, False]
+    if ids is None:
+        assert [row["id"] for row in found] == [f"{p}-{n:012x}" for p, n in [first, (0, 80), (1, 51), (0, 81)]]
+
+
+def test_a_message_may_repeat_one_in_another_partition() -> None:
+    others: dict[int, Original | PushqError] = {0: Original(4, 6), 1: Original(5), 2: Original(-1, 7)}
+    published = Published(1, Offset(9), 3, others=others, places=[(1, 9), (2, 3), (2, 4)])
+    found = rows(published, three([None, None, "c"]))
+    assert [(r["id"], r["seq"], r["partition"], r["duplicate"]) for r in found] == [
+        ("6-000000000004", 4, 6, True),
+        ("2-000000000005", 5, 2, True),
+        ("c", None, 7, True),
+    ]
+    alone = rows(Published(1, Offset(9), 3, others={1: Original(4, 6)}), three())
+    assert [(r["partition"], r["seq"]) for r in alone] == [(1, 9), (6, 4), (1, 11)]
+
+
+def test_what_one_partition_refused_is_told_beside_what_others_took() -> None:
+    others: dict[int, Original | PushqError] = {0: QueueFull("full"), 2: Original(4, 6)}
+    found = rows(Published(2, Offset(3), 3, others=others, places=[(2, -1), (2, 3), (2, -1)]), three(["a", "b", "c"]))
+    assert "seq" not in found[0] and found[0]["error"]["code"] == "queue-full"
+    assert [(r["id"], r["seq"], r["partition"]) for r in found[1:]] == [("b", 3, 2), ("c", 4, 6)]
 
 
 full, again = QueueFull("full"), DedupeFull("full")

@@ -37,7 +37,7 @@ AFTER = "2033-01-01T00:00:00Z"
 )
 def test_each_form_of_a_start_is_understood(wanted: Any, offset: int) -> None:
     assert START_MS < 1_988_150_400_000
-    assert stream_start(QUEUE, wanted).offset == offset
+    assert stream_start(QUEUE, wanted).places == {0: offset}
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_any_text_of_an_address_is_a_start_or_refused(text: str) -> None:
         found = stream_start(QUEUE, parse_query(text))
     except InvalidRequest:
         return
-    assert 0 <= found.offset <= 3
+    assert 0 <= found.places[0] <= 3
 
 
 @pytest.mark.parametrize("text", ["seq:-1", "seq:٣", "seq:" + "9" * 30, "seq:", "seq:1.5", "x", "", ":"])

@@ -173,13 +173,15 @@ def test_settled_leases_are_let_go(setup: Setup) -> None:
     assert len(sub.leases) <= LEASES_BEFORE_PRUNING + 1
 
 
-def test_a_purge_gives_credit_back_and_nothing_else(setup: Setup) -> None:
+def test_a_purge_gives_credit_back_and_says_that_the_leases_are_lost(setup: Setup) -> None:
     setup.world.stored(*[b"1"] * 5)
     sub = setup.subscribe(credit=5)
     setup.send(sub)
+    receipts = [*setup.receipts(sub).values()]
     setup.world.purge()
     setup.world.commit()
-    assert sub.outstanding == 0
+    assert isinstance(sub.outlet, Outlet)
+    assert sub.outstanding == 0 and sub.outlet.lost == receipts
     sub.stop()
     sub.give_back()
     setup.world.stored(b"after")

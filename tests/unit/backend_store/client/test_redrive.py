@@ -217,6 +217,17 @@ async def test_cancelling_returns_when_nothing_more_is_moved(store: EmbeddedStor
     assert again.done == 5
 
 
+async def test_a_redrive_is_one_by_the_name_of_the_queue_and_of_its_companion(store: EmbeddedStore) -> None:
+    queue = await made(store, "q")
+    await died(queue, letter(1))
+    job = await redriven(store, queue, rate_per_s=0.1)
+    companion = store.queue("default", "q.dead")
+    assert companion.redrives.get(job.id) is job
+    with pytest.raises(Conflict, match=job.id):
+        await redriven(store, companion)
+    await job.cancel()
+
+
 async def test_a_server_that_stops_ends_its_redrives_and_the_rest_is_there_after_it() -> None:
     engine = MemoryEngine()
     store = await opened(engine)

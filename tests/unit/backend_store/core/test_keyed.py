@@ -5,13 +5,15 @@ from __future__ import annotations
 import pytest
 
 from backend_store.core import lines
+from backend_store.core.keyed import KeyedRuns
 from backend_store.core.limits import (
     KEYED_CROWD_MIN,
     KEYED_LOADED_FIRST_MAX,
     KEYED_PATIENCE_MS,
     READY_RUNS_AHEAD,
 )
-from tests.support.chunks import StrictLane, any_chunk, chunk_state
+from backend_store.core.slots import slot_of
+from tests.support.chunks import StrictLane, any_chunk, chunk_state, numbers
 
 
 @pytest.fixture(params=[False, True], ids=["few keys in a chunk", "columns"])
@@ -366,3 +368,43 @@ def test_who_does_not_keep_time_is_never_made_to_wait() -> None:
     lane = StrictLane(*["abcdef"] * 2)
     lane.take()
     assert lane.runs.wants_more
+
+
+# ------------------------------------------------------------------------------------------------ other partitions
+
+
+def test_messages_of_a_closed_slot_wait_from_the_offset_on_that_it_was_closed_at() -> None:
+    lane = StrictLane("ab", "ab")
+    lane.runs.close({slot_of("a"): 2})
+    assert (lane.take(), lane.take()) == ([0, 1], [])
+    lane.settle(0, 1)
+    assert (lane.take(), lane.take()) == ([3], [])
+    lane.runs.close({})
+    assert lane.take() == [2]
+
+
+@pytest.mark.parametrize("is_looked_at", [False, True])
+def test_an_older_message_that_is_read_later_goes_before_those_that_wait_for_it(is_looked_at: bool) -> None:
+    """After a start the log is read before the schedule, and what is due in it may be older."""
+    early, also, late = (chunk_state(base, ["a", "b"]) for base in (0, 2, 4))
+    runs = KeyedRuns(32)
+    runs.close({slot_of("a"): 4})
+    runs.push(late, late.full)
+    if is_looked_at:
+        assert numbers(runs.draw(64)) == [5]
+    runs.push(early, early.full)
+    runs.push(also, also.full)
+    got = [number for _ in range(6) for number in _drawn_and_settled(runs)]
+    assert [number for number in got if number % 2 == 0] == [0, 2]
+    runs.close({})
+    assert _drawn_and_settled(runs) == [4]
+
+
+def _drawn_and_settled(runs: KeyedRuns) -> list[int]:
+    drawn = runs.draw(64)
+    if drawn is None:
+        return []
+    state, bits = drawn
+    state.settled |= bits
+    runs.freed(state, bits)
+    return numbers(drawn)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from backend_store.core.cursor import encode_cursor
 from backend_store.core.places import (
     CURSOR_CHARS_MAX,
+    cursors_along,
     decode_positions,
     encode_positions,
     message_id,
@@ -86,3 +87,13 @@ def test_a_place_is_read_from_the_id_it_makes(partition: int, offset: int) -> No
 )
 def test_an_id_that_is_no_place_is_somebodys_own(text: str) -> None:
     assert parse_message_id(text) is None
+
+
+@given(st.dictionaries(partitions, places), partitions, st.lists(st.integers(0, 2**64 - 1), max_size=3))
+def test_cursors_of_a_reader_who_moves_in_one_partition_are_those_of_its_places(
+    others: dict[int, Position], partition: int, offsets: list[int]
+) -> None:
+    cursor = cursors_along(others, partition, Epoch(3))
+    for offset in offsets:
+        wanted = {number: place for number, place in others.items() if number != partition}
+        assert decode_positions(cursor(offset)) == wanted | {partition: Position(Epoch(3), Offset(offset))}

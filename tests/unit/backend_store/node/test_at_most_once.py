@@ -74,12 +74,14 @@ def test_a_crash_after_the_commit_may_lose_the_message_but_never_sends_it_twice(
 
 
 def test_a_purge_takes_along_what_waits_to_be_sent() -> None:
-    world = careless("a")
-    lease = took(world)
+    world, consumer = careless("a", "b"), Consumer()
+    lease = world.take(2, consumer)
     world.purge()
     world.commit()
     assert lease is not None and not lease.bits, "nothing of it is to be sent"
     assert counts(world) == (0, 0, 0)
+    assert sent(lease) and consumer.sendable_calls > 0, "nobody waits for it any more"
+    assert consumer.released_total == 2, "others may come in its place"
 
 
 def test_taking_back_what_was_not_sent_changes_nothing_for_it_is_settled() -> None:

@@ -29,7 +29,7 @@ class Member:
     def join(self) -> None:
         """It decides alone."""
 
-    def prepare(self, batch: Batch, now_ms: int) -> None:
+    def prepare(self, batch: Batch) -> None:
         batch.put(Table.META, self.name.encode(), b"%d" % len(self.story))
         self.story.append("prepared")
 
@@ -48,7 +48,7 @@ class Setup:
         self.fatal: list[BaseException] = []
         loop = asyncio.get_running_loop()
         self.writer = Writer(self.engine, loop, on_fatal=self.fatal.append)
-        self.committer = Committer(self.writer, loop, lambda: 5, self.fatal.append)
+        self.committer = Committer(self.writer, loop, self.fatal.append)
 
 
 @pytest.fixture
@@ -162,7 +162,7 @@ async def test_a_batch_that_did_not_fit_ends_the_process_too(setup: Setup) -> No
 
 async def test_a_decision_that_fails_ends_the_process_and_leaves_nobody_waiting(setup: Setup) -> None:
     class Broken(Member):
-        def prepare(self, batch: Batch, now_ms: int) -> None:
+        def prepare(self, batch: Batch) -> None:
             raise OSError("cannot read")
 
     members = [Member("a"), Broken("b"), Member("c")]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from backend_store.core.receipts import by_token
 from backend_store.core.shelves import OUTBOX
-from backend_store.node.publishing import EXPIRY_STEP_MS
+from backend_store.node.placing import EXPIRY_STEP_MS
 from backend_store.storage.engine import Table
 from tests.support.queues import (
     DEAD,
@@ -18,6 +19,7 @@ from tests.support.queues import (
     present,
     publish,
     queue,
+    receipts,
     rows,
     texts,
     time_passes,
@@ -95,6 +97,34 @@ def test_what_comes_back_after_its_time_is_gone_at_once() -> None:
     time_passes(world, 500)
     assert nack(world, lease) == [True]
     assert counts(world) == (0, 0, 0) and world.partition.state.ended == {"expired": 1}
+
+
+def test_what_comes_back_just_before_its_time_with_a_slow_commit_goes_all_the_same() -> None:
+    world = expiring(1_000)
+    lease = took(world)
+    world.pass_time(995)
+    world.main.give_back(by_token(receipts(lease)), 0, None, lambda _: None)
+    world.committer.prepare()
+    world.pass_time(500)
+    world.committer.land()
+    assert goes_by_itself(world)
+
+
+def test_what_was_never_sent_before_its_time_was_over_goes_by_itself() -> None:
+    world = expiring(1_000)
+    lease = took(world)
+    time_passes(world, 1_500)
+    assert lease is not None
+    world.main.unsent(lease)
+    assert goes_by_itself(world)
+
+
+def goes_by_itself(world: World) -> bool:
+    """Whether the queue asks to be woken, and the message is gone within a second."""
+    end_ms = world.now_ms + 1_000
+    while (wakeup_ms := world.partition.next_wakeup_ms()) is not None and wakeup_ms <= end_ms:
+        time_passes(world, max(1, wakeup_ms - world.now_ms))
+    return counts(world) == (0, 0, 0) and world.partition.state.ended == {"expired": 1}
 
 
 def test_a_message_that_waits_for_its_retry_expires_too() -> None:

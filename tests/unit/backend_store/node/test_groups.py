@@ -342,11 +342,13 @@ def test_a_group_of_the_same_name_is_another_one() -> None:
 def test_a_purge_leaves_every_group_with_nothing() -> None:
     world = stream()
     groups = [world.group("a", mode="leases"), world.group("b", mode="offsets"), world.group("rests")]
-    groups[0].leased(3)
-    groups[1].leased(3)
+    holders = Consumer(), Consumer()
+    for group, holder in zip(groups, holders, strict=False):
+        group.leased(3, holder)
     world.purge()
     world.settle_down()
     assert [group.lag for group in groups] == [0, 0, 0]
+    assert [len(holder.lost_receipts) for holder in holders] == [2, 2], "what they hold of the first chunk"
     seq = world.stored(b"new").base
     assert [(group.lag, group.drained()) for group in groups] == [(1, [seq])] * 3
     world.crash()

@@ -6,12 +6,32 @@ from typing import Any
 
 import pytest
 
-from backend_store.core.chunk import Draft, blocks_of
+from backend_store.core.chunk import KIND_JSON, Draft, blocks_of, plain_blocks
+from backend_store.core.leasing import ReceiptKey
 from backend_store.core.receipts import by_token
-from backend_store.model import Offset, Published, PushqError, QueueFull, QueueNotFound, StorageFull
+from backend_store.core.records import EpochStart, PartitionState
+from backend_store.model import (
+    DedupeFull,
+    Epoch,
+    Offset,
+    Published,
+    PushqError,
+    QueueConfig,
+    QueueDefinition,
+    QueueFull,
+    QueueNotFound,
+    Stamp,
+    StorageFull,
+)
+from backend_store.node.cores import core_of
 from backend_store.node.joint import Joint, JointResult
+from backend_store.node.partition import Partition
+from backend_store.node.partitions import Partitions
+from backend_store.node.rows import read_state
 from tests.support.queues import counts, crashed, draft, drained, publish, queue, receipts, settle, took
-from tests.support.world import World, partitions_of
+from tests.support.world import REPLICA, SECRET, World, partitions_of
+
+OTHER = 8
 
 
 def begun(**settings: object) -> tuple[World, list[str]]:
@@ -21,6 +41,32 @@ def begun(**settings: object) -> tuple[World, list[str]]:
     lease = took(world)
     world.settle_down()
     return world, receipts(lease)
+
+
+def beside(world: World, **settings: Any) -> Partitions:
+    """Another queue of the same node."""
+    config = QueueConfig(**settings)
+    key = ReceiptKey(SECRET, 0, OTHER, 0)
+    state = read_state(world.engine, OTHER) or PartitionState([EpochStart(Epoch(1), Offset(0))])
+    partition = Partition(
+        world,  # type: ignore[arg-type]
+        replica=OTHER,
+        label="other",
+        state=state,
+        config=config,
+        make_core=lambda config, view, at, group=None: core_of(config, view, at, key, world.now_ms << 20, group),
+    )
+    partition.recover(world.now_ms)
+    definition = QueueDefinition(uid=OTHER, tenant="default", name="other", config=config, created_at_ms=0, version=1)
+    return Partitions(definition, partition)
+
+
+def ask_both(world: World, given: list[str], other: Partitions, *outputs: Draft) -> list[JointResult | PushqError]:
+    """A step with a publish of its own for each output."""
+    answers: list[JointResult | PushqError] = []
+    publishes = [(other, blocks_of([output]).blocks) for output in outputs]
+    world.partition.settle_and_publish(Joint([(world.main, by_token(given))], publishes, answers.append))
+    return answers
 
 
 def ask(world: World, given: list[str], *drafts: Draft) -> list[JointResult | PushqError]:
@@ -54,6 +100,67 @@ def test_a_crash_leaves_the_one_or_the_other(landed: bool) -> None:
     world.committer.prepare()
     crashed(world, landed=landed)
     assert drained(world) == (["out"] if landed else ["in"])
+
+
+@pytest.mark.parametrize("waiting", [0, 1, 5])
+def test_a_step_of_two_queues_is_whole_however_much_waits_in_the_cycle(waiting: int) -> None:
+    world, given = begun()
+    other = beside(world)
+    for _ in range(waiting):
+        other.publish(plain_blocks(KIND_JSON, [b"1"] * 1000), lambda _: None)
+    world.committer.is_shared = True
+    answers = ask_both(world, given, other, draft("out"))
+    world.committer.prepare()
+    world.committer.reach_the_disk()
+    source, target = read_state(world.engine, REPLICA), read_state(world.engine, OTHER)
+    assert source is not None and target is not None and answers == []
+    assert (source.live, target.live % 1000) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "before", "outputs"),
+    [
+        ({"max_messages": 2}, 1, 2),
+        ({"max_bytes": 300}, 0, 8),
+        ({"sequencing": "producer", "sort_held_messages_max": 1, "sort_window_ms": 60_000}, 1, 1),
+        ({"sequencing": "clock", "sort_held_messages_max": 2, "sort_window_ms": 60_000}, 1, 2),
+    ],
+)
+def test_what_the_other_queue_would_refuse_is_refused_before_anything_is_settled(
+    settings: dict[str, Any], before: int, outputs: int
+) -> None:
+    world, given = begun()
+    other = beside(world, **settings)
+    made = [draft("out", stamp=Stamp(world.now_ms * 1000, "p", 3 + 2 * n)) for n in range(before + outputs)]
+    other.publish(blocks_of(made[:before]).blocks, lambda _: None) if before else None
+    world.settle_down()
+    for _ in range(2):
+        answers = ask_both(world, given, other, *made[before:])
+        world.settle_down()
+        (answer,) = answers
+        assert isinstance(answer, PushqError), "told once, and never as done"
+    assert other.first.state.live == before
+    assert counts(world) == (0, 1, 0) and settle(world, given) == [True]
+
+
+def test_a_step_whose_ids_find_no_room_settles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, given = begun()
+    other = beside(world, dedupe="id")
+    monkeypatch.setattr(other.first.ids, "has_room", lambda _: False)
+    answers = ask_both(world, given, other, draft("out", id="x"))
+    world.settle_down()
+    assert isinstance(answers[0], DedupeFull) and settle(world, given) == [True]
+
+
+def test_two_steps_of_a_cycle_are_promised_the_same_room_once() -> None:
+    world = queue()
+    publish(world, draft("a"), draft("b"))
+    first, second = receipts(took(world))
+    other = beside(world, max_messages=1)
+    answers = [ask_both(world, [one], other, draft("out")) for one in (first, second)]
+    world.settle_down()
+    assert [type(one) for (one,) in answers] == [JointResult, QueueFull]
+    assert other.first.state.live == 1 and settle(world, [first, second]) == [True, True]
 
 
 def test_a_lost_lease_publishes_nothing() -> None:
@@ -117,6 +224,21 @@ def test_an_ack_that_came_first_leaves_nothing_to_the_step() -> None:
     answers = ask(world, given, draft("out"))
     world.settle_down()
     assert result(answers).places == [] and drained(world) == []
+
+
+def test_a_step_that_comes_while_another_one_is_decided_is_decided_with_the_next_commit() -> None:
+    world, given = begun(max_messages=1)
+    later: list[JointResult | PushqError] = []
+
+    def refused(error: JointResult | PushqError) -> None:
+        world.partition.settle_and_publish(Joint([(world.main, by_token(given))], [], later.append))
+
+    step = Joint([(world.main, by_token(given))], [(partitions_of(world), blocks_of([draft("out")]).blocks)], refused)
+    world.partition.settle_and_publish(step)
+    world.commit()
+    assert later == [] and world.committer.is_asked
+    world.commit()
+    assert sum(result(later).settled.values()) == 1
 
 
 def test_without_room_for_what_was_made_nothing_is_settled() -> None:

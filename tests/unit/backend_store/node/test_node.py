@@ -11,7 +11,7 @@ from backend_store.client.embedded import EmbeddedQueue, EmbeddedStore
 from backend_store.core.chunk import KIND_JSON, plain_blocks
 from backend_store.core.kept import KeptSession
 from backend_store.core.leases import Lease
-from backend_store.model import Block, Offset, Published, PushqError, QueueConfig, QueueNotFound, Verdict
+from backend_store.model import Block, Published, PushqError, QueueConfig, QueueNotFound, Verdict
 from backend_store.node.node import Node
 from backend_store.storage.engine import Batch, Table
 from backend_store.storage.keys import META_RESTORED, log_key, log_range
@@ -238,12 +238,13 @@ async def test_a_restored_folder_is_a_new_epoch_even_when_it_crashes_at_once(ope
     engine = engine_of(store).crash()
     engine.commit(batch, lambda: None)
     restored = await opened(engine)
-    assert restored.queue("default", "s").end.epoch == 2
+    assert restored.queue("default", "s").parts.all[0].epoch == 2
     again = await opened(engine_of(restored).crash())
     stream = again.queue("default", "s")
-    assert stream.end.epoch == 2
+    [part] = stream.parts.all
+    assert part.epoch == 2
     await publish(stream, b"3")
-    chunk = stream.read(stream.start("earliest").offset)
+    chunk = part.read(part.start("earliest").offset)
     assert chunk is not None and chunk.epoch == 1
 
 
@@ -299,9 +300,10 @@ async def test_a_broken_entry_is_counted_once_however_often_it_is_read(opened: O
     batch = Batch()
     batch.put(Table.LOG, key, data[:-1] + b"?")
     engine.commit(batch, lambda: None)
+    [part] = queue.parts.all
     for _ in range(3):
-        queue.start({"time": store.node.clock_ms() + 1000})
-        queue.read(Offset(6))
+        part.start({"time": store.node.clock_ms() + 1000})
+        part.read(6)
     assert store.node.quarantined == 1
     await until(lambda: queue.stats().ready == 14)
     await publish(queue, b"z")

@@ -6,7 +6,7 @@ import pytest
 
 from backend_store.model import QueueFull
 from backend_store.node.limits import COUNTED_CHUNKS, RETENTION_CHUNKS_PER_COMMIT, RETENTION_STEP_MS
-from backend_store.storage.engine import Batch, Table
+from backend_store.storage.engine import Table
 from tests.support.streams import StreamWorld
 from tests.support.world import Consumer, receipts_by_seq
 
@@ -52,18 +52,19 @@ def test_the_clock_of_retention_is_set_without_anybody_asking() -> None:
     assert world.partition.next_wakeup_ms() == wakeup_ms
 
 
-def test_a_clock_that_jumps_ahead_in_the_log_drops_nothing_too_early() -> None:
+def test_messages_age_as_time_passes_after_a_start_with_an_earlier_clock() -> None:
     world = StreamWorld(retention_ms=10_000)
     world.stored(b"0")
-    world.publish(b"1")
-    batch = Batch()
-    world.partition.prepare(batch, world.now_ms + DAY_MS)
-    world.engine.commit(batch, lambda: None)
-    world.partition.committed()
+    world.now_ms -= DAY_MS
+    world.crash()
     later(world, 5_000)
+    world.stored(b"1")
+    later(world, 4_000)
     assert world.kept == [0, 1]
-    later(world, 6_000)
+    later(world, 2_000)
     assert world.kept == [1]
+    later(world, 5_000)
+    assert world.kept == []
 
 
 def test_much_goes_in_small_commits() -> None:

@@ -7,10 +7,13 @@ from typing import Any
 import pytest
 
 from backend_store.client.search import places_of
+from backend_store.core.chunk import blocks_of, message_id
 from backend_store.core.shelves import SCHEDULED
-from backend_store.storage.engine import Table
-from tests.support.queues import MAIN, counts, crashed, draft, drained, publish, queue, rows, time_passes, took
-from tests.support.world import World
+from backend_store.node.limits import DUE_ROWS_PER_TICK
+from backend_store.storage.engine import Batch, Table
+from backend_store.storage.keys import log_range
+from tests.support.queues import MAIN, ack, counts, crashed, draft, drained, publish, queue, rows, time_passes, took
+from tests.support.world import REPLICA, START_MS, World
 
 
 def scheduled(in_ms: int = 1000, **settings: Any) -> World:
@@ -48,6 +51,19 @@ def test_messages_come_in_the_order_of_their_times_not_of_their_publishes() -> N
         publish(world, draft(body, due_ms=world.now_ms + in_ms))
     world.pass_time(300)
     assert drained(world) == ["a", "b", "c"]
+
+
+def test_a_message_that_is_due_when_its_commit_is_on_the_disk_and_nobody_was_told_is_not_forgotten() -> None:
+    world, answers = scheduled(), list[Any]()
+    world.partition.publish(blocks_of([draft("soon", due_ms=world.now_ms + 5)]).blocks, answers.append)
+    assert world.committer.prepare()
+    members = world.committer.reach_the_disk()
+    world.pass_time(10)
+    assert took(world) is None and counts(world) == (0, 0, 1)
+    for member in members:
+        member.committed()
+    assert len(answers) == 1 and counts(world) == (1, 0, 1)
+    assert drained(world) == ["soon"]
 
 
 def test_a_time_that_passed_while_the_commit_was_on_its_way_is_no_reason_to_wait() -> None:
@@ -125,6 +141,23 @@ def test_a_repeat_among_scheduled_messages_is_not_counted_and_cannot_be_cancelle
     assert drained(world) == ["b"] and counts(world) == (0, 0, 0)
 
 
+@pytest.mark.parametrize("one_commit", [False, True])
+def test_an_id_that_was_scheduled_twice_cancels_the_one_that_is_left(one_commit: bool) -> None:
+    world = scheduled(100)
+    later = draft("second", due_ms=world.now_ms + 1000, id="x")
+    if not one_commit:
+        publish(world, later)
+    world.pass_time(100)
+    first = took(world)
+    if one_commit:
+        world.publish_drafts([later])
+    ack(world, first)
+    assert counts(world) == (0, 0, 1)
+    assert cancel(world, "x")
+    time_passes(world, 1000)
+    assert drained(world) == [] and rows(world, Table.LANES, Table.DUE, Table.BY_ID) == 0
+
+
 def test_a_scheduled_message_that_expires_first_is_not_waited_for() -> None:
     world = queue()
     publish(world, draft("a", due_ms=world.now_ms + 2000, expires_ms=world.now_ms + 500))
@@ -161,3 +194,65 @@ def test_nothing_is_left_of_what_was_delivered() -> None:
     time_passes(world, 1000)
     assert drained(world) == ["later"]
     assert rows(world, Table.LANES, Table.MARKS, Table.DUE, Table.BY_ID) == 0
+
+
+def test_very_many_messages_of_one_time_are_counted_some_in_each_turn() -> None:
+    world, due_ms, count = queue(), START_MS + 1_000, 2 * DUE_ROWS_PER_TICK + 1
+    for _ in range(count):
+        world.publish_drafts([draft("1", due_ms=due_ms)])
+        world.commit()
+    for turn in range(1, 4):
+        world.pass_time(1_000 if turn == 1 else 0)
+        counted = min(count, turn * DUE_ROWS_PER_TICK)
+        assert counts(world) == (counted, 0, count - counted)
+        wakeup_ms = world.partition.next_wakeup_ms()
+        assert (wakeup_ms is not None and wakeup_ms <= world.now_ms) == (counted < count), "the rest is for the next"
+    assert len(drained(world)) == count
+
+
+# ---------------------------------------------------------------------------------------------------- broken rows
+
+
+def broken(world: World, table: Table) -> None:
+    """The first row of an index is overwritten on the disk."""
+    key, _ = world.engine.scan(table, *log_range(REPLICA), 1)[0]
+    batch = Batch()
+    batch.put(table, key, b"nobody can read this")
+    world.engine.commit(batch, lambda: None)
+
+
+def test_a_message_is_acked_though_the_row_of_its_schedule_is_broken() -> None:
+    world = queue()
+    publish(world, draft("a", due_ms=world.now_ms + 100))
+    broken(world, Table.BY_ID)
+    world.pass_time(100)
+    assert drained(world) == ["a"] and counts(world) == (0, 0, 0) and world.broken_rows == 1
+    crashed(world)
+    assert drained(world) == [] and counts(world) == (0, 0, 0)
+
+
+def test_a_message_expires_though_the_row_of_its_schedule_is_broken_and_the_clock_goes_on() -> None:
+    world = queue()
+    publish(world, draft("a", due_ms=world.now_ms + 10_000, expires_ms=world.now_ms + 100))
+    broken(world, Table.BY_ID)
+    time_passes(world, 1_000)
+    assert world.partition.state.ended == {"expired": 1}
+    wakeup_ms = world.partition.next_wakeup_ms()
+    assert wakeup_ms is None or wakeup_ms > world.now_ms
+    time_passes(world, 10_000)
+    assert drained(world) == []
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_message_whose_due_row_is_broken_is_handed_out_and_no_other_one_with_it(restarts: bool) -> None:
+    world = queue()
+    publish(world, *(draft(body, due_ms=world.now_ms + in_ms) for body, in_ms in (("a", 100), ("b", 100), ("c", 900))))
+    assert cancel(world, message_id(0, 0))
+    broken(world, Table.DUE)
+    if restarts:
+        crashed(world)
+    assert counts(world) == (0, 0, 2)
+    world.pass_time(100)
+    assert counts(world) == (1, 0, 1) and drained(world) == ["b"]
+    world.pass_time(800)
+    assert drained(world) == ["c"] and counts(world) == (0, 0, 0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from backend_store.client.queue import EmbeddedQueue
 from backend_store.model import Offset
 from backend_store.node.limits import COUNTED_CHUNKS
 from backend_store.node.seeking import messages_behind, offset_at_time, read_at
@@ -42,9 +41,9 @@ def test_an_offset_of_a_decision_leads_to_the_chunk_behind_it(monkeypatch: pytes
     reads: list[int] = []
     get = world.engine.first_at_or_above
     monkeypatch.setattr(world.engine, "first_at_or_above", lambda *args: reads.append(1) or get(*args))
-    queue: EmbeddedQueue = queue_of(world)
+    [part] = queue_of(world).parts.all
     offset, seqs = Offset(0), []
-    while (chunk := queue.read(offset)) is not None:
+    while (chunk := part.read(offset)) is not None:
         seqs.append(chunk.base)
         offset = Offset(chunk.base + chunk.count)
     assert len(seqs) == 300 and len(reads) <= 3 * 300

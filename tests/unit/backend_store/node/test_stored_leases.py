@@ -166,3 +166,28 @@ def test_a_key_is_still_its_holders_after_a_crash() -> None:
     assert texts(lease) == ["a"] and texts(other) == ["c"] and column(other, "key") == ["other"]
     settle(world, receipts(lease))
     assert drained(world) == ["b"]
+
+
+def test_a_purge_tells_who_holds_messages_and_nobody_who_has_not_got_them() -> None:
+    world, holder, waiting = queue(lease_mode="replicated"), Consumer(), Consumer()
+    publish(world, draft("a"), draft("b"))
+    held = world.leased(1, holder)
+    world.settle_down()
+    given = receipts(held)
+    world.purge()
+    world.take(1, waiting)
+    world.settle_down()
+    assert holder.lost_receipts == given and waiting.lost_receipts == []
+
+
+def test_a_purge_leaves_no_row_of_a_lease_that_was_taken_while_it_was_on_its_way() -> None:
+    world = queue(lease_mode="replicated")
+    publish(world, draft("a"), draft("b"))
+    world.purge()
+    world.committer.prepare()
+    assert texts(took(world, 1)) == ["a"]
+    world.committer.land()
+    world.settle_down()
+    assert rows(world, Table.LEASES) == 0
+    crashed(world)
+    assert counts(world) == (0, 0, 0)

@@ -10,7 +10,7 @@ import httpx2
 import pytest
 
 from push.client.config import Limits
-from push.client.frames import Subscribe, Unsubscribe
+from push.client.frames import Deliver, Subscribe, Unsubscribe
 from push.client.transports.http import HttpTransport
 from push.client.transports.poll import PollStream
 
@@ -21,10 +21,12 @@ SUBSCRIBE = Subscribe(id=7, queue="orders", credit=2, ack="manual")
 
 
 class Server:
-    """Answers the first poll with nothing, the second one when it is told to, and notes who gives what back."""
+    """Answers the first poll with nothing, each other one when it is told to, and notes who gives what back."""
 
-    def __init__(self) -> None:
+    def __init__(self, delivery: str = "at_least_once") -> None:
+        self.delivery = delivery
         self.given_back: list[str] = []
+        self.nacks: list[dict[str, Any]] = []
         self.is_asked = asyncio.Event()
         self.may_answer = asyncio.Event()
         self._polls = 0
@@ -33,14 +35,17 @@ class Server:
         body: dict[str, Any] = json.loads(request.content or b"{}")
         if request.url.path.endswith("/nack"):
             self.given_back += body["receipts"]
+            self.nacks.append(body)
             return httpx2.Response(200, json={"results": []})
         if not request.url.path.endswith("/receive"):
-            return httpx2.Response(200, json={"config": {}})
+            return httpx2.Response(200, json={"config": {"delivery": self.delivery}})
         self._polls += 1
         if self._polls == 1:
             return httpx2.Response(200, json={"messages": []})
         self.is_asked.set()
         await self.may_answer.wait()
+        self.may_answer.clear()
+        self.is_asked.clear()
         return httpx2.Response(200, json={"messages": [{"id": "a", "body": 1, "receipt": "r-a"}]})
 
 
@@ -59,7 +64,49 @@ async def test_what_the_last_poll_brings_to_one_who_leaves_is_given_back() -> No
     await transport.send([Unsubscribe(id=8, sub=1)])
     server.may_answer.set()
     await transport.close()
-    assert server.given_back == ["r-a"]
+    assert server.nacks == [{"receipts": ["r-a"], "delay_ms": 0, "tried": False}]
+    await transport.wait_closed()
+
+
+async def test_what_comes_long_after_the_end_of_a_subscription_is_given_back_while_the_client_goes_on() -> None:
+    server = Server()
+    transport = await polling(server)
+    await transport.send([Unsubscribe(id=8, sub=1)])
+    await asyncio.sleep(3 * QUICK.poll_leave_s)
+    server.may_answer.set()
+    async with asyncio.timeout(2):
+        while not server.nacks:  # noqa: ASYNC110 - nobody is told
+            await asyncio.sleep(0.005)
+    assert server.nacks == [{"receipts": ["r-a"], "delay_ms": 0, "tried": False}]
+    await transport.close()
+    await transport.wait_closed()
+
+
+async def test_of_a_queue_that_delivers_at_most_once_nothing_is_fetched_for_nobody() -> None:
+    server = Server(delivery="at_most_once")
+    transport = await polling(server)
+    (_, reading), *_ = transport._streams.values()
+    await transport.send([Unsubscribe(id=8, sub=1)])
+    async with asyncio.timeout(2):
+        await asyncio.wait([reading])
+    assert reading.cancelled()
+    await transport.close()
+    await transport.wait_closed()
+
+
+async def test_what_was_held_goes_back_at_once_though_a_poll_is_under_way() -> None:
+    server = Server()
+    transport = await polling(server)
+    server.may_answer.set()
+    frames = [await transport.receive() for _ in range(2)]
+    assert isinstance(frames[1][0], Deliver)
+    await asyncio.wait_for(server.is_asked.wait(), 5)
+    await transport.send([Unsubscribe(id=8, sub=1)])
+    async with asyncio.timeout(2):
+        while not server.nacks:  # noqa: ASYNC110 - nobody is told
+            await asyncio.sleep(0.005)
+    assert server.nacks == [{"receipts": ["r-a"]}], "its handler may have begun: the attempt counts"
+    await transport.close()
     await transport.wait_closed()
 
 

@@ -111,7 +111,7 @@ async def test_no_reply_in_time_is_a_timeout_and_a_late_one_is_counted() -> None
     server = PlayedServer()
     async with session(server) as pushq:
         with pytest.raises(RequestTimeout, match="waiting for the reply") as caught:
-            await pushq.request("work", "hello", timeout=0.01)
+            await pushq.request("work", "hello", timeout=0.2)
         assert isinstance(caught.value, TimeoutError) and caught.value.retryable
         late = server.messages[0]["correlation_id"]
         server.connection.say(Deliver(sub=1, messages=[WireMessage(id="r", correlation_id=late)]))

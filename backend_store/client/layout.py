@@ -1,0 +1,65 @@
+"""How a queue lies in its partitions: what each holds, and which slots are on their way to it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Literal
+
+from backend_store.core.shelves import VIEW_DEAD, VIEW_OUTBOX
+from backend_store.core.slots import SLOTS, SlotTable
+from backend_store.node.partition import Partition
+from backend_store.node.partitions import Partitions
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionInfo:
+    """One partition. Its numbers mean what they mean of the whole queue."""
+
+    partition: int
+    state: Literal["open", "draining"]
+    slots: int
+    """Whose messages it takes."""
+    slots_arriving: int
+    """On their way to it: their messages wait until they are there."""
+    ready: int
+    in_flight: int
+    delayed: int
+    dead: int
+    bytes: int
+
+
+def layout_of(queue: Partitions) -> list[PartitionInfo] | None:
+    """By number. None for a queue that has one partition for good."""
+    if not queue.may_change:
+        return None
+    if queue.map is None:
+        return [_info(queue.first, "open", SLOTS, 0)]
+    table = queue.map.table
+    arriving = Counter({move.target: len(move.slots) for move in table.moves})
+    owned = Counter(table.owners)
+    found = []
+    for partition in queue.all:
+        number = partition.index
+        slots = owned[number] - arriving[number]
+        found.append(_info(partition, _state(table, number), slots, arriving[number]))
+    return found
+
+
+def _state(table: SlotTable, number: int) -> Literal["open", "draining"]:
+    return "open" if number in table.open_partitions else "draining"
+
+
+def _info(partition: Partition, state: Literal["open", "draining"], slots: int, arriving: int) -> PartitionInfo:
+    main, log = partition.main, partition.state
+    return PartitionInfo(
+        partition.index,
+        state,
+        slots,
+        arriving,
+        ready=main.ready if main is not None else log.live,
+        in_flight=main.core.in_flight if main is not None else 0,
+        delayed=main.core.delayed if main is not None else 0,
+        dead=sum(log.views[view].live for view in (VIEW_DEAD, VIEW_OUTBOX) if view in log.views),
+        bytes=log.live_bytes,
+    )

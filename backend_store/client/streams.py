@@ -1,0 +1,173 @@
+"""A stream as its readers see it: partitions that are read side by side, and where in each of them a reader stands.
+
+A reader keeps its place itself. It is one offset a partition, and `cursor` is all of them in one text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+from backend_store.core.chunk import Chunk
+from backend_store.core.cursor import StreamStart, resolve, resume
+from backend_store.core.places import decode_positions, encode_positions
+from backend_store.core.slot_book import Barrier
+from backend_store.model import Epoch, FieldError, InvalidRequest, Offset, Position
+from backend_store.node.partition import Partition
+from backend_store.node.partitions import Partitions
+from backend_store.node.rows import read_state
+from backend_store.node.seeking import offset_at_time, read_at
+
+Outcome = Literal["complete", "gap", "reset"]
+
+
+class Gap(NamedTuple):
+    """Offsets, both ends among them, that a reader will never get. `partition` None: the stream has only one."""
+
+    first: int
+    last: int
+    partition: int | None = None
+
+
+class Start(NamedTuple):
+    """Where a reader begins: the offset in each partition, and what it misses."""
+
+    places: dict[int, int]
+    outcome: Outcome
+    gaps: list[Gap]
+    cursor: str
+
+
+class StreamPart:
+    """One partition of a stream, as readers see it."""
+
+    def __init__(self, partition: Partition):
+        self.partition = partition
+        self.number = partition.index
+
+    @property
+    def epoch(self) -> Epoch:
+        return self.partition.state.epoch
+
+    @property
+    def floor(self) -> Offset:
+        """Everything below is gone."""
+        return Offset(self.partition.state.floor)
+
+    @property
+    def end(self) -> Offset:
+        return self.partition.state.high_watermark
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.partition.state.live
+
+    @property
+    def barriers(self) -> Sequence[Barrier]:
+        """Offsets that a reader passes only after it stood somewhere in another partition: see `standing`."""
+        return self.partition.slotting.barriers if self.partition.slotting is not None else ()
+
+    def read(self, offset: int) -> Chunk | None:
+        """The first stored chunk that has or follows `offset`."""
+        return read_at(self.partition, max(offset, self.floor))
+
+    def start(self, wanted: Any) -> StreamStart:
+        """Where a reader that asks for `wanted` begins; of a cursor there is an offset for it, or none."""
+        if isinstance(wanted, Position):
+            return resume(self.partition.state, wanted)
+        return resolve(self.partition.state, wanted, lambda time_ms: offset_at_time(self.partition, time_ms))
+
+    def on_appended(self, appended: Callable[[list[Chunk]], None]) -> None:
+        """`appended` gets the chunks of each commit, in order."""
+        self.partition.on_appended = appended
+
+    def on_trimmed(self, trimmed: Callable[[], None]) -> None:
+        """`trimmed` runs after the oldest messages were dropped, or all that were stored so far."""
+        self.partition.on_purged = trimmed
+
+
+class StreamParts:
+    """All partitions of a stream that may hold something."""
+
+    def __init__(self, partitions: Partitions):
+        self._partitions = partitions
+        self._made: dict[int, StreamPart] = {}
+
+    @property
+    def all(self) -> list[StreamPart]:
+        """In the order of their numbers."""
+        found = {}
+        for partition in self._partitions.all:
+            made = self._made.get(partition.index)
+            is_known = made is not None and made.partition is partition
+            found[partition.index] = made if made is not None and is_known else StreamPart(partition)
+        self._made = found
+        return list(found.values())
+
+    @property
+    def are_several(self) -> bool:
+        return len(self._partitions.all) > 1
+
+    def on_changed(self, changed: Callable[[], None]) -> None:
+        """`changed` runs when a partition came or went."""
+        self._partitions.on_changed(changed)
+
+    # ------------------------------------------------------------------------------------------------------ places
+
+    def cursor(self, places: Mapping[int, int]) -> str:
+        """By which a reader comes back to where it stands."""
+        return encode_positions(self.positions(places))
+
+    def positions(self, places: Mapping[int, int]) -> dict[int, Position]:
+        """Of those partitions that it knows."""
+        here = [part for part in self.all if part.number in places]
+        return {part.number: Position(part.epoch, Offset(places[part.number])) for part in here}
+
+    def start(self, wanted: Any) -> Start:
+        """Where a reader begins. `wanted`: "earliest", "latest", {"seq": n}, {"time": ms} or {"cursor": text}.
+
+        Raises `InvalidRequest`.
+        """
+        refusal = why_no_place(self._partitions, wanted, "/from")
+        if refusal is not None:
+            raise refusal
+        if isinstance(wanted, dict) and "cursor" in wanted:
+            return self._resumed(decode_positions(wanted["cursor"]))
+        return self._started({part.number: part.start(wanted) for part in self.all}, [])
+
+    def _resumed(self, positions: dict[int, Position]) -> Start:
+        """A partition that the cursor does not name was not there: it is read from its beginning."""
+        starts = {part.number: part.start(positions.get(part.number, "earliest")) for part in self.all}
+        return self._started(starts, self._gone(positions))
+
+    def _started(self, starts: dict[int, StreamStart], gaps: list[Gap]) -> Start:
+        several = self.are_several
+        for number, start in starts.items():
+            if start.missed is not None:
+                gaps.append(Gap(*start.missed, number if several else None))
+        is_reset = any(start.outcome == "reset" for start in starts.values())
+        places = {number: int(start.offset) for number, start in starts.items()}
+        return Start(places, "reset" if is_reset else "gap" if gaps else "complete", gaps, self.cursor(places))
+
+    def _gone(self, positions: Mapping[int, Position]) -> list[Gap]:
+        """What a reader had not read of partitions that have gone since: they were trimmed to their end."""
+        gaps, known = [], self._partitions.map
+        for number, position in positions.items():
+            if known is None or self._partitions.get(number) is not None or number not in known.replicas:
+                continue
+            state = read_state(self._partitions.first.node.engine, known.replicas[number])
+            if state is not None and position.offset < state.floor:
+                gaps.append(Gap(int(position.offset), state.floor - 1, number))
+        return gaps
+
+
+def why_no_place(partitions: Partitions, wanted: Any, pointer: str) -> InvalidRequest | None:
+    """Why nobody can begin there: a seq is a place in one partition, and says nothing where there are several."""
+    if not isinstance(wanted, dict) or "seq" not in wanted or len(partitions.all) == 1:
+        return None
+    numbers = ", ".join(str(partition.index) for partition in partitions.all)
+    detail = (
+        f"stream {partitions.label!r} has partitions {numbers}, and a seq is a place in one of them: "
+        "begin at earliest, latest or a time"
+    )
+    return InvalidRequest(detail, errors=(FieldError(f"{pointer}/seq", detail),))

@@ -1,0 +1,190 @@
+"""Takes receipts back in: acks, nacks and extensions wait here for the next commit, and are answered with it.
+
+The half of a view that decides about what was handed out; `view` has the other, which hands out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from backend_store.core.limits import DELAYED_RUNS_MAX
+from backend_store.core.policy import Outcome
+from backend_store.core.work import WorkView
+from backend_store.model import Overloaded, PushqError
+from backend_store.node.limits import STRANGE_RECEIPTS_PER_CYCLE
+
+if TYPE_CHECKING:
+    from backend_store.node.partition import Partition
+
+SettleReply = Callable[[dict[str, int] | PushqError], None]
+"""Gets token → bits: of the receipts asked about those that were good for what was asked."""
+
+
+class Settle(msgspec.Struct, frozen=True):
+    """Acks that wait: token → bits to be decided, those decided so far, and who is answered."""
+
+    grouped: dict[str, int]
+    done: dict[str, int]
+    reply: SettleReply
+
+
+class Return(NamedTuple):
+    """A nack that waits for its commit."""
+
+    grouped: dict[str, int]
+    due_ms: int | None
+    reason: str | None
+    tried: bool
+    reply: SettleReply
+
+
+class Settling:
+    """See the file's first sentence. `core` is the decisions."""
+
+    partition: Partition
+    core: WorkView
+
+    def __init__(self) -> None:
+        self._settles: list[Settle] = []
+        self._settled: list[tuple[Callable[[Any], None], dict[str, int]]] = []
+        """Decided in this cycle, by a step that publishes too."""
+        self._returns: list[Return] = []
+
+    def load_for(self, grouped: dict[str, int]) -> None:
+        """Reads the chunks that receipts from before a restart name."""
+        raise NotImplementedError
+
+    # ------------------------------------------------------------------------------------------------ commands
+
+    def settle(self, grouped: dict[str, int], reply: SettleReply) -> None:
+        """Acks; `reply` gets token → the bits that are settled."""
+        if self.partition.closed:
+            reply(self.partition.deleted())
+            return
+        self._settles.append(Settle(grouped, {}, reply))
+        self.partition.request()
+
+    def settle_again(self, grouped: dict[str, int], reply: Callable[[dict[str, int]], None]) -> None:
+        """Token → the bits that these very receipts have settled before, once that is durable."""
+        self._settled.append((reply, self.core.won(grouped)))
+        self.partition.request()
+
+    def settle_soon(self, grouped: dict[str, int]) -> None:
+        """Acks whose outcome nobody waits for."""
+        self._settles.append(Settle(grouped, {}, _no_answer))
+        self.partition.request_soon()
+
+    def give_back(
+        self,
+        grouped: dict[str, int],
+        due_ms: int | None,
+        reason: str | None,
+        reply: SettleReply,
+        *,
+        tried: bool = True,
+    ) -> None:
+        """Nacks: the messages are free again once that is durable: at once (0), at `due_ms`, or after the queue's
+        back-off (None). The attempt counts, unless nobody `tried`.
+        """
+        if self.partition.closed:
+            reply(self.partition.deleted())
+            return
+        self._returns.append(Return(grouped, due_ms, reason, tried, reply))
+        self.partition.request()
+
+    def extend(self, grouped: dict[str, int], visibility_ms: int, reply: SettleReply) -> None:
+        """Moves deadlines. Where leases are memory that is at once; where they are stored, when it is durable."""
+        now_ms = self.partition.steady_ms()
+        held = self.core.extend(grouped, visibility_ms, now_ms)
+        self.partition.wake_at(now_ms + visibility_ms)
+        if self.core.policy.stores_leases and held:
+            self.when_durable(lambda done: reply(done if isinstance(done, PushqError) else held))
+        else:
+            reply(held)
+
+    def when_durable(self, reply: SettleReply) -> None:
+        """`reply` runs when what is decided already is on the disk."""
+        self._settles.append(Settle({}, {}, reply))
+        self.partition.request()
+
+    @property
+    def awaits_decisions(self) -> bool:
+        """Acks or nacks wait for the next commit."""
+        return bool(self._settles or self._returns)
+
+    def take_waiting(self) -> list[Callable[[Any], None]]:
+        """Whoever waits for an answer, when the queue is deleted."""
+        settles, self._settles = self._settles, []
+        returns, self._returns = self._returns, []
+        settled, self._settled = self._settled, []
+        return [*(one.reply for one in settles), *(reply for reply, _ in settled), *(one.reply for one in returns)]
+
+    # ------------------------------------------------------------------------------------------------- commits
+
+    def decide(self, answers: list[tuple[Callable[[Any], None], Any]]) -> None:
+        """Decides the receipts that wait."""
+        if self._settles:
+            self.decide_settles()
+        answers += self._settled
+        self._settled = []
+        if self._returns:
+            returns, self._returns = self._returns, []
+            now_ms = self.partition.steady_ms()
+            answers += [(one.reply, self._decide_return(one, now_ms)) for one in returns]
+
+    def decide_settles(self) -> None:
+        """Decides the acks that wait; they are answered with the commit of this cycle.
+
+        A receipt without a lease in memory may be a chunk to read: some of those wait for the next cycles, and whoever
+        has many of them has the last turn there.
+        """
+        waiting, self._settles = self._settles, []
+        budget = STRANGE_RECEIPTS_PER_CYCLE
+        served: list[Settle] = []
+        for one in waiting:
+            grouped, done, reply = one.grouped, one.done, one.reply
+            strange = [token for token in grouped if self.core.is_strange(token)]
+            if not strange and not done:  # so it is nearly always: leases that run
+                settled = self.core.settle(grouped)
+                if reply is not _no_answer:
+                    self._settled.append((reply, settled))
+                continue
+            later: dict[str, int] = {}
+            if len(strange) > budget:
+                later = {token: grouped[token] for token in strange[budget:]}
+                grouped = {token: bits for token, bits in grouped.items() if token not in later}
+            self.load_for(grouped)
+            done = {**done, **self.core.settle(grouped)}
+            if not later:
+                self._settled.append((reply, done))
+            else:
+                (served if budget else self._settles).append(Settle(later, done, reply))
+            budget -= len(strange) - len(later)
+        self._settles += served
+        if self._settles:
+            self.partition.request()
+
+    def _decide_return(self, one: Return, now_ms: int) -> dict[str, int] | PushqError:
+        core = self.core
+        waits = one.due_ms or (one.due_ms is None and one.tried and core.policy.backoff_ms)
+        if waits and not core.can_delay:
+            return Overloaded(
+                f"queue {self.partition.label!r}: {DELAYED_RUNS_MAX} delays wait already, the most a queue keeps"
+            )
+        outcome = Outcome.NACKED if one.tried else Outcome.UNTRIED
+        returned: dict[str, int] = {}
+        for token, bits in one.grouped.items():
+            lease = core.leases.get(token)
+            for part in list(lease.parts()) if lease is not None else ():
+                given = core.give_back(part, bits, due_ms=one.due_ms, now_ms=now_ms, outcome=outcome, reason=one.reason)
+                if given:
+                    returned[token] = returned.get(token, 0) | given
+                    part.holder.released(given.bit_count())
+        return returned
+
+
+def _no_answer(done: dict[str, int] | PushqError) -> None:
+    """Nobody waits for this answer."""

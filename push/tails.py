@@ -1,0 +1,177 @@
+"""The partitions of a stream while they are read: where each ends, and which chunk a reader gets next.
+
+A reader is given the oldest message that no *barrier* holds back: where a key moved from one partition to another, its
+newer messages wait until the reader has come past the older ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from backend_store.client import Chunk, Gap, StreamPart, StreamParts, standing
+from backend_store.model import Offset, Position
+from push.limits import CHUNK_CACHE_MAX
+
+Others = Mapping[int, Position] | None
+"""Where a reader stands in the other partitions; None for a stream that has only the first."""
+
+
+class Head(NamedTuple):
+    """What a reader who stands at `place` would be given next of a partition: the chunk at `base`."""
+
+    place: int
+    base: int
+    time_ms: int
+
+
+class Reading:
+    """Where a reader stands: an offset in each partition. `places` may be shared, so it is replaced, never changed."""
+
+    __slots__ = ("heads", "places")
+
+    def __init__(self, places: Mapping[int, int]):
+        self.places = places
+        self.heads: dict[int, Head] = {}
+
+    def move(self, number: int, offset: int) -> None:
+        self.places = {**self.places, number: offset}
+
+    def leave(self, number: int) -> None:
+        """The partition has gone."""
+        self.places = {one: place for one, place in self.places.items() if one != number}
+
+    def stand_at(self, places: Mapping[int, int]) -> None:
+        self.places = places
+        self.heads.clear()
+
+
+class Tail:
+    """One partition: chunks that many catch up through are decoded once."""
+
+    def __init__(self, part: StreamPart):
+        self.part = part
+        self.number = part.number
+        self.latest = int(part.end)
+        """Where the last commit's chunks begin: who stands there is as good as at the end."""
+        self.born = int(part.floor)
+        """Where a reader begins who was here before the partition was."""
+        self.chunks: dict[int, Chunk] = {}
+
+    def place(self, reading: Reading) -> int:
+        return reading.places.get(self.number, self.born)
+
+    def read(self, place: int) -> Chunk | None:
+        """The first chunk that has or follows an offset."""
+        for chunk in self.chunks.values():
+            if chunk.base <= place < chunk.base + chunk.count:
+                return chunk
+        found = self.part.read(place)
+        if found is not None:
+            while len(self.chunks) >= CHUNK_CACHE_MAX:
+                self.chunks.pop(next(iter(self.chunks)))
+            self.chunks[found.base] = found
+        return found
+
+
+class Tails:
+    """See the file's first sentence."""
+
+    def __init__(self, parts: StreamParts):
+        self._parts = parts
+        self._by_number = {part.number: Tail(part) for part in parts.all}
+        self._gone: dict[int, int] = {}
+        """The floors of partitions that have gone: readers who had not come so far miss what was below."""
+
+    @property
+    def all(self) -> list[Tail]:
+        return list(self._by_number.values())
+
+    def refresh(self) -> tuple[list[Tail], list[int]]:
+        """Which partitions came, and the numbers of those that went."""
+        parts = {part.number: part for part in self._parts.all}
+        went = [tail for number, tail in self._by_number.items() if parts.get(number) is not tail.part]
+        for tail in went:
+            self._gone[tail.number] = int(tail.part.floor)
+            del self._by_number[tail.number]
+        came = [Tail(part) for number, part in parts.items() if number not in self._by_number]
+        self._by_number = {tail.number: tail for tail in sorted([*self.all, *came], key=lambda tail: tail.number)}
+        return came, [tail.number for tail in went]
+
+    def ends(self) -> dict[int, int]:
+        return {number: int(tail.part.end) for number, tail in self._by_number.items()}
+
+    def forget(self) -> None:
+        """Nobody reads now."""
+        for tail in self._by_number.values():
+            tail.chunks.clear()
+
+    # ----------------------------------------------------------------------------------------------------- a reader
+
+    def is_near(self, reading: Reading) -> bool:
+        """Whether it has come to what the last commits added."""
+        return all(tail.place(reading) >= tail.latest for tail in self._by_number.values())
+
+    def missed(self, reading: Reading) -> list[Gap]:
+        """What is gone before the reader came to it. It stands behind that now."""
+        gaps = []
+        several = len(self._by_number) > 1
+        for number, tail in self._by_number.items():
+            place, floor = tail.place(reading), int(tail.part.floor)
+            if place < floor:
+                gaps.append(Gap(place, floor - 1, number if several else None))
+                reading.move(number, floor)
+        for number in [number for number in reading.places if number not in self._by_number]:
+            place, floor = reading.places[number], self._gone.get(number, 0)
+            if place < floor:
+                gaps.append(Gap(place, floor - 1, number))
+            reading.leave(number)
+        return gaps
+
+    def next(self, reading: Reading) -> tuple[Tail, Chunk] | None:
+        """The chunk that the reader is given next, whole; None when it has come to the end of all partitions."""
+        if len(self._by_number) == 1:
+            [tail] = self._by_number.values()
+            place = tail.place(reading)
+            chunk = tail.read(place) if place < tail.part.end else None
+            return (tail, chunk) if chunk is not None else None
+        heads = {number: head for number, tail in self._by_number.items() if (head := self._head(tail, reading))}
+        stands = self._stands(heads, reading)
+        for number in sorted(heads, key=lambda number: heads[number].time_ms):
+            tail, base = self._by_number[number], heads[number].base
+            if stands[number] == base and (chunk := tail.read(base)) is not None:
+                return tail, chunk
+        for number in heads:  # no circle of barriers can be; if one were, out of order would be better than never
+            if (chunk := self._by_number[number].read(heads[number].base)) is not None:
+                return self._by_number[number], chunk
+        return None
+
+    def _stands(self, heads: Mapping[int, Head], reading: Reading) -> dict[int, int]:
+        """How far it goes before it takes a message: to its heads, where no barrier holds it back."""
+        tails = self._by_number.items()
+        ahead = {number: heads[number].base if number in heads else int(tail.part.end) for number, tail in tails}
+        places = {number: tail.place(reading) for number, tail in tails}
+        return standing(ahead, places, {number: tail.part.barriers for number, tail in tails})
+
+    def _head(self, tail: Tail, reading: Reading) -> Head | None:
+        place = tail.place(reading)
+        if place >= tail.part.end:
+            return None
+        known = reading.heads.get(tail.number)
+        if known is not None and known.place == place:
+            return known
+        chunk = tail.read(place)
+        if chunk is None:
+            return None
+        head = reading.heads[tail.number] = Head(place, max(place, chunk.base), chunk.time_ms)
+        return head
+
+    def others(self, tail: Tail, places: Mapping[int, int]) -> Others:
+        """Where a reader stands but for one partition, as its cursor says it."""
+        if len(self._by_number) == 1 and tail.number == 0:
+            return None
+        return {
+            number: Position(one.part.epoch, Offset(places.get(number, one.born)))
+            for number, one in self._by_number.items()
+            if one is not tail
+        }

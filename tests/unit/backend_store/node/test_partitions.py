@@ -1,0 +1,320 @@
+"""Which partition of its queue takes a message: calls are shared out, wait for slots on the move, have one answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from backend_store.client.embedded import EmbeddedQueue
+from backend_store.core.slots import first_table, slot_of
+from backend_store.core.split import Share
+from backend_store.model import Block, Offset, Original, Overloaded, Published, PushqError, QueueFull
+from backend_store.node import partitions as module
+from backend_store.node.partitions import Gathered, gathered
+from tests.support.node_world import NodeWorld
+from tests.support.partitioned import (
+    KEYS,
+    draft,
+    drain,
+    queue,
+    resize,
+    rest,
+    send,
+    stop_in_a_move,
+    table_of,
+)
+
+
+@pytest.fixture
+def world() -> Iterator[NodeWorld]:
+    world = NodeWorld()
+    yield world
+    world.close()
+
+
+def published(answers: list[Published | PushqError]) -> Published:
+    (answer,) = answers
+    assert isinstance(answer, Published), answer
+    return answer
+
+
+def keys_on_the_move(world: NodeWorld) -> list[str]:
+    table = table_of(world)
+    found = [key for key in KEYS if table.route(slot_of(key)) is None]
+    assert found
+    return found
+
+
+def lying(queue: EmbeddedQueue) -> dict[int, int]:
+    return {partition.index: partition.state.live for partition in queue._partitions.all}
+
+
+# -------------------------------------------------------------------------------------------------------- where it goes
+
+
+def test_a_queue_with_one_partition_never_looks_at_slots(world: NodeWorld) -> None:
+    made = queue(world)
+    answer = published(send(world, made, *[draft(n, key) for n, key in enumerate(KEYS)]))
+    assert (answer.places, answer.partition, answer.base, answer.count) == (None, 0, 0, 40)
+    assert made._partitions.map is None
+
+
+def test_messages_go_where_the_table_says_and_are_answered_with_their_places(world: NodeWorld) -> None:
+    made = queue(world, partitions=3)
+    answer = published(send(world, made, *[draft(n, key) for n, key in enumerate(KEYS)]))
+    table = first_table(3)
+    assert answer.places is not None and answer.count == 40
+    assert [partition for partition, _ in answer.places] == [table.route(slot_of(key)) for key in KEYS]
+    assert len(set(answer.places)) == 40
+
+
+def test_a_call_that_goes_to_one_partition_is_answered_by_that_one(world: NodeWorld) -> None:
+    made = queue(world, partitions=3)
+    answer = published(send(world, made, draft(1, "k1"), draft(2, "k1")))
+    assert (answer.places, answer.partition) == (None, first_table(3).route(slot_of("k1")))
+
+
+def test_calls_without_keys_go_to_the_partitions_by_turns(world: NodeWorld) -> None:
+    made = queue(world, partitions=3)
+    for number in range(6):
+        send(world, made, draft(number))
+    assert lying(made) == {0: 2, 1: 2, 2: 2}
+
+
+def test_an_empty_call_is_answered(world: NodeWorld) -> None:
+    made = queue(world, partitions=3)
+    answers: list[Published | PushqError] = []
+    world.tell(lambda: made.publish([], answers.append))
+    world.settle()
+    assert published(answers).count == 0
+
+
+def test_a_partition_that_was_just_opened_takes_messages_without_a_key_at_once(world: NodeWorld) -> None:
+    made = queue(world, partitions=1)
+    world.hold(2)
+    resize(world, 3)
+    answers = [send(world, made, draft(number)) for number in range(6)]
+    world.let_go()
+    assert all(isinstance(answer, Published) for (answer,) in answers)
+    assert lying(made) == {0: 2, 1: 2, 2: 2}
+
+
+# ---------------------------------------------------------------------------------------------------- slots on the move
+
+
+def test_messages_of_slots_on_the_move_wait_and_others_do_not(world: NodeWorld) -> None:
+    made = queue(world)
+    stop_in_a_move(world, 2)
+    moving = keys_on_the_move(world)
+    staying = next(key for key in KEYS if key not in moving)
+    waiting, direct = send(world, made, draft(1, moving[0])), send(world, made, draft(2, staying))
+    assert made._partitions._waiting_messages == 1
+    world.let_go()
+    assert published(waiting).partition == 1 and published(direct).partition == 0
+    assert made._partitions._waiting_messages == 0
+
+
+def test_what_waits_is_sent_on_in_the_order_in_which_it_came(world: NodeWorld) -> None:
+    made = queue(world, ordering="strict")
+    stop_in_a_move(world, 2)
+    key = keys_on_the_move(world)[0]
+    answers = [send(world, made, draft(2 * n, key), draft(2 * n + 1, key)) for n in range(5)]
+    assert not any(answers)
+    world.let_go()
+    bases = [published(answer).base for answer in answers]
+    assert bases == sorted(bases)
+    rest(world)
+    assert drain(world, made) == list(range(10))
+
+
+def test_a_call_is_answered_when_its_last_message_is_durable(world: NodeWorld) -> None:
+    made = queue(world)
+    stop_in_a_move(world, 2)
+    answers = send(world, made, *[draft(n, key) for n, key in enumerate(KEYS)])
+    world.hold(1)
+    world.writer.land()
+    world.settle()
+    assert answers == []
+    world.let_go()
+    answer = published(answers)
+    assert answer.places is not None and {partition for partition, _ in answer.places} == {0, 1}
+
+
+def test_who_is_told_of_a_refusal_and_publishes_at_once_does_not_overtake_what_waits(
+    world: NodeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = queue(world, ordering="strict")
+    stop_in_a_move(world, 2)
+    key = keys_on_the_move(world)[0]
+    answers: list[Published | PushqError] = []
+
+    def refused(answer: Published | PushqError) -> None:
+        assert isinstance(answer, Overloaded)
+        send_at_once(made, 3, key, answers)
+
+    world.tell(lambda: send_at_once(made, 1, key, None, refused))
+    world.tell(lambda: send_at_once(made, 2, key, answers))
+    inbox = [partition.inbox for partition in made._partitions.all]
+    first = iter([Overloaded("the first is refused")])
+    monkeypatch.setattr(inbox[1], "why_full", lambda *_: next(first, None))
+    world.let_go()
+    rest(world)
+    assert len(answers) == 2 and drain(world, made) == [2, 3]
+
+
+def send_at_once(
+    made: EmbeddedQueue,
+    number: int,
+    key: str,
+    answers: list[Published | PushqError] | None,
+    reply: object = None,
+) -> None:
+    from backend_store.core.chunk import blocks_of
+
+    told = answers.append if answers is not None else reply
+    made.publish(blocks_of([draft(number, key)]).blocks, told)  # type: ignore[arg-type]
+
+
+def test_only_so_many_messages_wait(world: NodeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "INBOX_MESSAGES_MAX", 3)
+    made = queue(world)
+    stop_in_a_move(world, 2)
+    key = keys_on_the_move(world)[0]
+    waiting = send(world, made, draft(1, key), draft(2, key))
+    (answer,) = send(world, made, draft(3, key), draft(4, key))
+    assert isinstance(answer, Overloaded) and answer.retry_after_ms
+    last = send(world, made, draft(5, key))
+    world.let_go()
+    assert published(waiting).count == 2 and published(last).count == 1
+    assert len(drain(world, made)) == 3
+
+
+def test_only_so_many_bytes_wait(world: NodeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "INBOX_BYTES_MAX", 60)
+    made = queue(world)
+    stop_in_a_move(world, 2)
+    key = keys_on_the_move(world)[0]
+    send(world, made, draft(1, key))
+    (answer,) = send(world, made, draft(2, key))
+    assert isinstance(answer, Overloaded)
+
+
+def test_who_waits_is_told_when_the_queue_is_deleted(world: NodeWorld) -> None:
+    made = queue(world)
+    stop_in_a_move(world, 2)
+    key = keys_on_the_move(world)[0]
+    answers = send(world, made, draft(1, key))
+    world.start(world.store.delete_queue("default", "q"))
+    world.let_go()
+    assert [answer.code for answer in answers if isinstance(answer, PushqError)] == ["queue-not-found"]
+    (late,) = send(world, made, draft(2, key))
+    assert isinstance(late, PushqError) and late.code == "queue-not-found"
+
+
+# ------------------------------------------------------------------------------------------------------------- limits
+
+
+def test_the_limit_of_a_queue_is_for_all_its_partitions_together(world: NodeWorld) -> None:
+    made = queue(world, partitions=4, max_messages=10)
+    answer = published(send(world, made, *[draft(n, key) for n, key in enumerate(KEYS)]))
+    assert made.stats().ready == 10
+    assert answer.others is not None
+    assert sum(isinstance(other, QueueFull) for other in answer.others.values()) == 30
+
+
+def test_a_full_queue_makes_room_in_its_other_partitions_too(world: NodeWorld) -> None:
+    made = queue(world, partitions=4, max_messages=10, overflow="drop_oldest")
+    for number, key in enumerate(KEYS):
+        send(world, made, draft(number, key))
+        assert made.stats().ready <= 10
+    assert made.stats().ready == 10 and made.ended == {"overflow": 30}
+
+
+# --------------------------------------------------------------------------------------------------- gathered answers
+
+
+def share(partition: int, *numbers: int) -> Share:
+    return Share(partition, [Block(b"", len(numbers))], list(numbers), 0)
+
+
+def test_answers_are_put_together_in_the_order_of_the_call() -> None:
+    answer = gathered([(share(1, 0, 2), Published(1, Offset(10), 2)), (share(0, 1, 3), Published(0, Offset(5), 2))])
+    assert isinstance(answer, Published)
+    assert (answer.count, answer.places, answer.others) == (4, [(1, 10), (0, 5), (1, 11), (0, 6)], None)
+
+
+def test_an_answer_is_as_durable_as_the_least_of_its_parts() -> None:
+    parts = [
+        (share(0, 0), Published(0, Offset(1), 1, fsynced=True, replicas=3)),
+        (share(1, 1), Published(1, Offset(1), 1, fsynced=False, replicas=2)),
+    ]
+    answer = gathered(parts)
+    assert isinstance(answer, Published) and (answer.fsynced, answer.replicas) == (False, 2)
+
+
+def test_where_no_part_was_taken_the_first_reason_is_the_answer() -> None:
+    full = QueueFull("no room")
+    assert gathered([(share(0, 0), full), (share(1, 1), Overloaded("busy"))]) is full
+
+
+def test_messages_of_a_part_that_was_refused_say_so_one_by_one() -> None:
+    full = QueueFull("no room")
+    answer = gathered([(share(0, 0, 2), full), (share(1, 1), Published(1, Offset(7), 1))])
+    assert isinstance(answer, Published)
+    assert answer.others == {0: full, 2: full} and answer.places is not None and answer.places[1] == (1, 7)
+
+
+def test_repeats_name_the_partition_in_which_the_first_message_lies() -> None:
+    others = {0: Original(3), 1: Original(4, 0)}
+    answer = gathered(
+        [(share(2, 1, 3), Published(2, Offset(9), 2, others=others)), (share(0, 0, 2), Published(0, Offset(1), 2))]
+    )
+    assert isinstance(answer, Published)
+    assert answer.others == {1: Original(3, 2), 3: Original(4, 0)}
+
+
+def test_an_answer_waits_for_its_last_part() -> None:
+    told: list[Published | PushqError] = []
+    answer = Gathered([share(0, 0), share(1, 1)], told.append)
+    answer.told(1, Published(1, Offset(5), 1))
+    assert told == []
+    answer.told(0, Published(0, Offset(6), 1))
+    assert [one.places for one in told if isinstance(one, Published)] == [[(0, 6), (1, 5)]]
+
+
+# ------------------------------------------------------------------------------------------------- coming and going
+
+
+def test_who_asks_for_the_partitions_is_told_when_one_comes_or_goes(world: NodeWorld) -> None:
+    made = queue(world)
+    seen: list[list[int]] = []
+    made._partitions.on_changed(lambda: seen.append([one.index for one in made._partitions.all]))
+    resize(world, 3)
+    rest(world)
+    resize(world, 2)
+    rest(world)
+    assert seen == [[0, 1], [0, 1, 2], [0, 1]]
+
+
+def test_the_first_partition_speaks_for_the_queue_whichever_that_is(world: NodeWorld) -> None:
+    made = queue(world, partitions=3)
+    made._partitions.remove(0)
+    assert made._partitions.first.index == 1
+    assert [one.index for one in made._partitions.all] == [1, 2]
+
+
+def test_the_totals_of_a_queue_never_fall(world: NodeWorld) -> None:
+    made = queue(world, partitions=4)
+    send(world, made, *[draft(n, key) for n, key in enumerate(KEYS)])
+    assert len(drain(world, made)) == 40
+    resize(world, 1)
+    rest(world)
+    assert (made.stats().published_total, made.stats().acked_total) == (40, 40)
+    world.crash()
+    stats = world.queue("q").stats()
+    assert (stats.published_total, stats.acked_total) == (40, 40)
+    resize(world, 4)
+    rest(world)
+    stats = world.queue("q").stats()
+    assert (stats.published_total, stats.acked_total) == (40, 40)

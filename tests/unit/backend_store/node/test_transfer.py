@@ -1,0 +1,125 @@
+"""Messages on their way to another queue's log: however many they are, and whatever becomes of that queue meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from backend_store.client.embedded import EmbeddedQueue, EmbeddedStore
+from backend_store.core.limits import TAKE_MESSAGES_MAX
+from backend_store.core.shelves import VIEW_OUTBOX
+from backend_store.node import transfer
+from backend_store.node.limits import TRANSFERS_AT_ONCE_MAX
+from tests.support.queues import draft
+from tests.support.stores import died, drained, made, opened, published, reopened, until
+
+pytestmark = pytest.mark.anyio
+
+AT_ONCE = TRANSFERS_AT_ONCE_MAX * TAKE_MESSAGES_MAX
+
+
+@pytest.fixture
+async def store(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[EmbeddedStore]:
+    monkeypatch.setattr(transfer, "TRANSFER_RETRY_SECONDS", 0.01)
+    store = await opened()
+    yield store
+    await store.close()
+
+
+async def change(store: EmbeddedStore, queue: EmbeddedQueue, **settings: Any) -> None:
+    config = msgspec.structs.replace(queue.config, **settings)
+    assert await store.update_queue("default", queue.name, config, queue.definition.version) is not None
+
+
+def in_outbox(queue: EmbeddedQueue) -> int:
+    tally = queue._partition.state.views.get(VIEW_OUTBOX)
+    return tally.live if tally is not None else 0
+
+
+async def test_a_deleted_queue_moves_more_messages_than_it_moves_at_once(store: EmbeddedStore) -> None:
+    target, queue = await made(store, "b"), await made(store, "a")
+    for _ in range(3):
+        await published(queue, *[draft("1")] * AT_ONCE)
+    await store.move_queue("default", "a", "b")
+    await until(lambda: target.stats().ready == 3 * AT_ONCE)
+
+
+async def test_an_outbox_empties_itself_of_more_messages_than_it_moves_at_once(store: EmbeddedStore) -> None:
+    queue, graves = await buried(store)
+    for _ in range(2):
+        await died(queue, *[draft("1")] * AT_ONCE)
+    await change(store, graves, max_messages=None)
+    await until(lambda: graves.stats().ready == 2 * AT_ONCE + 3)
+    assert in_outbox(queue) == 0
+
+
+async def buried(store: EmbeddedStore, **settings: Any) -> tuple[EmbeddedQueue, EmbeddedQueue]:
+    """A queue whose two dead letters wait for another queue that is full, and that one."""
+    graves = await made(store, "graves", **{"max_messages": 1, **settings})
+    await published(graves, draft("in the way"))
+    queue = await made(store, "q", dead_letter_queue="graves", max_attempts=1)
+    await died(queue, draft("1"), draft("2"))
+    return queue, graves
+
+
+async def test_dead_letters_that_wait_for_a_full_queue_are_seen_and_go_when_it_has_room(store: EmbeddedStore) -> None:
+    queue, graves = await buried(store)
+    assert (queue.stats().dead, in_outbox(queue)) == (2, 2)
+    await change(store, graves, max_messages=None)
+    await until(lambda: graves.stats().ready == 3)
+    assert (queue.stats().dead, in_outbox(queue)) == (0, 0)
+
+
+@pytest.mark.parametrize("named", [".dead", None])
+async def test_dead_letters_on_their_way_come_home_when_their_queue_names_no_other_one(
+    store: EmbeddedStore, named: str | None
+) -> None:
+    queue, graves = await buried(store)
+    await change(store, queue, dead_letter_queue=named)
+    await store.delete_queue("default", "graves")
+    companion = store.queue("default", "q.dead")
+    await until(lambda: companion.stats().ready == 2)
+    assert (queue.stats().dead, in_outbox(queue)) == (2, 0) and graves.deleted
+    assert sorted(await drained(companion)) == ["1", "2"]
+
+
+async def test_dead_letters_on_their_way_go_to_the_queue_that_is_named_now(store: EmbeddedStore) -> None:
+    queue, graves = await buried(store)
+    other = await made(store, "other")
+    await change(store, queue, dead_letter_queue="other")
+    await until(lambda: other.stats().ready == 2)
+    assert graves.stats().ready == 1 and in_outbox(queue) == 0
+
+
+@pytest.mark.parametrize("overflow", ["drop_oldest", "dead_letter_oldest"])
+async def test_a_queue_that_makes_room_makes_it_for_dead_letters_of_others(store: EmbeddedStore, overflow: str) -> None:
+    graves = await made(store, "graves", max_messages=3, overflow=overflow)
+    await published(graves, draft("a"), draft("b"), draft("c"))
+    queue = await made(store, "q", dead_letter_queue="graves", max_attempts=1)
+    await died(queue, draft("1"), draft("2"))
+    await until(lambda: graves.stats().published_total == 5)
+    assert await drained(graves) == ["c", "1", "2"]
+    assert graves.stats().dead == (2 if overflow == "dead_letter_oldest" else 0)
+
+
+async def test_a_queue_that_is_full_of_bytes_takes_no_dead_letters(store: EmbeddedStore) -> None:
+    queue, graves = await buried(store, max_messages=None, max_bytes=100)
+    assert (in_outbox(queue), graves.stats().ready) == (2, 1)
+    await drained(graves)
+    await change(store, graves, max_bytes=10_000)
+    await until(lambda: graves.stats().ready == 2)
+
+
+async def test_a_store_that_closes_does_not_wait_until_all_has_moved() -> None:
+    store = await opened()
+    target, queue = await made(store, "b"), await made(store, "a")
+    for _ in range(3):
+        await published(queue, *[draft("1")] * AT_ONCE)
+    await store.move_queue("default", "a", "b")
+    again = await reopened(store)
+    assert target._partition.state.live < 3 * AT_ONCE
+    await until(lambda: again.queue("default", "b").stats().ready == 3 * AT_ONCE)
+    await again.close()
