@@ -20,6 +20,8 @@ async def cancel(view: View, message_id: str, turnstile: Turnstile) -> CancelOut
     """Returns when the end of the message is durable, or at once where nothing is to be done."""
     look = search(view.partition, view.number, message_id)
     place = await turnstile.through(look, seconds_max=PEEK_SECONDS_MAX)
+    if view.partition.has_retired:
+        return "unknown"
     if view.partition.closed:
         raise view.partition.deleted()
     if place is None:

@@ -126,7 +126,8 @@ class Redriver:
         landed: asyncio.Future[PushqError | None] = asyncio.get_running_loop().create_future()
         view = batch.view
         if view.partition.closed:
-            landed.set_result(view.partition.deleted())
+            # A partition that has gone had nothing left: what was found in it just before is settled.
+            landed.set_result(None if view.partition.has_retired else view.partition.deleted())
             return landed
         try:
             target = self._find(batch.target)

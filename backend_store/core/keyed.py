@@ -313,8 +313,12 @@ class KeyedRuns:
                 continue
             if self._at.get(key) is not spot:
                 self._withdraw(key)
+            ready = spot.bits_of[key] & spot.ready
+            first, *later = state.in_turns(ready | own)
+            for part in reversed(later):
+                self._lines.prepend(key, spot, part)
             self._at[key] = spot
-            spot.ready |= own
+            spot.ready = spot.ready & ~ready | first
         if spot.ready:
             self._open[spot] = None
             self._open.move_to_end(spot, last=False)
@@ -324,7 +328,9 @@ class KeyedRuns:
         early = bits & self._restored.get(state.base, 0)
         for number, (fresh, waiting) in enumerate(self._fresh if early else ()):
             if fresh is state:
-                self._fresh[number] = fresh, waiting | early
+                self._fresh[number], *later = [(fresh, part) for part in state.in_turns(waiting | early)]
+                for place, part in enumerate(later, number + 1):
+                    self._fresh.insert(place, part)
                 return bits ^ early
         return bits
 

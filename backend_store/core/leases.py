@@ -55,6 +55,7 @@ class ChunkState:
         "shelf",
         "size",
         "started",
+        "turns",
     )
 
     def __init__(self, chunk: Chunk, *, settled: int = 0, started: int = 0):
@@ -82,6 +83,19 @@ class ChunkState:
         self.expires: Sequence[int] | None = None
         self.lane: Any = None
         """The lane whose runs its messages are in."""
+        self.turns: list[int] | None = None
+        """Of a queue that sorts: which messages have their turn together, in the order of the turns so far."""
+
+    def in_turns(self, bits: int) -> list[int]:
+        """Some messages as parts that go one after the other, each in the order in which it lies."""
+        if self.turns is None:
+            return [bits]
+        parts = []
+        for turn in self.turns:
+            if own := turn & bits:
+                parts.append(own)
+                bits ^= own
+        return [bits, *parts] if bits else parts
 
     @property
     def free(self) -> int:

@@ -110,11 +110,10 @@ class Lines:
         """Adds messages to the beginning of a line: with the first part, where that is of the same chunk."""
         parked = self.parked.get(key)
         line = parked.head if parked is not None else self.by_key.setdefault(key, [])
-        if line and line[0][0] is spot:
-            line[0] = (spot, line[0][1] | bits)
-            return
-        line.insert(0, (spot, bits))
-        self._entered(spot, 1)
+        has_first = bool(line) and line[0][0] is spot
+        parts = spot.state.in_turns(line[0][1] | bits if has_first else bits)
+        line[: int(has_first)] = [(spot, part) for part in parts]
+        self._entered(spot, len(parts) - has_first)
 
     def pull(self, key: Key, bound: int) -> bool:
         """Moves the first part of a chunk below offset `bound` to the beginning of its line, where one is in memory."""

@@ -116,6 +116,8 @@ class Partition(LogReads):
         self.config = config
         self._time = LogTime(node.steady_ms(), state.time_ms)
         self.closed = False
+        self.has_retired = False
+        """It is closed because nothing was left in it; its queue is there."""
         self.is_leaving = False
         """The queue is deleted, and what it holds goes to another one: nothing more comes in."""
         self.views: dict[int, View] = {}

@@ -92,31 +92,42 @@ class Queues:
     def _open_queue(self, definition: QueueDefinition, batch: Batch | None, restored: bool) -> Partitions:
         known = self._metadata.maps.get(definition.uid)
         if known is None:
-            queue = Partitions(definition, self._open_partition(definition, 0, definition.uid, batch, restored))
+            state = self._state(definition.uid, Epoch(1), batch, restored)
+            queue = Partitions(definition, self._open_partition(definition, 0, definition.uid, state))
         else:
+            epoch = self._epoch(known)
+            states = {n: self._state(replica, epoch, batch, restored) for n, replica in known.replicas.items()}
             numbers = [number for number, member in known.table.members.items() if member.role != "retired"]
-            opened = [self._open_partition(definition, n, known.replicas[n], batch, restored) for n in numbers]
+            opened = [self._open_partition(definition, n, known.replicas[n], states[n]) for n in numbers]
             queue = Partitions(definition, opened[0])
             for partition in opened:
                 self._split(partition)
                 queue.add(partition)
-            for number in known.replicas.keys() - set(numbers):
-                queue.past[number] = read_state(self._node.engine, known.replicas[number]) or fresh_state()
+            queue.past = {number: state for number, state in states.items() if number not in numbers}
             queue.heed(known)
         self._queues[definition.uid] = queue
         if queue.may_change:
             self._watch_slots(queue).wake()
         return queue
 
-    def _open_partition(
-        self, definition: QueueDefinition, number: int, replica: int, batch: Batch | None, restored: bool
-    ) -> Partition:
-        state = read_state(self._node.engine, replica) or fresh_state()
+    def _epoch(self, known: PartitionMap) -> Epoch:
+        """In which a partition without a row begins: that of the others. After a restore there may have been one of its
+        number before, and the receipts which that gave out must mean nothing."""
+        states = [read_state(self._node.engine, replica) for replica in known.replicas.values()]
+        return max((state.epoch for state in states if state is not None), default=Epoch(1))
+
+    def _state(self, replica: int, epoch: Epoch, batch: Batch | None, restored: bool) -> PartitionState:
+        state = read_state(self._node.engine, replica) or PartitionState([EpochStart(epoch, Offset(0))])
         if restored and batch is not None:
             # Cursors given out after the backup was made may point past its end: a new epoch tells them apart.
             # It is written before the mark of the restore goes, or a crash would forget it.
             state.epochs.append(EpochStart(Epoch(state.epoch + 1), Offset(state.end)))
             stage_state(batch, replica, state)
+        return state
+
+    def _open_partition(
+        self, definition: QueueDefinition, number: int, replica: int, state: PartitionState
+    ) -> Partition:
         key = ReceiptKey(self._node.receipt_key, 0, definition.uid, number)
         partition = Partition(
             self._node,
@@ -173,7 +184,8 @@ class Queues:
                 self._split(partition)
         for number, replica in after.replicas.items():
             if queue.get(number) is None and after.table.members[number].role != "retired":
-                partition = self._open_partition(definition, number, replica, None, restored=False)
+                state = self._state(replica, self._epoch(after), None, restored=False)
+                partition = self._open_partition(definition, number, replica, state)
                 self._split(partition)
                 partition.recover(self._node.steady_ms())
                 queue.add(partition)
@@ -191,6 +203,7 @@ class Queues:
             return  # its queue was deleted meanwhile: that is somebody else's business
         queue.remove(partition.index)
         self._forget(partition)
+        partition.has_retired = True
         partition.close()  # its next life has the same rows: nothing of this one may write any more
         self._node.sweeper.wake()
         log.info("a partition has gone", queue=queue.label, partition=partition.index)
@@ -281,8 +294,3 @@ class Queues:
 
         outbox = partition.view(VIEW_OUTBOX)
         Transfer(outbox, target, self._node, stays=outbox.undeliverable).pump()
-
-
-def fresh_state() -> PartitionState:
-    """Of a partition that has no row yet."""
-    return PartitionState([EpochStart(Epoch(1), Offset(0))])

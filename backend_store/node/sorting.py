@@ -203,6 +203,7 @@ class Sorting:
             state = view.find(SORTING, base)
             if state is None:
                 continue
+            state.turns = [*(state.turns or ()), bits]
             if state.due:
                 view.core.delay_again(base, self._partition.steady_ms())
             if free := bits & state.free:

@@ -161,12 +161,14 @@ class PartitionsModelTest(Bench):
         for _ in range(3):
             self.take("a", limit, 400)
 
-    @rule(partitions=st.integers(1, 5), commits=st.integers(0, 25), wishes=some_wishes)
-    def resize_and_stop_in_it(self, partitions: int, commits: int, wishes: list[Wish]) -> None:
-        """The plan is carried out as far as so many commits bring it."""
+    @rule(partitions=st.integers(1, 5), commits=st.integers(0, 14), wishes=some_wishes, then=st.booleans())
+    def resize_and_stop_in_it(self, partitions: int, commits: int, wishes: list[Wish], then: bool) -> None:
+        """The plan is carried out as far as so many commits bring it; `then` it goes on."""
         self.hold(commits)
         self._configure("a", partitions=partitions)
-        self.publish(wishes, name="a")
+        self.publish_much(wishes, 3)
+        if then:
+            self.let_go()
 
     def _configure(self, name: str, **changes: Any) -> None:
         definition = self.world.node.metadata.find(TENANT, name)

@@ -30,7 +30,7 @@ from tests.support.world import Consumer, receipts_by_seq
 SMALL: dict[tuple[ModuleType, str], int] = {
     (backlog, "CHUNKS_LOADED_BYTES_MAX"): 600,
     (lanes, "READY_RUNS_AHEAD"): 2,
-    (slots, "MOVE_SLOTS_MAX"): 40,
+    (slots, "MOVE_SLOTS_MAX"): 64,
     (slotting, "DRAIN_CHUNKS_PER_LOOK"): 2,
 }
 """Bounds small enough to be reached; and bigger moves, so that a plan has fewer of them."""

@@ -178,6 +178,7 @@ class PartitionsModel:
     def crashed(self, lying: Lying, steps: Sequence[Step]) -> None:
         """Whoever waited for an answer gets none: what lies there now has happened."""
         for inputs, outputs in steps:
+            outputs = [fact for fact in outputs if not 0 < fact.expires_ms <= self.now_ms]
             stored = [fact.number for fact in outputs if fact.number in lying]
             acked = [fact.number for fact in inputs if fact.number not in lying]
             assert len(stored) in (0, len(outputs)), f"of a step's {outputs} only {stored} were stored"

@@ -119,6 +119,41 @@ def test_a_returned_message_waits_for_the_others_of_its_key_that_are_held() -> N
     assert lane.take() == [3]
 
 
+def sorted_lane(*turns: int) -> StrictLane:
+    """A chunk of a queue that sorts: its messages have their turns in another order than they lie in."""
+    lane = StrictLane()
+    state = chunk_state(0, "a" * max(turns).bit_length())
+    state.turns = [*turns]
+    lane.states.append(state)
+    for turn in turns:
+        lane.runs.push(state, turn)
+    return lane
+
+
+def test_a_message_that_comes_back_goes_before_a_later_one_that_lies_before_it() -> None:
+    lane = sorted_lane(0b100, 0b010, 0b001)
+    assert lane.take() == [2]
+    lane.give_back(2)
+    assert (lane.take(), lane.take()) == ([2], [])
+    lane.settle(2)
+    assert lane.take() == [1]
+    lane.give_back(1)
+    assert lane.take() == [1]
+    lane.settle(1)
+    assert lane.take() == [0]
+
+
+def test_messages_that_come_back_by_and_by_are_in_the_order_of_their_turns() -> None:
+    lane = sorted_lane(0b110, 0b001)
+    assert lane.take() == [1, 2]
+    lane.give_back(1)
+    assert lane.take() == []
+    lane.give_back(2)
+    assert (lane.take(), lane.take()) == ([1, 2], [])
+    lane.settle(1, 2)
+    assert lane.take() == [0]
+
+
 def test_messages_returned_one_by_one_keep_their_order() -> None:
     lane = StrictLane("aaa", "ab", key_run_max=2)
     assert (lane.take(), lane.take()) == ([0, 1], [4])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend_store.core.block import Columns, column_blocks
+from backend_store.core.block import Columns, chosen, column_blocks
 from backend_store.core.chunk import KIND_JSON, clear_column, plain_blocks
 from backend_store.core.log import Append
 from backend_store.core.records import EpochStart, PartitionState
@@ -26,7 +26,7 @@ from backend_store.core.slots import (
     slots_of_keys,
     with_opened,
 )
-from backend_store.core.split import Share, routed_blocks, shares
+from backend_store.core.split import Share, cut, routed_blocks, shares
 from backend_store.model import Block, Epoch, Offset, Stamp
 
 PLAIN = Routing()
@@ -229,3 +229,32 @@ def test_blocks_of_a_queue_that_had_one_partition_until_now_are_looked_at_messag
     blocks = column_blocks(columns(list(KEYS))).blocks
     assert all(block.slots == 0 for block in blocks)
     assert len(shares(blocks, PLAIN, first_table(4), turn=0)) == 4
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([None, *KEYS[:4]]),
+            st.sampled_from([0, 1]),
+            st.sampled_from([None, {"a": "1"}]),
+            st.sampled_from([0, 9]),
+            st.sampled_from([None, b"x" * 16]),
+            st.sampled_from([None, Stamp(1, "p", 2)]),
+        ),
+        min_size=1,
+        max_size=12,
+    ),
+    st.data(),
+)
+def test_a_cut_keeps_all_that_is_said_of_each_message(rows: list[tuple[Any, ...]], data: st.DataObject) -> None:
+    keys, kinds, headers, expires, hashes, stamps = map(list, zip(*rows, strict=True))
+    table = {"key": keys, "headers": headers, "exp": expires}
+    whole = Columns(bytes(kinds), [b"%d" % n for n in range(len(rows))], table, hashes=hashes, stamps=stamps)
+    (block,) = column_blocks(whole._replace(priorities=[2] * len(rows), dues=[7] * len(rows))).blocks
+    numbers = sorted(data.draw(st.sets(st.integers(0, len(rows) - 1), min_size=1)))
+    made = cut(block, numbers)
+    (wanted,) = column_blocks(
+        chosen(whole, numbers)._replace(priorities=[2] * len(numbers), dues=[7] * len(numbers))
+    ).blocks
+    assert (made.count, made.priority, made.due_ms) == (len(numbers), 2, 7)
+    assert (made.data, made.traits) == (wanted.data, wanted.traits)

@@ -13,6 +13,7 @@ from backend_store.core.slots import slot_of
 from backend_store.model import AutoExpand, Original, Published, QueueNotFound
 from backend_store.storage.engine import Table
 from backend_store.storage.keys import META_RESTORED
+from backend_store.storage.memory import MemoryEngine
 from tests.support.node_world import TENANT, NodeWorld
 from tests.support.partitioned import (
     KEYS,
@@ -229,6 +230,52 @@ def test_a_restored_queue_goes_on_with_its_plan(world: NodeWorld) -> None:
     rest(world)
     assert numbers(made) == [0, 1, 2]
     assert {partition.state.epoch for partition in made._partitions.all} <= {1, 2}
+
+
+@pytest.mark.parametrize("had_two", [False, True], ids=["new", "came again"])
+def test_receipts_from_after_a_backup_mean_nothing_once_it_is_restored(world: NodeWorld, had_two: bool) -> None:
+    """The partition they are of may have been made since, or have come again, and then its offsets are the same."""
+    queue(world)
+    if had_two:
+        for partitions in (2, 1):
+            resize(world, partitions)
+            rest(world)
+    backup = copy_of(world.engine)
+    place = place_in_the_second(world)
+    (receipt,) = taken(world, world.queue("q")).values()
+    backup._set(Table.META, META_RESTORED, b"1")
+    world.engine = backup
+    world.crash()
+    assert place_in_the_second(world) == place
+    assert ack(world, world.queue("q"), receipt) == [False]
+    assert drain(world, world.queue("q")) == [1]
+
+
+def copy_of(engine: MemoryEngine) -> MemoryEngine:
+    copy = MemoryEngine()
+    copy._rows = {table: dict(rows) for table, rows in engine._rows.items()}
+    copy._keys = {table: list(keys) for table, keys in engine._keys.items()}
+    return copy
+
+
+def place_in_the_second(world: NodeWorld) -> tuple[int, int]:
+    """Of the first message in the second partition, after its queue grew to two."""
+    resize(world, 2)
+    rest(world)
+    made = world.queue("q")
+    key = next(key for key in KEYS if table_of(world).route(slot_of(key)) == 1)
+    (answer,) = send(world, made, draft(1, key))
+    assert isinstance(answer, Published)
+    return answer.partition, answer.base
+
+
+def test_a_message_that_is_looked_for_where_a_partition_has_just_gone_is_unknown(world: NodeWorld) -> None:
+    made = queue(world, partitions=2)
+    resize(world, 1)
+    looking = world.loop.create_task(made.cancel("nobody"))
+    world.loop.turn()
+    rest(world)
+    assert looking.result() == "unknown" and numbers(made) == [0]
 
 
 # -------------------------------------------------------------------------------------- purges, deletions, moves away
