@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -29,6 +30,10 @@ class Ran(NamedTuple):
 
     def json(self) -> Any:
         return json.loads(self.out)
+
+
+def _take_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 class Cli:
@@ -58,7 +63,9 @@ class Cli:
         """A command that goes on while the test does; stdout and stderr are pipes unless `options` say otherwise."""
         pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         argv = [sys.executable, "-m", "gateway", *arguments]
-        with subprocess.Popen(argv, cwd=_ROOT, **{"env": self.env, **pipes, **options}) as process:
+        # Whoever started the tests in the background may have had Ctrl-C ignored: the command is one in a terminal.
+        fresh = {"env": self.env, **pipes, "preexec_fn": _take_interrupts, **options}
+        with subprocess.Popen(argv, cwd=_ROOT, **fresh) as process:
             try:
                 yield process
             finally:
