@@ -90,10 +90,8 @@ class Views:
             return None
         count = len(self.all)
         for turn in range(self._next, self._next + count):
-            view = self.all[turn % count]
-            if not view.has_ready:
-                continue
-            lease = view.take(min(limit, most), holder, visibility_ms)
+            # One that has nothing ready is asked, too: it may hold back from reading on, and begins to wait only then.
+            lease = self.all[turn % count].take(min(limit, most), holder, visibility_ms)
             if lease is not None:
                 self._next = (turn + 1) % count
                 return lease

@@ -10,6 +10,7 @@ import pytest
 from backend_store.client.embedded import EmbeddedQueue
 from backend_store.client.views import Views, extending, giving_back
 from backend_store.core.chunk import KIND_JSON, Draft, blocks_of
+from backend_store.core.limits import KEYED_CROWD_MIN, KEYED_PATIENCE_MS
 from backend_store.core.receipts import by_token
 from backend_store.core.shelves import VIEW_MAIN
 from backend_store.model import QueueConfig
@@ -71,6 +72,24 @@ def test_what_is_ready_in_one_partition_is_found_when_the_others_have_nothing(wo
     assert views.has_ready and views.ready == 1
     assert len(taken(world, views)) == 1
     assert not views.has_ready and views.ready == 0 and taken(world, views) == []
+
+
+def test_a_partition_whose_keys_all_wait_reads_on_after_a_moment(world: NodeWorld) -> None:
+    """What comes behind them may be what they wait for, by way of another partition."""
+    queue = filled(world, partitions=2, messages=0, ordering="strict")
+    stuck = KEYS[: 4 * KEYED_CROWD_MIN]
+    for keys in ([*stuck], [*stuck], [*stuck], ["another"]):
+        publish(world, queue, *keys)
+    world.settle()
+    world.restart()
+    views = views_of(world.queue("q"))
+    held = 0
+    while receipts := taken(world, views):
+        held += len(receipts)
+    assert held == len(stuck)
+    world.pass_time(KEYED_PATIENCE_MS)
+    assert taken(world, views) == []  # it looks whether that was long enough, and says so
+    assert len(taken(world, views)) == 1
 
 
 def test_acks_of_all_partitions_are_one_answer(world: NodeWorld) -> None:
