@@ -191,11 +191,11 @@ class View(Settling):
             if not lane.runs:
                 continue
             lease = core.take(lane, min(limit, most) if most else limit, holder, visibility_ms, now_ms)
+            if core.has_deaths:
+                partition.request()  # some had no attempt left, others of the same chunk may be in the lease
             if lease is not None:
                 self._took(lease)
                 return lease
-            if core.has_deaths:
-                partition.request()
 
     def _look_on(self) -> None:
         self.is_looking = True

@@ -42,6 +42,18 @@ def test_a_message_goes_to_the_companion_after_its_last_attempt() -> None:
     assert drained(world) == [] and drained(world, view=DEAD) == ["a"]
 
 
+def test_without_an_attempt_left_it_is_dead_at_once_though_others_of_its_chunk_are_handed_out() -> None:
+    """A crash took the lease: that it had no attempt left is seen when it would be handed out again."""
+    world = queue(max_attempts=1)
+    publish(world, draft("a"), draft("b"))
+    took(world, 1)
+    publish(world, draft("c"))  # with its commit the attempt is counted
+    crashed(world)
+    assert texts(took(world)) == ["b"] and world.committer.is_asked
+    world.settle_down()
+    assert drained(world, view=DEAD) == ["a"]
+
+
 def test_a_dead_letter_says_why_when_and_what_happened_to_it() -> None:
     world = queue(max_attempts=2, priorities=3)
     publish(world, draft("a", priority=2, id="x"))
