@@ -46,7 +46,7 @@ class Leaving:
             if number == VIEW_MAIN and partition.main is None:
                 continue
             view = partition.view(number)
-            if number == VIEW_MAIN:
+            if number != VIEW_OUTBOX:  # who holds some of that takes it to another queue just now
                 view.free_all(Policy())
             annex = self._annex if number == VIEW_MAIN else None
             self._transfers.append(Transfer(view, target, timers, annex=annex, on_idle=self._check))

@@ -132,7 +132,7 @@ class NodeWorld:
 
     def _failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
-        self.faults.append(f"{context['message']}: {error!r}")
+        self.faults.append(f"{context['message']}: {error!r} {context.get('task', '')}")
         if error is not None:
             self.faults += traceback.format_exception(error)
 

@@ -81,6 +81,19 @@ async def test_every_message_goes_whoever_has_it_and_whatever_it_waits_for(store
     assert sorted(await drained(target)) == ["dead", "held", "later"]
 
 
+async def test_dead_letters_that_somebody_holds_go_as_well(store: EmbeddedStore) -> None:
+    target, queue = await made(store, "b"), await made(store, "a", max_attempts=1)
+    await died(queue, draft("held"), draft("dead"))
+    holder = Consumer()
+    lease = store.queue("default", "a.dead").take(1, holder, 30_000)
+    assert lease is not None
+    given = receipts(lease)
+    await store.move_queue("default", "a", "b")
+    await gone(store)
+    assert holder.lost_receipts == given
+    assert sorted(await drained(target)) == ["dead", "held"]
+
+
 async def test_a_moved_message_says_that_its_queue_was_deleted(store: EmbeddedStore) -> None:
     target, queue = await made(store, "b"), await made(store, "a")
     await published(queue, draft("1"))
