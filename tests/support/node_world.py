@@ -234,6 +234,7 @@ class NodeWorld:
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Begins something, and goes on as far as it gets."""
         task = self.loop.create_task(work)
+        self._tasks = [*(one for one in self._tasks if not one.done()), task]  # the loop alone would forget it
         self.settle()
         return task
 
