@@ -168,7 +168,8 @@ class Bench(RuleBasedStateMachine):
         self._ask(chosen, lambda queue, texts, reply: queue.settle(texts, reply), self._acked)
 
     def give_back_some(self, chosen: list[Receipt], delay_ms: int) -> None:
-        told = partial(self._given_back, delay_ms=delay_ms)
+        due_ms = self.world.now_ms + delay_ms if delay_ms else 0
+        told = partial(self._given_back, due_ms=due_ms)
         self._ask(chosen, lambda queue, texts, reply: queue.give_back(texts, delay_ms, reply), told, ends=False)
 
     def extend_some(self, chosen: list[Receipt], visibility_ms: int) -> None:
@@ -207,8 +208,8 @@ class Bench(RuleBasedStateMachine):
         if one.fact.state != "over":
             self.model.acked(one.fact, one.token, ok=ok)
 
-    def _given_back(self, one: Receipt, ok: bool, *, delay_ms: int) -> None:
-        self.model.given_back(one.fact, one.token, ok=ok, delay_ms=delay_ms)
+    def _given_back(self, one: Receipt, ok: bool, *, due_ms: int) -> None:
+        self.model.given_back(one.fact, one.token, ok=ok, due_ms=due_ms)
 
     def _extended(self, one: Receipt, ok: bool, *, deadline_ms: int) -> None:
         assert ok or not (one.fact.token == one.token and one.fact.is_held(self.model.now_ms)), one

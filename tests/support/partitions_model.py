@@ -233,9 +233,10 @@ class PartitionsModel:
             return
         assert not (fact.token == token and fact.is_held(self.now_ms)), f"{fact} was held, and could not be acked"
 
-    def given_back(self, fact: Fact, token: str, *, ok: bool, delay_ms: int) -> None:
+    def given_back(self, fact: Fact, token: str, *, ok: bool, due_ms: int) -> None:
+        """`due_ms`: its delay counts from when it was asked for, however long the disk takes."""
         if ok:
-            fact.token, fact.due_ms = "", self.now_ms + delay_ms if delay_ms else 0
+            fact.token, fact.due_ms = "", due_ms
             return
         assert not (fact.token == token and fact.is_held(self.now_ms)), f"{fact} was held, and not given back"
 
