@@ -410,8 +410,8 @@ class Partition(LogReads):
             number = view.number
             if number >= VIEW_GROUPS:
                 continue
-            was = before if number == VIEW_MAIN else before.views.get(number, view.tally)
-            if view.tally.floor > was.floor:
+            was = before if number == VIEW_MAIN else before.views.get(number)
+            if view.tally.floor > (was.floor if was is not None else 0):
                 view.purged()
             else:
                 view.committed(chunks if self._is_plain(chunks) else _of_view(chunks, number))

@@ -177,6 +177,16 @@ def test_nothing_is_left_when_the_letters_are_acked() -> None:
     assert rows(world, Table.LOG, Table.LANES, Table.MARKS, Table.RETRY) == 0
 
 
+def test_a_dead_letter_that_comes_with_the_commit_of_a_purge_is_gone_though_it_is_the_first() -> None:
+    world = queue(max_messages=1, overflow="dead_letter_newest")
+    assert took(world, view=DEAD) is None  # its view knows that nothing is on the disk
+    answers: list[object] = []
+    world.partition.purge(answers.append, DEAD)
+    publish(world, draft("a"), draft("b"))
+    assert answers == [1]
+    assert drained(world, view=DEAD) == [] and drained(world) == ["a"]
+
+
 def test_purging_the_companion_leaves_the_queue_alone() -> None:
     world = queue(max_attempts=1)
     worn_out(world)
