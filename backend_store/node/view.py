@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from backend_store.core.chunk import Chunk
 from backend_store.core.kept import KeptLease
+from backend_store.core.keyed import KeyedRuns
 from backend_store.core.lanes import Lane
 from backend_store.core.leases import ChunkState, Holder, Lease, receipts_of
 from backend_store.core.policy import Outcome, Policy, Reason
@@ -80,6 +81,8 @@ class View(Settling):
         state, bit = self.find(shelf, base), 1 << index
         if state is None or not bit & state.present & ~(state.leased | state.returning):
             return False
+        if isinstance(state.lane.runs, KeyedRuns):
+            state.lane.runs.hold(state, bit)  # newer ones of its key wait until it cannot come back, as by a crash
         self.end(state, bit, Reason.CANCELLED)
         self.when_durable(reply)
         return True

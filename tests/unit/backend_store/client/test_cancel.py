@@ -51,6 +51,15 @@ def handed_out(world: World) -> list[int]:
     return found
 
 
+async def test_in_strict_order_the_next_message_waits_until_the_cancelled_one_cannot_come_back() -> None:
+    world = World(config=QueueConfig(ordering="strict", lease_mode="memory"))
+    named(world, "a", "b")
+    asking = await asked(world, "a")
+    assert handed_out(world) == []
+    world.commit()
+    assert await asking == "cancelled" and handed_out(world) == [1]
+
+
 async def test_a_ready_message_is_cancelled_by_the_id_its_place_gives_it() -> None:
     world = World()
     world.stored(b"0", b"1", b"2")
