@@ -258,7 +258,7 @@ class View(Settling):
             elif (drawn := lane.runs.draw(count - gone) if lane.runs else None) is not None:
                 core.die(*drawn, reason, now_ms)
                 gone += drawn[1].bit_count()
-            elif lane.waits:
+            elif lane.runs:
                 stuck.append(lane)
         return gone
 

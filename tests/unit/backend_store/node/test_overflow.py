@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from backend_store.client.search import places_of
 from backend_store.core.shelves import DEAD as DEAD_SHELF
 from backend_store.model import Original, Published, QueueFull, Stamp
 from backend_store.storage.engine import Table
 from tests.support.queues import (
     DEAD,
+    MAIN,
     column,
     counts,
     crashed,
@@ -116,6 +118,19 @@ def test_scheduled_messages_whose_time_has_come_can_go() -> None:
     world.pass_time(10)
     publish(world, draft("d"))
     assert drained(world) == ["b", "d"] and world.partition.state.ended == {"overflow": 1}
+
+
+def test_the_lowest_priority_makes_room_though_its_first_in_memory_was_cancelled() -> None:
+    world = queue(max_messages=4, overflow="drop_oldest", priorities=3)
+    due = draft("due", id="due", priority=1, due_ms=world.now_ms + 100)
+    publish(world, draft("low"), draft("middle", priority=1), draft("high", priority=2), due)
+    crashed(world)
+    time_passes(world, 100)
+    publish(world, draft("new", priority=2))  # what is due comes to memory, the others stay on the disk
+    assert world.main.cancel(*next(places_of(world.partition, MAIN, "due")), lambda _: None)
+    world.settle_down()
+    publish(world, draft("newer", priority=2), draft("newest", priority=2))
+    assert drained(world) == ["high", "new", "newer", "newest"]
 
 
 def test_the_newest_become_dead_letters_where_the_queue_says_so() -> None:
