@@ -79,8 +79,16 @@ class Holder:
             self._unconfirmed.pop(_place(message), None)
         elif isinstance(error, LeaseLost):
             tell(f"{message.id} was printed, but its lease had ended: it will come again")
+            self._go_on()
         elif isinstance(error, Exception):
             self._failures.append(error)
+
+    def _go_on(self) -> None:
+        """An ack came to nothing: another one may leave in its place, or the message could wait for its own credit."""
+        if self._held:
+            self._ack(self._held.popleft())
+        elif self._free is not None:
+            self._free += 1
 
 
 def _place(message: Message) -> Place:

@@ -76,6 +76,24 @@ async def test_lost_lease_is_told_and_is_no_failure(capsys: pytest.CaptureFixtur
     assert "m-1 was printed, but its lease had ended" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("is_told_before", [True, False])
+async def test_message_whose_ack_came_too_late_is_acked_when_it_comes_again(is_told_before: bool) -> None:
+    """Else it would hold the only credit, and the next message would wait for its lease to end."""
+    queue, holder = Queue(1), Holder(count=2, credit=1)
+    await holder.printed(Printed(error=LeaseLost("ended")))  # type: ignore[arg-type]
+    if is_told_before:
+        await anyio.sleep(0.001)
+    await holder.printed(queue.message())  # type: ignore[arg-type]
+    await anyio.sleep(0.001)
+    assert (queue.acked, queue.sent) == (1, 2)
+    await holder.printed(queue.message())  # type: ignore[arg-type]
+    await anyio.sleep(0.001)
+    assert queue.acked == 1
+    holder.release()
+    await holder.settled()
+    assert queue.acked == 2
+
+
 async def test_ack_that_fails_fails_the_command() -> None:
     holder = Holder(count=None, credit=1)
     await holder.printed(Printed(error=Unavailable("gone")))  # type: ignore[arg-type]
