@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -33,6 +34,10 @@ class Printed:
         self._acked()
 
 
+printed: Any = Printed
+"""In place of the SDK's message."""
+
+
 class Queue:
     """Counts what a server with this credit would have sent once the acks came back."""
 
@@ -40,7 +45,7 @@ class Queue:
         self.sent = credit
         self.acked = 0
 
-    def message(self) -> Printed:
+    def message(self) -> Any:
         return Printed(self._ack)
 
     def _ack(self) -> None:
@@ -52,7 +57,7 @@ class Queue:
 async def test_server_never_sends_more_than_is_wanted_and_everything_is_acked(count: int, credit: int) -> None:
     queue, holder = Queue(credit), Holder(count=count, credit=credit)
     for _ in range(count):
-        await holder.printed(queue.message())  # type: ignore[arg-type]
+        await holder.printed(queue.message())
         await anyio.sleep(0.001)
         assert queue.sent <= count
     assert queue.acked == count - credit
@@ -64,14 +69,14 @@ async def test_server_never_sends_more_than_is_wanted_and_everything_is_acked(co
 async def test_without_a_count_nothing_is_held() -> None:
     queue, holder = Queue(2), Holder(count=None, credit=2)
     for _ in range(5):
-        await holder.printed(queue.message())  # type: ignore[arg-type]
+        await holder.printed(queue.message())
     await holder.settled()
     assert queue.acked == 5
 
 
 async def test_lost_lease_is_told_and_is_no_failure(capsys: pytest.CaptureFixture[str]) -> None:
     holder = Holder(count=None, credit=1)
-    await holder.printed(Printed(error=LeaseLost("ended")))  # type: ignore[arg-type]
+    await holder.printed(printed(error=LeaseLost("ended")))
     await holder.settled()
     assert "m-1 was printed, but its lease had ended" in capsys.readouterr().err
 
@@ -80,13 +85,13 @@ async def test_lost_lease_is_told_and_is_no_failure(capsys: pytest.CaptureFixtur
 async def test_message_whose_ack_came_too_late_is_acked_when_it_comes_again(is_told_before: bool) -> None:
     """Else it would hold the only credit, and the next message would wait for its lease to end."""
     queue, holder = Queue(1), Holder(count=2, credit=1)
-    await holder.printed(Printed(error=LeaseLost("ended")))  # type: ignore[arg-type]
+    await holder.printed(printed(error=LeaseLost("ended")))
     if is_told_before:
         await anyio.sleep(0.001)
-    await holder.printed(queue.message())  # type: ignore[arg-type]
+    await holder.printed(queue.message())
     await anyio.sleep(0.001)
     assert (queue.acked, queue.sent) == (1, 2)
-    await holder.printed(queue.message())  # type: ignore[arg-type]
+    await holder.printed(queue.message())
     await anyio.sleep(0.001)
     assert queue.acked == 1
     holder.release()
@@ -96,24 +101,24 @@ async def test_message_whose_ack_came_too_late_is_acked_when_it_comes_again(is_t
 
 async def test_ack_that_fails_fails_the_command() -> None:
     holder = Holder(count=None, credit=1)
-    await holder.printed(Printed(error=Unavailable("gone")))  # type: ignore[arg-type]
+    await holder.printed(printed(error=Unavailable("gone")))
     with pytest.raises(Unavailable):
         await holder.settled()
 
 
 async def test_message_that_comes_again_before_its_ack_counted_is_known() -> None:
     holder = Holder(count=2, credit=2)
-    await holder.printed(Printed(seq=7))  # type: ignore[arg-type]
-    assert holder.was_printed(Printed(seq=7))  # type: ignore[arg-type]
-    assert not holder.was_printed(Printed(seq=8))  # type: ignore[arg-type]
+    await holder.printed(printed(seq=7))
+    assert holder.was_printed(printed(seq=7))
+    assert not holder.was_printed(printed(seq=8))
     holder.release()
     await holder.settled()
-    assert not holder.was_printed(Printed(seq=7))  # type: ignore[arg-type]
+    assert not holder.was_printed(printed(seq=7))
 
 
 async def test_message_without_a_receipt_needs_no_ack() -> None:
-    message = Printed(error=Unavailable("nobody asks"))
+    message = printed(error=Unavailable("nobody asks"))
     message.receipt = None
     holder = Holder(count=None, credit=1)
-    await holder.printed(message)  # type: ignore[arg-type]
+    await holder.printed(message)
     await holder.settled()
