@@ -1,17 +1,45 @@
-"""What a limit says about one request."""
+"""What limits say about one request."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
 
+from throttling.rules import Rule
 
-class Decision(msgspec.Struct, frozen=True, gc=False):
-    """The outcome of one hit. Times are nanoseconds of the limiter's clock."""
+NS_PER_MS = 1_000_000
+
+
+class Charge(NamedTuple):
+    """What a request costs one subject under one rule."""
+
+    rule: Rule
+    subject: str
+    cost: int
+
+
+class Outcome(msgspec.Struct, frozen=True, gc=False):
+    """The outcome of one hit on all its rules: counted in each of them, or in none."""
 
     allowed: bool
+    rule: Rule
+    """The rule that refused; of an allowed hit the one with the least left."""
+    subject: str
     remaining: int
-    """How much cost would still be allowed at this moment."""
-    retry_after: int | None
-    """Nanoseconds until the same cost would be allowed, 0 when it was; None: never, the cost is above the burst."""
-    new_tat: int
-    """The theoretical arrival time to keep for the next hit."""
+    """How much that rule still allows at this moment."""
+    retry_after_ns: int | None = 0
+    """Until the same cost would be allowed, 0 when it was; None: never, the cost is above the quota."""
+    is_store_away: bool = False
+    """Refused because the counts are elsewhere and cannot be asked."""
+
+    @property
+    def retry_after_ms(self) -> int:
+        return max(1, -(-(self.retry_after_ns or 0) // NS_PER_MS))
+
+
+def tighter(a: Outcome | None, b: Outcome) -> Outcome:
+    """Of two allowed hits the one with the smaller share left."""
+    if a is None or b.remaining * a.rule.quota < a.remaining * b.rule.quota:
+        return b
+    return a

@@ -1,29 +1,44 @@
 """Decides whether a request fits its rate: the generic cell rate algorithm (ITU-T I.371, annex A), without a clock.
 
-All that is kept for a principal is one number, its theoretical arrival time (`tat`): the moment at which everything it
+All that is kept for a subject is one number, its theoretical arrival time (`tat`): the moment at which everything it
 was granted so far would have been spent evenly at the rate. A hit moves it forward by cost / rate; a hit that would
-move it more than burst / rate ahead of now is refused and moves nothing.
+move it more than a window ahead of now is refused and moves nothing. `gcra.lua` is the same in Redis.
 """
 
 from __future__ import annotations
 
-from throttling.decision import Decision
+from typing import NamedTuple
 
 NS_PER_S = 1_000_000_000
 
 
-def decide(tat: int, now: int, rate: int, burst: int, cost: int) -> Decision:
-    """Decide one hit.
+class Decision(NamedTuple):
+    """The outcome of one hit on one rule, in the unit of its times."""
 
-    `tat` and `now` are nanoseconds of one clock, `tat` is 0 for a principal not seen before; `rate` is cost per second
-    (1 … 10**9), `burst` the cost allowed at one instant. Integers keep `remaining` exact. An interval is rounded down
-    to whole nanoseconds, so a rate that does not divide 10**9 is exceeded by less than rate / 10**9 of itself.
+    allowed: bool
+    remaining: int
+    """How much cost would still be allowed at this moment."""
+    retry_after: int | None
+    """Until the same cost would be allowed, 0 when it was; None: never, the cost is above the quota."""
+    new_tat: int
+    """The theoretical arrival time to keep for the next hit."""
+
+
+def decide(tat: int, now: int, window: int, quota: int, cost: int) -> Decision:
+    """Decide one hit on `quota` in `window`, all of which may come at one instant.
+
+    `tat`, `now` and `window` are whole nanoseconds of one clock; `tat` is 0 for a subject not seen before. What a cost
+    moves is rounded down to a nanosecond, so at most `RATE_PER_S_MAX` makes sense, and a rate is exceeded by less than
+    a billionth of a second's worth a hit.
     """
-    interval = NS_PER_S // rate
-    start = tat if tat > now else now
-    new_tat = start + interval * cost
-    room = now + interval * burst - new_tat
+    if tat > now:
+        # Further ahead is only what a clock that went back left behind: it must not lock anybody out for longer.
+        start = min(tat, now + window)
+    else:
+        start = now
+    new_tat = start + cost * window // quota
+    room = now + window - new_tat
     if room >= 0:
-        return Decision(True, room // interval, 0, new_tat)
-    remaining = (now + interval * burst - start) // interval
-    return Decision(False, max(0, remaining), -room if cost <= burst else None, tat)
+        return Decision(True, room * quota // window, 0, new_tat)
+    remaining = (now + window - start) * quota // window
+    return Decision(False, remaining, -room if cost <= quota else None, start)

@@ -1,67 +1,107 @@
-"""Counts requests against one rule, in this process's memory; the gateway asks it on every `/v1` request."""
+"""Counts requests against rules, in this process's memory; the gateway asks it on every `/v1` request."""
 
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
-from collections.abc import Callable
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
-from throttling.config import PRINCIPALS_MAX
-from throttling.decision import Decision
+from throttling.config import LOOKED_AT_PER_NEW, SUBJECTS_MAX
+from throttling.decision import Charge, Outcome, tighter
 from throttling.gcra import decide
-from throttling.rules import PER_PRINCIPAL, Rule
+from throttling.rules import Rule
 
-# Two looked at for each one added: the table shrinks again after a rush, and no request waits for a sweep.
-_LOOKED_AT_PER_NEW = 2
+
+class Limiter(Protocol):
+    """Where rates are counted."""
+
+    def hit(self, charges: Sequence[Charge]) -> Outcome | None:
+        """Counts a request in all of its rules, or in none. None: `ask` is needed to say."""
+
+    async def ask(self, charges: Sequence[Charge]) -> Outcome:
+        """The same, where counts have to be fetched. It takes no longer than a bounded time-out."""
+
+    async def close(self) -> None: ...
 
 
 class MemoryLimiter:
-    """One rule for many principals. A hit takes O(1); idle principals are forgotten, which changes no decision.
+    """The counts of one process: exact, and lost with it. A hit takes about a microsecond for each rule.
 
-    When `principals_max` principals are all busy, the longest known one is forgotten for a new one: it gets a fresh
-    burst, and `forgotten_busy_total` counts it.
+    The table of a rule is bounded. Subjects that are idle are forgotten, which changes no decision. Where all that
+    were looked at are busy, the one that owes the least goes, so that whoever would have a busy subject forgotten has
+    to be as busy as that one, in its own name, many times.
     """
 
-    def __init__(
-        self,
-        rule: Rule = PER_PRINCIPAL,
-        *,
-        principals_max: int = PRINCIPALS_MAX,
-        clock_ns: Callable[[], int] = time.monotonic_ns,
-    ) -> None:
-        assert principals_max >= 1
-        self.rule = rule
-        self.forgotten_busy_total = 0
-        self._principals_max = principals_max
+    def __init__(self, *, subjects_max: int = SUBJECTS_MAX, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
+        assert subjects_max >= 1
+        self.forgotten_busy: Counter[str] = Counter()
+        """By rule: subjects that were forgotten although they owed something."""
+        self._subjects_max = subjects_max
         self._clock_ns = clock_ns
-        # Principal -> theoretical arrival time, longest known first. Plain dicts find their first key in O(n) after
-        # many removals at the front; this one does not.
-        self._tats: OrderedDict[str, int] = OrderedDict()
+        # Rule → subject → theoretical arrival time, longest not looked at first. Plain dicts find their first key in
+        # O(n) after many removals at the front; these do not.
+        self._tables: dict[str, OrderedDict[str, int]] = {}
 
-    def __len__(self) -> int:
-        return len(self._tats)
+    def subjects(self, rule: str) -> int:
+        """How many a rule knows."""
+        return len(self._tables.get(rule, ()))
 
-    def hit(self, principal: str, cost: int = 1) -> Decision:
-        """Count a request of `principal`, and say whether it may go on."""
+    def hit(self, charges: Sequence[Charge]) -> Outcome:
         now = self._clock_ns()
-        rule = self.rule
-        tats = self._tats
-        tat = tats.get(principal)
-        if tat is None:
-            tat = 0
-            self._make_room(now)
-        decision = decide(tat, now, rule.rate, rule.quota, cost)
-        tats[principal] = decision.new_tat
-        return decision
+        if len(charges) == 1:
+            return self._hit_one(charges[0], now)
+        kept: list[tuple[Rule, str, int]] = []
+        least: Outcome | None = None
+        for rule, subject, cost in charges:
+            tat = self._table(rule).get(subject, 0)
+            decision = decide(tat, now, rule.window_ns, rule.quota, cost)
+            if not decision.allowed:
+                return Outcome(False, rule, subject, decision.remaining, decision.retry_after)
+            kept.append((rule, subject, decision.new_tat))
+            least = tighter(least, Outcome(True, rule, subject, decision.remaining))
+        for rule, subject, tat in kept:
+            table = self._table(rule)
+            if subject not in table:
+                self._make_room(rule, table, now)
+            table[subject] = tat
+        assert least is not None, "a hit without a charge"
+        return least
 
-    def _make_room(self, now: int) -> None:
-        tats = self._tats
-        for _ in range(min(_LOOKED_AT_PER_NEW, len(tats))):
-            principal = next(iter(tats))
-            if tats[principal] <= now:
-                del tats[principal]
-            else:
-                tats.move_to_end(principal)
-        if len(tats) >= self._principals_max:
-            tats.popitem(last=False)
-            self.forgotten_busy_total += 1
+    def _hit_one(self, charge: Charge, now: int) -> Outcome:
+        rule, subject, cost = charge
+        table = self._table(rule)
+        tat = table.get(subject)
+        allowed, remaining, retry_after, new_tat = decide(tat or 0, now, rule.window_ns, rule.quota, cost)
+        if allowed:
+            if tat is None:
+                self._make_room(rule, table, now)
+            table[subject] = new_tat
+        return Outcome(allowed, rule, subject, remaining, retry_after)
+
+    async def ask(self, charges: Sequence[Charge]) -> Outcome:
+        return self.hit(charges)
+
+    async def close(self) -> None:
+        """Nothing is held elsewhere."""
+
+    def _table(self, rule: Rule) -> OrderedDict[str, int]:
+        table = self._tables.get(rule.name)
+        if table is None:
+            table = self._tables[rule.name] = OrderedDict()
+        return table
+
+    def _make_room(self, rule: Rule, table: OrderedDict[str, int], now: int) -> None:
+        """Looks at a few: the table shrinks again after a rush, and no request waits for a sweep."""
+        least_busy, least_tat = "", 0
+        for _ in range(min(LOOKED_AT_PER_NEW, len(table))):
+            subject, tat = next(iter(table.items()))
+            if tat <= now:
+                del table[subject]
+                continue
+            table.move_to_end(subject)
+            if not least_tat or tat < least_tat:
+                least_busy, least_tat = subject, tat
+        if len(table) >= self._subjects_max:
+            del table[least_busy]
+            self.forgotten_busy[rule.name] += 1

@@ -5,39 +5,73 @@ The fields follow draft-ietf-httpapi-ratelimit-headers-10. It is a draft: the na
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Literal, get_args
 
-from throttling.decision import Decision
+from throttling.config import GRANT_SECONDS, RATE_PER_S_MAX, WINDOW_S_MAX
 
 Header = tuple[bytes, bytes]
+Dimension = Literal["principal", "tenant", "queue", "address"]
+Operation = Literal["publish", "receive", "ack", "admin", "connect"]
+Unit = Literal["requests", "messages", "bytes"]
+
+DIMENSIONS: tuple[Dimension, ...] = get_args(Dimension)
+OPERATIONS: tuple[Operation, ...] = get_args(Operation)
+NS_PER_S = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """At most `quota` requests in `window_s` seconds, all of which may come at once."""
+    """At most `quota` in `window_s` seconds, all of which may come at once, for each subject by itself."""
 
     name: str
     quota: int
-    window_s: int
-    rate: int = field(init=False)
-    """Requests a second that are earned back."""
-    policy_header: Header = field(init=False)
-    _state_format: bytes = field(init=False)
+    window_s: int = 1
+    per: tuple[Dimension, ...] = ("principal",)
+    operations: frozenset[Operation] = frozenset(OPERATIONS)
+    unit: Unit = "requests"
+    is_closed_without_store: bool = False
+    """What becomes of a request while the shared counts cannot be asked: refused, or counted by this gateway alone."""
+    window_ns: int = field(init=False)
+    ahead: int = field(init=False)
+    """What a gateway takes from the shared counts in advance, at most."""
+    is_plain: bool = field(init=False)
+    """Requests of principals: what most rules count."""
+    policy: str = field(init=False)
+    _state_format: str = field(init=False)
 
     def __post_init__(self) -> None:
-        if self.quota < self.window_s or self.window_s < 1:
-            raise ValueError(f"rule {self.name!r}: {self.quota} in {self.window_s} s is less than one request a second")
-        policy = f'"{self.name}";q={self.quota};w={self.window_s}'
-        object.__setattr__(self, "rate", self.quota // self.window_s)
-        object.__setattr__(self, "policy_header", (b"ratelimit-policy", policy.encode("ascii")))
-        object.__setattr__(self, "_state_format", f'"{self.name}";r=%d;t=%d'.encode("ascii"))
+        if not 1 <= self.window_s <= WINDOW_S_MAX:
+            raise ValueError(f"rule {self.name!r}: window_s is {self.window_s}; it goes from 1 to {WINDOW_S_MAX}")
+        if not 1 <= self.quota <= RATE_PER_S_MAX * self.window_s:
+            most = RATE_PER_S_MAX * self.window_s
+            raise ValueError(
+                f"rule {self.name!r}: quota is {self.quota}; in {self.window_s} s it goes from 1 to {most}"
+            )
+        set_ = object.__setattr__
+        set_(self, "window_ns", self.window_s * NS_PER_S)
+        set_(self, "ahead", min(self.quota // 20, int(self.quota * GRANT_SECONDS) // self.window_s))
+        set_(self, "is_plain", self.per == ("principal",) and self.unit == "requests")
+        unit = {"requests": "", "messages": ';qu="messages"', "bytes": ';qu="content-bytes"'}[self.unit]
+        set_(self, "policy", f'"{self.name}";q={self.quota}{unit};w={self.window_s}')
+        set_(self, "_state_format", f'"{self.name}";r=%d;t=%d')
 
-    def headers(self, decision: Decision) -> tuple[Header, Header]:
-        """`RateLimit-Policy` and `RateLimit`, ready for an ASGI answer; `t` is the seconds until all is left again."""
-        remaining = decision.remaining
-        full_after_s = -((remaining - self.quota) // self.rate)
-        return self.policy_header, (b"ratelimit", self._state_format % (remaining, full_after_s))
+    def state(self, remaining: int) -> str:
+        """An item of `RateLimit`; `t` is the seconds until all is left again."""
+        full_after_s = -((remaining - self.quota) * self.window_s // self.quota)
+        return self._state_format % (remaining, full_after_s)
+
+    @property
+    def words(self) -> str:
+        return f"{self.quota} {self.unit} in {self.window_s} s per {' and '.join(self.per)}"
 
 
-PER_PRINCIPAL = Rule("principal", quota=50_000, window_s=1)
-"""The one rule in force: high enough that only a runaway caller meets it."""
+def headers(rules: Iterable[Rule], rule: Rule, remaining: int) -> tuple[Header, Header]:
+    """`RateLimit-Policy` with every rule that was asked, and `RateLimit` with the one that matters most now."""
+    policy = ", ".join(dict.fromkeys(each.policy for each in rules))
+    return (b"ratelimit-policy", policy.encode("ascii")), (b"ratelimit", rule.state(remaining).encode("ascii"))
+
+
+PER_PRINCIPAL = Rule("principal", quota=50_000)
+"""The one rule in force without settings: high enough that only a runaway caller meets it."""

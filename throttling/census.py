@@ -1,0 +1,73 @@
+"""How many connections and subscriptions each tenant, principal and address has open, and whether one more may be."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Literal, NamedTuple
+
+Kind = Literal["connections", "subscriptions"]
+
+
+class Who(NamedTuple):
+    """On whose account something is open. An empty part is not known, and not counted."""
+
+    tenant: str = ""
+    principal: str = ""
+    address: str = ""
+
+
+class Caps(NamedTuple):
+    """The most of one kind; 0 is any number."""
+
+    tenant: int = 0
+    principal: int = 0
+    address: int = 0
+
+
+NOBODY = Who()
+NO_CAPS = Caps()
+
+
+class Full(NamedTuple):
+    """Which cap stands in the way of one more."""
+
+    kind: Kind
+    per: str
+    subject: str
+    cap: int
+
+
+class Census:
+    """Counts of what is open. It knows nobody who has nothing open, so it is bounded by what is."""
+
+    def __init__(self, *, connections: Caps = NO_CAPS, subscriptions: Caps = NO_CAPS) -> None:
+        self._caps: dict[Kind, Caps] = {"connections": connections, "subscriptions": subscriptions}
+        self._open: Counter[tuple[Kind, str, str]] = Counter()
+        self.refused: Counter[tuple[Kind, str]] = Counter()
+        """By kind and what the cap is per."""
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def enter(self, kind: Kind, who: Who, *, tenant_cap: int | None = None) -> Full | None:
+        """Counts one more for each part of `who`, or for none. `tenant_cap` is the tenant's own, if it has one."""
+        caps = self._caps[kind]
+        if tenant_cap is not None:
+            caps = caps._replace(tenant=tenant_cap)
+        parts = [(kind, per, subject) for per, subject in zip(Who._fields, who, strict=True) if subject]
+        for key in parts:
+            cap: int = getattr(caps, key[1])
+            if cap and self._open[key] >= cap:
+                self.refused[kind, key[1]] += 1
+                return Full(kind, key[1], key[2], cap)
+        self._open.update(parts)
+        return None
+
+    def leave(self, kind: Kind, who: Who) -> None:
+        for per, subject in zip(Who._fields, who, strict=True):
+            key = (kind, per, subject)
+            if subject:
+                self._open[key] -= 1
+                assert self._open[key] >= 0, f"{per} {subject} left more often than it came"
+                if not self._open[key]:
+                    del self._open[key]

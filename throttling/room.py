@@ -1,0 +1,45 @@
+"""Bounds the bytes of publishes that a process holds and has not confirmed, and shares them among tenants.
+
+A tenant may hold as much as is still free (dynamic thresholds, Choudhury and Hahne 1998). Alone it gets half of the
+room, one of n busy tenants an n+1st, and there is always something left for one that was quiet: a storm of one tenant
+meets its own end, and nobody needs a table of weights.
+"""
+
+from __future__ import annotations
+
+
+class Room:
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.used = 0
+        self._held: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        """Tenants that hold something."""
+        return len(self._held)
+
+    def take(self, tenant: str, size: int) -> bool:
+        """Whether so many bytes more fit; then they are held until `give`. A tenant that holds nothing always gets one
+        piece, as long as the room itself has place for it: a message bigger than its share must not wait for ever.
+        """
+        held = self._held.get(tenant, 0)
+        free = self.bytes_max - self.used
+        if size > free or (held and held + size > free):
+            return False
+        self._held[tenant] = held + size
+        self.used += size
+        return True
+
+    def hold(self, tenant: str, size: int) -> None:
+        """Counts bytes that must not be refused."""
+        self._held[tenant] = self._held.get(tenant, 0) + size
+        self.used += size
+
+    def give(self, tenant: str, size: int) -> None:
+        left = self._held[tenant] - size
+        assert left >= 0, f"tenant {tenant!r} gives back more than it took"
+        self.used -= size
+        if left:
+            self._held[tenant] = left
+        else:
+            del self._held[tenant]
