@@ -77,6 +77,10 @@ class Unauthenticated(PushqError):
     code = "unauthenticated"
 
 
+class TokenExpired(Unauthenticated):
+    """The token was good once; a newer one of the same caller is."""
+
+
 class Forbidden(PushqError):
     code = "forbidden"
 
@@ -111,6 +115,18 @@ class MessageTooLarge(PushqError):
 
 class StorageFull(PushqError):
     code = "storage-full"
+
+
+class IdempotencyMismatch(PushqError):
+    """The idempotency key belongs to another payload; nothing of this one is accepted."""
+
+    code = "idempotency-mismatch"
+
+
+class RequestInProgress(PushqError):
+    """The first request under an idempotency key is not answered yet."""
+
+    code = "request-in-progress"
 
 
 class Overloaded(PushqError):
@@ -184,7 +200,7 @@ class QueueConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     durability: Literal["fsync", "relaxed"] = "fsync"
     replication: Replication = Replication()
     lease_mode: Literal["memory", "replicated"] = "memory"
-    encrypted: bool = False
+    encrypted: bool = True
     fair_by: Literal["key", "none"] = "none"
     key_run_max: int = 32
     auto_expand: AutoExpand | None = None
@@ -238,6 +254,13 @@ class Stamp(NamedTuple):
     time_us: int = 0
     producer: str = ""
     number: int = 0
+
+
+class Claim(NamedTuple):
+    """An idempotency key, and the payload it is bound to from its first use on; a hash of 16 bytes each."""
+
+    key: bytes
+    payload: bytes
 
 
 # A Struct where each publish makes one: it is made in a tenth of the time of a frozen dataclass.
@@ -318,6 +341,20 @@ class PeekPage:
     items: list[Peeked] = field(default_factory=list)
     next: str | None = None
     scanned: int = 0
+
+
+class Quotas(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What a tenant may use of the server; None is no bound beside the server's own."""
+
+    requests_per_s: int | None = None
+    publish_messages_per_s: int | None = None
+    publish_bytes_per_s: int | None = None
+    connections: int | None = None
+    """WebSockets, event streams and waiting receives."""
+    subscriptions: int | None = None
+    queues: int | None = None
+    stored_bytes: int | None = None
+    """What its queues may hold on the disk, all together."""
 
 
 class ApiKey(msgspec.Struct, frozen=True):

@@ -25,6 +25,7 @@ from backend_store.client.messages import (
     message_id_of,
     ordering,
     timestamp,
+    trace_context,
 )
 from backend_store.client.peek import check_cursor
 from backend_store.client.queue import EmbeddedQueue as Queue
@@ -32,6 +33,7 @@ from backend_store.client.queue import Purge, SettledAndPublished
 from backend_store.client.redrive import Redrive
 from backend_store.client.streams import Gap, Start, StreamPart, StreamParts
 from backend_store.core.bits import indexes
+from backend_store.core.block import BLOCK_HEAD, unpack
 from backend_store.core.chunk import (
     KIND_BYTES,
     KIND_JSON,
@@ -51,61 +53,92 @@ from backend_store.core.cursor import encode_cursor
 from backend_store.core.hlc import HybridClock, format_stamp, parse_stamp
 from backend_store.core.kept import KeptSession
 from backend_store.core.leases import Holder, Lease
+from backend_store.core.ledger import KINDS as LEDGER_KINDS
+from backend_store.core.ledger import LedgerCut
 from backend_store.core.limits import IN_FLIGHT_PER_SUBSCRIPTION_MAX, TAKE_MESSAGES_MAX
 from backend_store.core.places import cursors_along, decode_positions
 from backend_store.core.receipts import INDEX_OF, SUFFIXES, by_token
+from backend_store.core.sealing import (
+    SEALED_FLAGS,
+    UNREADABLE_TYPE,
+    CannotOpen,
+    Seal,
+    SealedBlock,
+    identity,
+    is_sealed,
+)
 from backend_store.core.shelves import priority_of
 from backend_store.core.slot_book import standing
+from backend_store.metadata.data_keys import DataKey, StoredRotation
+from backend_store.metadata.embedded import Metadata
 from backend_store.model import Block
+from backend_store.node.audit import AuditLog
+from backend_store.node.ledger import LedgerBook, QueueTotal
 from backend_store.storage.writer import COMMIT_SECONDS_BUCKETS
 
 __all__ = [
-    "COMMIT_SECONDS_BUCKETS",
-    "IN_FLIGHT_PER_SUBSCRIPTION_MAX",
-    "INDEX_OF",
-    "KIND_BYTES",
-    "KIND_JSON",
-    "KIND_MIXED",
-    "SUFFIXES",
-    "TAKE_MESSAGES_MAX",
+    "AuditLog",
+    "BLOCK_HEAD",
     "Block",
     "Blocks",
+    "COMMIT_SECONDS_BUCKETS",
+    "CannotOpen",
     "Chunk",
     "Columns",
     "CorruptEntry",
+    "DataKey",
     "Draft",
     "Gap",
     "GroupInfo",
     "GroupQueue",
     "Holder",
     "HybridClock",
+    "INDEX_OF",
+    "IN_FLIGHT_PER_SUBSCRIPTION_MAX",
+    "KIND_BYTES",
+    "KIND_JSON",
+    "KIND_MIXED",
     "KeptSession",
     "Lease",
+    "LEDGER_KINDS",
+    "LedgerBook",
+    "LedgerCut",
+    "Metadata",
     "PartitionInfo",
     "PeekFilter",
     "Purge",
-    "Redrive",
     "Queue",
-    "Store",
+    "QueueTotal",
+    "Redrive",
+    "SEALED_FLAGS",
+    "SUFFIXES",
+    "Seal",
+    "SealedBlock",
     "SettledAndPublished",
     "Start",
+    "Store",
+    "StoredRotation",
     "StreamPart",
     "StreamParts",
+    "TAKE_MESSAGES_MAX",
+    "UNREADABLE_TYPE",
     "blocks_of",
     "by_token",
     "check_cursor",
     "column_blocks",
     "cursors_along",
     "dead_letter",
-    "delete_group",
     "decode_positions",
+    "delete_group",
     "encode_cursor",
     "find_group",
     "format_stamp",
     "full_message",
     "headers_of",
     "holes",
+    "identity",
     "indexes",
+    "is_sealed",
     "list_groups",
     "message_id",
     "message_id_of",
@@ -115,7 +148,9 @@ __all__ = [
     "parse_stamp",
     "plain_blocks",
     "priority_of",
-    "standing",
     "put_group",
+    "standing",
     "timestamp",
+    "trace_context",
+    "unpack",
 ]

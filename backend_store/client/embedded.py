@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from backend_store.client.metadata import Definitions, Tenant
 from backend_store.client.queue import EmbeddedQueue, PublishReply, Purge
 from backend_store.core.chunk import Blocks, Columns, column_blocks
 from backend_store.core.kept import KeptSession
 from backend_store.core.leases import Lease
-from backend_store.core.shelves import VIEW_DEAD, VIEW_LATE
+from backend_store.core.sealing import Sealer
+from backend_store.core.shelves import VIEW_DEAD, VIEW_LATE, VIEW_OUTBOX
 from backend_store.metadata.embedded import Metadata
-from backend_store.model import Block, Published, PushqError, QueueConfig, QueueNotFound
+from backend_store.model import Block, Claim, Published, PushqError, QueueConfig, QueueDefinition, QueueNotFound
+from backend_store.node.audit import AuditLog
 from backend_store.node.leaving import forwarded
+from backend_store.node.ledger import LedgerBook
 from backend_store.node.node import Node
+from backend_store.storage.engine import Table
+from backend_store.storage.keys import META_DISK_ID
 
 __all__ = ["EmbeddedQueue", "EmbeddedStore", "Purge", "open_store", "owner_of"]
 
 MOVED_MS: Final = 7 * 24 * 3600 * 1000
 """How long publishes to a deleted queue go where its messages went."""
 COMPANION_VIEWS: Final = {".dead": VIEW_DEAD, ".late": VIEW_LATE}
+VIEWS_BESIDE: Final = (VIEW_DEAD, VIEW_LATE, VIEW_OUTBOX)
+"""What a queue holds beside what is ready, leased and scheduled."""
 
 
 def owner_of(name: str) -> str:
@@ -53,22 +61,41 @@ class Forward:
 
     def __init__(self, name: str, target: EmbeddedQueue, clock_ms: Callable[[], int]):
         self.name = name
+        self.uid = target.uid
         self.config = target.config
         self._target = target
         self._clock_ms = clock_ms
+
+    @property
+    def content_key(self) -> bytes:
+        return self._target.content_key
+
+    def sealed(self, blocks: list[Block]) -> list[Block]:
+        """They are sealed once the reason is with them."""
+        return blocks
 
     def blocks(self, columns: Columns, trace: str | None) -> Blocks:
         """A call's messages encoded; they are encoded anew with the reason, so they need no grouping here."""
         return column_blocks(columns, trace)
 
-    def publish(self, blocks: list[Block], reply: PublishReply) -> None:
-        made = forwarded(blocks, self.name, self._clock_ms())
+    def publish(
+        self, blocks: list[Block], reply: PublishReply, claim: Claim | None = None, *, until_ms: int = 0
+    ) -> None:
+        try:
+            made = self._target.sealed(forwarded(blocks, self.name, self._clock_ms()))
+        except PushqError as error:
+            reply(error)
+            return
         counts = tuple(block.count for block in made)
 
         def placed(result: Published | PushqError) -> None:
             reply(msgspec.structs.replace(result, counts=counts) if isinstance(result, Published) else result)
 
-        self._target.publish(made, placed)
+        self._target.publish(made, placed, claim, until_ms=until_ms)
+
+    def why_full(self) -> PushqError | None:
+        """Why not one message more can be taken now."""
+        return self._target.why_full()
 
 
 class EmbeddedStore:
@@ -85,11 +112,33 @@ class EmbeddedStore:
         return self.node.steady_ms
 
     @property
-    def metadata(self) -> Metadata:
+    def id(self) -> str:
+        """Identity of this copy of the data: a restored one has another."""
+        return self.node.engine.disk_id
+
+    @property
+    def ledger(self) -> LedgerBook:
+        return self.node.ledger
+
+    @property
+    def audit(self) -> AuditLog:
+        return self.node.audit
+
+    @property
+    def identity(self) -> bytes:
+        """Of this data: a copy that was restored from a backup has another one."""
+        return self.node.engine.get(Table.META, META_DISK_ID) or b""
+
+    @property
+    def metadata(self) -> Definitions:
         return self.node.metadata
 
     def queue(self, tenant: str, name: str) -> EmbeddedQueue:
         """Raises `QueueNotFound`."""
+        return self.here(tenant, name)
+
+    def here(self, tenant: str, name: str) -> EmbeddedQueue:
+        """The queue as this process has it, whoever else may know better. Raises `QueueNotFound`."""
         try:
             definition = self.node.metadata.find(tenant, name)
         except QueueNotFound:
@@ -112,12 +161,20 @@ class EmbeddedStore:
             own = msgspec.structs.replace(definition, name=name, config=config)
             found = EmbeddedQueue(self.node, own, self.node.queues.of(definition), view)
             if view == VIEW_DEAD:
-                found.redrives = self.queue(tenant, owner).redrives  # of the same messages, by whichever name
+                found.redrives = self.here(tenant, owner).redrives  # of the same messages, by whichever name
             self._companions[definition.uid, view] = found
         return found
 
+    def tenant(self, name: str) -> Tenant | None:
+        """A tenant as it was last known: what it may use must not wait for anybody."""
+        return self.node.metadata.tenants.get(name)
+
+    def tenants(self) -> list[Tenant]:
+        """Those known here."""
+        return list(self.node.metadata.tenants.values())
+
     def names(self, tenant: str | None = None) -> Iterator[tuple[str, str]]:
-        """(tenant, name) of every queue, and of the companions that hold something."""
+        """(tenant, name) of every queue, and of the companions that hold something; of all tenants, those here."""
         for definition in self.node.metadata.queues.values():
             if tenant is not None and definition.tenant != tenant:
                 continue
@@ -127,12 +184,22 @@ class EmbeddedStore:
                 if any(view in views and views[view].live for views in held):
                     yield definition.tenant, definition.name + suffix
 
+    def held_bytes(self, tenant: str, name: str) -> int:
+        """What a queue holds on the disk, with its companions and what is on its way to another queue."""
+        definition = self.node.metadata.queues.get((tenant, name))
+        if definition is None:
+            return 0
+        states = [partition.state for partition in self.node.queues.of(definition).all]
+        beside = [state.views[view] for state in states for view in VIEWS_BESIDE if view in state.views]
+        return sum(state.live_bytes for state in states) + sum(tally.live_bytes for tally in beside)
+
     def queues(self) -> list[EmbeddedQueue]:
         return [*self._queues.values(), *self._companions.values()]
 
     async def create_queue(self, tenant: str, name: str, config: QueueConfig) -> tuple[EmbeddedQueue, bool]:
         """Raises `Conflict` when the queue exists with another config."""
-        _, created = await self.node.metadata.create_queue(tenant, name, config, self.node.clock_ms())
+        definition, created = await self.node.metadata.create_queue(tenant, name, config, self.node.clock_ms())
+        await self._seal_ready(definition)
         return self.queue(tenant, name), created
 
     async def update_queue(self, tenant: str, name: str, config: QueueConfig, version: int) -> EmbeddedQueue | None:
@@ -140,7 +207,12 @@ class EmbeddedStore:
         changed = await self.node.metadata.update_queue(tenant, name, config, version)
         if changed is None:
             return None
-        queue = self.queue(tenant, name)
+        await self._seal_ready(changed)
+        return self.configured(changed)
+
+    def configured(self, changed: QueueDefinition) -> EmbeddedQueue:
+        """Takes over a definition that changed: it holds from the next decision on."""
+        queue, config = self.here(changed.tenant, changed.name), changed.config
         for one in (queue, *queue.groups.values()):
             one.definition = changed
         self.node.queues.configure(changed)
@@ -150,9 +222,13 @@ class EmbeddedStore:
                 companion.definition = msgspec.structs.replace(changed, name=companion.name, config=own)
         return queue
 
+    async def _seal_ready(self, *definitions: QueueDefinition) -> None:
+        if self.node.sealer is not None:
+            await self.node.sealer.ready([one for one in definitions if one.config.encrypted])
+
     async def delete_queue(self, tenant: str, name: str) -> EmbeddedQueue:
         """Removes the queue and its messages; whoever consumes it must be told by the caller."""
-        queue = self.queue(tenant, name)
+        queue = self.here(tenant, name)
         await self.node.queues.delete(tenant, name)
         queue.deleted = True
         self._forget(queue)
@@ -160,7 +236,7 @@ class EmbeddedStore:
 
     async def move_queue(self, tenant: str, name: str, target: str) -> EmbeddedQueue:
         """Removes the queue; what it holds, and for a while what is still published to it, goes to another one."""
-        queue = self.queue(tenant, name)
+        queue = self.here(tenant, name)
         self.node.metadata.find(tenant, target)
         await self.node.queues.move(tenant, name, target, self.node.clock_ms() + MOVED_MS)
         queue.deleted = True
@@ -203,12 +279,27 @@ class EmbeddedStore:
         await self.node.close(sessions)
 
 
-async def open_store(directory: Path) -> EmbeddedStore:
-    """Opens or makes the data folder and recovers what is in it. Raises `storage` errors the CLI explains."""
+MakeSealer = Callable[[Metadata], Awaitable[Sealer]]
+
+
+async def open_store(directory: Path, make_sealer: MakeSealer | None = None) -> EmbeddedStore:
+    """Opens or makes the data folder and recovers what is in it. Raises `storage` errors the CLI explains.
+
+    `make_sealer` makes what seals the queues' blocks, from their stored keys. What it raises ends the start.
+    """
     from backend_store.storage.env import open_engine
     from backend_store.storage.writer import prepare_interpreter
 
     prepare_interpreter()
     node = Node(open_engine(directory), directory=directory)
+    if make_sealer is not None:
+        try:
+            node.seal_with(await make_sealer(node.metadata))
+        except BaseException:
+            await node.writer.close()
+            node.engine.close()
+            raise
     await node.start()
+    if node.sealer is not None:
+        await node.sealer.ready([one for one in node.metadata.queues.values() if one.config.encrypted])
     return EmbeddedStore(node)

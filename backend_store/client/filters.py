@@ -90,7 +90,7 @@ def _between(chunk: Chunk, since_ms: int, until_ms: int | None) -> int:
 
 
 def _with_headers(chunk: Chunk, bits: int, wanted: Mapping[str, str]) -> int:
-    if not all(part.encode() in chunk.data for pair in wanted.items() for part in pair):
+    if not chunk.is_sealed and not all(part.encode() in chunk.data for pair in wanted.items() for part in pair):
         return 0  # nobody has them: the messages need not be cut out
     columns = chunk.messages.columns or {}
     rows: Sequence[Mapping[str, str] | None] = columns.get("headers") or [None] * chunk.count
@@ -98,7 +98,7 @@ def _with_headers(chunk: Chunk, bits: int, wanted: Mapping[str, str]) -> int:
 
 
 def _with_text(chunk: Chunk, bits: int, needles: Sequence[bytes]) -> int:
-    if not any(needle in chunk.data for needle in needles):
+    if not chunk.is_sealed and not any(needle in chunk.data for needle in needles):
         return 0
     messages = chunk.messages
     return sum(1 << index for index in indexes(bits) if _has_text(messages, index, needles))

@@ -15,7 +15,7 @@ from backend_store.core.shelves import priority_of
 
 CONTENT_TYPE_JSON = "application/json"
 CONTENT_TYPE_BYTES = "application/octet-stream"
-_MORE = frozenset({"exp", "ts", "late", "reply_to", "correlation_id", "dead"})
+_MORE = frozenset({"exp", "ts", "late", "reply_to", "correlation_id", "dead", "trace"})
 
 
 @lru_cache(maxsize=1024)
@@ -48,6 +48,14 @@ def dead_letter(dead: Mapping[str, Any] | None) -> dict[str, Any] | None:
     }
 
 
+def trace_context(kept: str | None) -> tuple[str | None, str | None]:
+    """The `traceparent` and the `tracestate` of a producer, which share a column."""
+    if kept is None:
+        return None, None
+    traceparent, _, tracestate = kept.partition(" ")
+    return traceparent, tracestate or None
+
+
 def full_message(chunk: Chunk, index: int, *, partition: int | None = None) -> dict[str, Any]:
     """The message without receipt and attempt. `body` is raw JSON, or `body_base64` stands in its place."""
     partition = chunk.partition if partition is None else partition
@@ -71,12 +79,15 @@ def full_message(chunk: Chunk, index: int, *, partition: int | None = None) -> d
 
 def _more(row: dict[str, Any]) -> dict[str, Any]:
     """What a message has only when it says something."""
+    traceparent, tracestate = trace_context(row.get("trace"))
     more = {
         "expires_at": timestamp(row["exp"]) if row.get("exp") else None,
         "ordering": ordering(row.get("ts"), row.get("late")),
         "reply_to": row.get("reply_to"),
         "correlation_id": row.get("correlation_id"),
         "dead_letter": dead_letter(row.get("dead")),
+        "traceparent": traceparent,
+        "tracestate": tracestate,
     }
     return {name: value for name, value in more.items() if value is not None}
 

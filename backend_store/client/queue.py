@@ -28,6 +28,7 @@ from backend_store.core.records import PartitionState, Tally
 from backend_store.core.shelves import VIEW_DEAD, VIEW_LATE, VIEW_MAIN, VIEW_OUTBOX
 from backend_store.model import (
     Block,
+    Claim,
     FieldError,
     InvalidRequest,
     Overloaded,
@@ -177,6 +178,11 @@ class EmbeddedQueue:
         return self.definition.tenant
 
     @property
+    def uid(self) -> int:
+        """Never used twice, also by a queue of the same name."""
+        return self.definition.uid
+
+    @property
     def config(self) -> QueueConfig:
         return self.definition.config
 
@@ -186,12 +192,37 @@ class EmbeddedQueue:
         """A call's messages encoded, grouped by the partition that each goes to."""
         return self._partitions.blocks(columns, trace)
 
-    def publish(self, blocks: list[Block], reply: PublishReply) -> None:
-        """Stores the blocks of one call; `reply` runs when they are durable or refused."""
+    def sealed(self, blocks: list[Block]) -> list[Block]:
+        """A call's blocks as they may be stored: sealed where the queue is encrypted. Raises `Unavailable`."""
+        return self._partitions.sealed(blocks)
+
+    @property
+    def content_key(self) -> bytes:
+        """What hashes of contents are keyed with, so that they tell nothing; empty where contents are not sealed.
+
+        Raises `Unavailable`.
+        """
+        seal = self._partitions.seal
+        return seal.secret() if seal is not None and self.config.encrypted else b""
+
+    def publish(
+        self, blocks: list[Block], reply: PublishReply, claim: Claim | None = None, *, until_ms: int = 0
+    ) -> None:
+        """Stores the blocks of one call; `reply` runs when they are durable or refused.
+
+        With a `claim` repeats of the call store nothing, as long as the queue's window for ids is. What is not
+        begun by `until_ms`, of the steady clock, never is; what is not durable by then has an open outcome.
+        """
         if self.is_companion:
             reply(InvalidRequest(f"messages come to {self.name!r} by themselves; publish to a queue of your own"))
-            return
-        self._partitions.publish(blocks, reply)
+        elif claim is not None:
+            self._partitions.publish_once(blocks, claim, reply, until_ms=until_ms)
+        else:
+            self._partitions.publish(blocks, reply, until_ms=until_ms)
+
+    def why_full(self) -> PushqError | None:
+        """Why not one message more can be taken now. With several partitions that depends on the message."""
+        return self._partitions.first.why_full if len(self._partitions.all) == 1 else None
 
     @property
     def is_companion(self) -> bool:
@@ -295,6 +326,11 @@ class EmbeddedQueue:
         """Ends messages that were leased and cannot be sent to anybody."""
         if self._views is not None and (view := self._views.of(lease)) is not None:
             view.undeliverable(lease)
+
+    def end_unreadable(self, lease: Lease) -> None:
+        """Ends those of a lease's messages that nobody can open. Among dead letters they are shown, with the reason."""
+        if not self.is_companion and self._views is not None and (view := self._views.of(lease)) is not None:
+            view.end_unreadable(lease)
 
     def take(self, limit: int, holder: Holder, visibility_ms: int) -> Lease | None:
         """Leases up to `limit` ready messages of one chunk for `holder`."""

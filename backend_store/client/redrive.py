@@ -135,7 +135,9 @@ class Redriver:
             self._stays[error.detail] += batch.bits.bit_count()
             landed.set_result(None)
             return landed
-        lease = view.claim(batch.chunk, batch.bits, self, TRANSFER_LEASE_MS)
+        if unreadable := batch.bits & batch.chunk.unreadable:
+            self._stays[batch.chunk.why_unreadable] += unreadable.bit_count()
+        lease = view.claim(batch.chunk, batch.bits ^ unreadable, self, TRANSFER_LEASE_MS)
         if lease is None:
             landed.set_result(None)  # a consumer has them by now
             return landed

@@ -6,7 +6,7 @@ array.
 
     block  = flags u8 | key id u32 | count u16 | clear bytes u32 | sealed bytes u32 | clear | sealed
     clear  = MessagePack {"id": column, "key": column, ..., "gone": bytes}, only what is present (backends may read it)
-    sealed = attributes bytes u32 | attributes | lengths u32[count] | bodies                    (sealed when key id > 0)
+    sealed = attributes bytes u32 | attributes | lengths u32[count] | bodies       (when key id > 0 as `sealing` says)
     attributes = MessagePack {"kind": bytes, "content_type": column, "headers": column, ...}, only what is present
     column = a list with a value a message, nil for one that has none; or one value that all of the block have
 """

@@ -41,6 +41,8 @@ from backend_store.core.block import (
     punch,
     unpack,
 )
+from backend_store.core.places import message_id
+from backend_store.core.sealing import NAMED, UNREADABLE_TYPE, CannotOpen, Seal, SealedBlock, blocks_in, whole_copies
 from backend_store.core.shelves import MAIN, priority_of
 from backend_store.model import CHUNK_MESSAGES_MAX, Block, Epoch, Offset
 
@@ -70,6 +72,7 @@ __all__ = [
     "extract",
     "holes",
     "message_id",
+    "moved_whole",
     "plain_blocks",
     "plan_chunks",
     "punch",
@@ -134,10 +137,13 @@ class Chunk:
         "epoch",
         "partition",
         "rendered",
+        "seal",
         "shelf",
         "time_ms",
+        "why_unreadable",
         "_clear",
         "_messages",
+        "_unreadable",
     )
 
     def __init__(
@@ -153,6 +159,10 @@ class Chunk:
         self.partition = 0
         """The number within its queue of the partition that it was read from."""
         self.rendered: dict[Any, Any] = {}
+        self.seal: Seal | None = None
+        """What its sealed blocks are opened with."""
+        self.why_unreadable = ""
+        self._unreadable = 0
         self._clear: list[tuple[int, int, dict[str, Any]]] | None = [] if data[_FLAGS_AT] & ENTRY_BARE else None
         self._messages: Messages | None = None
 
@@ -165,6 +175,22 @@ class Chunk:
         if self._messages is None:
             self._messages = read_messages(self)
         return self._messages
+
+    @property
+    def unreadable(self) -> int:
+        """The bits of messages whose block does not open. In `messages` they are empty."""
+        self.cut()
+        return self._unreadable
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether some of it is sealed: bodies and headers are not to be found in its bytes."""
+        return any(key_id for key_id, _, _ in blocks_in(self.data, ENTRY_HEADER_BYTES, self.blocks))
+
+    def lacks(self, bits: int, why: str) -> None:
+        """Some of its messages cannot be read."""
+        self._unreadable |= bits
+        self.why_unreadable = why
 
     @property
     def clear(self) -> list[tuple[int, int, dict[str, Any]]]:
@@ -260,7 +286,10 @@ def expanded(values: Any, count: int) -> list[Any]:
 
 
 def read_messages(chunk: Chunk) -> Messages:
-    """Cuts a verified chunk into its messages. Raises `CorruptEntry` for blocks that this program cannot read."""
+    """Cuts a verified chunk into its messages. Raises `CorruptEntry` for blocks that this program does not know.
+
+    Sealed blocks are opened here, once a chunk; one that does not open is `unreadable`.
+    """
     data, at = chunk.data, ENTRY_HEADER_BYTES
     clears = {start: clear for start, _, clear in chunk.clear}
     bodies: list[bytes] = []
@@ -268,10 +297,15 @@ def read_messages(chunk: Chunk) -> Messages:
     columns: dict[str, list[Any]] = {}
     for _ in range(chunk.blocks):
         flags, key_id, count, clear_size, sealed_size = BLOCK_HEAD.unpack_from(data, at)
-        if flags & ~FLAGS_KNOWN or key_id:
-            raise CorruptEntry(f"block flags {flags:#x}, key {key_id}: this program does not know them")
+        if flags & ~FLAGS_KNOWN:
+            raise CorruptEntry(f"block flags {flags:#x}: this program does not know them")
         at += BLOCK_HEAD.size + clear_size
-        attributes, own = read_sealed(data, at, count)
+        if key_id:
+            clear = clears.get(len(bodies), {})
+            sealed = SealedBlock(flags, key_id, count, clear, data[at : at + sealed_size])
+            flags, attributes, own = _opened(chunk, sealed, len(bodies))
+        else:
+            attributes, own = read_sealed(data, at, count)
         at += sealed_size
         if not clear_size and not attributes:
             kinds.append(_kinds_of_all(flags, count))
@@ -285,6 +319,17 @@ def read_messages(chunk: Chunk) -> Messages:
             columns[name][len(bodies) : len(bodies) + count] = expanded(values, count)
         bodies += own
     return _messages(bodies, b"".join(kinds), columns)
+
+
+def _opened(chunk: Chunk, block: SealedBlock, first: int) -> tuple[int, dict[str, Any], list[bytes]]:
+    """A sealed block's flags, attributes and bodies; of one that does not open, what stands for its messages."""
+    try:
+        if chunk.seal is None:
+            raise CannotOpen(f"key {block.key_id} is not there")
+        return block.flags, *read_sealed(chunk.seal.open(block), 0, block.messages)
+    except CannotOpen as error:
+        chunk.lacks(((1 << block.messages) - 1) << first, f"cannot be decrypted: {error}")
+        return FLAG_ALL_BYTES, {"content_type": UNREADABLE_TYPE}, [b""] * block.messages
 
 
 def read_sealed(data: bytes, at: int, count: int) -> tuple[dict[str, Any], list[bytes]]:
@@ -307,6 +352,7 @@ def read_sealed(data: bytes, at: int, count: int) -> tuple[dict[str, Any], list[
 def block_kinds(flags: int, count: int, table: dict[str, Any]) -> bytes:
     """Takes the block-level entries out of a block's table: what is left in it are columns."""
     table.pop("gone", None)
+    table.pop(NAMED, None)
     mixed: bytes = table.pop("kind", b"")
     return mixed or _kinds_of_all(flags, count)
 
@@ -324,18 +370,14 @@ def _messages(bodies: list[bytes], kinds: bytes, columns: dict[str, list[Any]]) 
 # ----------------------------------------------------------------------------------------------------- moving
 
 
-def message_id(partition: int, offset: int) -> str:
-    """The id of a message whose producer gave it none: its place."""
-    return f"{partition}-{offset:012x}"
-
-
 def extract(chunk: Chunk, bits: int, annexes: Mapping[int, Mapping[str, Any]], *, partition: int) -> list[Block]:
-    """Some of a chunk's messages as new blocks, to lie elsewhere. Raises `CorruptEntry` for sealed blocks.
+    """Some of a chunk's messages as new blocks, to lie elsewhere; none of them may be unreadable.
 
     What their place said of them is written out: the id, and when they were published. `annexes` has columns to add by
     the message's number in the chunk; None takes a column away.
     """
     kind, bodies, columns = chunk.messages
+    assert not bits & ~holes(chunk) & chunk.unreadable, "what cannot be read is moved in whole blocks"
     numbers = list(indexes(bits & ~holes(chunk)))
     if not numbers:
         return []
@@ -350,3 +392,8 @@ def extract(chunk: Chunk, bits: int, annexes: Mapping[int, Mapping[str, Any]], *
             table.setdefault(name, [ABSENT.get(name)] * len(numbers))[place] = value or ABSENT.get(name)
     moved = Columns(kinds, [bodies[n] for n in numbers], table, [priority_of(chunk.shelf)] * len(numbers))
     return column_blocks(moved).blocks
+
+
+def moved_whole(chunk: Chunk, bits: int, annexes: Mapping[int, Mapping[str, Any]], *, partition: int) -> list[Block]:
+    """Like `extract`, for messages whose blocks do not open: they stay sealed, and may be opened one day."""
+    return whole_copies(chunk, bits & ~holes(chunk), annexes, blocks_at=ENTRY_HEADER_BYTES, partition=partition)

@@ -9,12 +9,11 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from operator import invert
 from typing import NamedTuple
 
 from rbloom import Bloom
 
-from backend_store.core.id_runs import RECORD, Known
+from backend_store.core.id_runs import Known, records, tails
 
 
 class Bounds(NamedTuple):
@@ -40,8 +39,10 @@ class Bounds(NamedTuple):
     """Rows of each run that a merge reads ahead."""
     generation_ids_min: int = 262_144
     """Room of the filter's first generation, half a MiB; there is none before the first run."""
-    generation_ids_doubled: int = 1_000_000
-    """A generation begun below so many ids has room for twice what is stored, so that a growing store needs few."""
+    generation_growth: int = 8
+    """A generation has room for so many times what is stored when it begins: each one more is asked for each new id."""
+    generation_ids_grown: int = 8_000_000
+    """Only up to so many ids, 16 MiB; above it for as many as are stored."""
 
 
 FALSE_POSITIVE_RATE = 5e-4
@@ -54,15 +55,18 @@ class Recent:
     The first came when the window had passed it already, or it would not have been added again.
     """
 
-    __slots__ = ("slots", "_first", "_hashes", "_offsets", "_times")
+    __slots__ = ("is_filtered", "slots", "_first", "_hashes", "_tails", "_times")
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_filtered: bool = False) -> None:
+        self.is_filtered = is_filtered
+        """Whether the filter knows all that is in here."""
         self.slots: dict[bytes, int] = {}
         """Hash → its number, counted from the first id that ever was in here."""
         self._first = 0
         """The number of the first that still is."""
         self._hashes: list[bytes] = []
-        self._offsets: array[int] = array("Q")
+        self._tails: array[int] = array("Q")
+        """What a record has behind its hash, two numbers an id: the time, inverted, and the offset."""
         self._times: array[int] = array("q")
         """Never decreasing."""
 
@@ -83,14 +87,15 @@ class Recent:
         first = self._first + len(self._hashes)
         self.slots.update(zip(hashes, range(first, first + len(hashes)), strict=True))
         self._hashes += hashes
-        self._offsets += offsets
+        self._tails += tails(time_ms, offsets)
         self._times += array("q", [time_ms]) * len(hashes)
 
     def find(self, hash_: bytes) -> Known | None:
         slot = self.slots.get(hash_)
         if slot is None:
             return None
-        return Known(self._offsets[slot - self._first], self._times[slot - self._first])
+        place = slot - self._first
+        return Known(self._tails[2 * place + 1], self._times[place])
 
     def among(self, ids: Collection[bytes | None]) -> Collection[bytes | None]:
         """Which of the ids are in here."""
@@ -107,15 +112,17 @@ class Recent:
             if self.slots.get(hash_) == slot:
                 del self.slots[hash_]
         self._first += count
-        del self._hashes[:count], self._offsets[:count], self._times[:count]
+        del self._hashes[:count], self._tails[: 2 * count], self._times[:count]
 
     def live(self, horizon_ms: int) -> int:
         """How many came after the horizon."""
         return len(self._times) - bisect_right(self._times, horizon_ms)
 
-    def records(self) -> Iterator[bytes]:
-        """All of it as a run's records, unsorted."""
-        return map(RECORD.pack, self._hashes, map(invert, self._times), self._offsets)
+    def records(self, at_once: int) -> Iterator[list[bytes]]:
+        """All of it as a run's records, unsorted, so many at a time."""
+        for at in range(0, len(self._hashes), at_once):
+            end = at + at_once
+            yield records(self._hashes[at:end], self._tails[2 * at : 2 * end])
 
 
 class _Generation:
@@ -133,8 +140,8 @@ class _Generation:
 class Filter:
     """Says of almost every new id that it was never here. It never says so of one that was.
 
-    A filter cannot forget a single id, so there are generations, each with room for as many as were stored when it
-    began: two are enough for a steady flow. Each costs a new id 50 ns.
+    A filter cannot forget a single id, so there are generations: two are enough for a steady flow. Each costs a new id
+    some 50 ns while it is small, and 200 ns when it is far bigger than the processor's caches.
     """
 
     def __init__(self, bounds: Bounds):
@@ -153,8 +160,9 @@ class Filter:
     def make_room(self, count: int, *, stored: int, newest_ms: int) -> None:
         """Before `count` ids are added, the last of `newest_ms`; `stored`: how many there are in all."""
         if not self._generations or self._generations[-1].room < count:
-            room = 2 * stored if stored < self._bounds.generation_ids_doubled else stored
-            self._generations.append(_Generation(max(self._bounds.generation_ids_min, room, count)))
+            bounds = self._bounds
+            room = max(stored, min(bounds.generation_growth * stored, bounds.generation_ids_grown))
+            self._generations.append(_Generation(max(bounds.generation_ids_min, room, count)))
         last = self._generations[-1]
         last.room -= count
         last.newest_ms = max(last.newest_ms, newest_ms)

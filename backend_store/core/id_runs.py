@@ -14,10 +14,11 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cache
-from itertools import chain, islice
+from itertools import chain
+from operator import add
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -25,6 +26,8 @@ import msgspec
 HASH_BYTES = 16
 RECORD = struct.Struct(">16sqQ")
 RECORD_BYTES = RECORD.size
+_TAIL_BYTES = RECORD_BYTES - HASH_BYTES
+_U64_MAX = (1 << 64) - 1
 ROW_RECORDS_MAX = 127
 """127 records, a checksum and LMDB's own header fill one page of 4 KiB."""
 LEVEL_MAX = 2
@@ -35,6 +38,7 @@ FORMAT_VERSION = 1
 _HASH = struct.Struct(f"{HASH_BYTES}s")
 _GROUP = struct.Struct(">qI")
 _BUCKETS = 16
+_BUCKET_ENDS = [*(bytes([first << 4]) for first in range(1, _BUCKETS)), b"\xff" * (RECORD_BYTES + 1)]
 
 
 class Known(NamedTuple):
@@ -141,6 +145,20 @@ def _cutter(layout: str, count: int) -> Callable[[bytes], tuple[bytes, ...]]:
     return struct.Struct(layout * count).unpack
 
 
+def tails(time_ms: int, offsets: array[int]) -> array[int]:
+    """What the records of ids of one time have behind their hashes, as numbers: the inverted time, the offset."""
+    found = array("Q", [~time_ms & _U64_MAX]) * (2 * len(offsets))
+    found[1::2] = offsets
+    return found
+
+
+def records(hashes: Sequence[bytes], tails: array[int]) -> list[bytes]:
+    """A record each, column by column: three times as fast as one `pack` a record. Changes `tails`."""
+    if sys.byteorder == "little":
+        tails.byteswap()
+    return list(map(add, hashes, _cutter(f"{_TAIL_BYTES}s", len(hashes))(tails.tobytes())))
+
+
 def records_of(row: bytes) -> tuple[bytes, ...]:
     return _cutter(f"{RECORD_BYTES}s", len(row) // RECORD_BYTES)(row)
 
@@ -206,15 +224,14 @@ class Source(Protocol):
 
 
 class Freeze:
-    """The ids of a full dict. Sorting all of them at once would hold up a commit, so they are dealt out by their first
-    bits before, some at a time, and then sorted by the bucket.
+    """The ids of a full dict. Sorting all of them at once would hold up a commit, so they are sorted some at a time and
+    dealt out by their first bits; the sorted stretches of a bucket are merged when it is taken.
     """
 
     runs: Sequence[Run] = ()
 
-    def __init__(self, records: Iterable[bytes], *, dealt_at_once: int):
-        self._records = iter(records)
-        self._dealt_at_once = dealt_at_once
+    def __init__(self, parts: Iterable[list[bytes]]):
+        self._parts = iter(parts)
         self._is_dealt = False
         self._buckets: list[list[bytes]] = [[] for _ in range(_BUCKETS)]
 
@@ -227,12 +244,19 @@ class Freeze:
 
     def take(self) -> list[bytes]:
         if self._is_dealt:
-            return sorted(self._buckets.pop(0))
-        buckets = self._buckets
-        some = list(islice(self._records, self._dealt_at_once))
-        for record in some:
-            buckets[record[0] >> 4].append(record)
-        self._is_dealt = len(some) < self._dealt_at_once
+            bucket = self._buckets.pop(0)
+            bucket.sort()
+            return bucket
+        part = next(self._parts, None)
+        if part is None:
+            self._is_dealt = True
+            return []
+        part.sort()
+        start = 0
+        for bucket, bound in zip(self._buckets, _BUCKET_ENDS, strict=True):
+            end = bisect_left(part, bound, start)
+            bucket += part[start:end]
+            start = end
         return []
 
 

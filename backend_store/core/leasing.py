@@ -19,7 +19,7 @@ from backend_store.core.lanes import Lane
 from backend_store.core.leases import ChunkState, Holder, Lease, LeaseTable
 from backend_store.core.limits import LEASE_MS_MIN
 from backend_store.core.policy import Policy, Reason
-from backend_store.core.receipts import TokenFields, group_field, make_token, read_token
+from backend_store.core.receipts import TokenFields, claimed_fields, group_field, make_token, read_token
 from backend_store.core.records import LeaseRecorded
 from backend_store.core.runs import ArrivalRuns, Runs
 from backend_store.core.shelves import VIEW_MAIN
@@ -288,19 +288,31 @@ class Leasing(Backlog):
         places = []
         for token in grouped:
             if self.leases.get(token) is None and token not in self._settled_tokens:
-                fields = self._genuine(token)
-                if fields is not None and fields.base not in self._chunks:
+                fields = self._claimed(token)
+                if fields is not None and fields.base not in self._chunks and self._is_genuine(token):
                     places.append((fields.shelf, fields.base))
         return places
 
     def _genuine(self, token: str) -> TokenFields | None:
-        fields = read_token(self.key.secret, token)
+        """The fields of a receipt of this view whose chunk is in memory.
+
+        The proof comes last: whoever forges receipts in thousands makes us check one MAC each at the most.
+        """
+        fields = self._claimed(token)
+        return fields if fields is not None and fields.base in self._chunks and self._is_genuine(token) else None
+
+    def _claimed(self, token: str) -> TokenFields | None:
+        """What a token says of itself, if it says that it is of this view."""
+        fields = claimed_fields(token)
         mine = fields is not None and (fields.queue_uid, fields.partition, fields.view) == (
             self.key.queue_uid,
             self.key.partition,
             self.number,
         )
         return fields if mine else None
+
+    def _is_genuine(self, token: str) -> bool:
+        return read_token(self.key.secret, token) is not None
 
     def die(self, state: ChunkState, bits: int, reason: Reason, now_ms: int) -> None:
         """Ends messages that nobody holds."""

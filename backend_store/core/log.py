@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from backend_store.core.chunk import ENTRY_CHUNK, Chunk, encode_entry, holes, plan_chunks
 from backend_store.core.records import ChunkAppended, PartitionState
+from backend_store.core.sealing import Seal
 from backend_store.core.shelves import view_of
 from backend_store.model import Block, Offset
 
@@ -37,15 +38,16 @@ class Append:
     Messages stand from `state.end` on, in order, without holes. Time in a log never goes back.
     """
 
-    __slots__ = ("_partition", "_seed", "chunks", "now_ms", "records", "state")
+    __slots__ = ("_partition", "_seal", "_seed", "chunks", "now_ms", "records", "state")
 
-    def __init__(self, state: PartitionState, *, seed: int, now_ms: int, partition: int = 0):
+    def __init__(self, state: PartitionState, *, seed: int, now_ms: int, partition: int = 0, seal: Seal | None = None):
         self.state = state.copy()
         self.now_ms = max(now_ms, state.time_ms)
         self.chunks: list[Chunk] = []
         self.records: list[ChunkAppended] = []
         self._seed = seed
         self._partition = partition
+        self._seal = seal
 
     def add(self, blocks: Sequence[Block], shelf: int = 0) -> list[Chunk]:
         """Decides where the messages of `blocks` stand, on one shelf."""
@@ -72,6 +74,7 @@ class Append:
                 data, epoch=epoch, base=base, time_ms=now_ms, count=plan.messages, shelf=shelf, blocks=len(plan.blocks)
             )
             chunk.partition = self._partition
+            chunk.seal = self._seal
             added.append(chunk)
             self.records.append(ChunkAppended(shelf, base, data))
             after.end = base + plan.messages

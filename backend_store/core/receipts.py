@@ -67,16 +67,30 @@ def make_token(key: bytes, fields: TokenFields) -> str:
     return urlsafe_b64encode(packed + mac).rstrip(b"=").decode() + "."
 
 
-def read_token(key: bytes, token: str) -> TokenFields | None:
-    """The fields of a genuine token (with its dot), or None."""
+def claimed_fields(token: str) -> TokenFields | None:
+    """What a token (with its dot) says of itself, or None for what is no token: nothing is proved by that."""
+    raw = _raw(token)
+    return None if raw is None else TokenFields(*_FIELDS.unpack_from(raw))
+
+
+def _raw(token: str) -> bytes | None:
     if len(token) != TOKEN_CHARS + 1 or not token.endswith(".") or not token.isascii():
         return None
     try:
         raw = urlsafe_b64decode(token[:-1] + "=" * (-(len(token) - 1) % 4))
     except (binascii.Error, ValueError):
         return None
+    # The decoder leaves out what is no base64, so that the rest may be too short.
+    return raw if len(raw) == _FIELDS.size + _MAC_BYTES else None
+
+
+def read_token(key: bytes, token: str) -> TokenFields | None:
+    """The fields of a genuine token (with its dot), or None."""
+    raw = _raw(token)
+    if raw is None:
+        return None
     packed, mac = raw[: _FIELDS.size], raw[_FIELDS.size :]
-    if len(mac) != _MAC_BYTES or not hmac.compare_digest(hmac.digest(key, packed, "sha256")[:_MAC_BYTES], mac):
+    if not hmac.compare_digest(hmac.digest(key, packed, "sha256")[:_MAC_BYTES], mac):
         return None
     # Base64 has spare bits in its last character: only the spelling that was given out is accepted.
     if urlsafe_b64encode(raw).rstrip(b"=").decode() != token[:-1]:

@@ -30,6 +30,37 @@ class Tally(msgspec.Struct):
     acked_total: int = 0
 
 
+class Ledger(msgspec.Struct, array_like=True):
+    """Messages counted since the last row of the ledger, by what became of them; `core.ledger` says what each means.
+
+    `held`: how many were there at `start`. Fields are only ever added at the end.
+    """
+
+    start: int = 0
+    held: int = 0
+    opening: int = 0
+    published: int = 0
+    published_bytes: int = 0
+    moved_in: int = 0
+    moved_in_bytes: int = 0
+    copied: int = 0
+    settled: int = 0
+    expired: int = 0
+    overflowed: int = 0
+    retired: int = 0
+    cancelled: int = 0
+    dropped: int = 0
+    purged: int = 0
+    moved_out: int = 0
+    deleted: int = 0
+    lost: int = 0
+    dead_lettered: int = 0
+    late: int = 0
+    read: int = 0
+    unexplained: int = 0
+    is_doomed: bool = False
+
+
 class PartitionState(msgspec.Struct):
     """The partition's own row: written with every commit, read at start. The counts are those of the main view."""
 
@@ -57,6 +88,8 @@ class PartitionState(msgspec.Struct):
     """How many offsets of the entry that the floor lies in are below it: of a stream that drops message by message."""
     groups_made: int = 0
     """How many consumer groups a stream ever had: their numbers are not used again."""
+    ledger: Ledger = msgspec.field(default_factory=Ledger)
+    """What was counted since the last row of the ledger: written with the very commit that it counts."""
 
     @property
     def low(self) -> Offset:
@@ -85,6 +118,7 @@ class PartitionState(msgspec.Struct):
             after.views = {view: msgspec.structs.replace(tally) for view, tally in self.views.items()}
         if self.ended:
             after.ended = dict(self.ended)
+        after.ledger = msgspec.structs.replace(self.ledger)
         return after
 
     def tally(self, view: int) -> PartitionState | Tally:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from backend_store.core.block import BLOCK_HEAD, Blocks, Columns, block_of, chosen, column_blocks, unpack
 from backend_store.core.chunk import block_kinds, expanded, read_sealed
+from backend_store.core.sealing import Seal, SealedBlock
 from backend_store.core.slots import ANYWHERE, UNKEYED, Routing, SlotTable, slots_of_keys
 from backend_store.model import Block, Stamp
 
@@ -70,9 +71,11 @@ def routed_blocks(columns: Columns, trace: str | None, routing: Routing, table: 
     return column_blocks(columns._replace(slots=slots, partitions=[places[slot] for slot in slots]), trace)
 
 
-def shares(blocks: Sequence[Block], routing: Routing, table: SlotTable, turn: int) -> list[Share]:
+def shares(
+    blocks: Sequence[Block], routing: Routing, table: SlotTable, turn: int, seal: Seal | None = None
+) -> list[Share]:
     """A call's blocks by partition, each message in the order in which it came. `turn` counts calls: it says where
-    messages go that any partition may take."""
+    messages go that any partition may take. `seal` opens and seals blocks that have to be cut."""
     found: dict[int, Share] = {}
     first = 0
     for block in blocks:
@@ -81,7 +84,7 @@ def shares(blocks: Sequence[Block], routing: Routing, table: SlotTable, turn: in
             if share is None:
                 share = found[partition] = Share(partition, [], [], 0)
             whole = len(own) == block.count
-            share.blocks.append(block if whole else cut(block, own))
+            share.blocks.append(block if whole else cut(block, own, seal))
             share.numbers.extend(range(first, first + block.count) if whole else (first + number for number in own))
             found[partition] = share._replace(slots=share.slots | slots)
         first += block.count
@@ -117,13 +120,17 @@ def _partition(slot: int, table: SlotTable, turn: int) -> int:
     return table.spread(turn) if place == ANYWHERE else place
 
 
-def cut(block: Block, numbers: Sequence[int]) -> Block:
+def cut(block: Block, numbers: Sequence[int], seal: Seal | None = None) -> Block:
     """A block of some of a block's messages, in this order."""
     flags, key_id, count, clear_size, _ = BLOCK_HEAD.unpack_from(block.data)
-    assert not key_id, "a sealed block is cut by whoever has its key"
     at = BLOCK_HEAD.size + clear_size
     clear: dict[str, Any] = unpack(block.data[BLOCK_HEAD.size : at]) if clear_size else {}
-    attributes, bodies = read_sealed(block.data, at, count)
+    if key_id:
+        assert seal is not None, "a sealed block is cut with its queue's seal"
+        plain = seal.open(SealedBlock(flags, key_id, count, clear, block.data[at:]))
+        attributes, bodies = read_sealed(plain, 0, count)
+    else:
+        attributes, bodies = read_sealed(block.data, at, count)
     table = {**clear, **attributes}
     assert "gone" not in table, "a call's blocks have no holes before they are stored"
     kinds = block_kinds(flags, count, table)
@@ -136,4 +143,5 @@ def cut(block: Block, numbers: Sequence[int]) -> Block:
         hashes=traits.ids if traits is not None else None,
         stamps=traits.stamps if traits is not None else None,
     )
-    return block_of(chosen(whole, numbers), block.priority, block.due_ms)
+    part = block_of(chosen(whole, numbers), block.priority, block.due_ms)
+    return seal.seal([part])[0] if key_id and seal is not None else part

@@ -191,14 +191,16 @@ class WorkView(Leasing):
         self.die(state, bits, reason, now_ms)
         self._landed += bits.bit_count()
 
-    def die_held(self, lease: Lease, bits: int, reason: Reason, now_ms: int) -> None:
-        """Ends messages that were just leased: they cannot be handed out."""
+    def die_held(self, lease: Lease, bits: int, reason: Reason, now_ms: int, why: str | None = None) -> None:
+        """Ends messages that were just leased: they cannot be handed out. `why` stands in their history."""
         bits &= lease.bits
         if not bits:
             return  # purged, or it ran out
         lease.bits ^= bits
         self._drop_if_empty(lease)
         lease.state.leased &= ~bits
+        if why is not None:
+            self._note(lease.state, bits, (now_ms, str(reason), why))
         self._die_leased(lease.state, bits, reason, now_ms)
 
     # -------------------------------------------------------------------------------------------------- commits

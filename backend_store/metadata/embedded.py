@@ -7,22 +7,41 @@ could take back. Writers of one kind take turns, which makes check-then-write sa
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import secrets
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from backend_store.core.slots import PartitionMap, SlotTable
+from backend_store.metadata.changes import Change, ChangeLog
+from backend_store.metadata.data_keys import DataKey, DataKeys, StoredRotation
 from backend_store.metadata.partition_maps import MAPS, book_key, changed, founded, map_key, only_partition
-from backend_store.model import TENANT_DEFAULT, ApiKey, Conflict, NotFound, QueueConfig, QueueDefinition, QueueNotFound
+from backend_store.model import (
+    TENANT_DEFAULT,
+    ApiKey,
+    Conflict,
+    NotFound,
+    QueueConfig,
+    QueueDefinition,
+    QueueNotFound,
+    Quotas,
+)
 from backend_store.storage.engine import Batch, Engine, Table
 from backend_store.storage.seal import seal, unseal
 
 QUEUES = b"queue/"
 KEYS = b"key/"
+KEYS_USED = b"key-used/"
 TENANTS = b"tenant/"
 NEXT_UID = b"next-uid"
 MOVED = b"moved/"
+IDENTITY = b"metadata-identity"
+ADOPTED_FROM = b"metadata-adopted-from"
+
+ADOPTED_UIDS = 1 << 31
+"""Where the numbers begin that a node gives to partitions of queues whose own numbers another process gave."""
 
 TENANTS_MAX = 10_000
 KEYS_MAX = 100_000
@@ -44,6 +63,12 @@ class MovedQueue(msgspec.Struct, frozen=True):
 class Tenant(msgspec.Struct, frozen=True):
     name: str
     created_at_ms: int
+    quotas: Quotas = Quotas()
+
+
+class KeyUse(msgspec.Struct, frozen=True):
+    key_id: str
+    at_ms: int
 
 
 class Metadata:
@@ -54,22 +79,38 @@ class Metadata:
         self._turn = asyncio.Lock()
         self.queues: dict[tuple[str, str], QueueDefinition] = {}
         self.keys: dict[str, ApiKey] = {}
+        self.keys_used: dict[str, int] = {}
+        """Key id → when it was last used, to the minute, as far as it was written down."""
         self.tenants: dict[str, Tenant] = {TENANT_DEFAULT: Tenant(TENANT_DEFAULT, 0)}
         for definition in _load(engine, QUEUES, QueueDefinition):
             self.queues[definition.tenant, definition.name] = definition
+        self._held = Counter(tenant for tenant, _ in self.queues)
+        """How many queues each tenant has."""
         for key in _load(engine, KEYS, ApiKey):
             self.keys[key.id] = key
+        for used in _load(engine, KEYS_USED, KeyUse):
+            self.keys_used[used.key_id] = used.at_ms
         for tenant in _load(engine, TENANTS, Tenant):
             self.tenants[tenant.name] = tenant
         self.moved: dict[int, MovedQueue] = {m.definition.uid: m for m in _load(engine, MOVED, MovedQueue)}
         """By uid: a name may have been used, and its queue moved, more than once."""
         self.maps: dict[int, PartitionMap] = {one.uid: one for one in _load(engine, MAPS, PartitionMap)}
         """By uid, of queues that have or had several partitions."""
+        self.data_keys = DataKeys(engine, _load)
+        self.on_shredded: Callable[[int], None] = _ignore
+        """Told of a queue whose data keys have gone with it."""
         stored = engine.get(Table.META, NEXT_UID)
         self._next_uid: int = msgspec.msgpack.decode(unseal(NEXT_UID, stored), type=int) if stored else 1
 
+        self.identity = _text(engine, IDENTITY) or secrets.token_hex(8)
+        """Which metadata these are, whatever process holds them: two services must not be taken for each other."""
+        self.adopted_from = _text(engine, ADOPTED_FROM)
+        """Of a node whose queues another process defines: the identity of its metadata."""
+        self.changes = ChangeLog(era=f"{self.identity}/{secrets.token_hex(8)}")
+
     def found(self, batch: Batch, now_ms: int) -> None:
-        """At the first start: the tenant that always exists gets its row."""
+        """At the first start: the tenant that always exists gets its row, and the metadata their identity."""
+        _stage(batch, IDENTITY, self.identity)
         if not self.tenants[TENANT_DEFAULT].created_at_ms:
             tenant = self.tenants[TENANT_DEFAULT] = Tenant(TENANT_DEFAULT, now_ms)
             _stage(batch, TENANTS + TENANT_DEFAULT.encode(), tenant)
@@ -99,6 +140,7 @@ class Metadata:
                 raise Conflict(f"queue {name!r} exists with another config; change it with PATCH")
             if len(self.queues) >= QUEUES_MAX:
                 raise Conflict(f"{QUEUES_MAX} queues exist, the most a node takes")
+            self._check_quota(tenant)
             definition = QueueDefinition(
                 uid=self._next_uid, tenant=tenant, name=name, config=config, created_at_ms=now_ms, version=1
             )
@@ -109,9 +151,51 @@ class Metadata:
                 partitions = founded(definition.uid, config.partitions, self._new_uid, batch)
             _stage(batch, NEXT_UID, self._next_uid)
             await self._put_queue(definition, batch)
+            self._held[tenant] += 1
             if partitions is not None:
                 self.maps[definition.uid] = partitions
             return definition, True
+
+    def _check_quota(self, tenant: str) -> None:
+        allowed = self.tenants[tenant].quotas.queues if tenant in self.tenants else None
+        if allowed is not None and self._held[tenant] >= allowed:
+            raise Conflict(
+                f"tenant {tenant!r} has {self._held[tenant]} queues and its quota is {allowed}; "
+                "delete one, or ask an operator for more"
+            )
+
+    async def adopt_from(self, identity: str) -> None:
+        """From here on another process says which queues there are. Raises `Conflict` in a folder that has queues of
+        its own, or of another one: those it does not know would be deleted.
+        """
+        async with self._turn:
+            if self.adopted_from == identity:
+                return
+            if self.adopted_from is not None:
+                raise Conflict(f"the queues here belong to metadata {self.adopted_from}, and these are {identity}")
+            if self.queues or self.moved:
+                raise Conflict("the folder has queues of its own; a metadata service needs one without")
+            await self._put(ADOPTED_FROM, identity)
+            self.adopted_from = identity
+
+    async def adopt(self, definition: QueueDefinition) -> bool:
+        """Takes over a queue as another process defines it. False when nothing is new."""
+        async with self._turn:
+            known = self.queues.get((definition.tenant, definition.name))
+            assert known is None or known.uid == definition.uid, "an earlier queue of that name goes first"
+            if known is not None and known.version >= definition.version:
+                return False
+            batch, partitions = Batch(), None
+            self._next_uid = max(self._next_uid, ADOPTED_UIDS)
+            if known is None and definition.config.partitions > 1:
+                partitions = founded(definition.uid, definition.config.partitions, self._new_uid, batch)
+            _stage(batch, NEXT_UID, self._next_uid)
+            await self._put_queue(definition, batch)
+            if known is None:
+                self._held[definition.tenant] += 1
+            if partitions is not None:
+                self.maps[definition.uid] = partitions
+            return True
 
     def _new_uid(self) -> int:
         """A number for a queue, or for one of its further partitions. The caller stages what comes next."""
@@ -168,6 +252,7 @@ class Metadata:
         _stage(batch, _queue_key(definition.tenant, definition.name), definition)
         await self._write(batch)
         self.queues[definition.tenant, definition.name] = definition
+        self.changes.add(Change("queue", definition.name, definition.tenant))
 
     async def delete_queue(self, tenant: str, name: str, extra: Callable[[QueueDefinition, Batch], None]) -> None:
         """Removes a queue; `extra` adds the rows that must change in the same commit."""
@@ -177,9 +262,13 @@ class Metadata:
             batch.delete(Table.META, _queue_key(tenant, name))
             extra(known, batch)
             self._stage_unmapped(batch, known.uid)
+            self.data_keys.stage_shredded(batch, known.uid)
             await self._write(batch)
+            self._shredded(known.uid)
             del self.queues[tenant, name]
+            self._held[tenant] -= 1
             self.maps.pop(known.uid, None)
+            self.changes.add(Change("queue", name, tenant))
 
     async def move_queue(self, tenant: str, name: str, target: str, until_ms: int) -> MovedQueue:
         """Removes a queue whose messages go to another one."""
@@ -190,6 +279,8 @@ class Metadata:
             _stage(batch, _moved_key(moved), moved)
             await self._write(batch)
             del self.queues[tenant, name]
+            self._held[tenant] -= 1
+            self.changes.add(Change("queue", name, tenant))
             self.moved[moved.definition.uid] = moved
             return moved
 
@@ -208,9 +299,11 @@ class Metadata:
             batch = Batch()
             extra(batch)
             self._stage_unmapped(batch, moved.definition.uid)
+            self.data_keys.stage_shredded(batch, moved.definition.uid)
             after = msgspec.structs.replace(moved, is_empty=True)
             _stage(batch, _moved_key(moved), after)
             await self._write(batch)
+            self._shredded(moved.definition.uid)
             self.moved[moved.definition.uid] = after
             self.maps.pop(moved.definition.uid, None)
 
@@ -226,6 +319,46 @@ class Metadata:
             for one in over:
                 del self.moved[one.definition.uid]
 
+    # ------------------------------------------------------------------------------------------------ data keys
+
+    async def add_data_keys(self, keys: Sequence[tuple[str, DataKey]]) -> set[int]:
+        """Stores new data keys, each with the name of its queue. Returns the ids of those whose queue is still there:
+        the others are not stored."""
+        async with self._turn:
+            there = [key for name, key in keys if self._is_there(key.tenant, name, key.uid)]
+            if there:
+                await self._put_data_keys(there)
+            return {key.id for key in there}
+
+    def _is_there(self, tenant: str, name: str, uid: int) -> bool:
+        known, moved = self.queues.get((tenant, name)), self.moved.get(uid)
+        return (known is not None and known.uid == uid) or (moved is not None and not moved.is_empty)
+
+    async def change_data_keys(self, keys: Sequence[DataKey]) -> None:
+        """Stores data keys anew: wrapped otherwise, or with another count. Those that have gone meanwhile stay gone."""
+        async with self._turn:
+            there = [key for key in keys if key.id in self.data_keys.by_id]
+            if there:
+                await self._put_data_keys(there)
+
+    async def _put_data_keys(self, keys: Sequence[DataKey]) -> None:
+        batch = Batch()
+        self.data_keys.stage(batch, keys)
+        await self._write(batch)
+        self.data_keys.stored(keys)
+
+    async def put_rotation(self, rotation: StoredRotation | None) -> None:
+        """What goes on after a crash; None when it is over."""
+        async with self._turn:
+            batch = Batch()
+            self.data_keys.stage_rotation(batch, rotation)
+            await self._write(batch)
+            self.data_keys.rotation = rotation
+
+    def _shredded(self, uid: int) -> None:
+        self.data_keys.shredded(uid)
+        self.on_shredded(uid)
+
     # --------------------------------------------------------------------------------------- keys and tenants
 
     async def put_key(self, key: ApiKey) -> None:
@@ -234,25 +367,45 @@ class Metadata:
                 raise Conflict(f"{KEYS_MAX} keys exist, the most a node takes")
             await self._put(KEYS + key.id.encode(), key)
             self.keys[key.id] = key
+            self.changes.add(Change("key", key.id))
+
+    async def note_keys_used(self, used: Mapping[str, int]) -> None:
+        """When keys were last used, in one commit. Nobody who keeps a copy of the keys needs to know."""
+        async with self._turn:
+            known = {key_id: at_ms for key_id, at_ms in used.items() if key_id in self.keys}
+            batch = Batch()
+            for key_id, at_ms in known.items():
+                _stage(batch, KEYS_USED + key_id.encode(), KeyUse(key_id, at_ms))
+            if known:
+                await self._write(batch)
+                self.keys_used.update(known)
 
     async def delete_key(self, key_id: str) -> None:
         async with self._turn:
             if key_id not in self.keys:
                 raise NotFound(f"there is no key {key_id!r}")
-            await self._delete(KEYS + key_id.encode())
+            batch = Batch()
+            batch.delete(Table.META, KEYS + key_id.encode())
+            batch.delete(Table.META, KEYS_USED + key_id.encode())
+            await self._write(batch)
             del self.keys[key_id]
+            self.keys_used.pop(key_id, None)
+            self.changes.add(Change("key", key_id))
 
-    async def put_tenant(self, name: str, now_ms: int) -> tuple[Tenant, bool]:
+    async def put_tenant(self, name: str, now_ms: int, quotas: Quotas | None = None) -> tuple[Tenant, bool]:
+        """The tenant, and whether it is new. Without `quotas` those it has stay."""
         async with self._turn:
             known = self.tenants.get(name)
-            if known is not None:
-                return known, False
-            if len(self.tenants) >= TENANTS_MAX:
+            if known is None and len(self.tenants) >= TENANTS_MAX:
                 raise Conflict(f"{TENANTS_MAX} tenants exist, the most a node takes")
-            tenant = Tenant(name, now_ms)
-            await self._put(TENANTS + name.encode(), tenant)
-            self.tenants[name] = tenant
-            return tenant, True
+            tenant = Tenant(name, now_ms) if known is None else known
+            if quotas is not None:
+                tenant = msgspec.structs.replace(tenant, quotas=quotas)
+            if tenant != known:
+                await self._put(TENANTS + name.encode(), tenant)
+                self.tenants[name] = tenant
+                self.changes.add(Change("tenant", name))
+            return tenant, known is None
 
     async def delete_tenant(self, name: str) -> None:
         async with self._turn:
@@ -270,10 +423,14 @@ class Metadata:
             gone = [key.id for key in self.keys.values() if key.tenant == name]
             for key_id in gone:
                 batch.delete(Table.META, KEYS + key_id.encode())
+                batch.delete(Table.META, KEYS_USED + key_id.encode())
             await self._write(batch)
             del self.tenants[name]
+            self._held.pop(name, None)
+            self.changes.add(Change("tenant", name))
             for key_id in gone:
                 del self.keys[key_id]
+                self.changes.add(Change("key", key_id))
 
     async def _put(self, key: bytes, value: Any) -> None:
         batch = Batch()
@@ -286,6 +443,10 @@ class Metadata:
         await self._write(batch)
 
 
+def _ignore(uid: int) -> None:
+    """Nobody keeps keys in memory."""
+
+
 def _queue_key(tenant: str, name: str) -> bytes:
     return QUEUES + tenant.encode() + b"\0" + name.encode()
 
@@ -296,6 +457,11 @@ def _moved_key(moved: MovedQueue) -> bytes:
 
 def _stage(batch: Batch, key: bytes, value: Any) -> None:
     batch.put(Table.META, key, seal(key, _encode(value)))
+
+
+def _text(engine: Engine, key: bytes) -> str | None:
+    row = engine.get(Table.META, key)
+    return msgspec.msgpack.decode(unseal(key, row), type=str) if row is not None else None
 
 
 def _load(engine: Engine, prefix: bytes, kind: type[Any]) -> list[Any]:

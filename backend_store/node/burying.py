@@ -9,13 +9,24 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from backend_store.core.bits import indexes
-from backend_store.core.chunk import Chunk, CorruptEntry, clear_column, extract
+from backend_store.core.chunk import Chunk, CorruptEntry, clear_column, moved_whole
 from backend_store.core.leases import ChunkState
 from backend_store.core.leasing import Death
 from backend_store.core.log import Append
 from backend_store.core.policy import Reason
-from backend_store.core.shelves import DEAD, LATE, OUTBOX, SORTING, VIEW_MAIN, VIEW_OUTBOX, priority_of
-from backend_store.model import COMPANION, Block, QueueConfig
+from backend_store.core.records import Ledger
+from backend_store.core.shelves import (
+    DEAD,
+    LATE,
+    OUTBOX,
+    SORTING,
+    VIEW_GROUPS,
+    VIEW_MAIN,
+    VIEW_OUTBOX,
+    priority_of,
+)
+from backend_store.model import COMPANION, Block, QueueConfig, Unavailable
+from backend_store.node.resealing import resealed
 
 if TYPE_CHECKING:
     from backend_store.node.view import View
@@ -34,7 +45,7 @@ def grave(config: QueueConfig, reason: Reason, view: int) -> int | None:
     if reason == Reason.LATE:
         return LATE if config.late_messages == "late_queue" else SORTING
     if target is None:
-        return None
+        return DEAD if reason == Reason.UNDELIVERABLE else None  # nobody has seen it, so nobody gave it up
     if target != COMPANION:
         return None if reason == Reason.OVERFLOW and config.overflow == "drop_oldest" else OUTBOX
     if reason in _ALWAYS or (reason == Reason.OVERFLOW and config.overflow.startswith("dead_letter")):
@@ -47,21 +58,48 @@ def bury(
 ) -> list[Chunk]:
     """Copies what died to its new place. The chunks that hold it are returned."""
     blocks: dict[int, list[Block]] = {}
+    ledger = plan.state.ledger
     if view.number == VIEW_OUTBOX:
         return _stay(plan, view, deaths, partition)
     for death in deaths:
-        plan.state.count_ended(str(death.reason), death.bits.bit_count())
+        messages = death.bits.bit_count()
+        plan.state.count_ended(str(death.reason), messages)
         shelf = grave(config, death.reason, view.number)
         chunk = death.chunk or _chunk(view, death.state) if shelf is not None else None
         if shelf is None or chunk is None:
+            _count_gone(ledger, view, death, is_lost=shelf is not None)
             continue
         annexes = {index: _annex(death, index, chunk, label, shelf) for index in indexes(death.bits)}
         try:
-            blocks.setdefault(shelf, []).extend(extract(chunk, death.bits, annexes, partition=partition))
+            blocks.setdefault(shelf, []).extend(_copies(view, chunk, death.bits, annexes, partition))
         except CorruptEntry as error:
             # Nobody can read it, so nobody can copy it: it stays as it is, out of the way.
             view.partition.put_aside(chunk, str(error))
+            _count_gone(ledger, view, death, is_lost=True)
+            continue
+        if shelf == LATE:
+            ledger.late += messages
+        elif shelf != SORTING:
+            ledger.dead_lettered += messages
+            ledger.copied += messages if view.number >= VIEW_GROUPS else 0
     return [chunk for shelf in sorted(blocks) for chunk in plan.add(blocks[shelf], shelf)]
+
+
+def _count_gone(ledger: Ledger, view: View, death: Death, *, is_lost: bool) -> None:
+    """Counts what lies nowhere any more. A stream keeps what a group of it has given up."""
+    if view.number >= VIEW_GROUPS:
+        return
+    messages = death.bits.bit_count()
+    if is_lost:
+        ledger.lost += messages
+    elif death.reason == Reason.EXPIRED:
+        ledger.expired += messages
+    elif death.reason == Reason.OVERFLOW:
+        ledger.overflowed += messages
+    elif death.reason == Reason.CANCELLED:
+        ledger.cancelled += messages
+    else:
+        ledger.dropped += messages
 
 
 def _stay(plan: Append, view: View, deaths: list[Death], partition: int) -> list[Chunk]:
@@ -70,8 +108,22 @@ def _stay(plan: Append, view: View, deaths: list[Death], partition: int) -> list
     for death in deaths:
         chunk = death.chunk or _chunk(view, death.state)
         if chunk is not None:
-            blocks += extract(chunk, death.bits, {}, partition=partition)
+            blocks += _copies(view, chunk, death.bits, {}, partition)
+        else:
+            plan.state.ledger.lost += death.bits.bit_count()
     return plan.add(blocks, DEAD) if blocks else []
+
+
+def _copies(
+    view: View, chunk: Chunk, bits: int, annexes: Mapping[int, Mapping[str, Any]], partition: int
+) -> list[Block]:
+    """What was sealed is sealed anew; what cannot be opened, or not sealed now, stays in its whole block."""
+    unreadable = bits & chunk.unreadable
+    copies = moved_whole(chunk, unreadable, annexes, partition=partition) if unreadable else []
+    try:
+        return resealed(chunk, bits ^ unreadable, annexes, partition=partition, seal=view.partition.seal) + copies
+    except Unavailable:
+        return moved_whole(chunk, bits, annexes, partition=partition)
 
 
 def _chunk(view: View, state: ChunkState) -> Chunk | None:

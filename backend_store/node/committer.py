@@ -28,6 +28,10 @@ class Member(Protocol):
     def burden(self) -> int:
         """About how much there is to do when the batch that was prepared is durable."""
 
+    @property
+    def waited_ms(self) -> int:
+        """How long the oldest publish here has waited for a cycle; 0 when none does."""
+
     def join(self) -> None:
         """Shares out what several members must decide together; those it asks take part in the same commit."""
 
@@ -62,9 +66,12 @@ class Committer:
         self._soon: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
         self._idle.set()
+        self._has_ended = False
         self.cycles = 0
         self.is_shared = False
         """Several members are in the cycle: none may fill it alone, or the others would wait for its messages."""
+        self.on_waited: Callable[[int], None] = lambda waited_ms: None
+        """Told with each cycle how long its oldest publish has waited, and 0 when the disk is idle again."""
 
     def request(self, member: Member) -> None:
         """Asks for a cycle with this member in it, as soon as the disk is free."""
@@ -104,9 +111,10 @@ class Committer:
 
     def _cycle(self) -> None:
         self._scheduled = False
-        if self._writer.busy or not (self._waiting or self._rows):
+        if self._has_ended or self._writer.busy or not (self._waiting or self._rows):
             return
         self._idle.clear()
+        self.on_waited(self.waited_ms)
         members = self._members()
         rows, self._rows = self._rows, []
         batch = Batch()
@@ -166,6 +174,12 @@ class Committer:
             self._kick()
         else:
             self._idle.set()
+            self.on_waited(0)
+
+    @property
+    def waited_ms(self) -> int:
+        """How long the oldest publish has waited for a cycle."""
+        return max((member.waited_ms for member in self._waiting), default=0)
 
     async def drain(self) -> None:
         """Returns when nothing waits and nothing is on its way; started attempts are written too."""
@@ -175,3 +189,9 @@ class Committer:
         while self._waiting or self._rows or self._writer.busy:
             self._idle.clear()
             await self._idle.wait()
+
+    def end(self) -> None:
+        """No cycle begins from here on. What still asks for one is work that goes on after the next start."""
+        self._has_ended = True
+        if self._soon is not None:
+            self._soon.cancel()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from backend_store.core.chunk import Chunk, clear_column
 from backend_store.core.leases import ChunkState
+from backend_store.core.ledger import doom
 from backend_store.core.log import Append
 from backend_store.core.policy import Reason
 from backend_store.core.records import ChunkDone, PartitionState, Purged, Record, Scheduled, Unscheduled
@@ -20,8 +21,10 @@ from backend_store.model import Offset, Published
 from backend_store.node.burying import bury
 from backend_store.node.groups import Groups
 from backend_store.node.inbox import Inbox
+from backend_store.node.ledger import stage_cut
 from backend_store.node.placing import name_of
 from backend_store.node.publishing import Call, Publishing
+from backend_store.node.refusals import too_late
 from backend_store.node.rows import stage, stage_order, stage_state
 from backend_store.node.sorting import Sorting
 from backend_store.node.sweeper import add_garbage
@@ -52,7 +55,11 @@ class Cycle:
         self._inbox = inbox
         self._batch = batch
         self.plan = Append(
-            partition.state, seed=partition.replica, now_ms=partition.log_ms(), partition=partition.index
+            partition.state,
+            seed=partition.replica,
+            now_ms=partition.log_ms(),
+            partition=partition.index,
+            seal=partition.seal,
         )
         self._records: list[Record] = inbox.take_notes()
         self._answers: Answers = []
@@ -63,6 +70,8 @@ class Cycle:
         partition, plan, batch = self._of, self.plan, self._batch
         for view in partition.views.values():
             view.decide(self._answers)
+        for expired in self._inbox.take_expired(partition.steady_ms()):
+            self._answers.append((expired.reply, too_late(partition.label)))
         calls = self._inbox.take_calls(partition)
         slotting = partition.slotting
         if slotting is not None:
@@ -83,6 +92,12 @@ class Cycle:
         if self._records:
             stage(batch, partition.replica, self._records)
         partition.stage_ids(batch, plan.now_ms)
+        if plan.state.ledger.is_doomed:
+            doom(plan.state)
+            partition.owes_cut = True
+        if partition.owes_cut:
+            partition.owes_cut = False
+            stage_cut(batch, plan.state, partition.title, plan.now_ms)
         stage_state(batch, partition.replica, plan.state)
         if partition.config.durability == "relaxed" and calls:
             self._answer_now()
@@ -123,7 +138,9 @@ class Cycle:
             siblings=partition.siblings() if has_limits else (),
             elders=partition.elders() if wants_ids else (),
         )
+        total = plan.state.published_total
         self._answers += cycle.decide(calls)
+        self._count_came(plan.state.published_total - total, cycle.moved)
         for reason, ended in ((Reason.OVERFLOW, cycle.overflowed), (Reason.LATE, cycle.late)):
             for chunk, bits in ended:
                 assert main is not None
@@ -137,11 +154,26 @@ class Cycle:
         """The hot path: messages that need nothing looked at go to the log as they came."""
         plan, index = self.plan, self._of.index
         fsynced = self._of.config.durability == "fsync"
-        base, answer = plan.state.end, self._answers.append
+        base, answer, ledger = plan.state.end, self._answers.append, plan.state.ledger
+        total, size, moved, moved_size = plan.state.published_total, 0, 0, 0
         for call in calls:
             answer((call.reply, Published(index, Offset(base), call.messages, fsynced)))
             base += call.messages
+            size += call.size
+            if call.moves:
+                moved += call.messages
+                moved_size += call.size
         plan.add([block for call in calls for block in call.blocks])
+        self._count_came(plan.state.published_total - total, moved)
+        ledger.published_bytes += size - moved_size
+        ledger.moved_in_bytes += moved_size
+
+    def _count_came(self, came: int, moved: int) -> None:
+        """`moved` is from other queues, with the holes of blocks that moved whole: those are nowhere counted."""
+        ledger = self.plan.state.ledger
+        moved = min(came, moved)
+        ledger.published += came - moved
+        ledger.moved_in += moved
 
     def _decide_order(self, sorting: Sorting, buried: list[Chunk]) -> None:
         """What is a sorting queue's alone: whose turn has come, and what it knows of its producers."""
@@ -169,18 +201,23 @@ class Cycle:
             if view.number >= VIEW_GROUPS:
                 assert partition.groups is not None
                 partition.groups.decided(view, overlay)
+                plan.state.ledger.read += overlay.acked
                 continue
             if not (overlay.settled or overlay.acked or overlay.done):
                 continue
             tally = plan.state.tally(view.number)
             tally.live -= overlay.settled
             tally.acked_total += overlay.acked
+            plan.state.ledger.settled += overlay.acked
             for state in overlay.done:
                 tally.live_bytes -= state.size
                 if is_scheduled(state.shelf):
                     records.append(self._unscheduled(state))
         if has_decided:
             plan.state.end += 1  # the decision's own place in the log
+        if moved := partition.inbox.take_moved():
+            plan.state.ledger.settled -= moved
+            plan.state.ledger.moved_out += moved
         return buried
 
     def _bury(self) -> list[Chunk]:
@@ -209,6 +246,7 @@ class Cycle:
     def _write_off(self) -> None:
         for view, (messages, size) in self._inbox.take_written_off().items():
             tally = self.plan.state.tally(view)
+            self.plan.state.ledger.lost += min(tally.live, messages)
             tally.live = max(0, tally.live - messages)
             tally.live_bytes = max(0, tally.live_bytes - size)
 
@@ -220,6 +258,7 @@ class Cycle:
             self._records.append(Purged(number, Offset(after.end)))
             add_garbage(self._batch, self._of.replica, after.end, number)
             gone[number], tally.live, tally.live_bytes = tally.live, 0, 0
+            after.ledger.purged += gone[number]
             tally.floor = after.end
             after.end += 1
         self._answers += [(reply, gone[view]) for view, reply in purges]

@@ -67,6 +67,8 @@ class IdRuns:
         self._filter = Filter(bounds)
         self._unfiltered: dict[int, Run] = {}
         """Runs that the filter does not know, after a start. While there are any, it rules nothing out."""
+        self._is_noted = False
+        """The filter knows the ids of the dict that is being written, from when they came."""
         self._filling: _Filling | None = None
         self._unreadable: set[int] = set()
         """Runs with a row that does not verify: they stay as they are until their window is over."""
@@ -145,10 +147,17 @@ class IdRuns:
             self._garbage += self._dropped
             self._dropped = []
 
+    def note(self, hashes: Sequence[bytes], *, stored: int, time_ms: int) -> None:
+        """Puts ids into the filter that will be in a run some day. `stored`: ids of the partition in all."""
+        self._filter.make_room(len(hashes), stored=stored, newest_ms=time_ms)
+        self._filter.add(hashes)
+
     def freeze(self, recent: Recent, *, stored: int) -> None:
         """Begins to write a full dict as a run. `stored`: ids of the partition in all."""
-        self._filter.make_room(len(recent), stored=stored, newest_ms=recent.newest_ms)
-        source = Freeze(recent.records(), dealt_at_once=self._bounds.take_ids_min)
+        self._is_noted = recent.is_filtered
+        if not recent.is_filtered:
+            self._filter.make_room(len(recent), stored=stored, newest_ms=recent.newest_ms)
+        source = Freeze(recent.records(self._bounds.take_ids_min))
         self._begin(0, source, level=0, oldest_ms=recent.oldest_ms, newest_ms=recent.newest_ms)
 
     def _expire(self, horizon_ms: int) -> None:
@@ -196,7 +205,7 @@ class IdRuns:
             for part in build.cut(records):
                 key, row = run_key(self._replica, build.number, part[-1]), b"".join(part)
                 batch.put(Table.IDS, key, seal(key, row))
-                if build.level == 0:
+                if build.level == 0 and not self._is_noted:
                     self._filter.add(hashes_of(row))
         if source.is_done:
             self._finish(build)

@@ -106,8 +106,11 @@ class IdStore:
             packed = b"".join(hashes)
         assert len(packed) == HASH_BYTES * len(hashes), f"an id has {HASH_BYTES} bytes"
         if hashes:
-            self._recent.add(hashes, offsets, now_ms)
-            self._added.append(pack_arrivals(self._recent.newest_ms, packed, offsets))
+            recent = self._recent
+            recent.add(hashes, offsets, now_ms)
+            if recent.is_filtered:
+                self._runs.note(hashes, stored=len(self), time_ms=recent.newest_ms)
+            self._added.append(pack_arrivals(recent.newest_ms, packed, offsets))
             self._added_ids += len(hashes)
 
     def has_room(self, count: int) -> bool:
@@ -149,9 +152,9 @@ class IdStore:
 
     def _suspects(self, ids: Sequence[bytes | None]) -> set[bytes | None]:
         suspects = self._runs.suspects(ids)
-        suspects.update(self._recent.among(ids))
-        if self._frozen is not None:
-            suspects.update(self._frozen.among(ids))
+        for recent in (self._recent, self._frozen):
+            if recent is not None and not recent.is_filtered:
+                suspects.update(recent.among(ids))
         return suspects
 
     def _find(self, hash_: bytes, horizon_ms: int) -> Known | None:
@@ -226,7 +229,8 @@ class IdStore:
     def _freeze(self) -> None:
         """Begins to write the dict as a run."""
         stored = len(self)
-        self._frozen, self._recent = self._recent, Recent()
+        # With a filter there, the ids to come are put into it as they come: a look-up need not ask the dict then.
+        self._frozen, self._recent = self._recent, Recent(is_filtered=True)
         self._close_row()
         self._frozen_arrivals, self._arrivals = self._arrivals, deque()
         self._runs.freeze(self._frozen, stored=stored)

@@ -9,7 +9,7 @@ from backend_store.core.records import Record
 from backend_store.model import Block, Overloaded, PushqError
 from backend_store.node.joint import Joint
 from backend_store.node.limits import INBOX_BYTES_MAX, INBOX_MESSAGES_MAX, SHARED_CYCLE_MESSAGES_MAX
-from backend_store.node.publishing import Call
+from backend_store.node.publishing import Call, PublishReply
 
 if TYPE_CHECKING:
     from backend_store.node.partition import Partition
@@ -33,6 +33,12 @@ class Inbox:
         self._purges: list[tuple[int, PurgeReply]] = []
         self._written_off: dict[int, list[int]] = {}
         self._notes: list[Record] = []
+        self._moved = 0
+        self.first_until_ms = 0
+        """When the first of those that wait will wait no longer; 0 while all wait as long as it takes."""
+        self.under_way_until_ms = 0
+        """The same of those that are on their way to the disk."""
+        self._under_way: list[Call] = []
 
     @property
     def promised(self) -> list[Block]:
@@ -44,9 +50,16 @@ class Inbox:
             self._promised = [*self._promised, *call.blocks]
         else:
             self.added += 1
+        if call.until_ms and not 0 < self.first_until_ms <= call.until_ms:
+            self.first_until_ms = call.until_ms
         self._calls.append(call)
         self.messages += call.messages
         self._bytes += call.size
+
+    @property
+    def came_ms(self) -> int | None:
+        """When the oldest publish that waits came; None when none waits."""
+        return self._calls[0].came_ms if self._calls else None
 
     def why_full(self, label: str, messages: int, size: int) -> Overloaded | None:
         """Why so much more cannot wait here."""
@@ -63,6 +76,10 @@ class Inbox:
     def note(self, record: Record) -> None:
         self._notes.append(record)
 
+    def moved(self, messages: int) -> None:
+        """So many of those that this cycle settles stand in another queue with the same commit."""
+        self._moved += messages
+
     def write_off(self, view: int, messages: int, size: int) -> None:
         counts = self._written_off.setdefault(view, [0, 0])
         counts[0] += messages
@@ -70,15 +87,50 @@ class Inbox:
 
     # --------------------------------------------------------------------------------------------------- taking out
 
+    def take_expired(self, now_ms: int) -> list[Call]:
+        """Those that wait and whose time is over: they are not begun any more."""
+        if not 0 < self.first_until_ms <= now_ms:
+            return []
+        expired = [call for call in self._calls if 0 < call.until_ms <= now_ms]
+        self._keep([call for call in self._calls if not 0 < call.until_ms <= now_ms])
+        return expired
+
+    def take_overdue(self, now_ms: int) -> list[PublishReply]:
+        """Who asked for what is on its way, and will wait no longer."""
+        if not 0 < self.under_way_until_ms <= now_ms:
+            return []
+        over = [call.reply for call in self._under_way if 0 < call.until_ms <= now_ms]
+        self._set_under_way([call for call in self._under_way if call.until_ms > now_ms])
+        return over
+
+    def _set_under_way(self, calls: list[Call]) -> None:
+        self._under_way = calls
+        self.under_way_until_ms = min((call.until_ms for call in calls if call.until_ms), default=0)
+
+    def _keep(self, calls: list[Call]) -> None:
+        self._calls = calls
+        self.messages = sum(call.messages for call in calls)
+        self._bytes = sum(call.size for call in calls)
+        self.first_until_ms = min((call.until_ms for call in calls if call.until_ms), default=0)
+
     def take_calls(self, partition: Partition) -> list[Call]:
         """The publishes of this cycle: all, or where others are in it too, no more than a share."""
+        calls = self._taken(partition)
+        self._under_way, self.under_way_until_ms = calls, 0
+        if calls:
+            self.under_way_until_ms = min([call.until_ms for call in calls])
+            if not self.under_way_until_ms:
+                self._set_under_way(calls)
+        return calls
+
+    def _taken(self, partition: Partition) -> list[Call]:
         calls = self._calls
         if self._promised:
             # They were promised room before the others: nothing may come between.
             calls.sort(key=lambda call: not call.must_fit)
             self._promised = []
         if not partition.node.committer.is_shared or self.messages <= SHARED_CYCLE_MESSAGES_MAX:
-            self._calls, self.messages, self._bytes = [], 0, 0
+            self._calls, self.messages, self._bytes, self.first_until_ms = [], 0, 0, 0
             self.taken = self.added
             return calls
         # What belongs to a step of several queues must be in the same commit as the rest of it.
@@ -87,10 +139,8 @@ class Inbox:
         while others and (not share or share + others[0].messages <= SHARED_CYCLE_MESSAGES_MAX):
             share += others[0].messages
             taken.append(others.pop(0))
-        self._calls = others
+        self._keep(others)
         self.taken = self.added - len(others)
-        self.messages = sum(call.messages for call in others)
-        self._bytes = sum(call.size for call in others)
         if others:
             partition.request()
         return taken
@@ -119,6 +169,10 @@ class Inbox:
     def take_notes(self) -> list[Record]:
         notes, self._notes = self._notes, []
         return notes
+
+    def take_moved(self) -> int:
+        moved, self._moved = self._moved, 0
+        return moved
 
     def take_written_off(self) -> dict[int, list[int]]:
         """View → (messages, bytes)."""

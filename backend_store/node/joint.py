@@ -36,12 +36,13 @@ class Joint:
     """Receipts by the view that gave them out, as token → bits."""
     publishes: list[tuple[Partitions, list[Block]]]
     reply: JointReply
+    moves: bool = False
+    """The messages that are published are those that are settled: nobody has acked them."""
 
     def decide(self) -> None:
         """Called once at the start of a commit cycle, before anybody's decisions."""
-        for view, grouped in self.acks:
+        for view, _ in self.acks:
             view.decide_settles()  # acks that came before, and other steps with the same receipts
-            view.load_for(grouped)
         if not all(view.core.holds(grouped) for view, grouped in self.acks):
             self._look_again()
             return
@@ -77,8 +78,10 @@ class Joint:
         for view, grouped in self.acks:
             view.settle(grouped, settled)
             view.decide_settles()
+            if self.moves:
+                view.partition.inbox.moved(sum(bits.bit_count() for bits in grouped.values()))
         for number, (queue, blocks) in enumerate(self.publishes):
-            queue.publish(blocks, partial(published, number), must_fit=True)
+            queue.publish(blocks, partial(published, number), must_fit=True, moves=self.moves)
 
     def _look_again(self) -> None:
         """Nothing is done now. Where all of it was done before, by these receipts, that is the answer."""

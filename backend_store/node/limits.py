@@ -56,3 +56,9 @@ DRAIN_CHUNKS_KEPT = 64
 """Chunks whose rest is known from one commit to the next while such looks go on: all slots ask about the same ones."""
 SLOT_LOOK_SECONDS = 0.05
 """How often it is asked whether what a moved slot waits for is settled, while nothing else says so."""
+LEDGER_CUTS_AT_ONCE = 256
+"""Partitions that cut a row of the ledger with one commit."""
+LEDGER_ROWS_PER_READ = 256
+"""Rows of the ledger or of the audit that are read, and put into one file, at once."""
+LEDGER_DAYS_SWEPT_AT_ONCE = 256
+"""A day's totals that are too old, and go with the rows that one file has taken."""

@@ -207,6 +207,7 @@ class Moving:
         lease = main.claim(chunk, bits, _Carrier(), FOR_EVER_MS)
         if lease is not None:
             lease.chunk = chunk
+            main.end_unreadable(lease)
             self._carry(partition, lease)
 
     def _carry(self, partition: Partition, lease: Lease) -> None:
@@ -219,7 +220,12 @@ class Moving:
                 # Here it must not be handed out: newer messages of its key may be out already, where the slot is.
                 self._node.later(SLOT_LOOK_SECONDS, partial(self._carry, partition, lease))
 
-        partition.settle_and_publish(step_of(main, lease, self._queue, {}, decided))
+        try:
+            step = step_of(main, lease, self._queue, {}, decided)
+        except PushqError as error:
+            decided(False, error)
+            return
+        partition.settle_and_publish(step)
 
 
 def _load(partition: Partition, of: str) -> int:

@@ -9,7 +9,7 @@ import os
 import secrets
 import signal
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,13 @@ from backend_store.core.chunk import claimed_messages
 from backend_store.core.kept import Detached, Kept, KeptLease, KeptSession
 from backend_store.core.leases import Lease
 from backend_store.core.receipts import read_token
+from backend_store.core.sealing import Sealer
 from backend_store.core.shelves import VIEW_OUTBOX, view_of
 from backend_store.metadata.embedded import Metadata
+from backend_store.node.audit import AuditLog
 from backend_store.node.committer import Committer
 from backend_store.node.damage import broken_entry
+from backend_store.node.ledger import Counted, LedgerBook
 from backend_store.node.limits import SPACE_CHECK_SECONDS, VERIFY_AT_START_BYTES_MAX
 from backend_store.node.partition import Partition
 from backend_store.node.queues import Queues
@@ -79,7 +82,11 @@ class Node:
         self.metadata = Metadata(engine, self.committer.write)
         self.sweeper = Sweeper(engine, self.committer.write)
         self.space = SpaceGuard(engine, directory) if directory is not None else None
+        self.sealer: Sealer | None = None
+        """The gateway's. It is there before any queue is opened, or never."""
         self.queues = Queues(self, self.metadata)
+        self.ledger = LedgerBook(engine, self.committer.write, self._counted, self.clock_ms)
+        self.audit = AuditLog(engine, self.committer.write)
         self.turnstile = Turnstile()
         self.quarantined = 0
         self.broken_rows = 0
@@ -93,6 +100,11 @@ class Node:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms: int | None = None
         self._timed: set[Partition] = set()
+
+    def seal_with(self, sealer: Sealer) -> None:
+        """Has every queue's blocks opened and sealed by a gateway."""
+        self.sealer = sealer
+        self.metadata.on_shredded = sealer.shredded
 
     async def start(self) -> None:
         """Recovers every partition and starts the background work."""
@@ -122,6 +134,9 @@ class Node:
             self.loop.create_task(self.sweeper.run(), name="sweeper"),
             self.loop.create_task(self._watch_space(), name="space"),
         ]
+
+    def _counted(self) -> Iterable[Counted]:
+        return self.queues.partitions.values()
 
     def _restore_kept(self) -> None:
         """Takes up stored leases, and those of a clean stop. Of leases that are memory a crash leaves none: what was in
@@ -178,6 +193,7 @@ class Node:
             self._timer.cancel()
         await self.committer.drain()
         await self.committer.write(self._keep(sessions or []))
+        self.committer.end()
         await self.writer.close()
         self.engine.close()
 

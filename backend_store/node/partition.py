@@ -13,6 +13,7 @@ import structlog
 
 from backend_store.core.chunk import Chunk
 from backend_store.core.groups import GroupView
+from backend_store.core.ledger import Title, doom, is_owed
 from backend_store.core.log import LogTime
 from backend_store.core.records import (
     GroupRow,
@@ -20,6 +21,7 @@ from backend_store.core.records import (
     Record,
     Scheduled,
 )
+from backend_store.core.sealing import Seal
 from backend_store.core.shelves import (
     MAIN,
     VIEW_GROUPS,
@@ -32,7 +34,9 @@ from backend_store.core.slot_book import SlotBook
 from backend_store.core.work import WorkView
 from backend_store.model import (
     Block,
+    Claim,
     Offset,
+    Published,
     PushqError,
     QueueConfig,
     QueueNotFound,
@@ -44,10 +48,11 @@ from backend_store.node.cycle import Answers, Cycle, Decided
 from backend_store.node.groups import Groups
 from backend_store.node.inbox import Inbox, PurgeReply
 from backend_store.node.joint import Joint
+from backend_store.node.ledger import stage_cut
 from backend_store.node.publishing import Call, PublishReply, is_plain
 from backend_store.node.reader import LogReader
 from backend_store.node.reads import LogReads
-from backend_store.node.refusals import why_refused
+from backend_store.node.refusals import outcome_open, too_late, why_refused
 from backend_store.node.retention import Retention
 from backend_store.node.rows import read_order
 from backend_store.node.seeking import Counting
@@ -107,11 +112,18 @@ class Partition(LogReads):
         config: QueueConfig,
         make_core: MakeCore,
         index: int = 0,
+        title: Title | None = None,
+        seal: Seal | None = None,
     ):
         self.node = node
         self.replica = replica
         self.label = label
         self.index = index
+        self.title = title or Title("", "", label, replica, index)
+        self.owes_cut = False
+        """With the next commit, what was counted becomes a row of the ledger."""
+        self.seal = seal
+        """What blocks that move in here are opened and sealed with; None in a store without a gateway."""
         self.state = state
         self.config = config
         self._time = LogTime(node.steady_ms(), state.time_ms)
@@ -124,7 +136,7 @@ class Partition(LogReads):
         self.on_appended: Callable[[list[Chunk]], None] = _ignore_chunks
         self.on_deadline: Callable[[Partition, int], None] = _ignore_deadline
         self.on_purged: Callable[[], None] = _nothing
-        self.reader = LogReader(node.engine, replica, self._broken, index, node.met_broken_row)
+        self.reader = LogReader(node.engine, replica, self._broken, index, node.met_broken_row, seal)
         self._make_core = make_core
         self.inbox = Inbox()
         self.slotting: Slotting | None = None
@@ -241,10 +253,15 @@ class Partition(LogReads):
         dedupes: bool = False,
         slots: int = 0,
         version: int = 0,
+        claim: Claim | None = None,
+        moves: bool = False,
+        until_ms: int = 0,
     ) -> None:
         """Stores messages; `reply` gets their place once they are durable, or the error that kept them out.
 
-        `slots` and `version`: how the routing of a queue with several partitions came to send them here.
+        `slots` and `version`: how the routing of a queue with several partitions came to send them here. `claim` is
+        bound in the same commit, also where no message comes with it. `moves`: they were in another queue before.
+        After `until_ms` nobody waits for them: what is not begun by then is not.
         """
         count = size = 0
         for block in blocks:
@@ -254,8 +271,19 @@ class Partition(LogReads):
         if error is not None:
             reply(error)
             return
-        self.inbox.add(Call(blocks, count, size, is_plain(blocks), must_fit, dedupes, reply, slots, version))
+        plain, dedupes = is_plain(blocks) and claim is None, dedupes or claim is not None
+        came_ms = self.node.steady_ms()
+        self.inbox.add(
+            Call(blocks, count, size, plain, must_fit, dedupes, reply, slots, version, came_ms, claim, moves, until_ms)
+        )
+        if until_ms and self.inbox.first_until_ms == until_ms:
+            self.wake_at(until_ms)
         self.node.committer.request(self)
+
+    @property
+    def why_full(self) -> PushqError | None:
+        """Why not one message more can wait here."""
+        return self.inbox.why_full(self.label, 1, 1)
 
     def why_not(self, blocks: Sequence[Block]) -> PushqError | None:
         """Why these messages cannot be taken now, whatever the queue's own limits say."""
@@ -311,6 +339,12 @@ class Partition(LogReads):
         return sum(chunk.count for chunk in decided.chunks) + len(decided.answers) if decided is not None else 0
 
     @property
+    def waited_ms(self) -> int:
+        """How long the oldest publish has waited for a commit cycle."""
+        came_ms = self.inbox.came_ms
+        return 0 if came_ms is None else max(0, self.node.steady_ms() - came_ms)
+
+    @property
     def is_gone(self) -> bool:
         """The queue is deleted."""
         return self.closed or self.is_leaving
@@ -348,6 +382,19 @@ class Partition(LogReads):
         """A record that nobody waits for: it is written with the next commit."""
         self.inbox.note(record)
         self.ride_along()
+
+    def cut(self) -> bool:
+        """Asks for a row of the ledger about what was counted since the last one; False where there is nothing."""
+        if self.closed or not is_owed(self.decided):
+            return False
+        self.owes_cut = True
+        self.request()
+        return True
+
+    def doom(self, batch: Batch) -> None:
+        """The queue goes with this batch: the ledger says what goes with it, and each commit on its way says so too."""
+        doom(self.decided)
+        stage_cut(batch, self.decided, self.title, self.log_ms())
 
     def close(self) -> None:
         """The queue is deleted: nothing more is written, and whoever waits is told."""
@@ -467,6 +514,8 @@ class Partition(LogReads):
         times = [view.next_wakeup_ms() for view in self.views.values()]
         if self.retention is not None:
             times.append(self.retention.next_ms())
+        if self.inbox.first_until_ms or self.inbox.under_way_until_ms:
+            times += filter(None, (self.inbox.first_until_ms, self.inbox.under_way_until_ms))
         return min((time for time in times if time is not None), default=None)
 
     def tick(self, now_ms: int) -> None:
@@ -475,6 +524,18 @@ class Partition(LogReads):
             view.tick(now_ms)
         if self.retention is not None:
             self.retention.tick()
+        self._give_up(now_ms)
+
+    def _give_up(self, now_ms: int) -> None:
+        """Answers those who will wait no longer: what has not begun never will, and what has may be stored."""
+        for call in self.inbox.take_expired(now_ms):
+            self.tell(call.reply, too_late(self.label))
+        over = self.inbox.take_overdue(now_ms)
+        answers = self._decided.answers if self._decided is not None else []
+        for place, (reply, value) in enumerate(answers if over else ()):
+            if reply in over and isinstance(value, Published):
+                answers[place] = _told_already, value
+                self.tell(reply, outcome_open(self.label))
 
 
 def _of_view(chunks: list[Chunk], number: int) -> list[Chunk]:
@@ -487,6 +548,10 @@ def _alone() -> Sequence[Partition]:
 
 def _nothing() -> None:
     """Nobody listens yet."""
+
+
+def _told_already(result: Any) -> None:
+    """Who asked was told that the outcome is open, and waits no longer."""
 
 
 def _ignore_chunks(chunks: list[Chunk]) -> None:

@@ -12,10 +12,12 @@ from typing import NamedTuple
 
 from backend_store.core.block import Blocks, Columns, column_blocks
 from backend_store.core.records import PartitionState
-from backend_store.core.slots import WAITS, PartitionMap, Routing, SlotTable
+from backend_store.core.sealing import Seal
+from backend_store.core.slots import WAITS, PartitionMap, Routing, SlotTable, slot_of
 from backend_store.core.split import Share, routed_blocks, shares
 from backend_store.model import (
     Block,
+    Claim,
     Offset,
     Original,
     Overloaded,
@@ -47,7 +49,7 @@ class Partitions:
         self._waiting_messages = 0
         self._waiting_bytes = 0
         self._is_flushing = False
-        self._late: list[tuple[list[Block], PublishReply, bool]] = []
+        self._late: list[tuple[list[Block], PublishReply, bool, int]] = []
         """Calls by those who were just told that an earlier one of theirs is refused: behind all that wait."""
         self._listeners: list[Callable[[], None]] = []
 
@@ -61,6 +63,15 @@ class Partitions:
     @property
     def config(self) -> QueueConfig:
         return self.definition.config
+
+    @property
+    def seal(self) -> Seal | None:
+        return self.first.seal
+
+    def sealed(self, blocks: list[Block]) -> list[Block]:
+        """A call's blocks as they may be stored. Raises `Unavailable` while there is no key for them."""
+        seal = self.first.seal
+        return blocks if seal is None or not self.definition.config.encrypted else seal.seal(blocks)
 
     @property
     def may_change(self) -> bool:
@@ -130,30 +141,69 @@ class Partitions:
 
     def _shares(self, blocks: Sequence[Block], turn: int) -> list[Share]:
         """A call's messages by partition. What waits for a newer table stands under `WAITS`."""
-        return shares(blocks, self.routing, self._table_now(), turn)
+        return shares(blocks, self.routing, self._table_now(), turn, self.first.seal)
 
     def _table_now(self) -> SlotTable:
         assert self.map is not None
         return self.map.table
 
+    def publish_once(self, blocks: list[Block], claim: Claim, reply: PublishReply, *, until_ms: int = 0) -> None:
+        """Stores messages under an idempotency key. With one partition the key is bound in the same commit. With
+        several the key is bound first, in the partition of its own slot, since each repeat must ask in the same place.
+        """
+        if self.map is None:
+            self.first.publish(blocks, reply, claim=claim, until_ms=until_ms)
+            return
+        slot, table = slot_of(claim.key), self._table_now()
+        owner = table.places[slot]
+        if owner == WAITS:
+            reply(Overloaded(f"queue {self.label!r}: this key is on the move; try again", retry_after_ms=100))
+            return
+
+        def bound(result: Published | PushqError) -> None:
+            if isinstance(result, PushqError):
+                reply(result)
+            else:
+                self.publish(blocks, reply, dedupes=True, until_ms=until_ms)
+
+        self._by_number[owner].publish(
+            [], bound, slots=1 << slot, version=table.version, claim=claim, until_ms=until_ms
+        )
+
     def publish(
-        self, blocks: list[Block], reply: PublishReply, *, must_fit: bool = False, dedupes: bool = False
+        self,
+        blocks: list[Block],
+        reply: PublishReply,
+        *,
+        must_fit: bool = False,
+        dedupes: bool = False,
+        moves: bool = False,
+        until_ms: int = 0,
     ) -> None:
         """Stores messages, each in its partition; `reply` runs when all are durable or refused."""
         if self.map is None:
-            self.first.publish(blocks, reply, must_fit=must_fit, dedupes=dedupes)
+            self.first.publish(blocks, reply, must_fit=must_fit, dedupes=dedupes, moves=moves, until_ms=until_ms)
         elif self._is_flushing and not must_fit:
-            self._late.append((blocks, reply, dedupes))
+            self._late.append((blocks, reply, dedupes, until_ms))
         else:
-            self._route(blocks, reply, must_fit=must_fit, dedupes=dedupes)
+            self._route(blocks, reply, must_fit=must_fit, dedupes=dedupes, moves=moves, until_ms=until_ms)
 
-    def _route(self, blocks: list[Block], reply: PublishReply, *, must_fit: bool = False, dedupes: bool) -> None:
+    def _route(
+        self,
+        blocks: list[Block],
+        reply: PublishReply,
+        *,
+        must_fit: bool = False,
+        dedupes: bool,
+        moves: bool = False,
+        until_ms: int = 0,
+    ) -> None:
         self._turn += 1
         parts = self._shares(blocks, self._turn)
         if not parts:
             self.first.publish(blocks, reply)
             return
-        send = partial(self._send, must_fit=must_fit, dedupes=dedupes)
+        send = partial(self._send, must_fit=must_fit, dedupes=dedupes, moves=moves, until_ms=until_ms)
         if len(parts) == 1 and parts[0].partition != WAITS:
             send(parts[0], reply)
             return
@@ -161,7 +211,7 @@ class Partitions:
         for number, share in enumerate(parts):
             told = partial(answer.told, number)
             if share.partition == WAITS:
-                self._wait(share, told, dedupes)
+                self._wait(share, told, dedupes, until_ms)
             else:
                 send(share, told)
 
@@ -185,12 +235,21 @@ class Partitions:
                 return error
         return None
 
-    def _send(self, share: Share, reply: PublishReply, *, must_fit: bool, dedupes: bool) -> None:
-        partition = self._by_number[share.partition]
-        version = self._table_now().version
-        partition.publish(share.blocks, reply, must_fit=must_fit, dedupes=dedupes, slots=share.slots, version=version)
+    def _send(
+        self, share: Share, reply: PublishReply, *, must_fit: bool, dedupes: bool, moves: bool, until_ms: int
+    ) -> None:
+        self._by_number[share.partition].publish(
+            share.blocks,
+            reply,
+            must_fit=must_fit,
+            dedupes=dedupes,
+            slots=share.slots,
+            version=self._table_now().version,
+            moves=moves,
+            until_ms=until_ms,
+        )
 
-    def _wait(self, share: Share, reply: PublishReply, dedupes: bool) -> None:
+    def _wait(self, share: Share, reply: PublishReply, dedupes: bool, until_ms: int) -> None:
         size = sum(len(block.data) for block in share.blocks)
         if self.first.closed:
             reply(self.first.deleted())
@@ -199,7 +258,7 @@ class Partitions:
             detail = f"queue {self.label!r}: {self._waiting_messages} messages wait for slots that are on the move"
             reply(Overloaded(detail, retry_after_ms=1000))
             return
-        self._waiting.append(_Waiting(share, reply, dedupes))
+        self._waiting.append(_Waiting(share, reply, dedupes, until_ms))
         self._waiting_messages += share.messages
         self._waiting_bytes += size
 
@@ -209,11 +268,11 @@ class Partitions:
         self._waiting_messages = self._waiting_bytes = 0
         self._is_flushing = True
         for one in waiting:
-            self._route(one.share.blocks, one.reply, dedupes=one.dedupes)
+            self._route(one.share.blocks, one.reply, dedupes=one.dedupes, until_ms=one.until_ms)
         self._is_flushing = False
         late, self._late = self._late, []
-        for blocks, reply, dedupes in late:
-            self._route(blocks, reply, dedupes=dedupes)
+        for blocks, reply, dedupes, until_ms in late:
+            self._route(blocks, reply, dedupes=dedupes, until_ms=until_ms)
 
     def close(self) -> None:
         """The queue is deleted: who waits is told."""
@@ -228,6 +287,7 @@ class _Waiting(NamedTuple):
     share: Share
     reply: PublishReply
     dedupes: bool
+    until_ms: int
 
 
 class Gathered:

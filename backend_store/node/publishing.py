@@ -20,7 +20,7 @@ from backend_store.core.shelves import SORTING, is_scheduled, shelf_of
 from backend_store.core.sorter import NO_MESSAGE, Sorted
 from backend_store.model import (
     Block,
-    DedupeFull,
+    Claim,
     Offset,
     Original,
     Published,
@@ -28,9 +28,10 @@ from backend_store.model import (
     QueueConfig,
     QueueFull,
     Stamp,
-    Unavailable,
 )
+from backend_store.node.claims import Claims
 from backend_store.node.placing import Placed, Places, expiries
+from backend_store.node.refusals import dedupe_full, unreadable_ids
 from backend_store.storage.engine import StorageCorrupt
 
 if TYPE_CHECKING:
@@ -45,8 +46,11 @@ PublishReply = Callable[[Published | PushqError], None]
 class Call(msgspec.Struct, frozen=True):
     """One publish call that waits. `is_plain`: its messages are bodies for the log and nothing else.
 
-    `must_fit`: it was promised room. `dedupes`: by the ids it brings, whatever the queue's config says. `slots` are
+    `must_fit`: it was promised room. `dedupes`: by the ids it brings, whatever the queue's config says. `moves`: its
+    messages were in a queue before. `slots` are
     those of its messages, as bits, and `version` is the slot table's by which it came here; 0 where there is none.
+    `came_ms` is when, by the steady clock. `claim` is bound with the same commit; a call that is refused for it stores
+    nothing. After `until_ms`, by the same clock, it is not begun any more; 0 for one that waits as long as it takes.
     """
 
     blocks: list[Block]
@@ -58,6 +62,10 @@ class Call(msgspec.Struct, frozen=True):
     reply: PublishReply
     slots: int = 0
     version: int = 0
+    came_ms: int = 0
+    claim: Claim | None = None
+    moves: bool = False
+    until_ms: int = 0
 
 
 class Judged(NamedTuple):
@@ -86,6 +94,8 @@ class Publishing:
         """`siblings` count for the queue's limits; `elders` may know ids of slots that came from them."""
         self.plan = plan
         self.config = config
+        self.moved = 0
+        """Messages that this cycle adds and that were in a queue before."""
         self.records: list[Record] = []
         self.schedules: list[Scheduled] = []
         """Messages for later that this cycle adds; among the records too."""
@@ -105,6 +115,10 @@ class Publishing:
         self._shelves: dict[int, list[Placed]] = {}
         self._cycle_ids: set[bytes | None] = set()
         """Ids of messages that this cycle accepts."""
+        self._claims: Claims | None = None
+        """None while no call has one."""
+        self._refused: dict[int, PushqError] = {}
+        """Calls that are refused as a whole, for their claims."""
         self._accepted: list[tuple[int, int, list[bytes | None]]] = []
         """The same by block: (call, block, an id a message)."""
         self._repeats: list[tuple[int, int, bytes]] = []
@@ -129,6 +143,10 @@ class Publishing:
         self._waiting.append(call)
         others: dict[int, Original | PushqError] = {}
         self._others.append(others)
+        if call.claim is not None and (refused := self._why_not_claimed(call.claim)) is not None:
+            self._refused[number] = refused
+            others.update(dict.fromkeys(range(call.messages), refused))
+            return
         ids = None
         if self._ids is not None and (call.dedupes or self.config.dedupe != "none"):
             ids = self._find_repeats(self._ids, number, call, others)
@@ -151,8 +169,28 @@ class Publishing:
                 block = punch(block, gone)
             self._live += block.count - gone.bit_count()
             self._live_bytes += len(block.data)
+            self._count(call, block.count - gone.bit_count(), len(block.data))
             shelf = SORTING if self._sorting is not None else shelf_of(block.priority, is_scheduled=block.due_ms > 0)
             self._shelves.setdefault(shelf, []).append(Placed(number, index, block))
+
+    def _count(self, call: Call, messages: int, size: int) -> None:
+        ledger = self.plan.state.ledger
+        if call.moves:
+            self.moved += messages
+            ledger.moved_in_bytes += size
+        else:
+            ledger.published_bytes += size
+
+    def _why_not_claimed(self, claim: Claim) -> PushqError | None:
+        if self._claims is None:
+            assert self._ids is not None
+            now_ms, window_ms = self.plan.now_ms, self.config.dedupe_window_ms
+            self._claims = Claims(self._ids, self._elders, now_ms=now_ms, window_ms=window_ms)
+        return self._claims.why_not(claim, added=len(self._cycle_ids))
+
+    @property
+    def _added_ids(self) -> int:
+        return len(self._cycle_ids) + (self._claims.count if self._claims is not None else 0)
 
     def _find_repeats(
         self, store: IdStore, number: int, call: Call, others: dict[int, Original | PushqError]
@@ -164,18 +202,19 @@ class Publishing:
             others.update({message: Original(offset) for message, offset in known.items()})
             for elder in self._elders:
                 known |= self._find_in(elder, [None if n in known else one for n, one in enumerate(ids)], others)
-            fresh = [one for n, one in enumerate(ids) if one is not None and n not in known]
-            has_room = store.has_room(len(self._cycle_ids) + len(fresh))
+            fresh = ids if not known else [one for n, one in enumerate(ids) if n not in known]
+            unique = set(fresh)
+            if None in unique:
+                fresh = [one for one in fresh if one is not None]
+                unique.discard(None)
+            has_room = store.has_room(self._added_ids + len(fresh))
         except StorageCorrupt as corrupt:
-            # To take the messages for new ones would be a guess.
-            broken = Unavailable(f"the ids of earlier messages cannot be read: {corrupt}")
-            others.update(dict.fromkeys(range(call.messages), broken))
+            others.update(dict.fromkeys(range(call.messages), unreadable_ids(corrupt)))
             return ids
         if not has_room:
-            full = DedupeFull("the dedupe window holds all the ids a partition keeps; try again when it has moved on")
+            full = dedupe_full()
             others.update({n: full for n in range(call.messages) if n not in known})
             return ids
-        unique = set(fresh)
         if len(unique) == len(fresh) and self._cycle_ids.isdisjoint(unique):
             return ids
         mine: set[bytes] = set()
@@ -286,6 +325,8 @@ class Publishing:
             base = places.base(call, index)
             if base >= 0:
                 self._ids.add(ids, base, now_ms=self.plan.now_ms)
+        if self._claims is not None:
+            self._claims.keep()
 
     def _name_repeats(self, places: Places) -> None:
         for call, message, one in self._repeats:
@@ -320,9 +361,11 @@ class Publishing:
         self.late = places.among(self.chunks, late)
 
     def _answer(self, number: int, call: Call, places: Places) -> Published | PushqError:
+        if number in self._refused:
+            return self._refused[number]
         others = self._others[number]
         errors = [one for one in others.values() if isinstance(one, PushqError)]
-        if len(errors) == call.messages:
+        if errors and len(errors) == call.messages:
             return errors[0]
         starts = tuple(places.base(number, index) for index in range(len(call.blocks)))
         is_contiguous = not others and all(

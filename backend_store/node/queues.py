@@ -9,7 +9,9 @@ from typing import Any, Protocol
 import structlog
 
 from backend_store.core.leasing import ReceiptKey
+from backend_store.core.ledger import Title, begin, is_owed
 from backend_store.core.records import EpochStart, PartitionState
+from backend_store.core.sealing import Sealer
 from backend_store.core.shelves import VIEW_OUTBOX
 from backend_store.core.slots import PartitionMap
 from backend_store.metadata.embedded import Metadata, MovedQueue
@@ -18,6 +20,7 @@ from backend_store.model import COMPANION, Epoch, Offset, QueueDefinition
 from backend_store.node.cores import core_of
 from backend_store.node.group_sets import align
 from backend_store.node.leaving import Leaving
+from backend_store.node.ledger import stage_cut
 from backend_store.node.moving import Change, Moving
 from backend_store.node.partition import Partition, Surroundings
 from backend_store.node.partitions import Partitions
@@ -34,6 +37,7 @@ class Host(Surroundings, Timers, Protocol):
 
     sweeper: Sweeper
     receipt_key: bytes
+    sealer: Sealer | None
     lease_base: int
     """Where the numbers of leases begin, since this start."""
 
@@ -104,11 +108,20 @@ class Queues:
                 self._split(partition)
                 queue.add(partition)
             queue.past = {number: state for number, state in states.items() if number not in numbers}
+            if batch is not None:
+                self._cut_past(queue, known, batch)
             queue.heed(known)
         self._queues[definition.uid] = queue
         if queue.may_change:
             self._watch_slots(queue).wake()
         return queue
+
+    def _cut_past(self, queue: Partitions, known: PartitionMap, batch: Batch) -> None:
+        """A crash may have come between the end of a partition and the last row of its ledger."""
+        for number, state in queue.past.items():
+            if is_owed(state):
+                stage_cut(batch, state, self._title(queue.definition, number), self._node.steady_ms())
+                stage_state(batch, known.replicas[number], state)
 
     def _epoch(self, known: PartitionMap) -> Epoch:
         """In which a partition without a row begins: that of the others. After a restore there may have been one of its
@@ -118,12 +131,16 @@ class Queues:
 
     def _state(self, replica: int, epoch: Epoch, batch: Batch | None, restored: bool) -> PartitionState:
         state = read_state(self._node.engine, replica) or PartitionState([EpochStart(epoch, Offset(0))])
+        begin(state, anew=restored)
         if restored and batch is not None:
             # Cursors given out after the backup was made may point past its end: a new epoch tells them apart.
             # It is written before the mark of the restore goes, or a crash would forget it.
             state.epochs.append(EpochStart(Epoch(state.epoch + 1), Offset(state.end)))
             stage_state(batch, replica, state)
         return state
+
+    def _title(self, definition: QueueDefinition, number: int) -> Title:
+        return Title(self._node.engine.disk_id, definition.tenant, definition.name, definition.uid, number)
 
     def _open_partition(
         self, definition: QueueDefinition, number: int, replica: int, state: PartitionState
@@ -137,6 +154,8 @@ class Queues:
             config=definition.config,
             make_core=lambda config, view, at, group=None: core_of(config, view, at, key, self._node.lease_base, group),
             index=number,
+            title=self._title(definition, number),
+            seal=self._node.sealer.of(definition) if self._node.sealer is not None else None,
         )
         partition.on_deadline = self._node.arm
         self.partitions[replica] = partition
@@ -195,7 +214,7 @@ class Queues:
 
     async def retired(self, queue: Partitions, partition: Partition) -> None:
         """Nothing is left in a partition, and nothing comes any more."""
-        while not (partition.closed or partition.is_quiet):
+        while not (partition.closed or partition.is_quiet) or partition.cut():
             # Somebody asked something of it just now, an ack for the second time it may be: that has its answer first.
             partition.request()
             await self._node.committer.write(Batch())
@@ -215,6 +234,7 @@ class Queues:
         def rows(_: QueueDefinition, batch: Batch) -> None:
             # Asked for only now: a plan that was on its way may have added one.
             replicas.extend(self._metadata.partition_map(definition.uid).replicas.values())
+            self._doom(definition.uid, batch)
             for replica in replicas:
                 batch.delete(Table.META, state_key(replica))
                 add_garbage(batch, replica, EVERYTHING)
@@ -231,6 +251,11 @@ class Queues:
                 last.delete(Table.META, book_key(replica))
             await self._node.committer.write(last)
         self._node.sweeper.wake()
+
+    def _doom(self, uid: int, batch: Batch) -> None:
+        if (queue := self._queues.get(uid)) is not None:
+            for partition in queue.all:
+                partition.doom(batch)
 
     def _close(self, queue: Partitions) -> None:
         queue.close()
@@ -276,6 +301,8 @@ class Queues:
         self._close(queue)
 
         def rows(batch: Batch) -> None:
+            for partition in queue.all:
+                partition.doom(batch)
             for replica in replicas:
                 batch.delete(Table.META, state_key(replica))
                 add_garbage(batch, replica, EVERYTHING)

@@ -9,6 +9,7 @@ import structlog
 
 from backend_store.core.chunk import Chunk, CorruptEntry, decode_chunk
 from backend_store.core.records import Retry
+from backend_store.core.sealing import Seal
 from backend_store.core.shelves import MAIN, VIEW_MAIN
 from backend_store.model import Offset
 from backend_store.node.limits import RECOVERY_ROWS_PER_READ
@@ -78,12 +79,14 @@ class LogReader:
         on_broken: Broken,
         partition: int = 0,
         on_broken_row: Callable[[], None] = lambda: None,
+        seal: Seal | None = None,
     ):
         self._engine = engine
         self._replica = replica
         self._on_broken = on_broken
         self._on_broken_row = on_broken_row
         self._partition = partition
+        self._seal = seal
 
     def first(self, offset: int, below: int, shelf: int = MAIN) -> Chunk | None:
         """The first chunk of a shelf at or above `offset` and below `below`. A broken one is reported and skipped."""
@@ -97,6 +100,7 @@ class LogReader:
             try:
                 chunk = decode_chunk(data, seed=self._replica, offset=Offset(found))
                 chunk.partition = self._partition
+                chunk.seal = self._seal
                 return chunk
             except CorruptEntry as error:
                 self._on_broken(shelf, found, data, str(error))

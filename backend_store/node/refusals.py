@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from backend_store.model import Block, DedupeFull, PushqError, QueueFull, Stamp, Unavailable
+from backend_store.model import Block, DedupeFull, OutcomeUnknown, Overloaded, PushqError, QueueFull, Stamp, Unavailable
 from backend_store.storage.engine import StorageCorrupt
 
 if TYPE_CHECKING:
@@ -56,7 +56,26 @@ def _ids(partition: Partition, blocks: Sequence[Block]) -> PushqError | None:
         for known in (partition, *partition.elders()):
             known.ids.lookup(ids, now_ms=known.log_ms(), window_ms=partition.config.dedupe_window_ms)
         if not partition.ids.has_room(len(ids)):
-            return DedupeFull("the dedupe window holds all the ids a partition keeps; try again when it has moved on")
+            return dedupe_full()
     except StorageCorrupt as corrupt:
-        return Unavailable(f"the ids of earlier messages cannot be read: {corrupt}")
+        return unreadable_ids(corrupt)
     return None
+
+
+def dedupe_full() -> DedupeFull:
+    return DedupeFull("the dedupe window holds all the ids a partition keeps; try again when it has moved on")
+
+
+def unreadable_ids(corrupt: StorageCorrupt) -> Unavailable:
+    """To take messages for new ones would be a guess."""
+    return Unavailable(f"the ids of earlier messages cannot be read: {corrupt}")
+
+
+def too_late(label: str) -> Overloaded:
+    """The caller's time was over before the disk was free."""
+    return Overloaded(f"queue {label!r}: the time of the request is over; nothing was accepted", retry_after_ms=1000)
+
+
+def outcome_open(label: str) -> OutcomeUnknown:
+    """The caller's time was over while its messages were on their way to the disk."""
+    return OutcomeUnknown(f"queue {label!r}: the disk did not answer in the time of the request")

@@ -173,6 +173,10 @@ class Retention:
         messages = bits.bit_count()
         after.live -= messages
         after.count_ended(reason, messages)
+        if reason == OVERFLOW:
+            after.ledger.overflowed += messages
+        else:
+            after.ledger.retired += messages
         left = ((1 << chunk.count) - 1) & ~below(chunk, after.floor) & ~holes(chunk) & ~bits
         if left:
             first = (left & -left).bit_length() - 1

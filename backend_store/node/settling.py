@@ -5,7 +5,9 @@ The half of a view that decides about what was handed out; `view` has the other,
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -23,11 +25,20 @@ SettleReply = Callable[[dict[str, int] | PushqError], None]
 """Gets token → bits: of the receipts asked about those that were good for what was asked."""
 
 
-class Settle(msgspec.Struct, frozen=True):
-    """Acks that wait: token → bits to be decided, those decided so far, and who is answered."""
+class Settle(NamedTuple):
+    """Acks that wait for the next commit: token → bits, and who is answered."""
 
     grouped: dict[str, int]
+    reply: SettleReply
+
+
+class Strange(msgspec.Struct):
+    """The receipts of one ack that no lease in memory explains: some of them are looked at in each cycle."""
+
+    tokens: Iterator[tuple[str, int]]
+    left: int
     done: dict[str, int]
+    """What is decided so far, of the whole ack."""
     reply: SettleReply
 
 
@@ -49,6 +60,7 @@ class Settling:
 
     def __init__(self) -> None:
         self._settles: list[Settle] = []
+        self._strange: deque[Strange] = deque()
         self._settled: list[tuple[Callable[[Any], None], dict[str, int]]] = []
         """Decided in this cycle, by a step that publishes too."""
         self._returns: list[Return] = []
@@ -64,7 +76,7 @@ class Settling:
         if self.partition.closed:
             reply(self.partition.deleted())
             return
-        self._settles.append(Settle(grouped, {}, reply))
+        self._settles.append(Settle(grouped, reply))
         self.partition.request()
 
     def settle_again(self, grouped: dict[str, int], reply: Callable[[dict[str, int]], None]) -> None:
@@ -74,7 +86,7 @@ class Settling:
 
     def settle_soon(self, grouped: dict[str, int]) -> None:
         """Acks whose outcome nobody waits for."""
-        self._settles.append(Settle(grouped, {}, _no_answer))
+        self._settles.append(Settle(grouped, _no_answer))
         self.partition.request_soon()
 
     def give_back(
@@ -107,20 +119,26 @@ class Settling:
 
     def when_durable(self, reply: SettleReply) -> None:
         """`reply` runs when what is decided already is on the disk."""
-        self._settles.append(Settle({}, {}, reply))
+        self._settles.append(Settle({}, reply))
         self.partition.request()
 
     @property
     def awaits_decisions(self) -> bool:
         """Acks or nacks wait for the next commit."""
-        return bool(self._settles or self._returns)
+        return bool(self._settles or self._strange or self._returns)
 
     def take_waiting(self) -> list[Callable[[Any], None]]:
         """Whoever waits for an answer, when the queue is deleted."""
         settles, self._settles = self._settles, []
         returns, self._returns = self._returns, []
         settled, self._settled = self._settled, []
-        return [*(one.reply for one in settles), *(reply for reply, _ in settled), *(one.reply for one in returns)]
+        strange, self._strange = self._strange, deque()
+        return [
+            *(one.reply for one in settles),
+            *(one.reply for one in strange),
+            *(reply for reply, _ in settled),
+            *(one.reply for one in returns),
+        ]
 
     # ------------------------------------------------------------------------------------------------- commits
 
@@ -128,6 +146,8 @@ class Settling:
         """Decides the receipts that wait."""
         if self._settles:
             self.decide_settles()
+        if self._strange:
+            self._decide_strange()
         answers += self._settled
         self._settled = []
         if self._returns:
@@ -136,35 +156,41 @@ class Settling:
             answers += [(one.reply, self._decide_return(one, now_ms)) for one in returns]
 
     def decide_settles(self) -> None:
-        """Decides the acks that wait; they are answered with the commit of this cycle.
-
-        A receipt without a lease in memory may be a chunk to read: some of those wait for the next cycles, and whoever
-        has many of them has the last turn there.
+        """Decides the acks that wait; they are answered with the commit of this cycle, unless some of their receipts
+        have no lease in memory.
         """
         waiting, self._settles = self._settles, []
-        budget = STRANGE_RECEIPTS_PER_CYCLE
-        served: list[Settle] = []
-        for one in waiting:
-            grouped, done, reply = one.grouped, one.done, one.reply
-            strange = [token for token in grouped if self.core.is_strange(token)]
-            if not strange and not done:  # so it is nearly always: leases that run
+        is_strange = self.core.is_strange
+        for grouped, reply in waiting:
+            strange = {token: bits for token, bits in grouped.items() if is_strange(token)}
+            if not strange:  # so it is nearly always: leases that run
                 settled = self.core.settle(grouped)
                 if reply is not _no_answer:
                     self._settled.append((reply, settled))
                 continue
-            later: dict[str, int] = {}
-            if len(strange) > budget:
-                later = {token: grouped[token] for token in strange[budget:]}
-                grouped = {token: bits for token, bits in grouped.items() if token not in later}
-            self.load_for(grouped)
-            done = {**done, **self.core.settle(grouped)}
-            if not later:
-                self._settled.append((reply, done))
+            known = {token: bits for token, bits in grouped.items() if token not in strange}
+            self._strange.append(Strange(iter(strange.items()), len(strange), self.core.settle(known), reply))
+
+    def _decide_strange(self) -> None:
+        """A receipt without a lease is a proof to check, and maybe a chunk to read; forged ones come in thousands.
+
+        So a cycle looks at some of them, and whoever has many of them has the last turn in the next one.
+        """
+        budget = STRANGE_RECEIPTS_PER_CYCLE
+        for _ in range(len(self._strange)):
+            if not budget:
+                break
+            one = self._strange.popleft()
+            own = dict(islice(one.tokens, budget))
+            budget -= len(own)
+            one.left -= len(own)
+            self.load_for(own)
+            one.done.update(self.core.settle(own))
+            if one.left:
+                self._strange.append(one)
             else:
-                (served if budget else self._settles).append(Settle(later, done, reply))
-            budget -= len(strange) - len(later)
-        self._settles += served
-        if self._settles:
+                self._settled.append((one.reply, one.done))
+        if self._strange:
             self.partition.request()
 
     def _decide_return(self, one: Return, now_ms: int) -> dict[str, int] | PushqError:

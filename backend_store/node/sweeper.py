@@ -39,6 +39,8 @@ MARKS_PER_READ = 100
 
 EVERYTHING = 1 << 63
 """As `below`: all of a replica, because its queue is gone."""
+NODE_TABLES = (Table.META, Table.QUARANTINE, Table.USAGE)
+"""Their keys do not begin with a replica, or outlast it."""
 ALL_OF_VIEW = EVERYTHING - 1
 """As `below`: all of a view, because its group is gone or has another number."""
 
@@ -81,7 +83,7 @@ def ranges(replica: int, view: int, below: int) -> list[Range]:
     """What belongs to a view of a replica below an offset."""
     if below >= EVERYTHING:
         whole = log_range(replica)
-        return [Range(table, *whole) for table in Table if table not in (Table.META, Table.QUARANTINE)]
+        return [Range(table, *whole) for table in Table if table not in NODE_TABLES]
     found = [
         Range(Table.MARKS, mark_key(replica, view, 0), mark_key(replica, view, below)),
         Range(Table.RETRY, retry_key(replica, view, 0), retry_key(replica, view, below)),

@@ -13,12 +13,12 @@ import msgspec
 import structlog
 
 from backend_store.core.bits import indexes
-from backend_store.core.chunk import extract
 from backend_store.core.leases import Lease
 from backend_store.core.limits import TAKE_MESSAGES_MAX
 from backend_store.model import PushqError
 from backend_store.node.joint import Joint, JointResult
 from backend_store.node.limits import TRANSFER_LEASE_MS, TRANSFER_RETRY_SECONDS, TRANSFERS_AT_ONCE_MAX
+from backend_store.node.resealing import resealed
 
 if TYPE_CHECKING:
     from backend_store.node.partitions import Partitions
@@ -41,7 +41,11 @@ def move(
         if not has_moved:
             view.unsent(lease)  # it is ready again, which the view says at once: first it is known whether to wait
 
-    step = step_of(view, lease, target, annexes, decided, priority)
+    try:
+        step = step_of(view, lease, target, annexes, decided, priority)
+    except PushqError as error:  # there is no key to seal them with now
+        decided(False, error)
+        return
     lease.chunk = None
     view.partition.settle_and_publish(step)
 
@@ -54,19 +58,29 @@ def step_of(
     decided: Callable[[bool, PushqError | None], None],
     priority: int = 0,
 ) -> Joint:
-    """The step that takes what a lease holds to another log. `decided`: whether it did, and why not."""
+    """The step that takes what a lease holds to another log. `decided`: whether it did, and why not.
+
+    Raises `Unavailable` while the other queue has no key to seal them with.
+    """
     assert lease.chunk is not None, "a lease is moved with its chunk in memory"
     wanted = min(priority, target.config.priorities - 1)
     blocks = [
         msgspec.structs.replace(block, priority=wanted)
-        for block in extract(lease.chunk, lease.bits, annexes, partition=view.partition.index)
+        for block in resealed(
+            lease.chunk,
+            lease.bits,
+            annexes,
+            partition=view.partition.index,
+            seal=target.seal,
+            is_encrypted=target.config.encrypted,
+        )
     ]
 
     def told(result: JointResult | PushqError) -> None:
         has_moved = isinstance(result, JointResult) and bool(result.places)
         decided(has_moved, result if isinstance(result, PushqError) else None)
 
-    return Joint([(view, {lease.token: lease.bits})], [(target, blocks)], told)
+    return Joint([(view, {lease.token: lease.bits})], [(target, blocks)], told, moves=True)
 
 
 class Timers(Protocol):
@@ -107,7 +121,7 @@ class Transfer:
             return
         self._is_pumping = True
         try:
-            while self._at_once < TRANSFERS_AT_ONCE_MAX and self.view.has_ready:
+            while self._at_once < TRANSFERS_AT_ONCE_MAX and self.view.has_ready and not self._waits:
                 target = self._target()
                 if target is None and self._stays is None:
                     self._try_later("the queue it is for does not exist")
@@ -115,6 +129,9 @@ class Transfer:
                 lease = self.view.take(TAKE_MESSAGES_MAX, self, TRANSFER_LEASE_MS)
                 if lease is None:
                     break
+                self.view.end_unreadable(lease)
+                if not lease.bits:
+                    continue
                 if target is None:
                     assert self._stays is not None
                     self._stays(lease)

@@ -87,12 +87,22 @@ class View(Settling):
         self.when_durable(reply)
         return True
 
-    def undeliverable(self, lease: Lease) -> None:
-        """Ends messages that were leased and cannot be sent to anybody."""
-        if not lease.receipts:
-            return  # settled already: at most once
-        self.core.die_held(lease, lease.bits, Reason.UNDELIVERABLE, self.partition.steady_ms())
+    def undeliverable(self, lease: Lease, bits: int | None = None, why: str | None = None) -> None:
+        """Ends messages that were leased and cannot be sent to anybody: all of a lease, or some. `why` stands in their
+        history."""
+        bits = lease.bits if bits is None else bits & lease.bits
+        if lease.receipts:
+            self.core.die_held(lease, bits, Reason.UNDELIVERABLE, self.partition.steady_ms(), why)
+        else:
+            lease.bits ^= bits  # settled already: at most once
+        lease.holder.released(bits.bit_count())
         self.partition.request()
+
+    def end_unreadable(self, lease: Lease) -> None:
+        """Ends those of a lease's messages that nobody can open."""
+        assert lease.chunk is not None, "a lease is looked at with its chunk in memory"
+        if bits := lease.chunk.unreadable & lease.bits:
+            self.undeliverable(lease, bits, lease.chunk.why_unreadable)
 
     # ------------------------------------------------------------------------------------------------- commits
 

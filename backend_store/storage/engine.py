@@ -32,6 +32,8 @@ class Table(enum.Enum):
     BY_ID = "by_id"
     PARKED = "parked"
     LEASES = "leases"
+    USAGE = "usage"
+    """Of the node and not of one replica: rows of the ledger and of the audit, and what was counted a day."""
 
     # Members are singletons; the default hash is a Python call, and each put of the hot path would pay for it.
     __hash__ = object.__hash__

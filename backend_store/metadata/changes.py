@@ -1,0 +1,81 @@
+"""What changed in the metadata, in order, for those who keep a copy: a bounded log in memory with revisions.
+
+A revision counts changes since the process started, and its era names that process. Whoever asks to go on from another
+era, or from before what the log still has, is told to doubt all that they hold.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from itertools import islice
+from typing import Literal
+
+import msgspec
+
+from backend_store.metadata.limits import CHANGES_KEPT_MAX, CHANGES_PER_TURN_MAX
+
+Subject = Literal["queue", "key", "tenant"]
+
+
+class Change(msgspec.Struct, frozen=True, array_like=True):
+    """Something about this queue, key or tenant is different now: made, changed or gone. `tenant` is a queue's."""
+
+    subject: Subject
+    name: str
+    tenant: str = ""
+
+
+class Moment(msgspec.Struct, frozen=True, array_like=True, order=True):
+    """A point in the history of one metadata process. Moments of two eras cannot be compared."""
+
+    era: str
+    revision: int
+
+
+class News(msgspec.Struct, frozen=True, array_like=True):
+    """What happened up to `now`. Empty news are a heartbeat: nothing else happened."""
+
+    now: Moment
+    changes: list[Change] = []
+    is_reset: bool = False
+    """What happened since the moment asked about is not known: everything may be different."""
+
+
+class ChangeLog:
+    """See the file's first sentence."""
+
+    def __init__(self, era: str):
+        self._era = era
+        self._revision = 0
+        self._kept: deque[Change] = deque(maxlen=CHANGES_KEPT_MAX)
+        self._listeners: set[Callable[[], None]] = set()
+
+    @property
+    def now(self) -> Moment:
+        return Moment(self._era, self._revision)
+
+    def add(self, change: Change) -> None:
+        """It happened, durably."""
+        self._revision += 1
+        self._kept.append(change)
+        for told in list(self._listeners):
+            told()
+
+    def listen(self, told: Callable[[], None]) -> None:
+        """`told` runs after each change, until `unlisten`."""
+        self._listeners.add(told)
+
+    def unlisten(self, told: Callable[[], None]) -> None:
+        self._listeners.discard(told)
+
+    def since(self, after: Moment | None) -> News:
+        """What happened after a moment, a turn's worth of it. None: whoever asks holds nothing yet."""
+        first = self._revision - len(self._kept)
+        if after is None:
+            return News(self.now)
+        if after.era != self._era or not first <= after.revision <= self._revision:
+            return News(self.now, is_reset=True)
+        skipped = after.revision - first
+        told = list(islice(self._kept, skipped, skipped + CHANGES_PER_TURN_MAX))
+        return News(Moment(self._era, after.revision + len(told)), told)

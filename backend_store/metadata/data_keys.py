@@ -1,0 +1,99 @@
+"""The rows of data keys: what a queue's blocks are sealed with, wrapped by a master key that the store never has.
+
+A key id names one key of the whole store and is given out once. The rows of a queue go with the commit that removes the
+queue, so what may still lie somewhere of its messages can be opened by nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import msgspec
+
+from backend_store.storage.engine import Batch, Engine, Table
+from backend_store.storage.seal import seal, unseal
+
+DATA_KEYS: Final = b"data-key/"
+NEXT_KEY_ID: Final = b"next-data-key"
+ROTATION: Final = b"key-rotation"
+KEY_IDS_MAX: Final = (1 << 32) - 1
+"""A block has 32 bits for the id of its key."""
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class DataKey(msgspec.Struct, frozen=True):
+    """One wrapped data key. `blocks` is how many blocks it may have sealed by now: never fewer than it has."""
+
+    id: int
+    tenant: str
+    uid: int
+    master: str
+    wrapped: bytes
+    created_at_ms: int
+    blocks: int
+
+
+class StoredRotation(msgspec.Struct, frozen=True):
+    """A rotation that is under way: a crash does not end it. `queues`: None for no new data keys, else of which."""
+
+    id: str
+    started_at_ms: int
+    rewraps: bool
+    queues: tuple[int, ...] | None = None
+    all_queues: bool = False
+
+
+class DataKeys:
+    """All data keys of a store, in memory as they are on the disk."""
+
+    def __init__(self, engine: Engine, load: Callable[[Engine, bytes, type[Any]], list[Any]]):
+        self.by_id: dict[int, DataKey] = {key.id: key for key in load(engine, DATA_KEYS, DataKey)}
+        self.ids_of: dict[int, list[int]] = {}
+        """By the queue's uid, the oldest first."""
+        for key_id in sorted(self.by_id):
+            self.ids_of.setdefault(self.by_id[key_id].uid, []).append(key_id)
+        stored = engine.get(Table.META, NEXT_KEY_ID)
+        self._next: int = msgspec.msgpack.decode(unseal(NEXT_KEY_ID, stored), type=int) if stored else 1
+        row = engine.get(Table.META, ROTATION)
+        self.rotation = msgspec.msgpack.decode(unseal(ROTATION, row), type=StoredRotation) if row else None
+
+    def new_id(self) -> int:
+        """An id that no key has had. It is stored with the key."""
+        key_id = self._next
+        assert key_id <= KEY_IDS_MAX, "four thousand million data keys were made"
+        self._next += 1
+        return key_id
+
+    def stage(self, batch: Batch, keys: Iterable[DataKey]) -> None:
+        for key in keys:
+            place = _place(key.id)
+            batch.put(Table.META, place, seal(place, _encode(key)))
+        batch.put(Table.META, NEXT_KEY_ID, seal(NEXT_KEY_ID, _encode(self._next)))
+
+    def stored(self, keys: Iterable[DataKey]) -> None:
+        """They are on the disk."""
+        for key in keys:
+            if key.id not in self.by_id:
+                self.ids_of.setdefault(key.uid, []).append(key.id)
+            self.by_id[key.id] = key
+
+    def stage_shredded(self, batch: Batch, uid: int) -> None:
+        """The rows of a queue's keys go."""
+        for key_id in self.ids_of.get(uid, ()):
+            batch.delete(Table.META, _place(key_id))
+
+    def shredded(self, uid: int) -> None:
+        for key_id in self.ids_of.pop(uid, ()):
+            del self.by_id[key_id]
+
+    def stage_rotation(self, batch: Batch, rotation: StoredRotation | None) -> None:
+        if rotation is None:
+            batch.delete(Table.META, ROTATION)
+        else:
+            batch.put(Table.META, ROTATION, seal(ROTATION, _encode(rotation)))
+
+
+def _place(key_id: int) -> bytes:
+    return DATA_KEYS + key_id.to_bytes(4, "big")

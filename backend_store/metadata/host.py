@@ -1,0 +1,84 @@
+"""The process that holds the metadata and nothing else: its data folder, its writer, its socket."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from websockets.asyncio.server import Server
+
+from backend_store.metadata.embedded import Metadata
+from backend_store.metadata.local import LocalMetadata
+from backend_store.metadata.server import serve_metadata
+from backend_store.node.committer import Committer
+from backend_store.node.node import end_process
+from backend_store.storage.engine import Batch, Engine
+from backend_store.storage.folder import create_private
+from backend_store.storage.writer import Writer
+
+SECRET_FILE = "metadata.secret"
+
+
+def wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class MetadataHost:
+    """See the file's first sentence."""
+
+    def __init__(self, engine: Engine, *, clock_ms: Callable[[], int] = wall_clock_ms) -> None:
+        loop = asyncio.get_running_loop()
+        self._engine = engine
+        self._writer = Writer(engine, loop, on_fatal=end_process)
+        self._committer = Committer(self._writer, loop, end_process)
+        self._clock_ms = clock_ms
+        self._server: Server | None = None
+        self.metadata = Metadata(engine, self._committer.write)
+        self.service = LocalMetadata(self.metadata, clock_ms)
+
+    async def start(self) -> None:
+        batch = Batch()
+        self.metadata.found(batch, self._clock_ms())
+        await self._committer.write(batch)
+
+    async def listen(self, secret: str, host: str, port: int) -> int:
+        """The port it listens on. Raises `OSError`."""
+        self._server = await serve_metadata(self.service, secret, host, port)
+        bound: int = next(iter(self._server.sockets)).getsockname()[1]
+        return bound
+
+    async def close(self) -> None:
+        """What has begun is finished; then the folder is free."""
+        if self._server is not None:
+            self._server.close()
+            await self._server.wait_closed()
+        await self._committer.drain()
+        await self._writer.close()
+        self._engine.close()
+
+
+async def open_host(directory: Path) -> MetadataHost:
+    """Opens or makes the data folder. Raises `storage` errors."""
+    from backend_store.storage.env import open_engine
+
+    host = MetadataHost(open_engine(directory))
+    await host.start()
+    return host
+
+
+def secret_of(directory: Path) -> str:
+    """The secret that gateways show; made at the first start, readable by the folder's owner only."""
+    path = directory / SECRET_FILE
+    if not path.exists():
+        part = path.with_name(path.name + ".part")
+        part.unlink(missing_ok=True)
+        with create_private(part) as file:
+            file.write(secrets.token_urlsafe(32).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    return path.read_text().strip()

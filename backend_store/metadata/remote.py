@@ -1,0 +1,311 @@
+"""The metadata service of another process, as this one sees it: one WebSocket, reopened for as long as it is wanted.
+
+A request that cannot be sent fails at once, and one that is not answered fails at its deadline: nobody waits for a
+service that stands still. A write that was sent and not answered may have been done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator, Generator
+from typing import Any
+
+import msgspec
+import structlog
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed
+from websockets.typing import Subprotocol
+
+from backend_store.metadata.changes import Moment, News
+from backend_store.metadata.embedded import Tenant
+from backend_store.metadata.limits import (
+    CONNECT_SECONDS_MAX,
+    NEWS_WAITING_MAX,
+    PAGE_ITEMS_MAX,
+    READ_MS_MAX,
+    RECONNECT_SECONDS_MAX,
+    REQUESTS_WAITING_MAX,
+    SILENCE_SECONDS_MAX,
+    WRITE_MS_MAX,
+)
+from backend_store.metadata.operations import (
+    ANSWERS,
+    ROLE,
+    CreateQueue,
+    DeleteKey,
+    DeleteQueue,
+    DeleteTenant,
+    GetKey,
+    GetQueue,
+    GetTenant,
+    ListKeys,
+    ListQueues,
+    ListTenants,
+    PutKey,
+    PutTenant,
+    Reading,
+    UpdateQueue,
+    Writing,
+)
+from backend_store.metadata.service import Read
+from backend_store.model import (
+    ApiKey,
+    OutcomeUnknown,
+    Overloaded,
+    PushqError,
+    QueueConfig,
+    QueueDefinition,
+    Quotas,
+    Unavailable,
+)
+from backend_store.wire.frames import (
+    FRAME_BYTES_MAX,
+    SUBPROTOCOL,
+    WIRE_VERSION,
+    Answer,
+    Ask,
+    Hello,
+    Refused,
+    Told,
+    Watch,
+    error_of,
+    from_server,
+    pack,
+    raw,
+)
+
+log = structlog.get_logger("pushq.metadata")
+
+_news = msgspec.msgpack.Decoder(News).decode
+
+
+class RemoteMetadata:
+    """Implements `MetadataService`. Made by `RemoteMetadata.open`; `close` ends it."""
+
+    def __init__(self, url: str, secret: str):
+        self._url = url
+        self._secret = secret
+        self._loop = asyncio.get_running_loop()
+        self._connection: ClientConnection | None = None
+        self._connected = asyncio.Event()
+        self._asked: dict[int, asyncio.Future[msgspec.Raw]] = {}
+        self._number = 0
+        self._news: asyncio.Queue[News | None] | None = None
+        self._problem = "is not connected yet"
+        self._keeper = self._loop.create_task(self._keep_connected(), name="metadata connection")
+
+    @property
+    def is_connected(self) -> bool:
+        return self._connection is not None
+
+    async def connected(self, seconds_max: float) -> bool:
+        """Whether there is a connection now, or within that time."""
+        try:
+            await asyncio.wait_for(self._connected.wait(), seconds_max)
+        except TimeoutError:
+            return False
+        return True
+
+    async def close(self) -> None:
+        self._keeper.cancel()
+        await asyncio.gather(self._keeper, return_exceptions=True)
+
+    # ------------------------------------------------------------------------------------------------ connection
+
+    async def _keep_connected(self) -> None:
+        options: dict[str, Any] = {
+            "subprotocols": [Subprotocol(SUBPROTOCOL)],
+            "additional_headers": {"Authorization": f"Bearer {self._secret}"},
+            "compression": None,
+            "proxy": None,
+            "open_timeout": CONNECT_SECONDS_MAX,
+            "close_timeout": 1,
+            "ping_interval": SILENCE_SECONDS_MAX,
+            "ping_timeout": SILENCE_SECONDS_MAX,
+            "max_size": FRAME_BYTES_MAX,
+            "reconnect_delays": _delays,
+            "process_exception": self._failed_to_connect,
+        }
+        async for connection in connect(self._url, **options):
+            try:
+                await self._greet(connection)
+                await self._read(connection)
+            except (ConnectionClosed, TimeoutError, msgspec.MsgspecError, PushqError) as error:
+                self._problem = f"was lost: {error}" if str(error) else "does not answer"
+                log.warning("the metadata service was lost", url=self._url, error=self._problem)
+            finally:
+                self._lose(connection)
+
+    def _failed_to_connect(self, error: Exception) -> None:
+        """Every failure is tried again: a wrong secret, too, may be put right at the other end."""
+        self._problem = f"cannot be reached: {error or type(error).__name__}"
+
+    async def _greet(self, connection: ClientConnection) -> None:
+        await connection.send(pack(Hello(WIRE_VERSION, ROLE)))
+        async with asyncio.timeout(CONNECT_SECONDS_MAX):
+            hello = from_server(await connection.recv(decode=False))
+        if not isinstance(hello, Hello) or (hello.version, hello.role) != (WIRE_VERSION, ROLE):
+            raise Unavailable(f"{self._url} is no metadata service of version {WIRE_VERSION}: it says {hello!r}")
+        self._connection = connection
+        self._connected.set()
+        log.info("connected to the metadata service", url=self._url)
+
+    async def _read(self, connection: ClientConnection) -> None:
+        async for data in connection:
+            match from_server(data):
+                case Answer(number, value):
+                    if (waiting := self._asked.get(number)) is not None and not waiting.done():
+                        waiting.set_result(value)
+                case Refused() as refused:
+                    if (waiting := self._asked.get(refused.number)) is not None and not waiting.done():
+                        waiting.set_exception(error_of(refused))
+                case Told(news):
+                    self._tell(_news(news))
+                case Hello():
+                    raise Unavailable(f"{self._url} says hello twice")
+
+    def _tell(self, news: News) -> None:
+        if self._news is None:
+            return
+        if self._news.full():
+            raise Unavailable(f"{NEWS_WAITING_MAX} pieces of news were not taken in time")
+        self._news.put_nowait(news)
+
+    def _lose(self, connection: ClientConnection) -> None:
+        """Whoever waits for this connection is told. The socket is not asked to say goodbye: it may be stuck."""
+        connection.transport.abort()
+        self._connection = None
+        self._connected.clear()
+        for waiting in self._asked.values():
+            if not waiting.done():
+                waiting.set_exception(self._unavailable())
+        if self._news is not None:
+            self._end_watch(self._news)
+
+    def _end_watch(self, news: asyncio.Queue[News | None]) -> None:
+        self._news = None
+        while news.full():
+            news.get_nowait()
+        news.put_nowait(None)
+
+    def _unavailable(self) -> Unavailable:
+        return Unavailable(f"the metadata service {self._problem}", retry_after_ms=1000)
+
+    # -------------------------------------------------------------------------------------------------- requests
+
+    async def _ask(self, operation: Reading | Writing) -> Any:
+        writes = isinstance(operation, Writing)
+        connection = self._connection
+        if connection is None:
+            raise self._unavailable()
+        if len(self._asked) >= REQUESTS_WAITING_MAX:
+            raise Overloaded(f"{REQUESTS_WAITING_MAX} requests wait for the metadata service", retry_after_ms=1000)
+        self._number = number = self._number + 1
+        waiting: asyncio.Future[msgspec.Raw] = self._loop.create_future()
+        self._asked[number] = waiting
+        budget_ms = WRITE_MS_MAX if writes else READ_MS_MAX
+        try:
+            async with asyncio.timeout(budget_ms / 1000):
+                await connection.send(pack(Ask(number, budget_ms, raw(operation))))
+                answer = await waiting
+        except TimeoutError:
+            raise self._unanswered(f"did not answer within {budget_ms} ms", writes=writes) from None
+        except ConnectionClosed:
+            raise self._unanswered("was lost", writes=writes) from None
+        except Unavailable as error:
+            raise OutcomeUnknown(error.detail) if writes else error
+        finally:
+            del self._asked[number]
+            if waiting.done() and not waiting.cancelled():
+                waiting.exception()  # looked at, so that nobody reports it as lost
+        return ANSWERS[type(operation)].decode(answer)
+
+    def _unanswered(self, what: str, *, writes: bool) -> PushqError:
+        if writes:
+            return OutcomeUnknown(f"the metadata service {what}; the change may have been made")
+        return Unavailable(f"the metadata service {what}", retry_after_ms=1000)
+
+    async def get_queue(self, tenant: str, name: str) -> Read[QueueDefinition | None]:
+        found: Read[QueueDefinition | None] = await self._ask(GetQueue(tenant, name))
+        return found
+
+    async def list_queues(self, tenant: str, *, after: str = "", limit: int = PAGE_ITEMS_MAX) -> list[QueueDefinition]:
+        found: list[QueueDefinition] = await self._ask(ListQueues(tenant, after, limit))
+        return found
+
+    async def create_queue(self, tenant: str, name: str, config: QueueConfig) -> tuple[QueueDefinition, bool]:
+        made: tuple[QueueDefinition, bool] = await self._ask(CreateQueue(tenant, name, config))
+        return made
+
+    async def update_queue(self, tenant: str, name: str, config: QueueConfig, version: int) -> QueueDefinition | None:
+        changed: QueueDefinition | None = await self._ask(UpdateQueue(tenant, name, config, version))
+        return changed
+
+    async def delete_queue(self, tenant: str, name: str) -> None:
+        await self._ask(DeleteQueue(tenant, name))
+
+    async def get_key(self, key_id: str) -> Read[ApiKey | None]:
+        found: Read[ApiKey | None] = await self._ask(GetKey(key_id))
+        return found
+
+    async def list_keys(self, *, after: str = "", limit: int = PAGE_ITEMS_MAX) -> list[ApiKey]:
+        found: list[ApiKey] = await self._ask(ListKeys(after, limit))
+        return found
+
+    async def put_key(self, key: ApiKey) -> None:
+        await self._ask(PutKey(key))
+
+    async def delete_key(self, key_id: str) -> None:
+        await self._ask(DeleteKey(key_id))
+
+    async def get_tenant(self, name: str) -> Read[Tenant | None]:
+        found: Read[Tenant | None] = await self._ask(GetTenant(name))
+        return found
+
+    async def list_tenants(self, *, after: str = "", limit: int = PAGE_ITEMS_MAX) -> list[Tenant]:
+        found: list[Tenant] = await self._ask(ListTenants(after, limit))
+        return found
+
+    async def put_tenant(self, name: str, quotas: Quotas | None = None) -> tuple[Tenant, bool]:
+        made: tuple[Tenant, bool] = await self._ask(PutTenant(name, quotas))
+        return made
+
+    async def delete_tenant(self, name: str) -> None:
+        await self._ask(DeleteTenant(name))
+
+    # ----------------------------------------------------------------------------------------------------- watch
+
+    async def watch(self, after: Moment | None) -> AsyncGenerator[News, None]:
+        """One at a time. Raises `Unavailable` as soon as nothing is heard for `SILENCE_SECONDS_MAX`."""
+        assert self._news is None, "somebody watches already"
+        connection = self._connection
+        if connection is None:
+            raise self._unavailable()
+        heard: asyncio.Queue[News | None] = asyncio.Queue(NEWS_WAITING_MAX)
+        self._news = heard
+        try:
+            async with asyncio.timeout(SILENCE_SECONDS_MAX):
+                await connection.send(pack(Watch(raw(after))))
+            while True:
+                news = await asyncio.wait_for(heard.get(), SILENCE_SECONDS_MAX)
+                if news is None:
+                    raise self._unavailable()
+                yield news
+        except ConnectionClosed:
+            raise self._unavailable() from None
+        except TimeoutError:
+            self._problem = f"says nothing for {SILENCE_SECONDS_MAX:.0f} s"
+            raise self._unavailable() from None
+        finally:
+            if self._news is heard:
+                self._news = None
+            connection.transport.abort()  # a connection has one watch: the next one comes with the next connection
+
+
+def _delays() -> Generator[float]:
+    """Full jitter, so that gateways do not come back together."""
+    longest = 0.05
+    while True:
+        yield random.uniform(0, longest)
+        longest = min(RECONNECT_SECONDS_MAX, longest * 2)

@@ -1,0 +1,149 @@
+"""Answers gateways about the metadata: one WebSocket each, requests side by side, and a watch.
+
+Whoever connects shows the secret of the data folder. What is asked for after its budget ran out is not begun; a write
+that has begun is finished whoever still waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+import structlog
+from websockets.asyncio.server import Server, ServerConnection, serve
+from websockets.exceptions import ConnectionClosed
+from websockets.http11 import Request, Response
+from websockets.typing import Subprotocol
+
+from backend_store.metadata.changes import Moment
+from backend_store.metadata.limits import HELLO_SECONDS_MAX, REQUESTS_IN_PROGRESS_MAX
+from backend_store.metadata.operations import ROLE, ListKeys, ListQueues, ListTenants, decode_operation, perform
+from backend_store.metadata.service import MetadataService
+from backend_store.model import InvalidRequest, PushqError
+from backend_store.wire.frames import (
+    FRAME_BYTES_MAX,
+    SUBPROTOCOL,
+    WIRE_VERSION,
+    Answer,
+    Ask,
+    Hello,
+    Refused,
+    Told,
+    Watch,
+    from_client,
+    pack,
+    raw,
+    refused,
+)
+
+log = structlog.get_logger("pushq.metadata")
+
+ANSWER_BYTES_MAX = FRAME_BYTES_MAX - 1024
+
+_moment = msgspec.msgpack.Decoder(Moment | None).decode
+_LISTS = (ListQueues, ListKeys, ListTenants)
+
+
+async def serve_metadata(service: MetadataService, secret: str, host: str, port: int) -> Server:
+    """Listens; the caller closes. Raises `OSError`."""
+    wanted = f"Bearer {secret}".encode()
+
+    def authorized(connection: ServerConnection, request: Request) -> Response | None:
+        shown = request.headers.get("Authorization", "").encode("utf-8", "replace")
+        if hmac.compare_digest(shown, wanted):
+            return None
+        log.warning("a connection without the secret was refused", peer=str(connection.remote_address))
+        return connection.respond(HTTPStatus.UNAUTHORIZED, "the secret of the metadata service is missing or wrong\n")
+
+    return await serve(
+        lambda connection: _Peer(service, connection).run(),
+        host,
+        port,
+        process_request=authorized,
+        subprotocols=[Subprotocol(SUBPROTOCOL)],
+        compression=None,
+        max_size=FRAME_BYTES_MAX,
+        server_header=None,
+    )
+
+
+class _Peer:
+    """One connection."""
+
+    def __init__(self, service: MetadataService, connection: ServerConnection):
+        self._service = service
+        self._connection = connection
+        self._loop = asyncio.get_running_loop()
+        self._in_progress = asyncio.Semaphore(REQUESTS_IN_PROGRESS_MAX)
+        self._watching: asyncio.Task[None] | None = None
+
+    async def run(self) -> None:
+        try:
+            await self._greet()
+            async with asyncio.TaskGroup() as tasks:
+                await self._read(tasks)
+        except* (ConnectionClosed, TimeoutError):
+            pass  # it comes back by itself, and asks again
+        except* (msgspec.MsgspecError, InvalidRequest) as wrong:
+            log.warning("a connection speaks another protocol", error=str(wrong.exceptions[0]))
+
+    async def _greet(self) -> None:
+        async with asyncio.timeout(HELLO_SECONDS_MAX):
+            hello = from_client(await self._connection.recv(decode=False))
+        await self._connection.send(pack(Hello(WIRE_VERSION, ROLE)))
+        if not isinstance(hello, Hello) or hello.version != WIRE_VERSION:
+            raise InvalidRequest(f"the first frame is {hello!r}, not a hello of version {WIRE_VERSION}")
+
+    async def _read(self, tasks: asyncio.TaskGroup) -> None:
+        try:
+            async for data in self._connection:
+                match from_client(data):
+                    case Ask() as ask:
+                        until = self._loop.time() + ask.budget_ms / 1000
+                        await self._in_progress.acquire()
+                        tasks.create_task(self._answer(ask, until), name="metadata request")
+                    case Watch() as watch if self._watching is None:
+                        self._watching = tasks.create_task(self._tell(_moment(watch.after)), name="metadata watch")
+                    case frame:
+                        raise InvalidRequest(f"{type(frame).__name__} does not belong here")
+        finally:
+            if self._watching is not None:
+                self._watching.cancel()
+
+    async def _answer(self, ask: Ask, until: float) -> None:
+        try:
+            if self._loop.time() < until:  # later, nobody waits any more
+                await self._connection.send(pack(await self._performed(ask)))
+        except ConnectionClosed:
+            pass
+        finally:
+            self._in_progress.release()
+
+    async def _performed(self, ask: Ask) -> Answer | Refused:
+        try:
+            return Answer(ask.number, await self._within_a_frame(decode_operation(ask.what)))
+        except msgspec.MsgspecError as error:
+            return refused(ask.number, InvalidRequest(f"the request does not parse: {error}"))
+        except PushqError as error:
+            return refused(ask.number, error)
+        except Exception:
+            log.exception("a request failed", number=ask.number)
+            return refused(ask.number, PushqError("the metadata service made a mistake; its log has more"))
+
+    async def _within_a_frame(self, asked: Any) -> msgspec.Raw:
+        """Pages are cut until they fit: a page may be shorter than what was asked for."""
+        while True:
+            value = raw(await perform(self._service, asked))
+            if len(value) <= ANSWER_BYTES_MAX or not isinstance(asked, _LISTS) or asked.limit == 1:
+                return value
+            asked = msgspec.structs.replace(asked, limit=asked.limit // 2)
+
+    async def _tell(self, after: Moment | None) -> None:
+        try:
+            async for news in self._service.watch(after):
+                await self._connection.send(pack(Told(raw(news))))
+        except ConnectionClosed:
+            pass

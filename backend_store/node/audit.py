@@ -1,0 +1,89 @@
+"""What administrators did, in the order in which they began: rows that are never changed once the act has ended.
+
+What a row says is its writer's business. Here it has a number, is durable before it counts, and stays until it is in a
+file and enough newer ones are there.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Awaitable, Callable
+from typing import Final, NamedTuple
+
+from backend_store.node.limits import LEDGER_ROWS_PER_READ
+from backend_store.storage.engine import Batch, Engine, Table
+from backend_store.storage.seal import seal, unseal
+
+_KEY = struct.Struct(">cQ")
+_ROWS: Final = (b"a", b"b")
+_EXPORTED: Final = b"c/audit"
+
+
+class AuditEntry(NamedTuple):
+    seq: int
+    data: bytes
+
+
+class AuditLog:
+    def __init__(self, engine: Engine, write: Callable[[Batch], Awaitable[None]]):
+        self._engine = engine
+        self._write = write
+        last = engine.scan(Table.USAGE, *_ROWS, 1, reverse=True)
+        self._last = max(_seq(last[0][0]) if last else 0, self.exported)
+        self._open: set[int] = set()
+
+    @property
+    def exported(self) -> int:
+        """Every row up to this one is in a file. Raises `StorageCorrupt`."""
+        row = self._engine.get(Table.USAGE, _EXPORTED)
+        return int.from_bytes(unseal(_EXPORTED, row), "big") if row is not None else 0
+
+    def begin(self) -> int:
+        """The number of an act that is about to begin."""
+        self._last += 1
+        self._open.add(self._last)
+        return self._last
+
+    async def put(self, seq: int, data: bytes, *, has_ended: bool) -> None:
+        """Returns when the row is durable. One whose act goes on is put again at its end."""
+        key = _KEY.pack(b"a", seq)
+        batch = Batch()
+        batch.put(Table.USAGE, key, seal(key, data))
+        await self._write(batch)
+        if has_ended:
+            self._open.discard(seq)
+
+    async def forget(self, seq: int) -> None:
+        """Nothing was done."""
+        batch = Batch()
+        batch.delete(Table.USAGE, _KEY.pack(b"a", seq))
+        await self._write(batch)
+        self._open.discard(seq)
+
+    def before(self, seq: int | None, limit: int) -> list[AuditEntry]:
+        """The newest rows below a number, the newest first. Raises `StorageCorrupt`."""
+        end = _ROWS[1] if seq is None else _KEY.pack(b"a", seq)
+        return [_entry(row) for row in self._engine.scan(Table.USAGE, _ROWS[0], end, limit, reverse=True)]
+
+    def waiting(self) -> list[AuditEntry]:
+        """The oldest rows that are in no file, up to the first whose act goes on. Raises `StorageCorrupt`."""
+        start = _KEY.pack(b"a", self.exported + 1)
+        end = _KEY.pack(b"a", min(self._open)) if self._open else _ROWS[1]
+        return [_entry(row) for row in self._engine.scan(Table.USAGE, start, end, LEDGER_ROWS_PER_READ)]
+
+    async def taken(self, seq: int, *, kept: int) -> None:
+        """Every row up to this one is in a file for good; of those, all but the newest go."""
+        batch = Batch()
+        batch.put(Table.USAGE, _EXPORTED, seal(_EXPORTED, seq.to_bytes(8, "big")))
+        end = _KEY.pack(b"a", max(0, seq - kept))
+        for key, _ in self._engine.scan(Table.USAGE, _ROWS[0], end, 2 * LEDGER_ROWS_PER_READ):
+            batch.delete(Table.USAGE, key)
+        await self._write(batch)
+
+
+def _entry(row: tuple[bytes, bytes]) -> AuditEntry:
+    return AuditEntry(_seq(row[0]), unseal(*row))
+
+
+def _seq(key: bytes) -> int:
+    return int(_KEY.unpack(key)[1])

@@ -1,0 +1,194 @@
+"""The ledger of a node: rows that commits cut wait in the store until somebody has them in a file for good.
+
+Whoever takes rows away adds them to the day's totals in the commit that deletes them, so nothing is counted twice or
+not at all, whenever the process ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Final, NamedTuple, Protocol
+
+import msgspec
+import structlog
+
+from backend_store.core.ledger import KINDS, LedgerCut, Title, cut
+from backend_store.core.records import PartitionState
+from backend_store.node.limits import LEDGER_CUTS_AT_ONCE, LEDGER_DAYS_SWEPT_AT_ONCE, LEDGER_ROWS_PER_READ
+from backend_store.storage.engine import Batch, Engine, Row, Table
+from backend_store.storage.seal import seal, unseal
+
+log = structlog.get_logger("pushq.ledger")
+
+DAY_MS: Final = 24 * 3600 * 1000
+BYTES: Final = ("published_bytes", "moved_in_bytes")
+"""What is counted in bytes beside the messages."""
+
+_CUT = struct.Struct(">cQQIQ")
+_DAY = struct.Struct(">cIQ")
+_FILES: Final = b"c/ledger-files"
+_CUTS: Final = (b"l", b"m")
+_DAYS: Final = (b"d", b"e")
+_encode = msgspec.msgpack.Encoder().encode
+_cut = msgspec.msgpack.Decoder(LedgerCut)
+
+
+class QueueTotal(msgspec.Struct, array_like=True):
+    """What was counted of one queue, messages by kind and bytes: for the rows of a day, or for several of them."""
+
+    tenant: str
+    queue: str
+    uid: int
+    counts: dict[str, int]
+
+
+_day = msgspec.msgpack.Decoder(QueueTotal)
+
+
+class Waiting(NamedTuple):
+    """A row of the ledger that is in no file yet, and its key."""
+
+    key: bytes
+    row: LedgerCut
+
+
+class Counted(Protocol):
+    """A partition, as the ledger sees it."""
+
+    title: Title
+    state: PartitionState
+
+    def cut(self) -> bool:
+        """Asks for a row about what was counted since the last one; False where there is nothing."""
+
+
+def stage_cut(batch: Batch, state: PartitionState, title: Title, at_ms: int) -> None:
+    """Adds the row of what a partition counted, if there is anything, to the commit that makes it true."""
+    row = cut(state, title, at_ms)
+    if row is None:
+        return
+    if "unexplained" in row.counts:
+        log.error("the ledger does not add up", queue=title.queue, partition=title.partition, counts=row.counts)
+    key = _CUT.pack(b"l", row.at_ms, row.uid, row.partition, row.end)
+    batch.put(Table.USAGE, key, seal(key, _encode(row)))
+
+
+class LedgerBook:
+    """See the file's first sentence."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        write: Callable[[Batch], Awaitable[None]],
+        partitions: Callable[[], Iterable[Counted]],
+        clock_ms: Callable[[], int],
+    ):
+        self._engine = engine
+        self._write = write
+        self._partitions = partitions
+        self._clock_ms = clock_ms
+        self._turn = asyncio.Lock()
+        row = engine.get(Table.USAGE, _FILES)
+        self.files = int.from_bytes(unseal(_FILES, row), "big") if row is not None else 0
+        """How many files have taken rows away. The number of the next one is one more, after a crash too."""
+
+    async def cut(self) -> None:
+        """Returns when everything that was counted before stands in rows."""
+        asked = 0
+        for partition in list(self._partitions()):
+            asked += partition.cut()
+            if asked == LEDGER_CUTS_AT_ONCE:
+                await self._write(Batch())
+                asked = 0
+        await self._write(Batch())
+
+    def waiting(self, limit: int = LEDGER_ROWS_PER_READ, after: bytes | None = None) -> list[Waiting]:
+        """The oldest rows that are in no file yet. Raises `StorageCorrupt`."""
+        start = _CUTS[0] if after is None else after + b"\0"
+        rows = self._engine.scan(Table.USAGE, start, _CUTS[1], limit)
+        return [Waiting(key, _cut.decode(unseal(key, row))) for key, row in rows]
+
+    def oldest_waiting_ms(self) -> int | None:
+        """When the oldest row that is in no file was cut."""
+        row = self._engine.first_at_or_above(Table.USAGE, *_CUTS)
+        return None if row is None else int(_CUT.unpack(row[0])[1])
+
+    async def taken(self, rows: Sequence[Waiting], *, kept_days: int) -> None:
+        """The rows are in a file for good: they go, and count among their days' totals from now on."""
+        async with self._turn:
+            batch = Batch()
+            days: dict[bytes, QueueTotal] = {}
+            for key, row in rows:
+                batch.delete(Table.USAGE, key)
+                day = _DAY.pack(b"d", row.at_ms // DAY_MS, row.uid)
+                if day not in days:
+                    days[day] = self._day(day) or QueueTotal(row.tenant, row.queue, row.uid, {})
+                _add(days[day].counts, row)
+            for key, total in days.items():
+                batch.put(Table.USAGE, key, seal(key, _encode(total)))
+            oldest = max(0, self._clock_ms() // DAY_MS - kept_days)
+            end = _DAY.pack(b"d", oldest, 0)
+            for key, _ in self._engine.scan(Table.USAGE, _DAYS[0], end, LEDGER_DAYS_SWEPT_AT_ONCE):
+                batch.delete(Table.USAGE, key)
+            batch.put(Table.USAGE, _FILES, seal(_FILES, (self.files + 1).to_bytes(8, "big")))
+            await self._write(batch)
+            self.files += 1
+
+    def _day(self, key: bytes) -> QueueTotal | None:
+        row = self._engine.get(Table.USAGE, key)
+        return None if row is None else _day.decode(unseal(key, row))
+
+    async def totals(
+        self, *, first_day: int, last_day: int, tenant: str | None = None, queue: str | None = None
+    ) -> list[QueueTotal]:
+        """What was counted on some days (since 1970, both included), by queue: exact as of the last commit."""
+        async with self._turn:  # rows must not become a day's total while both are read
+            found: dict[int, QueueTotal] = {}
+
+            def add(title: LedgerCut | QueueTotal | Title, counts: dict[str, int]) -> None:
+                if (tenant is None or title.tenant == tenant) and (queue is None or title.queue == queue):
+                    total = found.setdefault(title.uid, QueueTotal(title.tenant, title.queue, title.uid, {}))
+                    _sum(total.counts, counts)
+
+            # What the commits count meanwhile is left out: this is how it was when it began.
+            begun: dict[tuple[int, int], int] = {}
+            for partition in self._partitions():
+                state, title = partition.state, partition.title
+                begun[title.uid, title.partition] = state.ledger.start
+                if last_day >= self._clock_ms() // DAY_MS:
+                    add(title, _pending(state))
+            for key, stored in await self._rows(_DAY.pack(b"d", first_day, 0), _DAY.pack(b"d", last_day + 1, 0)):
+                total = _day.decode(unseal(key, stored))
+                add(total, total.counts)
+            from_key = _CUT.pack(b"l", first_day * DAY_MS, 0, 0, 0)
+            for key, stored in await self._rows(from_key, _CUT.pack(b"l", (last_day + 1) * DAY_MS, 0, 0, 0)):
+                row = _cut.decode(unseal(key, stored))
+                if row.start < begun.get((row.uid, row.partition), row.end):
+                    counts: dict[str, int] = {}
+                    _add(counts, row)
+                    add(row, counts)
+            return sorted(found.values(), key=lambda one: (one.tenant, one.queue, one.uid))
+
+    async def _rows(self, start: bytes, end: bytes) -> list[Row]:
+        rows: list[Row] = []
+        while part := self._engine.scan(Table.USAGE, start, end, LEDGER_ROWS_PER_READ):
+            rows += part
+            start = part[-1][0] + b"\0"
+            await asyncio.sleep(0)
+        return rows
+
+
+def _pending(state: PartitionState) -> dict[str, int]:
+    return {name: count for name in (*KINDS, *BYTES) if (count := getattr(state.ledger, name))}
+
+
+def _add(counts: dict[str, int], row: LedgerCut) -> None:
+    _sum(counts, row.counts)
+    _sum(counts, {name: size for name in BYTES if (size := getattr(row, name))})
+
+
+def _sum(counts: dict[str, int], more: dict[str, int]) -> None:
+    for name, count in more.items():
+        counts[name] = counts.get(name, 0) + count
