@@ -7,11 +7,12 @@ from typing import Any
 
 from backend_store.client import Gap, Queue
 from backend_store.model import VISIBILITY_MS_MAX, FieldError, InvalidRequest, Verdict
-from push.limits import CREDIT_MAX
+from push.limits import CREDIT_MAX, IDEMPOTENCY_KEY_CHARS_MAX, PUBLISH_MS_MAX
 from push.protocol import REQUEST_ID_CHARS_MAX, RequestId
 
 DELAY_MS_MAX = VISIBILITY_MS_MAX
 REASON_CHARS_MAX = 256
+_PRINTABLE = re.compile(r"[ -~]*")
 _GROUP = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 
 
@@ -40,6 +41,21 @@ def checked_visibility(visibility_ms: int) -> int:
             "/visibility_timeout_ms", f"visibility_timeout_ms is {visibility_ms}; it goes from 0 to {VISIBILITY_MS_MAX}"
         )
     return visibility_ms
+
+
+def checked_idempotency_key(text: str, *, name: str = "idempotency_key", pointer: str = "/idempotency_key") -> str:
+    """Raises `InvalidRequest` for a key that is empty, too long, or not printable ASCII."""
+    if not 1 <= len(text) <= IDEMPOTENCY_KEY_CHARS_MAX:
+        raise field(pointer, f"{name} has {len(text)} characters; it may have 1 to {IDEMPOTENCY_KEY_CHARS_MAX}")
+    if _PRINTABLE.fullmatch(text) is None:
+        raise field(pointer, f"{name} has other characters than printable ASCII; a UUID is a good key")
+    return text
+
+
+def checked_timeout(timeout_ms: int, *, name: str = "timeout_ms", pointer: str = "/timeout_ms") -> int:
+    if not 1 <= timeout_ms <= PUBLISH_MS_MAX:
+        raise field(pointer, f"{name} is {timeout_ms}; it goes from 1 to {PUBLISH_MS_MAX}")
+    return timeout_ms
 
 
 def checked_reason(reason: str | None) -> str | None:

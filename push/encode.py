@@ -128,8 +128,9 @@ def stream_messages(chunk: Chunk, start: int, stop: int, encoding: Encoding) -> 
 
 
 def visible(chunk: Chunk, start: int, stop: int) -> Sequence[int]:
-    """The numbers of the messages that are there: a repeat or a refused one leaves its place empty."""
-    gone = holes(chunk)
+    """The numbers of the messages that are there: a repeat or a refused one leaves its place empty, and so does one
+    that cannot be opened."""
+    gone = holes(chunk) | chunk.unreadable
     return range(start, stop) if not gone else [n for n in range(start, stop) if not gone >> n & 1]
 
 

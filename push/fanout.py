@@ -14,13 +14,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from backend_store.client import Chunk, Gap, Queue, cursors_along, encode_cursor
 from push.encode import deliver_frame, keep_rendered, stream_messages, visible
 from push.pacing import Pacer
 from push.subscriptions import StreamSubscription
 from push.tails import Others, Tail, Tails
+
+if TYPE_CHECKING:
+    from push.spans import Batch, Spans
 
 PACED = "paced"
 
@@ -33,6 +36,9 @@ class StreamOutlet(Protocol):
 
     def tell_gap(self, number: int, gap: Gap) -> None:
         """Says which offsets the subscriber will never get."""
+
+    def delivered(self, queue: Queue, messages: int, size: int, batch: Batch | None) -> None:
+        """So much of the queue was handed to the socket. `batch` is there where spans are wanted."""
 
 
 Framer = Callable[[Chunk, int, int, int, Others], bytes]
@@ -47,9 +53,11 @@ class Fanout:
         framers: dict[str, Framer],
         count: Callable[[int], None],
         pacer: Pacer | None = None,
+        spans: Spans | None = None,
     ):
         """`count` is told how many messages were handed to sockets. `pacer` is the process's one."""
         self._count = count
+        self._spans = spans
         self.queue = queue
         self._loop = loop
         self._pacer = pacer or Pacer(loop)
@@ -110,6 +118,7 @@ class Fanout:
             if not ready.done():
                 ready.set_result(None)
         others = self.tails.others(tail, self._ends) if self._live else None
+        batch = None if self._spans is None or not self._live else self._spans.of_chunks(chunks)
         for (key, number), members in list(self._live.items()):
             if key == PACED:
                 self._wake(members)
@@ -120,6 +129,8 @@ class Fanout:
             for sub, outlet in members.items():
                 if outlet.writable:
                     outlet.write(data)
+                    outlet.delivered(self.queue, count, len(data), batch)
+                    sub.messages_sent += count
                 else:
                     behind.append(sub)
             self._count(count * (len(members) - len(behind)))
@@ -189,9 +200,13 @@ class Fanout:
         start = max(0, tail.place(reading) - chunk.base)
         stop = chunk.count if sub.credit is None else min(chunk.count, start + sub.credit)
         others = self.tails.others(tail, reading.places)
-        outlet.write(self._framers[sub.key](chunk, start, stop, sub.number, others))
+        batch = None if self._spans is None else self._spans.of_parts([(chunk, range(start, stop))])
+        data = self._framers[sub.key](chunk, start, stop, sub.number, others)
+        outlet.write(data)
         shown = len(visible(chunk, start, stop))
+        outlet.delivered(self.queue, shown, len(data), batch)
         self._count(shown)
+        sub.messages_sent += shown
         if sub.credit is not None:
             sub.credit -= shown
         reading.move(tail.number, chunk.base + stop)

@@ -10,6 +10,7 @@ from collections import deque
 from typing import Protocol
 
 from backend_store.client import TAKE_MESSAGES_MAX, Holder, Lease, Queue
+from push.intake import Intake
 from push.limits import DISPATCH_MESSAGES_MAX
 
 
@@ -25,8 +26,9 @@ class Consumer(Holder, Protocol):
 
 
 class Feeder:
-    def __init__(self, queue: Queue, loop: asyncio.AbstractEventLoop):
+    def __init__(self, queue: Queue, loop: asyncio.AbstractEventLoop, intake: Intake | None = None):
         self.queue = queue
+        self.intake = Intake() if intake is None else intake
         self._loop = loop
         self._ring: deque[Consumer] = deque()
         self._scheduled = False
@@ -90,9 +92,9 @@ class Feeder:
                 return
 
 
-def feeder_of(queue: Queue, loop: asyncio.AbstractEventLoop) -> Feeder:
+def feeder_of(queue: Queue, loop: asyncio.AbstractEventLoop, intake: Intake | None = None) -> Feeder:
     """The queue's one feeder in this process."""
     found: Feeder | None = queue.extras.get("feeder")
     if found is None:
-        found = queue.extras["feeder"] = Feeder(queue, loop)
+        found = queue.extras["feeder"] = Feeder(queue, loop, intake)
     return found

@@ -3,36 +3,46 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import secrets
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 from websockets.frames import Frame, Opcode
 
 from backend_store.client import Gap, KeptSession, Lease, Queue, Store
 from backend_store.model import PushqError, QueueNotFound, Unauthenticated
+from push.checks import checked_timeout
 from push.closes import Close
+from push.connections import Connections
 from push.core.resume import Parked, ParkingLot
 from push.encode import encode
 from push.fanout import Fanout, Framer, websocket_framer
+from push.farewells import Farewells
 from push.feeder import Feeder, feeder_of
+from push.intake import Intake
 from push.limits import (
-    DRAIN_SECONDS_MAX,
-    DRAIN_WAVE_SOCKETS,
+    DRAIN_SECONDS_DEFAULT,
     KEY_CHECK_SECONDS,
     PARKED_SESSIONS_MAX,
+    PUBLISH_MS_DEFAULT,
+    SLOWEST_BLOCKED_SECONDS_MIN,
+    SLOWEST_CLOSED_FRACTION,
     WRITE_BLOCKED_SECONDS_MAX,
 )
 from push.pacing import Pacer
-from push.ports import Desk
+from push.ports import Desk, Meter, NoThrottle, Throttle, Unmetered
 from push.protocol import CONNECT_SECONDS_MAX, PING_MS, PONG_MS_MAX
 from push.session import Session
 from push.sse_frames import sse_framer
 from push.subscriptions import StreamSubscription, WorkSubscription
+
+if TYPE_CHECKING:
+    from push.spans import Spans
 
 log = structlog.get_logger("pushq.hub")
 
@@ -48,7 +58,7 @@ class Stream(Protocol):
     @property
     def queue(self) -> Queue: ...
 
-    def end(self, retry_ms: int) -> None: ...
+    def bye(self, retry_ms: int) -> None: ...
     def queue_gone(self, queue: Queue, error: PushqError) -> None: ...
     def tell_gap(self, number: int, gap: Gap) -> None: ...
     def check(self) -> None: ...
@@ -63,19 +73,32 @@ class Hub:
         clock_ms: Callable[[], int],
         resume_ms: int = 5000,
         connections_max: int = 20_000,
+        meter: Meter | None = None,
+        throttle: Throttle | None = None,
+        intake: Intake | None = None,
+        drain_window_s: int = DRAIN_SECONDS_DEFAULT,
+        spans: Spans | None = None,
     ):
         self.store = store
         self.desk = desk
+        self.meter: Meter = meter or Unmetered()
+        self.spans = spans
         self.clock_ms = clock_ms
         self.now_ms = clock_ms()
+        self.publish_ms = PUBLISH_MS_DEFAULT
+        """How long a publish waits that names no time."""
         self.resume_ms = resume_ms
         self.connections_max = connections_max
+        self.throttle: Throttle = NoThrottle() if throttle is None else throttle
+        self.intake = Intake() if intake is None else intake
+        self.farewells = Farewells(window_s=drain_window_s, accepts_per_s=self.intake.sockets.rate)
         self.loop = asyncio.get_running_loop()
         self.draining = False
         self.sessions: dict[str, Session] = {}
         self.waiting: set[Session] = set()
         """Sockets that have not said `connect` yet."""
         self.streams: set[Stream] = set()
+        self.open = Connections()
         self.polls: dict[asyncio.Future[None], Queue] = {}
         """Long-polls that wait, so that a deleted queue or a shutdown ends them."""
         self.parked: ParkingLot[list[Lease]] = ParkingLot(PARKED_SESSIONS_MAX)
@@ -84,7 +107,7 @@ class Hub:
         self._resuming: dict[Session, Parked[list[Lease]]] = {}
         self._dirty: list[Session] = []
         self._flush_scheduled = False
-        self._pacer = Pacer(self.loop)
+        self._pacer = Pacer(self.loop, is_held=lambda: self.intake.holds_replays)
         self._framers: dict[str, Framer] = {
             "json": websocket_framer("json", text_frame),
             "msgpack": websocket_framer("msgpack", binary_frame),
@@ -99,9 +122,19 @@ class Hub:
     def connections(self) -> int:
         return len(self.sessions) + len(self.waiting) + len(self.streams) + len(self.polls)
 
+    def until_ms(self, timeout_ms: int | None) -> int:
+        """Until when a publish that comes now may wait for the disk."""
+        return self.clock_ms() + (self.publish_ms if timeout_ms is None else checked_timeout(timeout_ms))
+
     @property
     def full(self) -> bool:
         return self.connections >= self.connections_max
+
+    def refusal(self) -> PushqError | None:
+        """Why a new socket or stream cannot come in now; None lets it in."""
+        if self.draining:
+            return PushqError("the server is shutting down", code="draining")
+        return self.intake.refusal_of_socket(self.connections, self.connections_max)
 
     def accepted(self, session: Session) -> None:
         self.waiting.add(session)
@@ -110,6 +143,7 @@ class Hub:
         """Gives a session its id. True if it goes on with an earlier one."""
         assert session.principal is not None
         self.waiting.discard(session)
+        self.open.add("websocket", session)
         if resume is not None:
             self._take_over(session, resume)
             parked = self.parked.take(resume, session.principal.id)
@@ -150,6 +184,7 @@ class Hub:
     def closed(self, session: Session, *, clean: bool) -> None:
         """A session's socket is gone: its leases return at once, or wait with it."""
         self.waiting.discard(session)
+        self.open.remove(session)
         if self.sessions.get(session.id) is session:
             del self.sessions[session.id]
         held: dict[tuple[str, str], list[Lease]] = {}
@@ -157,6 +192,7 @@ class Hub:
         if resuming is not None:
             held.update(resuming.held)
         for sub in session.subs.values():
+            session.leave("subscriptions")
             if isinstance(sub, StreamSubscription):
                 self.fanout(sub.queue).stop(sub)
                 sub.queue.consumers -= 1
@@ -176,7 +212,7 @@ class Hub:
     def _give_back(self, parked: Parked[list[Lease]]) -> None:
         for (tenant, place), leases in parked.held.items():
             try:
-                queue = self.store.queue(tenant, place.partition("/")[0])
+                queue = self.store.here(tenant, place.partition("/")[0])
             except QueueNotFound:
                 continue
             for lease in leases:
@@ -187,7 +223,7 @@ class Hub:
 
     def feeder(self, queue: Queue) -> Feeder:
         queue.on_gap(partial(self._tell_gap, queue))
-        return feeder_of(queue, self.loop)
+        return feeder_of(queue, self.loop, self.intake)
 
     def _tell_gap(self, queue: Queue) -> None:
         """All consumers of a group hear what the stream dropped before the group came so far; polls ask themselves."""
@@ -203,7 +239,9 @@ class Hub:
     def fanout(self, queue: Queue) -> Fanout:
         found: Fanout | None = queue.extras.get("fanout")
         if found is None:
-            found = queue.extras["fanout"] = Fanout(queue, self.loop, self._framers, self.count_delivered, self._pacer)
+            counted = self.count_delivered
+            found = Fanout(queue, self.loop, self._framers, counted, self._pacer, self.spans)
+            queue.extras["fanout"] = found
         return found
 
     def count_close(self, code: int) -> None:
@@ -303,26 +341,35 @@ class Hub:
                 session.close(Close.TOKEN_EXPIRED, "the key was revoked or has expired")
         for stream in list(self.streams):
             stream.check()
+        self.open.end_polls_without_key(self.desk.still_valid)
+
+    def close_slowest(self) -> int:
+        """Closes a few of those that have not read for the longest; answers with how many. Memory is short."""
+        blocked = [(s.wire.blocked_seconds(), s) for s in self.sessions.values() if not s.wire.is_writable]
+        slow = [one for one in blocked if one[0] > SLOWEST_BLOCKED_SECONDS_MIN]
+        slow.sort(key=lambda one: -one[0])
+        slowest = slow[: math.ceil(len(self.sessions) * SLOWEST_CLOSED_FRACTION)]
+        for _, session in slowest:
+            session.close(Close.SLOW_CONSUMER, "memory is short, and this connection does not read")
+        return len(slowest)
 
     async def drain(self) -> None:
         """Says `bye` to everybody, in waves with jittered advice when to come back. Sessions and leases are kept."""
         self.draining = True
-        sessions = list(self.sessions.values())
-        waves = max(1, (len(sessions) + DRAIN_WAVE_SOCKETS - 1) // DRAIN_WAVE_SOCKETS)
-        pause = min(0.1, DRAIN_SECONDS_MAX / waves)
-        spread_ms = _spread_ms(len(sessions))
-        for stream in list(self.streams):
-            stream.end(random.randint(200, 200 + spread_ms))
-        for start in range(0, len(sessions), DRAIN_WAVE_SOCKETS):
-            for session in sessions[start : start + DRAIN_WAVE_SOCKETS]:
-                session.bye(random.randint(200, 200 + spread_ms))
-            await asyncio.sleep(pause)
+        sessions, streams = list(self.sessions.values()), list(self.streams)
+        plan = self.farewells.plan(len(sessions) + len(streams))
+        farewells = [partial(stream.bye, plan.stream_retry_ms()) for stream in streams]
+        farewells += [partial(session.bye, plan.retry_ms()) for session in sessions]
+        for wave in plan.waves(farewells):
+            for say in wave:
+                say()
+            await asyncio.sleep(plan.pause_s)
         self._end_polls(None)
         for session in list(self.sessions.values()):
-            session.bye(random.randint(200, 200 + spread_ms))  # it said `connect` while the others left
+            session.bye(plan.retry_ms())  # it said `connect` while the others left
         for session in list(self.waiting):
             session.close(Close.DRAIN, "the server is shutting down")
-        log.info("drained", sessions=len(sessions))
+        log.info("drained", sessions=len(sessions), streams=len(streams), window_ms=plan.window_ms)
 
     def _restore(self) -> None:
         """Takes up the sessions that the last clean stop kept: they may come back for as long as after a cut."""
@@ -332,7 +379,7 @@ class Hub:
             for place, tokens in kept.held.items():
                 tenant, _, name = place.partition("/")
                 held[tenant, name] = [leases[token] for token in tokens if token in leases]
-            until_ms = self.now_ms + self.resume_ms + _spread_ms(len(sessions))
+            until_ms = self.now_ms + self.resume_ms + self.farewells.plan(len(sessions)).window_ms
             self.parked.park(Parked(kept.session, kept.principal_id, until_ms, held))
 
     def kept_sessions(self) -> list[KeptSession]:
@@ -349,11 +396,6 @@ class Hub:
 
     def ping_frame(self, encoding: str) -> bytes:
         return _PINGS[encoding]
-
-
-def _spread_ms(sessions: int) -> int:
-    """Over how long drained clients are asked to spread their return."""
-    return max(1000, 5 * sessions)
 
 
 def text_frame(payload: bytes) -> bytes:

@@ -16,6 +16,7 @@ from push.limits import (
     CATCH_UP_PAUSE_SECONDS,
     CATCH_UP_SLICE_SECONDS,
     CATCH_UP_WORK_SECONDS,
+    HELD_REPLAY_SECONDS,
 )
 
 Step = Callable[[], bool]
@@ -23,8 +24,10 @@ Step = Callable[[], bool]
 
 
 class Pacer:
-    def __init__(self, loop: asyncio.AbstractEventLoop):
+    def __init__(self, loop: asyncio.AbstractEventLoop, is_held: Callable[[], bool] = lambda: False):
+        """`is_held`: whether nobody may replay at the moment, for the process has too much to do."""
         self._loop = loop
+        self._is_held = is_held
         self._steps: deque[Step] = deque()
         self._is_running = False
         self._asked = 0.0
@@ -43,6 +46,9 @@ class Pacer:
 
     def _look(self) -> None:
         """Everybody else has had a turn: was it a long one?"""
+        if self._is_held():
+            self._loop.call_later(HELD_REPLAY_SECONDS, self._ask)
+            return
         now = self._loop.time()
         if now - self._asked > CATCH_UP_WORK_SECONDS:
             self._crowded_until = now + CATCH_UP_CALM_SECONDS

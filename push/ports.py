@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
 
 from backend_store.client import Block, Blocks, Columns, Queue
-from backend_store.model import Published, PushqError, QueueConfig
+from backend_store.model import Claim, Published, PushqError, QueueConfig
 from push.protocol import PublishMessage
+from throttling.census import Kind, Who
+from throttling.rules import Operation
 
 Verb = Literal["publish", "consume", "view", "manage"]
 Encoding = Literal["json", "msgpack"]
@@ -33,6 +35,23 @@ class Prepared(msgspec.Struct, frozen=True):
     blocks: list[Block]
     ids: Sequence[str | None] | None = None
     order: list[int] | None = None
+    claim: Claim | None = None
+    """Of a call with an idempotency key."""
+    until_ms: int = 0
+    """Until when such a call may wait for the disk."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of the blocks."""
+        blocks = self.blocks
+        return len(blocks[0].data) if len(blocks) == 1 else sum([len(block.data) for block in blocks])
+
+
+class KeyOf(NamedTuple):
+    """An idempotency key, and whose it is."""
+
+    principal: str
+    key: str
 
 
 class Target(Protocol):
@@ -41,11 +60,109 @@ class Target(Protocol):
     @property
     def name(self) -> str: ...
     @property
+    def uid(self) -> int: ...
+    @property
     def config(self) -> QueueConfig: ...
     def blocks(self, columns: Columns, trace: str | None) -> Blocks:
         """A call's messages, encoded: blocks of one partition, priority and due time each."""
 
-    def publish(self, blocks: list[Block], reply: Callable[[Published | PushqError], None]) -> None: ...
+    def sealed(self, blocks: list[Block]) -> list[Block]:
+        """The blocks as they may be stored. Raises `Unavailable` while there is no key for them."""
+
+    @property
+    def content_key(self) -> bytes:
+        """What hashes of contents are keyed with; empty where contents are not encrypted. Raises `Unavailable`."""
+
+    def publish(
+        self,
+        blocks: list[Block],
+        reply: Callable[[Published | PushqError], None],
+        claim: Claim | None = None,
+        *,
+        until_ms: int = 0,
+    ) -> None:
+        """Stores a call's messages. After `until_ms`, of the steady clock, what has not begun never will."""
+
+    def why_full(self) -> PushqError | None:
+        """Why not one message more can be taken now, if that can be told before it is read."""
+
+
+class Meter(Protocol):
+    """Hears what callers do: once a request, a frame or a delivery."""
+
+    def count(
+        self,
+        tenant: str,
+        principal: str,
+        queue: str,
+        operation: str,
+        transport: str,
+        outcome: str = "ok",
+        *,
+        messages: int = 0,
+        bytes_in: int = 0,
+        bytes_out: int = 0,
+        seconds: float = 0.0,
+    ) -> None: ...
+
+
+class Unmetered:
+    """Nobody wants to know."""
+
+    def count(
+        self,
+        tenant: str,
+        principal: str,
+        queue: str,
+        operation: str,
+        transport: str,
+        outcome: str = "ok",
+        *,
+        messages: int = 0,
+        bytes_in: int = 0,
+        bytes_out: int = 0,
+        seconds: float = 0.0,
+    ) -> None:
+        """Heard and forgotten."""
+
+
+Publishing = tuple[str, list[Block]]
+"""A queue's name, and the messages for it."""
+
+
+class Throttle(Protocol):
+    """Holds clients to their limits."""
+
+    def publish(
+        self, who: Who, publishes: Sequence[Publishing]
+    ) -> PushqError | Coroutine[Any, Any, PushqError | None] | None:
+        """Counts a publish that is about to be accepted: None lets it pass. A coroutine is awaited to know."""
+
+    def operation(
+        self, who: Who, operation: Operation, queue: str | None
+    ) -> PushqError | Coroutine[Any, Any, PushqError | None] | None:
+        """The same for a connect or a subscribe."""
+
+    def enter(self, kind: Kind, who: Who) -> None:
+        """Counts a connection or a subscription until it `leave`s. Raises `too-many-connections`."""
+
+    def leave(self, kind: Kind, who: Who) -> None: ...
+
+
+class NoThrottle:
+    """Everything passes, and nothing is counted."""
+
+    def publish(self, who: Who, publishes: Sequence[Publishing]) -> None:
+        return None
+
+    def operation(self, who: Who, operation: Operation, queue: str | None) -> None:
+        return None
+
+    def enter(self, kind: Kind, who: Who) -> None:
+        return None
+
+    def leave(self, kind: Kind, who: Who) -> None:
+        return None
 
 
 class Desk(Protocol):
@@ -54,6 +171,12 @@ class Desk(Protocol):
 
     def redeem(self, ticket: str) -> Principal:
         """Spends a one-use ticket. Raises `Unauthenticated`."""
+
+    def is_same_caller(self, known: Principal, newer: Principal) -> bool:
+        """Whether a newer credential may go on with the session of an earlier one."""
+
+    def has_expired(self, principal: Principal) -> bool:
+        """Whether a newer token of the same caller would do."""
 
     def still_valid(self, principal: Principal) -> bool:
         """Whether a live session may go on: its key exists and has not expired."""
@@ -68,12 +191,20 @@ class Desk(Protocol):
         """Makes the queue that a publish to an unknown name makes; None where it makes none."""
 
     def prepare(
-        self, queue: Target, messages: Sequence[PublishMessage], encoding: Encoding, trace: str | None = None
+        self,
+        queue: Target,
+        messages: Sequence[PublishMessage],
+        encoding: Encoding,
+        trace: str | None = None,
+        key_of: KeyOf | None = None,
     ) -> Prepared:
         """Raises `InvalidRequest` or `MessageTooLarge`, naming each message that is wrong.
 
-        `trace` is a W3C `traceparent`; it is kept with the messages.
+        `trace` is a W3C `traceparent`; it is kept with the messages. `key_of` is the call's idempotency key.
         """
+
+    def publish_once(self, queue: Target, prepared: Prepared, reply: Callable[[Published | PushqError], None]) -> None:
+        """Publishes a call that has an idempotency key; a repeat is answered like the first."""
 
     def prepare_plain(
         self, queue: Target, bodies: Sequence[Any], encoding: Encoding, trace: str | None = None

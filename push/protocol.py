@@ -90,6 +90,12 @@ class Publish(_Frame):
     queue: str
     messages: list[PublishMessage]
     id: RequestId = None
+    idempotency_key: str | None = None
+    timeout_ms: int | None = None
+    """How long its sender waits."""
+    traceparent: str | None = None
+    """W3C Trace Context of the frame's messages."""
+    tracestate: str | None = None
 
 
 class AckPublish(msgspec.Struct, forbid_unknown_fields=True):
@@ -149,6 +155,14 @@ class PlainPublish(msgspec.Struct, forbid_unknown_fields=True, tag_field="type",
     queue: str
     messages: list[PlainMessage]
     id: RequestId = None
+    timeout_ms: int | None = None
+
+
+class PublishHead(msgspec.Struct, tag_field="type", tag="publish", gc=False):
+    """Of a publish what tells whether it can be taken at all; the decoder passes over its messages."""
+
+    queue: str
+    id: RequestId = None
 
 
 class PlainBytesMessage(msgspec.Struct, forbid_unknown_fields=True, gc=False):
@@ -161,3 +175,4 @@ class PlainBytesPublish(msgspec.Struct, forbid_unknown_fields=True, tag_field="t
     queue: str
     messages: list[PlainBytesMessage]
     id: RequestId = None
+    timeout_ms: int | None = None

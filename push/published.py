@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from backend_store.client import message_id
-from backend_store.model import Original, Published, PushqError, QueueConfig
+from backend_store.model import Offset, Original, Published, PushqError, QueueConfig
 from push.encode import array_header, encode
 from push.ports import Encoding, Prepared
 from push.problems import problem
@@ -30,6 +30,34 @@ def refusal(published: Published) -> PushqError | None:
         return None
     errors = [other for other in others.values() if isinstance(other, PushqError)]
     return errors[0] if len(errors) == published.count else None
+
+
+def places_of_call(published: Published, prepared: Prepared) -> list[tuple[int, int]] | None:
+    """(partition, seq) of each message in the order of the call, of a repeated one the first's; None where one of them
+    has no place.
+    """
+    found = _places(published, prepared)
+    for number, other in (published.others or {}).items():
+        if isinstance(other, PushqError) or other.offset == -1:
+            return None
+        partition = published.partition if other.partition is None else other.partition
+        found[number if prepared.order is None else prepared.order[number]] = partition, other.offset
+    return found
+
+
+def repeated_call(places: Sequence[tuple[int, int]], prepared: Prepared, *, fsynced: bool, replicas: int) -> Published:
+    """The answer to a call whose messages are all there, from their places in the order of the call."""
+    if prepared.order is not None:  # that of this call's blocks, which may be another one than the first's were
+        places = [places[number] for number in prepared.order]
+    return Published(
+        places[0][0],
+        Offset(places[0][1]),
+        len(places),
+        fsynced=fsynced,
+        replicas=replicas,
+        others={number: Original(seq, partition) for number, (partition, seq) in enumerate(places)},
+        places=places,
+    )
 
 
 def published_messages_json(published: Published, prepared: Prepared) -> bytes:

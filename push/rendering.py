@@ -16,7 +16,8 @@ def rendered(queue: Queue, lease: Lease, encoding: Encoding) -> list[bytes]:
     if not lease.bits:
         return []
     try:
-        return leased_messages(lease, encoding)
+        queue.end_unreadable(lease)
+        return leased_messages(lease, encoding) if lease.bits else []
     except CorruptEntry as error:
         # Its checksum is right, so it was written like this: the next consumer would fail on it as well.
         log.error("messages cannot be delivered", queue=queue.name, offset=lease.state.base, reason=str(error))

@@ -11,30 +11,35 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from backend_store.client import GroupQueue, Queue, SettledAndPublished, open_group
 from backend_store.model import (
     InvalidRequest,
+    Overloaded,
     Published,
     PushqError,
     QueueConfig,
     QueueNotFound,
-    Unauthenticated,
     Verdict,
 )
+from push.asked import Asked
 from push.checks import (
     check_delay,
     check_has_groups,
     checked_credit,
     checked_group,
+    checked_idempotency_key,
     checked_reason,
     checked_visibility,
     field,
     gap_fields,
     results,
 )
-from push.joint import outputs, published_rows
+from push.credentials import refresh
+from push.joint import Output, outputs, published_rows
 from push.limits import CREDIT_DEFAULT, CREDIT_MAX, OUTBOX_BYTES_SOFT_MAX, SUBSCRIPTIONS_PER_SESSION_MAX
-from push.ports import Prepared
+from push.ports import KeyOf, Prepared, Target
 from push.protocol import (
     RECEIPTS_PER_REQUEST_MAX,
     Ack,
@@ -46,6 +51,7 @@ from push.protocol import (
     Ping,
     Pong,
     Publish,
+    PublishHead,
     Refresh,
     RequestId,
     Subscribe,
@@ -54,10 +60,15 @@ from push.protocol import (
 from push.published import published_ok, refusal
 from push.starts import checked_start, stream_start
 from push.subscriptions import StreamSubscription, WorkSubscription
+from push.traces import checked_trace
+from throttling.room import Room
 
 if TYPE_CHECKING:
     from push.session import Session, Subscription
 
+
+Held = tuple[Room, str, int]
+"""Bytes of a tenant that wait for the disk, to be given back."""
 
 # --------------------------------------------------------------------------------------------------- publish
 
@@ -77,10 +88,70 @@ def publish(session: Session, frame: Any, messages: Any, *, plain: bool = False)
         return
     if session.hub.draining:
         raise PushqError("the server is shutting down", code="draining")
-    prepare = desk.prepare_plain if plain else desk.prepare
-    prepared = prepare(queue, messages, session.encoding)
-    session.began()
-    queue.publish(prepared.blocks, partial(_published, session, frame.id, queue.config, prepared))
+    intake = session.hub.intake
+    if intake.publishes:
+        intake.check_publish(queue.config)
+    until_ms = session.hub.until_ms(frame.timeout_ms)
+    prepared = _prepared(session, frame, queue, messages, plain=plain)
+    size = prepared.size
+    intake.take(session.principal.tenant, size)
+    held = intake.room, session.principal.tenant, size
+    verdict = session.hub.throttle.publish(session.who, ((frame.queue, prepared.blocks),))
+    store = partial(_store, session, frame, queue, prepared, held, len(messages), until_ms)
+    session.gate.enter(verdict, store, partial(_over_rate, session, frame, held))
+
+
+def refuse_early(session: Session, head: PublishHead) -> None:
+    """Raises `Overloaded` where a publish would be refused under load, whatever its messages are."""
+    assert session.principal is not None
+    intake = session.hub.intake
+    try:
+        queue = session.hub.desk.publish_to(session.principal, head.queue)
+    except PushqError:
+        return  # for another reason: the whole frame is read, and gets its answer
+    if intake.publishes:
+        intake.check_publish(queue.config)
+    full = queue.why_full()
+    if full is not None:
+        raise intake.refusal("publish", "line", full.detail)
+
+
+def _store(
+    session: Session, frame: Any, queue: Target, prepared: Prepared, held: Held, messages: int, until_ms: int
+) -> None:
+    asked = Asked(session, "publish", frame.queue, messages=messages, bytes_in=held[2])
+    if session.hub.spans is not None:
+        asked.parent = session.hub.spans.parent_of(frame)
+    done = partial(_published, asked, frame.id, queue.config, prepared, held)
+    if prepared.claim is None:
+        queue.publish(prepared.blocks, done, until_ms=until_ms)
+    else:
+        session.hub.desk.publish_once(queue, msgspec.structs.replace(prepared, until_ms=until_ms), done)
+
+
+def _over_rate(session: Session, frame: Any, held: Held, error: PushqError) -> None:
+    room, tenant, size = held
+    room.give(tenant, size)
+    _refused(session, "publish", frame, error)
+
+
+def _refused(session: Session, operation: str, frame: Any, error: PushqError) -> None:
+    if (spans := session.hub.spans) is not None:
+        spans.refused(operation, frame, session.who.tenant, error.code)
+    session.refuse_publish(frame.id, error)
+
+
+def _prepared(session: Session, frame: Any, queue: Target, messages: Any, *, plain: bool) -> Prepared:
+    """Only the full frame has room for a key or a trace."""
+    desk = session.hub.desk
+    if plain:
+        return desk.prepare_plain(queue, messages, session.encoding)
+    trace = checked_trace(frame.traceparent, frame.tracestate)
+    if frame.idempotency_key is None:
+        return desk.prepare(queue, messages, session.encoding, trace)
+    assert session.principal is not None
+    key_of = KeyOf(session.principal.id, checked_idempotency_key(frame.idempotency_key))
+    return desk.prepare(queue, messages, session.encoding, trace, key_of)
 
 
 def _made(session: Session, frame: Any, messages: Any, plain: bool, task: asyncio.Task[None]) -> None:
@@ -94,10 +165,20 @@ def _made(session: Session, frame: Any, messages: Any, plain: bool, task: asynci
 
 
 def _published(
-    session: Session, request_id: RequestId, config: QueueConfig, prepared: Prepared, result: Published | PushqError
+    asked: Asked,
+    request_id: RequestId,
+    config: QueueConfig,
+    prepared: Prepared,
+    held: Held,
+    result: Published | PushqError,
 ) -> None:
-    session.ended()
+    session = asked.session
+    room, tenant, size = held
+    room.give(tenant, size)
     error = result if isinstance(result, PushqError) else refusal(result)
+    asked.ended(error)
+    if isinstance(error, Overloaded):
+        session.hub.intake.met_end()
     if error is not None:
         session.error(request_id, error)
     elif request_id is not None:
@@ -112,18 +193,27 @@ def ack(session: Session, frame: Ack) -> None:
         return
     if frame.id is None:
         queue.settle_quietly(frame.receipts)
+        session.count("ack", frame.queue, messages=len(frame.receipts))
+        if (spans := session.hub.spans) is not None:
+            spans.asked("ack", frame.queue, session.who.tenant, messages=len(frame.receipts))
         return
-    session.began()
-    queue.settle(frame.receipts, partial(_judged, session, frame.id, frame.receipts))
+    asked = Asked(session, "ack", frame.queue, messages=len(frame.receipts))
+    queue.settle(frame.receipts, partial(_judged, asked, frame.id, frame.receipts))
 
 
 def _ack_and_publish(session: Session, frame: Ack, queue: Queue, publishes: list[AckPublish]) -> None:
     assert session.principal is not None
     made = outputs(session.hub.desk, session.principal, queue, frame.receipts, publishes, session.encoding)
-    session.began()
+    verdict = session.hub.throttle.publish(session.who, [(one.queue.name, one.prepared.blocks) for one in made])
+    settle = partial(_settle_and_publish, session, frame, queue, made)
+    session.gate.enter(verdict, settle, partial(_refused, session, "ack", frame))
+
+
+def _settle_and_publish(session: Session, frame: Ack, queue: Queue, made: list[Output]) -> None:
+    asked = Asked(session, "ack", frame.queue, messages=len(frame.receipts))
 
     def decided(result: SettledAndPublished | PushqError) -> None:
-        session.ended()
+        asked.ended(result if isinstance(result, PushqError) else None)
         if isinstance(result, PushqError):
             session.error(frame.id, result)
         else:
@@ -137,16 +227,16 @@ def nack(session: Session, frame: Nack) -> None:
     queue = _consumed(session, frame.queue, frame.receipts)
     check_delay(frame.delay_ms)
     reason = checked_reason(frame.reason)
-    session.began()
-    judged = partial(_judged, session, frame.id, frame.receipts)
+    asked = Asked(session, "nack", frame.queue, messages=len(frame.receipts))
+    judged = partial(_judged, asked, frame.id, frame.receipts)
     queue.give_back(frame.receipts, frame.delay_ms, judged, reason, tried=frame.tried)
 
 
 def extend(session: Session, frame: Extend) -> None:
     queue = _consumed(session, frame.queue, frame.receipts)
     visibility_ms = checked_visibility(frame.visibility_timeout_ms)
-    session.began()
-    queue.extend(frame.receipts, visibility_ms, partial(_judged, session, frame.id, frame.receipts))
+    asked = Asked(session, "extend", frame.queue, messages=len(frame.receipts))
+    queue.extend(frame.receipts, visibility_ms, partial(_judged, asked, frame.id, frame.receipts))
 
 
 def _consumed(session: Session, name: str, receipts: list[str]) -> Queue:
@@ -157,8 +247,9 @@ def _consumed(session: Session, name: str, receipts: list[str]) -> Queue:
     return queue
 
 
-def _judged(session: Session, request_id: RequestId, receipts: list[str], verdicts: list[Verdict] | PushqError) -> None:
-    session.ended()
+def _judged(asked: Asked, request_id: RequestId, receipts: list[str], verdicts: list[Verdict] | PushqError) -> None:
+    session = asked.session
+    asked.ended(verdicts if isinstance(verdicts, PushqError) else None)
     if isinstance(verdicts, PushqError):
         session.error(request_id, verdicts)
     elif request_id is not None:
@@ -172,6 +263,25 @@ def subscribe(session: Session, frame: Subscribe) -> None:
         raise InvalidRequest(f"this session has {SUBSCRIPTIONS_PER_SESSION_MAX} subscriptions, the most there can be")
     if session.hub.draining:
         raise PushqError("the server is shutting down", code="draining")
+    session.hub.intake.check_subscribe()
+    verdict = session.hub.throttle.operation(session.who, "receive", frame.queue)
+    session.gate.enter(verdict, partial(_counted, session, frame, queue), partial(session.error, frame.id))
+
+
+def _counted(session: Session, frame: Subscribe, queue: Queue) -> None:
+    """Opens a subscription, counted from here to its end; one that is refused was none."""
+    try:
+        session.hub.throttle.enter("subscriptions", session.who)
+        try:
+            _subscribe(session, frame, queue)
+        except PushqError:
+            session.leave("subscriptions")
+            raise
+    except PushqError as error:
+        session.error(frame.id, error)
+
+
+def _subscribe(session: Session, frame: Subscribe, queue: Queue) -> None:
     if frame.group is not None:
         _subscribe_group(session, frame, queue, frame.group)
     elif queue.config.kind == "stream":
@@ -196,10 +306,12 @@ def _subscribe_group(session: Session, frame: Subscribe, stream: Queue, name: st
 
 def _group_opened(session: Session, frame: Subscribe, group: GroupQueue | PushqError) -> None:
     session.ended()
+    if not isinstance(group, PushqError) and not session.closed:
+        _subscribe_work(session, frame, group)
+        return
+    session.leave("subscriptions")
     if isinstance(group, PushqError):
         session.error(frame.id, group)
-    elif not session.closed:
-        _subscribe_work(session, frame, group)
 
 
 def _subscribe_work(session: Session, frame: Subscribe, queue: Queue) -> None:
@@ -273,21 +385,15 @@ def _subscription(session: Session, number: int) -> Subscription:
     return sub
 
 
-def refresh(session: Session, frame: Refresh) -> None:
-    assert session.principal is not None
-    principal = session.hub.desk.identify(frame.token)
-    if principal.tenant != session.principal.tenant:
-        raise Unauthenticated("the new token belongs to another tenant")
-    session.principal = principal
-    session.ok(frame.id)
-
-
 def ping(session: Session, frame: Ping) -> None:
+    if not session.pinged():
+        return
     session.send({"type": "pong"} if frame.id is None else {"type": "pong", "id": frame.id})
 
 
 def pong(session: Session, frame: Pong) -> None:
     """Heard: any frame shows that the peer is alive."""
+    session.pinged()
 
 
 def connect_again(session: Session, frame: Connect) -> None:

@@ -24,6 +24,7 @@ from backend_store.client import (
     ordering,
     priority_of,
     timestamp,
+    trace_context,
 )
 
 to_json = msgspec.json.Encoder().encode
@@ -34,7 +35,7 @@ TEMPLATES_MAX: Final = 512
 """Templates kept: chunks of one commit share one, and a chunk is leased several times."""
 
 _TYPES: Final = ("application/json", "application/octet-stream")
-_MORE: Final = frozenset({"exp", "ts", "late", "reply_to", "correlation_id", "dead"})
+_MORE: Final = frozenset({"exp", "ts", "late", "reply_to", "correlation_id", "dead", "trace"})
 """Columns behind fields that a message has only when they say something."""
 _SHOWN: Final = frozenset({"id", "key", "headers", "content_type", "at"}) | _MORE
 _FIELDS_ALWAYS: Final = 11
@@ -175,6 +176,10 @@ class Picked:
         found += [[write(name, value) for value in self.column(name)] for name in given]
         if "dead" in has:
             found.append([write("dead_letter", dead_letter(row)) for row in self.column("dead")])
+        if "trace" in has:
+            traces = [trace_context(kept) for kept in self.column("trace")]
+            found.append([write("traceparent", parent) for parent, _ in traces])
+            found.append([write("tracestate", state) for _, state in traces])
         return zip(*found, strict=True)
 
 

@@ -6,9 +6,10 @@ something is durable, a feeder or a fan-out gives it messages. What it has to sa
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -16,14 +17,19 @@ from backend_store.client import Gap, Queue
 from backend_store.model import InvalidRequest, PushqError, Unauthenticated
 from push.checks import check_id, gap_fields
 from push.closes import Close
+from push.connections import KICK_REASON
+from push.credentials import close_for
 from push.encode import cut, deliver_frame, encode, join
 from push.fanout import Fanout
+from push.gate import Gate
 from push.limits import (
     CREDIT_MAX,
     DELIVER_FRAME_BYTES_MAX,
+    PINGS_PER_SECOND_MAX,
     REPLY_FRAME_BYTES_MAX,
     SUBSCRIPTIONS_PER_SESSION_MAX,
 )
+from push.looking_up import LookingUp, outcome
 from push.ports import Encoding, Principal
 from push.problems import invalid, problem
 from push.protocol import (
@@ -35,40 +41,26 @@ from push.protocol import (
     PlainBytesPublish,
     PlainPublish,
     Publish,
+    PublishHead,
     PublishMessage,
     RequestId,
 )
 from push.rendering import rendered
-from push.requests import HANDLERS, KINDS, publish
+from push.requests import HANDLERS, KINDS, publish, refuse_early
 from push.subscriptions import StreamSubscription, WorkSubscription
+from push.wire import Wire
+from throttling.census import Kind, Who
 
 if TYPE_CHECKING:
     from push.hub import Hub
+    from push.spans import Batch
 
 _json_frames = msgspec.json.Decoder(ClientFrame | list[ClientFrame])
 _pack_frames = msgspec.msgpack.Decoder(ClientFrame | list[ClientFrame])
 _json_plain = msgspec.json.Decoder(PlainPublish)
 _pack_plain = msgspec.msgpack.Decoder(PlainBytesPublish)
-
-
-class Wire(Protocol):
-    """The socket, as a session sees it."""
-
-    is_writable: bool
-
-    def send_frame(self, payload: bytes, encoding: Encoding) -> None:
-        """Writes one frame."""
-
-    def write(self, data: bytes) -> None:
-        """Writes bytes that are framed already."""
-
-    def close(self, code: int, reason: str) -> None: ...
-    def pause(self) -> None:
-        """Reads nothing more until `unpause`: the peer asks faster than the disk answers."""
-
-    def unpause(self) -> None: ...
-    def blocked_seconds(self) -> float:
-        """How long the peer has not read what was written."""
+_json_heads = msgspec.json.Decoder(PublishHead)
+_pack_heads = msgspec.msgpack.Decoder(PublishHead)
 
 
 Subscription = WorkSubscription | StreamSubscription
@@ -79,9 +71,12 @@ class Session:
         "_dirty",
         "_in_progress",
         "_next_sub",
+        "_pings",
+        "_pings_beat_ms",
         "_replies",
         "closed",
         "encoding",
+        "gate",
         "heard_ms",
         "hub",
         "id",
@@ -90,6 +85,7 @@ class Session:
         "principal",
         "remote",
         "subs",
+        "who",
         "wire",
     )
 
@@ -105,16 +101,24 @@ class Session:
         self.heard_ms = hub.clock_ms()
         self.ping_at_ms = hub.next_ping_ms()
         self.subs: dict[int, Subscription] = {}
+        self.who = Who(address=remote)
+        """On whose account it is. A refreshed token does not change that."""
         self._next_sub = 1
         self._replies: list[bytes] = []
         self._dirty = False
         self._in_progress = 0
+        self.gate = Gate(self)
+        self._pings = 0
+        self._pings_beat_ms = 0
 
     # -------------------------------------------------------------------------------------------------- frames in
 
     def receive(self, data: bytes) -> None:
         """One frame from the client."""
         if self.closed:
+            return
+        if self.gate.held is not None:
+            self.gate.held.append(partial(self.receive, data))
             return
         self.heard_ms = self.hub.now_ms
         try:
@@ -179,6 +183,8 @@ class Session:
         """The hot frame, tried first: messages that are only bodies."""
         if not self.opened:
             return False
+        if self.hub.intake.is_tight and self._refuse_unread(data):
+            return True
         try:
             frame = decoder.decode(data)
         except msgspec.ValidationError:
@@ -186,8 +192,26 @@ class Session:
         self._answering(frame.id, publish, self, frame, [m.body for m in frame.messages], plain=True)
         return True
 
+    def _refuse_unread(self, data: bytes) -> bool:
+        """Refuses a publish by its head alone. To read all of what is refused would take from what is accepted."""
+        heads = _json_heads if self.encoding == "json" else _pack_heads
+        try:
+            head = heads.decode(data)
+        except msgspec.MsgspecError:
+            return False
+        try:
+            check_id(head.id)
+            refuse_early(self, head)
+        except PushqError as error:
+            self.error(head.id, error)
+            return True
+        return False
+
     def _handle(self, frame: ClientFrame) -> None:
         if self.closed:
+            return
+        if self.gate.held is not None:
+            self.gate.held.append(partial(self._handle, frame))
             return
         if not self.opened:
             self._first(frame)
@@ -204,8 +228,30 @@ class Session:
         try:
             check_id(request_id)
             handler(*args, **kwargs)
+        except LookingUp as looking:
+            self._wait(looking, request_id, partial(self._answering, request_id, handler, *args, **kwargs))
         except PushqError as error:
+            self.count(handler.__name__, "", error.code)
+            if self.hub.spans is not None:
+                self.hub.spans.refused(handler.__name__, args[1], self.who.tenant, error.code)
             self.error(request_id, error)
+
+    def _wait(self, looking: LookingUp, request_id: RequestId, again: Callable[[], None]) -> None:
+        """What a request needs is asked for; it begins anew when that is here. Others go on meanwhile."""
+        self.began()
+
+        def landed(error: PushqError | None) -> None:
+            self.ended()
+            if self.closed:
+                return
+            if error is not None:
+                self.error(request_id, error)
+            elif self.gate.held is not None:
+                self.gate.held.append(again)
+            else:
+                again()
+
+        looking.flight.then(landed)
 
     def _first(self, frame: ClientFrame) -> None:
         if not isinstance(frame, Connect):
@@ -214,11 +260,36 @@ class Session:
         try:
             check_id(frame.id)
             self.principal = self._identify(frame)
-        except PushqError as error:
-            close = Close.UNAUTHENTICATED if error.code == "unauthenticated" else Close.PROTOCOL_ERROR
-            self._refuse(frame.id, error, close)
+        except LookingUp as looking:
+            refuse = partial(self._refused_to_open, frame)
+            self.gate.enter(outcome(looking.flight), partial(self._first, frame), refuse)
             return
+        except PushqError as error:
+            self._refused_to_open(frame, error)
+            return
+        verdict = self.hub.throttle.operation(self._account(), "connect", None)
+        self.gate.enter(verdict, partial(self._enter, frame), partial(self._over, frame.id))
+
+    def _account(self) -> Who:
+        assert self.principal is not None
+        return Who(self.principal.tenant, self.principal.id, self.remote)
+
+    def _over(self, request_id: RequestId, error: PushqError) -> None:
+        self._refuse(request_id, error, Close.RATE_LIMITED)
+
+    def _enter(self, frame: Connect) -> None:
+        """The address is counted already, since the socket opened."""
+        who = self._account()
+        try:
+            self.hub.throttle.enter("connections", who._replace(address=""))
+        except PushqError as error:
+            self._over(frame.id, error)
+            return
+        self.who = who
         self._open(frame)
+
+    def _refused_to_open(self, frame: Connect, error: PushqError) -> None:
+        self._refuse(frame.id, error, close_for(error))
 
     def _identify(self, frame: Connect) -> Principal:
         desk = self.hub.desk
@@ -249,6 +320,16 @@ class Session:
         }
         self._single({**connected, **({"id": frame.id} if frame.id is not None else {})})
 
+    # --------------------------------------------------------------------------------------------------- limits
+
+    def refuse_publish(self, request_id: RequestId, error: PushqError) -> None:
+        """The socket stays open, unless its client does nothing else for long."""
+        self.error(request_id, error)
+        self.gate.is_abused()
+
+    def leave(self, kind: Kind) -> None:
+        self.hub.throttle.leave(kind, self.who)
+
     # ------------------------------------------------------------------------------------------------- requests
 
     def began(self) -> None:
@@ -258,8 +339,56 @@ class Session:
 
     def ended(self) -> None:
         self._in_progress -= 1
-        if self._in_progress == REQUESTS_IN_PROGRESS_MAX // 2:
+        if self._in_progress == REQUESTS_IN_PROGRESS_MAX // 2 and self.gate.held is None:
             self.wire.unpause()
+
+    def read_on(self) -> None:
+        """The gate is open again."""
+        if self._in_progress < REQUESTS_IN_PROGRESS_MAX:
+            self.wire.unpause()
+
+    def count(
+        self,
+        operation: str,
+        queue: str,
+        outcome: str = "ok",
+        *,
+        messages: int = 0,
+        bytes_in: int = 0,
+        bytes_out: int = 0,
+        seconds: float = 0.0,
+    ) -> None:
+        """Counts one frame for whoever is connected."""
+        principal = self.principal
+        if principal is not None:
+            self.hub.meter.count(
+                principal.tenant,
+                principal.id,
+                queue,
+                operation,
+                "ws",
+                outcome,
+                messages=messages,
+                bytes_in=bytes_in,
+                bytes_out=bytes_out,
+                seconds=seconds,
+            )
+
+    def delivered(self, queue: Queue, messages: int, size: int, batch: Batch | None = None) -> None:
+        """Messages have been written to the socket."""
+        self.count("deliver", queue.name, messages=messages, bytes_out=size)
+        if batch is not None:
+            batch.delivered(queue, self.who.tenant, messages)
+
+    def pinged(self) -> bool:
+        """Counts a ping, ours or one of RFC 6455. False when they come too fast and the socket is closed for it."""
+        if self._pings_beat_ms != self.hub.now_ms:  # it moves on once a second
+            self._pings_beat_ms, self._pings = self.hub.now_ms, 0
+        self._pings += 1
+        if self._pings <= PINGS_PER_SECOND_MAX:
+            return not self.closed
+        self.close(Close.RATE_LIMITED, f"more than {PINGS_PER_SECOND_MAX} pings in a second")
+        return False
 
     def number(self) -> int:
         number = self._next_sub
@@ -272,6 +401,7 @@ class Session:
     def drop(self, sub: Subscription) -> None:
         """Ends a subscription the client no longer wants: what it holds goes back at once."""
         del self.subs[sub.number]
+        self.leave("subscriptions")
         if isinstance(sub, WorkSubscription):
             sub.stop()
             sub.give_back()
@@ -346,12 +476,17 @@ class Session:
 
     def _deliver(self, sub: WorkSubscription) -> None:
         leases = sub.take_pending()
+        batch = None if self.hub.spans is None else self.hub.spans.of_leases(leases)
         messages: list[bytes] = []
         for lease in leases:
             messages.extend(rendered(sub.queue, lease, self.encoding))
+        size = 0
         for part in cut(messages, DELIVER_FRAME_BYTES_MAX):
-            self.wire.send_frame(deliver_frame(sub.number, part, self.encoding), self.encoding)
+            frame = deliver_frame(sub.number, part, self.encoding)
+            size += len(frame)
+            self.wire.send_frame(frame, self.encoding)
         self.hub.delivered += len(messages)
+        self.delivered(sub.queue, len(messages), size, batch)
         sub.sent(leases)
 
     # -------------------------------------------------------------------------------------------------------- end
@@ -376,7 +511,17 @@ class Session:
         if not self.closed:
             self.flush()
             self.wire.close(code, reason)
-            self.gone(clean=4500 <= code <= 4999, code=code)
+            self.gone(clean=4500 <= code <= 4999 or code == Close.KICKED, code=code)
+
+    def kick(self) -> None:
+        self.close(Close.KICKED, KICK_REASON)
+
+    @property
+    def outbox_bytes(self) -> int:
+        return self.wire.outbox_bytes
+
+    def reading(self) -> Iterable[Subscription]:
+        return list(self.subs.values())
 
     def ping(self) -> None:
         if self.wire.is_writable:
@@ -394,4 +539,6 @@ class Session:
             return
         self.closed = True
         self.hub.count_close(code)
+        self.hub.open.remove(self, code=code)
         self.hub.closed(self, clean=clean)
+        self.leave("connections")

@@ -35,6 +35,7 @@ class WorkSubscription:
         "feeder",
         "in_ring",
         "leases",
+        "messages_sent",
         "number",
         "outlet",
         "outstanding",
@@ -66,6 +67,7 @@ class WorkSubscription:
         self.visibility_ms = visibility_ms
         self.pending_bytes_max = pending_bytes_max
         self.outstanding = 0
+        self.messages_sent = 0
         self.in_ring = False
         self.pending: list[Lease] = []
         self.pending_bytes = 0
@@ -74,7 +76,10 @@ class WorkSubscription:
     def wants(self) -> int:
         if self.pending_bytes >= self.pending_bytes_max or not self.outlet.writable:
             return 0
-        return self.credit - self.outstanding
+        credit = self.credit
+        if shift := self.feeder.intake.credit_shift:
+            credit = max(1, credit >> shift)  # less is on its way while the process has too much to do
+        return credit - self.outstanding
 
     def deliver(self, lease: Lease) -> None:
         count = lease.bits.bit_count()
@@ -107,9 +112,11 @@ class WorkSubscription:
     def sent(self, leases: list[Lease]) -> None:
         """The bytes have left for the socket: with automatic acks that settles them."""
         for lease in leases:
+            count = lease.bits.bit_count()
+            self.messages_sent += count
             if not lease.receipts:
                 # Nobody acks it, so no commit deals out what its credit may take next.
-                self.outstanding -= lease.bits.bit_count()
+                self.outstanding -= count
                 self.feeder.add(self)
             elif self.auto:
                 self.queue.settle_lease(lease)
@@ -168,7 +175,7 @@ class WorkSubscription:
 class StreamSubscription:
     """A reader of a stream: places that move on as frames leave. Without credit the outbox is the bound."""
 
-    __slots__ = ("credit", "feeding", "key", "live", "number", "outlet", "queue", "reading", "stopped")
+    __slots__ = ("credit", "feeding", "key", "live", "messages_sent", "number", "outlet", "queue", "reading", "stopped")
 
     def __init__(
         self, outlet: Outlet, number: int, queue: Queue, *, places: Mapping[int, int], credit: int | None, key: str
@@ -181,5 +188,6 @@ class StreamSubscription:
         self.credit = credit
         self.key = key
         self.live = False
+        self.messages_sent = 0
         self.feeding = False
         self.stopped = False

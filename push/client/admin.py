@@ -96,6 +96,29 @@ class Admin(Api):
                 return
             await asyncio.sleep(every_s)
 
+    # Keys of encryption
+
+    async def start_rotation(
+        self, *, master_file: str | None = None, queues: Sequence[str] | None = None, all_queues: bool = False
+    ) -> JsonObject:
+        """Start to replace keys: the master key by the one in a file of the server (over its socket only), the data
+        keys of some queues, or of all: the job.
+        """
+        body = given(master_file=master_file, queues=list(queues) if queues else None, all_queues=all_queues or None)
+        return await self.ask("POST", "/v1/rotations", json=body)
+
+    async def get_rotation(self, rotation_id: str) -> JsonObject:
+        """How far a rotation is."""
+        return await self.ask("GET", f"/v1/rotations/{_part(rotation_id)}")
+
+    def watch_rotation(self, rotation_id: str, *, every_s: float = 0.2) -> AsyncIterator[JsonObject]:
+        """A rotation again and again, until it is over."""
+        return self.watch(f"/v1/rotations/{_part(rotation_id)}", every_s=every_s)
+
+    async def cancel_rotation(self, rotation_id: str) -> JsonObject:
+        """Stop a rotation; what was done stays."""
+        return await self.ask("DELETE", f"/v1/rotations/{_part(rotation_id)}")
+
     # Dead letters
 
     async def start_redrive(
@@ -292,7 +315,7 @@ class Admin(Api):
         )
 
     async def put_tenant(self, name: str, *, quotas: Mapping[str, Any] | None = None) -> JsonObject:
-        """Create or change a tenant."""
+        """Create a tenant, or change its quotas to exactly these; without `quotas` those it has stay."""
         return await self.ask(
             "PUT", f"/v1/tenants/{quote(name, safe='')}", json=given(quotas=None if quotas is None else dict(quotas))
         )
@@ -308,6 +331,38 @@ class Admin(Api):
     async def delete_tenant(self, name: str) -> None:
         """Remove a tenant that has nothing left."""
         await self.request("DELETE", f"/v1/tenants/{quote(name, safe='')}")
+
+    async def usage(
+        self,
+        *,
+        from_: str | None = None,
+        to: str | None = None,
+        queue: str | None = None,
+        tenant: str | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> JsonObject:
+        """One page of billable counts by queue. `from_` and `to` are days in UTC, such as `2026-11-22`; by default this
+        month so far.
+        """
+        query = given(**{"from": from_}, to=to, queue=queue, tenant=tenant, limit=limit, cursor=cursor)
+        return await self.ask("GET", "/v1/usage", params=query)
+
+    async def audit(
+        self, *, tenant: str | None = None, limit: int | None = None, cursor: str | None = None
+    ) -> JsonObject:
+        """One page of what administrators did, the newest first."""
+        return await self.ask("GET", "/v1/audit", params=given(tenant=tenant, limit=limit, cursor=cursor))
+
+    # Connections
+
+    async def list_connections(self, *, limit: int | None = None, cursor: str | None = None) -> JsonObject:
+        """One page of who is connected to this gateway."""
+        return await self.ask("GET", "/v1/connections", params=given(limit=limit, cursor=cursor))
+
+    async def kick_connection(self, connection_id: str) -> None:
+        """End a connection; what it holds returns at once."""
+        await self.request("DELETE", f"/v1/connections/{_part(connection_id)}")
 
     async def _settle(self, name: str, action: str, body: JsonObject) -> list[JsonObject]:
         answer = await self.ask("POST", f"{_queue(name)}/{action}", json=body)

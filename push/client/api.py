@@ -12,7 +12,7 @@ import httpx2
 import msgspec
 
 from push.client.config import Limits
-from push.client.discover import Key, find_url, resolve_key
+from push.client.discover import Key, find_tls, find_url, resolve_key
 from push.client.errors import OutcomeUnknown, Unavailable, api_error, problem_of
 
 JsonObject = dict[str, Any]
@@ -38,7 +38,7 @@ class Api:
         base = "http://localhost" if unix_socket is not None else find_url(url)
         self._where = base if unix_socket is None else str(unix_socket)
         self._http = httpx2.AsyncClient(
-            base_url=base, transport=transport, timeout=timeout_s, verify=True if tls is None else tls
+            base_url=base, transport=transport, timeout=timeout_s, verify=find_tls(tls) or True
         )
 
     async def __aenter__(self) -> Self:

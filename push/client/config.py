@@ -18,6 +18,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     publish_frames_in_flight_max: int = 8
     """Beyond this only full frames leave, so a busy producer's small publishes gather into large ones."""
     publish_timeout_s: float = 60.0
+    publish_grace_s: float = 1.0
+    """How long an answer may be on its way when the time is over that `publish` was given."""
+    publish_apart_s: float = 0.1
+    """Messages share a frame, and the time of the first to end, when their times end so close to each other."""
     publish_retries_max: int = 8
     """How often one message is sent again after the server refused it for the moment (429, 503, 504)."""
     message_bytes_max: int = 3 * 1024 * 1024
@@ -48,6 +52,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     reply_credit: int = 1000
     reply_ttl_ms: int = 60_000
     """Of a reply queue that the client makes: what nobody fetches is gone after this time."""
+
+    token_refresh_ahead_s: float = 60.0
+    """A JWT is replaced so long before it ends, or when half its life is over, whichever is later."""
+    token_retry_s: float = 1.0
+    """How often at most the function is asked that gives tokens."""
 
     open_timeout_s: float = 10.0
     close_timeout_s: float = 5.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -27,6 +28,39 @@ def find_key(*, data: Path | None = None) -> str | None:
         return key.strip()
     file = Path(DEFAULT_KEY_FILE) if data is None else data / "admin.key"
     return file.read_text().strip() if file.is_file() else None
+
+
+def find_tls(tls: ssl.SSLContext | None = None, *, ca_file: Path | None = None) -> ssl.SSLContext | None:
+    """How https:// is spoken: the arguments, else `PUSHQ_CA_FILE` and `PUSHQ_CERT_FILE`, else None for the defaults.
+
+    `PUSHQ_CA_FILE` has the certificates of the authorities to trust, in place of the system's. `PUSHQ_CERT_FILE` has
+    this client's own certificate and its key, for a server that asks for one. Raises `ValueError`.
+    """
+    ca, own = ca_file or os.environ.get("PUSHQ_CA_FILE"), os.environ.get("PUSHQ_CERT_FILE")
+    if tls is not None or not (ca or own):
+        return tls
+    return tls_context(ca, own)
+
+
+def tls_context(ca_file: Path | str | None = None, cert_file: Path | str | None = None) -> ssl.SSLContext:
+    """A context that trusts the authorities in `ca_file`, and shows the certificate in `cert_file`.
+
+    Raises `ValueError` with the file's name.
+    """
+    try:
+        context = ssl.create_default_context(cafile=ca_file)
+    except (OSError, ssl.SSLError) as error:
+        raise ValueError(f"{ca_file} holds no certificates of authorities: {_said(error)}") from None
+    if cert_file is not None:
+        try:
+            context.load_cert_chain(cert_file, password=lambda: "")
+        except (OSError, ssl.SSLError) as error:
+            raise ValueError(f"{cert_file} holds no certificate with its key: {_said(error)}") from None
+    return context
+
+
+def _said(error: OSError) -> str:
+    return getattr(error, "reason", None) or error.strerror or str(error)
 
 
 async def resolve_key(key: Key) -> str | None:

@@ -23,6 +23,7 @@ RETRYABLE_CODES = frozenset(
         "unavailable",
         "overloaded",
         "draining",
+        "request-in-progress",
         "not-durable",
         "outcome-unknown",
     }

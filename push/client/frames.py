@@ -60,6 +60,10 @@ class Publish(ClientFrame, tag="publish"):
     id: int
     queue: str
     messages: Sequence[msgspec.Raw]
+    idempotency_key: str | None = None
+    timeout_ms: int | None = None
+    traceparent: str | None = None
+    tracestate: str | None = None
 
 
 class PublishPart(msgspec.Struct, frozen=True):
@@ -94,6 +98,12 @@ class Extend(ClientFrame, tag="extend"):
     sub: int | None = None
 
 
+class Refresh(ClientFrame, tag="refresh"):
+    """Without an id: nobody waits for its answer."""
+
+    token: str
+
+
 class Ping(ClientFrame, tag="ping"):
     pass
 
@@ -120,6 +130,8 @@ class WireMessage(msgspec.Struct, frozen=True):
     receipt: str | None = None
     reply_to: str | None = None
     correlation_id: str | None = None
+    traceparent: str | None = None
+    tracestate: str | None = None
     ordering: dict[str, Any] | None = None
     dead_letter: dict[str, Any] | None = None
 
@@ -216,7 +228,7 @@ class ServerPong(ServerFrame, frozen=True, tag="pong"):
 AnyServerFrame = (
     ConnectedFrame | Ok | Error | Deliver | GapFrame | ResetFrame | LostFrame | Ended | Bye | ServerPing | ServerPong
 )
-AnyClientFrame = Connect | Subscribe | Unsubscribe | Credit | Publish | Ack | Nack | Extend | Ping | Pong
+AnyClientFrame = Connect | Subscribe | Unsubscribe | Credit | Publish | Ack | Nack | Extend | Refresh | Ping | Pong
 
 _TYPES = frozenset({"connected", "ok", "error", "deliver", "gap", "reset", "lost", "ended", "bye", "ping", "pong"})
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import time
 from collections.abc import Callable
 from typing import Protocol
 
 from push.client.config import Limits
 from push.client.core import Delivery, SessionCore, SubscriptionState
+from push.client.core.credential import refresh_in_s
 from push.client.core.effects import Effects, Phase
 from push.client.discover import Key, resolve_key
 from push.client.errors import PushqError, SessionClosed, Unavailable
@@ -153,18 +155,37 @@ class Link:
         """One connection from its beginning to the `Cut` that ends it."""
         token = await self._credential()
         transport = await self._dial(token)
+        refreshing: asyncio.Task[None] | None = None
         try:
             await transport.send([self.core.connect(token, self.now())])
             self._transport = transport
             self.kick()
+            if callable(self._key):
+                refreshing = self._loop.create_task(self._keep_fresh(token), name="pushq token")
             while True:
                 frames = await transport.receive()
                 self.apply(self.core.receive(frames, self.now()))
                 self.kick()
         finally:
             self._transport = None
+            if refreshing is not None:
+                refreshing.cancel()
             transport.abort()
             await transport.wait_closed()
+
+    async def _keep_fresh(self, token: str | None) -> None:
+        """Give the server a newer token whenever the one it has comes near its end."""
+        while (wait_s := refresh_in_s(token, time.time(), self._limits)) is not None:
+            await asyncio.sleep(max(wait_s, self._limits.token_retry_s))
+            try:
+                newer = await resolve_key(self._key)
+            except Exception as error:
+                log.warning("no newer token: %r", error)
+                continue
+            if newer is not None and newer != token:
+                token = newer
+                self.core.refresh(newer)
+                self.kick()
 
     async def _credential(self) -> str | None:
         try:

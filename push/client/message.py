@@ -114,6 +114,15 @@ class Message:
         return self._delivery.message.correlation_id
 
     @property
+    def traceparent(self) -> str | None:
+        """The W3C trace context that it was published with: what a span of its handler links to."""
+        return self._delivery.message.traceparent
+
+    @property
+    def tracestate(self) -> str | None:
+        return self._delivery.message.tracestate
+
+    @property
     def receipt(self) -> str | None:
         """The proof of this lease; acks by other means (HTTP, another process) need it."""
         return self._delivery.receipt

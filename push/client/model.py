@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -34,6 +34,13 @@ class Outgoing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ttl_ms: int | None = None
     reply_to: str | None = None
     correlation_id: str | None = None
+
+
+class TraceContext(NamedTuple):
+    """The W3C Trace Context that goes with a message."""
+
+    traceparent: str
+    tracestate: str | None
 
 
 class Published(msgspec.Struct, frozen=True):

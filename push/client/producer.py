@@ -14,11 +14,12 @@ from push.client.config import Limits
 from push.client.core.numbering import Numbered
 from push.client.core.publisher import Entry
 from push.client.core.settling import Step
-from push.client.errors import Problem, PublishManyFailed, PushqError, TooLarge
+from push.client.errors import Problem, PublishManyFailed, PushqError, TooLarge, Unavailable
 from push.client.frames import Codec
 from push.client.link import Link
-from push.client.model import Outgoing, Published
+from push.client.model import Outgoing, Published, TraceContext
 from push.client.outgoing import sendable
+from push.client.times import Duration, milliseconds
 
 PublishIds = bool | Literal["auto"]
 """Does a message that has no id get one? "auto": until the server has said that its queue drops no repeats."""
@@ -26,7 +27,11 @@ PublishIds = bool | Literal["auto"]
 RANDOM_BYTES = 12
 NAME_BYTES_MAX = 256
 MESSAGES_PER_REQUEST_MAX = 1000
+TIMEOUT_MS_MAX = 60_000
 
+_IDEMPOTENCY_KEY = re.compile(r"[ -~]{1,255}")
+_TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+_TRACESTATE = re.compile(r"[ -~]{1,512}")
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 
@@ -41,6 +46,38 @@ def checked_name(producer: str) -> str:
     if not 0 < size <= NAME_BYTES_MAX:
         raise ValueError(f"a producer's name has 1 to {NAME_BYTES_MAX} bytes, not {size}")
     return producer
+
+
+def checked_key(idempotency_key: str) -> str:
+    """An idempotency key. Raises `ValueError` for one that no header could carry."""
+    if _IDEMPOTENCY_KEY.fullmatch(idempotency_key) is None:
+        raise ValueError("an idempotency key has 1 to 255 characters of printable ASCII; a UUID is a good one")
+    return idempotency_key
+
+
+def checked_trace(traceparent: str | None, tracestate: str | None) -> TraceContext | None:
+    """The context of a message. Raises `ValueError` for what is no W3C Trace Context."""
+    if traceparent is None:
+        if tracestate is not None:
+            raise ValueError("a tracestate goes with a traceparent; give both")
+        return None
+    if _TRACEPARENT.fullmatch(traceparent) is None:
+        raise ValueError(f"{traceparent[:80]!r} is no traceparent: it is 00-TRACE-SPAN-FLAGS in hexadecimal digits")
+    if not tracestate:
+        return TraceContext(traceparent, None)
+    if _TRACESTATE.fullmatch(tracestate) is None:
+        raise ValueError("a tracestate has 1 to 512 characters of printable ASCII")
+    return TraceContext(traceparent, tracestate)
+
+
+def checked_timeout(timeout: Duration | None) -> float | None:
+    """Seconds, in whole milliseconds. Raises `ValueError` for a time that no server would take."""
+    if timeout is None:
+        return None
+    ms = milliseconds(timeout)
+    if not 1 <= ms <= TIMEOUT_MS_MAX:
+        raise ValueError(f"a publish has a timeout of 0.001 to {TIMEOUT_MS_MAX // 1000} s, not {ms / 1000:g} s")
+    return ms / 1000
 
 
 class Producer:
@@ -68,14 +105,25 @@ class Producer:
         """A name of this producer's own that may stand in a queue's name."""
         return self.name if _PLAIN_NAME.fullmatch(self.name) else self._id_prefix
 
-    async def publish(self, queue: str, message: Outgoing) -> Published:
-        """Send one message; returns when it is stored."""
-        encoded = self._encode(queue, message)
+    async def publish(
+        self,
+        queue: str,
+        message: Outgoing,
+        idempotency_key: str | None = None,
+        trace: TraceContext | None = None,
+        timeout_s: float | None = None,
+    ) -> Published:
+        """Send one message; returns when it is stored. The wait for room in the window is part of `timeout_s`."""
+        if idempotency_key is not None:
+            checked_key(idempotency_key)
+        encoded = self._encode(queue, message, is_named=idempotency_key is not None)
         link = self.link
+        began = link.now()
         if link.core.publisher.window_left <= 0:
-            await link.room()
+            await self._room(timeout_s)
         ticket = _One()
-        entry = link.core.publish(queue, encoded, ticket, link.now())
+        now = link.now() if timeout_s is None else began
+        entry = link.core.publish(queue, encoded, ticket, now, idempotency_key, trace, timeout_s)
         link.kick()
         try:
             return await ticket.stored
@@ -83,7 +131,9 @@ class Producer:
             entry.wanted = False
             raise
 
-    async def publish_many(self, queue: str, messages: Iterable[Outgoing | Any]) -> list[Published]:
+    async def publish_many(
+        self, queue: str, messages: Iterable[Outgoing | Any], timeout_s: float | None = None
+    ) -> list[Published]:
         """Send messages in order; anything that is not an `Outgoing` is the body of one."""
         link = self.link
         many = _Many()
@@ -95,7 +145,8 @@ class Producer:
                 if link.core.publisher.window_left <= 0:
                     link.kick()
                     await link.room()
-                entries.append(link.core.publish(queue, encoded, many.slot(index), link.now()))
+                slot, now = many.slot(index), link.now()
+                entries.append(link.core.publish(queue, encoded, slot, now, timeout_s=timeout_s))
             link.kick()
             return await many.all_stored()
         except BaseException:
@@ -132,10 +183,19 @@ class Producer:
         """Is this an id of `next_id`?"""
         return id.startswith(f"{self._id_prefix}-")
 
-    def _encode(self, queue: str, message: Outgoing) -> msgspec.Raw:
+    async def _room(self, timeout_s: float | None) -> None:
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.link.room()
+        except TimeoutError:
+            detail = f"for {timeout_s:g} s too many messages were unconfirmed: this one was not sent"
+            raise Unavailable(detail) from None
+
+    def _encode(self, queue: str, message: Outgoing, *, is_named: bool = False) -> msgspec.Raw:
+        """A message that `is_named` gets no id of the client's: another one would be another message."""
         if message.deliver_at is not None:
             message = sendable(message)
-        if message.id is None and (id := self.id_for(queue)) is not None:
+        if not is_named and message.id is None and (id := self.id_for(queue)) is not None:
             message = msgspec.structs.replace(message, id=id)
         encoded = self._codec.message(message)
         size = len(memoryview(encoded))

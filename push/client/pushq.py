@@ -16,14 +16,14 @@ from push.client.config import Limits
 from push.client.core import SessionCore, Subscribed
 from push.client.core.clock import HybridClock
 from push.client.core.numbering import Numbering
-from push.client.discover import Key, find_url
+from push.client.discover import Key, find_tls, find_url
 from push.client.errors import SessionClosed
 from push.client.frames import Codec
 from push.client.link import Link
 from push.client.message import Message, settle_together
 from push.client.model import AckMode, Encoding, From, Outgoing, Published, SessionEvent, TransportName
 from push.client.outgoing import Publication, PublishOptions, one_time, outgoing
-from push.client.producer import Producer, PublishIds, checked_name, random_name
+from push.client.producer import Producer, PublishIds, checked_name, checked_timeout, checked_trace, random_name
 from push.client.replies import Replies
 from push.client.subscription import Subscription
 from push.client.times import Duration, Moment, milliseconds
@@ -53,6 +53,7 @@ def connect(
     url: str | None = None,
     key: Key = None,
     *,
+    token: Key = None,
     transport: TransportName = "ws",
     encoding: Encoding = "msgpack",
     on_event: Callable[[SessionEvent], None] | None = None,
@@ -67,7 +68,9 @@ def connect(
     """A session with the server, to be used with `async with`.
 
     Without `url` it is `PUSHQ_URL`, else http://127.0.0.1:8080; without `key` it is `PUSHQ_KEY`, else the first line of
-    `./pushq-data/admin.key`. A `key` that is a function (plain or async) is asked again for every connection.
+    `./pushq-data/admin.key`. A `key` that is a function (plain or async) is asked again for every connection, and for a
+    JWT in time before it ends: the open session goes on with the newer one. `token` is another word for `key`.
+    `tls` says whom to trust for https://; without it `PUSHQ_CA_FILE`, else the system's authorities.
     `on_event` is told of connections, gaps and lost leases; it must not block.
 
     Messages are numbered and stamped for queues that are sequenced by producer or by clock. A program that is to go on
@@ -76,6 +79,8 @@ def connect(
     `publish_ids` says whether a message without an id gets one: always, never, or ("auto") while its queue may drop
     repeats by id. `reply_queue` is where the answers of `request` come.
     """
+    if key is not None and token is not None:
+        raise ValueError("give a key or a token, not both: either one says who you are")
     if isinstance(first_number, int) and first_number < 1:
         raise ValueError(f"numbers start at 1, not at {first_number}")
     options = Options(
@@ -83,14 +88,14 @@ def connect(
         encoding=encoding,
         on_event=on_event,
         limits=limits or Limits(),
-        tls=tls,
+        tls=find_tls(tls),
         producer=None if producer is None else checked_name(producer),
         first_number=first_number,
         number_always=number_always,
         publish_ids=publish_ids,
         reply_queue=reply_queue,
     )
-    return Pushq(find_url(url), key, options)
+    return Pushq(find_url(url), key if token is None else token, options)
 
 
 class Pushq:
@@ -160,12 +165,26 @@ class Pushq:
         correlation_id: str | None = None,
         delay_ms: int | None = None,
         ttl_ms: int | None = None,
+        idempotency_key: str | None = None,
+        traceparent: str | None = None,
+        tracestate: str | None = None,
+        timeout: Duration | None = None,
     ) -> Published:
         """Publish one message; returns when it is stored.
 
         `body` is any JSON value, or bytes. `key` is what it belongs to, for order and fair shares; a higher `priority`
         comes first. It is delivered after `delay` (seconds or a `timedelta`) or at `deliver_at` (a `datetime` with a
         zone), and no more after `ttl`. `reply_to` names the queue for an answer, which repeats `correlation_id`.
+
+        With an `idempotency_key` the same call may be made again, by another process too: it stores nothing, and its
+        answer is that of the first with `duplicate`. The message then travels alone.
+
+        `traceparent` and `tracestate` (W3C Trace Context) come back with each delivery of the message.
+
+        `timeout` (seconds or a `timedelta`, 1 ms to 60 s) is how long this caller waits. The server is told what is
+        left of it: what it has not begun by then it never will, and nothing is sent again later. When no answer came a
+        second after that, the client gives up by itself. Messages of different times travel in different frames.
+        Without a `timeout` the server takes its own, `dispatch.timeout_ms`, and a message goes again for a minute.
 
         Publishes of many tasks travel together. A message whose answer is missing (a cut, a 504) is sent again with the
         same id and number: a queue that drops repeats stores it once, another one at least once. Raises `ApiError` for
@@ -174,7 +193,7 @@ class Pushq:
         producer = self._producer
         message = Outgoing(
             body=body,
-            id=producer.id_for(queue) if id is None else id,
+            id=producer.id_for(queue) if id is None and idempotency_key is None else id,
             key=key,
             priority=priority,
             delay_ms=delay_ms if delay is None else one_time("delay", delay, delay_ms),
@@ -185,16 +204,21 @@ class Pushq:
             reply_to=reply_to,
             correlation_id=correlation_id,
         )
-        return await producer.publish(queue, message)
+        trace, timeout_s = checked_trace(traceparent, tracestate), checked_timeout(timeout)
+        return await producer.publish(queue, message, idempotency_key, trace, timeout_s)
 
-    async def publish_many(self, queue: str, messages: Iterable[Outgoing | Any]) -> list[Published]:
+    async def publish_many(
+        self, queue: str, messages: Iterable[Outgoing | Any], *, timeout: Duration | None = None
+    ) -> list[Published]:
         """Publish messages in order; anything that is not an `Outgoing` is the body of one.
 
         Returns when all are stored. When some were refused, raises `PublishManyFailed` with each one's result.
         What the server refused for the moment (overloaded, say) goes again behind what was sent meanwhile, unless the
         queue is sequenced by producer or by clock: there it keeps its place.
+
+        `timeout` is as with `publish`, for each message by itself, from when the window had room for it.
         """
-        return await self._producer.publish_many(queue, messages)
+        return await self._producer.publish_many(queue, messages, checked_timeout(timeout))
 
     async def request(
         self,

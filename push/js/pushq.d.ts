@@ -121,6 +121,13 @@ export interface PublishOptions {
   producer?: string;
   producerSeq?: number;
   timestamp?: Date | string;
+  /** Sent again with the same key, also by another page, nothing is stored. */
+  idempotencyKey?: string;
+  /** W3C Trace Context, which comes back with each delivery. */
+  traceparent?: string;
+  tracestate?: string;
+  /** How long this publish waits, 1 to 60,000 ms; then it is not sent again, and what was not begun never will be. */
+  timeoutMs?: number;
   [wireSpelling: `${string}_${string}`]: unknown;
 }
 
@@ -140,6 +147,7 @@ export interface Confirmation {
 }
 
 export interface RequestOptions extends PublishOptions {
+  /** How long to wait for the reply; the publish of the request is part of it. */
   timeoutMs?: number;
   /** Where the reply arrives; else the client's own. */
   replyQueue?: string;
@@ -187,6 +195,9 @@ export class Message<Body = any> {
   readonly receipt: string | null;
   readonly reply_to?: string;
   readonly correlation_id?: string;
+  /** The W3C trace context that it was published with. */
+  readonly traceparent?: string;
+  readonly tracestate?: string;
   /** On a queue sorted by producer or clock. `late`: its place had been handed out when it came. */
   readonly ordering?: {timestamp: string; late: boolean};
   readonly dead_letter?: DeadLetter;
@@ -311,7 +322,7 @@ export class EventParser {
 }
 
 /** How long to wait before the next try. */
-export function backoffMs(failures: number, random: number, widenedMs?: number, limits?: Limits): number;
+export function backoffMs(failures: number, random: number, askedMs?: number, limits?: Limits): number;
 
 /** What a close code advises. */
 export function closeAdvice(code: number): "stop" | "refresh" | "reconnect";
@@ -330,6 +341,8 @@ export interface Limits {
   messageBytes: number;
   publishWindowMessages: number;
   publishTimeoutMs: number;
+  publishGraceMs: number;
+  publishApartMs: number;
   settleFrameReceipts: number;
   creditReturnedAt: number;
   streamBacklogMessages: number;
@@ -358,5 +371,6 @@ export interface Limits {
   stableMs: number;
   transportFailures: number;
   refreshAheadMs: number;
+  refreshRetryMs: number;
   tickMs: number;
 }

@@ -38,6 +38,8 @@ export const LIMITS = Object.freeze({
   messageBytes: 3 * 1024 * 1024, // of one message as JSON; refused here for the same reason
   publishWindowMessages: 1_000, // sent and not yet confirmed
   publishTimeoutMs: 60_000,
+  publishGraceMs: 1_000, // for an answer on its way when the time is over that `publish` was given
+  publishApartMs: 100, // messages share a frame, and the time of the first, when their times end so close together
   settleFrameReceipts: 1_000,
   creditReturnedAt: 0.5, // credit that no receipt gives back is returned when this part of it is used up
   streamBacklogMessages: 1_000, // received and not yet handled; beyond it a stream goes on later from its cursor
@@ -65,14 +67,15 @@ export const LIMITS = Object.freeze({
   backoffCapMs: 20_000,
   stableMs: 5_000, // a connection that lived this long starts the back-off again
   transportFailures: 3, // of a transport that has worked before, until the next one is tried
-  refreshAheadMs: 30_000,
+  refreshAheadMs: 60_000, // a token is replaced so long before it ends, or at half its life
+  refreshRetryMs: 5_000,
   tickMs: 1_000,
 });
 
 const TRANSPORTS = ["websocket", "sse", "eventsource", "longpoll"];
 const RETRIABLE = new Set([
   "disconnected", "rate-limited", "too-many-connections", "not-leader", "unavailable", "overloaded", "draining",
-  "not-durable", "outcome-unknown", "request-timeout",
+  "not-durable", "outcome-unknown", "request-timeout", "request-in-progress",
 ]);
 const LEAVES_OPEN = new Set(["disconnected", "outcome-unknown", "internal"]); // it may have been done
 const TIMER_MS_MAX = 2 ** 31 - 1; // a longer timer fires at once
@@ -84,8 +87,10 @@ const WIRE_NAMES = Object.freeze({
   correlationId: "correlation_id",
   delayMs: "delay_ms",
   deliverAt: "deliver_at",
+  idempotencyKey: "idempotency_key",
   producerSeq: "producer_seq",
   replyTo: "reply_to",
+  timeoutMs: "timeout_ms",
   ttlMs: "ttl_ms",
   visibilityTimeoutMs: "visibility_timeout_ms",
 });
@@ -128,6 +133,11 @@ const WIRE_NAMES = Object.freeze({
  * @property {string} [producer] these three number and stamp a message; left out, the client does where the queue asks
  * @property {number} [producerSeq]
  * @property {Date | string} [timestamp]
+ * @property {string} [idempotencyKey] sent again with the same key, also by another page, nothing is stored
+ * @property {string} [traceparent] W3C Trace Context, which comes back with each delivery
+ * @property {string} [tracestate]
+ * @property {number} [timeoutMs] how long this publish waits, 1 to 60,000 ms: what the server has not begun by then it
+ *   never will, and nothing is sent again later; when left out, the server's time, and again for `publishTimeoutMs`
  *
  * @typedef {object} SubscribeOptions
  * @property {number} [credit] messages held here at once; a stream without it is sent as fast as it is read
@@ -197,10 +207,10 @@ export class LeaseLost extends PushqError {
 const disconnected = (detail, retryAfterMs = 0) => new PushqError("disconnected", detail, {retryAfterMs});
 const closed = () => new PushqError("closed", "this client or subscription is closed");
 
-/** Full jitter: anywhere below 0.5 s·2^n, capped; the server may widen the window. `random` is in [0, 1). */
-export function backoffMs(failures, random, widenedMs = 0, limits = LIMITS) {
+/** What the server asks of this client, then full jitter: anywhere below 0.5 s·2^n, capped. `random` is in [0, 1). */
+export function backoffMs(failures, random, askedMs = 0, limits = LIMITS) {
   const windowMs = Math.min(limits.backoffCapMs, limits.backoffBaseMs * 2 ** Math.min(failures, 30));
-  return random * Math.max(windowMs, widenedMs);
+  return askedMs + random * windowMs;
 }
 
 /** What a close code advises: 4500–4999 stop; 4401 come back with a new token; everything else come back. */
@@ -237,7 +247,7 @@ export function connect(options = {}) {
  */
 export class Client extends EventTarget {
   #options; #base; #transports; #index = 0; #worked = new Set(); #failures = 0; #retryMs = 0; // where and when
-  #link = null; #begun = null; #session = null; #token = null; #expiry = Infinity; #http; // what is connected, as whom
+  #link = null; #begun = null; #session = null; #token = null; #expiry = Infinity; #refreshAt = Infinity; #http; // what is connected, as whom
   #consumers = new Set(); #clock; #numbering; #publisher; #requests; #flush; // what goes over it
   #timer = null; #wake = null; #closing = false; #ended; #end; #isHeard = false;
   /** @type {"connecting" | "connected" | "waiting" | "closed" | "failed"} */ state = "connecting";
@@ -496,6 +506,8 @@ export class Client extends EventTarget {
       const given = typeof this.#options.token === "function" ? await this.#options.token() : this.#options.token;
       this.#token = (typeof given === "object" ? given?.token : given) ?? null;
       this.#expiry = given ? tokenExpiry(given) : Infinity;
+      const leftMs = this.#expiry - Date.now();
+      this.#refreshAt = this.#expiry - Math.min(this.limits.refreshAheadMs, leftMs / 2);
     }
     return this.#token;
   }
@@ -520,8 +532,8 @@ export class Client extends EventTarget {
   }
 
   async #pause(error) {
-    const widenedMs = Math.max(this.#retryMs, error.retryAfterMs);
-    const retryMs = backoffMs(Math.max(0, this.#failures - 1), Math.random(), widenedMs, this.limits);
+    const askedMs = Math.max(this.#retryMs, error.retryAfterMs);
+    const retryMs = backoffMs(Math.max(0, this.#failures - 1), Math.random(), askedMs, this.limits);
     this.#retryMs = 0;
     this.#enter("waiting", {error, retryMs});
     await new Promise((resolve) => {
@@ -538,17 +550,18 @@ export class Client extends EventTarget {
     this.#link?.check(now);
     this.#consumers.forEach((consumer) => consumer.extend(now));
     this.#publisher.check(now);
-    if (this.#link && now >= this.#expiry - this.limits.refreshAheadMs) this.#refresh();
+    if (this.#link && now >= this.#refreshAt) this.#refresh();
     const leasesMs = [...this.#consumers].map((consumer) => consumer.visibilityMs || Infinity);
     this.#timer = setTimeout(this.#tick, Math.max(50, Math.min(this.limits.tickMs, ...leasesMs.map((ms) => ms / 8))));
     this.#timer.unref?.();
   };
 
   async #refresh() {
-    this.#expiry = Infinity; // until the callback has answered, so that one refresh runs at a time
+    this.#refreshAt = Infinity; // until the callback has answered, so that one refresh runs at a time
     try {
       await this.#link?.refresh(await this.#currentToken(true));
     } catch (error) {
+      this.#refreshAt = Math.min(this.#refreshAt, Date.now() + this.limits.refreshRetryMs);
       this.#emit("problem", {error});
     }
   }
@@ -1198,7 +1211,7 @@ function errorOf({ok = false, error = "stale-receipt"} = {}) {
 class Publisher {
   #limits; #link; #numbering; #problem; #pump; #idle = []; #count = 0; #end = null;
   #items = new Set(); #chars = 0; #queues = new Map(); // all that are unconfirmed; those not in flight, by queue
-  #inFlight = 0; #frames = 0;
+  #inFlight = 0; #frames = 0; #alarm = null; #alarmAt = Infinity;
 
   constructor(limits, {link, numbering, problem}) {
     this.#limits = limits;
@@ -1209,18 +1222,27 @@ class Publisher {
   }
 
   /** Rejects what it cannot take, like everything that goes wrong later. */
-  add(queue, body, options, timeoutMs = this.#limits.publishTimeoutMs) {
+  add(queue, body, options, patienceMs = this.#limits.publishTimeoutMs) {
     return new Promise((resolve, reject) => {
       if (this.#end) throw this.#end;
-      const given = toWire(options);
+      const {idempotency_key: idempotencyKey, timeout_ms: timeoutMs, ...others} = toWire(options);
+      const {traceparent, tracestate, ...given} = others;
+      if (idempotencyKey !== undefined && !/^[ -~]{1,255}$/.test(idempotencyKey)) {
+        throw new PushqError("invalid-request", "idempotencyKey has 1 to 255 characters of printable ASCII");
+      }
+      const trace = checkedTrace(traceparent, tracestate);
+      checkTimeout(timeoutMs);
       const bare = JSON.stringify({...given, ...encodeBody(body, given)});
       this.#admit(bare);
-      const deadline = Date.now() + timeoutMs;
-      const state = {number: null, isSent: false, isUncertain: false, isAlone: false, isAdapted: false, refusal: null};
-      const item = {place: this.#count++, given, bare, text: null, deadline, resolve, reject, ...state};
+      const until = Date.now() + (timeoutMs ?? patienceMs);
+      const state = {number: null, isSent: false, isInFlight: false, isUncertain: false, isAdapted: false, refusal: null};
+      const isAlone = idempotencyKey !== undefined; // a key is a whole frame's
+      const own = {given, bare, idempotencyKey, trace, isAlone, text: null, timeoutMs, until, resolve, reject};
+      const item = {place: this.#count++, ...own, ...state};
       this.#items.add(item);
       this.#chars += bare.length;
       this.#waiting(queue).items.push(item);
+      this.#watch(item);
       this.#pump();
     });
   }
@@ -1269,15 +1291,35 @@ class Publisher {
 
   check(now) {
     for (const item of this.#items) {
-      if (now >= item.deadline) this.#reject(item, item.refusal ?? tooLate(item));
+      if (now >= this.#deadline(item)) this.#reject(item, lastWord(item));
+      else this.#watch(item);
     }
     for (const entry of this.#queues.values()) entry.items = entry.items.filter((item) => this.#items.has(item));
     this.pump();
   }
 
+  /** When nobody waits any more: the answer to what was sent in its time may come a little after it. */
+  #deadline({timeoutMs, until, isInFlight}) {
+    return timeoutMs !== undefined && isInFlight ? until + this.#limits.publishGraceMs : until;
+  }
+
+  /** A time of the caller's own is kept to the millisecond; the client's regular look at the clock is too rare. */
+  #watch(item) {
+    const at = this.#deadline(item);
+    if (item.timeoutMs === undefined || at >= this.#alarmAt) return;
+    clearTimeout(this.#alarm);
+    this.#alarmAt = at;
+    this.#alarm = setTimeout(() => {
+      this.#alarmAt = Infinity;
+      this.check(Date.now());
+    }, Math.max(1, at - Date.now()));
+    this.#alarm.unref?.();
+  }
+
   /** Ends everything with this error, and whatever comes later. */
   abandon(error) {
     this.#end = error;
+    clearTimeout(this.#alarm);
     this.#items.forEach((item) => this.#reject(item, error));
     this.#queues.clear();
   }
@@ -1306,8 +1348,16 @@ class Publisher {
     for (let chars = items[0].bare.length; length < most; length += 1) {
       chars += items[length].bare.length;
       if (chars > publishFrameChars || items[0].isAlone || items[length].isAlone) break;
+      if (!isSameTrace(items[0].trace, items[length].trace)) break;
+      if (!this.#endTogether(items[0], items[length])) break;
     }
     return length;
+  }
+
+  /** May these share a frame, which has one time? So no message loses much of its own to its company. */
+  #endTogether(one, other) {
+    if (one.timeoutMs === undefined || one.timeoutMs !== other.timeoutMs) return one.timeoutMs === other.timeoutMs;
+    return Math.abs(one.until - other.until) <= this.#limits.publishApartMs;
   }
 
   async #send(link, {queue, items}) {
@@ -1315,7 +1365,9 @@ class Publisher {
     this.#frames += 1;
     items.forEach((item) => this.#complete(queue, item));
     try {
-      const answer = await link.publish(queue, items.map(({text}) => text));
+      const {idempotencyKey, trace} = items[0];
+      const leftMs = items[0].timeoutMs && Math.max(1, Math.min(...items.map(({until}) => until)) - Date.now());
+      const answer = await link.publish(queue, items.map(({text}) => text), {idempotencyKey, trace, leftMs});
       this.#numbering.learn(queue, items, answer);
       this.#answered(queue, items, answer.messages);
     } catch (error) {
@@ -1330,6 +1382,8 @@ class Publisher {
   /** Number, stamp and id come with the first sending: a message that never leaves makes no gap. */
   #complete(queue, item) {
     item.isSent = true;
+    item.isInFlight = true;
+    this.#watch(item);
     if (item.text !== null) return;
     const fields = JSON.stringify(this.#numbering.fields(queue, item));
     item.text = fields === "{}" ? item.bare : `${item.bare.slice(0, -1)},${fields.slice(1)}`;
@@ -1376,15 +1430,19 @@ class Publisher {
   /** Once more, ahead of what is newer. Without an error at once. */
   #again(queue, items, error) {
     if (!items.length) return;
+    items.forEach((item) => (item.isInFlight = false));
     const entry = this.#waiting(queue);
     entry.items.unshift(...items.filter((item) => this.#items.has(item)));
     entry.items.sort((a, b) => a.place - b.place);
     if (!error) return;
     if (LEAVES_OPEN.has(error.code)) items.forEach((item) => (item.isUncertain = true));
+    const isOver = items.some(({timeoutMs, until}) => timeoutMs !== undefined && until <= Date.now());
+    if (error.code !== "disconnected") items.forEach((item) => (item.refusal = error));
+    items.forEach((item) => this.#watch(item));
     if (error.code === "disconnected") return;
-    items.forEach((item) => (item.refusal = error));
     this.#problem(error);
     entry.pausedUntil = Date.now() + Math.max(error.retryAfterMs, this.#limits.backoffBaseMs);
+    if (isOver) this.check(Date.now());
   }
 
   #reject(item, error) {
@@ -1397,6 +1455,12 @@ class Publisher {
     if (!this.#items.size) this.#idle.splice(0).forEach((resolve) => resolve());
     return true;
   }
+}
+
+/** What one gets who waits no longer. A refusal counts only where no other try may have been stored. */
+function lastWord(item) {
+  const isTold = item.refusal && !item.isInFlight && (!item.isUncertain || LEAVES_OPEN.has(item.refusal.code));
+  return isTold ? item.refusal : tooLate(item);
 }
 
 function tooLate({isSent}) {
@@ -1438,7 +1502,8 @@ class Numbering {
     const row = this.#row(queue);
     const fields = {};
     const isNamed = this.#ids === "auto" ? row.dedupe !== "none" : this.#ids;
-    if (given.id === undefined && isNamed) fields.id = item.id ??= randomHex();
+    const hasKey = item.idempotencyKey !== undefined; // another id would be another message
+    if (given.id === undefined && isNamed && !hasKey) fields.id = item.id ??= randomHex();
     if (row.sequencing === "arrival" && !this.#isAlways) return fields;
     if (given.producer === undefined && given.producer_seq === undefined) {
       item.number = row.next++;
@@ -1745,9 +1810,10 @@ class SocketLink {
     return this.#request({type, queue, sub: sub ?? undefined, receipts, ...fields});
   }
 
-  publish(queue, texts) {
-    const name = JSON.stringify(queue);
-    return this.#requestText((id) => `{"type":"publish","id":${id},"queue":${name},"messages":[${texts}]}`);
+  publish(queue, texts, {idempotencyKey, trace, leftMs}) {
+    const fields = {queue, idempotency_key: idempotencyKey, timeout_ms: leftMs, ...trace};
+    const head = JSON.stringify(fields).slice(1, -1);
+    return this.#requestText((id) => `{"type":"publish","id":${id},${head},"messages":[${texts}]}`);
   }
 
   refresh(token) {
@@ -1863,8 +1929,13 @@ class FetchLink {
     this.ended = new Promise((resolve) => (this.#end = resolve));
   }
 
-  publish(queue, texts) {
-    return this.#call("POST", `${path(queue)}/messages`, `{"messages":[${texts}]}`);
+  publish(queue, texts, {idempotencyKey, trace, leftMs}) {
+    const headers = {...trace};
+    if (leftMs !== undefined) headers["Pushq-Timeout-Ms"] = String(leftMs);
+    if (headers.tracestate === undefined) delete headers.tracestate;
+    if (idempotencyKey !== undefined) headers["Idempotency-Key"] = quoted(idempotencyKey);
+    const timeoutMs = this.#world.limits.requestMs + (leftMs ?? 0);
+    return this.#call("POST", `${path(queue)}/messages`, `{"messages":[${texts}]}`, {headers, timeoutMs});
   }
 
   settle(type, {queue}, receipts, fields = {}) {
@@ -2067,7 +2138,7 @@ class FetchLink {
   }
 
   /** One request and its JSON answer. One that found no server ends the link, unless its subscription had `left`. */
-  async #call(method, target, body, {timeoutMs = this.#world.limits.requestMs, left} = {}) {
+  async #call(method, target, body, {timeoutMs = this.#world.limits.requestMs, left, headers} = {}) {
     if (this.#isOver) throw disconnected("the connection is gone");
     const abort = new AbortController();
     const leave = () => abort.abort();
@@ -2075,7 +2146,7 @@ class FetchLink {
     this.#requests.add(abort);
     left?.addEventListener("abort", leave);
     try {
-      return await this.#world.http.call(method, target, body, abort.signal);
+      return await this.#world.http.call(method, target, body, abort.signal, headers);
     } catch (error) {
       if (error.code === "disconnected" && !left?.aborted) this.fail(error);
       throw error;
@@ -2099,9 +2170,9 @@ class Http {
   }
 
   /** One request and its JSON answer. */
-  async call(method, target, body, signal) {
+  async call(method, target, body, signal, more = {}) {
     this.#trace("out", `${method} ${target} ${body ?? ""}`);
-    const headers = body === undefined ? {} : {"content-type": "application/json"};
+    const headers = body === undefined ? more : {"content-type": "application/json", ...more};
     const response = await this.open(target, {method, body, signal, headers});
     const text = await response.text().catch((error) => Promise.reject(disconnected(error.message)));
     if (target !== "/v1/tickets") this.#trace("in", `${response.status} ${text}`);
@@ -2278,6 +2349,31 @@ function toWire(options) {
     wire[WIRE_NAMES[name] ?? name] = value instanceof Date ? timeText(name, value) : value;
   }
   return wire;
+}
+
+function checkTimeout(timeoutMs) {
+  if (timeoutMs === undefined || (Number.isInteger(timeoutMs) && timeoutMs >= 1 && timeoutMs <= 60_000)) return;
+  throw new PushqError("invalid-request", `timeoutMs is 1 to 60000, not ${timeoutMs}`);
+}
+
+/** The context of a message, or undefined. Another than the first of its frame starts a new one. */
+function checkedTrace(traceparent, tracestate) {
+  if (traceparent === undefined && tracestate === undefined) return undefined;
+  const isTrace = /^(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}$/.test(traceparent);
+  if (!isTrace) throw new PushqError("invalid-request", "traceparent is 00-TRACE-SPAN-FLAGS in hexadecimal digits");
+  if (tracestate !== undefined && !/^[ -~]{1,512}$/.test(tracestate)) {
+    throw new PushqError("invalid-request", "tracestate has 1 to 512 characters of printable ASCII");
+  }
+  return {traceparent, tracestate};
+}
+
+function isSameTrace(one, other) {
+  return one?.traceparent === other?.traceparent && one?.tracestate === other?.tracestate;
+}
+
+/** A string of a structured field (RFC 9651). */
+function quoted(text) {
+  return `"${text.replace(/[\\"]/g, "\\$&")}"`;
 }
 
 function timeText(name, date) {

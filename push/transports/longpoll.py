@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from starlette.types import Receive
 
-from backend_store.client import Lease, Queue
+from backend_store.client import Chunk, Lease, Queue
 from backend_store.model import Overloaded, PushqError
 from push.checks import checked_visibility, field
 from push.encode import stream_messages
@@ -17,11 +17,25 @@ from push.rendering import rendered
 from push.starts import group_queue, stream_start
 from push.tails import Reading, Tails
 
+if TYPE_CHECKING:
+    from push.spans import Batch
+
 RECEIVE_MAX = 1000
 WAIT_MS_MAX = 60_000
 RESPONSE_BYTES_MAX = 4 * 1024 * 1024
+Part = tuple[Chunk, range]
+"""Some messages of a chunk, by their numbers."""
 LOOKS_MAX = 1_000
 """How many turns of the loop a receive waits while the queue looks for messages behind much that is not ready."""
+
+
+class Told(Protocol):
+    def __call__(self, messages: int, batch: Batch | None = None) -> None:
+        """Hears how many messages an answer has; `batch` is there where spans are wanted."""
+
+
+def _unheard(messages: int, batch: Batch | None = None) -> None:
+    """Nobody wants to know."""
 
 
 class Poll:
@@ -72,7 +86,7 @@ class Poll:
 
 
 async def receive_messages(
-    hub: Hub, queue: Queue, *, limit: int, wait_ms: int, visibility_ms: int, receive: Receive
+    hub: Hub, queue: Queue, *, limit: int, wait_ms: int, visibility_ms: int, receive: Receive, told: Told = _unheard
 ) -> bytes | None:
     """The JSON body of a receive from a work queue; None when the client left while it waited."""
     if hub.draining:
@@ -96,8 +110,10 @@ async def receive_messages(
     if not is_there:
         return None
     await poll.sealed()
+    batch = None if hub.spans is None else hub.spans.of_leases(poll.leases)
     messages = [m for lease in poll.leases for m in rendered(queue, lease, "json")]
     hub.delivered += len(messages)
+    told(len(messages), batch)
     outcome = b',"resume":"gap"' if queue.take_gaps() else b""
     return b'{"messages":[%b]%b}' % (b",".join(messages), outcome)
 
@@ -135,7 +151,7 @@ async def _gone(receive: Receive) -> None:
 
 
 async def receive_stream(
-    hub: Hub, queue: Queue, *, limit: int, wait_ms: int, wanted: Any, receive: Receive
+    hub: Hub, queue: Queue, *, limit: int, wait_ms: int, wanted: Any, receive: Receive, told: Told = _unheard
 ) -> bytes | None:
     """The JSON body of a receive from a stream: messages from `wanted` on, and the cursor to go on from."""
     if hub.draining:
@@ -153,8 +169,10 @@ async def receive_stream(
             fanout.waiting.discard(ready)
     tails = Tails(queue.parts)
     is_whole = not tails.missed(reading)  # something may have been dropped while it waited
-    messages = _read(tails, reading, limit)
+    parts: list[Part] = []
+    messages = _read(tails, reading, limit, parts)
     hub.delivered += len(messages)
+    told(len(messages), None if hub.spans is None else hub.spans.of_parts(parts))
     return b'{"messages":[%b],"cursor":"%b","resume":"%b"}' % (
         b",".join(messages),
         queue.parts.cursor(reading.places).encode(),
@@ -162,8 +180,8 @@ async def receive_stream(
     )
 
 
-def _read(tails: Tails, reading: Reading, limit: int) -> list[bytes]:
-    """Up to so many messages; moves the place where the reader stands behind them."""
+def _read(tails: Tails, reading: Reading, limit: int, parts: list[Part]) -> list[bytes]:
+    """Up to so many messages, and of which chunks they are; moves the place where the reader stands behind them."""
     messages: list[bytes] = []
     size = 0
     while len(messages) < limit and size < RESPONSE_BYTES_MAX:
@@ -175,6 +193,7 @@ def _read(tails: Tails, reading: Reading, limit: int) -> list[bytes]:
         start = max(0, tail.place(reading) - chunk.base)
         stop = min(chunk.count, start + limit - len(messages))
         messages.extend(stream_messages(chunk, start, stop, "json"))
+        parts.append((chunk, range(start, stop)))
         size += len(chunk.data)
         reading.move(tail.number, chunk.base + stop)
     return messages
@@ -198,13 +217,14 @@ async def receive(
     from_: Any,
     receive: Receive,
     group: str | None = None,
+    told: Told = _unheard,
 ) -> bytes | None:
     """The whole JSON body of `POST …/receive`, or None when the client has left. Raises `PushqError`."""
     check_receive(limit, wait_ms)
     if group is None and queue.config.kind == "stream":
         if visibility_timeout_ms is not None:
             raise field("/visibility_timeout_ms", "a stream without a group has no leases")
-        return await receive_stream(hub, queue, limit=limit, wait_ms=wait_ms, wanted=from_, receive=receive)
+        return await receive_stream(hub, queue, limit=limit, wait_ms=wait_ms, wanted=from_, receive=receive, told=told)
     if group is None and from_ is not None:
         raise field("/from", "a work queue has no positions: `from` is for streams")
     visibility_ms = queue.config.visibility_timeout_ms
@@ -213,5 +233,5 @@ async def receive(
     if group is not None:
         queue = await group_queue(queue, group, from_)
     return await receive_messages(
-        hub, queue, limit=limit, wait_ms=wait_ms, visibility_ms=visibility_ms, receive=receive
+        hub, queue, limit=limit, wait_ms=wait_ms, visibility_ms=visibility_ms, receive=receive, told=told
     )

@@ -7,15 +7,17 @@ messages back and nobody else's.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Iterable
+from typing import TYPE_CHECKING, Any
 
 from sse_starlette.event import ServerSentEvent
 from sse_starlette.sse import AppStatus, EventSourceResponse
 
 from backend_store.client import Gap, Lease, Queue, encode_cursor, indexes
-from backend_store.model import FieldError, InvalidRequest, Overloaded, PushqError
+from backend_store.model import FieldError, InvalidRequest, PushqError
 from push.checks import checked_credit, gap_fields
+from push.closes import Close
+from push.connections import KICK_REASON, KICK_RETRY_MS
 from push.hub import Hub
 from push.limits import CREDIT_DEFAULT, OUTBOX_BYTES_SOFT_MAX
 from push.ports import Principal
@@ -24,6 +26,10 @@ from push.rendering import rendered
 from push.sse_frames import event, json_event
 from push.starts import stream_start
 from push.subscriptions import StreamSubscription, WorkSubscription
+from throttling.census import Who
+
+if TYPE_CHECKING:
+    from push.spans import Batch
 
 # The hub drains; the library's own drain would cut streams without a farewell.
 AppStatus.enable_automatic_graceful_drain = False
@@ -34,9 +40,11 @@ HEARTBEAT_SECONDS = 15
 class EventStream:
     """One SSE response: the outlet of its one subscription."""
 
-    def __init__(self, hub: Hub, principal: Principal, queue: Queue):
+    def __init__(self, hub: Hub, principal: Principal, queue: Queue, remote: str = ""):
         self.hub = hub
         self.principal = principal
+        self.remote = remote
+        self.who = Who(principal.tenant, principal.id, remote)
         self.queue = queue
         self.sub: WorkSubscription | StreamSubscription | None = None
         self._buffer: list[bytes] = []
@@ -44,6 +52,7 @@ class EventStream:
         self._wake = asyncio.Event()
         self._sending = False
         self._ending = False
+        self._is_kicked = False
         self.refill: int | None = None
 
     # ----------------------------------------------------------------------------------------------------- outlet
@@ -90,9 +99,13 @@ class EventStream:
             buffer, self._buffer = self._buffer, []
             self._size = 0
             leases = sub.take_pending() if isinstance(sub, WorkSubscription) else []
+            batch = None if not leases or self.hub.spans is None else self.hub.spans.of_leases(leases)
             buffer.extend(self._rendered(leases))
             self._sending = True
-            yield b"".join(buffer)
+            data = b"".join(buffer)
+            if leases:
+                self.delivered(self.queue, sum(lease.bits.bit_count() for lease in leases), len(data), batch)
+            yield data
             # We are asked for more: what was yielded has left for the socket.
             self._sending = False
             if isinstance(sub, WorkSubscription):
@@ -119,27 +132,44 @@ class EventStream:
                 out.extend(event("message", m, cursor) for m, cursor in zip(messages, cursors, strict=True))
         return out
 
+    def delivered(self, queue: Queue, messages: int, size: int, batch: Batch | None = None) -> None:
+        """Messages are on their way to the socket."""
+        who = self.principal
+        self.hub.meter.count(who.tenant, who.id, queue.name, "deliver", "sse", messages=messages, bytes_out=size)
+        if batch is not None:
+            batch.delivered(queue, who.tenant, messages)
+
     # -------------------------------------------------------------------------------------------------------- end
 
-    def end(self, retry_ms: int) -> None:
-        """Says `bye` and ends: the server is shutting down."""
+    def bye(self, retry_ms: int, code: Close = Close.DRAIN, reason: str = "the server is shutting down") -> None:
+        """Says `bye` and ends."""
         if not self._ending:
-            self.write(
-                json_event(
-                    "bye",
-                    {"type": "bye", "code": 4000, "reason": "the server is shutting down", "retry_ms": retry_ms},
-                    retry_ms=retry_ms,
-                )
-            )
+            farewell = {"type": "bye", "code": int(code), "reason": reason, "retry_ms": retry_ms}
+            self.write(json_event("bye", farewell, retry_ms=retry_ms))
             self._ending = True
+
+    def kick(self) -> None:
+        self._is_kicked = True
+        self.bye(KICK_RETRY_MS, Close.KICKED, KICK_REASON)
+        if isinstance(self.sub, WorkSubscription):
+            self.sub.give_back()
+
+    @property
+    def outbox_bytes(self) -> int:
+        return self._size
+
+    def reading(self) -> Iterable[WorkSubscription | StreamSubscription]:
+        return () if self.sub is None else (self.sub,)
 
     def queue_gone(self, queue: Queue, error: PushqError) -> None:
         if queue is self.queue:
             self._finish(error)
 
     def check(self) -> None:
-        """Ends a stream whose key was revoked."""
-        if not self.hub.desk.still_valid(self.principal):
+        """Ends a stream whose key was revoked, or whose token is over: with a newer one it may go on."""
+        if self.hub.desk.has_expired(self.principal):
+            self.bye(KICK_RETRY_MS, Close.TOKEN_EXPIRED, "the token has expired")
+        elif not self.hub.desk.still_valid(self.principal):
             self._finish(PushqError("the key was revoked or has expired", code="unauthenticated"))
 
     def _finish(self, error: PushqError) -> None:
@@ -147,34 +177,60 @@ class EventStream:
             self.write(json_event("ended", {"type": "ended", "problem": problem(error)}))
             self._ending = True
 
+    def enter(self) -> None:
+        """Counts it as a connection and a subscription. Raises `too-many-connections`."""
+        self.hub.throttle.enter("connections", self.who)
+        try:
+            self.hub.throttle.enter("subscriptions", self.who)
+        except PushqError:
+            self.hub.throttle.leave("connections", self.who)
+            raise
+
+    def leave(self) -> None:
+        self.hub.throttle.leave("connections", self.who)
+        self.hub.throttle.leave("subscriptions", self.who)
+
     def _closed(self) -> None:
         """The connection is gone. Leases wait a moment: acks come by POST and may be on their way."""
         self._ending = True  # acks that come by POST give credit back, and nothing more may be sent for it
         self.hub.streams.discard(self)
+        self.leave()
+        self.hub.open.remove(self)
         sub = self.sub
         if isinstance(sub, WorkSubscription):
             sub.stop()
-            self.hub.loop.call_later(self.hub.resume_ms / 1000, sub.give_back)
+            wait_s = 0 if self._is_kicked else self.hub.resume_ms / 1000
+            self.hub.loop.call_later(wait_s, sub.give_back)
         elif isinstance(sub, StreamSubscription):
             self.hub.fanout(self.queue).stop(sub)
             self.queue.consumers -= 1
 
 
 def response(
-    hub: Hub, principal: Principal, queue: Queue, *, credit: int | None, ack: str, from_: Any, last_event_id: str | None
+    hub: Hub,
+    principal: Principal,
+    queue: Queue,
+    *,
+    credit: int | None,
+    ack: str,
+    from_: Any,
+    last_event_id: str | None,
+    remote: str = "",
 ) -> EventSourceResponse:
-    """The response to `GET …/events`. Raises `PushqError` for what is wrong with the request."""
-    if hub.draining:
-        raise PushqError("the server is shutting down", code="draining")
-    if hub.full:
-        raise Overloaded(f"{hub.connections} connections are open, the most this process takes", retry_after_ms=5000)
-    stream = EventStream(hub, principal, queue)
-    if queue.config.kind == "stream" and queue.group is None:
-        _read_stream(hub, stream, credit, from_, last_event_id)
-    else:
-        _consume_work(hub, stream, credit, ack, from_)
+    """The response to `GET …/events`, for a caller whom the hub let in. Raises `PushqError` for a wrong request."""
+    stream = EventStream(hub, principal, queue, remote)
+    stream.enter()
+    try:
+        if queue.config.kind == "stream" and queue.group is None:
+            _read_stream(hub, stream, credit, from_, last_event_id)
+        else:
+            _consume_work(hub, stream, credit, ack, from_)
+    except BaseException:
+        stream.leave()
+        raise
     queue.consumers += 1
     hub.streams.add(stream)
+    hub.open.add("sse", stream)
     return EventSourceResponse(
         stream.events(),
         headers={"Cache-Control": "no-store, no-transform"},

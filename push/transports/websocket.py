@@ -19,15 +19,18 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.frames import Close as CloseFrame
 from websockets.frames import Frame, Opcode
 
-from backend_store.model import Forbidden, MessageTooLarge, Overloaded, PushqError, Unauthenticated
+from backend_store.model import Forbidden, MessageTooLarge, PushqError, Unauthenticated
 from push.closes import Close
+from push.credentials import close_for
 from push.encode import encode
 from push.hub import Hub, binary_frame, text_frame
-from push.limits import OUTBOX_BYTES_HARD_MAX, OUTBOX_BYTES_SOFT_MAX
+from push.limits import FRAGMENTS_PER_FRAME_MAX, OUTBOX_BYTES_HARD_MAX, OUTBOX_BYTES_SOFT_MAX
+from push.looking_up import LookingUp, found
 from push.ports import Encoding, Principal
 from push.problems import problem, retry_after
 from push.protocol import FRAME_BYTES_MAX, SUBPROTOCOL_JSON, SUBPROTOCOL_MSGPACK
 from push.session import Session
+from push.splitter import Splitter
 
 log = structlog.get_logger("pushq.websocket")
 
@@ -52,12 +55,21 @@ class PushProtocol(WebSocketsSansIOProtocol):
     """A WebSocket connection. Until `attach` it is uvicorn's; from then on it is the session's `Wire`."""
 
     session: Session | None = None
+    splitter: Splitter | None = None
+    """None: the library gets all that comes."""
+    via: tuple[str, int] | None = None
+    """The client, where a trusted proxy has named it."""
     is_writable = True
     _blocked_since: float | None = None
     _paused_by_session = False
     _paused_by_outbox = False
 
     # ---------------------------------------------------------------------------------------------- the handshake
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        if self.via is not None:
+            self.client = self.via
 
     def handle_connect(self, event: Any) -> None:
         super().handle_connect(event)
@@ -96,14 +108,35 @@ class PushProtocol(WebSocketsSansIOProtocol):
 
     # ------------------------------------------------------------------------------------------------- frames in
 
+    def data_received(self, data: bytes) -> None:
+        if self.splitter is None or self.session is None:
+            is_handshake = not self.handshake_initiated
+            super().data_received(data)
+            # Frames begin right behind the request's head. A client that did not wait for the answer, and sent more,
+            # stays with the library: where its next frame begins is not known here.
+            ends_here = is_handshake and self.handshake_initiated and data.endswith(b"\r\n\r\n")
+            self.splitter = Splitter(FRAME_BYTES_MAX) if ends_here else None
+            return
+        for is_message, piece in self.splitter.feed(data):
+            if not is_message:
+                super().data_received(piece)
+                if self.conn.parser_exc is not None:
+                    self.splitter = None
+                    return
+            else:
+                self._receive(piece)
+
     def send_receive_event_to_app(self) -> None:
         if self.session is None:
             super().send_receive_event_to_app()
             return
         frames, self.frames = self.frames, []
-        if not self.close_sent:
-            data = frames[0] if len(frames) == 1 else b"".join(frames)
-            self.session.receive(data if type(data) is bytes else bytes(data))
+        data = frames[0] if len(frames) == 1 else b"".join(frames)
+        self._receive(data if type(data) is bytes else bytes(data))
+
+    def _receive(self, message: bytes) -> None:
+        if self.session is not None and not self.close_sent:
+            self.session.receive(message)
 
     def handle_parser_exception(self) -> None:
         """A frame that breaks RFC 6455, or one too large: the client is told which, with our own close codes."""
@@ -115,13 +148,27 @@ class PushProtocol(WebSocketsSansIOProtocol):
         if self.close_sent:
             return  # the rest of what the peer was sending is read and thrown away
         self.conn.data_to_send()  # the library's own close frame, replaced by ours
-        self.close_sent = True
         if sent.code == _MESSAGE_TOO_BIG:
-            error: PushqError = MessageTooLarge(f"a frame may have {FRAME_BYTES_MAX} bytes")
-            code = Close.TOO_LARGE
+            self._refuse(session, MessageTooLarge(f"a frame may have {FRAME_BYTES_MAX} bytes"), Close.TOO_LARGE)
         else:
             error = PushqError(f"not a WebSocket frame: {sent.reason or sent.code}", code="invalid-request")
-            code = Close.PROTOCOL_ERROR
+            self._refuse(session, error, Close.PROTOCOL_ERROR)
+
+    def handle_cont(self, event: Frame) -> None:
+        """Fragments count, too: empty ones would add up for ever and never reach the bound of a frame's bytes."""
+        if len(self.frames) < FRAGMENTS_PER_FRAME_MAX or event.fin:
+            super().handle_cont(event)
+            return
+        self.frames = []
+        if self.session is None:
+            self.transport.abort()
+        elif not self.close_sent:
+            error = PushqError(f"a frame may have {FRAGMENTS_PER_FRAME_MAX} fragments", code="invalid-request")
+            self._refuse(self.session, error, Close.PROTOCOL_ERROR)
+
+    def _refuse(self, session: Session, error: PushqError, code: Close) -> None:
+        """Says why, and reads on for a moment what the peer is still sending, without looking at it."""
+        self.close_sent = True
         self.send_frame(encode({"type": "error", "problem": problem(error)}, session.encoding), session.encoding)
         self.transport.write(_close_frame(code, error.detail))
         session.gone(clean=True, code=code)
@@ -152,6 +199,9 @@ class PushProtocol(WebSocketsSansIOProtocol):
         self._hold_when_full()
 
     def handle_ping(self) -> None:
+        if self.session is not None and not self.session.pinged():
+            self.conn.data_to_send()  # the pong: nobody gets it
+            return
         super().handle_ping()
         self._hold_when_full()
 
@@ -179,6 +229,10 @@ class PushProtocol(WebSocketsSansIOProtocol):
             self._paused_by_outbox = False
             self._hold()
             self.session.resumed_writing()
+
+    @property
+    def outbox_bytes(self) -> int:
+        return self.transport.get_write_buffer_size()
 
     def blocked_seconds(self) -> float:
         return 0.0 if self._blocked_since is None else self.loop.time() - self._blocked_since
@@ -238,14 +292,20 @@ def endpoint(hub: Hub) -> ASGIApp:
             await _refuse(send, refusal)
             return
         encoding, subprotocol = _choose(scope["subprotocols"])
-        principal, error = _identity(hub, scope, headers)
+        principal, error = await _identified(hub, scope, headers)
         await send({"type": "websocket.accept", "subprotocol": subprotocol})
         protocol: PushProtocol = scope["extensions"][EXTENSION]
         client = scope.get("client")
         session = Session(hub, protocol, encoding, principal, client[0] if client else "")
         if error is not None:
             protocol.send_frame(encode({"type": "error", "problem": problem(error)}, encoding), encoding)
-            protocol.close(Close.UNAUTHENTICATED, error.detail)
+            protocol.close(close_for(error), error.detail)
+            return
+        try:
+            hub.throttle.enter("connections", session.who)
+        except PushqError as full:
+            protocol.send_frame(encode({"type": "error", "problem": problem(full)}, encoding), encoding)
+            protocol.close(Close.RATE_LIMITED, full.detail)
             return
         hub.accepted(session)
         protocol.attach(session)
@@ -254,22 +314,18 @@ def endpoint(hub: Hub) -> ASGIApp:
 
 
 def _refusal(hub: Hub, headers: Headers) -> PushqError | None:
-    """What is refused before the upgrade: a foreign page, and more sockets than there is room for."""
+    """What is refused before the upgrade, and before anybody asks who it is: a foreign page, and too much at once."""
     origin = headers.get("origin")
     if not hub.desk.allowed_origin(origin, headers.get("host")):
         return Forbidden(f"origin {origin!r} may not connect: add it to http.allowed_origins")
-    if hub.draining:
-        return PushqError("the server is shutting down", code="draining")
-    if hub.full:
-        return Overloaded(f"{hub.connections} connections are open, the most this process takes", retry_after_ms=5000)
-    return None
+    return hub.refusal()
 
 
 async def _refuse(send: Send, error: PushqError) -> None:
     body = problem(error)
     headers = [(b"content-type", b"application/problem+json")]
     if (retry_ms := retry_after(error)) is not None:
-        headers.append((b"retry-after", str(max(1, retry_ms // 1000)).encode()))
+        headers.append((b"retry-after", str(max(1, -(-retry_ms // 1000))).encode()))
     await send({"type": "websocket.http.response.start", "status": body["status"], "headers": headers})
     await send({"type": "websocket.http.response.body", "body": encode(body, "json")})
 
@@ -284,6 +340,13 @@ def _choose(offered: list[str]) -> tuple[Encoding, str | None]:
     return "json", None
 
 
+async def _identified(hub: Hub, scope: Scope, headers: Headers) -> tuple[Principal | None, PushqError | None]:
+    try:
+        return await found(lambda: _identity(hub, scope, headers))
+    except PushqError as error:
+        return None, error
+
+
 def _identity(hub: Hub, scope: Scope, headers: Headers) -> tuple[Principal | None, PushqError | None]:
     """A credential of the upgrade itself: a header, or a one-use ticket. A wrong one is told after the accept."""
     try:
@@ -295,5 +358,7 @@ def _identity(hub: Hub, scope: Scope, headers: Headers) -> tuple[Principal | Non
             return hub.desk.identify(token.strip()), None
         tickets = parse_qs(scope["query_string"].decode("latin-1")).get("ticket")
         return (hub.desk.redeem(tickets[0]), None) if tickets else (None, None)
+    except LookingUp:
+        raise
     except PushqError as error:
         return None, error

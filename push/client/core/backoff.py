@@ -11,5 +11,9 @@ def ceiling_s(tries: int, limits: Limits) -> float:
 
 
 def delay_s(tries: int, asked_s: float, chance: float, limits: Limits) -> float:
-    """The wait to keep: `chance` (0…1) of the longest, which a server that asks for more time widens."""
-    return chance * max(ceiling_s(tries, limits), asked_s)
+    """The wait to keep: what the server asks of this client, and then `chance` (0…1) of the longest.
+
+    A server draws what it asks of each client evenly from a window; to draw from that once more would bring most of
+    them back in the window's beginning.
+    """
+    return asked_s + chance * ceiling_s(tries, limits)

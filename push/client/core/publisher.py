@@ -27,25 +27,53 @@ from push.client.errors import (
     is_definite,
 )
 from push.client.frames import Ok, Publish, PublishedItem
-from push.client.model import Published
+from push.client.model import Published, TraceContext
 
 _ONE_MESSAGE_STATUSES = frozenset({400, 413, 422})
 """Refusals that are one message's fault: when the answer does not say whose, each message goes again alone."""
 
 
+_NO_TRACE = None, None
+
+
 class Entry(Numbered):
     """One unconfirmed message; `ticket` is whatever the caller wants back with the result."""
 
-    __slots__ = ("deadline", "goes_alone", "last_error", "ticket", "tries", "wanted", "was_sent")
+    __slots__ = (
+        "deadline",
+        "goes_alone",
+        "idempotency_key",
+        "last_error",
+        "ticket",
+        "timeout_s",
+        "trace",
+        "tries",
+        "wanted",
+        "was_sent",
+    )
 
-    def __init__(self, message: msgspec.Raw, ticket: object, deadline: float) -> None:
+    def __init__(
+        self,
+        message: msgspec.Raw,
+        ticket: object,
+        deadline: float,
+        idempotency_key: str | None = None,
+        trace: TraceContext | None = None,
+        timeout_s: float | None = None,
+    ) -> None:
         super().__init__(message)
+        self.timeout_s = timeout_s
+        """What the caller gave; the server is told what is left of it."""
+        self.trace = trace
+        """Messages of one frame share it."""
+        self.idempotency_key = idempotency_key
         self.ticket = ticket
         self.deadline = deadline
         self.tries = 0
         self.was_sent = False
         self.wanted = True
-        self.goes_alone = False
+        self.goes_alone = idempotency_key is not None
+        """A key is a whole frame's."""
         self.last_error: ApiError | None = None
 
 
@@ -54,9 +82,11 @@ class Batch(NamedTuple):
 
     queue: str
     entries: Sequence[Entry]
+    deadline: float
+    """When no answer is expected any more."""
 
 
-_NOTHING = Batch("", ())
+_NOTHING = Batch("", (), math.inf)
 """What an answer finds whose batch was given up before."""
 
 
@@ -98,11 +128,21 @@ class Publisher:
         """Is this the id of an unanswered frame of ours?"""
         return request_id in self._in_flight
 
-    def add(self, queue: str, message: msgspec.Raw, ticket: object, now: float) -> Entry:
+    def add(
+        self,
+        queue: str,
+        message: msgspec.Raw,
+        ticket: object,
+        now: float,
+        idempotency_key: str | None = None,
+        trace: TraceContext | None = None,
+        timeout_s: float | None = None,
+    ) -> Entry:
         """Take a message in; it leaves with the next `take`."""
         if queue not in self._lanes:
             self._numbering.open(queue)
-        entry = Entry(message, ticket, now + self._limits.publish_timeout_s)
+        deadline = now + (self._limits.publish_timeout_s if timeout_s is None else timeout_s)
+        entry = Entry(message, ticket, deadline, idempotency_key, trace, timeout_s)
         self._lane(queue).pending.append(entry)
         self.unconfirmed += 1
         if entry.deadline < self._earliest_deadline:
@@ -120,14 +160,14 @@ class Publisher:
                 if not is_full and len(self._in_flight) >= self._limits.publish_frames_in_flight_max:
                     lane.pending.extendleft(reversed(entries))
                     break
-                frames.append(self._send(queue, entries, next_id()))
+                frames.append(self._send(queue, entries, next_id(), now))
         if frames:
             self._lanes = {queue: lane for queue, lane in self._lanes.items() if lane.pending}
         return frames
 
     def answered(self, request_id: int, ok: Ok, now: float) -> list[Outcome]:
         """The server took the batch; each message of it stands alone."""
-        queue, entries = self._in_flight.pop(request_id, _NOTHING)
+        queue, entries, _ = self._in_flight.pop(request_id, _NOTHING)
         items = ok.messages or []
         if len(items) != len(entries):
             problem = Problem(detail=f"{len(entries)} messages were sent and {len(items)} answered")
@@ -150,7 +190,7 @@ class Publisher:
 
     def refused(self, request_id: int, problem: Problem, now: float) -> list[Outcome]:
         """The server took nothing of the batch: those at fault fail, the others go again."""
-        queue, entries = self._in_flight.pop(request_id, _NOTHING)
+        queue, entries, _ = self._in_flight.pop(request_id, _NOTHING)
         error = api_error(problem)
         if at_fault := _pointed_at(problem, len(entries)):
             if _are_ours(problem) and self._numbering.unknown_to_server(queue, entries):
@@ -169,7 +209,7 @@ class Publisher:
 
     def disconnected(self) -> None:
         """The connection went: what was unanswered goes again, before what is newer."""
-        for queue, entries in reversed(self._in_flight.values()):
+        for queue, entries, _ in reversed(self._in_flight.values()):
             self._numbering.uncertain(entries)
             self._requeue(queue, entries)
         self._in_flight.clear()
@@ -180,14 +220,15 @@ class Publisher:
             return []
         outcomes: list[Outcome] = []
         for request_id, batch in list(self._in_flight.items()):
-            if batch.entries[0].deadline <= now:
+            if batch.deadline <= now:
                 del self._in_flight[request_id]
+                self._numbering.uncertain(batch.entries)
                 outcomes += [self._done(entry, self._late(entry)) for entry in batch.entries]
         for queue, lane in self._lanes.items():
-            while lane.pending and lane.pending[0].deadline <= now:
-                entry = lane.pending.popleft()
-                self._numbering.refused(queue, [entry])
-                outcomes.append(self._done(entry, self._late(entry)))
+            if late := [entry for entry in lane.pending if entry.deadline <= now]:
+                lane.pending = deque(entry for entry in lane.pending if entry.deadline > now)
+                self._numbering.refused(queue, late)
+                outcomes += [self._done(entry, self._late(entry)) for entry in late]
         self._earliest_deadline = self._find_deadline()
         return outcomes
 
@@ -215,7 +256,12 @@ class Publisher:
                 self.unconfirmed -= 1
                 continue
             length = len(memoryview(entry.message))
-            if entries and (entry.goes_alone or size + length > self._limits.publish_frame_bytes_max):
+            if entries and (
+                entry.goes_alone
+                or entry.trace != entries[0].trace
+                or not self._end_together(entry, entries[0])
+                or size + length > self._limits.publish_frame_bytes_max
+            ):
                 return entries, True
             entries.append(lane.pending.popleft())
             size += length
@@ -223,12 +269,32 @@ class Publisher:
                 return entries, True
         return entries, False
 
-    def _send(self, queue: str, entries: list[Entry], request_id: int) -> Publish:
+    def _end_together(self, one: Entry, other: Entry) -> bool:
+        """May these share a frame, which has one time? So no message loses much of its own to its company."""
+        if one.timeout_s is None or one.timeout_s != other.timeout_s:
+            return one.timeout_s == other.timeout_s
+        return abs(one.deadline - other.deadline) <= self._limits.publish_apart_s
+
+    def _send(self, queue: str, entries: list[Entry], request_id: int, now: float) -> Publish:
         self._numbering.assign(queue, entries)
         for entry in entries:
             entry.was_sent = True
-        self._in_flight[request_id] = Batch(queue, entries)
-        return Publish(id=request_id, queue=queue, messages=[entry.wire for entry in entries])
+        deadline, timeout_ms = entries[0].deadline, None
+        if entries[0].timeout_s is not None:
+            deadline = min(entry.deadline for entry in entries)
+            timeout_ms = max(1, round((deadline - now) * 1000))
+            deadline += self._limits.publish_grace_s
+        self._in_flight[request_id] = Batch(queue, entries, deadline)
+        traceparent, tracestate = entries[0].trace or _NO_TRACE
+        return Publish(
+            id=request_id,
+            queue=queue,
+            messages=[entry.wire for entry in entries],
+            idempotency_key=entries[0].idempotency_key,
+            timeout_ms=timeout_ms,
+            traceparent=traceparent,
+            tracestate=tracestate,
+        )
 
     def _refused(self, queue: str, refused: Sequence[tuple[Entry, ApiError]], now: float) -> list[Outcome]:
         """Each of these has its own error: some go again after a while, the others end here."""
@@ -236,18 +302,18 @@ class Publisher:
         ended: list[tuple[Entry, ApiError]] = []
         for entry, error in refused:
             entry.is_uncertain |= not is_definite(error)
-            if self._may_repeat(entry, error):
+            if self._may_repeat(entry, error, now):
                 again.append(entry)
             else:
                 ended.append((entry, error))
         self._numbering.refused(queue, [entry for entry, _ in ended], again)
         self._repeat(queue, again, now)
-        return [self._done(entry, error) for entry, error in ended]
+        return [self._done(entry, _end_of(entry, error)) for entry, error in ended]
 
-    def _may_repeat(self, entry: Entry, error: ApiError) -> bool:
+    def _may_repeat(self, entry: Entry, error: ApiError, now: float) -> bool:
         entry.last_error = error
         entry.tries += 1
-        return error.retryable and entry.tries <= self._limits.publish_retries_max
+        return error.retryable and entry.tries <= self._limits.publish_retries_max and now < entry.deadline
 
     def _repeat(self, queue: str, entries: list[Entry], now: float) -> None:
         if not entries:
@@ -261,6 +327,8 @@ class Publisher:
 
     def _requeue(self, queue: str, entries: Sequence[Entry]) -> None:
         self._lane(queue).pending.extendleft(reversed(entries))
+        for entry in entries:  # what waits has no grace: it ends before its frame would have
+            self._earliest_deadline = min(self._earliest_deadline, entry.deadline)
 
     def _lane(self, queue: str) -> _Lane:
         lane = self._lanes.get(queue)
@@ -274,16 +342,25 @@ class Publisher:
 
     def _late(self, entry: Entry) -> PushqError:
         if entry.last_error is not None:
-            return entry.last_error
-        seconds = self._limits.publish_timeout_s
+            return _end_of(entry, entry.last_error)
+        seconds = self._limits.publish_timeout_s if entry.timeout_s is None else entry.timeout_s
         if entry.was_sent:
             return OutcomeUnknown(f"not confirmed within {seconds:g} s: the message may have been stored")
-        return Unavailable(f"no connection for {seconds:g} s: the message was not sent")
+        return Unavailable(f"no connection, or no room on it, for {seconds:g} s: the message was not sent")
 
     def _find_deadline(self) -> float:
-        in_flight = (batch.entries[0].deadline for batch in self._in_flight.values())
-        pending = (lane.pending[0].deadline for lane in self._lanes.values() if lane.pending)
+        in_flight = (batch.deadline for batch in self._in_flight.values())
+        pending = (entry.deadline for lane in self._lanes.values() for entry in lane.pending)
         return min(*in_flight, *pending, math.inf, math.inf)
+
+
+def _end_of(entry: Entry, error: ApiError) -> PushqError:
+    """How a message ends with this refusal. Where one of its tries was not answered, it may be stored all the same."""
+    if not (entry.is_uncertain and error.retryable):
+        return error
+    unknown = OutcomeUnknown(f"the message may have been stored; the server's last word: {error}")
+    unknown.__cause__ = error
+    return unknown
 
 
 def _error_of(item: PublishedItem) -> ApiError:

@@ -35,13 +35,14 @@ from push.client.frames import (
     LostFrame,
     Ok,
     Pong,
+    Refresh,
     ResetFrame,
     Resume,
     ServerPing,
     ServerPong,
     Unsubscribe,
 )
-from push.client.model import Connected, Disconnected, Gap, Lost, Reset, Stopped
+from push.client.model import Connected, Disconnected, Gap, Lost, Reset, Stopped, TraceContext
 
 
 class SessionCore:
@@ -184,10 +185,19 @@ class SessionCore:
 
     # What the user asks
 
-    def publish(self, queue: str, message: msgspec.Raw, ticket: object, now: float) -> Entry:
+    def publish(
+        self,
+        queue: str,
+        message: msgspec.Raw,
+        ticket: object,
+        now: float,
+        idempotency_key: str | None = None,
+        trace: TraceContext | None = None,
+        timeout_s: float | None = None,
+    ) -> Entry:
         """Send a message; its outcome comes with `ticket`."""
         self._raise_if_stopped()
-        return self.publisher.add(queue, message, ticket, now)
+        return self.publisher.add(queue, message, ticket, now, idempotency_key, trace, timeout_s)
 
     def subscribe(self, asked: Subscribed) -> SubscriptionState:
         """Open a subscription; it is reopened after every cut until `unsubscribe`."""
@@ -209,6 +219,11 @@ class SessionCore:
             state.sub = None
         state.leases.release_all()
         state.inbox.clear()
+
+    def refresh(self, token: str) -> None:
+        """Give the server a newer token for this connection."""
+        if self.phase is not Phase.STOPPED:
+            self._urgent.append(Refresh(token=token))
 
     def settle(self, how: How, item: Item, now: float) -> None:
         """Ack, nack or extend one delivery."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import Enum
 from typing import Any, Protocol
 from urllib.parse import quote
@@ -31,6 +31,7 @@ from push.client.frames import (
     Ok,
     Publish,
     PublishedItem,
+    Refresh,
     SettleResult,
     Subscribe,
     Unsubscribe,
@@ -41,6 +42,9 @@ NO_PINGS_MS = 24 * 3600 * 1000
 """HTTP has no pings: each request and each stream has a time-out of its own."""
 
 SESSION = "http"
+
+
+_NO_HEADERS: Mapping[str, str] = {}
 
 
 class PublishAnswer(msgspec.Struct):
@@ -174,12 +178,14 @@ class HttpTransport:
         """The server does not answer any more."""
         self._frames.put_nowait(Cut(reason))
 
-    async def post(self, queue: str, action: str, body: Any, *, wait_s: float = 0.0) -> httpx2.Response:
+    async def post(
+        self, queue: str, action: str, body: Any, *, wait_s: float = 0.0, headers: Mapping[str, str] = _NO_HEADERS
+    ) -> httpx2.Response:
         """One authenticated POST below the queue."""
         return await self.http.post(
             f"/v1/queues/{quote(queue, safe='')}/{action}",
             content=msgspec.json.encode(body),
-            headers={"Content-Type": "application/json"},
+            headers={"Content-Type": "application/json", **headers},
             timeout=self.limits.http_timeout_s + wait_s,
         )
 
@@ -214,6 +220,8 @@ class HttpTransport:
                     self._streams[frame.sub][0].give_credit(frame.n)
             case Publish():
                 self._spawn(self._publish, frame)
+            case Refresh():
+                self.http.headers["Authorization"] = f"Bearer {frame.token}"  # of the next request, and those after it
             case Ack() | Nack() | Extend():
                 self._spawn(self._settle, frame)
             case _:
@@ -243,9 +251,15 @@ class HttpTransport:
         # One request at a time for each queue: requests side by side would be stored in any order.
         turn = self._publishing.setdefault(frame.queue, _Turn())
         turn.waiting += 1
+        clock, headers, wait_s = asyncio.get_running_loop().time, _headers(frame), 0.0
+        asked = clock()
         try:
             async with turn.lock:
-                response = await self.post(frame.queue, "messages", {"messages": list(frame.messages)})
+                if frame.timeout_ms is not None:
+                    wait_s = max(0.001, frame.timeout_ms / 1000 - (clock() - asked))
+                    headers["Pushq-Timeout-Ms"] = str(round(wait_s * 1000))
+                body = {"messages": list(frame.messages)}
+                response = await self.post(frame.queue, "messages", body, wait_s=wait_s, headers=headers)
         finally:
             turn.waiting -= 1
             if not turn.waiting:
@@ -353,3 +367,17 @@ def _settling(frame: Ack | Nack | Extend) -> tuple[str, dict[str, Any]]:
     if frame.reason is not None:
         body["reason"] = frame.reason
     return "nack", body
+
+
+def _headers(frame: Publish) -> dict[str, str]:
+    """What a frame says of all its messages, beside its time, of which some may pass before it leaves."""
+    found: dict[str, str] = {}
+    if frame.idempotency_key is not None:
+        # A string of a structured field (RFC 9651), so that it may begin with a quote.
+        escaped = frame.idempotency_key.replace("\\", "\\\\").replace('"', '\\"')
+        found["Idempotency-Key"] = f'"{escaped}"'
+    if frame.traceparent is not None:
+        found["traceparent"] = frame.traceparent
+    if frame.tracestate is not None:
+        found["tracestate"] = frame.tracestate
+    return found

@@ -1,0 +1,50 @@
+"""A request on a socket while its answer is awaited: counted with how it went and how long it took."""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from backend_store.model import PushqError
+
+if TYPE_CHECKING:
+    from push.session import Session
+
+
+class Asked:
+    __slots__ = ("_began", "bytes_in", "messages", "operation", "parent", "queue", "session")
+
+    def __init__(self, session: Session, operation: str, queue: str, *, messages: int, bytes_in: int = 0):
+        self.session = session
+        self.operation = operation
+        self.queue = queue
+        self.messages = messages
+        self.bytes_in = bytes_in
+        self.parent: str | None = None
+        """The trace context that the caller sent, where spans are wanted."""
+        self._began = perf_counter()
+        session.began()
+
+    def ended(self, error: PushqError | None) -> None:
+        """The answer is known: `error` where there was nothing but one."""
+        session = self.session
+        session.ended()
+        seconds = perf_counter() - self._began
+        session.count(
+            self.operation,
+            self.queue,
+            "ok" if error is None else error.code,
+            messages=self.messages if error is None else 0,
+            bytes_in=self.bytes_in,
+            seconds=seconds,
+        )
+        if (spans := session.hub.spans) is not None:
+            spans.asked(
+                self.operation,
+                self.queue,
+                session.who.tenant,
+                seconds=seconds,
+                messages=self.messages,
+                error=None if error is None else error.code,
+                parent=self.parent,
+            )

@@ -1,0 +1,162 @@
+"""The open connections of a process: who holds them, since when, what they read, and how to end one.
+
+A connection has an id of its own. A session's would let whoever reads the list go on with the session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import structlog
+from starlette.types import Receive
+
+from backend_store.client import Queue
+from backend_store.model import PushqError, Unauthenticated, Unavailable
+from push.ports import Principal
+from push.subscriptions import StreamSubscription, WorkSubscription
+
+log = structlog.get_logger("pushq.connections")
+
+Transport = Literal["websocket", "sse", "poll"]
+KICK_RETRY_MS = 1000
+"""When a client whose stream was ended may come back."""
+KICK_REASON = "an administrator ended this connection"
+
+
+class Holder(Protocol):
+    """What a connection belongs to: a session, an event stream, or a receive that waits."""
+
+    @property
+    def remote(self) -> str:
+        """The client's address; empty where there is none."""
+
+    @property
+    def principal(self) -> Principal | None: ...
+    @property
+    def outbox_bytes(self) -> int:
+        """Written, and not taken by the peer yet."""
+
+    def reading(self) -> Iterable[WorkSubscription | StreamSubscription | Queue]:
+        """Its subscriptions; of a receive the queue it waits for."""
+
+    def kick(self) -> None:
+        """Ends it: what it holds returns at once, and nobody goes on with it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Connection:
+    id: str
+    transport: Transport
+    connected_at_ms: int
+    holder: Holder
+
+
+class Connections:
+    """Changed by those who open and close connections; read by the administration."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, Connection] = {}
+        self._of: dict[Holder, str] = {}
+        self.kicked = 0
+
+    def add(self, transport: Transport, holder: Holder) -> None:
+        connection = Connection(secrets.token_hex(8), transport, time.time_ns() // 1_000_000, holder)
+        self._open[connection.id] = connection
+        self._of[holder] = connection.id
+
+    def remove(self, holder: Holder, *, code: int | None = None) -> None:
+        """Whoever was never added is no mistake: it was closed before it was open. `code`: of a WebSocket's close."""
+        connection_id = self._of.pop(holder, None)
+        if connection_id is not None:
+            _log_close(self._open.pop(connection_id), code)
+
+    def find(self, connection_id: str) -> Connection | None:
+        return self._open.get(connection_id)
+
+    def kick(self, connection: Connection) -> None:
+        self.kicked += 1
+        self.remove(connection.holder)
+        connection.holder.kick()
+
+    def end_polls_without_key(self, still_valid: Callable[[Principal], bool]) -> None:
+        """A receive may wait for a minute; a key that was revoked opens nothing for so long."""
+        for connection in list(self._open.values()):
+            if isinstance(connection.holder, WaitingPoll) and not still_valid(connection.holder.principal):
+                connection.holder.end(Unauthenticated("the key was revoked or has expired"))
+
+    def __iter__(self) -> Iterator[Connection]:
+        return iter(self._open.values())
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    @contextmanager
+    def waiting(self, principal: Principal, remote: str, queue: Queue, receive: Receive) -> Iterator[WaitingPoll]:
+        """A receive, for as long as it waits."""
+        poll = WaitingPoll(principal, remote, queue, receive)
+        self.add("poll", poll)
+        try:
+            yield poll
+        finally:
+            self.remove(poll)
+
+
+def _log_close(connection: Connection, code: int | None) -> None:
+    """One line for each socket and stream. A receive that waited is a request like any other."""
+    if connection.transport == "poll":
+        return
+    holder = connection.holder
+    principal = holder.principal
+    log.info(
+        "connection closed",
+        transport=connection.transport,
+        connection=connection.id,
+        tenant=principal.tenant if principal is not None else None,
+        principal=principal.id if principal is not None else None,
+        address=holder.remote,
+        seconds=round(max(0, time.time_ns() // 1_000_000 - connection.connected_at_ms) / 1000, 3),
+        **({} if code is None else {"code": int(code)}),
+    )
+
+
+class WaitingPoll:
+    """A receive as a connection. Kicked, it looks to those who serve it as if its client had left."""
+
+    outbox_bytes = 0
+
+    def __init__(self, principal: Principal, remote: str, queue: Queue, receive: Receive) -> None:
+        self.principal = principal
+        self.remote = remote
+        self.ended_by: PushqError | None = None
+        """What its client is told; None while it goes on."""
+        self._queue = queue
+        self._receive = receive
+        self._ended = asyncio.Event()
+
+    def reading(self) -> Iterable[Queue]:
+        return (self._queue,)
+
+    def kick(self) -> None:
+        self.end(Unavailable(KICK_REASON, retry_after_ms=KICK_RETRY_MS))
+
+    def end(self, error: PushqError) -> None:
+        self.ended_by = error
+        self._ended.set()
+
+    async def receive(self) -> Any:
+        """The client's next message, or its end."""
+        theirs = asyncio.ensure_future(self._receive())
+        ours = asyncio.ensure_future(self._ended.wait())
+        try:
+            await asyncio.wait({theirs, ours}, return_when=asyncio.FIRST_COMPLETED)
+            return {"type": "http.disconnect"} if self.ended_by is not None else theirs.result()
+        finally:
+            for task in (theirs, ours):
+                task.cancel()
+            await asyncio.gather(theirs, ours, return_exceptions=True)

@@ -1,0 +1,148 @@
+"""What this process takes in at the moment: new sockets at a pace, publishes as long as there is room, less under load.
+
+The gateway measures and sets the level. Everybody asks here before work is accepted, so that what is refused has cost
+little and has changed nothing: it may be sent again as it is.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Final, Literal
+
+from backend_store.model import Overloaded, QueueConfig
+from push.limits import (
+    ACCEPTS_BURST_DEFAULT,
+    ACCEPTS_PER_SECOND_DEFAULT,
+    REFUSED_PUBLISH_MS_MAX,
+    REFUSED_PUBLISH_MS_MIN,
+    REFUSED_SOCKET_MS_MAX,
+    REFUSED_SOCKET_MS_MIN,
+    UNCONFIRMED_BYTES_MAX,
+)
+from throttling.admission import Level
+from throttling.pace import Pace
+from throttling.room import Room
+
+Stage = Literal["connection", "socket", "subscribe", "browse", "publish", "call"]
+Reason = Literal["load", "pace", "full", "backlog", "room", "line"]
+
+TAKES_ALL: Final = 0
+TAKES_DURABLE: Final = 1
+"""Publishes whose answer does not wait for the disk are refused: their producers would not slow down by themselves."""
+TAKES_NONE: Final = 2
+
+
+class Intake:
+    def __init__(
+        self,
+        *,
+        accepts_per_s: int = ACCEPTS_PER_SECOND_DEFAULT,
+        accepts_burst: int = ACCEPTS_BURST_DEFAULT,
+        unconfirmed_bytes_max: int = UNCONFIRMED_BYTES_MAX,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self.level = Level.NORMAL
+        self.publishes = TAKES_ALL
+        """Read before each publish: `check_publish` is asked where it is not 0."""
+        self.is_tight = False
+        """Whether publishes were refused a moment ago: then a publish's head is looked at before the whole of it."""
+        self._refused_since = False
+        self.credit_shift = 0
+        """By how many bits consumers' credit is cut."""
+        self.room = Room(unconfirmed_bytes_max)
+        self.refused: Counter[tuple[Stage, Reason]] = Counter()
+        self.readers_cut = 0
+        """HTTP connections ended because their peer did not read its answer."""
+        self.sockets = Pace(rate=accepts_per_s, burst=accepts_burst)
+        self._clock_ns = clock_ns
+        self._chance = chance
+        self._why = ""
+        self._backlog_ms: float | None = None
+
+    def set_level(self, level: Level, why: str) -> None:
+        self.level, self._why = level, why
+        self.credit_shift = int(level >= Level.NO_NEW_SOCKETS)
+        self._set_publishes()
+
+    def set_backlog(self, waited_ms: float | None) -> None:
+        """Publishes wait so long for the disk that new ones are refused; None: they do not."""
+        self._backlog_ms = waited_ms
+        self._set_publishes()
+
+    def _set_publishes(self) -> None:
+        if self.level >= Level.NO_PUBLISHES or self._backlog_ms is not None:
+            self.publishes = TAKES_NONE
+        else:
+            self.publishes = TAKES_DURABLE if self.level >= Level.NO_REPLAYS else TAKES_ALL
+
+    def met_end(self) -> None:
+        """A publish was refused, for a queue's line is full."""
+        self.is_tight = self._refused_since = True
+
+    def look(self) -> None:
+        """Called now and then: what is refused no more is read as a whole again."""
+        self.is_tight = self._refused_since or self.publishes != TAKES_ALL
+        self._refused_since = False
+
+    @property
+    def holds_replays(self) -> bool:
+        return self.level >= Level.NO_REPLAYS
+
+    # --------------------------------------------------------------------------------------------------- questions
+
+    def refusal_of_socket(self, connections: int, connections_max: int) -> Overloaded | None:
+        """Why a new WebSocket or SSE stream cannot come in now; None lets it in, and counts it."""
+        if self.level >= Level.NO_NEW_SOCKETS:
+            return self._socket("load", f"no new connections now: {self._why}")
+        if connections >= connections_max:
+            return self._socket("full", f"{connections} connections are open, the most this process takes")
+        if not self.sockets.admits(self._clock_ns()):
+            return self._socket("pace", f"more than {self.sockets.rate} connections a second came")
+        return None
+
+    def _socket(self, reason: Reason, detail: str) -> Overloaded:
+        self.refused["socket", reason] += 1
+        return Overloaded(detail, retry_after_ms=self._between(REFUSED_SOCKET_MS_MIN, REFUSED_SOCKET_MS_MAX))
+
+    def check_publish(self, config: QueueConfig) -> None:
+        """Raises `Overloaded` for a publish that is not taken now."""
+        if self._backlog_ms is not None:
+            raise self.refusal("publish", "backlog", f"publishes wait {self._backlog_ms:.0f} ms for the disk")
+        if self.publishes == TAKES_NONE or config.durability == "relaxed":
+            raise self.refusal("publish", "load", f"no publishes now: {self._why}")
+
+    def check_subscribe(self) -> None:
+        """Raises `Overloaded` where only what ends messages is taken."""
+        if self.level >= Level.NO_PUBLISHES:
+            raise self.refusal("subscribe", "load", f"no new subscriptions now: {self._why}")
+
+    def take(self, tenant: str, size: int) -> None:
+        """Makes room for a publish of so many bytes, until `room.give`. Raises `Overloaded`."""
+        if not self.room.take(tenant, size):
+            raise self.no_room(tenant, size)
+
+    def no_room(self, tenant: str, size: int) -> Overloaded:
+        used, all_of_it = self.room.used, self.room.bytes_max
+        detail = f"no room for {size} bytes of tenant {tenant!r}: {used} of {all_of_it} wait to be confirmed"
+        return self.refusal("publish", "room", detail)
+
+    def why_not_ready(self) -> Overloaded:
+        return Overloaded(f"publishes are refused, acks go on: {self._why}")
+
+    def overloaded(self, stage: Stage, what: str) -> Overloaded:
+        """The refusal of something that this level does not take."""
+        return self.refusal(stage, "load", f"no {what} now: {self._why}")
+
+    def refusal(self, stage: Stage, reason: Reason, detail: str) -> Overloaded:
+        """Counted, and with advice that differs from caller to caller: they must not come back as one."""
+        self.refused[stage, reason] += 1
+        if stage == "publish":
+            self.met_end()
+        return Overloaded(detail, retry_after_ms=self._between(REFUSED_PUBLISH_MS_MIN, REFUSED_PUBLISH_MS_MAX))
+
+    def _between(self, low: int, high: int) -> int:
+        return low + round(self._chance() * (high - low))

@@ -1,0 +1,68 @@
+"""A look-up that must ask elsewhere first: whoever handles a request waits until the answer is here, and begins anew.
+
+Handlers look things up as if everything were at hand. Where something is not, `LookingUp` passes through them, and what
+they did so far must not count: they look up before they change anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeVar
+
+from backend_store.model import PushqError, Unavailable
+from push.limits import LOOK_UPS_MAX
+
+T = TypeVar("T")
+
+
+class Flight(Protocol):
+    """What is being asked for."""
+
+    def then(self, call: Callable[[PushqError | None], None]) -> None:
+        """`call` runs when the answer is there, in the order of those who asked; with the error when there is none."""
+
+    async def landed(self) -> None:
+        """Returns when the answer is there. Raises why there is none."""
+
+
+class LookingUp(Unavailable):
+    """Begin anew when the flight has landed. Whoever cannot wait passes it on: it is a 503 that asks to come back."""
+
+    def __init__(self, what: str, flight: Flight, *, may_go_on: bool = False) -> None:
+        super().__init__(f"{what} is being looked up; try again", retry_after_ms=100)
+        self.flight = flight
+        self.may_go_on = may_go_on
+        """What was begun on the strength of what was known before may go on meanwhile."""
+
+
+async def outcome(flight: Flight) -> PushqError | None:
+    """Why there is no answer, once that is known; None when it is here."""
+    try:
+        await flight.landed()
+    except PushqError as error:
+        return error
+    return None
+
+
+async def found(look: Callable[[], T]) -> T:
+    """What `look` returns, once everything it needs is known here."""
+    for _ in range(LOOK_UPS_MAX):
+        try:
+            return look()
+        except LookingUp as looking:
+            await looking.flight.landed()
+    raise _too_many()
+
+
+async def handled(handle: Callable[[], Awaitable[T]]) -> T:
+    """The same for a handler that awaits."""
+    for _ in range(LOOK_UPS_MAX):
+        try:
+            return await handle()
+        except LookingUp as looking:
+            await looking.flight.landed()
+    raise _too_many()
+
+
+def _too_many() -> PushqError:
+    return Unavailable(f"a request took more than {LOOK_UPS_MAX} look-ups", retry_after_ms=1000)
