@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -13,19 +14,37 @@ from backend_store.model import NotFound
 from gateway.api import asyncapi, docs, metrics, openapi
 from gateway.auth import Keyring, wall_clock_ms
 from gateway.auto_create import auto_config
-from gateway.config import Settings
 from gateway.context import Gateway
 from gateway.desk import GatewayDesk
 from gateway.dispatch import LOCAL, Api
+from gateway.door import Door
+from gateway.encryption import Encrypting
+from gateway.entrance import Entrance
+from gateway.guard import Guards
 from gateway.http import problem_answer
+from gateway.limits import FILES_RESERVED, HTTP_CONNECTIONS_MAX, UNCONFIRMED_MEMORY_FRACTION
+from gateway.limits_setup import make_throttle
 from gateway.loop_lag import LoopLag
+from gateway.memory import limit_bytes
+from gateway.once import Once
+from gateway.overload import Overload
+from gateway.replies import RedisReplies
+from gateway.settings import Settings
 from gateway.site import Site
+from gateway.stored_quotas import StoredQuotas
 from gateway.tickets import TicketOffice
+from gateway.usage.export import Exporter
+from gateway.usage.meter import Meter
 from gateway.version import VERSION
 from push.hub import Hub
+from push.intake import Intake
+from push.limits import UNCONFIRMED_BYTES_MAX
 from push.transports import websocket
-from throttling.limiter import MemoryLimiter
+from throttling.limiter import Limiter
 from web_console.routes import ConsoleContext, routes
+
+if TYPE_CHECKING:
+    from push.spans import Spans
 
 WEBSOCKET_PATH: Final = "/v1/ws"
 DEMO_SCOPES: Final = ("publish:demo.*", "consume:demo.*", "view:demo.*", "manage:demo.*")
@@ -40,6 +59,10 @@ class Application:
     site: Site
     websocket: ASGIApp
     lag: LoopLag
+    entrance: Entrance
+    overload: Overload
+    door: Door
+    stored: StoredQuotas
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
@@ -62,12 +85,20 @@ def create_app(
     settings: Settings,
     *,
     keyring: Keyring | None = None,
-    limiter: MemoryLimiter | None = None,
+    limiter: Limiter | None = None,
+    entrance: Entrance | None = None,
     clock_ms: Callable[[], int] = wall_clock_ms,
+    guards: Guards | None = None,
+    encryption: Encrypting | None = None,
+    spans: Spans | None = None,
 ) -> Application:
     """Puts the gateway together. Must run on the event loop that will serve it."""
     keyring = Keyring(store, clock_ms) if keyring is None else keyring
     tickets = TicketOffice(clock_ms)
+    guards = Guards() if guards is None else guards
+    redis = settings.redis.address()
+    once = Once(RedisReplies(redis, guards, identity=store.identity) if redis else None)
+    stored = StoredQuotas(store)
     desk = GatewayDesk(
         store,
         keyring,
@@ -75,29 +106,84 @@ def create_app(
         allowed_origins=settings.http.allowed_origins,
         dev=settings.dev,
         auto_config=lambda name: auto_config(settings, name),
+        once=once,
+        full=stored.full,
     )
+    usage = Exporter(
+        settings.usage_directory,
+        store.id,
+        ledger=store.ledger,
+        audit=store.audit,
+        meter=Meter(store.id, clock_ms),
+        clock_ms=clock_ms,
+        period_ms=settings.usage.period_seconds * 1000,
+        bytes_max=settings.usage.bytes_max,
+        kept_days=settings.usage.kept_days,
+    )
+
+    throttle = make_throttle(store, settings, limiter)
+    memory = settings.overload.memory_max_bytes or limit_bytes()
     hub = Hub(
         store,
         desk,
         clock_ms=store.steady_ms,
         resume_ms=settings.resume_ms,
         connections_max=settings.limits.connections_max,
+        meter=usage.meter,
+        throttle=throttle,
+        intake=_intake(settings, memory),
+        drain_window_s=settings.limits.drain_window_s,
+        spans=spans,
     )
+    hub.publish_ms = settings.dispatch.timeout_ms
     gateway = Gateway(
-        settings, store, keyring, tickets, desk, hub, MemoryLimiter() if limiter is None else limiter, clock_ms
+        settings,
+        store,
+        keyring,
+        tickets,
+        desk,
+        hub,
+        throttle,
+        clock_ms,
+        guards,
+        once,
+        usage,
+        encryption,
     )
     api = Api(gateway)
     lag = LoopLag()
-    return Application(gateway, api, _site(gateway, api, lag), websocket.endpoint(hub), lag)
+    entrance = entrance or Entrance()
+    overload = Overload(store, hub, lag, settings.overload, memory_bytes_max=memory)
+    door = Door(hub.intake, connections_max=_connections_max(settings))
+    site = _site(gateway, api, lag, entrance, overload)
+    return Application(gateway, api, site, websocket.endpoint(hub), lag, entrance, overload, door, stored)
 
 
-def _site(gateway: Gateway, api: Api, lag: LoopLag) -> Site:
+def _connections_max(settings: Settings) -> int:
+    """Of all kinds. Each is an open file, and some are left for the database and the log."""
+    wanted = settings.limits.connections_max + HTTP_CONNECTIONS_MAX
+    files_max, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return wanted if files_max == resource.RLIM_INFINITY else min(wanted, files_max - FILES_RESERVED // 2)
+
+
+def _intake(settings: Settings, memory: int) -> Intake:
+    """One request of the largest size must always find room."""
+    share = min(UNCONFIRMED_BYTES_MAX, int(memory * UNCONFIRMED_MEMORY_FRACTION))
+    limits = settings.limits
+    return Intake(
+        accepts_per_s=limits.accepts_per_s,
+        accepts_burst=limits.accepts_burst,
+        unconfirmed_bytes_max=max(share, 2 * limits.request_bytes_max),
+    )
+
+
+def _site(gateway: Gateway, api: Api, lag: LoopLag, entrance: Entrance, overload: Overload) -> Site:
     async def demo_token() -> str:
         return gateway.keyring.temporary(name="demo", scopes=DEMO_SCOPES)
 
     console = routes(ConsoleContext(dev=gateway.settings.dev, demo_token=demo_token, version=VERSION))
     pages = {
-        "/metrics": metrics.page(api.answers, lag),
+        "/metrics": metrics.page(api.answers, lag, entrance, overload),
         "/openapi.json": openapi.page(),
         "/asyncapi.json": asyncapi.page(),
         **docs.pages(),

@@ -2,6 +2,7 @@
 
 An API key is `pushq_<id>_<secret>`. Only its SHA-256 is stored: the secret has 256 random bits, so a slow hash would
 protect nothing and cost every request. A token is looked up by its hash; what is found is remembered by the same hash.
+JWTs of issuers that the settings name are verified by `tokens`, and remembered alike.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import hmac
 import os
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -18,13 +19,16 @@ from pathlib import Path
 import msgspec
 
 from backend_store.client import Store
-from backend_store.model import TENANT_DEFAULT, ApiKey, Unauthenticated
-from gateway.limits import IDENTITIES_MAX, TEMPORARY_KEY_SECONDS
+from backend_store.model import TENANT_DEFAULT, ApiKey, TokenExpired, Unauthenticated
+from gateway.key_sets import FreshKeys
+from gateway.limits import IDENTITIES_MAX, TEMPORARY_KEY_SECONDS, TOKEN_BYTES_MAX
 from gateway.policy import Access, compile_scopes
+from gateway.tokens import Tokens, Verified
 
 TOKEN_PREFIX = "pushq_"
 ADMIN_KEY_FILE = "admin.key"
 NEVER_MS = 1 << 62
+MINUTE_MS = 60_000
 
 Clock = Callable[[], int]
 
@@ -35,7 +39,7 @@ def wall_clock_ms() -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Principal:
-    """An authenticated caller. Throttles and logs know it by `id`, which is its key's."""
+    """An authenticated caller. Throttles and logs know it by `id`: its key's, or tenant, issuer and subject."""
 
     id: str
     tenant: str
@@ -44,6 +48,19 @@ class Principal:
     valid_until_ms: int
     secret_sha256: bytes
     """Which secret let it in: one that was rotated away ends the sessions it opened."""
+    issuer: str | None = None
+    """Who signed its JWT; None for an API key."""
+    signed_by: bytes = b""
+    """The fingerprint of the key that signed it."""
+
+
+def same_caller(one: Principal, other: Principal) -> bool:
+    """Whether two credentials are of one caller: a subject of an issuer, a key, or keys that an administrator gave one
+    name, as for a page whose short-lived keys follow each other.
+    """
+    if one.tenant != other.tenant or one.issuer != other.issuer:
+        return False
+    return one.id == other.id or (one.issuer is None and one.name == other.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,41 +72,107 @@ class NewKey:
 
 
 class Keyring:
-    """The API keys of the store, with the principals of tokens seen lately."""
+    """The API keys of the store and the issuers of JWTs, with the principals of tokens seen lately."""
 
-    def __init__(self, store: Store, clock_ms: Clock = wall_clock_ms) -> None:
+    def __init__(self, store: Store, clock_ms: Clock = wall_clock_ms, tokens: Tokens | None = None) -> None:
         self._metadata = store.metadata
+        self._tokens = tokens
         self._clock_ms = clock_ms
         self._identities: dict[bytes, Principal] = {}
         self._temporary: dict[str, NewKey] = {}
+        self._used: dict[str, int] = {}
+        """Keys used since their last use was written down → when."""
 
     # ------------------------------------------------------------------------------------------------ who is it
 
     def identify(self, token: str) -> Principal:
-        """Raises `Unauthenticated`, in the same words whichever part of the token is wrong."""
+        """Raises `Unauthenticated`, of an API key in the same words whichever part of it is wrong; `TokenExpired` of a
+        JWT that was good once; `Unavailable` while the keys of its issuer are not there.
+        """
         digest = sha256(token.encode("utf-8", "replace")).digest()
         principal = self._identities.get(digest)
         if principal is None:
             principal = self._look_up(token, digest)
-        if self._clock_ms() >= principal.valid_until_ms:
-            raise Unauthenticated("the API key has expired or was rotated away")
+        if principal.issuer is not None:
+            self._check_still_good(principal, digest)
+        else:
+            now_ms = self._clock_ms()
+            if now_ms >= principal.valid_until_ms:
+                raise Unauthenticated("the API key has expired or was rotated away")
+            if not self.still_valid(principal):  # revoked at another gateway
+                self._identities.pop(digest, None)
+                raise Unauthenticated(
+                    "the API key is not known: it was mistyped, revoked, or belongs to another server"
+                )
+            self._used[principal.id] = now_ms
         return principal
+
+    def _check_still_good(self, principal: Principal, digest: bytes) -> None:
+        if not self._is_trusted(principal):
+            self._identities.pop(digest, None)
+            raise Unauthenticated("the key that signed the token is not its issuer's any more, or its tenant is gone")
+        if self._clock_ms() >= principal.valid_until_ms:
+            self._identities.pop(digest, None)
+            raise TokenExpired("the token has expired")
+
+    def _is_trusted(self, principal: Principal) -> bool:
+        """Whether its issuer still has the key that signed its token, and its tenant is there."""
+        if self._tokens is None or principal.issuer is None or principal.tenant not in self._metadata.tenants:
+            return False
+        return self._tokens.trusts(principal.issuer, principal.signed_by)
 
     def still_valid(self, principal: Principal) -> bool:
         """Whether a session that `principal` opened may go on: its key exists, with that secret, unexpired."""
+        if principal.issuer is not None:
+            return self._clock_ms() < principal.valid_until_ms and self._is_trusted(principal)
         key = self.find(principal.id)
         return key is not None and self._clock_ms() < _valid_until_ms(key, principal.secret_sha256)
 
+    def has_expired(self, principal: Principal) -> bool:
+        """Whether it is a JWT that is over; its caller has, or can get, a newer one."""
+        return principal.issuer is not None and self._clock_ms() >= principal.valid_until_ms
+
     def _look_up(self, token: str, digest: bytes) -> Principal:
+        if self._tokens is not None and Tokens.looks_like(token):
+            return self._remember(self._vouched(token, digest), digest)
         key = self.find(_key_id(token))
         until_ms = _valid_until_ms(key, digest) if key is not None else 0
         if key is None or until_ms == 0:
             raise Unauthenticated("the API key is not known: it was mistyped, revoked, or belongs to another server")
-        principal = Principal(key.id, key.tenant, key.name, compile_scopes(key.scopes), until_ms, digest)
+        return self._remember(
+            Principal(key.id, key.tenant, key.name, compile_scopes(key.scopes), until_ms, digest), digest
+        )
+
+    def _vouched(self, token: str, digest: bytes) -> Principal:
+        """Whom an issuer's token names."""
+        assert self._tokens is not None
+        if len(token) > TOKEN_BYTES_MAX:
+            raise Unauthenticated(f"the token has more than {TOKEN_BYTES_MAX} bytes")
+        verified = self._tokens.verify(token, self._clock_ms())
+        grant = verified.grant
+        if grant.tenant not in self._metadata.tenants:
+            raise Unauthenticated(f"there is no tenant {grant.tenant!r} here, which the token is for")
+        return Principal(
+            principal_id(verified),
+            grant.tenant,
+            grant.subject,
+            _access(verified),
+            grant.until_ms,
+            digest,
+            verified.issuer.issuer,
+            verified.fingerprint,
+        )
+
+    def _remember(self, principal: Principal, digest: bytes) -> Principal:
         if len(self._identities) >= IDENTITIES_MAX:
             del self._identities[next(iter(self._identities))]
         self._identities[digest] = principal
         return principal
+
+    @property
+    def fresh_keys(self) -> Iterable[FreshKeys]:
+        """The key sets of issuers."""
+        return () if self._tokens is None else self._tokens.key_sets.fresh
 
     # ----------------------------------------------------------------------------------------------- their keys
 
@@ -101,6 +184,32 @@ class Keyring:
 
     def stored(self) -> list[ApiKey]:
         return list(self._metadata.keys.values())
+
+    def now_ms(self) -> int:
+        return self._clock_ms()
+
+    def note_use(self, key_id: str) -> None:
+        """Somebody is connected with it."""
+        if key_id in self._metadata.keys:
+            self._used[key_id] = self._clock_ms()
+
+    def last_used_ms(self, key_id: str) -> int | None:
+        """To the minute; None for a key that was never used, or last by a version that did not write it down."""
+        used_ms = self._used.get(key_id, self._metadata.keys_used.get(key_id))
+        return None if used_ms is None else used_ms - used_ms % MINUTE_MS
+
+    def take_used(self, keys_max: int) -> dict[str, int]:
+        """Up to so many keys with a newer minute of use than is stored."""
+        taken: dict[str, int] = {}
+        for key_id in list(self._used):
+            if len(taken) == keys_max:
+                break
+            minute_ms = self.last_used_ms(key_id)
+            del self._used[key_id]
+            is_stored = key_id in self._metadata.keys  # a temporary key is not
+            if minute_ms is not None and is_stored and minute_ms != self._metadata.keys_used.get(key_id):
+                taken[key_id] = minute_ms
+        return taken
 
     async def create(
         self, *, name: str, tenant: str, scopes: tuple[str, ...], expires_at_ms: int | None = None
@@ -156,6 +265,16 @@ class Keyring:
 
     def _forget(self, key_id: str) -> None:
         self._identities = {d: p for d, p in self._identities.items() if p.id != key_id}
+
+
+def principal_id(verified: Verified) -> str:
+    """Tokens of one subject are one caller. Neither tenants nor issuers have a `|` in their names, nor have key ids."""
+    return f"{verified.grant.tenant}|{verified.issuer.issuer}|{verified.grant.subject}"
+
+
+def _access(verified: Verified) -> Access:
+    limit, scopes = verified.issuer.scopes_max, verified.grant.scopes
+    return compile_scopes(scopes) if limit is None else compile_scopes(limit).narrowed(scopes)
 
 
 def _key_id(token: str) -> str:

@@ -16,7 +16,7 @@ from gateway.queue_config import queue_config
 from gateway.validate import wrong_name
 
 if TYPE_CHECKING:
-    from gateway.config import Settings
+    from gateway.settings import Settings
 
 _PATTERN: Final = re.compile(rf"[A-Za-z0-9_.*-]{{1,{NAME_CHARS_MAX}}}")
 

@@ -5,91 +5,39 @@ An unknown key is an error that names the nearest known one: a typing error must
 
 from __future__ import annotations
 
-import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple, get_type_hints
+from typing import Any, Final, NamedTuple, get_origin, get_type_hints
 from urllib.parse import urlsplit
 
 import msgspec
 
-from gateway.auto_create import AutoCreate, auto_create_entries
+from gateway.auto_create import auto_create_entries
+from gateway.entrance_rules import wrong_together
+from gateway.issuers import issuer_entries, without_secrets, wrong_issuers
+from gateway.limits import (
+    DATA_KEY_DAYS_MAX,
+    JWKS_MAX_AGE_SECONDS_MAX,
+    JWKS_MAX_AGE_SECONDS_MIN,
+    JWT_LEEWAY_SECONDS_MAX,
+    MASTER_TIMEOUT_MS_MAX,
+)
+from gateway.proxy import networks
+from gateway.rate_rules import rate_rules
+from gateway.settings import Encryption, Redis, Settings, parse_address
+from push.limits import PUBLISH_MS_MAX
 from push.problems import nearest
 
 CONFIG_FILE: Final = "pushq.toml"
 ENV_PREFIX: Final = "PUSHQ_"
 DEFAULT: Final = "default"
 
-ENV_OF_CLIENTS: Final = frozenset({"PUSHQ_URL", "PUSHQ_KEY"})
+ENV_OF_CLIENTS: Final = frozenset({"PUSHQ_URL", "PUSHQ_KEY", "PUSHQ_CA_FILE", "PUSHQ_CERT_FILE"})
 """Variables of the command line and the SDKs; a server does not read them."""
-
-LATER: Final[tuple[tuple[str, str], ...]] = (
-    ("auth.jwt", "JWT"),
-    ("http.trusted_proxies", "trusted proxies"),
-)
-"""Settings of later versions by their prefix: refused by name, so that nobody believes they are in force."""
-
-
-class Http(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where the API listens, and which pages may use it."""
-
-    listen: str = "127.0.0.1:8080"
-    allowed_origins: tuple[str, ...] = ()
-    """Origins of pages, besides the server's own, that may connect: `https://shop.example`, or `*`."""
-
-
-class Queues(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What may be done to queues from afar."""
-
-    allow_delete_over_http: bool = False
-    auto_create: tuple[AutoCreate, ...] = ()
-    """Queues that a publish makes, by patterns of their names; the first that fits counts."""
-
-
-class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Bounds an operator may move."""
-
-    connections_max: int = 20_000
-    """WebSockets and SSE streams of this process."""
-    request_bytes_max: int = 16 * 1024 * 1024
-    """The body of one HTTP request."""
-
-
-class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Everything `pushq serve` can be told."""
-
-    data: str = "./pushq-data"
-    dev: bool = False
-    gateways: int = 1
-    resume_ms: int = 5000
-    """How long a cut session's messages wait for it to come back."""
-    http: Http = Http()
-    queues: Queues = Queues()
-    limits: Limits = Limits()
-
-    @property
-    def directory(self) -> Path:
-        return Path(self.data)
-
-    @property
-    def address(self) -> Address:
-        return parse_address(self.http.listen)
-
-
-class Address(NamedTuple):
-    host: str
-    port: int
-
-    @property
-    def is_loopback(self) -> bool:
-        return self.host in ("localhost", "::1") or re.fullmatch(r"127(\.\d{1,3}){3}", self.host) is not None
-
-    @property
-    def url(self) -> str:
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
-        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+ENV_OF_MASTERS: Final = frozenset({"PUSHQ_MASTER_KEY", "PUSHQ_MASTER_KEY_FILE"})
+"""No settings: with `encryption.master = "environment"` they are, or name, the master key."""
 
 
 class ConfigError(Exception):
@@ -132,8 +80,11 @@ def load_settings(flags: Mapping[str, Any], environ: Mapping[str, str], config_f
         found[key] = _checked(key, value, origin), origin
     tree: dict[str, Any] = {}
     for key, (value, _) in found.items():
-        section, _, name = key.rpartition(".")
-        (tree.setdefault(section, {}) if section else tree)[name] = value
+        *sections, name = key.split(".")
+        node = tree
+        for section in sections:
+            node = node.setdefault(section, {})
+        node[name] = value
     settings = msgspec.convert(tree, Settings)
     origins = {key: origin for key, (_, origin) in found.items()}
     _check_together(settings, origins)
@@ -142,13 +93,15 @@ def load_settings(flags: Mapping[str, Any], environ: Mapping[str, str], config_f
 
 def known_settings() -> dict[str, Any]:
     """Dotted key → type, for every setting there is."""
-    known: dict[str, Any] = {}
-    for name, kind in get_type_hints(Settings).items():
-        if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-            known.update({f"{name}.{inner}": inner_kind for inner, inner_kind in get_type_hints(kind).items()})
+    return dict(_settings_of(Settings, ""))
+
+
+def _settings_of(kind: type[msgspec.Struct], prefix: str) -> Iterator[tuple[str, Any]]:
+    for name, inner in get_type_hints(kind).items():
+        if isinstance(inner, type) and issubclass(inner, msgspec.Struct):
+            yield from _settings_of(inner, f"{prefix}{name}.")
         else:
-            known[name] = kind
-    return known
+            yield prefix + name, inner
 
 
 # ----------------------------------------------------------------------------------------------------- sources
@@ -171,26 +124,31 @@ def _from_file(path: Path | None) -> Iterator[Found]:
     yield from _flattened(content, str(path))
 
 
-def _flattened(content: dict[str, Any], origin: str) -> Iterator[Found]:
-    sections = {key.partition(".")[0] for key in known_settings() if "." in key} | {"auth"}
+def _flattened(content: dict[str, Any], origin: str, prefix: str = "") -> Iterator[Found]:
     for name, value in content.items():
-        if name in sections and isinstance(value, dict):
-            for inner, inner_value in value.items():
-                yield f"{name}.{inner}", inner_value, origin
-        elif name in sections:
-            raise ConfigError(name, f"{name!r} is a section; write it as [{name}]", origin)
+        key = prefix + name
+        if key not in _sections():
+            yield key, value, origin
+        elif isinstance(value, dict):
+            yield from _flattened(value, origin, key + ".")
         else:
-            yield name, value, origin
+            raise ConfigError(key, f"{key!r} is a section; write it as [{key}]", origin)
+
+
+def _sections() -> set[str]:
+    """Dotted names of all sections."""
+    keys = known_settings()
+    return {".".join(steps[:n]) for key in keys for steps in [key.split(".")] for n in range(1, len(steps))}
 
 
 def _from_environment(environ: Mapping[str, str]) -> Iterator[Found]:
     kinds = known_settings()
     for variable, text in environ.items():
-        if not variable.startswith(ENV_PREFIX) or variable in ENV_OF_CLIENTS:
+        if not variable.startswith(ENV_PREFIX) or variable in ENV_OF_CLIENTS | ENV_OF_MASTERS:
             continue
         key = variable[len(ENV_PREFIX) :].lower().replace("__", ".")
         value: Any = text
-        if kinds.get(key) == tuple[str, ...]:
+        if get_origin(kinds.get(key)) is tuple and key not in _LISTS:
             value = [part.strip() for part in text.split(",") if part.strip()]
         yield key, value, variable
 
@@ -205,15 +163,12 @@ def _from_flags(flags: Mapping[str, Any]) -> Iterator[Found]:
 
 
 def _checked(key: str, value: Any, origin: str) -> Any:
-    for prefix, what in LATER:
-        if key == prefix or key.startswith(prefix + "."):
-            raise ConfigError(key, f"this version does not have {what} yet; remove {key!r}", origin)
     kinds = known_settings()
     if key not in kinds:
         raise ConfigError(key, f"there is no setting {key!r}{nearest(key, kinds)}", origin)
-    if key == "queues.auto_create":
+    if key in _LISTS:
         try:
-            return auto_create_entries(value)
+            return _LISTS[key](value)
         except ValueError as error:
             raise ConfigError(key, str(error), origin) from None
     # Only the environment has nothing but text; in a file "1" is a mistake.
@@ -221,24 +176,55 @@ def _checked(key: str, value: Any, origin: str) -> Any:
     try:
         value = msgspec.convert(value, kinds[key], strict=not from_text)
     except msgspec.ValidationError as error:
-        raise ConfigError(key, f"{key} is {value!r}: {str(error).lower()}", origin) from None
+        raise ConfigError(key, f"{key} is {shown(key, value)!r}: {str(error).lower()}", origin) from None
     wrong = _wrong(key, value)
     if wrong:
-        raise ConfigError(key, f"{key} is {value!r}: {wrong}", origin)
+        raise ConfigError(key, f"{key} is {shown(key, value)!r}: {wrong}", origin)
     return value
 
 
-_RANGES: Final[dict[str, tuple[int, int]]] = {
-    "resume_ms": (0, 3_600_000),
-    "limits.connections_max": (1, 1_000_000),
-    "limits.request_bytes_max": (1024, 1024 * 1024 * 1024),
+_LISTS: Final[dict[str, Callable[[Any], Any]]] = {
+    "auth.jwt.issuers": issuer_entries,
+    "queues.auto_create": auto_create_entries,
+    "throttling.rules": rate_rules,
 }
+"""Settings that are lists of tables, with what reads and checks them."""
+
+_RANGES: Final[dict[str, tuple[int, int]]] = {
+    "dispatch.timeout_ms": (1, PUBLISH_MS_MAX),
+    "catalogue.stale_max_s": (5, 30 * 24 * 3600),
+    "catalogue.identity_stale_max_s": (5, 24 * 3600),
+    "resume_ms": (0, 3_600_000),
+    "auth.jwt.jwks_max_age_s": (JWKS_MAX_AGE_SECONDS_MIN, JWKS_MAX_AGE_SECONDS_MAX),
+    "auth.jwt.leeway_s": (0, JWT_LEEWAY_SECONDS_MAX),
+    "limits.connections_max": (1, 1_000_000),
+    **{
+        f"limits.{what}_per_{whom}_max": (0, 1_000_000)
+        for what in ("connections", "subscriptions")
+        for whom in ("tenant", "principal", "address")
+    },
+    "limits.request_bytes_max": (1024, 1024 * 1024 * 1024),
+    "usage.period_seconds": (1, 3600),
+    "usage.bytes_max": (1024 * 1024, 1 << 50),
+    "usage.kept_days": (1, 3660),
+    "encryption.command_timeout_ms": (100, MASTER_TIMEOUT_MS_MAX),
+    "encryption.data_key_days": (1, DATA_KEY_DAYS_MAX),
+    "limits.accepts_per_s": (1, 1_000_000),
+    "limits.accepts_burst": (1, 1_000_000),
+    "limits.drain_window_s": (0, 60),
+    "overload.lag_ms_max": (10, 60_000),
+    "overload.sojourn_ms_max": (5, 60_000),
+}
+MEMORY_BYTES_MIN: Final = 32 * 1024 * 1024
+"""The least an `overload.memory_max_bytes` can say: the process itself needs most of that."""
 
 
 def _wrong(key: str, value: Any) -> str:
     if key in _RANGES:
         low, high = _RANGES[key]
         return "" if low <= value <= high else f"it goes from {low} to {high}"
+    if key == "overload.memory_max_bytes":
+        return "" if value == 0 or value >= MEMORY_BYTES_MIN else f"it is 0 or at least {MEMORY_BYTES_MIN}"
     if key == "gateways":
         return "" if value == 1 else "this version runs one gateway; leave it out or say 1"
     if key == "data":
@@ -248,9 +234,43 @@ def _wrong(key: str, value: Any) -> str:
             parse_address(value)
         except ValueError as error:
             return str(error)
+    if key == "metadata.url":
+        return _wrong_metadata(value)
+    if key == "redis.url":
+        return _wrong_redis(value)
+    if key == "auth.jwt.audience":
+        return "" if value else "name what the claim `aud` of a token must have"
     if key == "http.allowed_origins":
         return next((wrong for origin in value if (wrong := _wrong_origin(origin))), "")
+    if key == "http.trusted_proxies":
+        try:
+            networks(value)
+        except ValueError as error:
+            return str(error)
     return ""
+
+
+def _wrong_metadata(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        is_socket = parts.scheme == "ws" and bool(parts.port) and parts.path in ("", "/") and not parts.query
+        address = parse_address(f"{parts.hostname}:{parts.port}") if is_socket else None
+    except ValueError:
+        address = None
+    if not url or (address is not None and address.is_loopback):
+        return ""
+    if address is not None:
+        return "this version asks a metadata service without TLS, so only one of this machine, such as 127.0.0.1"
+    return "it is ws://HOST:PORT, such as ws://127.0.0.1:8081"
+
+
+def _wrong_redis(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        is_redis = parts.scheme in ("redis", "rediss") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_redis = False
+    return "" if is_redis or not url else "it is redis://[:PASSWORD@]HOST:PORT/DB, or rediss:// for TLS"
 
 
 def _wrong_origin(origin: str) -> str:
@@ -264,18 +284,6 @@ def _wrong_origin(origin: str) -> str:
     return "" if is_origin and parts.netloc else f"{origin!r} is no origin, such as https://shop.example"
 
 
-def parse_address(text: str) -> Address:
-    """`HOST:PORT`, `[IPV6]:PORT`. Raises `ValueError` with a sentence."""
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
-        raise ValueError("it is HOST:PORT, such as 127.0.0.1:8080")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host:
-        raise ValueError("an IPv6 address stands in brackets, such as [::1]:8080")
-    return Address(host, int(port))
-
-
 def _check_together(settings: Settings, origins: Mapping[str, str]) -> None:
     if settings.dev and not settings.address.is_loopback:
         raise ConfigError(
@@ -284,10 +292,63 @@ def _check_together(settings: Settings, origins: Mapping[str, str]) -> None:
             "listen on 127.0.0.1, or leave --dev out",
             origins.get("http.listen", DEFAULT),
         )
+    if settings.throttling.store == "redis" and not (settings.redis.url or settings.redis.url_file):
+        detail = "counting in Redis needs redis.url, or redis.url_file"
+        raise ConfigError("throttling.store", detail, origins.get("throttling.store", DEFAULT))
+    if (wrong := wrong_issuers(settings.auth.jwt)) is not None:
+        raise ConfigError(wrong[0], wrong[1], origins.get(wrong[0], origins.get("auth.jwt.issuers", DEFAULT)))
+    if (wrong := wrong_together(settings.http)) is not None:
+        raise ConfigError(*wrong, origins.get(wrong[0], DEFAULT))
+    if bool(settings.metadata.url) != bool(settings.metadata.secret_file):
+        detail = "metadata.url and metadata.secret_file go together; the secret is in the service's data folder"
+        raise ConfigError("metadata.secret_file", detail, origins.get("metadata.secret_file", DEFAULT))
+    _check_encryption(settings.encryption, origins)
+    if settings.redis.url and settings.redis.url_file:
+        detail = "redis.url and redis.url_file name the same thing; leave one of them out"
+        raise ConfigError("redis.url_file", detail, origins.get("redis.url_file", DEFAULT))
+    if settings.redis.url_file:
+        _check_redis_file(settings.redis, origins.get("redis.url_file", DEFAULT))
+
+
+def _check_encryption(encryption: Encryption, origins: Mapping[str, str]) -> None:
+    is_command = encryption.master == "command"
+    for name, value in (("command", encryption.command), ("command_key", encryption.command_key)):
+        key = f"encryption.{name}"
+        if is_command and not value:
+            detail = f'encryption.master is "command", so {key} must say what is asked to wrap'
+            raise ConfigError(key, detail, origins.get("encryption.master", DEFAULT))
+        if value and not is_command:
+            detail = f'{key} counts only with encryption.master = "command"; say so, or remove it'
+            raise ConfigError(key, detail, origins.get(key, DEFAULT))
+
+
+def _check_redis_file(redis: Redis, origin: str) -> None:
+    try:
+        wrong = _wrong_redis(redis.address()) if redis.address() else "it is empty"
+    except (OSError, UnicodeDecodeError) as error:
+        wrong = f"it cannot be read: {getattr(error, 'strerror', None) or 'it is no text'}"
+    if wrong:
+        raise ConfigError("redis.url_file", f"redis.url_file is {redis.url_file!r}: {wrong}", origin)
+
+
+SECRETS: Final = frozenset({"redis.url"})
+"""Settings whose value may hold a password: it is shown nowhere."""
+
+
+def shown(key: str, value: Any) -> Any:
+    """A setting's value as people may see it."""
+    if key == "auth.jwt.issuers":
+        return tuple(without_secrets(value))
+    if key not in SECRETS or not value:
+        return value
+    head, at, rest = str(value).rpartition("@")
+    scheme, slashes, _ = head.partition("://")
+    return (f"{scheme}://***@{rest}" if slashes else f"***@{rest}") if at else value
 
 
 def _value_of(settings: Settings, key: str) -> Any:
     value: Any = settings
     for step in key.split("."):
         value = getattr(value, step)
+    value = shown(key, value)
     return msgspec.to_builtins(list(value)) if isinstance(value, tuple) else value

@@ -7,11 +7,15 @@ from dataclasses import dataclass
 
 from backend_store.client import Store
 from gateway.auth import Keyring
-from gateway.config import Settings
 from gateway.desk import GatewayDesk
+from gateway.encryption import Encrypting
+from gateway.guard import Guards
+from gateway.once import Once
+from gateway.settings import Settings
+from gateway.throttle import Throttle
 from gateway.tickets import TicketOffice
+from gateway.usage.export import Exporter
 from push.hub import Hub
-from throttling.limiter import MemoryLimiter
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,5 +26,10 @@ class Gateway:
     tickets: TicketOffice
     desk: GatewayDesk
     hub: Hub
-    limiter: MemoryLimiter
+    throttle: Throttle
     clock_ms: Callable[[], int]
+    guards: Guards
+    once: Once
+    usage: Exporter
+    encryption: Encrypting | None = None
+    """None where nothing is encrypted: in tests of other things."""

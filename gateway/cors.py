@@ -6,9 +6,11 @@ from typing import Final
 
 from gateway.http import Answer, Header
 
-EXPOSED: Final = b"ETag, Link, Location, RateLimit, RateLimit-Policy, Retry-After"
+EXPOSED: Final = b"ETag, Idempotency-Replayed, Link, Location, RateLimit, RateLimit-Policy, Retry-After"
 METHODS: Final = b"GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"
-HEADERS_ALLOWED_DEFAULT: Final = b"authorization, content-type, if-match, last-event-id"
+HEADERS_ALLOWED_DEFAULT: Final = (
+    b"authorization, content-type, idempotency-key, if-match, last-event-id, pushq-timeout-ms"
+)
 PREFLIGHT_SECONDS: Final = b"600"
 
 VARY: Final[Header] = (b"vary", b"Origin")

@@ -5,19 +5,23 @@ HTTP, WebSocket and SSE ask the same questions here, so they cannot give differe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
 from backend_store.client import HybridClock, Queue, Store
-from backend_store.model import Conflict, Forbidden, QueueConfig, QueueNotFound, Unauthenticated
+from backend_store.model import Conflict, Forbidden, QueueConfig, QueueNotFound, StorageFull, Unauthenticated
 from gateway import publish
-from gateway.auth import Keyring, Principal
+from gateway.auth import Keyring, Principal, same_caller
+from gateway.idempotency import named
+from gateway.once import Once, PublishReply
 from gateway.policy import Verb
 from gateway.queue_links import check_links
 from gateway.tickets import TicketOffice
-from push.ports import Encoding, Prepared, Target
+from push.looking_up import LookingUp, found
+from push.ports import Encoding, KeyOf, Prepared, Target
 from push.protocol import PublishMessage
 
 _LOCALHOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -35,8 +39,14 @@ class GatewayDesk:
         allowed_origins: Sequence[str],
         dev: bool,
         auto_config: Callable[[str], QueueConfig | None] = lambda name: None,
+        once: Once | None = None,
+        full: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """`auto_config`: the config of a queue that a publish to an unknown name makes, or None."""
+        """`auto_config`: the config of a queue that a publish to an unknown name makes, or None. `full`: tenants that
+        hold as much as they may, and why; whoever gives it changes it.
+        """
+        self._full = full
+        self._once = Once() if once is None else once
         self._store = store
         self._keyring = keyring
         self._tickets = tickets
@@ -50,12 +60,21 @@ class GatewayDesk:
 
     def redeem(self, ticket: str) -> Principal:
         principal = self._tickets.redeem(ticket)
-        if not self._keyring.still_valid(principal):
+        if not self.still_valid(principal):
             raise Unauthenticated("the key that asked for this ticket was revoked or has expired")
         return principal
 
+    def is_same_caller(self, known: Any, newer: Any) -> bool:
+        return same_caller(known, newer)
+
+    def has_expired(self, principal: Any) -> bool:
+        return self._keyring.has_expired(principal)
+
     def still_valid(self, principal: Any) -> bool:
-        return self._keyring.still_valid(principal)
+        try:
+            return self._keyring.still_valid(principal)
+        except LookingUp as looking:
+            return looking.may_go_on  # the next check knows more
 
     def queue(self, principal: Any, name: str, verb: Verb) -> Queue:
         queue = self._store.queue(principal.tenant, name)
@@ -68,6 +87,8 @@ class GatewayDesk:
         queue = self._store.target_of(principal.tenant, name)
         if not principal.access.may("publish", name):
             raise Forbidden(f"the key {principal.name!r} has no scope publish:{name}")
+        if principal.tenant in self._full:
+            raise StorageFull(self._full[principal.tenant])
         return queue
 
     def made_by_publish(self, principal: Any, name: str) -> Coroutine[Any, Any, None] | None:
@@ -77,9 +98,13 @@ class GatewayDesk:
         return self._make(principal.tenant, name, config) if config is not None else None
 
     async def _make(self, tenant: str, name: str, config: QueueConfig) -> None:
-        check_links(name, config, lambda other: self._config_of(tenant, other))
-        with suppress(Conflict):  # somebody made it otherwise meanwhile, which is as good
+        await found(lambda: check_links(name, config, lambda other: self._config_of(tenant, other)))
+        try:
             await self._store.create_queue(tenant, name, config)
+        except Conflict:
+            if self._config_of(tenant, name) is None:
+                raise  # there may be no more queues; without it the publish would try again for ever
+            # Somebody made it otherwise meanwhile, which is as good.
 
     def _config_of(self, tenant: str, name: str) -> QueueConfig | None:
         try:
@@ -88,9 +113,14 @@ class GatewayDesk:
             return None
 
     def prepare(
-        self, queue: Target, messages: Sequence[PublishMessage], encoding: Encoding, trace: str | None = None
+        self,
+        queue: Target,
+        messages: Sequence[PublishMessage],
+        encoding: Encoding,
+        trace: str | None = None,
+        key_of: KeyOf | None = None,
     ) -> Prepared:
-        return publish.prepare(
+        prepared = publish.prepare(
             queue.config,
             messages,
             encoding,
@@ -98,12 +128,18 @@ class GatewayDesk:
             now_ms=self._store.steady_ms(),
             clock=self._clock,
             encode=queue.blocks,
+            content_key=lambda: queue.content_key,
+            name=partial(named, queue, key_of) if key_of is not None else None,
         )
+        return _sealed(queue, prepared)
+
+    def publish_once(self, queue: Target, prepared: Prepared, reply: PublishReply) -> None:
+        self._once.publish(queue, prepared, reply)
 
     def prepare_plain(
         self, queue: Target, bodies: Sequence[Any], encoding: Encoding, trace: str | None = None
     ) -> Prepared:
-        return publish.prepare_plain(
+        prepared = publish.prepare_plain(
             queue.config,
             bodies,
             encoding,
@@ -111,7 +147,9 @@ class GatewayDesk:
             now_ms=self._store.steady_ms(),
             clock=self._clock,
             encode=queue.blocks,
+            content_key=lambda: queue.content_key,
         )
+        return _sealed(queue, prepared)
 
     def allowed_origin(self, origin: str | None, host: str | None) -> bool:
         """Same origin, one of the configured list, or under `--dev` any page of this machine. No origin: no browser."""
@@ -127,3 +165,8 @@ class GatewayDesk:
         if host is not None and page.netloc.lower() == host.lower():
             return True
         return self._dev and (hostname in _LOCALHOSTS or hostname.endswith(".localhost"))
+
+
+def _sealed(queue: Target, prepared: Prepared) -> Prepared:
+    blocks = queue.sealed(prepared.blocks)
+    return prepared if blocks is prepared.blocks else Prepared(blocks, prepared.ids, prepared.order, prepared.claim)

@@ -6,8 +6,9 @@ Errors become problems here and nowhere else. Checks come in the order the proto
 from __future__ import annotations
 
 import secrets
+import time
 from collections import Counter
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 from urllib.parse import parse_qs
 
 import structlog
@@ -15,19 +16,23 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from backend_store.model import InvalidRequest, NotFound, PushqError, Unauthenticated
 from gateway import cors
-from gateway.api.table import LATER, OPERATIONS, Operation
+from gateway.api.table import LATER, OPERATIONS, Operation, kind_of
 from gateway.auth import Principal
 from gateway.context import Gateway
+from gateway.held import Held
 from gateway.http import Answer, Call, ClientGone, Header, problem_answer, write
+from gateway.idempotency import HEADER as KEY_HEADER
+from gateway.overload import EVENTS, SETTLING, refusal_of_call
+from gateway.performing import perform
 from gateway.router import Match, Router
-from throttling.decision import Decision
+from gateway.throttle import Account
+from push.looking_up import found
+from throttling.census import NOBODY, Who
 
 log = structlog.get_logger("pushq.gateway")
 
 LOCAL: Final = "pushq.local"
 """Set in the scope of requests that came over `DIR/admin.sock`."""
-
-NS_PER_MS: Final = 1_000_000
 
 
 class Api:
@@ -45,24 +50,30 @@ class Api:
         raw_path: bytes = scope.get("raw_path") or b""
         has_slash = b"%2f" in raw_path.lower()  # inside a step: a message's id may have one
         match = self._router.find(scope["path"], quoted=raw_path.decode("latin-1") if has_slash else None)
-        told: tuple[Header, ...] = ()
+        account: Account | None = None
+        began = time.monotonic()
         try:
             if cors.is_preflight(scope["method"], headers) and self._allows_origin(headers):
                 answer: Answer | ASGIApp = cors.preflight(headers)
             else:
-                caller = self._caller(scope, headers, match)
-                decision = self._gateway.limiter.hit(_bucket(scope, caller))
-                told = self._gateway.limiter.rule.headers(decision)
-                answer = await self._handle(scope, receive, headers, match, caller, decision)
+                self._let_in(scope, match)
+                caller = await found(lambda: self._caller(scope, headers, match))
+                account = Account(self._gateway.throttle, _who(scope, caller), _queue(match))
+                answer = await self._handle(scope, receive, headers, match, caller, account)
         except PushqError as error:
             answer = problem_answer(error, _trace_id(headers))
         except ClientGone:
             return
         except Exception:
             answer = _our_mistake(scope)
+        told: tuple[Header, ...] = () if account is None else account.headers()
         if b"origin" in headers and self._allows_origin(headers):
             told = (*told, *cors.granted(headers[b"origin"]))
-        await self._answer(scope, receive, send, answer, told, match)
+        try:
+            await self._answer(scope, receive, send, answer, told, match)
+        finally:
+            if self._gateway.settings.logs.access:
+                _log_access(scope, answer, match, account, time.monotonic() - began)
 
     async def _handle(
         self,
@@ -71,19 +82,20 @@ class Api:
         headers: dict[bytes, bytes],
         match: Match[Operation] | None,
         caller: Principal | Unauthenticated,
-        decision: Decision,
+        account: Account,
     ) -> Answer | ASGIApp:
+        refused = await account.request("admin" if match is None else kind_of(scope["method"], match.path))
         if not isinstance(caller, Principal):
             raise caller
-        if not decision.allowed:
-            _refuse_rate(self._gateway.limiter.rule.name, decision)
+        if refused is not None:
+            raise refused
         if match is None:
             raise self._not_found(scope["path"])
         operation = _operation(scope["method"], match)
         if operation is None:
             return Answer(204, headers=((b"allow", _allowed(match)),), content_type=None)
-        if b"idempotency-key" in headers:
-            raise InvalidRequest("this version does not have the header Idempotency-Key yet; give messages an `id`")
+        if KEY_HEADER in headers and not operation.takes_key:
+            raise InvalidRequest("only a publish takes the header Idempotency-Key; leave it out here")
         call = Call(
             scope,
             receive,
@@ -92,10 +104,31 @@ class Api:
             match.params,
             body_bytes_max=self._gateway.settings.limits.request_bytes_max,
             is_local=LOCAL in scope,
+            account=account,
+            held=self._held(operation, caller, scope),
         )
-        return await operation.handler(self._gateway, call)
+        try:
+            return await perform(self._gateway, operation, call, _trace_id(headers))
+        finally:
+            call.held.release()
 
     # ---------------------------------------------------------------------------------------------------- checks
+
+    def _let_in(self, scope: Scope, match: Match[Operation] | None) -> None:
+        """Before anybody asks who it is: a stream of events is a socket, and new ones come at a pace."""
+        if match is not None and match.path == EVENTS and scope["method"] == "GET":
+            refusal = self._gateway.hub.refusal()
+            if refusal is not None:
+                raise refusal
+
+    def _held(self, operation: Operation, caller: Principal, scope: Scope) -> Held:
+        """A place for the request's body. Raises `Overloaded` for what is not taken at this level of load."""
+        intake = self._gateway.hub.intake
+        if intake.level and LOCAL not in scope:
+            refusal = refusal_of_call(intake, operation.method, operation.path)
+            if refusal is not None:
+                raise refusal
+        return Held(intake, caller.tenant, is_settling=(operation.method, operation.path) in SETTLING)
 
     def _caller(
         self, scope: Scope, headers: dict[bytes, bytes], match: Match[Operation] | None
@@ -106,7 +139,7 @@ class Api:
             if authorization is not None:
                 scheme, _, token = authorization.partition(b" ")
                 if scheme.lower() != b"bearer":
-                    return Unauthenticated("the Authorization header is not `Bearer <API key>`")
+                    return Unauthenticated("the Authorization header is not `Bearer <API key or JWT>`")
                 return self._gateway.keyring.identify(token.strip().decode("latin-1"))
             if match is not None and (operation := match.methods.get(scope["method"])) and operation.takes_ticket:
                 tickets = parse_qs(scope["query_string"].decode("latin-1")).get("ticket")
@@ -114,7 +147,7 @@ class Api:
                     return self._gateway.desk.redeem(tickets[0])
         except Unauthenticated as error:
             return error
-        return Unauthenticated("send `Authorization: Bearer <API key>`")
+        return Unauthenticated("send `Authorization: Bearer <API key or JWT>`")
 
     def _not_found(self, path: str) -> NotFound:
         if path == "/v1/ws":
@@ -153,6 +186,24 @@ class Api:
         await answer(scope, receive, send_with_headers)
 
 
+def _log_access(
+    scope: Scope, answer: Answer | ASGIApp, match: Match[Operation] | None, account: Account | None, seconds: float
+) -> None:
+    """The path as it is known, not as it was sent: what a caller puts there is its own matter."""
+    who = account.who if account is not None else NOBODY
+    log.info(
+        "request",
+        method=scope["method"],
+        path="" if match is None else match.path,
+        status=answer.status if isinstance(answer, Answer) else 200,
+        seconds=round(seconds, 6),
+        tenant=who.tenant or None,
+        principal=who.principal or None,
+        queue=account.queue if account is not None and account.queue and who.tenant else None,
+        address=who.address,
+    )
+
+
 def _operation(method: str, match: Match[Operation]) -> Operation | None:
     """The operation for a method; None for OPTIONS. Raises `method-not-allowed`."""
     operation = match.methods.get("GET" if method == "HEAD" else method)
@@ -169,17 +220,15 @@ def _allowed(match: Match[Any]) -> bytes:
     return ", ".join(methods).encode()
 
 
-def _bucket(scope: Scope, caller: Principal | Unauthenticated) -> str:
-    """Whose rate a request counts against: the key's, or the address's of somebody unknown."""
-    if isinstance(caller, Principal):
-        return caller.id
+def _who(scope: Scope, caller: Principal | Unauthenticated) -> Who:
+    """On whose account a request goes. Of somebody unknown only the address counts."""
     client = scope.get("client")
-    return f"@{client[0]}" if client else "@"
+    address = client[0] if client else ""
+    return Who(caller.tenant, caller.id, address) if isinstance(caller, Principal) else Who(address=address)
 
 
-def _refuse_rate(rule: str, decision: Decision) -> NoReturn:
-    wait_ms = -(-(decision.retry_after or 0) // NS_PER_MS)
-    raise PushqError(f"the limit {rule!r} is used up", code="rate-limited", retry_after_ms=max(1, wait_ms))
+def _queue(match: Match[Operation] | None) -> str | None:
+    return match.params[0] if match is not None and match.path.startswith("/v1/queues/{") else None
 
 
 def _trace_id(headers: dict[bytes, bytes]) -> str | None:

@@ -23,6 +23,8 @@ HEADERS_BYTES_MAX: Final = 16 * 1024
 _NAME_CHARS_SAFE: Final = NAME_BYTES_MAX // 4
 """So many characters are never more bytes than a name may have."""
 
+_BODIES_AND_NUMBERING: Final = frozenset({"body", "body_base64", "producer", "producer_seq", "timestamp"})
+
 _FIELDS: Final = PublishMessage.__struct_fields__
 
 
@@ -50,6 +52,10 @@ class Given:
     def column(self, name: str) -> Sequence[Any] | None:
         """What the messages have there; None where none of them has anything."""
         return self._columns.get(name)
+
+    def beside_bodies(self) -> dict[str, Sequence[Any]]:
+        """All columns but the bodies and the producer's numbering, as they were given."""
+        return {name: values for name, values in self._columns.items() if name not in _BODIES_AND_NUMBERING}
 
     # -------------------------------------------------------------------------------------------------- errors
 

@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl
 import msgspec
 from starlette.types import Receive, Scope, Send
 
-from backend_store.model import FieldError, InvalidRequest, MessageTooLarge, PushqError
+from backend_store.model import FieldError, InvalidRequest, MessageTooLarge, Overloaded, PushqError
 from gateway.limits import REQUEST_BODY_SECONDS_MAX
 from gateway.validate import escape, with_whole_numbers
 from push.checks import field as invalid_field
@@ -22,6 +22,9 @@ from push.problems import KINDS, invalid, nearest, problem, retry_after
 
 if TYPE_CHECKING:
     from gateway.auth import Principal
+    from gateway.held import Held
+    from gateway.throttle import Account
+    from push.spans import Batch
 
 Header = tuple[bytes, bytes]
 
@@ -68,7 +71,21 @@ async def write(send: Send, answer: Answer, extra: tuple[Header, ...] = ()) -> N
 class Call:
     """One request below `/v1`, by a known caller."""
 
-    __slots__ = ("body_bytes_max", "headers", "is_local", "params", "principal", "receive", "scope")
+    __slots__ = (
+        "_body",
+        "account",
+        "batch",
+        "body_bytes_max",
+        "bytes_in",
+        "headers",
+        "held",
+        "is_local",
+        "messages",
+        "params",
+        "principal",
+        "receive",
+        "scope",
+    )
 
     def __init__(
         self,
@@ -80,6 +97,8 @@ class Call:
         *,
         body_bytes_max: int,
         is_local: bool,
+        account: Account,
+        held: Held,
     ) -> None:
         self.scope = scope
         self.receive = receive
@@ -88,20 +107,49 @@ class Call:
         self.params = params
         """The variable parts of the path, in order."""
         self.body_bytes_max = body_bytes_max
+        self._body: bytes | None = None
+        self.account = account
+        """What it spends of its limits."""
         self.is_local = is_local
         """Whether it came over `DIR/admin.sock`."""
+        self.held = held
+        """The place of its body among what all callers have sent and is not answered yet."""
+        self.bytes_in = 0
+        """The size of the body, as far as it was read."""
+        self.messages = 0
+        """How many messages the request was about: the handler says so, for the count of what is used."""
+
+        self.batch: Batch | None = None
+        """The messages of the answer, where spans are wanted."""
+
+    def count(self, messages: int, batch: Batch | None = None) -> None:
+        self.messages += messages
+        self.batch = batch
 
     @property
     def content_type(self) -> str:
         """The media type without its parameters, in lower case; empty when none is given."""
         return self.headers.get(b"content-type", b"").split(b";", 1)[0].strip().lower().decode("latin-1")
 
+    @property
+    def address(self) -> str:
+        """The client's; empty where there is none."""
+        client = self.scope.get("client")
+        return str(client[0]) if client else ""
+
     def header(self, name: bytes) -> str | None:
         value = self.headers.get(name)
         return None if value is None else value.decode("latin-1")
 
     async def body(self) -> bytes:
-        """Raises `MessageTooLarge` as soon as the limit is passed, and `ClientGone`."""
+        """Raises `MessageTooLarge` as soon as the limit is passed, and `ClientGone`. A handler that begins anew gets
+        the same again.
+        """
+        if self._body is None:
+            self._body = await self._read_body()
+        return self._body
+
+    async def _read_body(self) -> bytes:
         encoding = self.headers.get(b"content-encoding", b"identity")
         if encoding.lower() != b"identity":
             detail = f"this version does not take bodies with Content-Encoding: {encoding.decode('latin-1')}"
@@ -112,6 +160,7 @@ class Call:
                 if message["type"] == "http.request" and not message.get("more_body"):
                     whole: bytes = message.get("body", b"")
                     self._check_size(len(whole))
+                    self.held.add(len(whole))
                     return whole
                 return await self._parts(message)
         except TimeoutError:
@@ -131,11 +180,20 @@ class Call:
             parts.append(part)
             size += len(part)
             self._check_size(size)
+            self._make_room(len(part))
             if not message.get("more_body"):
                 return b"".join(parts)
             message = await self.receive()
 
+    def _make_room(self, size: int) -> None:
+        try:
+            self.held.add(size)
+        except Overloaded as error:
+            error.headers = (("Connection", "close"),)  # the rest of the body is not read
+            raise
+
     def _check_size(self, size: int) -> None:
+        self.bytes_in = size
         if size > self.body_bytes_max:
             # The rest of the body is not read: the connection cannot carry another request.
             detail = f"a request body may have {self.body_bytes_max} bytes, this one has {size} or more"

@@ -13,9 +13,69 @@ TICKET_SECONDS: Final = 30
 TEMPORARY_KEY_SECONDS: Final = 3_600
 """The life of a key that is in memory only, such as the demo page's; at most two of a name live at a time."""
 
+TENANTS_REMEMBERED_MAX: Final = 10_000
+"""Tenants whose quotas are remembered as rules."""
+TOKEN_BYTES_MAX: Final = 8 * 1024
+"""A credential; a longer one is refused before anybody parses it."""
+ISSUERS_MAX: Final = 1_000
+"""Entries of `auth.jwt.issuers`."""
+ISSUER_CHARS_MAX: Final = 256
+"""The name of an issuer."""
+SUBJECT_CHARS_MAX: Final = 256
+"""The claim `sub` of a token."""
+SCOPE_CHARS_MAX: Final = 6 * 1024
+"""The claim `scope` of a token; the scopes in it are at most as many as those of a key."""
+KEY_ID_CHARS_MAX: Final = 256
+"""The `kid` of a key in a key set."""
+JWT_LEEWAY_SECONDS_DEFAULT: Final = 30
+JWT_LEEWAY_SECONDS_MAX: Final = 300
+"""The largest `auth.jwt.leeway_s`."""
+JWT_SECRET_BYTES_MIN: Final = 32
+"""The shortest secret for HS256."""
+RSA_BITS_MIN: Final = 2_048
+"""The shortest RSA key of an issuer."""
+RSA_BITS_MAX: Final = 8_192
+"""The longest RSA key of an issuer."""
+JWKS_BYTES_MAX: Final = 256 * 1024
+"""A key set."""
+JWKS_KEYS_MAX: Final = 100
+"""Keys of a key set."""
+JWKS_MAX_AGE_SECONDS_DEFAULT: Final = 300
+JWKS_MAX_AGE_SECONDS_MIN: Final = 10
+"""The smallest `auth.jwt.jwks_max_age_s`."""
+JWKS_MAX_AGE_SECONDS_MAX: Final = 86_400
+"""The largest `auth.jwt.jwks_max_age_s`."""
+JWKS_REFRESH_SECONDS_MIN: Final = 10.0
+"""An unknown `kid` has the set read anew, at most this often."""
+JWKS_STALE_SECONDS_MAX: Final = 86_400.0
+"""Keys that were read once are good for so long while their server is away."""
+JWKS_FETCH_SECONDS_MAX: Final = 5.0
+"""How long a server of keys may take to answer."""
+JWKS_FETCHES_AT_ONCE_MAX: Final = 8
+"""Key sets that are fetched at a time."""
+KEY_IDS_MISSED_MAX: Final = 100
+"""Names of unknown keys that are remembered, of one issuer."""
+JWKS_START_SECONDS_MAX: Final = 3.0
+"""How long a start waits for the key sets; without one it goes on."""
+
+KEY_CARE_SECONDS: Final = 60.0
+"""How often the use of keys is written down, in one commit, and expired ones are looked for."""
+KEYS_USED_PER_COMMIT_MAX: Final = 5_000
+"""Keys whose last use one such commit writes; the others follow in the next."""
+EXPIRED_KEY_KEPT_MS: Final = 30 * 24 * 3600 * 1000
+"""How long an expired key stays listed before it is removed."""
+EXPIRED_KEYS_PER_LOOK_MAX: Final = 100
+"""Expired keys that are removed in a minute."""
+
 SCOPES_PER_KEY_MAX: Final = 100
 NAME_CHARS_MAX: Final = 128
 ROTATE_GRACE_MS_MAX: Final = 30 * 24 * 3600 * 1000
+QUOTA_MAX: Final = 1 << 50
+"""The largest number in a tenant's quotas."""
+STORED_LOOK_SECONDS: Final = 1.0
+"""How often what tenants hold is added up, for quotas of `stored_bytes`."""
+STORED_QUEUES_PER_TURN: Final = 1_000
+"""Queues that are added up in a turn of the loop."""
 TAGS_MAX: Final = 64
 TAG_BYTES_MAX: Final = 16 * 1024
 
@@ -46,6 +106,13 @@ REDRIVE_IDS_MAX: Final = 10_000
 AUTO_CREATE_ENTRIES_MAX: Final = 100
 """Entries of `queues.auto_create`; a name is held against each until one fits."""
 
+REPLIES_MESSAGES_MAX: Final = 100_000
+"""Messages in replies that are kept by their idempotency keys; the least recently used make room."""
+REPLIES_SECONDS_MAX: Final = 0.25
+"""How long the look for a reply in Redis may take; then the partition is asked."""
+REQUEST_RUNNING_MS_MAX: Final = 10_000
+"""How long Redis says that a request under an idempotency key is in progress, should its gateway be gone."""
+
 PAGE_ITEMS_DEFAULT: Final = 100
 PAGE_ITEMS_MAX: Final = 1_000
 RECEIVE_MESSAGES_DEFAULT: Final = 10
@@ -55,17 +122,98 @@ QUEUES_LABELLED_MAX: Final = 200
 GROUPS_LABELLED_MAX: Final = 500
 """Consumer groups with a metric series of their own; the others are added up under `other`."""
 
+DATA_KEY_BLOCKS_MAX: Final = 1 << 31
+"""Blocks that one data key seals: a repeated random nonce stays less likely than one in 10^10."""
+DATA_KEY_BLOCKS_RESERVED: Final = 1 << 20
+"""How often a data key's count of blocks is written down: a start counts as many as used."""
+DATA_KEY_CHECK_SECONDS: Final = 600
+"""How often data keys are looked at for their age."""
+DATA_KEY_RETRY_SECONDS: Final = 1.0
+"""How soon the master key is asked again after it did not answer."""
+DATA_KEYS_PER_REQUEST_MAX: Final = 100
+"""Data keys that are wrapped or unwrapped with one request to the master key, and stored with one commit."""
+DATA_KEY_DAYS_MAX: Final = 3_650
+"""The largest `encryption.data_key_days`."""
+MASTER_KEYS_MAX: Final = 16
+"""Master keys in a file: one wraps, the others only unwrap."""
+MASTER_ANSWER_BYTES_MAX: Final = 1024 * 1024
+"""What the command of a master key may answer."""
+MASTER_TIMEOUT_MS_MAX: Final = 60_000
+"""The largest `encryption.command_timeout_ms`."""
+ROTATIONS_REMEMBERED_MAX: Final = 16
+"""Rotations of keys that can still be asked about."""
+ROTATION_QUEUES_MAX: Final = 1_000
+"""Queues that one rotation may name."""
+
 HEADERS_MAX: Final = 100
 HEADERS_BYTES_MAX: Final = 64 * 1024
-REQUEST_HEAD_SECONDS_MAX: Final = 20
+REQUEST_HEAD_SECONDS_MAX: Final = 5
 REQUEST_BODY_SECONDS_MAX: Final = 120
+TLS_HANDSHAKE_SECONDS_MAX: Final = 10.0
+"""A peer that connects and does not greet holds a socket no longer."""
+CERTIFICATE_LOOK_SECONDS: Final = 2.0
+"""How often the files of the certificate are looked at."""
+CERTIFICATE_WARN_SECONDS: Final = 14 * 24 * 3600
+"""A certificate that ends sooner is told in the log, once a day."""
+PROXY_HEADER_SECONDS_MAX: Final = 5.0
+"""How long a trusted proxy may take to say whom it speaks for."""
+PROXY_HEADER_BYTES_MAX: Final = 4096
+"""A PROXY header with its extensions."""
 KEEP_ALIVE_SECONDS: Final = 75
 """Longer than the idle time-out of common balancers, so that they, not we, close an idle connection."""
 LISTEN_BACKLOG: Final = 4_096
 FILES_RESERVED: Final = 200
 """Open files kept for the database, logs and plain HTTP requests; the rest may be sockets of consumers."""
 
-DRAIN_SECONDS_MAX: Final = 8.0
-"""Farewells and answers under way; the process leaves within 10 s of SIGTERM whatever they do."""
+FAREWELL_SECONDS_MAX: Final = 3.0
+"""How much longer than `drain_window_s` the farewells of a drain may take before the rest is cut."""
 ANSWERS_SECONDS_MAX: Final = 1
 """What requests in progress get to finish after the farewells."""
+
+USAGE_ROWS_PER_MINUTE_MAX: Final = 10_000
+"""Different rows of one minute; what is more is counted under `other`."""
+USAGE_AUDIT_ROWS_KEPT: Final = 100_000
+"""Acts that `/v1/audit` can list. Older ones are in the files."""
+USAGE_UNWRITTEN_ROWS_MAX: Final = 100_000
+"""Rows of minutes that wait in memory while they cannot be written; the oldest go first, and are counted."""
+USAGE_CLOSE_SECONDS_MAX: Final = 2.0
+"""How long a stop waits for the last files. What is not in one by then stays in the store."""
+USAGE_AUDIT_LOOKS_MAX: Final = 10_000
+"""Acts that one request to `/v1/audit` looks at before it answers with a cursor."""
+USAGE_DAYS_PER_REQUEST_MAX: Final = 366
+"""Days that one request to `/v1/usage` adds up."""
+
+CATALOGUE_FRESH_MS: Final = 5_000
+"""How old metadata may be that is served while a remote metadata service is heard; what is absent is known so long."""
+CATALOGUE_QUEUES_MAX: Final = 100_000
+"""Queues of a remote metadata service that are remembered."""
+CATALOGUE_KEYS_MAX: Final = 100_000
+"""API keys of a remote metadata service that are remembered."""
+CATALOGUE_TENANTS_MAX: Final = 10_000
+"""Tenants of a remote metadata service that are remembered."""
+CATALOGUE_ABSENT_MAX: Final = 10_000
+"""Names that a remote metadata service does not have and that are remembered, of each kind."""
+CATALOGUE_ASKS_MAX: Final = 3
+"""How often a look-up asks whose answers are overtaken by changes."""
+CATALOGUE_LIST_MS: Final = 1_000
+"""How long a list of a remote metadata service serves the request that asked for it."""
+CATALOGUE_FLIGHTS_MAX: Final = 1_000
+"""Look-ups of one kind under way at once."""
+CATALOGUE_WAIT_SECONDS: Final = 2.0
+"""How long a request waits for a look-up."""
+CATALOGUE_WRITE_SECONDS: Final = 6.0
+"""How long a request waits for a change of remote metadata, a place among the other changes included."""
+CATALOGUE_REWATCH_SECONDS: Final = 0.05
+"""The pause before a watch that was lost is taken up again."""
+OVERLOAD_LOOK_SECONDS: Final = 0.1
+"""How often it is asked how long publishes wait; every fifth time also how much memory is used."""
+SETTLING_BODY_BYTES_SURE: Final = 1024 * 1024
+"""The body of an ack, nack or extend up to which it is read however many publishes wait."""
+UNCONFIRMED_MEMORY_FRACTION: Final = 0.125
+"""The part of the process's memory that unconfirmed publishes may take, where that is less than their own bound."""
+CONNECTIONS_PER_SOCKET: Final = 10
+"""New connections of any kind that may come for each WebSocket or SSE stream that `limits.accepts_per_s` lets in."""
+HTTP_CONNECTIONS_MAX: Final = 10_000
+"""Connections beside those of `limits.connections_max`: plain HTTP, and those that have not asked for anything yet."""
+READER_BYTES_MIN: Final = 16 * 1024
+"""What a client must read of an answer in each 10 s; one that reads less is cut."""

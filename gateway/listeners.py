@@ -1,5 +1,7 @@
 """The servers under the application: uvicorn on TCP and on `DIR/admin.sock`, with its shutdown taken out of its hands.
 
+TLS and the PROXY header of a balancer are `entrance`'s; behind them everything is the same.
+
 On SIGTERM uvicorn closes every socket at once, before anybody could say why. Here it only serves; `serve` says when to
 stop.
 """
@@ -9,9 +11,13 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from fcntl import ioctl
+from functools import partial
 from pathlib import Path
+from termios import TIOCOUTQ
 from typing import Any, Final
 
 import uvicorn
@@ -19,7 +25,8 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from backend_store.model import InvalidRequest
-from gateway.config import Address
+from gateway.door import Door
+from gateway.entrance import Entrance, ProxyGate
 from gateway.http import problem_answer
 from gateway.limits import (
     ANSWERS_SECONDS_MAX,
@@ -27,12 +34,19 @@ from gateway.limits import (
     HEADERS_MAX,
     KEEP_ALIVE_SECONDS,
     LISTEN_BACKLOG,
+    READER_BYTES_MIN,
     REQUEST_HEAD_SECONDS_MAX,
+    TLS_HANDSHAKE_SECONDS_MAX,
 )
+from gateway.proxy import Client
+from gateway.settings import Address
+from push.limits import WRITE_BLOCKED_SECONDS_MAX
 from push.protocol import FRAME_BYTES_MAX
 from push.transports.websocket import PushProtocol
 
 ADMIN_SOCKET: Final = "admin.sock"
+HSTS: Final = ("strict-transport-security", "max-age=31536000")
+"""Over TLS: for a year browsers ask this host by https:// only (RFC 6797)."""
 _HEAD: Final = b"HTTP/1.1 %d Bad Request\r\ncontent-type: %b\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
 
 
@@ -43,16 +57,29 @@ class TooManyHeaders(Exception):
 class HttpProtocol(HttpToolsProtocol):
     """uvicorn's HTTP with bounds on a request's head, and problems in place of plain text."""
 
+    via: Client | None = None
+    """The client, where a trusted proxy has named it."""
     _head_bytes = 0
     _in_head = True
     _head_timer: asyncio.TimerHandle | None = None
+    _reader_timer: asyncio.TimerHandle | None = None
+    _unread_bytes = 0
+    door: Door | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        if self.door is not None and (refusal := self.door.refusal(len(self.connections))) is not None:
+            transport.write(refusal)
+            transport.close()
+            return
+        if self.via is not None:
+            self.client = self.via
+            self.ws_protocol_class = partial(_websocket, self.via)  # type: ignore[assignment]
         self._head_timer = self.loop.call_later(REQUEST_HEAD_SECONDS_MAX, self._head_too_late)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._head_arrived()
+        self._reader_reads()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -95,6 +122,44 @@ class HttpProtocol(HttpToolsProtocol):
         if not self.transport.is_closing():
             self.transport.close()
 
+    # ------------------------------------------------------------------------------------------ whoever does not read
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch_reader()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._reader_reads()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.transport.get_write_buffer_size():
+            self._watch_reader()  # nothing more will be written that could notice
+
+    def _watch_reader(self) -> None:
+        if self._reader_timer is None:
+            self._unread_bytes = _unread_bytes(self.transport)
+            self._reader_timer = self.loop.call_later(WRITE_BLOCKED_SECONDS_MAX, self._look_at_reader)
+
+    def _look_at_reader(self) -> None:
+        """An answer that nobody fetches is memory; a slow line may take as long as it needs."""
+        self._reader_timer = None
+        if not self.transport.get_write_buffer_size():
+            return
+        unread = _unread_bytes(self.transport)
+        if self._unread_bytes - unread >= READER_BYTES_MIN:
+            self._watch_reader()
+            return
+        if self.door is not None:
+            self.door.cut_reader()
+        self.transport.abort()
+
+    def _reader_reads(self) -> None:
+        if self._reader_timer is not None:
+            self._reader_timer.cancel()
+            self._reader_timer = None
+
     def send_400_response(self, msg: str) -> None:
         detail = (
             f"the request's head has more than {HEADERS_BYTES_MAX} bytes or {HEADERS_MAX} headers"
@@ -107,8 +172,26 @@ class HttpProtocol(HttpToolsProtocol):
         self.transport.close()
 
 
+def _unread_bytes(transport: Any) -> int:
+    """What the peer has not taken: our buffer, and the system's, which takes from ours only in large pieces."""
+    with suppress(OSError):
+        waiting = ioctl(transport.get_extra_info("socket").fileno(), TIOCOUTQ, bytes(4))
+        return int(transport.get_write_buffer_size() + int.from_bytes(waiting, sys.byteorder))
+    return int(transport.get_write_buffer_size())
+
+
+def _websocket(via: Client, **options: Any) -> PushProtocol:
+    """The connection after its upgrade: still from whom the proxy said."""
+    protocol = PushProtocol(**options)
+    protocol.via = via
+    return protocol
+
+
 class Listener(uvicorn.Server):
     """One server on one socket. `run` ends some time after `should_exit` was set."""
+
+    entrance = Entrance()
+    door: Door | None = None
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -121,21 +204,35 @@ class Listener(uvicorn.Server):
         config, loop = self.config, asyncio.get_running_loop()
         await self.lifespan.startup()
 
-        def protocol() -> asyncio.Protocol:
-            return config.http_protocol_class(  # type: ignore[call-arg]
+        def http() -> HttpProtocol:
+            made = HttpProtocol(
                 config=config, server_state=self.server_state, app_state=self.lifespan.state, _loop=loop
             )
+            made.door = self.door
+            return made
+
+        def gate() -> ProxyGate:
+            return ProxyGate(self.entrance, http, self.server_state.connections)
+
+        protocol: Callable[[], asyncio.Protocol] = gate if self.entrance.trusted else http
+        tls: dict[str, Any] = {}
+        if self.entrance.certificates is not None:
+            context = self.entrance.certificates.context
+            tls = {"ssl": context, "ssl_handshake_timeout": TLS_HANDSHAKE_SECONDS_MAX}
 
         if sockets[0].family == socket.AF_UNIX:
             server: Any = await loop.create_unix_server(protocol, sock=sockets[0], backlog=LISTEN_BACKLOG)
         else:
-            server = await loop.create_server(protocol, sock=sockets[0], backlog=LISTEN_BACKLOG)
+            server = await loop.create_server(protocol, sock=sockets[0], backlog=LISTEN_BACKLOG, **tls)
         self.servers = [server]
         self.started = True
 
 
-def listener(app: ASGIApp) -> Listener:
-    return Listener(
+def listener(
+    app: ASGIApp, entrance: Entrance | None = None, door: Door | None = None, *, hsts: bool = False
+) -> Listener:
+    """`door`: who may come in; None for the listener that only the folder's owner reaches."""
+    made = Listener(
         uvicorn.Config(
             app,
             http=HttpProtocol,
@@ -151,8 +248,12 @@ def listener(app: ASGIApp) -> Listener:
             proxy_headers=False,
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=ANSWERS_SECONDS_MAX,
+            headers=[HSTS] if hsts else [],
         )
     )
+    made.entrance = entrance or Entrance()
+    made.door = door
+    return made
 
 
 def bind_tcp(address: Address) -> socket.socket:

@@ -1,25 +1,53 @@
-"""Logs: one event a line on stderr, JSON unless a person watches. Tokens, tickets and bodies never go through here."""
+"""Logs: one event a line on stderr, JSON unless a person watches. Bodies never go through here, and secrets never out.
+
+Nobody logs a secret on purpose. What is left is somebody else's words: a library's message, an exception's text, a name
+that a caller made up. So each line is looked through when it is whole, whoever wrote it.
+"""
 
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from typing import Any
 
 import structlog
 
+from gateway.settings import Logs
+
+_SECRETS = (
+    (re.compile(r"(pushq_[0-9A-Za-z]{1,64}_)[0-9A-Za-z_-]{8,}"), r"\1***"),
+    (re.compile(r"eyJ[0-9A-Za-z_-]{4,}\.[0-9A-Za-z_-]+\.?[0-9A-Za-z_-]*"), "***"),
+    (re.compile(r"(?i)\b(bearer|basic)(\s+)[^\s\"',}]+"), r"\1\2***"),
+    (re.compile(r"(\bticket[\"']?\s*[=:]\s*[\"']?)[^\s&\"',}]+"), r"\1***"),
+    (re.compile(r"(://)[^\s/@\"']+@"), r"\1***@"),
+)
+"""API keys, JWTs, credentials of headers, tickets, and passwords in URLs; with what stands in their place."""
+
 QUIET = ("uvicorn", "uvicorn.error", "uvicorn.access", "uvicorn.asgi", "sse_starlette", "asyncio")
 """Loggers of libraries: their talk about each start and connection is ours to say, or nobody's. Errors pass."""
 
 
-def configure_logs() -> None:
+def redacted(line: str) -> str:
+    """The line without the secrets that it has."""
+    for pattern, instead in _SECRETS:
+        line = pattern.sub(instead, line)
+    return line
+
+
+def configure_logs(logs: Logs | None = None) -> None:
     """Once, at the start of the process."""
-    for_people = sys.stderr.isatty()
-    renderer: Any = (
-        structlog.dev.ConsoleRenderer(colors=True)
+    logs = Logs() if logs is None else logs
+    for_people = logs.format == "text" or (logs.format == "auto" and sys.stderr.isatty())
+    write: Any = (
+        structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
         if for_people
         else structlog.processors.JSONRenderer(ensure_ascii=False)
     )
+
+    def renderer(logger: Any, name: str, event: Any) -> str:
+        return redacted(write(logger, name, event))
+
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
@@ -28,7 +56,7 @@ def configure_logs() -> None:
     tracebacks = [] if for_people else [structlog.processors.format_exc_info]
     structlog.configure(
         processors=[*shared, *tracebacks, renderer],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, logs.level.upper())),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )

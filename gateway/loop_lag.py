@@ -1,13 +1,17 @@
-"""How late the event loop is: a wake-up is asked for and its delay measured, ten times a second."""
+"""How late the event loop is: a wake-up is asked for and its delay measured, forty times a second."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from itertools import islice
 from typing import Final
 
-TICK_SECONDS: Final = 0.1
-KEPT_TICKS: Final = 100
+from throttling.config import LAG_WINDOW_MS
+
+TICK_SECONDS: Final = 0.025
+KEPT_TICKS: Final = 400
+JUDGED_TICKS: Final = round(LAG_WINDOW_MS / 1000 / TICK_SECONDS)
 
 
 class LoopLag:
@@ -15,10 +19,21 @@ class LoopLag:
 
     def __init__(self) -> None:
         self._delays: deque[float] = deque(maxlen=KEPT_TICKS)
+        """Latest first."""
 
     @property
     def worst_seconds(self) -> float:
         return max(self._delays, default=0.0)
+
+    @property
+    def p99_seconds(self) -> float:
+        """Of the last five seconds. 0 until there have been so many: a start has long turns that say nothing."""
+        if len(self._delays) < JUDGED_TICKS:
+            return 0.0
+        return sorted(islice(self._delays, JUDGED_TICKS))[-1 - JUDGED_TICKS // 100]
+
+    def add(self, delay_seconds: float) -> None:
+        self._delays.appendleft(delay_seconds)
 
     async def watch(self) -> None:
         """Runs until it is cancelled."""
@@ -26,4 +41,4 @@ class LoopLag:
         while True:
             due = loop.time() + TICK_SECONDS
             await asyncio.sleep(TICK_SECONDS)
-            self._delays.append(max(0.0, loop.time() - due))
+            self.add(max(0.0, loop.time() - due))

@@ -61,6 +61,33 @@ class Access:
         )
 
 
+Role = Literal["member", "administrator", "operator"]
+"""A member has scopes for queues; an administrator all of its tenant; an operator all tenants."""
+Act = Literal["keys", "operators' keys", "connections", "queue deletion", "tenants"]
+"""What is administered."""
+Reach = Literal["nothing", "own tenant", "all tenants"]
+
+REACH: Final[dict[Act, dict[Role, Reach]]] = {
+    "keys": {"member": "nothing", "administrator": "own tenant", "operator": "all tenants"},
+    # Whoever makes or rotates a key holds its secret, so an administrator would become an operator.
+    "operators' keys": {"member": "nothing", "administrator": "nothing", "operator": "all tenants"},
+    "connections": {"member": "nothing", "administrator": "own tenant", "operator": "all tenants"},
+    "queue deletion": {"member": "nothing", "administrator": "own tenant", "operator": "own tenant"},
+    "tenants": {"member": "nothing", "administrator": "nothing", "operator": "all tenants"},
+}
+
+
+def role_of(access: Access) -> Role:
+    if access.is_operator:
+        return "operator"
+    return "administrator" if access.is_admin else "member"
+
+
+def may_administer(access: Access, act: Act, *, is_own_tenant: bool = True) -> bool:
+    reach = REACH[act][role_of(access)]
+    return reach == "all tenants" or (reach == "own tenant" and is_own_tenant)
+
+
 def compile_scopes(scopes: Iterable[str]) -> Access:
     """Scopes that were checked by `check_scopes` when they were given."""
     kept = tuple(scopes)

@@ -17,12 +17,19 @@ from backend_store.client import KIND_BYTES, KIND_JSON, Blocks, Columns, HybridC
 from backend_store.model import MESSAGES_PER_REQUEST_MAX, FieldError, InvalidRequest, QueueConfig
 from gateway.dedupe import hashes
 from gateway.given import Given
+from gateway.idempotency import Named
 from gateway.schedule import due_times, expiries, priorities, stamp_columns, stamps
 from push.ports import Encoding, Prepared
 from push.protocol import PublishMessage
 
 _write_json = msgspec.json.Encoder().encode
 _unpack = msgspec.msgpack.Decoder().decode
+
+ContentKey = Callable[[], bytes]
+"""What hashes of contents are keyed with; asked for where there are some."""
+
+NameCall = Callable[[int | bytes, Sequence[bytes], dict[str, Sequence[Any]]], Named]
+"""Makes a claim and names of a call's kinds, bodies and other columns, by its idempotency key."""
 
 Encode = Callable[[Columns, str | None], Blocks]
 """Makes blocks of checked columns: the queue knows for which partitions."""
@@ -39,13 +46,24 @@ def prepare_plain(
     now_ms: int,
     clock: HybridClock,
     encode: Encode = column_blocks,
+    content_key: ContentKey = bytes,
 ) -> Prepared:
     """Messages that are only bodies: raw JSON values, or bytes."""
     _check_count(len(bodies))
     raw = list(map(bytes, bodies)) if encoding == "json" else bodies
     kind = KIND_JSON if encoding == "json" else KIND_BYTES
     if max(map(len, raw)) > config.max_message_bytes or not _takes_bodies_alone(config):
-        return _prepared(config, Given(len(raw), {}), kind, raw, trace, now_ms=now_ms, clock=clock, encode=encode)
+        return _prepared(
+            config,
+            Given(len(raw), {}),
+            kind,
+            raw,
+            trace,
+            now_ms=now_ms,
+            clock=clock,
+            encode=encode,
+            content_key=content_key,
+        )
     return Prepared(plain_blocks(kind, raw, trace), None)
 
 
@@ -58,16 +76,21 @@ def prepare(
     now_ms: int,
     clock: HybridClock,
     encode: Encode = column_blocks,
+    content_key: ContentKey = bytes,
+    name: NameCall | None = None,
 ) -> Prepared:
     """Messages of any shape. Raises `InvalidRequest` or `MessageTooLarge`; then nothing of the call is accepted.
 
     Delays and lives count from `now_ms`. `clock` stamps messages that need a time and have none. `encode` is the
-    queue's own way to make blocks.
+    queue's own way to make blocks, `name` names the messages of a call with an idempotency key.
     """
     _check_count(len(messages))
     given = Given.of(messages)
     kind, bodies = _bodies(given, encoding)
-    return _prepared(config, given, kind, bodies, trace, now_ms=now_ms, clock=clock, encode=encode)
+    names = name(kind, bodies, given.beside_bodies()) if name is not None else None
+    return _prepared(
+        config, given, kind, bodies, trace, names, now_ms=now_ms, clock=clock, encode=encode, content_key=content_key
+    )
 
 
 def _takes_bodies_alone(config: QueueConfig) -> bool:
@@ -87,12 +110,17 @@ def _prepared(
     kind: int | bytes,
     bodies: Sequence[bytes],
     trace: str | None,
+    names: Named | None = None,
     *,
     now_ms: int,
     clock: HybridClock,
     encode: Encode = column_blocks,
+    content_key: ContentKey = bytes,
 ) -> Prepared:
     table: dict[str, Sequence[Any]] = {n: values for n in _TEXTS if (values := given.text(n)) is not None}
+    if names is not None:
+        own = table.get("id") or [None] * given.count
+        table["id"] = [name if one is None else one for one, name in zip(own, names.ids, strict=True)]
     headers, header_sizes = given.headers()
     if headers is not None:
         table["headers"] = headers
@@ -108,13 +136,13 @@ def _prepared(
         table,
         priorities(given, config),
         dues,
-        hashes(given, config, kind, bodies, table),
+        hashes(given, config, kind, bodies, table, names.ids if names is not None else None, content_key),
         stamps(given, config, table),
     )
     if given.has_errors:
         given.refuse()
     blocks, order = encode(columns, trace)
-    return Prepared(blocks, table.get("id"), order)
+    return Prepared(blocks, table.get("id"), order, names.claim if names is not None else None)
 
 
 def _check_count(count: int) -> None:

@@ -251,13 +251,6 @@ RULES: Final[tuple[Rule, ...]] = (
         "a lease would wait for the disk that its message did not wait for",
         'take durability "fsync", or lease_mode "memory"',
     ),
-    Rule(
-        "dedupe: none with dedupe_window_ms",
-        ("dedupe", "dedupe_window_ms"),
-        lambda c: c.dedupe == "none" and _moved(c, "dedupe_window_ms"),
-        "nothing is remembered, so there is no window",
-        'leave dedupe_window_ms out, or take dedupe "id" or "content"',
-    ),
     # -------------------------------------------------------------------------------- attempts and dead letters
     Rule(
         "retry_backoff_ms: 0 with retry_backoff_ms_max",

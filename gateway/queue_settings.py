@@ -191,8 +191,8 @@ SETTINGS: Final[dict[str, Setting]] = {
         change=_NEW_MESSAGES,
     ),
     "dedupe_window_ms": Setting(
-        "How long a message is remembered. A full memory refuses publishes with dedupe-full; it never shortens the "
-        "window.",
+        "How long a message is remembered, and in any queue an idempotency key. A full memory refuses publishes with "
+        "dedupe-full; it never shortens the window.",
         cost="As for dedupe.",
         low=DEDUPE_WINDOW_MS_MIN,
         high=DEDUPE_WINDOW_MS_MAX,
@@ -212,7 +212,12 @@ SETTINGS: Final[dict[str, Setting]] = {
         default="replicated for strict and exactly_once, else memory; memory for at_most_once and relaxed",
         fixed="leases that are out are kept in the one place or the other",
     ),
-    "encrypted": Setting("Whether bodies are encrypted on the disk.", change=""),
+    "encrypted": Setting(
+        "Whether body, headers, content type, `reply_to` and `correlation_id` are encrypted on the disk; `id`, `key`, "
+        "priority and times stay readable.",
+        cost="Two passes of AES over each block of messages.",
+        change=_NEW_MESSAGES,
+    ),
     "fair_by": Setting(
         "key: a key with many waiting messages does not hold up the others; none: arrival order for all.",
         cost="key reads the keys of messages that have one.",
@@ -287,7 +292,6 @@ LATER_VALUES: Final[dict[str, frozenset[str]]] = {
 """Values of settings that this version has with fewer choices."""
 
 ONLY: Final[dict[str, object]] = {
-    "encrypted": False,
     "factor": 1,
     "min_in_sync": 1,
 }

@@ -13,11 +13,12 @@ from backend_store.model import (
     PRIORITIES_MAX,
     AutoExpand,
     QueueConfig,
+    Quotas,
     Replication,
 )
 from gateway.api.cloudevents import REQUIRED, SPEC_VERSION
 from gateway.given import HEADERS_MAX, NAME_BYTES_MAX
-from gateway.limits import HORIZON_MS_MAX, NAME_CHARS_MAX, PRODUCER_SEQ_MAX, TAGS_MAX
+from gateway.limits import HORIZON_MS_MAX, NAME_CHARS_MAX, PRODUCER_SEQ_MAX, QUOTA_MAX, TAGS_MAX
 from gateway.queue_config import DEFAULTS
 from gateway.queue_settings import AUTO_EXPAND, FIXED, ONLY, PART_RANGES, RANGES, SETTINGS
 from push.limits import PUBLISHES_PER_ACK_MAX
@@ -52,6 +53,8 @@ def bounded(schemas: dict[str, Schema]) -> None:
                 _bound(schema, *ranges[name])
             if name in settings:
                 schema["description"] = settings[name].means
+    for schema in schemas.get(Quotas.__name__, {}).get("properties", {}).values():
+        _bound(schema, 1, QUOTA_MAX)
     if (config := schemas.get(QueueConfig.__name__)) is not None:
         config["description"] = "A queue's settings. Not all go together: /docs/reference/queue-settings has the rules."
         config["properties"]["tags"]["maxProperties"] = TAGS_MAX

@@ -1,1 +1,1 @@
-"""Spark jobs over usage files; none are shipped in this version."""
+"""For Spark over usage files: their types. No jobs are shipped in this version."""

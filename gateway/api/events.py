@@ -32,6 +32,7 @@ async def events(gateway: Gateway, call: Call) -> Answer | EventSourceResponse:
         gateway.hub,
         call.principal,
         queue,
+        remote=call.address,
         credit=credit,
         ack=ack,
         from_=start,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from backend_store.model import NotFound, PushqError, Unavailable
 from gateway.context import Gateway
 from gateway.http import Answer, json_answer, problem_answer
+from throttling.admission import Level
 
-CHECKS = ("draining", "disk")
+CHECKS = ("draining", "disk", "load")
 
 
 async def livez(gateway: Gateway, query: dict[str, str]) -> Answer:
@@ -15,7 +16,7 @@ async def livez(gateway: Gateway, query: dict[str, str]) -> Answer:
 
 
 async def readyz(gateway: Gateway, query: dict[str, str]) -> Answer:
-    """200 while everything works, 503 while draining or while publishes are refused for want of disk."""
+    """200 while everything works, 503 while draining or while publishes are refused for want of disk or memory."""
     failing = _failing(gateway)
     if failing:
         return problem_answer(next(iter(failing.values())))
@@ -26,7 +27,8 @@ async def readyz(gateway: Gateway, query: dict[str, str]) -> Answer:
 async def lbz(gateway: Gateway, query: dict[str, str]) -> Answer:
     """For balancers. 404 asks for no new connections and keeps the open ones, which 503 might cut.
 
-    A full disk is no reason for either: consumers must go on, for what they settle makes room.
+    Neither a full disk nor overload is a reason for either: consumers must go on, for what they settle makes room, and
+    their acks may come by new connections. What the process cannot take it refuses by itself.
     """
     if gateway.hub.draining:
         return problem_answer(NotFound("draining: send new connections elsewhere, open ones finish here"))
@@ -40,4 +42,6 @@ def _failing(gateway: Gateway) -> dict[str, PushqError]:
     node = gateway.store.node
     if not node.publishes_allowed():
         failing["disk"] = Unavailable(f"publishes are refused, all else goes on: {node.why_no_publishes()}")
+    if gateway.hub.intake.level >= Level.NO_PUBLISHES:
+        failing["load"] = gateway.hub.intake.why_not_ready()
     return failing

@@ -12,7 +12,7 @@ from gateway.auth import NewKey
 from gateway.context import Gateway
 from gateway.http import Answer, Call, integer, json_answer
 from gateway.limits import NAME_CHARS_MAX, PAGE_ITEMS_DEFAULT, PAGE_ITEMS_MAX, ROTATE_GRACE_MS_MAX
-from gateway.policy import OPERATOR, check_scopes
+from gateway.policy import OPERATOR, check_scopes, may_administer
 from gateway.validate import time_ms
 from push.checks import field as invalid_field
 
@@ -21,8 +21,10 @@ def _time(milliseconds: int | None) -> str | None:
     return None if milliseconds is None else timestamp(milliseconds)
 
 
-def view(key: ApiKey) -> KeyView:
-    return KeyView(key.id, key.name, key.tenant, key.scopes, timestamp(key.created_at_ms), _time(key.expires_at_ms))
+def view(gateway: Gateway, key: ApiKey) -> KeyView:
+    used = _time(gateway.keyring.last_used_ms(key.id))
+    created, expires = timestamp(key.created_at_ms), _time(key.expires_at_ms)
+    return KeyView(key.id, key.name, key.tenant, key.scopes, created, expires, used)
 
 
 def _view_new(made: NewKey) -> NewKeyView:
@@ -36,9 +38,9 @@ async def create(gateway: Gateway, call: Call) -> Answer:
     _require_admin(call)
     wanted: KeyBody = await call.fields(KeyBody)
     tenant = call.principal.tenant if wanted.tenant is None else wanted.tenant
-    if tenant != call.principal.tenant and not call.principal.access.is_operator:
+    if not may_administer(call.principal.access, "keys", is_own_tenant=tenant == call.principal.tenant):
         raise Forbidden("a key for another tenant needs the scope operator")
-    if OPERATOR in wanted.scopes and not call.principal.access.is_operator:
+    if OPERATOR in wanted.scopes and not may_administer(call.principal.access, "operators' keys"):
         raise Forbidden("only an operator makes operators")
     if not 1 <= len(wanted.name) <= NAME_CHARS_MAX:
         raise invalid_field("/name", f"a name has 1 to {NAME_CHARS_MAX} characters, this one has {len(wanted.name)}")
@@ -72,13 +74,13 @@ async def list_keys(gateway: Gateway, call: Call) -> Answer:
     visible = (key for key in gateway.keyring.stored() if key.id > after and _reaches(call, key))
     keys = heapq.nsmallest(limit + 1, visible, key=lambda key: key.id)
     following = encode_cursor(keys[limit - 1].id) if len(keys) > limit else None
-    page = KeyPage([view(key) for key in keys[:limit]], following)
+    page = KeyPage([view(gateway, key) for key in keys[:limit]], following)
     return json_answer(page, headers=link_to_next("/v1/keys", limit, following))
 
 
 async def get(gateway: Gateway, call: Call) -> Answer:
     _require_admin(call)
-    return json_answer(view(_find(gateway, call)))
+    return json_answer(view(gateway, _find(gateway, call)))
 
 
 async def rotate(gateway: Gateway, call: Call) -> Answer:
@@ -102,18 +104,18 @@ async def revoke(gateway: Gateway, call: Call) -> Answer:
 
 
 def _require_admin(call: Call) -> None:
-    if not call.principal.access.is_admin:
+    if not may_administer(call.principal.access, "keys"):
         raise Forbidden(f"keys need the scope admin, which the key {call.principal.name!r} does not have")
 
 
 def _require_rank(call: Call, key: ApiKey) -> None:
     """Whoever rotates a key holds its new secret, so an administrator must not rotate an operator's."""
-    if OPERATOR in key.scopes and not call.principal.access.is_operator:
+    if OPERATOR in key.scopes and not may_administer(call.principal.access, "operators' keys"):
         raise Forbidden("only an operator changes an operator's key")
 
 
 def _reaches(call: Call, key: ApiKey) -> bool:
-    return key.tenant == call.principal.tenant or call.principal.access.is_operator
+    return may_administer(call.principal.access, "keys", is_own_tenant=key.tenant == call.principal.tenant)
 
 
 def _find(gateway: Gateway, call: Call) -> ApiKey:

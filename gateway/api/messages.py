@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
 import msgspec
+from starlette.types import Receive
 
 from backend_store.client import Queue, SettledAndPublished
 from backend_store.model import InvalidRequest, Published, PushqError, QueueNotFound, Verdict
@@ -16,19 +16,21 @@ from gateway.api import cloudevents
 from gateway.api.shapes import AckRequest, ExtendBody, NackBody, PlainPublishBody, PublishBody, ReceiveBody
 from gateway.context import Gateway
 from gateway.http import Answer, Call, ClientGone, decode, json_answer
-from push.checks import check_delay, checked_reason, checked_visibility, results
+from gateway.idempotency import HEADER, REPLAYED, key_of_headers
+from gateway.once import is_replay
+from push.checks import check_delay, checked_reason, checked_timeout, checked_visibility, results
 from push.checks import field as invalid_field
 from push.joint import outputs, published_rows
-from push.ports import Prepared, Target
+from push.ports import KeyOf, Prepared, Target
 from push.protocol import RECEIPTS_PER_REQUEST_MAX
 from push.published import published_messages_json, queue_words, refusal
+from push.traces import kept_trace
 from push.transports import longpoll
 
 VerdictsReply = Callable[[list[Verdict] | PushqError], None]
 
 _decode_plain: Final = msgspec.json.Decoder(PlainPublishBody).decode
 
-_TRACEPARENT = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _PUBLISHED = b'{"messages":%b,"durability":{"fsynced":%b,"replicas":%d},%b}'
 _DRAINING: Final = "the server is shutting down"
 
@@ -43,16 +45,22 @@ async def publish(gateway: Gateway, call: Call) -> Answer:
         queue = await _made(gateway, call)
     if gateway.hub.draining:
         raise PushqError(_DRAINING, code="draining")
+    if gateway.hub.intake.publishes:
+        gateway.hub.intake.check_publish(queue.config)
     call.query()
+    until_ms = gateway.hub.until_ms(_timeout_ms(call))
     body = await call.body()
     prepared = _prepared(gateway, queue, call, body)
-    published = await _stored(queue, prepared)
+    await call.account.publish(((call.params[0], prepared.blocks),))
+    published = await _stored(gateway, queue, prepared, until_ms)
+    call.messages = published.count
     if (error := refusal(published)) is not None:
         raise error
     messages = published_messages_json(published, prepared)
     words = queue_words(queue.config.sequencing, queue.config.dedupe, "json")
     fsynced = b"true" if published.fsynced else b"false"
-    return Answer(201, _PUBLISHED % (messages, fsynced, published.replicas, words))
+    replayed = (REPLAYED,) if prepared.claim is not None and is_replay(published) else ()
+    return Answer(201, _PUBLISHED % (messages, fsynced, published.replicas, words), replayed)
 
 
 async def _made(gateway: Gateway, call: Call) -> Target:
@@ -69,12 +77,15 @@ def _prepared(gateway: Gateway, queue: Target, call: Call, body: bytes) -> Prepa
     headers, desk = call.headers, gateway.desk
     content_type = headers.get(b"content-type", b"application/json")
     trace = _trace(headers)
+    key_of = KeyOf(call.principal.id, key_of_headers(call.scope["headers"])) if HEADER in headers else None
     if b"ce-specversion" in headers or b"cloudevents" in content_type:
-        return desk.prepare(queue, cloudevents.messages(headers, call.content_type, body), "json", trace)
+        return desk.prepare(queue, cloudevents.messages(headers, call.content_type, body), "json", trace, key_of)
     if content_type != b"application/json" and call.content_type != "application/json":
-        return desk.prepare(queue, [cloudevents.raw_message(headers, body)], "json", trace)
+        return desk.prepare(queue, [cloudevents.raw_message(headers, body)], "json", trace, key_of)
     if not body.isascii():
         _check_utf8(body)
+    if key_of is not None:
+        return desk.prepare(queue, decode(body, PublishBody).messages, "json", trace, key_of)
     try:
         plain = _decode_plain(body)
     except (msgspec.MsgspecError, RecursionError):
@@ -84,9 +95,15 @@ def _prepared(gateway: Gateway, queue: Target, call: Call, body: bytes) -> Prepa
 
 
 def _trace(headers: dict[bytes, bytes]) -> str | None:
-    """The caller's W3C trace context, kept with its messages; what is not one is left out, as the standard asks."""
-    stated = headers.get(b"traceparent")
-    return stated.decode() if stated is not None and _TRACEPARENT.fullmatch(stated) else None
+    """The W3C trace context of the messages; what is not one is left out, as the standard asks.
+
+    A CloudEvent's own, made with the event, goes before that of the request which brings it.
+    """
+    prefix = b"ce-" if b"ce-traceparent" in headers else b""
+    stated, state = headers.get(prefix + b"traceparent"), headers.get(prefix + b"tracestate")
+    if stated is None:
+        return None
+    return kept_trace(stated.decode("latin-1"), None if state is None else state.decode("latin-1"))
 
 
 def _check_utf8(body: bytes) -> None:
@@ -97,10 +114,24 @@ def _check_utf8(body: bytes) -> None:
         raise InvalidRequest(f"the body is not UTF-8: byte {error.start} is {error.object[error.start]:#04x}") from None
 
 
-def _stored(queue: Target, prepared: Prepared) -> asyncio.Future[Published]:
+def _timeout_ms(call: Call) -> int | None:
+    """How long the caller waits, where it says so."""
+    stated = call.headers.get(b"pushq-timeout-ms")
+    if stated is None:
+        return None
+    if not stated.isdigit() or len(stated) > 9:
+        raise invalid_field("/headers/pushq-timeout-ms", f"Pushq-Timeout-Ms is {stated[:50]!r}, not a whole number")
+    return checked_timeout(int(stated), name="Pushq-Timeout-Ms", pointer="/headers/pushq-timeout-ms")
+
+
+def _stored(gateway: Gateway, queue: Target, prepared: Prepared, until_ms: int) -> asyncio.Future[Published]:
     """Resolves when the blocks are durable. Raises what kept them out."""
     done: asyncio.Future[Published] = asyncio.get_running_loop().create_future()
-    queue.publish(prepared.blocks, partial(_resolve, done))
+    if prepared.claim is not None:
+        timed = msgspec.structs.replace(prepared, until_ms=until_ms)
+        gateway.desk.publish_once(queue, timed, partial(_resolve, done))
+    else:
+        queue.publish(prepared.blocks, partial(_resolve, done), until_ms=until_ms)
     return done
 
 
@@ -119,6 +150,19 @@ def _resolve(done: asyncio.Future[Any], result: Any) -> None:
 async def receive(gateway: Gateway, call: Call) -> Answer:
     queue = gateway.desk.queue(call.principal, call.params[0], "consume")
     wanted: ReceiveBody = await call.fields(ReceiveBody)
+    if not wanted.wait_ms:
+        return await _received(gateway, call, queue, wanted, call.receive)
+    with (
+        gateway.throttle.holding("connections", call.account.who),
+        gateway.hub.open.waiting(call.principal, call.address, queue, call.receive) as poll,
+    ):
+        try:
+            return await _received(gateway, call, queue, wanted, poll.receive)
+        except ClientGone:
+            raise poll.ended_by or ClientGone
+
+
+async def _received(gateway: Gateway, call: Call, queue: Queue, wanted: ReceiveBody, receive: Receive) -> Answer:
     body = await longpoll.receive(
         gateway.hub,
         queue,
@@ -126,8 +170,9 @@ async def receive(gateway: Gateway, call: Call) -> Answer:
         wait_ms=wanted.wait_ms,
         visibility_timeout_ms=wanted.visibility_timeout_ms,
         from_=wanted.from_,
-        receive=call.receive,
+        receive=receive,
         group=wanted.group,
+        told=call.count,
     )
     if body is None:
         raise ClientGone
@@ -140,6 +185,7 @@ async def receive(gateway: Gateway, call: Call) -> Answer:
 async def ack(gateway: Gateway, call: Call) -> Answer:
     queue = gateway.desk.queue(call.principal, call.params[0], "consume")
     wanted: AckRequest = await call.fields(AckRequest)
+    call.messages = len(wanted.receipts)
     if wanted.publish:
         return await _ack_and_publish(gateway, call, queue, wanted)
     return await _judged(queue, wanted.receipts, queue.settle)
@@ -151,6 +197,7 @@ async def _ack_and_publish(gateway: Gateway, call: Call, queue: Queue, wanted: A
         raise PushqError(_DRAINING, code="draining")
     made = outputs(gateway.desk, call.principal, queue, wanted.receipts, wanted.publish or [], "json")
     done: asyncio.Future[SettledAndPublished] = asyncio.get_running_loop().create_future()
+    await call.account.publish([(one.queue.name, one.prepared.blocks) for one in made])
     publishes = [(one.queue, one.prepared.blocks) for one in made]
     queue.settle_and_publish(wanted.receipts, publishes, partial(_resolve, done))
     result = await done
@@ -161,6 +208,7 @@ async def _ack_and_publish(gateway: Gateway, call: Call, queue: Queue, wanted: A
 async def nack(gateway: Gateway, call: Call) -> Answer:
     queue = gateway.desk.queue(call.principal, call.params[0], "consume")
     wanted: NackBody = await call.fields(NackBody)
+    call.messages = len(wanted.receipts)
     check_delay(wanted.delay_ms)
     reason = checked_reason(wanted.reason)
     give_back = partial(queue.give_back, reason=reason, tried=wanted.tried)
@@ -170,6 +218,7 @@ async def nack(gateway: Gateway, call: Call) -> Answer:
 async def extend(gateway: Gateway, call: Call) -> Answer:
     queue = gateway.desk.queue(call.principal, call.params[0], "consume")
     wanted: ExtendBody = await call.fields(ExtendBody)
+    call.messages = len(wanted.receipts)
     visibility_ms = checked_visibility(wanted.visibility_timeout_ms)
     return await _judged(queue, wanted.receipts, lambda receipts, reply: queue.extend(receipts, visibility_ms, reply))
 

@@ -21,11 +21,23 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from backend_store.client import COMMIT_SECONDS_BUCKETS, Queue
 from backend_store.model import QueueNotFound, QueueStats
-from gateway.api import queue_metrics
+from gateway.api import (
+    catalogue_metrics,
+    dependency_metrics,
+    encryption_metrics,
+    entrance_metrics,
+    identity_metrics,
+    limit_metrics,
+    overload_metrics,
+    queue_metrics,
+    usage_metrics,
+)
 from gateway.context import Gateway
+from gateway.entrance import Entrance
 from gateway.http import Answer
 from gateway.limits import QUEUES_LABELLED_MAX
 from gateway.loop_lag import LoopLag
+from gateway.overload import Overload
 from gateway.version import VERSION
 
 OTHER: Final = "other"
@@ -37,13 +49,22 @@ _process = CollectorRegistry()
 ProcessCollector(registry=_process)
 
 
-def page(answers: Answers, lag: LoopLag) -> Callable[[Gateway, dict[str, str]], Awaitable[Answer]]:
+def page(
+    answers: Answers, lag: LoopLag, entrance: Entrance, overload: Overload
+) -> Callable[[Gateway, dict[str, str]], Awaitable[Answer]]:
     """The page; `answers` counts what the API answered."""
 
     async def metrics(gateway: Gateway, query: dict[str, str]) -> Answer:
         stats = await _queue_stats(gateway)
         more = await queue_metrics.families(gateway)
-        families = [*_queues(stats), *more, *_push(gateway), *_store(gateway), *_api(answers), *_process_families(lag)]
+        families = [*_queues(stats), *more, *_push(gateway), *_store(gateway), *_api(answers)]
+        families += catalogue_metrics.families(gateway.store)
+        families += limit_metrics.families(gateway.throttle)
+        families += [*dependency_metrics.families(gateway.guards), *entrance_metrics.families(entrance)]
+        families += [*overload_metrics.families(gateway, overload), *usage_metrics.families(gateway.usage)]
+        families += _process_families(lag)
+        families += encryption_metrics.families(gateway.encryption)
+        families += identity_metrics.families(gateway)
         text = generate_latest(_Families(families)) + generate_latest(_process)
         return Answer(200, text, content_type=CONTENT_TYPE_LATEST.encode())
 
@@ -82,7 +103,7 @@ async def _queue_stats(gateway: Gateway) -> dict[Labels, QueueStats]:
 def _find(gateway: Gateway, tenant: str, name: str) -> Queue | None:
     """None for a queue that was deleted while others were read."""
     try:
-        return gateway.store.queue(tenant, name)
+        return gateway.store.here(tenant, name)
     except QueueNotFound:
         return None
 

@@ -16,7 +16,7 @@ from gateway.http import Answer, json_answer
 from gateway.limits import PAGE_ITEMS_DEFAULT, PAGE_ITEMS_MAX
 from gateway.schemas import cloud_event, components, publish_body, publish_message, queue_changes, reference
 from gateway.version import VERSION
-from push.limits import CREDIT_MAX
+from push.limits import CREDIT_MAX, PUBLISH_MS_MAX
 from push.problems import KINDS
 
 NAME_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$"
@@ -69,7 +69,11 @@ def document() -> dict[str, Any]:
             "schemas": schemas,
             "responses": {str(status): _problem(status) for status in _CODES},
             "securitySchemes": {
-                "key": {"type": "http", "scheme": "bearer", "description": "An API key: pushq_<id>_<secret>."}
+                "key": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "An API key: pushq_<id>_<secret>; or a JWT of an issuer that the settings name.",
+                }
             },
         },
     }
@@ -171,9 +175,35 @@ def _parameters(operation: Operation) -> list[dict[str, Any]]:
         for name in re.findall(r"{(\w+)}", operation.path)
     ]
     query = [
-        {"name": name, "in": "query", "required": name in operation.required, "schema": QUERY[name]}
+        {"name": name, "in": "query", "required": name in operation.required, "schema": _schema(operation, name)}
         for name in operation.query
         if name in QUERY
     ]
-    headers = [{"name": "If-Match", "in": "header", "required": True, "schema": {"type": "string"}}]
-    return [*path, *query, *(headers if operation.method == "PATCH" else [])]
+    headers: list[dict[str, Any]] = []
+    if operation.method == "PATCH":
+        headers.append({"name": "If-Match", "in": "header", "required": True, "schema": {"type": "string"}})
+    if operation.takes_key:
+        headers.append({"name": "Idempotency-Key", "in": "header", "required": False, "schema": _KEY})
+    if operation.takes_timeout:
+        headers.append({"name": "Pushq-Timeout-Ms", "in": "header", "required": False, "schema": _TIMEOUT})
+    return [*path, *query, *headers]
+
+
+def _schema(operation: Operation, name: str) -> dict[str, Any]:
+    return DAYS if operation.path == "/v1/usage" and name in ("from", "to") else QUERY[name]
+
+
+DAYS: Final = {"type": "string", "format": "date", "description": "A day in UTC."}
+_TIMEOUT: Final = {
+    "type": "integer",
+    "minimum": 1,
+    "maximum": PUBLISH_MS_MAX,
+    "description": "How long it may wait for the disk. What is not stored by then is dropped (503); what was on its "
+    "way there may be stored (504).",
+}
+_KEY: Final = {
+    "type": "string",
+    "pattern": r'^([!#-~]([ -~]{0,253}[!-~])?|"([ !#-\[\]-~]|\\["\\]){1,255}")$',
+    "description": "A repeat under the same key is answered like the first request and stores nothing. With quotes or "
+    "without.",
+}

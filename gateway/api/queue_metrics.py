@@ -35,7 +35,7 @@ async def families(gateway: Gateway) -> list[Metric]:
         if number % QUEUES_PER_TURN == QUEUES_PER_TURN - 1:
             await asyncio.sleep(0)  # thousands of queues must not hold everybody's messages up
         try:
-            queue = gateway.store.queue(tenant, name)
+            queue = gateway.store.here(tenant, name)
         except QueueNotFound:
             continue  # deleted while others were read
         shown = name if number < QUEUES_LABELLED_MAX else OTHER

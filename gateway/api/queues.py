@@ -17,7 +17,7 @@ from gateway.api.queue_shapes import PartitionsView, PartitionView, QueuePage, Q
 from gateway.context import Gateway
 from gateway.http import Answer, Call, Header, decode, integer, json_answer
 from gateway.limits import PAGE_ITEMS_DEFAULT, PAGE_ITEMS_MAX
-from gateway.policy import owner_of
+from gateway.policy import may_administer, owner_of
 from gateway.queue_config import changed_config, queue_config, shown_config
 from gateway.queue_links import Find, check_links
 from gateway.validate import check_new_queue_name, check_no_companion
@@ -108,8 +108,10 @@ async def patch(gateway: Gateway, call: Call) -> Answer:
 
 def _finder(gateway: Gateway, tenant: str) -> Find:
     def find(name: str) -> QueueConfig | None:
-        found = gateway.store.metadata.queues.get((tenant, name))
-        return found.config if found else None
+        try:
+            return gateway.store.queue(tenant, name).config if owner_of(name) == name else None
+        except QueueNotFound:
+            return None
 
     return find
 
@@ -196,7 +198,7 @@ def _deletable(gateway: Gateway, call: Call) -> Queue:
     principal, name = call.principal, owner_of(call.params[0])
     queue = gateway.store.queue(principal.tenant, name)
     by_hand = f"`pushq queue delete {name}` does it on the server's machine"
-    if not principal.access.is_admin:
+    if not may_administer(principal.access, "queue deletion"):
         raise Forbidden(f"deleting a queue needs the scope admin; {by_hand}, with an admin key")
     if not (call.is_local or gateway.settings.queues.allow_delete_over_http):
         raise Forbidden(f"queues.allow_delete_over_http is off; {by_hand}")

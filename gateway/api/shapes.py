@@ -6,13 +6,14 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from backend_store.model import VISIBILITY_MS_MAX
+from backend_store.model import VISIBILITY_MS_MAX, Quotas
 from gateway.limits import (
     NAME_CHARS_MAX,
     RECEIVE_MESSAGES_DEFAULT,
     REDRIVE_IDS_MAX,
     REDRIVE_PER_SECOND_MAX,
     ROTATE_GRACE_MS_MAX,
+    ROTATION_QUEUES_MAX,
     SCOPES_PER_KEY_MAX,
 )
 from gateway.policy import SCOPE_PATTERN
@@ -140,14 +141,15 @@ class TicketBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class TenantBody(msgspec.Struct, forbid_unknown_fields=True):
-    quotas: Annotated[dict[str, Any], _schema(maxProperties=0)] | None = None
+    quotas: Quotas | None = None
+    """Left out: those it has stay. Given: these and no others."""
 
 
 # ----------------------------------------------------------------------------------------------------- answers
 
 
 class JobView(msgspec.Struct):
-    """Long work: a purge, a redrive."""
+    """Long work: a purge, a redrive, a rotation of keys."""
 
     id: str
     state: str
@@ -160,6 +162,19 @@ class JobView(msgspec.Struct):
 class JobPage(msgspec.Struct):
     items: list[JobView]
     next: str | None = None
+
+
+class RotationBody(msgspec.Struct, forbid_unknown_fields=True):
+    """At least one of them."""
+
+    master_file: Annotated[str | None, _schema(description="A file on the server with the master key from now on.")] = (
+        None
+    )
+    queues: Annotated[
+        list[str] | None, _schema(maxItems=ROTATION_QUEUES_MAX, description="Queues that get new data keys.")
+    ] = None
+    all_queues: bool = False
+    """Every queue of every tenant gets a new data key."""
 
 
 class GroupLagView(msgspec.Struct):
@@ -185,7 +200,7 @@ class GroupPage(msgspec.Struct):
     next: str | None = None
 
 
-class KeyView(msgspec.Struct):
+class _KeyFacts(msgspec.Struct):
     id: str
     name: str
     tenant: str
@@ -194,7 +209,12 @@ class KeyView(msgspec.Struct):
     expires_at: str | None = None
 
 
-class NewKeyView(KeyView, kw_only=True):
+class KeyView(_KeyFacts):
+    last_used_at: str | None = None
+    """To the minute."""
+
+
+class NewKeyView(_KeyFacts, kw_only=True):
     key: str
     """Shown this once."""
 
@@ -212,10 +232,38 @@ class TicketView(msgspec.Struct):
 class TenantView(msgspec.Struct):
     name: str
     created_at: str
+    quotas: Quotas
 
 
 class TenantPage(msgspec.Struct):
     items: list[TenantView]
+    next: str | None = None
+
+
+class ReadingView(msgspec.Struct):
+    """A subscription: of which queue, and how many messages it was sent."""
+
+    queue: str
+    group: str | None
+    sent: int
+
+
+class ConnectionView(msgspec.Struct, kw_only=True):
+    id: str
+    tenant: str
+    principal: str
+    name: str
+    transport: str
+    connected_at: str
+    address: str
+    subscriptions: list[ReadingView]
+    sent: int
+    """Messages, to the present subscriptions."""
+    outbox_bytes: int
+
+
+class ConnectionPage(msgspec.Struct):
+    items: list[ConnectionView]
     next: str | None = None
 
 
@@ -295,6 +343,8 @@ class MessageView(msgspec.Struct, kw_only=True):
     reply_to: str | msgspec.UnsetType = msgspec.UNSET
     correlation_id: str | msgspec.UnsetType = msgspec.UNSET
     dead_letter: DeadLetterView | msgspec.UnsetType = msgspec.UNSET
+    traceparent: str | msgspec.UnsetType = msgspec.UNSET
+    tracestate: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class DeliveredMessage(MessageView, kw_only=True):

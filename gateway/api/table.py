@@ -9,11 +9,29 @@ from typing import Any, Final
 from starlette.types import ASGIApp
 
 from backend_store.model import QueueConfig
-from gateway.api import cancel, events, groups, keys, messages, peek, purges, queues, redrives, tenants, tickets
+from gateway.api import (
+    audit,
+    cancel,
+    connections,
+    events,
+    groups,
+    keys,
+    messages,
+    peek,
+    purges,
+    queues,
+    redrives,
+    rotations,
+    tenants,
+    tickets,
+    usage,
+)
 from gateway.api import shapes as s
 from gateway.api.queue_shapes import QueuePage, QueueView
+from gateway.api.usage_shapes import AuditPage, UsagePage
 from gateway.context import Gateway
 from gateway.http import Answer, Call
+from throttling import rules
 
 Handler = Callable[[Gateway, Call], Awaitable[Answer | ASGIApp]]
 
@@ -34,6 +52,20 @@ class Operation:
     """Those of `query` that must be given."""
     refusals: tuple[int, ...] = field(default=(400, 401, 403, 404))
     takes_ticket: bool = False
+    takes_key: bool = False
+    """Whether it may carry an `Idempotency-Key`."""
+    takes_timeout: bool = False
+    """Whether it may say how long it waits."""
+    name: str = field(init=False)
+    """What it is called among the rows of usage and audit: `publish`, `queues.patch`, …"""
+    has_queue: bool = field(init=False)
+    """Whether the first variable part of its path is a queue's name."""
+
+    def __post_init__(self) -> None:
+        module = self.handler.__module__.rpartition(".")[2]
+        name = self.handler.__name__
+        object.__setattr__(self, "name", name if module in ("messages", name) else f"{module}.{name}")
+        object.__setattr__(self, "has_queue", self.path.startswith("/v1/queues/{queue}"))
 
 
 _PAGING = ("limit", "cursor")
@@ -89,7 +121,9 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         "publish",
         {201: s.PublishedView},
         request=s.PublishBody,
-        refusals=(400, 401, 403, 404, 413, 415, 503, 507),
+        refusals=(400, 401, 403, 404, 409, 413, 415, 422, 503, 504, 507),
+        takes_key=True,
+        takes_timeout=True,
     ),
     Operation(
         "GET",
@@ -211,6 +245,27 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         {200: s.JobView},
     ),
     Operation(
+        "POST",
+        "/v1/rotations",
+        rotations.start,
+        "Replace the master key, or data keys of queues",
+        "operator",
+        {202: s.JobView},
+        request=s.RotationBody,
+        refusals=(400, 401, 403, 409, 413, 415),
+    ),
+    Operation(
+        "GET", "/v1/rotations/{rotation}", rotations.get, "How far a rotation of keys is", "operator", {200: s.JobView}
+    ),
+    Operation(
+        "DELETE",
+        "/v1/rotations/{rotation}",
+        rotations.cancel,
+        "Stop a rotation of keys; what was done stays",
+        "operator",
+        {200: s.JobView},
+    ),
+    Operation(
         "GET",
         "/v1/queues/{queue}/groups",
         groups.list_of_queue,
@@ -289,10 +344,28 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         refusals=(400, 401, 403, 404, 413, 415, 503),
     ),
     Operation(
+        "GET",
+        "/v1/connections",
+        connections.list_connections,
+        "Open connections of this gateway",
+        "admin; operator for all tenants",
+        {200: s.ConnectionPage},
+        query=_PAGING,
+        refusals=(400, 401, 403),
+    ),
+    Operation(
+        "DELETE",
+        "/v1/connections/{connection}",
+        connections.kick,
+        "End a connection; what it holds returns at once",
+        "admin; operator for all tenants",
+        {204: None},
+    ),
+    Operation(
         "PUT",
         "/v1/tenants/{tenant}",
         tenants.put,
-        "Make a tenant",
+        "Make a tenant, or change its quotas",
         "operator",
         {200: s.TenantView, 201: s.TenantView},
         request=s.TenantBody,
@@ -307,6 +380,26 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         {200: s.TenantPage},
         query=_PAGING,
         refusals=(400, 401, 403),
+    ),
+    Operation(
+        "GET",
+        "/v1/usage",
+        usage.totals,
+        "Billable counts by queue; `from` and `to` are days, `tenant` is for operators",
+        "admin",
+        {200: UsagePage},
+        query=usage.FILTERS,
+        refusals=(400, 401, 403, 404),
+    ),
+    Operation(
+        "GET",
+        "/v1/audit",
+        audit.acts,
+        "What administrators did, the newest first",
+        "admin",
+        {200: AuditPage},
+        query=audit.FILTERS,
+        refusals=(400, 401, 403, 404),
     ),
     Operation("GET", "/v1/tenants/{tenant}", tenants.get, "One tenant", "operator", {200: s.TenantView}),
     Operation(
@@ -324,10 +417,21 @@ LATER: Final[tuple[tuple[str, str], ...]] = (
     ("/v1/alert-rules", "alert rules"),
     ("/v1/alerts", "alerts"),
     ("/v1/silences", "silences"),
-    ("/v1/connections", "a list of connections"),
-    ("/v1/connections/{connection}", "a list of connections"),
     ("/v1/cluster", "clusters"),
-    ("/v1/usage", "usage"),
-    ("/v1/audit", "audit"),
 )
 """Paths of the protocol that this version does not have: answered 404, with that reason."""
+
+
+_KINDS: Final[dict[tuple[str, str], rules.Operation]] = {
+    ("POST", "/v1/queues/{queue}/messages"): "publish",
+    ("POST", "/v1/queues/{queue}/receive"): "receive",
+    ("GET", "/v1/queues/{queue}/events"): "receive",
+    ("POST", "/v1/queues/{queue}/ack"): "ack",
+    ("POST", "/v1/queues/{queue}/nack"): "ack",
+    ("POST", "/v1/queues/{queue}/extend"): "ack",
+}
+
+
+def kind_of(method: str, path: str) -> rules.Operation:
+    """How rules of rates name an operation. To look at messages is an administrator's, to publish some a client's."""
+    return _KINDS.get((method, path), "admin")

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import heapq
 
+import msgspec
+
 from backend_store.client import timestamp
-from backend_store.model import Forbidden, NotFound
+from backend_store.model import FieldError, Forbidden, InvalidRequest, NotFound, Quotas
 from gateway.api.queues import decode_cursor, encode_cursor, link_to_next
 from gateway.api.shapes import TenantBody, TenantPage, TenantView
 from gateway.context import Gateway
 from gateway.http import Answer, Call, integer, json_answer
-from gateway.limits import PAGE_ITEMS_DEFAULT, PAGE_ITEMS_MAX
+from gateway.limits import PAGE_ITEMS_DEFAULT, PAGE_ITEMS_MAX, QUOTA_MAX
+from gateway.policy import may_administer
 from gateway.validate import check_name
-from push.checks import not_yet
 
 
 async def put(gateway: Gateway, call: Call) -> Answer:
@@ -20,10 +22,20 @@ async def put(gateway: Gateway, call: Call) -> Answer:
     name = call.params[0]
     check_name(name, what="tenant")
     wanted: TenantBody = await call.fields(TenantBody)
-    if wanted.quotas:
-        raise not_yet("/quotas", "quotas")
-    _, created = await gateway.store.metadata.put_tenant(name, gateway.clock_ms())
+    if wanted.quotas is not None:
+        _check_quotas(wanted.quotas)
+    _, created = await gateway.store.metadata.put_tenant(name, gateway.clock_ms(), wanted.quotas)
     return json_answer(_view(gateway, name), 201 if created else 200)
+
+
+def _check_quotas(quotas: Quotas) -> None:
+    errors = [
+        FieldError(f"/quotas/{name}", f"{name} is {value}; it goes from 1 to {QUOTA_MAX}, and null is no bound")
+        for name, value in msgspec.structs.asdict(quotas).items()
+        if value is not None and not 1 <= value <= QUOTA_MAX
+    ]
+    if errors:
+        raise InvalidRequest(errors[0].detail, errors=tuple(errors))
 
 
 async def get(gateway: Gateway, call: Call) -> Answer:
@@ -50,14 +62,15 @@ async def delete(gateway: Gateway, call: Call) -> Answer:
 
 
 def _view(gateway: Gateway, name: str) -> TenantView:
-    return TenantView(name, timestamp(gateway.store.metadata.tenants[name].created_at_ms))
+    tenant = gateway.store.metadata.tenants[name]
+    return TenantView(name, timestamp(tenant.created_at_ms), tenant.quotas)
 
 
 def _visible(gateway: Gateway, call: Call) -> str:
     """A tenant that the caller may know of: to everybody but operators the others do not exist."""
     name, principal = call.params[0], call.principal
     known = name in gateway.store.metadata.tenants
-    if not known or (name != principal.tenant and not principal.access.is_operator):
+    if not known or (name != principal.tenant and not may_administer(principal.access, "tenants")):
         raise NotFound(f"there is no tenant {name[:100]!r}")
     _require_operator(call)
     call.query()
@@ -65,5 +78,5 @@ def _visible(gateway: Gateway, call: Call) -> str:
 
 
 def _require_operator(call: Call) -> None:
-    if not call.principal.access.is_operator:
+    if not may_administer(call.principal.access, "tenants"):
         raise Forbidden(f"tenants need the scope operator, which the key {call.principal.name!r} does not have")

@@ -35,17 +35,21 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
     default=DATA_DEFAULT,
     help="The data folder to copy; its server may be running.  [default: ./pushq-data]",
 )
+@click.option("--with-master-key", is_flag=True, help="Copy master.key as well: who has TARGET can read everything.")
 @json_option
-def backup(target: Path, data: Path, as_json: bool) -> None:
+def backup(target: Path, data: Path, with_master_key: bool, as_json: bool) -> None:
     """Copy a data folder while its server runs.
 
-    TARGET is a new or empty folder; it gets one moment of the data, and a manifest that `pushq restore` verifies.
+    TARGET is a new or empty folder; it gets one moment of the data, and a manifest that `pushq restore` verifies. The
+    file master.key is not in it: keep a copy of that elsewhere, without it the messages cannot be read.
     """
-    from backend_store.client.backup import DATA_FILE
+    from backend_store.client.backup import DATA_FILE, copy_master_key
     from backend_store.client.backup import backup as copy
 
     with _growing("copying", target / DATA_FILE):
         manifest = _stored(lambda: copy(data, target))
+        if with_master_key:
+            _stored(lambda: copy_master_key(data, target))
     _report(manifest, as_json, f"copied {data} to {target}")
 
 
@@ -62,15 +66,20 @@ def backup(target: Path, data: Path, as_json: bool) -> None:
 def restore(source: Path, data: Path, as_json: bool) -> None:
     """Make a data folder from a backup.
 
-    Everything in SOURCE is verified first. The folder gets an identity of its own. Keys are in it, the file admin.key
-    is not. Messages that were acked after the backup was taken come back.
+    Everything in SOURCE is verified first. The folder gets an identity of its own. API keys are in it, the file
+    admin.key is not; master.key only where SOURCE has it. Messages that were acked after the backup was taken come
+    back.
     """
-    from backend_store.client.backup import DATA_FILE, RESTORING_FOLDER
+    from backend_store.client.backup import DATA_FILE, MASTER_KEY_FILE, RESTORING_FOLDER, copy_master_key
     from backend_store.client.backup import restore as make
 
     with _growing("restoring", data / RESTORING_FOLDER / DATA_FILE):
         manifest = _stored(lambda: make(source, data))
+        if (source / MASTER_KEY_FILE).exists():
+            _stored(lambda: copy_master_key(source, data))
     _report(manifest, as_json, f"restored {source} to {data}")
+    if not (data / MASTER_KEY_FILE).exists():
+        tell(f"put {MASTER_KEY_FILE} into {data}, from where you keep it, before a server starts on it")
 
 
 def _stored(work: Callable[[], T]) -> T:

@@ -55,7 +55,7 @@ async def _findings(target: Target, with_queue: bool) -> AsyncIterator[Finding]:
         return
     from push.client.admin import Admin
 
-    async with Admin(target.base_url, key=lambda: None) as anyone:
+    async with Admin(target.base_url, key=lambda: None, tls=target.tls()) as anyone:
         yield await _guarded("alive", lambda: _health(anyone, "alive", "/livez"), "is this the server's address?")
         yield await _guarded("ready", lambda: _health(anyone, "ready", "/readyz"), "see the server's log")
         yield await _guarded("clock", lambda: _clock(anyone), "set both machines' clocks by NTP")

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from gateway.commands.base import group, json_option
+from gateway.commands.exits import Exit, Failure
 from gateway.commands.output import put, put_json, put_table, tell
 from gateway.commands.settings import config_file_option, load
+
+if TYPE_CHECKING:
+    from gateway.config import Loaded
 
 
 @group("config")
@@ -25,11 +30,24 @@ def config() -> None:
 @json_option
 def check(config_file: Path | None, as_json: bool) -> None:
     """Are the settings right? Exit code 3 and a sentence when they are not."""
-    changed = load({}, config_file).origins
+    loaded = load({}, config_file)
+    changed = loaded.origins
+    _check_keys(loaded)
     if as_json:
         put_json({"ok": True, "set": changed})
     else:
         tell(f"the settings are right; {len(changed)} differ from their defaults")
+
+
+def _check_keys(loaded: Loaded) -> None:
+    """Files with keys of issuers; no server of keys is asked."""
+    from gateway.jwks import BadKeys
+    from gateway.key_sets import KeySets
+
+    try:
+        KeySets(loaded.settings.auth.jwt)
+    except BadKeys as error:
+        raise Failure(f"auth.jwt.issuers: {error}", exit=Exit.CANNOT_START) from None
 
 
 @config.command("show")

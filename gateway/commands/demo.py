@@ -37,12 +37,13 @@ def demo(data: str, listen: str | None) -> None:
 
     It is `pushq serve --dev` as a child process, whose exit code becomes this command's. Restarts end at 20 a minute.
     """
-    address = load({"data": data, "http.listen": listen, "dev": True}, None).settings.address
+    settings = load({"data": data, "http.listen": listen, "dev": True}, None).settings
+    address = settings.address
     if address.port == 0:
         raise click.BadParameter("the demo page needs a port that stays", param_hint="--listen")
     flags = ["--data", data, *(["--listen", listen] if listen else [])]
     supervisor = Supervisor([sys.executable, "-m", "gateway", "serve", "--dev", *flags], (address.host, address.port))
-    raise SystemExit(supervisor.run(f"{address.url}/demo"))
+    raise SystemExit(supervisor.run(f"{settings.url(address.port)}/demo"))
 
 
 class RestartBudget:

@@ -37,6 +37,7 @@ EXIT_BY_CODE: dict[str, Exit] = {
     "forbidden": Exit.AUTH,
     "not-found": Exit.NOT_FOUND,
     "queue-not-found": Exit.NOT_FOUND,
+    "request-in-progress": Exit.UNAVAILABLE,
     "rate-limited": Exit.UNAVAILABLE,
     "too-many-connections": Exit.UNAVAILABLE,
     "not-leader": Exit.UNAVAILABLE,

@@ -49,7 +49,7 @@ def list_(target: Target, as_json: bool) -> None:
     if as_json:
         put_items(items)
         return
-    header = ["id", "name", "tenant", "scopes", "created at", "expires at"]
+    header = ["id", "name", "tenant", "scopes", "created at", "expires at", "last used at"]
     put_table(header, [_row(item) for item in items])
 
 
@@ -90,4 +90,5 @@ def _put_secret(made: dict[str, Any], as_json: bool) -> None:
 
 def _row(item: dict[str, Any]) -> list[object]:
     scopes = " ".join(item["scopes"])
-    return [item["id"], item["name"], item["tenant"], scopes, item["created_at"], item.get("expires_at") or "never"]
+    times = (item["created_at"], item.get("expires_at") or "never", item.get("last_used_at") or "never")
+    return [item["id"], item["name"], item["tenant"], scopes, *times]

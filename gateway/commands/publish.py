@@ -18,8 +18,17 @@ from gateway.commands.moments import DURATION
 from gateway.commands.output import json_line, progress, put, put_json, rate, tell
 from gateway.commands.target import Target, target_options
 
+TIMEOUT_MS_MAX = 60_000
+"""The server's own bound; to import the client for it would make every command start later."""
+
 if TYPE_CHECKING:
     from push.client import Outgoing, Published, PublishManyFailed, Pushq
+
+
+def _in_range(context: click.Context, option: click.Parameter, timeout_ms: int | None) -> int | None:
+    if timeout_ms is not None and not 1 <= timeout_ms <= TIMEOUT_MS_MAX:
+        raise click.BadParameter(f"a publish may wait from 1 to {TIMEOUT_MS_MAX} ms, not {timeout_ms}")
+    return timeout_ms
 
 
 @command("publish")
@@ -28,6 +37,7 @@ if TYPE_CHECKING:
 @click.option("--lines", is_flag=True, help="One message a line of stdin.")
 @click.option("--key", help="Messages of one key belong together.")
 @click.option("--id", "message_id", help="The message's id, in place of a made one.")
+@click.option("--idempotency-key", metavar="KEY", help="Sent again with the same key, nothing is stored.")
 @click.option("--header", "headers", metavar="NAME=VALUE", multiple=True, help="Repeats.")
 @click.option("--content-type", help="The body's bytes are sent as they are, under this type.")
 @click.option("--text", "is_text", is_flag=True, help="The body is text, also where it reads as JSON.")
@@ -35,6 +45,9 @@ if TYPE_CHECKING:
 @click.option("--delay", "--delay-ms", "delay_ms", type=DURATION, help="When it becomes ready: 500, 90s, 15m, 2h, 7d.")
 @click.option("--deliver-at", metavar="TIME", help="The same as a time, RFC 3339.")
 @click.option("--ttl", "--ttl-ms", "ttl_ms", type=DURATION, help="How long it lives once it is ready.")
+@click.option(
+    "--timeout-ms", type=DURATION, callback=_in_range, help="How long it waits to be stored: 500, 5s, up to 1m."
+)
 @click.option("--reply-to", metavar="QUEUE", help="Where an answer should go.")
 @click.option("--correlation-id", help="What an answer should carry.")
 @target_options
@@ -44,9 +57,11 @@ def publish(
     body: str | None,
     lines: bool,
     message_id: str | None,
+    idempotency_key: str | None,
     headers: Sequence[str],
     content_type: str | None,
     is_text: bool,
+    timeout_ms: int | None,
     target: Target,
     as_json: bool,
     **fields: str | int | None,
@@ -58,13 +73,15 @@ def publish(
     """
     if lines and (body not in (None, "-") or message_id is not None):
         raise click.UsageError("--lines reads its messages from stdin, so there is neither a BODY nor an --id")
+    if lines and idempotency_key is not None:
+        raise click.UsageError("an --idempotency-key is for one message; --lines sends many requests")
     options = fields | {"headers": parse_headers(headers), "content_type": content_type}
     parse = _Parser(is_text=is_text, is_verbatim=content_type is not None, options=options)
     if lines:
-        run(_publish_lines(queue, sys.stdin.buffer, parse, target, as_json))
+        run(_publish_lines(queue, sys.stdin.buffer, parse, target, timeout_ms, as_json))
         return
     message = parse(_read(body), message_id)
-    stored = run(_publish_one(queue, message, target))
+    stored = run(_publish_one(queue, message, target, idempotency_key, timeout_ms))
     if as_json:
         put_json(_fields(stored))
     else:
@@ -99,27 +116,25 @@ def _read(body: str | None) -> bytes:
     return raw
 
 
-async def _publish_one(queue: str, message: Outgoing, target: Target) -> Published:
-    from push.client import PublishManyFailed, PushqError
-
+async def _publish_one(
+    queue: str, message: Outgoing, target: Target, idempotency_key: str | None, timeout_ms: int | None
+) -> Published:
+    fields = {name: getattr(message, name) for name in message.__struct_fields__}
     async with target.connect() as pushq:
-        try:
-            [stored] = await pushq.publish_many(queue, [message])
-        except PublishManyFailed as failed:
-            [error] = failed.results
-            assert isinstance(error, PushqError)
-            raise error from None
-        return stored
+        timeout = _seconds(timeout_ms)
+        return await pushq.publish(queue, **fields, idempotency_key=idempotency_key, timeout=timeout)
 
 
-async def _publish_lines(queue: str, source: BinaryIO, parse: _Parser, target: Target, as_json: bool) -> None:
+async def _publish_lines(
+    queue: str, source: BinaryIO, parse: _Parser, target: Target, timeout_ms: int | None, as_json: bool
+) -> None:
     """What is there goes in one call: a slow pipe's line leaves at once, a fast one's by the thousand."""
     count, lines = 0, Lines(source)
     async with target.connect() as pushq:
         began = time.monotonic()
         with progress(f"publishing to {queue} (bytes)", lines.bytes_total) as advance:
             async for batch in lines:
-                stored = await _store(pushq, queue, batch, parse, count)
+                stored = await _store(pushq, queue, batch, parse, timeout_ms, count)
                 count += len(stored)
                 advance(lines.bytes_read)
                 if as_json:
@@ -128,11 +143,13 @@ async def _publish_lines(queue: str, source: BinaryIO, parse: _Parser, target: T
     tell(f'published {count} messages to "{queue}" in {seconds:.2f} s, {rate(count, seconds)}')
 
 
-async def _store(pushq: Pushq, queue: str, batch: Sequence[Line], parse: _Parser, before: int) -> list[Published]:
+async def _store(
+    pushq: Pushq, queue: str, batch: Sequence[Line], parse: _Parser, timeout_ms: int | None, before: int
+) -> list[Published]:
     from push.client import PublishManyFailed
 
     try:
-        return await pushq.publish_many(queue, [parse(line.text) for line in batch])
+        return await pushq.publish_many(queue, [parse(line.text) for line in batch], timeout=_seconds(timeout_ms))
     except PublishManyFailed as failed:
         raise _failed_line(failed, batch, before) from None
 
@@ -147,6 +164,10 @@ def _failed_line(failed: PublishManyFailed, batch: Sequence[Line], before: int) 
     stored = before + len(batch) - len(refused)
     failure.lines += (f"this is about line {line.number}; {stored} messages are stored",)
     return failure
+
+
+def _seconds(timeout_ms: int | None) -> float | None:
+    return None if timeout_ms is None else timeout_ms / 1000
 
 
 def _fields(stored: Published) -> dict[str, Any]:

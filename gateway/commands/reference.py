@@ -16,6 +16,8 @@ INTRODUCTION = """# Command line
 
 - **Where.** `--url`, else `PUSHQ_URL`, else `http://127.0.0.1:8080`.
 - **Key.** `--key-file`, else `PUSHQ_KEY`, else `admin.key` in the data folder (`--data`, else `./pushq-data`).
+- **https://.** `--ca`, else `PUSHQ_CA_FILE`, has the authorities to trust in place of the system's. `PUSHQ_CERT_FILE`
+  has a certificate of your own with its key, for a server that asks for one.
 - **Output.** Data goes to stdout, talk to stderr. `--json` puts JSON on stdout: one document, or one line a message
   where messages stream. Errors are then a JSON problem on stderr.
 - **Terminals.** Long work shows a progress bar when stderr is a terminal. `NO_COLOR` switches colours off.

@@ -1,4 +1,4 @@
-"""Which server a command talks to, with which key: the options `--url`, `--key-file` and `--data`."""
+"""Which server a command talks to, with which key: the options `--url`, `--key-file`, `--data` and `--ca`."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from gateway.commands.base import KEY_ORIGIN, CommonOption
 from gateway.commands.exits import Exit, Failure
 
 if TYPE_CHECKING:
+    import ssl
+
     from push.client import Admin, Limits, Pushq
     from push.client.model import TransportName
 
@@ -31,6 +33,8 @@ class Target:
     url: str | None
     key_file: Path | None
     data: Path
+    ca: Path | None = None
+    """Whose certificates to trust for https://; None leaves it to the environment and the system."""
 
     @property
     def base_url(self) -> str:
@@ -63,11 +67,20 @@ class Target:
             context.meta[KEY_ORIGIN] = origin
         return token
 
+    def tls(self) -> ssl.SSLContext | None:
+        """How https:// is spoken: `--ca`, else the environment; None for the system's authorities."""
+        from push.client.discover import find_tls
+
+        try:
+            return find_tls(ca_file=self.ca)
+        except ValueError as error:
+            raise click.UsageError(str(error)) from None
+
     def admin(self) -> Admin:
         """The HTTP API."""
         from push.client.admin import Admin
 
-        return Admin(self.base_url, self.key())
+        return Admin(self.base_url, self.key(), tls=self.tls())
 
     def local_admin(self) -> Admin:
         """The same API over the data folder's socket, which allows what HTTP may not."""
@@ -92,7 +105,7 @@ class Target:
         from push.client import Limits, connect
 
         chosen = limits or Limits(open_timeout_s=OPEN_TIMEOUT_S)
-        return connect(self.base_url, self.key(), transport=transport, on_event=Teller(), limits=chosen)
+        return connect(self.base_url, self.key(), transport=transport, on_event=Teller(), limits=chosen, tls=self.tls())
 
     def _find_key(self) -> tuple[str, str]:
         if self.key_file is not None:
@@ -110,13 +123,15 @@ class Target:
 
 
 def target_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the three options and gives the command its `target`."""
+    """Adds the four options and gives the command its `target`."""
 
     @functools.wraps(function)
-    def with_target(*args: Any, url: str | None, key_file: Path | None, data: Path, **kwargs: Any) -> Any:
-        return function(*args, target=Target(url, key_file, data), **kwargs)
+    def with_target(
+        *args: Any, url: str | None, key_file: Path | None, data: Path, ca: Path | None, **kwargs: Any
+    ) -> Any:
+        return function(*args, target=Target(url, key_file, data, ca), **kwargs)
 
-    return _URL(_KEY_FILE(_DATA(with_target)))
+    return _URL(_KEY_FILE(_DATA(_CA(with_target))))
 
 
 _URL = click.option(
@@ -136,6 +151,15 @@ _DATA = click.option(
     type=click.Path(file_okay=False, path_type=Path),
     default=DATA_DEFAULT,
     help="The data folder of a server on this machine.  [default: ./pushq-data]",
+)
+
+
+_CA = click.option(
+    "--ca",
+    cls=CommonOption,
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Authorities to trust for https://, in place of the system's.  [default: PUSHQ_CA_FILE]",
 )
 
 

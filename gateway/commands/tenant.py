@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
 import click
 
 from gateway.commands.asking import all_pages, ask
@@ -9,22 +12,46 @@ from gateway.commands.base import group, json_option, run, yes_option
 from gateway.commands.output import confirm, put_items, put_json, put_table, tell
 from gateway.commands.target import Target, target_options
 
+if TYPE_CHECKING:
+    from push.client import Admin
+    from push.client.api import JsonObject
+
 
 @group("tenant")
 def tenant() -> None:
-    """Create, list and delete tenants.
+    """Create, list, limit and delete tenants.
 
     The key needs the scope operator.
     """
 
 
+QUOTAS: Final = {
+    "requests_per_s": "Requests a second.",
+    "publish_messages_per_s": "Messages published a second.",
+    "publish_bytes_per_s": "Bytes published a second.",
+    "connections": "Connections at a time.",
+    "subscriptions": "Subscriptions at a time.",
+    "queues": "Queues.",
+    "stored_bytes": "Bytes on the disk, of all its queues.",
+}
+
+
+def quota_options(command: Callable[..., None]) -> Callable[..., None]:
+    """An option for each quota."""
+    for quota, text in reversed(QUOTAS.items()):
+        command = click.option(f"--{quota.replace('_', '-')}", quota, type=click.IntRange(min=1), help=text)(command)
+    return command
+
+
 @tenant.command("create")
 @click.argument("name", metavar="TENANT")
+@quota_options
 @target_options
 @json_option
-def create(name: str, target: Target, as_json: bool) -> None:
+def create(name: str, target: Target, as_json: bool, **quotas: int | None) -> None:
     """Create TENANT, or find it there."""
-    made = run(ask(target, lambda admin: admin.put_tenant(name)))
+    given = {quota: value for quota, value in quotas.items() if value is not None}
+    made = run(ask(target, lambda admin: admin.put_tenant(name, quotas=given or None)))
     if as_json:
         put_json(made)
     else:
@@ -40,7 +67,52 @@ def list_(target: Target, as_json: bool) -> None:
     if as_json:
         put_items(items)
     else:
-        put_table(["name", "created at"], [[item["name"], item.get("created_at") or "–"] for item in items])
+        put_table(["name", "created at", "quotas"], [_row(item) for item in items])
+
+
+@tenant.command("show")
+@click.argument("name", metavar="TENANT")
+@target_options
+@json_option
+def show(name: str, target: Target, as_json: bool) -> None:
+    """Show TENANT and its quotas."""
+    found = run(ask(target, lambda admin: admin.get_tenant(name)))
+    if as_json:
+        put_json(found)
+    else:
+        put_table(["name", "created at", "quotas"], [_row(found)])
+
+
+@tenant.command("update")
+@click.argument("name", metavar="TENANT")
+@quota_options
+@click.option("--no-quota", "dropped", metavar="QUOTA", type=click.Choice(QUOTAS), multiple=True, help="Repeats.")
+@target_options
+@json_option
+def update(name: str, dropped: Sequence[str], target: Target, as_json: bool, **quotas: int | None) -> None:
+    """Change quotas of TENANT; those that are not named stay."""
+    given = {quota: value for quota, value in quotas.items() if value is not None}
+    if not given and not dropped:
+        raise click.UsageError("name a quota to set, or one to drop with --no-quota")
+
+    async def change(admin: Admin) -> JsonObject:
+        known = (await admin.get_tenant(name))["quotas"]
+        kept = {quota: value for quota, value in known.items() if quota not in dropped}
+        return await admin.put_tenant(name, quotas=kept | given)
+
+    changed = run(ask(target, change))
+    if as_json:
+        put_json(changed)
+    else:
+        tell(f'tenant "{name}": {_told(changed["quotas"])}')
+
+
+def _row(item: JsonObject) -> list[object]:
+    return [item["name"], item.get("created_at") or "–", _told(item["quotas"])]
+
+
+def _told(quotas: Mapping[str, int]) -> str:
+    return ", ".join(f"{quota} {value}" for quota, value in quotas.items()) or "no quotas"
 
 
 @tenant.command("delete")

@@ -1,0 +1,62 @@
+"""What administrators did, the newest first. A tenant sees what its own keys did, an operator sees everything."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from gateway.api.queues import decode_cursor, encode_cursor, link_to_next
+from gateway.api.usage import visible_tenant
+from gateway.api.usage_shapes import AuditPage
+from gateway.context import Gateway
+from gateway.http import Answer, Call, integer, json_answer
+from gateway.limits import PAGE_ITEMS_DEFAULT, PAGE_ITEMS_MAX, USAGE_AUDIT_LOOKS_MAX
+from gateway.usage.schema import AuditRow
+from push.checks import field as invalid_field
+
+FILTERS: Final = ("tenant", "limit", "cursor")
+ROWS_PER_READ: Final = 256
+_decode: Final = msgspec.json.Decoder(AuditRow).decode
+
+
+async def acts(gateway: Gateway, call: Call) -> Answer:
+    query = call.query(*FILTERS)
+    named = query.get("tenant")
+    tenant: str | None = visible_tenant(gateway, call, named)
+    if named is None and call.principal.access.is_operator:
+        tenant = None
+    limit = integer(query, "limit", PAGE_ITEMS_DEFAULT, low=1, high=PAGE_ITEMS_MAX)
+    assert limit is not None
+    found, place = _look(gateway, tenant, _place(query.get("cursor")), limit)
+    following = encode_cursor(str(place)) if place is not None else None
+    kept = {"tenant": named} if named is not None else {}
+    return json_answer(AuditPage(found, following), headers=link_to_next("/v1/audit", limit, following, **kept))
+
+
+def _place(cursor: str | None) -> int | None:
+    text = decode_cursor(cursor)
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) < 20):
+        raise invalid_field("/query/cursor", "this is no cursor: send back `next` as it was given")
+    return int(text)
+
+
+def _look(gateway: Gateway, tenant: str | None, place: int | None, limit: int) -> tuple[list[AuditRow], int | None]:
+    """Up to `limit` acts below a place, and where to go on; None at the end."""
+    found: list[AuditRow] = []
+    for _ in range(-(-USAGE_AUDIT_LOOKS_MAX // ROWS_PER_READ)):
+        entries = gateway.store.audit.before(place, ROWS_PER_READ)
+        for entry in entries:
+            row = _decode(entry.data)
+            if tenant is not None and row.tenant != tenant:
+                place = entry.seq
+                continue
+            if len(found) == limit:
+                return found, place
+            found.append(row)
+            place = entry.seq
+        if len(entries) < ROWS_PER_READ:
+            return found, None
+    return found, place

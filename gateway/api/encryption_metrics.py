@@ -1,0 +1,28 @@
+"""The series of encryption: what was sealed and opened, and whether keys can be made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from gateway.encryption import Encrypting
+
+
+def families(encryption: Encrypting | None) -> Iterator[Metric]:
+    if encryption is None:
+        return
+    vault = encryption.vault
+    counters = (
+        ("pushq_sealed_blocks", "Blocks of messages that were encrypted.", vault.counts.sealed),
+        ("pushq_opened_blocks", "Blocks of messages that were decrypted.", vault.counts.opened),
+        ("pushq_unreadable_blocks", "Looks at a block that cannot be decrypted.", vault.counts.failed),
+        ("pushq_master_key_failures", "Times the master key did not wrap a new data key.", vault.master_failures),
+    )
+    for name, text, value in counters:
+        counter = CounterMetricFamily(name, text)
+        counter.add_metric((), value)
+        yield counter
+    keys = GaugeMetricFamily("pushq_data_keys", "Data keys in memory, older ones of each queue among them.")
+    keys.add_metric((), vault.keys)
+    yield keys

@@ -1,0 +1,134 @@
+"""Writes down what administrators do: before it is done, and again, with its outcome, before it is answered.
+
+So no act is done without a row, whenever the process ends. What was refused is no act; it stands among the minutes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from backend_store.client import AuditLog, Store, timestamp
+from backend_store.model import PushqError, QueueNotFound
+from gateway.auth import Principal
+from gateway.context import Gateway
+from gateway.http import Answer, Call
+from gateway.usage.schema import SCHEMA_VERSION, AuditRow, Change
+from push.looking_up import found
+from push.problems import KINDS
+
+_encode: Final = msgspec.json.Encoder().encode
+_ACTS: Final = ("manage", "admin", "operator")
+"""The scopes that an operation asks for, if it is an act."""
+_SERVER_ERRORS: Final = 500
+_UNSEEN: Final = frozenset({"secret_sha256", "previous_sha256", "key"})
+
+
+class Performed(Protocol):
+    """An operation of the API, as far as the audit is concerned."""
+
+    @property
+    def method(self) -> str: ...
+    @property
+    def path(self) -> str: ...
+    @property
+    def scope(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+
+
+def is_act(operation: Performed) -> bool:
+    return operation.method != "GET" and operation.scope.startswith(_ACTS)
+
+
+class Act:
+    """One administrative act, from before it begins to its outcome."""
+
+    def __init__(self, gateway: Gateway, operation: Performed, call: Call, trace_id: str | None):
+        self._audit: AuditLog = gateway.store.audit
+        self._gateway = gateway
+        self._operation = operation
+        self._call = call
+        self._before = self._now()
+        client = call.scope.get("client")
+        principal: Principal = call.principal
+        self._row = AuditRow(
+            SCHEMA_VERSION,
+            gateway.store.id,
+            self._audit.begin(),
+            timestamp(gateway.clock_ms()),
+            principal.tenant,
+            principal.id,
+            principal.name,
+            operation.name,
+            call.scope["path"],
+            "unknown",
+            None,
+            trace_id,
+            client[0] if client and not call.is_local else None,
+            [],
+        )
+
+    async def begin(self) -> None:
+        """Returns when it is written down that the act may be done now."""
+        await self._audit.put(self._row.seq, _encode(self._row), has_ended=False)
+
+    async def end(self, answer: Answer | None, error: BaseException | None) -> None:
+        """Returns when the outcome is written down."""
+        outcome, status = "ok", answer.status if answer is not None else None
+        if isinstance(error, PushqError):
+            outcome, status = error.code, KINDS[error.code].status
+            if status < _SERVER_ERRORS:
+                await self._audit.forget(self._row.seq)
+                return
+        elif error is not None:
+            outcome = "unknown"  # it was cut off, or failed by our mistake: some of it may be done
+        done = await found(self._changes) or _made(self._operation, answer)
+        row = msgspec.structs.replace(self._row, outcome=outcome, status=status, changes=done)
+        await self._audit.put(row.seq, _encode(row), has_ended=True)
+
+    def _now(self) -> dict[str, Any]:
+        return state_of(self._gateway.store, self._operation.path, self._call.principal.tenant, self._call.params)
+
+    def _changes(self) -> list[Change]:
+        return changes(self._before, self._now())
+
+
+def _made(operation: Performed, answer: Answer | None) -> list[Change]:
+    """What the act made, where only its answer has the name: a key. Its secret is in that answer as well."""
+    if answer is None or operation.method != "POST" or operation.path != "/v1/keys":
+        return []
+    made: dict[str, Any] = msgspec.json.decode(answer.body)
+    return changes({}, {name: value for name, value in made.items() if name not in _UNSEEN})
+
+
+def changes(before: dict[str, Any], after: dict[str, Any]) -> list[Change]:
+    """The fields that differ. None stands for a field that is not there."""
+    return [
+        Change(name, _json(before, name), _json(after, name))
+        for name in sorted(before.keys() | after.keys())
+        if before.get(name) != after.get(name)
+    ]
+
+
+def _json(values: dict[str, Any], name: str) -> str | None:
+    return _encode(values[name]).decode() if name in values else None
+
+
+def state_of(store: Store, path: str, tenant: str, params: list[str]) -> dict[str, Any]:
+    """What an act may change and everybody may know: a queue's config, a tenant's quotas, a key without its secret."""
+    found: Any = None
+    if path.startswith("/v1/queues/{queue}") and params:
+        try:
+            found = store.queue(tenant, params[0]).config
+        except QueueNotFound:
+            found = None
+    elif path.startswith("/v1/tenants/") and params:
+        found = store.metadata.tenants.get(params[0])
+    elif path.startswith("/v1/keys/") and params:
+        found = store.metadata.keys.get(params[0])
+    if not isinstance(found, msgspec.Struct):
+        return {}
+    values = {name: getattr(found, name) for name in found.__struct_fields__ if name not in _UNSEEN}
+    return {name: msgspec.to_builtins(value) for name, value in values.items()}

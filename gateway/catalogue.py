@@ -1,0 +1,203 @@
+"""What this process knows of a metadata service elsewhere: found at once where it is held, asked for where it is not.
+
+A look-up that must ask raises `LookingUp`; whoever handles requests waits for its flight and begins anew. All who miss
+one thing share one flight. The rules of what may be served, and for how long, stand in `core.cached`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from typing import Generic, TypeVar
+
+import structlog
+
+from backend_store.client.metadata import Change, MetadataService, Moment, Read
+from backend_store.model import PushqError, Unavailable
+from gateway.core.cached import Bounds, Cache, Must
+from gateway.guard import Guard
+from gateway.limits import (
+    CATALOGUE_ABSENT_MAX,
+    CATALOGUE_ASKS_MAX,
+    CATALOGUE_FLIGHTS_MAX,
+    CATALOGUE_FRESH_MS,
+    CATALOGUE_REWATCH_SECONDS,
+    CATALOGUE_WAIT_SECONDS,
+)
+from push.looking_up import LookingUp
+
+log = structlog.get_logger("pushq.catalogue")
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Flight:
+    """One thing that is being asked for, and all who wait for it."""
+
+    __slots__ = ("_error", "_is_over", "_waiting")
+
+    def __init__(self) -> None:
+        self._waiting: list[Callable[[PushqError | None], None]] = []
+        self._is_over = False
+        self._error: PushqError | None = None
+
+    def then(self, call: Callable[[PushqError | None], None]) -> None:
+        """`call` runs when the answer is there, in the order of those who asked; with the error when there is none."""
+        if self._is_over:
+            call(self._error)
+        else:
+            self._waiting.append(call)
+
+    def land(self, error: PushqError | None) -> None:
+        self._is_over, self._error = True, error
+        waiting, self._waiting = self._waiting, []
+        for call in waiting:
+            try:
+                call(error)
+            except Exception:
+                # One who waits fails by its own fault; the others wait as well.
+                log.exception("a request failed after a look-up")
+
+    async def landed(self) -> None:
+        """Returns when the answer is there. Raises why there is none."""
+        done: asyncio.Future[PushqError | None] = asyncio.get_running_loop().create_future()
+        self.then(lambda error: None if done.done() else done.set_result(error))
+        error = await done
+        if error is not None:
+            raise error
+
+
+class Catalogue(Generic[K, V]):
+    """One kind of thing: queues, keys or tenants."""
+
+    def __init__(
+        self,
+        what: str,
+        fetch: Callable[[K], Awaitable[Read[V | None]]],
+        guard: Guard,
+        *,
+        entries_max: int,
+        stale_ms_max: int,
+        clock_ms: Callable[[], int],
+    ) -> None:
+        """`fetch` must have done whatever makes its answer useful here before it returns."""
+        self.what = what
+        self._fetch = fetch
+        self._guard = guard
+        self._clock_ms = clock_ms
+        self._flights: dict[K, Flight] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.joined = 0
+        """Look-ups that found their flight under way."""
+        self.failures = 0
+        self.cache: Cache[K, V] = Cache(
+            Bounds(
+                entries_max=entries_max,
+                absent_max=CATALOGUE_ABSENT_MAX,
+                fresh_ms=CATALOGUE_FRESH_MS,
+                stale_ms_max=stale_ms_max,
+            )
+        )
+
+    def find(self, key: K) -> V | None:
+        """What is known of it; None for what is known to be absent. Raises `LookingUp`."""
+        found = self.cache.peek(key, self._clock_ms())
+        if isinstance(found, Must):
+            may_go_on = self.cache.may_go_on(key, self._clock_ms())
+            raise LookingUp(f"{self.what} {key!r}", self.ask(key), may_go_on=may_go_on)
+        return found
+
+    def ask(self, key: K) -> Flight:
+        """The flight that asks for it; there is one at a time."""
+        flight = self._flights.get(key)
+        if flight is not None:
+            self.joined += 1
+            return flight
+        flight = Flight()
+        if len(self._flights) >= CATALOGUE_FLIGHTS_MAX:
+            flight.land(Unavailable(f"{CATALOGUE_FLIGHTS_MAX} look-ups are under way", retry_after_ms=100))
+            return flight
+        self._flights[key] = flight
+        task = asyncio.get_running_loop().create_task(self._fly(key, flight), name=f"look up {self.what}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return flight
+
+    async def _fly(self, key: K, flight: Flight) -> None:
+        error: PushqError | None = None
+        try:
+            error = await self._ask(key)
+        except Exception:
+            log.exception("a look-up failed", what=self.what)
+            error = PushqError(f"looking up {self.what} failed; this is our mistake, the log has more")
+        finally:
+            # Before anybody else can look: who waited goes first, in the order in which they came.
+            del self._flights[key]
+            flight.land(error)
+
+    async def _ask(self, key: K) -> PushqError | None:
+        for _ in range(CATALOGUE_ASKS_MAX):
+            self.cache.begin(key)
+            try:
+                read = await self._guard.call(
+                    lambda: self._fetch(key), deadline_s=CATALOGUE_WAIT_SECONDS, idempotent=True
+                )
+            except BaseException as error:
+                is_excused = self.cache.unanswered(key, self._clock_ms())
+                if not isinstance(error, PushqError):
+                    raise
+                self.failures += 1
+                return None if is_excused else error
+            if self.cache.answered(key, read.value, read.at, self._clock_ms()):
+                return None
+        return Unavailable(f"{self.what} {key!r} changes faster than it can be looked up", retry_after_ms=100)
+
+    async def close(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+class Follower:
+    """Watches a metadata service, and tells catalogues what it hears."""
+
+    def __init__(
+        self,
+        service: MetadataService,
+        caches: list[Cache[object, object]],
+        changed: Callable[[Change, Moment], None],
+        *,
+        clock_ms: Callable[[], int],
+    ) -> None:
+        """`changed` is told each change, before anything is looked up again."""
+        self._service = service
+        self._caches = caches
+        self._changed = changed
+        self._clock_ms = clock_ms
+        self._after: Moment | None = None
+        self.resets = 0
+
+    async def run(self) -> None:
+        """Until it is cancelled. What was missed meanwhile is caught up with when the service is back."""
+        while True:
+            try:
+                await self._follow()
+            except PushqError as error:
+                log.debug("the watch ended", error=error.detail)
+            await asyncio.sleep(CATALOGUE_REWATCH_SECONDS)
+
+    async def _follow(self) -> None:
+        async with aclosing(self._service.watch(self._after)) as watch:
+            async for news in watch:
+                if self._after is None or news.is_reset:
+                    self.resets += 1
+                    for cache in self._caches:
+                        cache.doubt()
+                self._after = news.now
+                for change in news.changes:
+                    self._changed(change, news.now)
+                now_ms = self._clock_ms()
+                for cache in self._caches:
+                    cache.heard(now_ms)

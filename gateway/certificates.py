@@ -1,0 +1,185 @@
+"""TLS of the listener: its certificate is read from files, watched, and replaced without closing a socket.
+
+A handshake asks for the context of this moment, so sockets that are open keep theirs. A pair that does not load is
+refused whole, and the one before it stays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import structlog
+from cryptography import x509
+
+from gateway.limits import CERTIFICATE_LOOK_SECONDS, CERTIFICATE_WARN_SECONDS
+from gateway.settings import Http
+
+log = structlog.get_logger("pushq.tls")
+
+CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
+"""For TLS 1.2: forward secrecy and authenticated encryption only. TLS 1.3 has no others."""
+WARN_AGAIN_SECONDS: Final = 24 * 3600.0
+
+Stamp = tuple[tuple[int, int, int], ...]
+
+
+class CertificateError(Exception):
+    """Files that make no TLS listener: which, and what is wrong with them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    certificate: Path
+    """The certificate and those between it and the authority, PEM."""
+    key: Path
+    client_ca: Path | None
+    """Whose certificates clients must show; None asks for none."""
+
+    @property
+    def all(self) -> tuple[Path, ...]:
+        return (self.certificate, self.key, *([self.client_ca] if self.client_ca is not None else []))
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    context: ssl.SSLContext
+    expires_s: float
+    """When the certificate ends, Unix time."""
+
+
+class Certificates:
+    """Owns the TLS context of new handshakes."""
+
+    def __init__(self, files: Files) -> None:
+        """Raises `CertificateError`."""
+        self._files = files
+        self._stamp = _stamp(files)
+        self._loaded = load(files)
+        self._wake = asyncio.Event()
+        self._warned_s: float | None = None
+        self.reloads = 0
+        self.refusals = 0
+        """Changed files that made no pair."""
+        self.context = self._loaded.context
+        """For the listener. It hands every handshake on to the context of the moment."""
+        self.context.sni_callback = self._hand_over
+
+    @property
+    def expires_s(self) -> float:
+        return self._loaded.expires_s
+
+    def _hand_over(self, handshake: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> None:
+        # It is called whether or not the client names a host.
+        handshake.context = self._loaded.context
+
+    def reload_soon(self) -> None:
+        """Reads the files again, changed or not: somebody asked."""
+        self._wake.set()
+
+    async def watch(self) -> None:
+        """Looks at the files every few seconds, for as long as the listener lives."""
+        self._warn_of_expiry()
+        while True:
+            try:
+                async with asyncio.timeout(CERTIFICATE_LOOK_SECONDS):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+            asked = self._wake.is_set()
+            self._wake.clear()
+            stamp = _stamp(self._files)
+            if asked or stamp != self._stamp:
+                # Remembered even when the pair is refused: each change is tried, and told, once.
+                self._stamp = stamp
+                self._reload()
+            self._warn_of_expiry()
+
+    def _reload(self) -> None:
+        try:
+            self._loaded = load(self._files)
+        except CertificateError as error:
+            self.refusals += 1
+            log.error("new certificate refused, the old one stays", error=str(error))
+            return
+        self.reloads += 1
+        self._warned_s = None
+        log.info("certificate loaded", file=str(self._files.certificate), expires_s=int(self.expires_s))
+
+    def _warn_of_expiry(self) -> None:
+        left_s = self.expires_s - time.time()
+        now_s = time.monotonic()
+        if left_s > CERTIFICATE_WARN_SECONDS or (
+            self._warned_s is not None and now_s - self._warned_s < WARN_AGAIN_SECONDS
+        ):
+            return
+        self._warned_s = now_s
+        log.warning(
+            "the certificate expires soon", file=str(self._files.certificate), days_left=int(left_s // (24 * 3600))
+        )
+
+
+def files_of(http: Http) -> Files | None:
+    """The files that the settings name; None where the listener speaks plain HTTP."""
+    if not http.tls_cert:
+        return None
+    return Files(Path(http.tls_cert), Path(http.tls_key), Path(http.tls_client_ca) if http.tls_client_ca else None)
+
+
+def load(files: Files) -> Loaded:
+    """A context made from the files as they are now. Raises `CertificateError`."""
+    for file in files.all:
+        _check_readable(file)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    context.set_ciphers(CIPHERS)
+    context.set_alpn_protocols(["http/1.1"])
+    try:
+        # An encrypted key would make OpenSSL ask the terminal for its password.
+        context.load_cert_chain(files.certificate, files.key, password=lambda: "")
+    except (ssl.SSLError, OSError, ValueError) as error:
+        raise CertificateError(f"{files.certificate} and {files.key} are no pair: {_said(error)}") from None
+    if files.client_ca is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
+        try:
+            context.load_verify_locations(files.client_ca)
+        except (ssl.SSLError, OSError) as error:
+            raise CertificateError(f"{files.client_ca} holds no certificate of an authority: {_said(error)}") from None
+    return Loaded(context, _expires_s(files.certificate))
+
+
+def _check_readable(file: Path) -> None:
+    try:
+        with file.open("rb"):
+            pass
+    except OSError as error:
+        raise CertificateError(f"{file} cannot be read: {error.strerror}") from None
+
+
+def _expires_s(file: Path) -> float:
+    try:
+        return x509.load_pem_x509_certificate(file.read_bytes()).not_valid_after_utc.timestamp()
+    except (OSError, ValueError) as error:
+        raise CertificateError(f"{file} holds no certificate: {error}") from None
+
+
+def _said(error: Exception) -> str:
+    return str(getattr(error, "reason", None) or error).replace("_", " ").lower()
+
+
+def _stamp(files: Files) -> Stamp:
+    """What changes when a file does; a file that is gone has zeros."""
+    found = []
+    for file in files.all:
+        try:
+            stat = os.stat(file)
+            found.append((stat.st_mtime_ns, stat.st_size, stat.st_ino))
+        except OSError:
+            found.append((0, 0, 0))
+    return tuple(found)

@@ -1,0 +1,111 @@
+"""`pushq usage …`: what was used, and the files that say so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from gateway.commands.asking import all_pages, ask
+from gateway.commands.base import group, json_option, run
+from gateway.commands.exits import Exit, Failure
+from gateway.commands.output import put_items, put_json, put_table, tell
+from gateway.commands.target import Target, target_options
+
+FOLDER = click.Path(file_okay=False, path_type=Path)
+THERE = click.Path(exists=True, file_okay=False, path_type=Path)
+
+
+@group("usage")
+def usage() -> None:
+    """Show what was used; collect and verify its files."""
+
+
+@usage.command("show")
+@click.option("--from", "from_", metavar="DAY", help="The first day, in UTC.  [default: of this month]")
+@click.option("--to", metavar="DAY", help="The last day.  [default: today]")
+@click.option("--queue", metavar="QUEUE", help="One queue only.")
+@click.option("--tenant", metavar="TENANT", help="Another tenant; the key needs the scope operator.")
+@target_options
+@json_option
+def show(
+    from_: str | None, to: str | None, queue: str | None, tenant: str | None, target: Target, as_json: bool
+) -> None:
+    """Show the billable counts of each queue, exact as of now."""
+
+    async def page(admin: object, cursor: str | None) -> dict[str, object]:
+        return await admin.usage(from_=from_, to=to, queue=queue, tenant=tenant, cursor=cursor)  # type: ignore[attr-defined,no-any-return]
+
+    items = run(ask(target, lambda admin: all_pages(lambda cursor: page(admin, cursor))))
+    if as_json:
+        put_items(items)
+    else:
+        rows = [[i["queue"], i["published"], i["published_bytes"], i["delivered"]] for i in items]
+        put_table(["queue", "published", "bytes", "delivered"], rows)
+
+
+@usage.command("audit")
+@click.option("--tenant", metavar="TENANT", help="Another tenant; the key needs the scope operator.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="How many.")
+@target_options
+@json_option
+def audit(tenant: str | None, limit: int, target: Target, as_json: bool) -> None:
+    """Show what administrators did, the newest first."""
+    found = run(ask(target, lambda admin: admin.audit(tenant=tenant, limit=limit)))
+    if as_json:
+        put_items(found["items"])
+    else:
+        rows = [[i["at"], i["name"], i["action"], i["target"], i["outcome"]] for i in found["items"]]
+        put_table(["at", "key", "action", "target", "outcome"], rows)
+
+
+@usage.command("collect")
+@click.option("--to", "to", type=FOLDER, required=True, help="Where the files are to be.")
+@click.option("--from", "sources", type=THERE, multiple=True, help="A usage folder. Repeats.  [default: of --data]")
+@click.option("--move", "moves", is_flag=True, help="Remove each file where it was, once it is safe in its new place.")
+@click.option("--data", type=FOLDER, default=Path("./pushq-data"), show_default=True, help="A server's data folder.")
+@json_option
+def collect(to: Path, sources: Sequence[Path], moves: bool, data: Path, as_json: bool) -> None:
+    """Bring usage files of several places together; what is there already stays as it is."""
+    from gateway.usage.collect import collect as bring_together
+
+    places = list(sources) or [data / "usage"]
+    try:
+        done = bring_together(to, places, moves=moves)
+    except OSError as error:
+        raise Failure(f"cannot collect: {error}", exit=Exit.FAILED, lines=["run it again: it goes on where it was"])
+    if as_json:
+        put_json({"copied": done.copied, "known": done.known, "removed": done.removed})
+    else:
+        tell(f"{done.copied} files copied, {done.known} were there already")
+
+
+@usage.command("verify")
+@click.argument("folder", metavar="DIR", type=THERE)
+@json_option
+def verify(folder: Path, as_json: bool) -> None:
+    """Check that the ledger's files in DIR are complete and add up."""
+    from gateway.usage.files import Damaged
+    from gateway.usage.verify import verify as check
+
+    try:
+        report = check(folder)
+    except (Damaged, OSError) as error:
+        raise Failure(str(error), exit=Exit.FAILED) from None
+    logs = [
+        {"partition": log.name, "held": log.held, **{kind: log.totals[kind] for kind in sorted(log.totals)}}
+        for log in sorted(report.logs.values(), key=lambda log: log.name)
+    ]
+    broken = [one._asdict() for one in report.broken]
+    if as_json:
+        put_json({"files": report.files, "rows": report.rows, "partitions": logs, "broken": broken})
+    else:
+        put_table(
+            ["partition", "published", "settled", "held"],
+            [[log["partition"], log.get("published", 0), log.get("settled", 0), log["held"]] for log in logs],
+        )
+        tell(f"{report.files} files, {report.rows} rows")
+    if broken:
+        lines = [f"{one.partition}: {one.detail}" for one in report.broken]
+        raise Failure(f"the ledger is not whole: {len(broken)} faults", exit=Exit.FAILED, lines=lines)

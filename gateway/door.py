@@ -1,0 +1,52 @@
+"""Where connections come in: at a pace, and no more than there is room for. And how they go that do not read.
+
+A connection that is one too many gets its answer before it has asked anything: to read and to check it is what a flood
+wants.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from backend_store.model import Overloaded
+from gateway.http import problem_answer
+from gateway.limits import CONNECTIONS_PER_SOCKET
+from push.intake import Intake
+from throttling.pace import Pace
+
+_HEAD = b"HTTP/1.1 %d Service Unavailable\r\ncontent-type: %b\r\ncontent-length: %d\r\nretry-after: %d\r\n"
+_END = b"connection: close\r\n\r\n"
+
+
+class Door:
+    def __init__(
+        self, intake: Intake, *, connections_max: int, clock_ns: Callable[[], int] = time.monotonic_ns
+    ) -> None:
+        """`connections_max`: of all kinds, plain HTTP and WebSockets together."""
+        sockets = intake.sockets
+        self.connections_max = connections_max
+        self._pace = Pace(rate=sockets.rate * CONNECTIONS_PER_SOCKET, burst=sockets.burst * CONNECTIONS_PER_SOCKET)
+        self._intake = intake
+        self._clock_ns = clock_ns
+
+    def cut_reader(self) -> None:
+        """Counts a connection that ends because its peer does not read its answer."""
+        self._intake.readers_cut += 1
+
+    def refusal(self, connections: int) -> bytes | None:
+        """The answer to a connection that cannot come in now; None lets it in."""
+        if connections > self.connections_max:
+            error = self._intake.refusal("connection", "full", f"{self.connections_max} connections are open")
+        elif not self._pace.admits(self._clock_ns()):
+            error = self._intake.refusal("connection", "pace", f"more than {self._pace.rate} connections a second came")
+        else:
+            return None
+        return _answer(error)
+
+
+def _answer(error: Overloaded) -> bytes:
+    answer = problem_answer(error)
+    retry_s = next(int(value) for name, value in answer.headers if name == b"retry-after")
+    head = _HEAD % (answer.status, answer.content_type, len(answer.body), retry_s)
+    return head + _END + answer.body

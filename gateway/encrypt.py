@@ -1,0 +1,150 @@
+"""The cipher: seals the blocks of a queue on their way in, and opens them where they are shown.
+
+A block's second half becomes nonce | AES-256-GCM ciphertext | tag. Bound to it, and so noticed when it is changed: the
+tenant, the queue, the key, how many messages there are, their kinds, and what names them in the clear part (id, key,
+producer, number, timestamp). What becomes of a message later (expiry, its end) is not bound: the store writes that.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import structlog
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from backend_store.client import BLOCK_HEAD, SEALED_FLAGS, CannotOpen, SealedBlock, identity, unpack
+from backend_store.model import Block, QueueDefinition, Unavailable
+
+log = structlog.get_logger("pushq.encryption")
+
+NONCE_BYTES: Final = 12
+"""Random. A key seals far fewer blocks than would make a repeated one likely: see `DATA_KEY_BLOCKS_MAX`."""
+SEAL_BYTES: Final = NONCE_BYTES + 16
+DATA_KEY_BYTES: Final = 32
+KEY_AWAY_RETRY_MS: Final = 1_000
+
+_BOUND = struct.Struct(">HB")  # messages, flags
+_OWNER = struct.Struct(">H")
+_KEY = struct.Struct(">QI")  # uid, key id
+_FORMAT: Final = b"pushq block 1\0"
+
+Random = Callable[[int], bytes]
+
+
+class Counts:
+    """What a process sealed and opened. `failed` counts each look at a block that does not open."""
+
+    __slots__ = ("failed", "opened", "sealed")
+
+    def __init__(self) -> None:
+        self.sealed = self.opened = self.failed = 0
+
+
+class BlockCipher:
+    """One data key at work."""
+
+    __slots__ = ("_aes", "_bound", "blocks", "created_at_ms", "key_id", "reserved", "secret")
+
+    def __init__(self, secret: bytes, *, tenant: str, uid: int, key_id: int, created_at_ms: int, reserved: int):
+        self.secret = secret
+        self.key_id = key_id
+        self.created_at_ms = created_at_ms
+        self.blocks = reserved
+        """How many blocks it may have sealed: after a start as many as were reserved."""
+        self.reserved = reserved
+        self._aes = AESGCM(secret)
+        owner = tenant.encode()
+        self._bound = _FORMAT + _OWNER.pack(len(owner)) + owner + _KEY.pack(uid, key_id)
+
+    def seal(self, block: Block, random: Random = os.urandom) -> Block:
+        data = block.data
+        flags, _, count, clear_size, sealed_size = BLOCK_HEAD.unpack_from(data)
+        at = BLOCK_HEAD.size + clear_size
+        bound = self._bound + _BOUND.pack(count, flags & SEALED_FLAGS)
+        clear = data[BLOCK_HEAD.size : at]
+        if clear:
+            bound += identity(unpack(clear), count)
+        nonce = random(NONCE_BYTES)
+        head = BLOCK_HEAD.pack(flags, self.key_id, count, clear_size, sealed_size + SEAL_BYTES)
+        sealed = b"".join((head, clear, nonce, self._aes.encrypt(nonce, data[at:], bound)))
+        return Block(sealed, block.count, block.priority, block.due_ms, block.traits, block.slots)
+
+    def open(self, block: SealedBlock) -> bytes:
+        """Raises `InvalidTag`."""
+        bound = self._bound + _BOUND.pack(block.messages, block.flags & SEALED_FLAGS)
+        if block.clear:
+            bound += identity(block.clear, block.messages)
+        if len(block.sealed) < SEAL_BYTES:
+            raise InvalidTag
+        return self._aes.decrypt(block.sealed[:NONCE_BYTES], block.sealed[NONCE_BYTES:], bound)
+
+
+class QueueSeal:
+    """The keys of one queue: the newest one seals, all of them open. See `backend_store.core.sealing.Seal`."""
+
+    __slots__ = ("_counts", "_failed", "_wanted", "ciphers", "current", "definition")
+
+    def __init__(self, definition: QueueDefinition, counts: Counts, wanted: Callable[[QueueSeal], None]):
+        """`wanted` is told when a key is needed: there is none, or it has sealed enough."""
+        self.definition = definition
+        self.ciphers: dict[int, BlockCipher] = {}
+        self.current: BlockCipher | None = None
+        self._counts = counts
+        self._wanted = wanted
+        self._failed = False
+
+    def add(self, cipher: BlockCipher) -> None:
+        """A further key; ids rise, so the highest is the newest."""
+        self.ciphers[cipher.key_id] = cipher
+        self.current = self.ciphers[max(self.ciphers)]
+
+    def forget(self) -> None:
+        """The queue is shredded: nothing here opens any more."""
+        self.ciphers.clear()
+        self.current = None
+        self._failed = True  # what is still in somebody's hands is gone, and that is no news
+
+    def seal(self, blocks: Sequence[Block]) -> list[Block]:
+        cipher = self._newest()
+        cipher.blocks += len(blocks)
+        if cipher.blocks >= cipher.reserved:
+            self._wanted(self)
+        self._counts.sealed += len(blocks)
+        seal = cipher.seal
+        return [seal(block) for block in blocks]
+
+    def secret(self) -> bytes:
+        """Of the oldest key: it stays while others come."""
+        self._newest()
+        return self.ciphers[min(self.ciphers)].secret
+
+    def _newest(self) -> BlockCipher:
+        if self.current is None:
+            self._wanted(self)
+            detail = f"queue {self.definition.name!r}: its data key is not there yet, the master key did not answer"
+            raise Unavailable(detail, retry_after_ms=KEY_AWAY_RETRY_MS)
+        return self.current
+
+    def open(self, block: SealedBlock) -> bytes:
+        cipher = self.ciphers.get(block.key_id)
+        if cipher is None:
+            raise self._cannot(f"key {block.key_id} is none of this queue's")
+        try:
+            plain = cipher.open(block)
+        except InvalidTag:
+            why = f"what is stored under key {block.key_id} is not what was sealed, or belongs to other messages"
+            raise self._cannot(why) from None
+        self._counts.opened += 1
+        return plain
+
+    def _cannot(self, why: str) -> CannotOpen:
+        self._counts.failed += 1
+        if not self._failed:
+            self._failed = True
+            queue = self.definition
+            log.error("messages cannot be decrypted", tenant=queue.tenant, queue=queue.name, reason=why)
+        return CannotOpen(why)

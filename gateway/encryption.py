@@ -1,0 +1,48 @@
+"""Encryption of one process, put together: the master key, the vault, and the rotations of both."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from backend_store.client import Metadata
+from gateway.guard import Guards
+from gateway.keys import Vault
+from gateway.masters import MASTER_FILE, open_masters
+from gateway.rotations import Rotations
+from gateway.settings import Settings
+
+
+@dataclass(slots=True)
+class Encrypting:
+    """Made before the store opens its queues; `run` goes beside the server."""
+
+    vault: Vault
+    rotations: Rotations
+    is_new: bool = False
+    """The master key was made by this start."""
+
+    async def run(self) -> None:
+        await self.rotations.resume()
+        try:
+            await self.vault.run()
+        finally:
+            await self.rotations.end()
+
+
+async def encrypting(
+    metadata: Metadata, settings: Settings, guards: Guards, *, clock_ms: Callable[[], int]
+) -> Encrypting:
+    """Finds the master key and unwraps the queues' keys. Raises `MasterError` and `Unavailable`."""
+    is_new = not metadata.data_keys.by_id
+    had_file = (settings.directory / MASTER_FILE).exists()
+    guard = guards.guard("master-key")
+    masters = await asyncio.to_thread(
+        open_masters, settings.encryption, settings.directory, os.environ, guard, is_new=is_new
+    )
+    vault = Vault(metadata, masters, data_key_days=settings.encryption.data_key_days, clock_ms=clock_ms)
+    await vault.open()
+    made = settings.encryption.master == "file" and not had_file
+    return Encrypting(vault, Rotations(vault, clock_ms), is_new=made)

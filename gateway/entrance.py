@@ -1,0 +1,126 @@
+"""What stands before HTTP on the TCP listener: TLS, and the PROXY header of a balancer in front.
+
+The gate reads the first bytes of a connection and then leaves: HTTP gets the transport, and the client's address.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+import structlog
+
+from gateway.certificates import Certificates, files_of
+from gateway.limits import PROXY_HEADER_SECONDS_MAX, REQUEST_HEAD_SECONDS_MAX
+from gateway.proxy import Client, Network, ProxyRefused, is_within, looks_like_header, networks, read_header
+from gateway.settings import Http
+
+log = structlog.get_logger("pushq.entrance")
+
+REFUSALS: Final = ("untrusted", "missing", "malformed", "late")
+"""Why a connection ended at the gate; `malformed` includes a header that is too long."""
+
+
+@dataclass(slots=True)
+class Entrance:
+    """How connections come in, and how many did not."""
+
+    certificates: Certificates | None = None
+    trusted: tuple[Network, ...] = ()
+    """Who must send a PROXY header; nobody else may. Empty: there are no such headers here."""
+    refused: Counter[str] = field(default_factory=Counter)
+    """Reason → connections."""
+
+
+def open_entrance(http: Http) -> Entrance:
+    """The entrance that the settings describe. Raises `CertificateError`."""
+    files = files_of(http)
+    return Entrance(Certificates(files) if files is not None else None, networks(http.trusted_proxies))
+
+
+class Inner(Protocol):
+    """The protocol behind the gate."""
+
+    via: Client | None
+
+    def connection_made(self, transport: Any) -> None: ...
+    def data_received(self, data: bytes) -> None: ...
+
+
+class ProxyGate(asyncio.Protocol):
+    """A connection whose first bytes say who it is from."""
+
+    def __init__(self, entrance: Entrance, inner: Callable[[], Inner], connections: set[Any]) -> None:
+        """`connections`: the server's, so that a shutdown ends those that wait here as well."""
+        self._entrance = entrance
+        self._inner = inner
+        self._connections = connections
+        self._seen = b""
+        self._is_trusted = False
+        self._peer = ""
+        self._transport: Any = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+        self._connections.add(self)
+        peer = transport.get_extra_info("peername")
+        self._peer = str(peer[0]) if peer else ""
+        self._is_trusted = is_within(self._peer, self._entrance.trusted)
+        seconds = PROXY_HEADER_SECONDS_MAX if self._is_trusted else REQUEST_HEAD_SECONDS_MAX
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._too_late)
+
+    def data_received(self, data: bytes) -> None:
+        self._seen += data
+        if not self._is_trusted:
+            if looks_like_header(self._seen):
+                self._refuse("untrusted", "only http.trusted_proxies may send a PROXY header")
+            else:
+                self._enter(None, self._seen)
+            return
+        try:
+            header = read_header(self._seen)
+        except ProxyRefused as error:
+            self._refuse("malformed" if looks_like_header(self._seen) else "missing", str(error))
+            return
+        if header is not None:
+            self._enter(header.client, self._seen[header.size :])
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._leave()
+
+    def shutdown(self) -> None:
+        """The server stops: nobody has asked for anything here yet."""
+        self._transport.close()
+
+    def _enter(self, client: Client | None, rest: bytes) -> None:
+        self._leave()
+        inner = self._inner()
+        inner.via = client
+        self._transport.set_protocol(inner)
+        inner.connection_made(self._transport)
+        if rest and not self._transport.is_closing():  # there may have been no room behind the gate
+            inner.data_received(rest)
+
+    def _too_late(self) -> None:
+        if self._is_trusted:
+            self._refuse("late", f"no PROXY header within {PROXY_HEADER_SECONDS_MAX} s")
+        else:
+            self._transport.close()
+
+    def _refuse(self, reason: str, detail: str) -> None:
+        """Closed without a word: what stands on the other side may speak anything."""
+        if reason not in self._entrance.refused:
+            # Once a reason: whoever scans the port must not fill the log. The counter has them all.
+            log.warning("connection refused at the entrance", reason=reason, detail=detail, peer=self._peer)
+        self._entrance.refused[reason] += 1
+        self._transport.abort()
+
+    def _leave(self) -> None:
+        self._connections.discard(self)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

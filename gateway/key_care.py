@@ -1,0 +1,67 @@
+"""What becomes of API keys with time: when each was last used is written down, and those long expired are removed.
+
+To know it to the minute costs one commit a minute for all keys together, and none while nobody uses any.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from backend_store.client import Store
+from backend_store.model import NotFound, PushqError
+from gateway.auth import Keyring
+from gateway.limits import (
+    EXPIRED_KEY_KEPT_MS,
+    EXPIRED_KEYS_PER_LOOK_MAX,
+    KEY_CARE_SECONDS,
+    KEYS_USED_PER_COMMIT_MAX,
+)
+from push.connections import Connections
+
+log = structlog.get_logger("pushq.auth")
+
+
+class KeyCare:
+    def __init__(self, store: Store, keyring: Keyring, connections: Connections) -> None:
+        self._metadata = store.metadata
+        self._keyring = keyring
+        self._connections = connections
+
+    async def watch(self) -> None:
+        """For as long as the process serves."""
+        while True:
+            await asyncio.sleep(KEY_CARE_SECONDS)
+            try:
+                await self.look()
+            except PushqError:
+                log.exception("what is known of keys could not be written")
+
+    async def look(self) -> None:
+        """One round."""
+        await self.write_down()
+        await self._remove_expired()
+
+    async def write_down(self) -> None:
+        """When keys were last used; those of open connections are in use now."""
+        for connection in self._connections:
+            principal = connection.holder.principal
+            if principal is not None:
+                self._keyring.note_use(principal.id)
+        used = self._keyring.take_used(KEYS_USED_PER_COMMIT_MAX)
+        if used:
+            await self._metadata.note_keys_used(used)
+
+    async def _remove_expired(self) -> None:
+        """They open nothing; for a time they show in lists why somebody is refused."""
+        before_ms = self._keyring.now_ms() - EXPIRED_KEY_KEPT_MS
+        over = [
+            key for key in self._keyring.stored() if key.expires_at_ms is not None and key.expires_at_ms < before_ms
+        ]
+        for key in over[:EXPIRED_KEYS_PER_LOOK_MAX]:
+            try:
+                await self._keyring.revoke(key.id)
+            except NotFound:
+                continue  # somebody was quicker
+            log.info("an expired key is removed", key=key.id, tenant=key.tenant)

@@ -1,0 +1,227 @@
+"""The vault: every queue's data keys, unwrapped, in the memory of this process and nowhere else.
+
+It is filled at start, before any queue is opened, so a block is opened and sealed without waiting for anybody. Only a
+new key needs the master key. While that does not answer, queues go on with the keys they have, and one that has none
+refuses publishes as unavailable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, TypeVar
+
+import msgspec
+import structlog
+
+from backend_store.client import DataKey, Metadata
+from backend_store.model import PushqError, QueueDefinition
+from gateway.encrypt import DATA_KEY_BYTES, BlockCipher, Counts, QueueSeal
+from gateway.limits import (
+    DATA_KEY_BLOCKS_MAX,
+    DATA_KEY_BLOCKS_RESERVED,
+    DATA_KEY_CHECK_SECONDS,
+    DATA_KEY_RETRY_SECONDS,
+    DATA_KEYS_PER_REQUEST_MAX,
+)
+from gateway.masters import Context, MasterError, Masters
+
+log = structlog.get_logger("pushq.encryption")
+
+T = TypeVar("T")
+DAY_MS: Final = 24 * 3600 * 1000
+
+
+class Vault:
+    """Implements `backend_store.core.sealing.Sealer`. Its one task (`run`) makes keys; everybody else only asks."""
+
+    def __init__(self, rows: Metadata, masters: Masters, *, data_key_days: int, clock_ms: Callable[[], int]):
+        self.rows = rows
+        self.masters = masters
+        self.counts = Counts()
+        self.master_failures = 0
+        self._is_away = False
+        self._clock_ms = clock_ms
+        self._age_ms_max = data_key_days * DAY_MS
+        self._seals: dict[int, QueueSeal] = {}
+        self._wanted: dict[int, QueueSeal] = {}
+        self._wake = asyncio.Event()
+        self._making = asyncio.Lock()
+
+    async def open(self) -> None:
+        """Unwraps every key there is. Raises `MasterError`, and `Unavailable` while the master key is away."""
+        keys = sorted(self.rows.data_keys.by_id.values(), key=lambda key: key.id)
+        definitions = {one.uid: one for one in self.rows.queues.values()}
+        definitions.update({uid: moved.definition for uid, moved in self.rows.moved.items()})
+        for some in _portions(keys):
+            for key, secret in zip(some, await self.masters.unwrap(some), strict=True):
+                if key.uid in definitions:
+                    self.of(definitions[key.uid]).add(_cipher(key, secret))
+
+    @property
+    def keys(self) -> int:
+        """How many data keys are in memory."""
+        return sum(len(seal.ciphers) for seal in self._seals.values())
+
+    # ------------------------------------------------------------------------------------------- of the store
+
+    def of(self, definition: QueueDefinition) -> QueueSeal:
+        found = self._seals.get(definition.uid)
+        if found is None:
+            found = self._seals[definition.uid] = QueueSeal(definition, self.counts, self._want)
+        return found
+
+    def shredded(self, uid: int) -> None:
+        self._wanted.pop(uid, None)
+        if (seal := self._seals.pop(uid, None)) is not None:
+            seal.forget()
+
+    async def ready(self, definitions: Sequence[QueueDefinition]) -> None:
+        """Makes the first key of queues that have none. While the master key is away it is made later."""
+        missing = [seal for one in definitions if (seal := self.of(one)).current is None]
+        try:
+            await self.new_keys(missing, unless_since_ms=0)
+        except (PushqError, MasterError) as error:
+            self._failed(error)
+            for seal in missing:
+                self._want(seal)
+
+    # ---------------------------------------------------------------------------------------------- new keys
+
+    def _want(self, seal: QueueSeal) -> None:
+        self._wanted[seal.definition.uid] = seal
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Makes the keys that are wanted, and replaces old ones. Ends when it is cancelled."""
+        while True:
+            try:
+                async with asyncio.timeout(DATA_KEY_RETRY_SECONDS if self._wanted else DATA_KEY_CHECK_SECONDS):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+            self._wake.clear()
+            try:
+                await self._make_wanted()
+            except (PushqError, MasterError) as error:
+                self._failed(error)
+                await asyncio.sleep(DATA_KEY_RETRY_SECONDS)
+            except Exception:
+                log.exception("making data keys failed")  # a fault of ours must not end all of it
+                await asyncio.sleep(DATA_KEY_RETRY_SECONDS)
+
+    def _failed(self, error: Exception) -> None:
+        self.master_failures += 1
+        if not self._is_away:
+            self._is_away = True
+            log.error("data keys cannot be made", reason=str(error))
+
+    async def _make_wanted(self) -> None:
+        now_ms = self._clock_ms()
+        for definition in list(self.rows.queues.values()):
+            current = self.of(definition).current
+            if definition.config.encrypted and current and now_ms - current.created_at_ms >= self._age_ms_max:
+                self._wanted[definition.uid] = self.of(definition)
+        wanted = list(self._wanted.values())
+        worn = [seal for seal in wanted if not _is_fresh(seal, now_ms - self._age_ms_max)]
+        await self.new_keys(worn)
+        async with self._making:
+            await self._reserve(seal for seal in wanted if seal not in worn)
+        for seal in wanted:
+            self._wanted.pop(seal.definition.uid, None)
+
+    async def new_keys(self, seals: Iterable[QueueSeal], *, unless_since_ms: int | None = None) -> int:
+        """Gives each queue a new key, which seals from then on. Returns how many were made.
+
+        `unless_since_ms`: not a queue whose key is from then or later. Raises `Unavailable` and `MasterError`.
+        """
+        made = 0
+        async with self._making:
+            for some in _portions(list(seals)):
+                worn = [seal for seal in some if unless_since_ms is None or not _is_fresh(seal, unless_since_ms)]
+                made += await self._make(worn)
+        if made and self._is_away:
+            self._is_away = False
+            log.info("data keys can be made again")
+        return made
+
+    async def _make(self, seals: Sequence[QueueSeal]) -> int:
+        if not seals:
+            return 0
+        secrets = [os.urandom(DATA_KEY_BYTES) for _ in seals]
+        contexts = [
+            Context(seal.definition.tenant, seal.definition.uid, self.rows.data_keys.new_id()) for seal in seals
+        ]
+        wrapped = await self.masters.wrap(list(zip(contexts, secrets, strict=True)))
+        now_ms = self._clock_ms()
+        keys = [
+            DataKey(context.key_id, context.tenant, context.uid, one.master, one.data, now_ms, DATA_KEY_BLOCKS_RESERVED)
+            for context, one in zip(contexts, wrapped, strict=True)
+        ]
+        stored = await self.rows.add_data_keys([(s.definition.name, key) for s, key in zip(seals, keys, strict=True)])
+        for seal, key, secret in zip(seals, keys, secrets, strict=True):
+            if key.id in stored:  # else the queue was deleted meanwhile
+                seal.add(_cipher(key, secret, blocks=0))
+        return len(stored)
+
+    async def _reserve(self, seals: Iterable[QueueSeal]) -> None:
+        """Writes down that keys may have sealed more blocks: a crash must not make a key forget how much it did."""
+        changed: list[tuple[BlockCipher, DataKey]] = []
+        for seal in seals:
+            cipher = seal.current
+            row = self.rows.data_keys.by_id.get(cipher.key_id) if cipher is not None else None
+            if cipher is not None and row is not None and cipher.blocks >= cipher.reserved:
+                blocks = cipher.blocks + DATA_KEY_BLOCKS_RESERVED
+                changed.append((cipher, msgspec.structs.replace(row, blocks=blocks)))
+        await self.rows.change_data_keys([row for _, row in changed])
+        for cipher, row in changed:
+            cipher.reserved = row.blocks
+
+    # ------------------------------------------------------------------------------------------------ rotation
+
+    def unwrapped_by_others(self) -> list[DataKey]:
+        """Keys that another master than the active one wrapped."""
+        return [key for key in self.rows.data_keys.by_id.values() if key.master != self.masters.active]
+
+    async def rewrap(self, keys: Sequence[DataKey]) -> int:
+        """Wraps keys under the active master. Raises `Unavailable`."""
+        async with self._making:  # nobody else writes these rows meanwhile
+            held = [(key, secret) for key in keys if (secret := self._secret(key)) is not None]
+            wrapped = await self.masters.wrap([(Context(key.tenant, key.uid, key.id), secret) for key, secret in held])
+            rows = [
+                msgspec.structs.replace(key, master=one.master, wrapped=one.data)
+                for (key, _), one in zip(held, wrapped, strict=True)
+            ]
+            await self.rows.change_data_keys(rows)
+            return len(rows)
+
+    def _secret(self, key: DataKey) -> bytes | None:
+        seal = self._seals.get(key.uid)
+        cipher = seal.ciphers.get(key.id) if seal is not None else None
+        return cipher.secret if cipher is not None else None
+
+
+def _portions(items: Sequence[T]) -> Iterable[Sequence[T]]:
+    for start in range(0, len(items), DATA_KEYS_PER_REQUEST_MAX):
+        yield items[start : start + DATA_KEYS_PER_REQUEST_MAX]
+
+
+def _cipher(key: DataKey, secret: bytes, blocks: int | None = None) -> BlockCipher:
+    cipher = BlockCipher(
+        secret,
+        tenant=key.tenant,
+        uid=key.uid,
+        key_id=key.id,
+        created_at_ms=key.created_at_ms,
+        reserved=key.blocks,
+    )
+    if blocks is not None:
+        cipher.blocks = blocks
+    return cipher
+
+
+def _is_fresh(seal: QueueSeal, since_ms: int) -> bool:
+    """Whether the newest key is from then or later, and may seal more."""
+    cipher = seal.current
+    return cipher is not None and cipher.created_at_ms >= since_ms and cipher.blocks < DATA_KEY_BLOCKS_MAX

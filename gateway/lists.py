@@ -1,0 +1,67 @@
+"""Lists of a metadata service elsewhere, fetched whole for the requests that page through them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from backend_store.model import PushqError
+from gateway.catalogue import Flight
+from gateway.limits import CATALOGUE_LIST_MS
+from push.looking_up import LookingUp
+
+Page = Callable[[str], Awaitable[list[Any]]]
+"""The items behind a name; none at the end."""
+
+
+class Lists:
+    """A list serves the requests that asked for it, and what comes within a second; a change ends it."""
+
+    def __init__(self, clock_ms: Callable[[], int]) -> None:
+        self._clock_ms = clock_ms
+        self._fetched: dict[str, tuple[int, dict[str, Any]]] = {}
+        self._flights: dict[str, Flight] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def all(self, what: str, page: Page, name_of: Callable[[Any], str]) -> Mapping[str, Any]:
+        """All items by name. Raises `LookingUp`."""
+        until_ms, items = self._fetched.get(what, (0, {}))
+        if self._clock_ms() < until_ms:
+            return items
+        raise LookingUp(f"the list of {what}", self._ask(what, page, name_of))
+
+    def changed(self) -> None:
+        self._fetched.clear()
+
+    def _ask(self, what: str, page: Page, name_of: Callable[[Any], str]) -> Flight:
+        flight = self._flights.get(what)
+        if flight is None:
+            flight = self._flights[what] = Flight()
+            task = asyncio.get_running_loop().create_task(self._fly(what, flight, page, name_of), name="list")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        return flight
+
+    async def _fly(self, what: str, flight: Flight, page: Page, name_of: Callable[[Any], str]) -> None:
+        error: PushqError | None = None
+        try:
+            items: dict[str, Any] = {}
+            while found := await page(next(reversed(items)) if items else ""):
+                items.update((name_of(item), item) for item in found)
+            # It serves those who asked, though it may change meanwhile: a list is of the moment when it was made.
+            self._fetched = {**self._alive(), what: (self._clock_ms() + CATALOGUE_LIST_MS, items)}
+        except PushqError as failed:
+            error = failed
+        finally:
+            del self._flights[what]
+            flight.land(error)
+
+    def _alive(self) -> dict[str, tuple[int, dict[str, Any]]]:
+        now_ms = self._clock_ms()
+        return {what: fetched for what, fetched in self._fetched.items() if now_ms < fetched[0]}
+
+    async def close(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)

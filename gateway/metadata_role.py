@@ -1,0 +1,78 @@
+"""`pushq metadata`: the role that keeps queue definitions, API keys and tenants for gateways in other processes."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from pathlib import Path
+from typing import cast
+
+import structlog
+
+from backend_store.client import Store
+from backend_store.metadata.host import SECRET_FILE, MetadataHost, open_host, secret_of
+from backend_store.storage.engine import FolderInUse, StorageError
+from gateway.auth import Keyring, make_first_key
+from gateway.logs import configure_logs
+from gateway.serve import SIGNALS, CannotStart
+from gateway.settings import Address
+from gateway.version import VERSION
+
+log = structlog.get_logger("pushq.metadata")
+
+
+def serve_metadata_role(directory: Path, address: Address) -> None:
+    """Serves until a signal ends it. Raises `CannotStart`."""
+    if not address.is_loopback:
+        raise CannotStart(
+            f"the metadata service speaks without TLS in this version, so it refuses to listen on {address.host}; "
+            "listen on 127.0.0.1"
+        )
+    configure_logs()
+    asyncio.run(_serve(directory, address))
+
+
+async def _serve(directory: Path, address: Address) -> None:
+    host = await _open(directory)
+    try:
+        # A keyring asks its store for the metadata only, and that is what this process has.
+        key_file = await make_first_key(Keyring(cast(Store, host)), directory)
+        try:
+            port = await host.listen(secret_of(directory), address.host, address.port)
+        except OSError as error:
+            detail = f"cannot listen on {address.host}:{address.port}: {error.strerror}; choose another with --listen"
+            raise CannotStart(detail) from None
+        ended = asyncio.Event()
+        for number in SIGNALS:
+            asyncio.get_running_loop().add_signal_handler(number, _end, number, ended)
+        _announce(directory, address._replace(port=port), key_file)
+        await ended.wait()
+    finally:
+        await host.close()
+    log.info("stopped")
+
+
+def _end(number: int, ended: asyncio.Event) -> None:
+    log.info("stopping", signal=signal.Signals(number).name)
+    ended.set()
+
+
+async def _open(directory: Path) -> MetadataHost:
+    try:
+        return await open_host(directory)
+    except FolderInUse as error:
+        raise CannotStart(f"{error}; stop it, or choose another folder with --data") from None
+    except (StorageError, OSError) as error:
+        raise CannotStart(f"cannot open the data folder {directory}: {error}") from error
+
+
+def _announce(directory: Path, address: Address, key_file: Path) -> None:
+    lines = [
+        f"pushq {VERSION}  metadata service, data in {directory}",
+        f"  url     {address.url.replace('http', 'ws', 1)}",
+        f"  secret  in {directory / SECRET_FILE}",
+        f"  key     in {key_file}" if key_file.exists() else f"  key     {key_file} is gone; its key is still good",
+        "ready",
+    ]
+    print("\n".join(lines), file=sys.stdout, flush=True)

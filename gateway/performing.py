@@ -1,0 +1,84 @@
+"""Runs an operation of the API for a caller who may ask for it: counted when it has ended, and written down if it is an
+act of administration.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Final
+
+from starlette.types import ASGIApp
+
+from backend_store.model import PushqError
+from gateway.audit import Act, is_act
+from gateway.context import Gateway
+from gateway.http import Answer, Call, ClientGone
+from push.looking_up import found, handled
+from push.traces import kept_trace
+
+if TYPE_CHECKING:
+    from gateway.api.table import Operation
+
+GONE: Final = "client-gone"
+"""The outcome of a request whose client did not wait."""
+_ABSENT: Final = frozenset({"queue-not-found", "not-found"})
+
+
+async def perform(gateway: Gateway, operation: Operation, call: Call, trace_id: str | None) -> Answer | ASGIApp:
+    """The answer of the operation's handler. Raises what the handler raises."""
+    began, outcome, answer = time.perf_counter(), "internal", None
+    try:
+        handle = _written_down if is_act(operation) else _plain
+        answer = await handle(gateway, operation, call, trace_id)
+        outcome = "ok"
+        return answer
+    except PushqError as error:
+        outcome = error.code
+        raise
+    except ClientGone:
+        outcome = GONE
+        raise
+    finally:
+        # What is not there has any name: names of queues that nobody made must not become rows.
+        queue = call.params[0] if operation.has_queue and outcome not in _ABSENT else ""
+        seconds = time.perf_counter() - began
+        gateway.usage.meter.count(
+            call.principal.tenant,
+            call.principal.id,
+            queue,
+            operation.name,
+            "http",
+            outcome,
+            messages=call.messages,
+            bytes_in=call.bytes_in,
+            bytes_out=len(answer.body) if isinstance(answer, Answer) else 0,
+            seconds=seconds,
+        )
+        if (spans := gateway.hub.spans) is not None:
+            spans.asked(
+                operation.name,
+                queue,
+                call.principal.tenant,
+                seconds=seconds,
+                messages=call.messages,
+                error=None if outcome in ("ok", GONE) else outcome,
+                parent=kept_trace(call.header(b"traceparent"), call.header(b"tracestate")),
+                batch=call.batch,
+            )
+
+
+async def _plain(gateway: Gateway, operation: Operation, call: Call, trace_id: str | None) -> Answer | ASGIApp:
+    return await handled(lambda: operation.handler(gateway, call))
+
+
+async def _written_down(gateway: Gateway, operation: Operation, call: Call, trace_id: str | None) -> Answer | ASGIApp:
+    act = await found(lambda: Act(gateway, operation, call, trace_id))
+    await act.begin()
+    try:
+        answer = await handled(lambda: operation.handler(gateway, call))
+    except BaseException as error:
+        await asyncio.shield(act.end(None, error))
+        raise
+    await asyncio.shield(act.end(answer if isinstance(answer, Answer) else None, None))
+    return answer

@@ -1,0 +1,271 @@
+"""A store whose queue definitions, API keys and tenants are another process' business; its messages lie here.
+
+A queue is taken over the first time it is looked up: its definition is written down beside its partitions, with the
+number that the service gave it. From then on it is served from here, and the catalogue says for how long without a
+word from the service. A queue that the service no longer has goes, with its messages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import structlog
+
+from backend_store.client import Queue, Store
+from backend_store.client.metadata import Change, Definitions, Moment, Read, RemoteMetadata, Tenant
+from backend_store.model import (
+    ApiKey,
+    Conflict,
+    InvalidRequest,
+    OutcomeUnknown,
+    PushqError,
+    QueueConfig,
+    QueueDefinition,
+    QueueNotFound,
+    Unavailable,
+)
+from gateway.catalogue import Catalogue, Follower
+from gateway.guard import Guard, Guards, GuardSettings
+from gateway.known import RemoteDefinitions
+from gateway.limits import (
+    CATALOGUE_KEYS_MAX,
+    CATALOGUE_QUEUES_MAX,
+    CATALOGUE_TENANTS_MAX,
+    CATALOGUE_WAIT_SECONDS,
+    CATALOGUE_WRITE_SECONDS,
+)
+from gateway.lists import Lists
+from gateway.policy import owner_of
+from gateway.settings import CatalogueSettings, Settings
+from push.looking_up import LookingUp
+
+log = structlog.get_logger("pushq.catalogue")
+
+T = TypeVar("T")
+V = TypeVar("V")
+Name = tuple[str, str]
+
+
+class RemoteStore(Store):
+    """See the file's first sentence. `start` follows the service, `close` ends that too."""
+
+    def __init__(
+        self, store: Store, service: RemoteMetadata, look_ups: Guard, writes: Guard, settings: CatalogueSettings
+    ) -> None:
+        super().__init__(store.node)
+        self._service = service
+        self._writes = writes
+        self._adopting = asyncio.Lock()
+        self._on_deleted: Callable[[Queue], None] = lambda queue: None
+        clock_ms, stale_ms = self.steady_ms, settings.stale_max_s * 1000
+        self.queues_known: Catalogue[Name, QueueDefinition] = Catalogue(
+            "queue",
+            self._fetch_queue,
+            look_ups,
+            entries_max=CATALOGUE_QUEUES_MAX,
+            stale_ms_max=stale_ms,
+            clock_ms=clock_ms,
+        )
+        identity_ms = settings.identity_stale_max_s * 1000
+        self.keys_known: Catalogue[str, ApiKey] = Catalogue(
+            "API key",
+            service.get_key,
+            look_ups,
+            entries_max=CATALOGUE_KEYS_MAX,
+            stale_ms_max=identity_ms,
+            clock_ms=clock_ms,
+        )
+        self.tenants_known: Catalogue[str, Tenant] = Catalogue(
+            "tenant",
+            service.get_tenant,
+            look_ups,
+            entries_max=CATALOGUE_TENANTS_MAX,
+            stale_ms_max=identity_ms,
+            clock_ms=clock_ms,
+        )
+        self.lists = Lists(clock_ms)
+        caches: list[Any] = [known.cache for known in self.catalogues]
+        self.follower = Follower(service, caches, self._changed, clock_ms=clock_ms)
+        self._definitions = RemoteDefinitions(self, service, self.node.metadata.queues, self.node.metadata.moved)
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def catalogues(self) -> tuple[Catalogue[Any, Any], ...]:
+        return self.queues_known, self.keys_known, self.tenants_known
+
+    @property
+    def metadata(self) -> Definitions:
+        return self._definitions
+
+    async def start(self, on_deleted: Callable[[Queue], None]) -> None:
+        """Begins to watch; what lies here is asked for, so that what changed while we were away is known.
+
+        `on_deleted` is told of queues that the service has no more. Without the service it goes on after a moment.
+        """
+        if not await self._service.connected(CATALOGUE_WAIT_SECONDS):
+            log.warning("the metadata service is not there yet; what needs it is refused")
+        self._on_deleted = on_deleted
+        loop = asyncio.get_running_loop()
+        self._tasks.append(loop.create_task(self.follower.run(), name="metadata watch"))
+        for name in self.node.metadata.queues:
+            self.queues_known.ask(name)
+
+    async def close(self, sessions: Any = None) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for known in self.catalogues:
+            await known.close()
+        await self.lists.close()
+        await self._service.close()
+        await super().close(sessions)
+
+    # ------------------------------------------------------------------------------------------------- looking up
+
+    def queue(self, tenant: str, name: str) -> Queue:
+        """Raises `QueueNotFound`, and `LookingUp`."""
+        if self.queues_known.find((tenant, owner_of(name))) is None:
+            raise QueueNotFound(f"there is no queue {name!r}")
+        return self.here(tenant, name)
+
+    def tenant(self, name: str) -> Tenant | None:
+        try:
+            return self.tenants_known.find(name)
+        except LookingUp:
+            return self.tenants_known.cache.last(name)
+
+    def tenants(self) -> list[Tenant]:
+        return self.tenants_known.cache.values()
+
+    def names(self, tenant: str | None = None) -> Iterator[Name]:
+        """Of one tenant all that the service has; of all tenants those that are here."""
+        here = set(super().names(tenant))
+        if tenant is not None:
+            page = partial(self._service.list_queues, tenant)
+            listed = self.lists.all(f"queues of {tenant}", lambda after: page(after=after), lambda queue: queue.name)
+            companions = {name for name in here if owner_of(name[1]) != name[1]}
+            here = {(tenant, name) for name in listed} | companions
+        yield from here
+
+    async def _fetch_queue(self, name: Name) -> Read[QueueDefinition | None]:
+        read = await self._service.get_queue(*name)
+        await self._adopt(name, read.value, read.at)
+        return read
+
+    def _changed(self, change: Change, at: Moment) -> None:
+        now_ms = self.steady_ms()
+        self.lists.changed()
+        match change.subject:
+            case "queue":
+                name = change.tenant, change.name
+                self.queues_known.cache.changed(name, at, now_ms)
+                if name in self.node.metadata.queues:
+                    self.queues_known.ask(name)  # it has consumers, perhaps: they must not wait for somebody to look
+            case "key":
+                self.keys_known.cache.changed(change.name, at, now_ms)
+            case "tenant":
+                self.tenants_known.cache.changed(change.name, at, now_ms)
+
+    # ------------------------------------------------------------------------------------------------- taking over
+
+    async def _adopt(self, name: Name, definition: QueueDefinition | None, at: Moment) -> None:
+        """What the service said becomes what lies here."""
+        metadata = self.node.metadata
+        async with self._adopting:
+            await self._check_identity(at)
+            known = metadata.queues.get(name)
+            if known is not None and (definition is None or definition.uid != known.uid):
+                await self._discard(name)
+                known = None
+            if definition is not None and await metadata.adopt(definition):
+                await self._seal_ready(definition)
+                if known is not None:
+                    self.configured(definition)
+
+    async def _check_identity(self, at: Moment) -> None:
+        """Queues that another service does not know must not be taken for deleted ones."""
+        identity = at.era.partition("/")[0]
+        try:
+            await self.node.metadata.adopt_from(identity)
+        except Conflict as error:
+            log.error("the metadata service is not the one of this folder", detail=error.detail)
+            detail = f"metadata.url leads to another metadata service: {error.detail}"
+            raise PushqError(detail, code="unavailable") from None  # it answers, so its circuit stays closed
+
+    async def _discard(self, name: Name) -> None:
+        log.info("a queue was deleted elsewhere", tenant=name[0], queue=name[1])
+        gone = await super().delete_queue(*name)
+        for one in (gone, *gone.companions):
+            self._on_deleted(one)
+
+    # ---------------------------------------------------------------------------------------------------- changing
+
+    async def write(self, do: Callable[[], Awaitable[T]]) -> T:
+        """A change at the service. Raises what it refuses, `Unavailable`, and `OutcomeUnknown`."""
+        try:
+            return await self._writes.call(do, deadline_s=CATALOGUE_WRITE_SECONDS)
+        finally:
+            self.lists.changed()
+
+    async def create_queue(self, tenant: str, name: str, config: QueueConfig) -> tuple[Queue, bool]:
+        _, created = await self._change_queue(tenant, name, lambda: self._service.create_queue(tenant, name, config))
+        return self.here(tenant, name), created
+
+    async def update_queue(self, tenant: str, name: str, config: QueueConfig, version: int) -> Queue | None:
+        changed = await self._change_queue(
+            tenant, name, lambda: self._service.update_queue(tenant, name, config, version)
+        )
+        return self.here(tenant, name) if changed is not None else None
+
+    async def delete_queue(self, tenant: str, name: str) -> Queue:
+        queue = self.queue(tenant, name)
+        after = ""
+        while page := await self._service.list_queues(tenant, after=after):
+            after = page[-1].name
+            for other in page:
+                if other.name != name and name in (other.config.dead_letter_queue, other.config.colocate_with):
+                    raise Conflict(f"queue {other.name!r} names {name!r}; change or delete that first")
+        await self._change_queue(tenant, name, lambda: self._service.delete_queue(tenant, name))
+        return queue
+
+    async def move_queue(self, tenant: str, name: str, target: str) -> Queue:
+        raise InvalidRequest(
+            "with metadata.url this version does not move a deleted queue's messages; consume them, or discard them"
+        )
+
+    async def _change_queue(self, tenant: str, name: str, do: Callable[[], Awaitable[T]]) -> T:
+        """The change, taken in: whoever asks after it is answered sees it."""
+        key, done = (tenant, name), False
+        try:
+            result = await self.write(do)
+            done = True
+        finally:
+            self.queues_known.cache.drop(key)
+            flight = self.queues_known.ask(key)
+            if not done:  # whether it was changed or not: what it is now is known when the refusal is told
+                with suppress(PushqError):
+                    await flight.landed()
+        try:
+            await flight.landed()
+        except PushqError as error:
+            raise OutcomeUnknown(f"queue {name!r} was changed, and could not be looked up: {error.detail}") from None
+        return result
+
+
+def remote_store(store: Store, settings: Settings, guards: Guards) -> RemoteStore:
+    """The store of a folder whose definitions the settings' metadata service has. Raises `OSError` without a secret."""
+    secret = Path(settings.metadata.secret_file).read_text().strip()
+    unwell = GuardSettings(failures=(OSError, Unavailable))
+    return RemoteStore(
+        store,
+        RemoteMetadata(settings.metadata.url, secret),
+        guards.guard("metadata", unwell),
+        # Changes wait longer than look-ups: they must not take their places.
+        guards.guard("metadata_writes", unwell),
+        settings.catalogue,
+    )

@@ -1,0 +1,236 @@
+"""Everything `pushq serve` can be told, as types with their defaults. How they are read stands in `config`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from gateway.auto_create import AutoCreate
+from gateway.issuers import Jwt
+from gateway.rate_rules import RateRule
+from push.limits import ACCEPTS_BURST_DEFAULT, ACCEPTS_PER_SECOND_DEFAULT, DRAIN_SECONDS_DEFAULT, PUBLISH_MS_DEFAULT
+
+
+class Http(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where the API listens, and which pages may use it."""
+
+    listen: str = "127.0.0.1:8080"
+    allowed_origins: tuple[str, ...] = ()
+    """Origins of pages, besides the server's own, that may connect: `https://shop.example`, or `*`."""
+    tls_cert: str = ""
+    """The file of the certificate and its chain; with it the listener speaks TLS only."""
+    tls_key: str = ""
+    tls_client_ca: str = ""
+    """Certificates of authorities: clients must show one that these signed."""
+    proxy_protocol: bool = False
+    """Whether connections of `trusted_proxies` begin with a PROXY header."""
+    trusted_proxies: tuple[str, ...] = ()
+    """Addresses and networks of the balancers in front."""
+
+
+class Queues(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What may be done to queues from afar."""
+
+    allow_delete_over_http: bool = False
+    auto_create: tuple[AutoCreate, ...] = ()
+    """Queues that a publish makes, by patterns of their names; the first that fits counts."""
+
+
+class Dispatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How long requests wait."""
+
+    timeout_ms: int = PUBLISH_MS_DEFAULT
+    """A publish that names no time of its own."""
+
+
+class MetadataSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where queue definitions, API keys and tenants are kept, if not in the data folder."""
+
+    url: str = ""
+    """A metadata service, `ws://HOST:PORT`; empty for the data folder of this process."""
+    secret_file: str = ""
+    """The file with the service's secret, `metadata.secret` of its data folder."""
+
+
+class CatalogueSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How long metadata of another process are served that nobody confirmed."""
+
+    stale_max_s: int = 3600
+    """Queues, while the metadata service is silent."""
+    identity_stale_max_s: int = 300
+    """API keys and tenants, while the metadata service is silent: a revoked key may work for so long."""
+
+
+class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Bounds an operator may move."""
+
+    connections_max: int = 20_000
+    """WebSockets and SSE streams of this process."""
+    connections_per_tenant_max: int = 10_000
+    """WebSockets, event streams and waiting receives of a tenant in this process; 0 is any number. So are the next."""
+    connections_per_principal_max: int = 0
+    connections_per_address_max: int = 0
+    subscriptions_per_tenant_max: int = 0
+    """Subscriptions of a tenant in this process, over all its sockets and streams."""
+    subscriptions_per_principal_max: int = 0
+    subscriptions_per_address_max: int = 0
+    request_bytes_max: int = 16 * 1024 * 1024
+    """The body of one HTTP request."""
+    accepts_per_s: int = ACCEPTS_PER_SECOND_DEFAULT
+    """New WebSockets and SSE streams a second; above it they are asked to come back later."""
+    accepts_burst: int = ACCEPTS_BURST_DEFAULT
+    """How many of them may come at once."""
+    drain_window_s: int = DRAIN_SECONDS_DEFAULT
+    """Over how long a drain closes sockets, at most; the process ends up to 6 s later."""
+
+
+class OverloadSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """From which readings the process takes on less."""
+
+    memory_max_bytes: int = 0
+    """What the process may use; 0 is the limit of its control group, or the machine's memory."""
+    lag_ms_max: int = 100
+    """How late the event loop may be before new sockets are refused."""
+    sojourn_ms_max: int = 50
+    """How long publishes may wait for the disk before new ones are refused."""
+
+
+class Throttling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How much callers may ask, and where that is counted."""
+
+    store: Literal["memory", "redis"] = "memory"
+    """`redis`: gateways share their counts, in the Redis of `redis.url`."""
+    rules: tuple[RateRule, ...] = ()
+    """Rules beside the one for principals; one that is called `principal` takes its place."""
+
+
+class Auth(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Who may call, beside the API keys that this server made."""
+
+    jwt: Jwt = Jwt()
+
+
+class Redis(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where state lies that several gateways share and that may be lost: counts of rates, replies by key."""
+
+    url: str = ""
+    """`redis://[:PASSWORD@]HOST:PORT/DB`, or `rediss://` for TLS. A secret: see `address`."""
+    url_file: str = ""
+    """A file that holds the URL in its first line, so that the password stands in no settings."""
+
+    def address(self) -> str:
+        """The URL from wherever it was given; empty without one. Raises `OSError`."""
+        return Path(self.url_file).read_text().strip() if self.url_file else self.url
+
+
+class Usage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Files of what was counted: the ledger, the minutes and the audit."""
+
+    dir: str = ""
+    """Where they are written; empty: `usage` in the data folder. Several processes may share one."""
+    period_seconds: int = 60
+    """How often there are new ones."""
+    bytes_max: int = 1024 * 1024 * 1024
+    """What the folder may hold. The oldest minutes go first; the ledger and the audit never do: they wait."""
+    kept_days: int = 400
+    """For how many days `/v1/usage` knows each day's totals."""
+
+
+class Encryption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where the master key comes from that wraps the queues' data keys."""
+
+    master: Literal["file", "environment", "command"] = "file"
+    command: tuple[str, ...] = ()
+    """The program that wraps and unwraps, and its arguments."""
+    command_key: str = ""
+    """Which of its keys the program is to wrap with."""
+    command_timeout_ms: int = 5_000
+    data_key_days: int = 30
+    """How long one data key seals what comes."""
+
+
+class Logs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is said on stderr, and how."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["auto", "json", "text"] = "auto"
+    """`auto`: text where a person watches, JSON elsewhere."""
+    access: bool = False
+    """One line for each request to the API."""
+
+
+class Tracing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is told to OpenTelemetry."""
+
+    spans: bool = False
+    """Spans of publishes, deliveries, receives and settlements; needs the extra `otel`."""
+
+
+class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Everything `pushq serve` can be told."""
+
+    data: str = "./pushq-data"
+    dev: bool = False
+    gateways: int = 1
+    resume_ms: int = 5000
+    """How long a cut session's messages wait for it to come back."""
+    http: Http = Http()
+    queues: Queues = Queues()
+    limits: Limits = Limits()
+    dispatch: Dispatch = Dispatch()
+    metadata: MetadataSettings = MetadataSettings()
+    catalogue: CatalogueSettings = CatalogueSettings()
+    throttling: Throttling = Throttling()
+    overload: OverloadSettings = OverloadSettings()
+    auth: Auth = Auth()
+    redis: Redis = Redis()
+    logs: Logs = Logs()
+    tracing: Tracing = Tracing()
+    usage: Usage = Usage()
+    encryption: Encryption = Encryption()
+
+    @property
+    def directory(self) -> Path:
+        return Path(self.data)
+
+    @property
+    def usage_directory(self) -> Path:
+        return Path(self.usage.dir) if self.usage.dir else self.directory / "usage"
+
+    @property
+    def address(self) -> Address:
+        return parse_address(self.http.listen)
+
+    def url(self, port: int) -> str:
+        """Where the API is for somebody on this machine."""
+        plain = self.address._replace(port=port).url
+        return plain.replace("http", "https", 1) if self.http.tls_cert else plain
+
+
+class Address(NamedTuple):
+    host: str
+    port: int
+
+    @property
+    def is_loopback(self) -> bool:
+        return self.host in ("localhost", "::1") or re.fullmatch(r"127(\.\d{1,3}){3}", self.host) is not None
+
+    @property
+    def url(self) -> str:
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
+        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+
+
+def parse_address(text: str) -> Address:
+    """`HOST:PORT`, `[IPV6]:PORT`. Raises `ValueError` with a sentence."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+        raise ValueError("it is HOST:PORT, such as 127.0.0.1:8080")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise ValueError("an IPv6 address stands in brackets, such as [::1]:8080")
+    return Address(host, int(port))

@@ -1,0 +1,236 @@
+"""Holds requests, publishes and connections to the limits: whose account, under which rules, at what cost.
+
+The rules decide in `throttling`; here a request becomes charges, and a refusal the answer that its caller gets.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from ipaddress import IPv6Address
+from typing import Any, Final
+
+from backend_store.model import MessageTooLarge, PushqError, Quotas, Unavailable
+from gateway.limits import TENANTS_REMEMBERED_MAX
+from gateway.rate_rules import rules_of_quotas
+from push.ports import Publishing
+from throttling.census import Census, Full, Kind, Who
+from throttling.decision import Charge, Outcome, tighter
+from throttling.limiter import Limiter
+from throttling.rules import OPERATIONS, PER_PRINCIPAL, Header, Operation, Rule, headers
+
+Verdict = PushqError | None
+"""Why something is refused, or None."""
+
+NO_QUOTAS: Final = Quotas()
+CONNECTION_RETRY_MS: Final = 5000
+"""When to come back after a refusal for too many connections: one has to close first."""
+
+
+class Throttle:
+    """All limits of one gateway process. Implements `push.ports.Throttle`."""
+
+    def __init__(
+        self,
+        limiter: Limiter,
+        rules: Sequence[Rule],
+        census: Census,
+        *,
+        quotas_of: Callable[[str], Quotas],
+        has_queue: Callable[[str, str], bool],
+    ) -> None:
+        self.limiter = limiter
+        self.census = census
+        self.rules = tuple(rules)
+        self.refused: Counter[str] = Counter()
+        """By rule."""
+        self._quotas_of = quotas_of
+        self._has_queue = has_queue
+        self._plans = _plans(self.rules)
+        self._of_tenant: dict[str, tuple[Quotas, dict[Operation, tuple[Rule, ...]]]] = {}
+
+    # ---------------------------------------------------------------------------------------------------- requests
+
+    def request(self, who: Who, operation: Operation, queue: str | None = None) -> list[Charge]:
+        """What a request costs before its body is known."""
+        return [
+            Charge(rule, subject, 1)
+            for rule in self._applying(who, operation)
+            if rule.unit == "requests" and (subject := self._subject(rule, who, queue)) is not None
+        ]
+
+    def publishing(self, who: Who, publishes: Sequence[Publishing], *, is_request: bool) -> list[Charge]:
+        """What messages cost that were parsed and not accepted yet; `is_request`: the request itself is not paid."""
+        charges: list[Charge] = []
+        for number, (queue, blocks) in enumerate(publishes):
+            for rule in self._applying(who, "publish"):
+                if rule.unit == "requests":
+                    cost = 1 if is_request and (number == 0 or "queue" in rule.per) else 0
+                elif rule.unit == "messages":
+                    cost = sum([block.count for block in blocks])
+                else:
+                    cost = sum([len(block.data) for block in blocks])
+                if cost and (subject := self._subject(rule, who, queue)) is not None:
+                    charges.append(Charge(rule, subject, cost))
+        return charges if len(publishes) == 1 else _merged(charges)
+
+    async def decide(self, charges: Sequence[Charge]) -> Outcome:
+        return self.limiter.hit(charges) or await self.limiter.ask(charges)
+
+    def publish(self, who: Who, publishes: Sequence[Publishing]) -> Verdict | Coroutine[Any, Any, Verdict]:
+        """Counts a publish over a socket: None lets it pass; a coroutine has to be awaited to know."""
+        plan = self._applying(who, "publish")
+        if len(plan) == 1 and plan[0].is_plain and who.principal:
+            # The hot one: a frame, under no other rule than the default.
+            charges = [Charge(plan[0], who.principal, 1)]
+        else:
+            charges = self.publishing(who, publishes, is_request=True)
+            if not charges:
+                return None
+        outcome = self.limiter.hit(charges)
+        return self._later(charges) if outcome is None else self.verdict(outcome)
+
+    def operation(self, who: Who, operation: Operation, queue: str | None) -> Verdict | Coroutine[Any, Any, Verdict]:
+        """The same for another frame, or for a connect."""
+        charges = self.request(who, operation, queue)
+        if not charges:
+            return None
+        outcome = self.limiter.hit(charges)
+        return self._later(charges) if outcome is None else self.verdict(outcome)
+
+    async def _later(self, charges: Sequence[Charge]) -> Verdict:
+        return self.verdict(await self.limiter.ask(charges))
+
+    def verdict(self, outcome: Outcome) -> Verdict:
+        """A refusal as the caller sees it."""
+        if outcome.allowed:
+            return None
+        rule = outcome.rule
+        self.refused[rule.name] += 1
+        whose = f"for {' and '.join(rule.per)} {outcome.subject!r}"
+        if outcome.is_store_away:
+            detail = f"the limit {rule.name!r} is counted in Redis, which is away, and passes nothing meanwhile"
+            return Unavailable(detail, retry_after_ms=outcome.retry_after_ms)
+        if outcome.retry_after_ns is None:
+            return MessageTooLarge(f"the limit {rule.name!r} never takes so much at once: {rule.words}; send less")
+        detail = f"the limit {rule.name!r} ({rule.words}) is used up {whose}"
+        return PushqError(detail, code="rate-limited", retry_after_ms=outcome.retry_after_ms)
+
+    # ------------------------------------------------------------------------------------------------- connections
+
+    def enter(self, kind: Kind, who: Who) -> None:
+        """Counts a connection or a subscription. Raises `too-many-connections`."""
+        quotas = self._quotas_of(who.tenant) if who.tenant else NO_QUOTAS
+        cap = quotas.connections if kind == "connections" else quotas.subscriptions
+        full = self.census.enter(kind, who, tenant_cap=cap)
+        if full is not None:
+            raise _too_many(full)
+
+    def leave(self, kind: Kind, who: Who) -> None:
+        self.census.leave(kind, who)
+
+    @contextmanager
+    def holding(self, kind: Kind, who: Who) -> Iterator[None]:
+        """Counted for as long as the block takes. Raises `too-many-connections`."""
+        self.enter(kind, who)
+        try:
+            yield
+        finally:
+            self.leave(kind, who)
+
+    # ------------------------------------------------------------------------------------------------------- rules
+
+    def _applying(self, who: Who, operation: Operation) -> tuple[Rule, ...]:
+        plan = self._plans[operation]
+        if not who.tenant:
+            return plan
+        quotas = self._quotas_of(who.tenant)
+        known = self._of_tenant.get(who.tenant)
+        if known is None or known[0] is not quotas:
+            if len(self._of_tenant) >= TENANTS_REMEMBERED_MAX:
+                self._of_tenant.clear()
+            own = rules_of_quotas(quotas)
+            known = self._of_tenant[who.tenant] = quotas, _plans((*self.rules, *own)) if own else self._plans
+        return known[1][operation]
+
+    def _subject(self, rule: Rule, who: Who, queue: str | None) -> str | None:
+        """Whose account it is; None where the rule says nothing about such a request."""
+        if rule.per == PER_PRINCIPAL.per:
+            return who.principal or f"@{_network(who.address)}"  # somebody unknown is known by the address
+        parts: list[str] = []
+        for per in rule.per:
+            if per == "queue":
+                # A name that a caller made up must not become a state to keep.
+                known = queue is not None and bool(who.tenant) and self._has_queue(who.tenant, queue)
+                part = f"{who.tenant}/{queue}" if known else ""
+            else:
+                part = _network(who.address) if per == "address" else getattr(who, per)
+            if not part:
+                return None
+            parts.append(part)
+        return "|".join(parts)
+
+
+class Account:
+    """What one HTTP request spends, and what its answer says about it."""
+
+    __slots__ = ("_charges", "_outcome", "_throttle", "queue", "who")
+
+    def __init__(self, throttle: Throttle, who: Who, queue: str | None) -> None:
+        self._throttle = throttle
+        self.who = who
+        self.queue = queue
+        self._outcome: Outcome | None = None
+        self._charges: list[Charge] = []
+
+    async def request(self, operation: Operation) -> Verdict:
+        return await self._spend(self._throttle.request(self.who, operation, self.queue))
+
+    async def publish(self, publishes: Sequence[Publishing]) -> None:
+        """Counts messages that are about to be accepted. Raises what refuses them; then nothing was counted."""
+        charges = self._throttle.publishing(self.who, publishes, is_request=False)
+        if charges and (verdict := await self._spend(charges)) is not None:
+            raise verdict
+
+    async def _spend(self, charges: list[Charge]) -> Verdict:
+        self._charges += charges
+        outcome = await self._throttle.decide(charges)
+        self._outcome = tighter(self._outcome, outcome) if outcome.allowed else outcome
+        return self._throttle.verdict(outcome)
+
+    def headers(self) -> tuple[Header, ...]:
+        if self._outcome is None:
+            return ()
+        return headers([charge.rule for charge in self._charges], self._outcome.rule, self._outcome.remaining)
+
+
+def _plans(rules: Sequence[Rule]) -> dict[Operation, tuple[Rule, ...]]:
+    return {each: tuple(rule for rule in rules if each in rule.operations) for each in OPERATIONS}
+
+
+def _merged(charges: list[Charge]) -> list[Charge]:
+    """One charge a rule and subject: decisions are made on what both had before."""
+    costs: dict[tuple[str, str], Charge] = {}
+    for charge in charges:
+        key = (charge.rule.name, charge.subject)
+        known = costs.get(key)
+        costs[key] = charge if known is None else known._replace(cost=known.cost + charge.cost)
+    return list(costs.values())
+
+
+@lru_cache(maxsize=10_000)
+def _network(address: str) -> str:
+    """An IPv6 customer has 2^64 addresses, and counts as one."""
+    if ":" not in address:
+        return address
+    try:
+        return str(IPv6Address(int(IPv6Address(address.partition("%")[0])) >> 64 << 64)) + "/64"
+    except ValueError:
+        return address
+
+
+def _too_many(full: Full) -> PushqError:
+    detail = f"{full.per} {full.subject!r} has {full.cap} {full.kind} open, the most it may have; close one first"
+    return PushqError(detail, code="too-many-connections", retry_after_ms=CONNECTION_RETRY_MS)

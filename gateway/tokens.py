@@ -1,0 +1,99 @@
+"""JWTs: from the text of a token to what it grants. Its issuer says which keys count, and the key which algorithm.
+
+Nothing in the token chooses how it is verified beyond naming one of the issuer's keys: `alg` must be what that key is
+for, and addresses of keys (`jku`, `x5u`) are not looked at.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+from jwt import PyJWS
+from jwt.exceptions import PyJWTError
+
+from backend_store.model import Unauthenticated
+from gateway.claims import Grant, granted
+from gateway.issuers import ALGORITHMS, Issuer, Jwt
+from gateway.key_sets import Keys, KeySets
+
+_SEGMENTS: Final = 3
+_decode_object = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """A token's grant, and who vouches for it."""
+
+    grant: Grant
+    issuer: Issuer
+    fingerprint: bytes
+    """Of the key that signed it."""
+
+
+class Tokens:
+    """Verifies tokens of the issuers that the settings name."""
+
+    def __init__(self, jwt: Jwt, key_sets: KeySets) -> None:
+        self.key_sets = key_sets
+        self._jwt = jwt
+        self._issuers = {issuer.issuer: issuer for issuer in jwt.issuers}
+        self._algorithms = {name: jwt.algorithms_of(issuer) for name, issuer in self._issuers.items()}
+        self._jws = PyJWS(algorithms=ALGORITHMS)
+
+    @staticmethod
+    def looks_like(token: str) -> bool:
+        """Whether somebody meant it as a JWT; an API key has no dots."""
+        return token.count(".") == _SEGMENTS - 1
+
+    def verify(self, token: str, now_ms: int) -> Verified:
+        """Raises `Unauthenticated` with what is wrong, `Unavailable` while keys are not there yet."""
+        header, claims = _parts(token)
+        if "crit" in header:
+            raise Unauthenticated("the token's header has `crit`, and this server knows no extensions")
+        name = claims.get("iss")
+        issuer = self._issuers.get(name) if isinstance(name, str) else None
+        if issuer is None:
+            raise Unauthenticated("the token's `iss` is no issuer that this server knows")
+        algorithm, key_id = header.get("alg"), header.get("kid")
+        if not isinstance(algorithm, str) or algorithm not in self._algorithms[issuer.issuer]:
+            allowed = ", ".join(sorted(self._algorithms[issuer.issuer]))
+            raise Unauthenticated(f"the token's `alg` is not allowed; of this issuer {allowed} is")
+        if key_id is not None and not isinstance(key_id, str):
+            raise Unauthenticated("the token's `kid` is no text")
+        key = self.key_sets.of[issuer.issuer].find(key_id, algorithm)
+        try:
+            signed = self._jws.decode(token, key.material, algorithms=[key.algorithm])
+        except (PyJWTError, TypeError, ValueError):
+            raise Unauthenticated("the token's signature does not verify") from None
+        grant = granted(
+            _object(signed), issuer, audience=self._jwt.audience, leeway_s=self._jwt.leeway_s, now_ms=now_ms
+        )
+        return Verified(grant, issuer, key.fingerprint)
+
+    def trusts(self, issuer: str, fingerprint: bytes) -> bool:
+        """Whether what a key of an issuer signed is still good: keys that leave a set take their tokens along."""
+        keys: Keys | None = self.key_sets.of.get(issuer)
+        return keys is not None and keys.has(fingerprint)
+
+
+def _parts(token: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Header and claims, before anything is verified: only to find the issuer and its key."""
+    segments = token.split(".")
+    if len(segments) != _SEGMENTS or not token.isascii():
+        raise Unauthenticated("the token is no JWT: it has three parts in base64url")
+    try:
+        header, claims = (base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)) for part in segments[:2])
+    except (binascii.Error, ValueError):
+        raise Unauthenticated("the token is no JWT: it has three parts in base64url") from None
+    return _object(header), _object(claims)
+
+
+def _object(data: bytes) -> dict[str, Any]:
+    try:
+        return _decode_object(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        raise Unauthenticated("the token is no JWT: its parts are JSON objects") from None

@@ -1,0 +1,1 @@
+"""Usage: what was counted becomes rows, rows become files, and files are brought together and checked."""

@@ -1,0 +1,117 @@
+"""Counts what callers do, a row a minute for each of them, queue, operation, transport and outcome.
+
+Counted once a request, a frame or a delivery, never once a message. It is memory: a crash loses the minute it is in.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+from typing import Final
+
+from backend_store.client import timestamp
+from gateway.limits import USAGE_ROWS_PER_MINUTE_MAX
+from gateway.usage.schema import LATENCY_SECONDS_BUCKETS, OTHER, SCHEMA_VERSION, MinuteRow
+
+MINUTE_MS: Final = 60_000
+
+
+Doer = tuple[str, str, str, str, str, str]
+"""Who did what, where and how it went: tenant, principal, queue, operation, transport, outcome."""
+
+
+class _Counts:
+    __slots__ = ("bytes_in", "bytes_out", "latency", "messages", "requests", "seconds")
+
+    def __init__(self) -> None:
+        self.requests = self.messages = self.bytes_in = self.bytes_out = 0
+        self.seconds = 0.0
+        self.latency = [0] * (len(LATENCY_SECONDS_BUCKETS) + 1)
+
+
+class Meter:
+    """The rows of the minute that is not over yet."""
+
+    def __init__(self, node: str, clock_ms: Callable[[], int], *, rows_max: int = USAGE_ROWS_PER_MINUTE_MAX):
+        self._node = node
+        self._clock_ms = clock_ms
+        self._rows_max = rows_max
+        self._counts: dict[Doer, _Counts] = {}
+        self._ended: list[MinuteRow] = []
+        self._minute_ms = clock_ms() // MINUTE_MS * MINUTE_MS
+        self.overflowed = 0
+        """What was counted under `other`, because the minute had its most rows."""
+
+    def count(
+        self,
+        tenant: str,
+        principal: str,
+        queue: str,
+        operation: str,
+        transport: str,
+        outcome: str = "ok",
+        *,
+        messages: int = 0,
+        bytes_in: int = 0,
+        bytes_out: int = 0,
+        seconds: float = 0.0,
+    ) -> None:
+        doer = (tenant, principal, queue, operation, transport, outcome)
+        counts = self._counts.get(doer)
+        if counts is None:
+            counts = self._made(doer)
+        counts.requests += 1
+        counts.messages += messages
+        counts.bytes_in += bytes_in
+        counts.bytes_out += bytes_out
+        counts.seconds += seconds
+        counts.latency[bisect_left(LATENCY_SECONDS_BUCKETS, seconds)] += 1
+
+    def _made(self, doer: Doer) -> _Counts:
+        """A row's counts when they are first needed: the moment to look whether another minute has begun."""
+        self.turn()
+        if len(self._counts) >= self._rows_max:
+            self.overflowed += 1
+            doer = (OTHER, OTHER, OTHER, *doer[3:])
+        return self._counts.setdefault(doer, _Counts())
+
+    def turn(self) -> None:
+        """Closes the minute if it is over."""
+        minute_ms = self._clock_ms() // MINUTE_MS * MINUTE_MS
+        if minute_ms != self._minute_ms:
+            self._close()
+            self._minute_ms = minute_ms
+
+    def _close(self) -> None:
+        minute = timestamp(self._minute_ms)
+        counts, self._counts = self._counts, {}
+        for doer, one in counts.items():
+            self._ended.append(
+                MinuteRow(
+                    SCHEMA_VERSION,
+                    self._node,
+                    minute,
+                    *doer,
+                    requests=one.requests,
+                    messages=one.messages,
+                    bytes_in=one.bytes_in,
+                    bytes_out=one.bytes_out,
+                    seconds=round(one.seconds, 6),
+                    latency_counts=one.latency,
+                    lossy=False,
+                )
+            )
+
+    def take(self, *, unfinished: bool = False) -> list[MinuteRow]:
+        """The rows of the minutes that are over; with `unfinished`, of this one too."""
+        self.turn()
+        if unfinished:
+            self._close()
+        ended, self._ended = self._ended, []
+        return ended
+
+    def marker(self, *, lossy: bool) -> MinuteRow:
+        """The first row of a process: whether the one before it said all that it had counted."""
+        zeros = [0] * (len(LATENCY_SECONDS_BUCKETS) + 1)
+        now = timestamp(self._clock_ms() // MINUTE_MS * MINUTE_MS)
+        return MinuteRow(SCHEMA_VERSION, self._node, now, "", "", "", "start", "", "ok", 0, 0, 0, 0, 0.0, zeros, lossy)

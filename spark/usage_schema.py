@@ -1,0 +1,95 @@
+"""The types of Pushq's usage files, for Spark. Nothing else of Pushq is needed to read them.
+
+`docs/reference/usage-schema.md` says what each field means. A field that is not named here is one of a later version:
+Spark leaves it out.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DoubleType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+LEDGER: Final = StructType(
+    [
+        StructField("version", LongType(), nullable=False),
+        StructField("node", StringType(), nullable=False),
+        StructField("tenant", StringType(), nullable=False),
+        StructField("queue", StringType(), nullable=False),
+        StructField("queue_uid", LongType(), nullable=False),
+        StructField("partition", LongType(), nullable=False),
+        StructField("epoch", LongType(), nullable=False),
+        StructField("kind", StringType(), nullable=False),
+        StructField("from", LongType(), nullable=False),
+        StructField("to", LongType(), nullable=False),
+        StructField("count", LongType(), nullable=False),
+        StructField("bytes", LongType(), nullable=True),
+        StructField("at", TimestampType(), nullable=False),
+    ]
+)
+
+MINUTES: Final = StructType(
+    [
+        StructField("version", LongType(), nullable=False),
+        StructField("node", StringType(), nullable=False),
+        StructField("minute", TimestampType(), nullable=False),
+        StructField("tenant", StringType(), nullable=False),
+        StructField("principal", StringType(), nullable=False),
+        StructField("queue", StringType(), nullable=False),
+        StructField("operation", StringType(), nullable=False),
+        StructField("transport", StringType(), nullable=False),
+        StructField("outcome", StringType(), nullable=False),
+        StructField("requests", LongType(), nullable=False),
+        StructField("messages", LongType(), nullable=False),
+        StructField("bytes_in", LongType(), nullable=False),
+        StructField("bytes_out", LongType(), nullable=False),
+        StructField("seconds", DoubleType(), nullable=False),
+        StructField("latency_counts", ArrayType(LongType(), containsNull=False), nullable=False),
+        StructField("lossy", BooleanType(), nullable=False),
+    ]
+)
+
+CHANGE: Final = StructType(
+    [
+        StructField("field", StringType(), nullable=False),
+        StructField("before", StringType(), nullable=True),
+        StructField("after", StringType(), nullable=True),
+    ]
+)
+
+AUDIT: Final = StructType(
+    [
+        StructField("version", LongType(), nullable=False),
+        StructField("node", StringType(), nullable=False),
+        StructField("seq", LongType(), nullable=False),
+        StructField("at", TimestampType(), nullable=False),
+        StructField("tenant", StringType(), nullable=False),
+        StructField("principal", StringType(), nullable=False),
+        StructField("name", StringType(), nullable=False),
+        StructField("action", StringType(), nullable=False),
+        StructField("target", StringType(), nullable=False),
+        StructField("outcome", StringType(), nullable=False),
+        StructField("status", LongType(), nullable=True),
+        StructField("trace_id", StringType(), nullable=True),
+        StructField("address", StringType(), nullable=True),
+        StructField("changes", ArrayType(CHANGE, containsNull=False), nullable=False),
+    ]
+)
+
+SCHEMAS: Final = {"ledger": LEDGER, "minutes": MINUTES, "audit": AUDIT}
+
+KEYS: Final = {
+    "ledger": ["node", "queue_uid", "partition", "kind", "from", "to"],
+    "minutes": ["node", "minute", "tenant", "principal", "queue", "operation", "transport", "outcome"],
+    "audit": ["node", "seq"],
+}
+"""What makes rows the same row: of the ledger and the audit keep one, of minutes add them up."""
