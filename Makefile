@@ -10,7 +10,7 @@ PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do \
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install prerequisites demo serve check format quick test bench crash-long model-long simulation-long clean
+.PHONY: help install prerequisites demo serve check format quick test bench storm overload crash-long model-long simulation-long clean
 .NOTPARALLEL:
 
 help: ## this list
@@ -53,6 +53,12 @@ test: prerequisites check ## check, then every test
 
 bench: $(STAMP) ## the benchmark, on this machine
 	@$(BIN)/python -m tests.bench $(ARGS)
+
+storm: $(STAMP) ## everybody comes back at once: as many clients as this machine has files for
+	@STORM_CLIENTS=$${STORM_CLIENTS:-20000} $(BIN)/pytest -s tests/storm $(ARGS)
+
+overload: $(STAMP) ## a minute of twice the load that the server can take
+	@OVERLOAD_SECONDS=$${OVERLOAD_SECONDS:-60} $(BIN)/pytest -s tests/overload $(ARGS)
 
 crash-long: $(STAMP) ## many more rounds of SIGKILL under load
 	@CRASH_ROUNDS=$${CRASH_ROUNDS:-1000} $(BIN)/pytest tests/crash $(ARGS)

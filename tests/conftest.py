@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from backend_store.core.ledger import flowed, held_in
+from backend_store.node.partition import Partition
 from tests.support import network, prerequisites
 from tests.support import server as servers
 from tests.support.server import PushqServer
@@ -123,3 +125,19 @@ def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PushqSer
     """One server for a file of tests that only use queues of their own names."""
     with PushqServer(tmp_path_factory.mktemp("shared") / "data") as server:
         yield server
+
+
+@pytest.fixture(autouse=True, scope="session")
+def the_ledger_adds_up() -> Iterator[None]:
+    """After every commit of every test in this process, what came in, less what went, is what is there."""
+    committed = Partition.committed
+
+    def checked(partition: Partition) -> None:
+        state = partition.decided
+        if not state.ledger.is_doomed:
+            assert flowed(state.ledger) == held_in(state)[0], f"{partition.label}: {state}"
+        committed(partition)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Partition, "committed", checked)
+        yield

@@ -9,7 +9,10 @@ from tests.bench.rows import read_rows
 from tests.bench.world import ROOT
 
 PAGE = ROOT / "docs" / "explanation" / "benchmarks.md"
-PUBLISHED = {name: Path(__file__).with_name(name) for name in ("published.jsonl", "published_semantics.jsonl")}
+PUBLISHED = {
+    name: Path(__file__).with_name(name)
+    for name in ("published.jsonl", "published_semantics.jsonl", "published_duties.jsonl")
+}
 _END = "\n<!-- end -->"
 
 

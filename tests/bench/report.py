@@ -58,6 +58,7 @@ _COLUMNS: dict[Table, tuple[str, ...]] = {
         "start_empty_s",
     ),
     "settings": ("rate", "rate_usual", "kept_pct", "cpu_s_per_100k", "cpu_s_per_100k_usual", *_PROCESSORS[1:]),
+    "duties": ("rate", "rate_usual", "kept_pct", "cpu_s_per_100k", "cpu_s_per_100k_usual", *_PROCESSORS[1:]),
     "scheduled": (
         "rate_stored",
         "cpu_s_per_100k_stored",
@@ -78,6 +79,7 @@ _TITLES: dict[Table, str] = {
     "idle": "10,000 idle WebSocket connections",
     "backlog": "A backlog of 1,000,000 messages",
     "settings": "What a setting costs: in turns with a queue without it",
+    "duties": "What the duties of the front end cost: in turns with a server without them",
     "scheduled": "Messages for later",
     "exactness": "How long after its time a message comes",
     "fairness": "A queue beside one at ten times its usual load",

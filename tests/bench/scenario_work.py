@@ -63,13 +63,16 @@ class Bench:
         queue: str = QUEUE,
         feed: Feed | None = None,
         ahead_max: int = WORK_BACKLOG_MAX,
+        make: Callable[[], Publisher] | None = None,
     ) -> None:
+        """`make`: a producer that says its frames in its own way."""
         self.server = server
         self.queue = queue
         self.received = Received(timed=timed)
         self._encoding: Encoding = encoding
         self._per_frame = per_frame
         self._ack_singly = ack_singly
+        self._make = make
         self._feed = feed
         self._ahead_max = ahead_max
         self.consumers: list[Consumer] = []
@@ -77,12 +80,15 @@ class Bench:
 
     async def open(self, consumers: int) -> None:
         common = say_in(SPEECHES[self._encoding], self.server)
-        [self.publisher] = await connect(lambda: make_publisher(*common, self.queue, self._per_frame, self._feed))
+        tls = self.server.process.tls
+        make = self._make or (lambda: make_publisher(*common, self.queue, self._per_frame, self._feed))
+        [self.publisher] = await connect(make, tls=tls)
         self.consumers = await connect(
             lambda: Consumer(
                 *common, queue=self.queue, credit=CREDIT, on_messages=self.received.add, ack_singly=self._ack_singly
             ),
             consumers,
+            tls=tls,
         )
 
     def begin(self) -> None:

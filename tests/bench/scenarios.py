@@ -10,6 +10,9 @@ from tests.bench.rows import Row
 from tests.bench.scale import PER_FRAME_SMALL, WINDOW_WIDE
 from tests.bench.scenario_against import against
 from tests.bench.scenario_backlog import backlog
+from tests.bench.scenario_duties import ALL, FRONT, Duties, Open, duty
+from tests.bench.scenario_duties import publish as publish_duty
+from tests.bench.scenario_duties import work as work_duty
 from tests.bench.scenario_fairness import fairness, fairness_backlog
 from tests.bench.scenario_fanout import fanout, fanout_latency
 from tests.bench.scenario_idle import idle
@@ -22,7 +25,17 @@ from tests.bench.turns import OpenSide
 from tests.bench.world import World
 
 Table = Literal[
-    "rates", "latency", "fanout", "idle", "backlog", "settings", "scheduled", "exactness", "fairness", "against"
+    "rates",
+    "latency",
+    "fanout",
+    "idle",
+    "backlog",
+    "settings",
+    "duties",
+    "scheduled",
+    "exactness",
+    "fairness",
+    "against",
 ]
 
 
@@ -205,6 +218,24 @@ SEMANTICS: dict[str, Scenario] = {
 """What settings cost, and what one queue may do to another."""
 
 
+def _duty(says: str, open_side: Open, duties: Duties, *goals: Goal) -> Scenario:
+    return Scenario("duties", says, partial(duty, open_side=open_side, duties=duties), goals)
+
+
+DUTIES: dict[str, Scenario] = {
+    "duty-encryption": _duty("publish, encrypted at rest", publish_duty, Duties(is_encrypted=True)),
+    "duty-encryption-work": _duty("work queue, encrypted at rest", work_duty, Duties(is_encrypted=True)),
+    "duty-limits": _duty("publish, four rules counted in Redis", publish_duty, Duties(is_limited=True)),
+    "duty-keys": _duty("publish, an idempotency key a frame", publish_duty, Duties(has_keys=True)),
+    "duty-tls": _duty("publish, TLS at the listener", publish_duty, Duties(is_tls=True)),
+    "duty-front": _duty("publish, encryption, rules and a JWT", publish_duty, FRONT, _least("kept_pct", 65)),
+    "duty-front-work": _duty("work queue, encryption, rules and a JWT", work_duty, FRONT, _least("kept_pct", 65)),
+    "duty-all": _duty("publish, the same with a key a frame, and TLS", publish_duty, ALL, _least("kept_pct", 65)),
+    "duty-all-work": _duty("work queue, the same with a key a frame, and TLS", work_duty, ALL, _least("kept_pct", 65)),
+}
+"""What the duties of the front end cost, 100 messages a frame."""
+
+
 def _against(says: str, open_side: OpenSide) -> Scenario:
     return Scenario("against", says, partial(against, open_side=open_side), (_least("kept_pct", 90),))
 
@@ -221,11 +252,11 @@ AGAINST: dict[str, Scenario] = {
 """What `--against` runs instead."""
 
 
-SCENARIOS = PLAIN | SEMANTICS
+SCENARIOS = PLAIN | SEMANTICS | DUTIES
 KNOWN = SCENARIOS | AGAINST
-ONCE = frozenset(SEMANTICS | AGAINST)
+ONCE = frozenset(SEMANTICS | DUTIES | AGAINST)
 """They measure in pairs that lie close together, so that one round of them is enough."""
-PARTS = {"plain": list(PLAIN), "semantics": list(SEMANTICS)}
+PARTS = {"plain": list(PLAIN), "semantics": list(SEMANTICS), "duties": list(DUTIES)}
 
 
 def chosen(names: list[str]) -> list[str]:

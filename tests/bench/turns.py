@@ -52,14 +52,18 @@ class Turn(NamedTuple):
 async def pairs(world: World, usual: OpenSide, other: OpenSide, *, usual_tree: Path = ROOT) -> Row:
     """How much of the usual rate the other keeps, a value a pair. Each has a server of its own on the same core."""
     with world.server(usual_tree) as one, world.server() as two:
-        first, second = await usual(one), await other(two)
-        row = await _compare(first, second, world.scale.seconds / TURNS_PER_MEASUREMENT)
-        row["rss_anon_mib"] = two.rss_anon_mib()
-        ended = [await side.finish() for side in (first, second)]
+        return await compare(world, await usual(one), await other(two))
+
+
+async def compare(world: World, usual: Side, other: Side) -> Row:
+    """The same of two sides that are open."""
+    row = await _turns(usual, other, world.scale.seconds / TURNS_PER_MEASUREMENT)
+    row["rss_anon_mib"] = other.server.rss_anon_mib()
+    ended = [await side.finish() for side in (usual, other)]
     return row | {what: ended[0][what] + ended[1][what] for what in ("lost", "duplicates")}
 
 
-async def _compare(usual: Side, other: Side, seconds: float) -> Row:
+async def _turns(usual: Side, other: Side, seconds: float) -> Row:
     for side in (usual, other):
         await take_turn(side, seconds / 2)
     turns: dict[int, list[Turn]] = {id(usual): [], id(other): []}

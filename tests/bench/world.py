@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+import ssl
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -57,9 +58,9 @@ class Server:
             f"{self.process.url}{path}",
             method=method,
             data=None if body is None else json.dumps(body).encode(),
-            headers={**self.process.headers, "Content-Type": "application/json"},
+            headers={"Authorization": f"Bearer {self.process.key}", "Content-Type": "application/json"},
         )
-        with urllib.request.urlopen(request, timeout=_REQUEST_S_MAX) as answer:
+        with urllib.request.urlopen(request, timeout=_REQUEST_S_MAX, context=self.process.tls) as answer:
             return json.loads(answer.read())
 
 
@@ -77,10 +78,17 @@ class World:
         """Another checkout, whose server is compared with ours."""
 
     @contextmanager
-    def server(self, tree: Path = ROOT) -> Iterator[Server]:
+    def server(
+        self,
+        tree: Path = ROOT,
+        *,
+        extra: Sequence[str] = (),
+        env: dict[str, str] | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> Iterator[Server]:
         """A ready server on an empty data folder; afterwards it is killed and the folder removed."""
         place = Path(tempfile.mkdtemp(prefix="pushq-bench-", dir=self.folder))
-        process = PushqServer(place / "data", tree=tree)
+        process = PushqServer(place / "data", *extra, tree=tree, env=env, tls=tls)
         try:
             start_s = self.start(process)
             yield Server(process, start_s)
@@ -101,7 +109,7 @@ class World:
         return time.monotonic() - began
 
 
-async def connect(make: Callable[[], C], count: int = 1) -> list[C]:
+async def connect(make: Callable[[], C], count: int = 1, *, tls: ssl.SSLContext | None = None) -> list[C]:
     """That many clients, each subscribed or connected as its kind says."""
     loop = asyncio.get_running_loop()
     gate = asyncio.Semaphore(CONNECTING_AT_ONCE_MAX)
@@ -109,7 +117,7 @@ async def connect(make: Callable[[], C], count: int = 1) -> list[C]:
     async def one() -> C:
         async with gate:
             client = make()
-            await loop.create_connection(lambda: client, HOST, client.port)
+            await loop.create_connection(lambda: client, HOST, client.port, ssl=tls)
             await client.ready
             return client
 

@@ -32,8 +32,8 @@ class Api:
     def call(self, method: str, path: str, body: object = None) -> httpx2.Response:
         return httpx2.request(method, f"{self._queues}/{path}", json=body, headers=self._headers, timeout=20)
 
-    def create(self, queue: str) -> None:
-        assert self.call("PUT", queue, {}).status_code in (200, 201)
+    def create(self, queue: str, **config: object) -> None:
+        assert self.call("PUT", queue, config).status_code in (200, 201)
 
     def publish(self, queue: str, *bodies: object) -> httpx2.Response:
         return self.call("POST", f"{queue}/messages", {"messages": [{"body": body} for body in bodies]})
@@ -136,7 +136,7 @@ def _fill(file: Path) -> None:
 
 def test_flipped_bit_is_put_aside_and_everything_else_is_served(server: PushqServer) -> None:
     api = Api(server)
-    api.create("q")
+    api.create("q", encrypted=False)
     for number in range(20):
         assert api.publish("q", f"message {number}").status_code == 201
     server.kill()

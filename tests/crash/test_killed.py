@@ -18,7 +18,7 @@ from tests.support.server import PushqServer
 
 pytestmark = pytest.mark.anyio
 
-ROUNDS = int(os.environ.get("CRASH_ROUNDS", "50"))
+ROUNDS = int(os.environ.get("CRASH_ROUNDS", "40"))
 SEED = int(os.environ.get("CRASH_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
 LOAD_SECONDS = (0.05, 0.6)
 KILLED_AT_START = 0.2

@@ -18,6 +18,7 @@ PAGES = (
     "limits.md",
     "metrics.md",
     "queue-settings.md",
+    "usage-schema.md",
     "websocket.md",
 )
 

@@ -34,7 +34,7 @@ def pointers(problem: dict[str, Any]) -> list[str]:
 
 
 def make_key(admin: Client, *scopes: str, **more: Any) -> dict[str, Any]:
-    answer = admin.post("/v1/keys", json={"name": "test", "scopes": scopes, **more})
+    answer = admin.post("/v1/keys", json={"name": "test", "scopes": scopes} | more)
     assert answer.status_code == 201, answer.text
     made: dict[str, Any] = answer.json()
     return made

@@ -158,8 +158,8 @@ def test_the_first_start_makes_one_private_key_and_does_not_print_it(shared_serv
     assert str(file) in shared_server.log()
     assert shared_server.key not in shared_server.log()
     assert stat.S_IMODE(shared_server.data.stat().st_mode) == 0o700
-    for each in shared_server.data.iterdir():
-        assert stat.S_IMODE(each.stat().st_mode) == 0o600, each.name
+    for each in shared_server.data.rglob("*"):
+        assert stat.S_IMODE(each.stat().st_mode) == (0o700 if each.is_dir() else 0o600), each.name
 
 
 def test_a_key_is_shown_once(admin: Client) -> None:
@@ -168,8 +168,22 @@ def test_a_key_is_shown_once(admin: Client) -> None:
     assert made["key"].startswith(f"pushq_{made['id']}_")
     items = admin.get("/v1/keys?limit=1000").json()["items"]
     (listed,) = [item for item in items if item["id"] == made["id"]]
-    assert listed == {name: value for name, value in made.items() if name != "key"}
+    assert listed == {name: value for name, value in made.items() if name != "key"} | {"last_used_at": None}
     assert admin.get(f"/v1/keys/{made['id']}").json() == listed
+
+
+def test_the_last_use_of_a_key_is_shown_and_outlives_a_restart(start_server: StartServer) -> None:
+    server = start_server()
+    with Client(base_url=server.url, headers=server.headers) as admin:
+        made = make_key(admin, "view:*")
+        before = datetime.now(UTC).replace(second=0, microsecond=0)
+        with with_key(admin, made["key"]) as client:
+            client.get("/v1/queues")
+        used_at = admin.get(f"/v1/keys/{made['id']}").json()["last_used_at"]
+        assert used_at.endswith(":00.000Z")
+        assert before <= datetime.fromisoformat(used_at) <= datetime.now(UTC)
+        server.restart()
+        assert admin.get(f"/v1/keys/{made['id']}").json()["last_used_at"] == used_at
 
 
 def test_a_revoked_key_ends_at_once(admin: Client) -> None:
@@ -300,9 +314,60 @@ def test_a_tenant_goes_with_its_keys(admin: Client) -> None:
     assert codes(admin.delete("/v1/tenants/default")) == (409, "conflict")
 
 
-def test_quotas_are_refused_by_name(admin: Client) -> None:
-    answer = admin.put("/v1/tenants/with-quotas", json={"quotas": {"messages": 5}})
-    assert codes(answer) == (400, "invalid-request") and "quotas" in answer.json()["detail"]
+def test_quotas_are_stored_as_given_and_stay_when_none_are_named(start_server: StartServer) -> None:
+    server = start_server()
+    with Client(base_url=server.url, headers=server.headers) as admin:
+        quotas = {"publish_bytes_per_s": 1_000_000, "queues": 3}
+        assert admin.put("/v1/tenants/acme", json={"quotas": quotas}).json()["quotas"] == quotas
+        assert admin.put("/v1/tenants/acme").json()["quotas"] == quotas
+        server.restart()
+        assert admin.get("/v1/tenants/acme").json()["quotas"] == quotas
+        assert admin.put("/v1/tenants/acme", json={"quotas": {"queues": None}}).json()["quotas"] == {}
+
+
+@pytest.mark.parametrize(
+    ("quotas", "pointer"),
+    [({"queue": 5}, "/quotas/queue"), ({"queues": 0}, "/quotas/queues"), ({"stored_bytes": 1 << 51}, "/quotas/stored")],
+)
+def test_a_wrong_quota_is_refused_by_its_name(admin: Client, quotas: dict[str, int], pointer: str) -> None:
+    answer = admin.put("/v1/tenants/with-quotas", json={"quotas": quotas})
+    assert codes(answer) == (400, "invalid-request")
+    assert answer.json()["errors"][0]["pointer"].startswith(pointer)
+    assert codes(admin.get("/v1/tenants/with-quotas")) == (404, "not-found")
+
+
+def test_a_tenant_makes_no_more_queues_than_its_quota(admin: Client) -> None:
+    admin.put("/v1/tenants/small", json={"quotas": {"queues": 2}})
+    with with_key(admin, make_key(admin, "admin", tenant="small")["key"]) as small:
+        assert [small.put(f"/v1/queues/q{n}").status_code for n in (1, 2, 1)] == [201, 201, 200]
+        refused = small.put("/v1/queues/q3")
+        assert codes(refused) == (409, "conflict") and "its quota is 2" in refused.json()["detail"]
+        admin.put("/v1/tenants/small", json={"quotas": {"queues": 3}})
+        assert small.put("/v1/queues/q3").status_code == 201
+
+
+def test_a_tenant_that_holds_its_quota_of_bytes_publishes_again_when_it_has_consumed(admin: Client) -> None:
+    admin.put("/v1/tenants/bytes", json={"quotas": {"stored_bytes": 20_000}})
+    body = {"messages": [{"body": "x" * 3000}] * 5}
+
+    def refusals(client: Client) -> Iterator[tuple[int, str]]:
+        """What publishes are answered that come a while after each other."""
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            answer = client.post("/v1/queues/q/messages", json=body)
+            yield (201, "") if answer.status_code == 201 else codes(answer)
+            time.sleep(0.1)
+
+    with with_key(admin, make_key(admin, "admin", tenant="bytes")["key"]) as client:
+        client.put("/v1/queues/q")
+        assert (507, "storage-full") in refusals(client)
+        assert admin.post("/v1/queues/q/messages", json=body).status_code != 507
+        while taken := client.post("/v1/queues/q/receive", json={"max": 1000}).json()["messages"]:
+            client.post("/v1/queues/q/ack", json={"receipts": [message["receipt"] for message in taken]})
+        assert (201, "") in refusals(client)
+
+
+def test_a_tenant_has_a_name_like_a_queue(admin: Client) -> None:
     assert codes(admin.put("/v1/tenants/-x")) == (400, "invalid-request")
 
 

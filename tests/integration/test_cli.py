@@ -60,6 +60,14 @@ def test_what_is_published_says_when_and_how_urgent_it_is(cli: Cli, queue: str) 
     assert wrong.code == 2 and "is no duration" in wrong.err
 
 
+def test_a_publish_may_be_given_a_time(cli: Cli, queue: str) -> None:
+    cli("publish", queue, "one", "--timeout-ms", "5s")
+    cli("publish", queue, "--lines", "--timeout-ms", "5000", stdin="2\n3\n")
+    until(lambda: cli.stats(queue)["ready"] == 3, "all are stored")
+    wrong = cli.any("publish", queue, "never", "--timeout-ms", "2m")
+    assert wrong.code == 2 and "from 1 to 60000 ms" in wrong.err
+
+
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("ack", ["manual", "auto"])
 def test_count_takes_as_many_and_leaves_the_rest(transport: str, ack: str, cli: Cli, queue: str) -> None:
@@ -185,3 +193,12 @@ def test_key_that_may_not_consume_ends_with_4(transport: str, cli: Cli, queue: s
     key = cli("key", "create", "writer", "--scope", "publish:*").out.strip()
     assert cli.any("consume", queue, "--transport", transport, env={"PUSHQ_KEY": key}).code == 4
     assert cli.any("consume", queue, "--transport", transport, env={"PUSHQ_KEY": "pushq_no_such"}).code == 4
+
+
+def test_a_publish_with_an_idempotency_key_is_stored_once(cli: Cli, queue: str) -> None:
+    first = cli("publish", queue, "once", "--idempotency-key", "k-1")
+    again = cli("publish", queue, "once", "--idempotency-key", "k-1")
+    assert (first.out, "a duplicate" in again.err) == (again.out, True)
+    other = cli.any("publish", queue, "another", "--idempotency-key", "k-1")
+    assert other.code == 1 and "another payload" in other.err
+    assert cli.stats(queue)["ready"] == 1

@@ -17,6 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect
 
 from tests.support.cli import RUN_S_MAX, Cli
 from tests.support.server import PushqServer
@@ -155,6 +157,30 @@ def test_key_lives_from_create_to_delete(cli: Cli, queue: str) -> None:
     refused = cli.any("queue", "list", env={"PUSHQ_KEY": rotated})
     assert refused.code == 4
     assert "the key came from PUSHQ_KEY" in refused.err
+
+
+def test_a_connection_is_listed_and_ended(cli: Cli, shared_server: PushqServer, queue: str) -> None:
+    with connect(shared_server.ws_url) as ws:
+        for frame in ({"type": "connect", "token": shared_server.key}, {"type": "subscribe", "id": 1, "queue": queue}):
+            ws.send(json.dumps(frame))
+            ws.recv(5)
+        listed = cli("connection", "list", "--json").json()["items"]
+        (mine,) = [item for item in listed if queue in [each["queue"] for each in item["subscriptions"]]]
+        assert mine["id"] in cli("connection", "list").out
+        assert "is ended" in cli("connection", "kick", mine["id"]).err
+        with pytest.raises(ConnectionClosed) as closed:
+            ws.recv(5)
+        assert closed.value.rcvd is not None and closed.value.rcvd.code == 4003
+        assert cli.any("connection", "kick", mine["id"]).code == 6
+
+
+def test_quotas_of_a_tenant_are_set_one_by_one(cli: Cli) -> None:
+    name = f"quota-{uuid.uuid4().hex[:8]}"
+    cli("tenant", "create", name, "--queues", "3", "--connections", "10")
+    cli("tenant", "update", name, "--queues", "5", "--no-quota", "connections")
+    assert cli("tenant", "show", name, "--json").json()["quotas"] == {"queues": 5}
+    assert "queues 5" in cli("tenant", "show", name).out
+    assert cli.any("tenant", "update", name).code == 2
 
 
 def test_tenants_do_not_see_each_other(cli: Cli, queue: str, tmp_path: Path) -> None:

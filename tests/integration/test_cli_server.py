@@ -42,7 +42,7 @@ def test_data_folder_outlives_a_backup_and_a_restore(start_server: StartServer, 
     cli = Cli(server)
     cli("queue", "create", "orders")
     cli("publish", "orders", "--lines", stdin="1\n2\n3\n")
-    saved = cli("backup", str(tmp_path / "saved"), *cli.data)
+    saved = cli("backup", str(tmp_path / "saved"), "--with-master-key", *cli.data)
     assert saved.out == ""
     assert "copied" in saved.err
     cli("publish", "orders", "4")
@@ -53,6 +53,25 @@ def test_data_folder_outlives_a_backup_and_a_restore(start_server: StartServer, 
     restored = start_server(data=tmp_path / "new")
     there = cli("queue", "peek", "orders", "--url", restored.url, "--json").json()
     assert [item["body"] for item in there["items"]] == [1, 2, 3]
+
+
+def test_a_backup_without_its_master_key_says_what_is_missing_and_starts_with_it(
+    start_server: StartServer, tmp_path: Path
+) -> None:
+    server = start_server()
+    cli = Cli(server)
+    cli("queue", "create", "orders")
+    cli("publish", "orders", "1")
+    cli("backup", str(tmp_path / "saved"), *cli.data)
+    assert not (tmp_path / "saved/master.key").exists()
+    told = cli("restore", str(tmp_path / "saved"), "--data", str(tmp_path / "new"))
+    assert "put master.key into" in told.err
+    refused = cli.any("serve", "--data", str(tmp_path / "new"), "--listen", "127.0.0.1:0")
+    assert refused.code == 3 and "master.key is missing" in refused.err
+    (tmp_path / "new/master.key").write_text((server.data / "master.key").read_text())
+    restored = start_server(data=tmp_path / "new")
+    there = cli("queue", "peek", "orders", "--url", restored.url, "--json").json()
+    assert [item["body"] for item in there["items"]] == [1]
 
 
 def test_restore_refuses_what_does_not_verify(cli: Cli, tmp_path: Path) -> None:

@@ -181,13 +181,6 @@ def test_a_body_above_the_servers_limit_ends_while_it_is_read(
         assert raw.recv(100).startswith(b"HTTP/1.1 413")
 
 
-def test_an_idempotency_key_is_refused_by_name(http: Client, queue: str) -> None:
-    answer = http.post(
-        f"/v1/queues/{queue}/messages", json={"messages": [{"body": 1}]}, headers={"Idempotency-Key": '"a"'}
-    )
-    assert "Idempotency-Key" in refused(answer, 400, "invalid-request")["detail"]
-
-
 # ------------------------------------------------------------------------------------- receive, ack, nack, extend
 
 

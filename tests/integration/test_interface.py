@@ -299,7 +299,7 @@ def test_a_patch_needs_the_etag_it_was_based_on(http: Client, queue: str) -> Non
 
 REFUSED = [
     {"delay_ms": -1}, {"message_ttl_ms": 0}, {"priorities": 11}, {"priorities": 0}, {"ordering": "total"},
-    {"dedupe": "key"}, {"dedupe_window_ms": 1_209_600_001}, {"encrypted": True}, {"dead_letter_queue": "x"},
+    {"dedupe": "key"}, {"dedupe_window_ms": 1_209_600_001}, {"encrypted": "yes"}, {"dead_letter_queue": "x"},
     {"delivery": "twice"}, {"max_messages": 0}, {"max_attempts": 0}, {"overflow": "drop_oldest"},
     {"retention_bytes": 5}, {"colocate_with": "x"}, {"sequencing": "random"}, {"durability": "none"},
     {"auto_expand": {"of": "partition_messages", "limit": 0}}, {"partitions": "2"}, {"visibility_timeout_ms": -1},
@@ -415,11 +415,12 @@ def test_a_message_above_the_limit_is_413_and_at_the_limit_is_taken(http: Client
     refused(http.put("/v1/queues/x", content=b"x" * (16 * 2**20 + 1)), 413, "message-too-large")
 
 
-def test_an_idempotency_key_is_not_built_and_says_so(http: Client, queue: str) -> None:
-    path = f"/v1/queues/{queue}/messages"
-    problem = refused(http.post(path, json={"messages": [{"body": 1}]}, headers={"Idempotency-Key": "k"}), 400,
-                      "invalid-request")  # fmt: skip
-    assert "idempotency-key" in problem["detail"].lower()
+def test_a_repeat_under_an_idempotency_key_is_a_duplicate_and_another_payload_422(http: Client, queue: str) -> None:
+    path, key = f"/v1/queues/{queue}/messages", {"Idempotency-Key": "k"}
+    first = http.post(path, json={"messages": [{"body": 1}]}, headers=key).json()["messages"]
+    again = http.post(path, json={"messages": [{"body": 1}]}, headers=key).json()["messages"]
+    assert again == [{**first[0], "duplicate": True}]
+    refused(http.post(path, json={"messages": [{"body": 2}]}, headers=key), 422, "idempotency-mismatch")
 
 
 # ------------------------------------------------------------------------------------------ receive and receipts

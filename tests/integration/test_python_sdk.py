@@ -416,3 +416,25 @@ async def test_the_example_runs(server: PushqServer) -> None:
     done = await anyio.to_thread.run_sync(run)
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == [f"order {n} done at attempt {2 if n == 2 else 1}" for n in range(5)]
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_the_same_call_by_another_process_stores_nothing(
+    transport: TransportName, shared_server: PushqServer, admin: Admin, queue: str
+) -> None:
+    """Each session numbers and names its messages for itself; with a key that makes no difference."""
+    await admin.update_queue(queue, {"dedupe": "id"})
+    stored = []
+    for _ in range(2):
+        async with opened(shared_server, transport=transport, number_always=True) as pushq:
+            company = asyncio.create_task(pushq.publish(queue, "company"))
+            stored.append(await pushq.publish(queue, {"a": 1}, key="k", idempotency_key='say "yes" \\ '))
+            await company
+    first, again = stored
+    assert (first.duplicate, again.duplicate) == (False, True)
+    assert (first.id, first.seq, first.partition) == (again.id, again.seq, again.partition)
+    async with opened(shared_server, transport=transport) as pushq:
+        with pytest.raises(ApiError, match="another payload"):
+            await pushq.publish(queue, {"a": 2}, key="k", idempotency_key='say "yes" \\ ')
+        with pytest.raises(ValueError, match="printable ASCII"):
+            await pushq.publish(queue, 1, idempotency_key="é")

@@ -25,6 +25,8 @@ from tests.support.server import PushqServer, ServerFailed
 
 Client = httpx2.Client
 DRAINED_SESSIONS = 2000
+AT_A_PACE = {"PUSHQ_LIMITS__ACCEPTS_PER_S": "1000"}
+"""So many can come back in 2 s, and so long a drain takes."""
 
 
 def client(server: PushqServer) -> Client:
@@ -41,7 +43,7 @@ def session(server: PushqServer) -> Iterator[ClientConnection]:
 
 @contextmanager
 def many_sessions(server: PushqServer) -> Iterator[None]:
-    """So many that their farewells take a second: time to look at a server that drains."""
+    """So many that their farewells take a while: time to look at a server that drains."""
     hello = json.dumps({"type": "connect", "token": server.key}).encode()
     frame = Frame(Opcode.TEXT, hello).serialize(mask=True)
     with ExitStack() as stack:
@@ -125,7 +127,7 @@ def test_a_taken_port_is_refused_before_the_folder_is_made(tmp_path: Path) -> No
         (["--gateways", "2"], {}, "this version runs one gateway"),
         (["--dev", "--listen", "0.0.0.0:0"], {}, "--dev"),
         ([], {"PUSHQ_RESUME_MSS": "5"}, "did you mean 'resume_ms'?"),
-        ([], {"PUSHQ_HTTP__TRUSTED_PROXIES": "10.0.0.1"}, "does not have trusted proxies yet"),
+        ([], {"PUSHQ_HTTP__TRUSTED_PROXIES": "10.0.0.1"}, "set http.proxy_protocol = true"),
         (["--config", "/nowhere/pushq.toml"], {}, "/nowhere/pushq.toml"),
     ],
 )
@@ -225,7 +227,7 @@ def test_a_waiting_receive_ends_with_the_drain(start_server: StartServer) -> Non
 
 
 def test_while_it_drains_a_server_says_so_and_takes_acks_but_nothing_new(start_server: StartServer) -> None:
-    server = start_server()
+    server = start_server(env=AT_A_PACE)
     with client(server) as http:
         http.put("/v1/queues/q")
         http.post("/v1/queues/q/messages", json={"messages": [{"body": 1}]})
@@ -244,7 +246,7 @@ def test_while_it_drains_a_server_says_so_and_takes_acks_but_nothing_new(start_s
 
 
 def test_a_second_signal_leaves_at_once(start_server: StartServer) -> None:
-    server = start_server()
+    server = start_server(env=AT_A_PACE)
     with client(server) as http:
         http.put("/v1/queues/q")
         http.post("/v1/queues/q/messages", json={"messages": [{"body": 1}]})

@@ -717,9 +717,30 @@ async def test_a_client_that_pings_without_reading_the_pongs_takes_little_memory
             async with asyncio.timeout(4):
                 for _ in range(1_000_000):
                     await deaf.frame(9, b"x" * 125)
-        except TimeoutError:
-            pass  # the server stopped reading, as it should
+        except (TimeoutError, ConnectionError):
+            pass  # the server stopped reading and then closed, as it should
         assert server.rss_anon_kib() - before < 16 * 1024
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("kind", ["websocket", "pushq", "pong"])
+async def test_a_flood_of_pings_is_closed_with_4008(shared_server: PushqServer, kind: str) -> None:
+    async with websocket_connect(shared_server.ws_url) as socket:
+        await socket.send(json.dumps({"type": "connect", "token": shared_server.key}))
+        await socket.recv()
+        with pytest.raises(ConnectionClosed) as closed:
+            await flood(socket, kind)
+    assert closed.value.rcvd is not None and closed.value.rcvd.code == 4008
+
+
+async def flood(socket: ClientConnection, kind: str) -> None:
+    for _ in range(300):
+        await (socket.ping() if kind == "websocket" else socket.send(PINGS[kind]))
+    while True:
+        await socket.recv()
+
+
+PINGS = {"pushq": '{"type":"ping"}', "pong": '[{"type":"pong"},{"type":"pong"}]'}
 
 
 @pytest.mark.anyio

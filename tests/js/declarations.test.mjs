@@ -70,7 +70,8 @@ test("a client, its subscriptions and its messages offer what is declared", asyn
   const optional = {body_base64: "AA==", expires_at: "2026-01-01T00:00:00.000Z", reply_to: "r", correlation_id: "c"};
   const dead = {from: "q", reason: "expired", at: "2026-01-01T00:00:00.000Z", attempts: 1, history: []};
   const rare = {ordering: {timestamp: "2026-01-01T00:00:00.000Z", late: false}, dead_letter: dead};
-  socket.say({type: "deliver", sub: 1, messages: [leased(1, {...optional, ...rare})]});
+  const traced = {traceparent: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", tracestate: "a=b"};
+  socket.say({type: "deliver", sub: 1, messages: [leased(1, {...optional, ...rare, ...traced})]});
   assert.deepEqual(members(declaration("class", "Client")), offered(client));
   assert.deepEqual(members(declaration("class", "Subscription")), offered(subscription));
   assert.deepEqual(members(declaration("class", "Message")), offered(seen[0]));

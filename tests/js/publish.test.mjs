@@ -219,3 +219,63 @@ test("publishMany answers in the order of its messages", async (t) => {
   confirm(socket, await eventually(() => socket.last("publish")));
   assert.deepEqual((await promise).map(({id}) => id), ["one", "two"]);
 });
+
+test("a frame tells the server what is left of its publishes' time, and those of another time have their own", async (t) => {
+  const {pushq, sockets} = quickClient(t);
+  const times = [{timeoutMs: 5_000}, {timeout_ms: 5_000}, {timeoutMs: 8_000}, {}];
+  const promise = pushq.publishMany("q", times.map((time, body) => ({body, ...time})));
+  await new Promise((resolve) => setTimeout(resolve, 20));
+  const socket = await eventually(() => sockets[0]);
+  socket.accept();
+  await eventually(() => socket.frames("publish").length === 3);
+  const [first, second, third] = socket.frames("publish");
+  assert.deepEqual([first, second, third].map(({messages}) => messages.map(({body}) => body)), [[0, 1], [2], [3]]);
+  assert.ok(first.timeout_ms > 3_000 && first.timeout_ms < 5_000, `${first.timeout_ms}`);
+  assert.ok(second.timeout_ms > 6_000 && second.timeout_ms < 8_000, `${second.timeout_ms}`);
+  assert.equal(third.timeout_ms, undefined);
+  [first, second, third].forEach((frame) => confirm(socket, frame));
+  await promise;
+});
+
+test("without an answer a publish is given up a little after its own time", async (t) => {
+  const {pushq, sockets} = quickClient(t, {limits: {publishGraceMs: 100}});
+  const began = Date.now();
+  const promise = pushq.publish("q", 1, {timeoutMs: 50});
+  (await eventually(() => sockets[0])).accept();
+  await assert.rejects(promise, {code: "timeout", message: /may be stored/});
+  assert.ok(Date.now() - began >= 150);
+});
+
+test("what never left is given up when its own time is over", async (t) => {
+  const {pushq, sockets} = quickClient(t);
+  await assert.rejects(pushq.publish("q", 1, {timeoutMs: 30}), {code: "timeout", message: /was not sent/});
+  const socket = await eventually(() => sockets[0]);
+  socket.accept();
+  await eventually(() => pushq.state === "connected");
+  await new Promise((resolve) => setTimeout(resolve, 30));
+  assert.equal(socket.frames("publish").length, 0);
+});
+
+for (const code of ["overloaded", "outcome-unknown"]) {
+  test(`what the server refuses as ${code} when the time is over does not go again`, async (t) => {
+    const {pushq, sockets} = quickClient(t);
+    pushq.addEventListener("problem", () => {});
+    const socket = await eventually(() => sockets[0]);
+    socket.accept();
+    const promise = pushq.publish("q", 1, {timeoutMs: 60});
+    promise.catch(() => {});
+    const frame = await eventually(() => socket.last("publish"));
+    await new Promise((resolve) => setTimeout(resolve, 80));
+    socket.say({type: "error", id: frame.id, problem: {code, status: 503, detail: "no"}});
+    await assert.rejects(promise, {code});
+    await new Promise((resolve) => setTimeout(resolve, 50));
+    assert.equal(socket.frames("publish").length, 1);
+  });
+}
+
+test("a time that no server would take is refused before it leaves", async (t) => {
+  const {pushq} = quickClient(t);
+  for (const timeoutMs of [0, -1, 1.5, 60_001, "5"]) {
+    await assert.rejects(pushq.publish("q", 1, {timeoutMs}), {code: "invalid-request", message: /timeoutMs/});
+  }
+});

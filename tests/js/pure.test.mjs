@@ -12,9 +12,9 @@ test("back-off is anywhere below a window that doubles from half a second to twe
   assert.equal(backoffMs(3, 0.25), 1000);
 });
 
-test("the server widens the back-off and never narrows it", () => {
-  assert.equal(backoffMs(0, 0.5, 10_000), 5_000);
-  assert.equal(backoffMs(9, 0.5, 100), 10_000);
+test("nobody comes back earlier than the server asks, and the jitter comes after it", () => {
+  assert.equal(backoffMs(0, 0.5, 10_000), 10_250);
+  assert.equal(backoffMs(9, 0.5, 100), 10_100);
 });
 
 test("close codes from 4500 to 4999 stop, 4401 wants a new token, all others reconnect", () => {

@@ -35,6 +35,23 @@ test("an expiring token is refreshed on the open connection", async (t) => {
   socket.say({type: "ok", id: socket.last("refresh").id});
 });
 
+test("of a short token half the life is used, and a token that could not be had is asked for again", async (t) => {
+  let asked = 0;
+  const token = () => {
+    asked += 1;
+    if (asked === 2) throw new Error("the backend is away");
+    return {token: `t${asked}`, expires_at: new Date(Date.now() + (asked === 1 ? 400 : 3_600_000)).toISOString()};
+  };
+  const {pushq, sockets} = quickClient(t, {token, limits: {refreshRetryMs: 20}});
+  pushq.addEventListener("problem", () => {});
+  const began = Date.now();
+  const socket = await eventually(() => sockets[0]);
+  socket.accept();
+  assert.equal((await eventually(() => socket.last("refresh"))).token, "t3");
+  const usedMs = Date.now() - began;
+  assert.ok(usedMs >= 190, `${usedMs} ms`);
+});
+
 test("a close code of the 45xx kind stops for good, with the server's reason", async (t) => {
   const {pushq, sockets} = quickClient(t, {token: "wrong"});
   const failed = entering(pushq, "failed");
@@ -51,7 +68,7 @@ test("a close code of the 45xx kind stops for good, with the server's reason", a
   assert.equal(pushq.state, "failed");
 });
 
-test("bye is told, and widens the wait", async (t) => {
+test("bye is told, and the jitter comes after what it asks", async (t) => {
   const {pushq, sockets} = quickClient(t);
   (await eventually(() => sockets[0])).accept();
   const bye = event(pushq, "bye");
@@ -60,7 +77,7 @@ test("bye is told, and widens the wait", async (t) => {
   t.mock.method(Math, "random", () => 0.5);
   const waiting = entering(pushq, "waiting");
   sockets[0].end(4000);
-  assert.equal((await waiting).retryMs, 2_000);
+  assert.equal((await waiting).retryMs, 4_000.5);
 });
 
 test("pings are answered, and a server that falls silent is left", async (t) => {

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import urllib.request
 from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from push.client import Admin, connect
-from tests.support.server import PushqServer
+from tests.support.issuers import SigningKey, issuers_env
+from tests.support.server import PushqServer, free_port
+from tests.support.tls import Authority, settings
 
 _OF_THE_LIBRARY = ("process_", "python_")
 
 
 def metrics_table(folder: Path) -> list[str]:
     """Name, kind, labels and help of each series, in the order of the page."""
-    with PushqServer(folder / "data") as server:
+    authority = Authority(folder / "authority")
+    # A Redis that is not there has its series, too.
+    env = {**settings(authority.issue()), "PUSHQ_REDIS__URL": f"redis://127.0.0.1:{free_port()}/0"}
+    (folder / "keys.json").write_text(json.dumps({"keys": [SigningKey("ES256", "k").jwk]}))
+    env |= issuers_env({"issuer": "shop", "tenant": "default", "jwks_file": str(folder / "keys.json")})
+    with PushqServer(folder / "data", env=env, tls=authority.context()) as server:
         asyncio.run(_a_little_of_everything(server))
-        with urllib.request.urlopen(f"{server.url}/metrics") as answer:
+        with urllib.request.urlopen(f"{server.url}/metrics", context=server.tls) as answer:
             text = answer.read().decode()
     lines = ["| Series | Kind | Labels | Meaning |", "| --- | --- | --- | --- |"]
     for family in text_string_to_metric_families(text):
@@ -32,12 +40,12 @@ def metrics_table(folder: Path) -> list[str]:
 
 
 async def _a_little_of_everything(server: PushqServer) -> None:
-    async with Admin(server.url, server.key) as admin:
+    async with Admin(server.url, server.key, tls=server.tls) as admin:
         await admin.create_queue("orders", {"max_attempts": 1})
         await admin.create_queue("news", {"kind": "stream"})
         await admin.create_queue("parcels", {"partitions": 2})
         await admin.put_group("news", "readers", position="earliest")
-    async with connect(server.url, server.key) as pushq:
+    async with connect(server.url, server.key, tls=server.tls) as pushq:
         await pushq.publish("orders", "hello")
         await pushq.publish("orders", "nobody can handle this")
         async with pushq.subscribe("orders") as messages:

@@ -9,17 +9,22 @@ import json
 import re
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
+from backend_store.client import LEDGER_KINDS
 from backend_store.model import AutoExpand, QueueConfig
 from gateway.api.frames import SERVER_FRAMES
 from gateway.api.table import OPERATIONS
-from gateway.config import Settings, known_settings
+from gateway.config import known_settings
 from gateway.queue_rules import RULES
 from gateway.queue_settings import AUTO_EXPAND, LATER_SETTINGS, LATER_VALUES, ONLY, PART_RANGES, RANGES, SETTINGS
+from gateway.settings import Settings
+from gateway.usage.schema import ROWS, FileKind, columns
 from push.closes import Close, may_reconnect
 from push.problems import KINDS
 from push.protocol import ClientFrame
@@ -49,6 +54,12 @@ def tables() -> dict[str, dict[str, Table]]:
         "websocket.md": {"From the client": _client_frames(), "From the server": _server_frames()},
         "metrics.md": {"All series": metrics},
         "limits.md": limit_tables(),
+        "usage-schema.md": {
+            "Rows of the ledger": _rows("ledger"),
+            "Kinds of the ledger": _ledger_kinds(),
+            "Rows of minutes": _rows("minutes"),
+            "Rows of the audit": _rows("audit"),
+        },
     }
 
 
@@ -92,8 +103,7 @@ def _settings() -> Table:
     defaults = msgspec.to_builtins(Settings())
     rows = []
     for key in known_settings():
-        section, _, name = key.rpartition(".")
-        value = defaults[section][name] if section else defaults[name]
+        value = reduce(getitem, key.split("."), defaults)
         variable = "PUSHQ_" + key.upper().replace(".", "__")
         rows.append(
             [code(key), code(variable), code(list(value) if isinstance(value, tuple) else value), words.SETTINGS[key]]
@@ -156,6 +166,20 @@ def _calls() -> Table:
         [code(f"{o.method} {o.path}"), o.summary, o.scope, ", ".join(map(str, o.answers)) or "–"] for o in OPERATIONS
     )
     return table(["Call", "What it does", "Scope", "Answers"], rows)
+
+
+def _rows(kind: FileKind) -> Table:
+    rows = (
+        [code(c.name), c.type + (", or null" if c.nullable else ""), c.text and f"{c.text[0].upper()}{c.text[1:]}."]
+        for c in columns(ROWS[kind])
+    )
+    return table(["Field", "Type", "Meaning"], rows)
+
+
+def _ledger_kinds() -> Table:
+    rows = ([code(kind), LEDGER_KINDS.get(kind, "there"), text] for kind, text in words.LEDGER_KINDS.items())
+    assert words.LEDGER_KINDS.keys() == LEDGER_KINDS.keys() | {"held"}, "each kind has its words"
+    return table(["Kind", "Counts as", "Messages that"], rows)
 
 
 def _client_frames() -> Table:

@@ -15,14 +15,14 @@ RETRY = {
     "method-not-allowed": "no",
     "conflict": "no",
     "stale-receipt": "no: wait for the redelivery",
-    "request-in-progress": "not in this version",
+    "request-in-progress": "after `retry_after_ms`",
     "precondition-failed": "after reading again",
     "message-too-large": "no: make it smaller",
     "unsupported-media-type": "no",
-    "idempotency-mismatch": "not in this version",
+    "idempotency-mismatch": "no: with another key",
     "precondition-required": "with `If-Match`",
     "rate-limited": "after `Retry-After`",
-    "too-many-connections": "not in this version",
+    "too-many-connections": "after `Retry-After`",
     "internal": "perhaps",
     "not-leader": "not in this version",
     "unavailable": "after `Retry-After`",
@@ -38,13 +38,15 @@ RETRY = {
 CLOSES = {
     "DRAIN": "The server shuts down. A `bye` frame with `retry_ms` came before.",
     "SLOW_CONSUMER": "The client did not read for 10 s.",
-    "TIMED_OUT": "No `connect` within 5 s, or nothing was heard for 35 s.",
-    "KICKED": "Not sent in this version.",
-    "RATE_LIMITED": "Not sent in this version.",
-    "TOKEN_EXPIRED": "The key was revoked, rotated away or has expired. Come back with a new one.",
+    "TIMED_OUT": "No `connect` within 5 s, or nothing was heard for 35 s; or the keys of a token's issuer are not "
+    "read yet.",
+    "KICKED": "An administrator ended the connection. The session cannot be resumed.",
+    "RATE_LIMITED": "Too many connections; or nearly everything that was published for 10 s was above its rate; or "
+    "more than 100 pings a second.",
+    "TOKEN_EXPIRED": "The token has expired, or the key was revoked or rotated away. Come back with a new one.",
     "PROTOCOL_ERROR": "A frame that is none: it does not parse, is empty, or has an unknown `type`.",
     "UNAUTHENTICATED": "No credential, one that is not known, or another first frame than `connect`.",
-    "FORBIDDEN": "Not sent in this version: a missing scope is an `error` and the socket stays open.",
+    "FORBIDDEN": "A `refresh` with another caller's token. A missing scope is an `error` and the socket stays open.",
     "NO_SUCH_QUEUE": "Not sent in this version: a missing queue is an `error` and the socket stays open.",
     "REPLACED": "A newer connection went on with this session.",
     "TOO_LARGE": "A frame of more than 4 MiB.",
@@ -57,14 +59,100 @@ SETTINGS = {
     "resume_ms": "How long the leases of a cut session wait for it, 0 to 3,600,000.",
     "http.listen": "`HOST:PORT` or `[IPV6]:PORT`.",
     "http.allowed_origins": "Origins of pages, besides the server's own, that may use the API; `*` is any.",
+    "http.tls_cert": "A file with the certificate and its chain, PEM. With it the listener speaks TLS, and only TLS. "
+    "Read again when it changes.",
+    "http.tls_key": "The file with the certificate's key, PEM, without a password.",
+    "http.tls_client_ca": "A file with authorities, PEM: clients must show a certificate that one of them signed.",
+    "http.proxy_protocol": "Whether connections of `http.trusted_proxies` begin with a PROXY header. Then they "
+    "must, and no others may.",
+    "http.trusted_proxies": "Addresses and networks of the balancers in front, such as `10.0.0.0/24`.",
     "queues.allow_delete_over_http": "Whether an admin key may delete queues over HTTP.",
     "queues.auto_create": "Queues that a publish makes: a list of `{pattern, config}`; the first pattern that fits "
     "counts. As a variable it is JSON.",
     "limits.connections_max": "WebSockets and SSE streams of the process, 1 to 1,000,000.",
     "limits.request_bytes_max": "The body of one HTTP request, 1,024 to 1,073,741,824.",
+    **{
+        f"limits.{what}_per_{whom}_max": f"{text} of a{'n' * (whom == 'address')} {whom} in the process, 0 to "
+        "1,000,000; 0 is any number."
+        for what, text in (
+            ("connections", "WebSockets, event streams and waiting receives"),
+            ("subscriptions", "Subscriptions"),
+        )
+        for whom in ("tenant", "principal", "address")
+    },
+    "throttling.store": "Where rates are counted: `memory`, each gateway for itself, or `redis`.",
+    "throttling.rules": "[Rules of rates](../how-to/rate-limits.md): a list of `{name, quota, window_s, per, "
+    "operations, unit, when_store_is_away}`. As a variable it is JSON.",
+    "limits.accepts_per_s": "New WebSockets and SSE streams a second, 1 to 1,000,000. What comes above it is refused "
+    "with `overloaded` and told when to come back.",
+    "limits.accepts_burst": "How many of them may come at once, 1 to 1,000,000.",
+    "limits.drain_window_s": "Over how many seconds a drain closes sockets at most, 0 to 60; few sockets are closed "
+    "faster. The process ends up to 6 s after.",
+    "overload.memory_max_bytes": "What the process may use; 0 is the limit of its control group, or the machine's "
+    "memory. At 60 %, 70 % and 80 % of it the process takes on less.",
+    "overload.lag_ms_max": "How late the event loop may be (99th percentile over 5 s) before new sockets are refused, "
+    "10 to 60,000.",
+    "overload.sojourn_ms_max": "How long publishes may wait for the disk, 5 to 60,000. When they wait longer for half "
+    "a second, new ones are refused until they do not.",
+    "auth.jwt.audience": "What the claim `aud` of a token must name.",
+    "auth.jwt.leeway_s": "Seconds that clocks of issuers may be off, 0 to 300.",
+    "auth.jwt.algorithms": "Algorithms that tokens may be signed with. `HS256` only counts for issuers with a secret, "
+    "the others only for issuers with public keys.",
+    "auth.jwt.jwks_max_age_s": "Seconds until key sets are read anew, 10 to 86,400.",
+    "auth.jwt.issuers": "Whose tokens are taken: a list of [tables](#issuers-of-tokens). As a variable it is JSON.",
+    "dispatch.timeout_ms": "How long a publish waits for the disk that names no `timeout_ms`, 1 to 60,000.",
+    "metadata.url": "A metadata service that keeps queue definitions, keys and tenants for this server, "
+    "`ws://HOST:PORT`. See [caching](../explanation/caching.md).",
+    "metadata.secret_file": "The file with that service's secret, `metadata.secret` of its data folder.",
+    "catalogue.stale_max_s": "How long queues are served that a silent metadata service did not confirm, 5 to "
+    "2,592,000.",
+    "catalogue.identity_stale_max_s": "The same for keys and tenants, 5 to 86,400: a revoked key works for so long at "
+    "most.",
+    "encryption.master": "Where the master key comes from: `file` (`master.key` in the data folder), `environment` "
+    "(`PUSHQ_MASTER_KEY`, or the file that `PUSHQ_MASTER_KEY_FILE` names), or `command`.",
+    "encryption.command": "The program that wraps and unwraps data keys, and its arguments.",
+    "encryption.command_key": "Which of its keys the program is to wrap with.",
+    "encryption.command_timeout_ms": "How long the program may take, 100 to 60,000.",
+    "encryption.data_key_days": "After how many days a queue gets a new data key, 1 to 3,650.",
+    "logs.level": "The least that is said: `debug`, `info`, `warning` or `error`.",
+    "logs.format": "`json`, `text`, or `auto`: text on a terminal, JSON elsewhere.",
+    "logs.access": "One line for each request to the API.",
+    "tracing.spans": "[Spans](../how-to/trace-messages.md) of publishes, deliveries, receives and settlements, through "
+    "OpenTelemetry.",
+    "redis.url": "`redis://[:PASSWORD@]HOST:PORT/DB` or `rediss://…` of a Redis that gateways share. Shown without its "
+    "password.",
+    "redis.url_file": "A file with that URL in it, in place of `redis.url`.",
+    "usage.dir": "Where [usage files](../how-to/usage.md) are written; empty is `usage` in the data folder.",
+    "usage.period_seconds": "How often there are new ones, 1 to 3600.",
+    "usage.bytes_max": "What that folder may hold. The oldest minutes go first; the ledger and the audit wait in the "
+    "store.",
+    "usage.kept_days": "For how many days `/v1/usage` knows each day's totals.",
+}
+
+LEDGER_KINDS = {
+    "opening": "were there when the ledger began: of data from before it, or of a restored backup.",
+    "published": "producers published. There for every range, also with 0.",
+    "moved_in": "came from another queue: dead letters, redrives, what a deleted queue held.",
+    "copied": "a consumer group of a stream gave up: the copy is a dead letter, the stream keeps its own.",
+    "settled": "were acknowledged, or handed out where the queue delivers at most once.",
+    "expired": "ended by their time to live, and went nowhere.",
+    "overflowed": "made room in a full queue, and went nowhere.",
+    "retired": "a stream does not keep any more.",
+    "cancelled": "were taken back before anybody had them.",
+    "dropped": "could not be delivered, in a queue without dead letters.",
+    "purged": "were purged.",
+    "moved_out": "went to another queue.",
+    "deleted": "went with their queue.",
+    "lost": "were in an entry that did not verify and was put aside.",
+    "dead_lettered": "became dead letters; they are held until something else becomes of them.",
+    "late": "went to the late messages; they are held, too.",
+    "read": "a stream's consumer groups acknowledged, once for each group.",
+    "unexplained": "do not add up. There is no such row, or there is a mistake in Pushq.",
+    "held": "are there at `to`: ready, leased, scheduled, dead, late or on their way. There for every range.",
 }
 
 QUEUE_VALUES = {
+    "encrypted": "`true`, `false`",
     "auto_expand": "[an object](#growing-by-itself), `null`",
     "dead_letter_queue": "a queue's name, `null`",
     "colocate_with": "a queue's name, `null`",
@@ -81,7 +169,7 @@ FRAMES = {
     "ack": "Settle messages.",
     "nack": "Give messages back; the attempt counts, unless nobody `tried`.",
     "extend": "Hold messages for longer.",
-    "refresh": "Go on with another key of the same tenant.",
+    "refresh": "Go on with a newer token of the same caller.",
     "ping": "Say `pong`.",
     "pong": "A sign of life.",
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -21,6 +22,12 @@ READY_S_MAX = 15.0
 STOP_S_MAX = 15.0
 POLL_S = 0.02
 LOG_TAIL_BYTES = 8_000
+UNHURRIED = {
+    "PUSHQ_LIMITS__ACCEPTS_PER_S": "1000000",
+    "PUSHQ_LIMITS__ACCEPTS_BURST": "1000000",
+    "PUSHQ_OVERLOAD__LAG_MS_MAX": "5000",
+}
+"""Clients of a test come all at once, on a machine that does much else: that is no overload of the server."""
 _ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -53,14 +60,17 @@ class PushqServer:
         dev: bool = False,
         env: dict[str, str] | None = None,
         tree: Path | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
+        """`tls`: how to speak to a server whose settings in `env` make it speak TLS."""
         self.data = data
         self.tree = tree or _ROOT
         """The checkout whose server it is."""
         self.extra = extra
         self.dev = dev
         self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.tls = tls
+        self.url = f"http{'s' if tls else ''}://127.0.0.1:{self.port}"
         self.log_path = data.with_name(data.name + ".log")
         self._env = env or {}
         self._process: subprocess.Popen[bytes] | None = None
@@ -73,7 +83,7 @@ class PushqServer:
 
     @property
     def ws_url(self) -> str:
-        return f"ws://127.0.0.1:{self.port}/v1/ws"
+        return f"ws{'s' if self.tls else ''}://127.0.0.1:{self.port}/v1/ws"
 
     @property
     def key(self) -> str:
@@ -110,6 +120,8 @@ class PushqServer:
         command += ["--listen", f"127.0.0.1:{self.port}", *(["--dev"] if self.dev else []), *self.extra]
         # Settings of the person who runs the tests must not reach the server under test.
         env = {name: value for name, value in os.environ.items() if not name.startswith("PUSHQ_")}
+        if self.tree == _ROOT:
+            env |= UNHURRIED
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 command,
@@ -123,7 +135,7 @@ class PushqServer:
 
     def is_ready(self) -> bool:
         try:
-            with urllib.request.urlopen(f"{self.url}/readyz", timeout=1) as answer:
+            with urllib.request.urlopen(f"{self.url}/readyz", timeout=1, context=self.tls) as answer:
                 return bool(answer.status == 200)
         except (urllib.error.URLError, OSError):
             return False

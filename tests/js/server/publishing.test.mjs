@@ -121,3 +121,44 @@ test("stamps of our own are in the order of our publishes", async (t) => {
   const seen = await taken(pushq, name, 50);
   assert.deepEqual(seen.map(({body}) => body), Array.from({length: 50}, (_, n) => n));
 });
+
+test("a trace goes with its message and with no other", async (t) => {
+  const pushq = client(t);
+  const name = await queue();
+  const traceparent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+  const traces = [{traceparent}, {traceparent}, {traceparent, tracestate: "congo=t61"}, {}];
+  await pushq.publishMany(name, traces.map((trace, body) => ({body, ...trace})));
+  const seen = await taken(pushq, name, 4);
+  const told = ({body, traceparent, tracestate}) => [body, traceparent, tracestate];
+  assert.deepEqual(seen.map(told).sort(), traces.map((trace, body) => told({body, ...trace})));
+  for (const wrong of [{traceparent: "x"}, {tracestate: "a=b"}, {traceparent, tracestate: "é"}]) {
+    await assert.rejects(pushq.publish(name, 1, wrong), {code: "invalid-request"});
+  }
+});
+
+test("a publish tells the server its time over any transport", async (t) => {
+  const headers = [];
+  const fetching = (url, request) => {
+    if (url.endsWith("/messages")) headers.push(request.headers["Pushq-Timeout-Ms"]);
+    return fetch(url, request);
+  };
+  const pushq = client(t, {fetch: fetching});
+  const name = await queue();
+  await pushq.publish(name, 1, {timeoutMs: 5_000});
+  await pushq.publish(name, 2);
+  const told = headers.length ? headers : pushq.published.map((text) => JSON.parse(text).timeout_ms);
+  assert.ok(Number(told[0]) > 3_000 && Number(told[0]) <= 5_000, `${told}`);
+  assert.equal(told[1], undefined);
+  assert.equal((await stats(name)).ready, 2);
+});
+
+test("a key makes the same call by another page a duplicate", async (t) => {
+  const name = await queue({dedupe: "id"});
+  const options = {key: "k", idempotencyKey: 'say "yes" \\'};
+  const first = await client(t).publish(name, {a: 1}, options);
+  const again = await client(t).publish(name, {a: 1}, options);
+  assert.deepEqual(again, {...first, duplicate: true});
+  await assert.rejects(client(t).publish(name, {a: 2}, options), {code: "idempotency-mismatch"});
+  await assert.rejects(client(t).publish(name, 1, {idempotencyKey: "é"}), {code: "invalid-request"});
+  assert.equal((await stats(name)).ready, 1);
+});

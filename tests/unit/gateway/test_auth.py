@@ -5,13 +5,18 @@ from __future__ import annotations
 import stat
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from backend_store.client import Store
-from backend_store.model import NotFound, Unauthenticated
+from backend_store.model import NotFound, TokenExpired, Unauthenticated
 from gateway import auth
-from gateway.auth import Keyring, NewKey, make_first_key
+from gateway.auth import Keyring, NewKey, make_first_key, same_caller
+from gateway.issuers import Issuer, Jwt
+from gateway.key_sets import KeySets
+from gateway.tokens import Tokens
+from tests.support.issuers import SECRET, claims, with_secret
 from tests.unit.gateway.conftest import Clock
 
 pytestmark = pytest.mark.anyio
@@ -111,6 +116,79 @@ async def test_without_grace_the_old_secret_ends_at_once(store: Store, clock: Cl
 async def test_keys_are_there_after_a_restart(store: Store, clock: Clock) -> None:
     token = (await make(Keyring(store, clock))).token
     assert Keyring(store, clock).identify(token).name == "k"
+
+
+async def test_keys_of_one_name_are_one_caller_within_their_tenant(store: Store, clock: Clock) -> None:
+    keyring = Keyring(store, clock)
+    one = keyring.identify((await make(keyring)).token)
+    two = keyring.identify((await make(keyring)).token)
+    other = keyring.identify((await keyring.create(name="x", tenant="default", scopes=("admin",))).token)
+    foreign = keyring.identify((await keyring.create(name="k", tenant="acme", scopes=("admin",))).token)
+    assert same_caller(one, one) and same_caller(one, two)
+    assert not same_caller(one, other) and not same_caller(one, foreign)
+
+
+# --------------------------------------------------------------------------------------------------------- JWTs
+
+ISSUER = Issuer("https://id.example", tenant="default", secret=SECRET)
+
+
+def with_tokens(store: Store, clock: Clock, *issuers: Issuer) -> Keyring:
+    jwt = Jwt(issuers=issuers or (ISSUER,))
+    return Keyring(store, clock, Tokens(jwt, KeySets(jwt)))
+
+
+def token_of(clock: Clock, issuer: str = ISSUER.issuer, subject: str = "alice", **changed: Any) -> str:
+    now_s = clock.ms // 1000
+    return with_secret(claims(issuer, "consume:*", sub=subject, exp=now_s + 60, iat=now_s, **changed))
+
+
+async def test_a_token_is_verified_once_and_remembered_until_it_ends(store: Store, clock: Clock) -> None:
+    keyring = with_tokens(store, clock)
+    token = token_of(clock)
+    principal = keyring.identify(token)
+    assert (principal.tenant, principal.name, principal.issuer) == ("default", "alice", ISSUER.issuer)
+    assert keyring.identify(token) is principal and keyring.still_valid(principal)
+    clock.ms += 90_000
+    assert not keyring.still_valid(principal)
+    with pytest.raises(TokenExpired):
+        keyring.identify(token)
+    assert not keyring._identities
+
+
+async def test_callers_of_two_issuers_or_tenants_are_never_one(store: Store, clock: Clock) -> None:
+    second = Issuer("https://id2.example", tenant="default", secret=SECRET)
+    root = Issuer("https://root.example", tenants=("*",), secret=SECRET)
+    keyring = with_tokens(store, clock, ISSUER, second, root)
+    await store.metadata.put_tenant("acme", 1)
+    tokens = [
+        token_of(clock),
+        token_of(clock, second.issuer),
+        token_of(clock, root.issuer, tenant="default"),
+        token_of(clock, root.issuer, tenant="acme"),
+        token_of(clock, subject="bob"),
+    ]
+    principals = [keyring.identify(token) for token in tokens]
+    assert len({principal.id for principal in principals}) == len(tokens)
+    assert not [1 for a in principals for b in principals if a is not b and same_caller(a, b)]
+    newer = keyring.identify(token_of(clock, jti="2"))
+    assert newer is not principals[0] and same_caller(newer, principals[0])
+
+
+async def test_a_token_ends_with_its_tenant(store: Store, clock: Clock) -> None:
+    keyring = with_tokens(store, clock, Issuer(ISSUER.issuer, tenant="acme", secret=SECRET))
+    token = token_of(clock)
+    assert "no tenant 'acme'" in refused(keyring, token)
+    await store.metadata.put_tenant("acme", 1)
+    principal = keyring.identify(token)
+    await store.metadata.delete_tenant("acme")
+    assert not keyring.still_valid(principal)
+    assert "tenant is gone" in refused(keyring, token)
+    assert "no tenant 'acme'" in refused(keyring, token)
+
+
+async def test_without_issuers_a_token_is_an_unknown_key(store: Store, clock: Clock) -> None:
+    assert refused(Keyring(store, clock), token_of(clock)) == refused(Keyring(store, clock), "x")
 
 
 async def test_a_temporary_key_is_one_key_while_half_its_time_is_left(store: Store, clock: Clock) -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from backend_store.model import COMPANION, InvalidRequest
 from gateway.auto_create import AutoCreate, auto_config, auto_create_entries
-from gateway.config import Queues, Settings
 from gateway.limits import AUTO_CREATE_ENTRIES_MAX
+from gateway.settings import Queues, Settings
 
 
 def with_entries(*entries: tuple[str, dict[str, Any]]) -> Settings:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from gateway.config import ConfigError, Loaded, Settings, known_settings, load_settings, parse_address
+from gateway.config import ConfigError, Loaded, known_settings, load_settings
+from gateway.settings import Settings, parse_address
 
 
 def load(
@@ -76,9 +77,26 @@ def test_every_setting_is_described_with_its_origin(tmp_path: Path) -> None:
         ('[http]\nlisten = "8080"', {}, "http.listen", "HOST:PORT"),
         ('[http]\nallowed_origins = ["shop.example"]', {}, "http.allowed_origins", "is no origin"),
         ('[http]\nallowed_origins = ["https://shop.example/"]', {}, "http.allowed_origins", "is no origin"),
-        ('[http]\ntrusted_proxies = ["10.0.0.1"]', {}, "http.trusted_proxies", "does not have trusted proxies yet"),
-        ("[auth.jwt]\nsecret = 1", {}, "auth.jwt", "does not have JWT yet"),
-        ("", {"PUSHQ_AUTH__JWT__AUDIENCE": "x"}, "auth.jwt.audience", "does not have JWT yet"),
+        ('[http]\ntrusted_proxies = ["10.0.0.1"]', {}, "http.trusted_proxies", "never in X-Forwarded-For"),
+        ('[http]\ntrusted_proxies = ["10.0.0"]', {}, "http.trusted_proxies", "is no address or network"),
+        ("[http]\nproxy_protocol = true", {}, "http.proxy_protocol", "needs http.trusted_proxies"),
+        ('[http]\ntls_cert = "a"', {}, "http.tls_cert", "http.tls_cert needs http.tls_key beside it"),
+        ('[http]\ntls_key = "a"', {}, "http.tls_key", "http.tls_key needs http.tls_cert beside it"),
+        ('[http]\ntls_client_ca = "a"', {}, "http.tls_client_ca", "needs http.tls_cert"),
+        (
+            '[http]\ntls_cert = "a"\ntls_key = "b"\nproxy_protocol = true\ntrusted_proxies = ["10.0.0.1"]',
+            {},
+            "http.tls_cert",
+            "on a plain listener only",
+        ),
+        ("[auth.jwt]\nleeway = 1", {}, "auth.jwt.leeway", "did you mean 'auth.jwt.leeway_s'"),
+        ("[auth.jwt]\nleeway_s = 301", {}, "auth.jwt.leeway_s", "it goes from 0 to 300"),
+        ("[auth.jwt]\njwks_max_age_s = 1", {}, "auth.jwt.jwks_max_age_s", "it goes from 10 to"),
+        ('[auth.jwt]\nalgorithms = ["none"]', {}, "auth.jwt.algorithms", "invalid enum value 'none'"),
+        ("", {"PUSHQ_AUTH__JWT__ALGORITHMS": "HS256,RS512"}, "auth.jwt.algorithms", "invalid enum value 'rs512'"),
+        ("", {"PUSHQ_AUTH__JWT__ISSUERS": "[{}]"}, "auth.jwt.issuers", "auth.jwt.issuers[0]: Object missing required"),
+        ('[auth.jwt]\nalgorithms = ["ES256"]\nissuers = [{issuer = "a", tenant = "t", secret = "%s"}]' % ("s" * 32), {},
+         "auth.jwt.algorithms", "auth.jwt.issuers[0] has secret, which goes with HS256, and ES256 is allowed"),
         ("[[queues.auto_create]]\npattern = 1", {}, "queues.auto_create", "Expected `str`, got `int`"),
         ('[[queues.auto_create]]\npattern = "a*"\nconfig = {priorities = 11}', {}, "queues.auto_create",
          "queues.auto_create[0].config.priorities: priorities is 11; it goes from 1 to 10 (pattern 'a*')"),
@@ -155,3 +173,24 @@ def test_an_address_has_a_url_that_works_on_this_machine() -> None:
         "http://[::1]:4",
         "http://example.com:5",
     ]
+
+
+def test_the_url_of_redis_is_shown_without_its_password(tmp_path: Path) -> None:
+    loaded = load(tmp_path, '[redis]\nurl = "redis://:open-sesame@10.0.0.1:6379/0"')
+    assert loaded.settings.redis.address() == "redis://:open-sesame@10.0.0.1:6379/0"
+    assert {line.key: line.value for line in loaded.describe()}["redis.url"] == "redis://***@10.0.0.1:6379/0"
+
+
+def test_a_wrong_url_of_redis_is_refused_without_telling_its_password(tmp_path: Path) -> None:
+    error = refused(tmp_path, '[redis]\nurl = "http://:open-sesame@10.0.0.1"')
+    assert error.key == "redis.url" and "rediss://" in str(error)
+    assert "open-sesame" not in str(error)
+
+
+def test_the_url_of_redis_may_stand_in_a_file(tmp_path: Path) -> None:
+    secret = tmp_path / "redis.url"
+    secret.write_text("redis://127.0.0.1:6379/0\n")
+    assert load(tmp_path, f'[redis]\nurl_file = "{secret}"').settings.redis.address() == "redis://127.0.0.1:6379/0"
+    assert "cannot be read" in str(refused(tmp_path, '[redis]\nurl_file = "/nowhere"'))
+    both = f'[redis]\nurl_file = "{secret}"\nurl = "redis://127.0.0.1"'
+    assert "leave one of them out" in str(refused(tmp_path, both))

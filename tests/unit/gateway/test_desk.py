@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 from msgspec import Raw
 
 from backend_store.client import Store
-from backend_store.model import Forbidden, QueueConfig, QueueNotFound, Unauthenticated
+from backend_store.model import Conflict, Forbidden, QueueConfig, QueueNotFound, Quotas, Unauthenticated
 from gateway.auth import Keyring
 from gateway.desk import GatewayDesk
 from gateway.tickets import TicketOffice
@@ -100,3 +102,17 @@ async def test_blocks_are_made_for_the_partitions_that_a_queue_has(store: Store,
     assert made.order is not None and sorted(made.order) == list(range(64))
     bodies = desk(store, clock).prepare_plain(four, [Raw(b"1"), Raw(b"2")], "json")
     assert len(bodies.blocks) == 1 and bodies.order is None
+
+
+async def test_a_publish_that_may_make_no_queue_is_told_why(store: Store, clock: Clock) -> None:
+    keyring = Keyring(store, clock)
+    await store.metadata.put_tenant("small", 1, Quotas(queues=1))
+    token = (await keyring.create(name="k", tenant="small", scopes=("publish:*",))).token
+    makes_any = GatewayDesk(
+        store, keyring, TicketOffice(clock), allowed_origins=(), dev=False, auto_config=lambda name: QueueConfig()
+    )
+    for name, refusal in (("first", None), ("second", Conflict)):
+        making = makes_any.made_by_publish(keyring.identify(token), name)
+        assert making is not None
+        with pytest.raises(refusal) if refusal else nullcontext():
+            await making

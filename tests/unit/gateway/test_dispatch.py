@@ -14,10 +14,10 @@ from backend_store.client import Store
 from backend_store.model import QueueConfig
 from gateway.app import Application, create_app
 from gateway.auth import Keyring
-from gateway.config import Settings
+from gateway.rate_rules import RateRule
+from gateway.settings import Settings, Throttling
 from tests.unit.gateway.conftest import Clock
 from throttling.limiter import MemoryLimiter
-from throttling.rules import Rule
 
 pytestmark = pytest.mark.anyio
 
@@ -26,8 +26,9 @@ PUBLISH = {"messages": [{"body": 1}]}
 
 @pytest.fixture
 async def app(store: Store, clock: Clock) -> AsyncIterator[Application]:
-    limiter = MemoryLimiter(Rule("test", quota=10, window_s=1), clock_ns=lambda: clock.ms * 1_000_000)
-    app = create_app(store, Settings(), limiter=limiter, clock_ms=clock)
+    limiter = MemoryLimiter(clock_ns=lambda: clock.ms * 1_000_000)
+    settings = Settings(throttling=Throttling(rules=(RateRule("principal", quota=10),)))
+    app = create_app(store, settings, limiter=limiter, clock_ms=clock)
     await store.create_queue("default", "q", QueueConfig())
     yield app
     await app.gateway.hub.close()
@@ -45,10 +46,10 @@ async def http(app: Application) -> AsyncIterator[httpx2.AsyncClient]:
 async def test_above_the_rate_calls_wait(http: httpx2.AsyncClient, clock: Clock) -> None:
     answers = [await http.get("/v1/queues") for _ in range(11)]
     assert [a.status_code for a in answers] == [200] * 10 + [429]
-    assert [a.headers["ratelimit"] for a in answers[:2]] == ['"test";r=9;t=1', '"test";r=8;t=1']
+    assert [a.headers["ratelimit"] for a in answers[:2]] == ['"principal";r=9;t=1', '"principal";r=8;t=1']
     refused = answers[-1]
     assert refused.json()["code"] == "rate-limited" and refused.json()["retry_after_ms"] == 100
-    assert (refused.headers["retry-after"], refused.headers["ratelimit"]) == ("1", '"test";r=0;t=1')
+    assert (refused.headers["retry-after"], refused.headers["ratelimit"]) == ("1", '"principal";r=0;t=1')
     clock.ms += 100
     assert (await http.get("/v1/queues")).status_code == 200
 

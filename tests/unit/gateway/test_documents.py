@@ -89,7 +89,7 @@ def test_the_config_schema_allows_what_the_server_allows() -> None:
         assert schema.is_valid(given) and queue_config(given, "orders")
     wrong: dict[str, Any]
     for wrong in (
-        {"partitions": 65}, {"encrypted": True}, {"dedupe": "all"}, {"max_message_bytes": 0}, {"x": 1},
+        {"partitions": 65}, {"encrypted": "yes"}, {"dedupe": "all"}, {"max_message_bytes": 0}, {"x": 1},
         {"max_bytes": 0}, {"delay_ms": None}, {"dead_letter_queue": "a b"}, {"auto_expand": {}},
         {"auto_expand": {"of": "bytes", "limit": 1}}, {"auto_expand": {"of": "partition_bytes", "limit": 1, "x": 1}},
     ):  # fmt: skip

@@ -13,8 +13,10 @@ import pytest
 from backend_store.model import FieldError, InvalidRequest, MessageTooLarge, Overloaded, PushqError, Unauthenticated
 from gateway import http
 from gateway.auth import NEVER_MS, Principal
+from gateway.held import Held
 from gateway.http import Call, ClientGone, decode, integer, problem_answer
 from gateway.policy import compile_scopes
+from push.intake import Intake
 
 pytestmark = pytest.mark.anyio
 
@@ -30,6 +32,9 @@ class Body(msgspec.Struct, forbid_unknown_fields=True):
     inner: list[Inner] = []
 
 
+NOBODY_PAYS: Any = None
+
+
 def call(*parts: bytes, headers: dict[bytes, bytes] | None = None, query: bytes = b"", end: bool = True) -> Call:
     messages: list[dict[str, Any]] = [{"type": "http.request", "body": p, "more_body": True} for p in parts]
     if end:
@@ -41,7 +46,9 @@ def call(*parts: bytes, headers: dict[bytes, bytes] | None = None, query: bytes 
         return messages.pop(0)
 
     return Call(
-        {"query_string": query}, receive, headers or {}, SOMEBODY, [], body_bytes_max=10, is_local=False
+        {"query_string": query}, receive, headers or {}, SOMEBODY, [], body_bytes_max=10, is_local=False,
+        account=NOBODY_PAYS,
+        held=Held(Intake(), "t", is_settling=False),
     )  # fmt: skip
 
 

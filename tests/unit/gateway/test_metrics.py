@@ -14,8 +14,9 @@ from backend_store.client import KIND_JSON, Queue, Store, plain_blocks, put_grou
 from backend_store.model import QueueConfig
 from gateway.api import metrics, queue_metrics
 from gateway.app import create_app
-from gateway.config import Settings
+from gateway.entrance import Entrance
 from gateway.loop_lag import LoopLag
+from gateway.settings import Settings
 from tests.unit.gateway.conftest import Clock
 
 pytestmark = pytest.mark.anyio
@@ -26,7 +27,7 @@ async def scrape(store: Store, clock: Clock) -> dict[tuple[str, str], float]:
     app = create_app(store, Settings(), clock_ms=clock)
     try:
         answers = Counter({("GET", "", 404): 2})
-        answer = await metrics.page(answers, LoopLag())(app.gateway, {})
+        answer = await metrics.page(answers, LoopLag(), Entrance(), app.overload)(app.gateway, {})
     finally:
         await app.gateway.hub.close()
     families = text_string_to_metric_families(answer.body.decode())

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import time
 from fnmatch import fnmatchcase
+from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from backend_store.model import InvalidRequest
-from gateway.policy import VERBS, Verb, check_scopes, compile_scopes, owner_of
+from gateway.policy import (
+    REACH,
+    VERBS,
+    Act,
+    Role,
+    Verb,
+    check_scopes,
+    compile_scopes,
+    may_administer,
+    owner_of,
+    role_of,
+)
 
 DECISIONS: list[tuple[str, Verb, str, bool]] = [
     # scopes, verb, queue, allowed
@@ -51,6 +63,47 @@ DECISIONS: list[tuple[str, Verb, str, bool]] = [
 @pytest.mark.parametrize(("scopes", "verb", "queue", "allowed"), DECISIONS)
 def test_scopes_decide(scopes: str, verb: Verb, queue: str, allowed: bool) -> None:
     assert compile_scopes(scopes.split()).may(verb, queue) is allowed
+
+
+MEMBER, ADMINISTRATOR, OPERATOR = "publish:* consume:* view:* manage:*", "admin", "operator"
+
+ADMINISTRATION: list[tuple[Act, str, bool, bool]] = [
+    # act, scopes, in the own tenant, in another one
+    ("keys", MEMBER, False, False),
+    ("keys", ADMINISTRATOR, True, False),
+    ("keys", OPERATOR, True, True),
+    ("operators' keys", MEMBER, False, False),
+    ("operators' keys", ADMINISTRATOR, False, False),
+    ("operators' keys", OPERATOR, True, True),
+    ("connections", MEMBER, False, False),
+    ("connections", ADMINISTRATOR, True, False),
+    ("connections", OPERATOR, True, True),
+    ("queue deletion", MEMBER, False, False),
+    ("queue deletion", ADMINISTRATOR, True, False),
+    ("queue deletion", OPERATOR, True, False),
+    ("tenants", MEMBER, False, False),
+    ("tenants", ADMINISTRATOR, False, False),
+    ("tenants", OPERATOR, True, True),
+]
+
+
+@pytest.mark.parametrize(("act", "scopes", "own", "other"), ADMINISTRATION)
+def test_a_role_reaches_its_own_tenant_or_all(act: Act, scopes: str, own: bool, other: bool) -> None:
+    access = compile_scopes(scopes.split())
+    assert may_administer(access, act) is own
+    assert may_administer(access, act, is_own_tenant=False) is other
+
+
+def test_every_act_is_decided_for_every_role() -> None:
+    assert {act for act, *_ in ADMINISTRATION} == set(REACH)
+    assert all(set(roles) == set(get_args(Role)) for roles in REACH.values())
+
+
+def test_a_ticket_or_a_token_cut_down_has_the_role_that_is_left() -> None:
+    operator = compile_scopes(["admin", "operator"])
+    assert role_of(operator.narrowed(["admin"])) == "administrator"
+    assert role_of(operator.narrowed(["consume:*"])) == "member"
+    assert role_of(compile_scopes(["consume:*"]).narrowed(["admin", "operator"])) == "member"
 
 
 @pytest.mark.parametrize(

@@ -117,8 +117,8 @@ def test_a_setting_of_a_later_version_is_refused_by_name(monkeypatch: pytest.Mon
 
 
 def test_a_value_of_a_later_version_is_refused_by_name() -> None:
-    detail = errors_of({"encrypted": True})["/encrypted"]
-    assert "this version does not have" in detail and "encrypted" in detail
+    detail = errors_of({"replication": {"factor": 3}})["/replication/factor"]
+    assert "this version does not have" in detail and "factor" in detail
 
 
 def test_replication_of_a_later_version_is_refused_by_its_fields() -> None:
@@ -202,7 +202,7 @@ def test_a_template_has_no_companion_to_write() -> None:
 
 
 def test_all_mistakes_are_told_at_once() -> None:
-    assert set(errors_of({"kind": 1, "tagz": {}, "encrypted": True})) == {"/kind", "/tagz", "/encrypted"}
+    assert set(errors_of({"kind": 1, "tagz": {}, "encrypted": "yes"})) == {"/kind", "/tagz", "/encrypted"}
 
 
 def test_settings_that_do_not_go_together_are_refused_at_each_of_them() -> None:

@@ -109,7 +109,6 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         STRICT | {"durability": "relaxed", "lease_mode": "replicated"},
         {"lease_mode": "memory"},
     ),
-    ("dedupe: none with dedupe_window_ms", {"dedupe_window_ms": 5000}, {"dedupe": "id"}),
     ("retry_backoff_ms: 0 with retry_backoff_ms_max", {"retry_backoff_ms_max": 5}, {"retry_backoff_ms": 5}),
     (
         "retry_backoff_ms_max below retry_backoff_ms",

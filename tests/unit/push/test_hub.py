@@ -51,3 +51,26 @@ async def test_whoever_connects_during_the_farewells_gets_one_too() -> None:
     await hub.drain()
     assert said == ["early", "late"] and not hub.sessions
     await hub.close()
+
+
+def reader(name: str, *, blocked_s: float, closed: list[str]) -> Any:
+    wire = SimpleNamespace(is_writable=not blocked_s, blocked_seconds=lambda: blocked_s)
+    return SimpleNamespace(wire=wire, close=lambda code, reason: closed.append(f"{name} {int(code)}"))
+
+
+@pytest.mark.anyio
+async def test_where_memory_is_short_the_slowest_in_a_hundred_are_closed_and_nobody_who_reads() -> None:
+    store: Any = SimpleNamespace(take_kept=lambda: ([], {}))
+    desk: Any = None
+    hub = Hub(store, desk, clock_ms=lambda: 1_000_000)
+    closed: list[str] = []
+    for n in range(150):
+        hub.sessions[f"reads {n}"] = reader(f"reads {n}", blocked_s=0.0, closed=closed)
+    for n, blocked_s in enumerate((0.5, 4.0, 9.0, 6.0)):
+        hub.sessions[f"slow {n}"] = reader(f"slow {n}", blocked_s=blocked_s, closed=closed)
+    assert hub.close_slowest() == 2
+    assert closed == ["slow 2 4001", "slow 3 4001"]
+    for name in ("slow 1", "slow 2", "slow 3"):
+        del hub.sessions[name]
+    assert hub.close_slowest() == 0, "half a second is not slow"
+    await hub.close()

@@ -27,7 +27,13 @@ async def never() -> Any:
 
 def hub_of(loop: asyncio.AbstractEventLoop) -> Any:
     return SimpleNamespace(
-        draining=False, full=False, loop=loop, polls={}, delivered=0, feeder=lambda queue: feeder_of(queue, loop)
+        draining=False,
+        spans=None,
+        full=False,
+        loop=loop,
+        polls={},
+        delivered=0,
+        feeder=lambda queue: feeder_of(queue, loop),
     )
 
 

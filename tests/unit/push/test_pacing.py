@@ -149,3 +149,17 @@ def test_a_reader_may_come_back_after_a_rest(loop: Loop) -> None:
         while loop.turn():
             pass
         assert reader.left == 0
+
+
+def test_while_the_process_has_too_much_to_do_nobody_replays(loop: Loop) -> None:
+    held = True
+    reader = Reader(loop, 3)
+    pacer = Pacer(loop, is_held=lambda: held)  # type: ignore[arg-type]
+    pacer.add(reader.step)
+    for _ in range(50):
+        loop.turn()
+    assert reader.left == 3
+    held = False
+    while loop.turn():
+        pass
+    assert reader.left == 0

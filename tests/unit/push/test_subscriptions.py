@@ -11,6 +11,7 @@ import pytest
 from push.feeder import Feeder
 from push.subscriptions import LEASES_BEFORE_PRUNING, WorkSubscription
 from tests.support.world import VISIBILITY_MS, World, attempts_by_seq, queue_of, receipts_by_seq
+from throttling.admission import Level
 
 
 class Outlet:
@@ -186,3 +187,13 @@ def test_a_purge_gives_credit_back_and_says_that_the_leases_are_lost(setup: Setu
     sub.give_back()
     setup.world.stored(b"after")
     assert setup.world.counts == (1, 0, 0)
+
+
+@pytest.mark.parametrize(("credit", "under_load"), [(10, 5), (3, 1), (1, 1)])
+def test_under_load_credit_counts_half_and_never_nothing(setup: Setup, credit: int, under_load: int) -> None:
+    sub = setup.subscribe(credit=credit)
+    assert sub.wants() == credit
+    setup.feeder.intake.set_level(Level.NO_NEW_SOCKETS, "its event loop is late")
+    assert sub.wants() == under_load
+    setup.feeder.intake.set_level(Level.NORMAL, "")
+    assert sub.wants() == credit

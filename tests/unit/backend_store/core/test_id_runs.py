@@ -51,7 +51,8 @@ def built(build: Build, feeds: dict[int, list[list[bytes]]] | None = None) -> li
 
 
 def frozen(numbers: range, time_ms: int = 1000) -> list[list[bytes]]:
-    source = Freeze((record(number, time_ms) for number in numbers), dealt_at_once=64)
+    records = [record(number, time_ms) for number in numbers]
+    source = Freeze(records[at : at + 64] for at in range(0, len(records), 64))
     return built(Build(source, number=0, level=0, oldest_ms=time_ms, newest_ms=time_ms))
 
 
@@ -124,7 +125,8 @@ def test_a_frozen_dict_becomes_sorted_rows_that_are_full_but_the_last() -> None:
 
 
 def test_a_dict_whose_ids_begin_alike_is_frozen_too() -> None:
-    source = Freeze((RECORD.pack(b"same" + hash_of(n)[:12], ~1, n) for n in range(300)), dealt_at_once=100)
+    records = [RECORD.pack(b"same" + hash_of(n)[:12], ~1, n) for n in range(300)]
+    source = Freeze([records[:100], records[100:]])
     rows = built(Build(source, number=0, level=0, oldest_ms=1, newest_ms=1))
     assert sum(map(len, rows)) == 300 and [len(part) for part in rows[:-1]] == [ROW_RECORDS_MAX] * 2
 

@@ -8,7 +8,7 @@ import pytest
 
 from backend_store.metadata import embedded
 from backend_store.metadata.embedded import Metadata
-from backend_store.model import ApiKey, Conflict, NotFound, QueueConfig, QueueDefinition, QueueNotFound
+from backend_store.model import ApiKey, Conflict, NotFound, QueueConfig, QueueDefinition, QueueNotFound, Quotas
 from backend_store.storage.engine import Batch
 from backend_store.storage.memory import MemoryEngine
 
@@ -152,6 +152,21 @@ async def test_a_tenant_goes_with_its_keys_and_only_without_queues(disk: Disk) -
         await metadata.delete_tenant("acme")
     with pytest.raises(Conflict):
         await metadata.delete_tenant("default")
+
+
+async def test_a_quota_of_queues_counts_those_there_are(disk: Disk) -> None:
+    await disk.metadata().put_tenant("acme", 1, Quotas(queues=2))
+    metadata = disk.metadata()
+    await metadata.create_queue("acme", "a", QueueConfig(), 5)
+    await metadata.create_queue("acme", "b", QueueConfig(), 5)
+    metadata = disk.metadata()
+    with pytest.raises(Conflict, match="has 2 queues and its quota is 2"):
+        await metadata.create_queue("acme", "c", QueueConfig(), 5)
+    await metadata.delete_queue("acme", "a", nothing)
+    await metadata.create_queue("acme", "c", QueueConfig(), 5)
+    await metadata.move_queue("acme", "b", "c", 9)
+    await metadata.create_queue("acme", "d", QueueConfig(), 5)
+    await metadata.create_queue("default", "e", QueueConfig(), 5)
 
 
 async def test_keys_are_deleted_once(disk: Disk) -> None:

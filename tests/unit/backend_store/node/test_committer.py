@@ -23,6 +23,7 @@ class Member:
     def __init__(self, name: str):
         self.name = name
         self.burden = 0
+        self.waited_ms = 0
         self.story: list[str] = []
         self.landed = asyncio.Event()
 
@@ -137,6 +138,18 @@ async def test_drain_returns_when_everything_is_written_riders_too(setup: Setup)
     assert (rider.story, member.story) == (["prepared", "committed"], ["prepared", "committed"])
     await setup.committer.drain()
     assert setup.engine.commits == 1
+
+
+async def test_what_nobody_waits_for_begins_no_commit_after_the_end(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_committer, "SOON_SECONDS", 0.01)
+    before, after = Member("before"), Member("after")
+    setup.committer.request_soon(before)
+    setup.committer.end()
+    setup.committer.request_soon(after)
+    await asyncio.sleep(0.05)
+    assert before.story == after.story == []
 
 
 async def test_a_failed_commit_is_told_to_all_and_ends_the_process(setup: Setup) -> None:

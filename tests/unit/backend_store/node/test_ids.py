@@ -36,7 +36,7 @@ SMALL = Bounds(
     sweep_rows=2,
     read_rows=1,
     generation_ids_min=500,
-    generation_ids_doubled=1000,
+    generation_ids_grown=1000,
 )
 """Everything happens soon, and in many commits: each of them is a place to crash at."""
 

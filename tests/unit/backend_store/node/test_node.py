@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from backend_store.client.embedded import EmbeddedQueue, EmbeddedStore
-from backend_store.core.chunk import KIND_JSON, plain_blocks
+from backend_store.core.chunk import KIND_JSON, Draft, blocks_of, plain_blocks
 from backend_store.core.kept import KeptSession
 from backend_store.core.leases import Lease
 from backend_store.model import Block, Published, PushqError, QueueConfig, QueueNotFound, Verdict
@@ -57,8 +57,11 @@ async def made(store: EmbeddedStore, name: str = "q", config: QueueConfig | None
 
 
 async def publish(queue: EmbeddedQueue, *bodies: bytes) -> Published:
+    return await sent(queue, plain_blocks(KIND_JSON, list(bodies)))
+
+
+async def sent(queue: EmbeddedQueue, blocks: list[Block]) -> Published:
     done: asyncio.Future[Published | PushqError] = asyncio.get_running_loop().create_future()
-    blocks: list[Block] = plain_blocks(KIND_JSON, list(bodies))
     queue.publish(blocks, done.set_result)
     found = await done
     if isinstance(found, PushqError):
@@ -116,6 +119,24 @@ async def test_a_clean_stop_keeps_leases_and_sessions_for_the_next_start_only(op
     third = await opened(engine_of(second).crash())
     assert third.take_kept() == ([], {})
     assert third.queue("default", "q").stats().ready == 1
+
+
+async def test_a_clean_stop_in_the_middle_of_sorting_ids_is_clean(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await opened()
+    queue = await made(store, config=QueueConfig(dedupe="id"))
+    [partition] = store.node.queues.of(queue.definition).all
+    number = 0
+    while not partition.ids.is_busy:
+        drafts = [Draft(KIND_JSON, b"1", None, dedupe=(number + n).to_bytes(16, "big")) for n in range(1000)]
+        number += len(drafts)
+        await sent(queue, blocks_of(drafts).blocks)
+    cycles: list[int] = []
+    await store.close()
+    monkeypatch.setattr(partition, "prepare", lambda batch: cycles.append(1))
+    await asyncio.sleep(0.05)
+    assert not cycles, "a commit began after the environment was closed"
 
 
 async def test_a_lease_ends_by_the_nodes_own_timer(opened: Open) -> None:

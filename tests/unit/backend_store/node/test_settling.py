@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
+from backend_store.core import leasing
 from backend_store.core.leases import Lease
-from backend_store.core.receipts import by_token
+from backend_store.core.receipts import by_token, claimed_fields, make_token, read_token
 from backend_store.core.shelves import VIEW_DEAD
 from backend_store.node import settling
+from backend_store.node.joint import Joint
 from backend_store.node.limits import STRANGE_RECEIPTS_PER_CYCLE
 from backend_store.storage.engine import Table
 from tests.support.queues import (
@@ -191,3 +193,77 @@ def test_who_acks_many_old_receipts_keeps_nobody_waiting_whose_receipts_are_know
     assert few and verdicts(given[9:], few[0]) == [True] * 2 and not many
     world.settle_down()
     assert verdicts(given[1:9], many[0]) == [True] * 8
+
+
+# ------------------------------------------------------------------------------------------------------ forged ones
+
+
+def forged(genuine: str, count: int, *, of_this_view: bool = True, known_chunk: bool) -> list[str]:
+    """Receipts with the fields of a genuine one, another lease each, and a MAC of a key that is not ours."""
+    fields = claimed_fields(genuine[:-2])
+    assert fields is not None
+    fields = fields._replace(
+        base=fields.base if known_chunk else fields.base + 10_000,
+        queue_uid=fields.queue_uid if of_this_view else fields.queue_uid + 1,
+    )
+    return [make_token(b"not our key", fields._replace(lease=1000 + number)) + "00" for number in range(count)]
+
+
+@pytest.mark.parametrize("known_chunk", [True, False])
+def test_forged_receipts_cost_one_proof_each_and_a_bounded_number_a_commit(
+    monkeypatch: pytest.MonkeyPatch, known_chunk: bool
+) -> None:
+    world = World()
+    world.stored(b"hello")
+    lease = took(world)
+    (genuine,) = receipts(lease)
+    burst = forged(genuine, 3 * STRANGE_RECEIPTS_PER_CYCLE, known_chunk=known_chunk)
+    proofs = 0
+
+    def counting(key: bytes, token: str) -> Any:
+        nonlocal proofs
+        proofs += 1
+        return read_token(key, token)
+
+    monkeypatch.setattr(leasing, "read_token", counting)
+    answers: list[Any] = []
+    world.main.settle(by_token(burst), answers.append)
+    while not answers:
+        before = proofs
+        world.commit()
+        assert proofs - before <= STRANGE_RECEIPTS_PER_CYCLE
+    assert proofs == len(burst)
+    assert verdicts(burst, answers[0]) == [False] * len(burst) and ack(world, lease) == [True]
+
+
+def test_receipts_of_another_queue_are_refused_without_a_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    world.stored(b"hello")
+    (genuine,) = receipts(took(world))
+    moved = forged(genuine, 10, of_this_view=False, known_chunk=True)
+    monkeypatch.setattr(leasing, "read_token", lambda key, token: pytest.fail("a proof was checked"))
+    answers: list[Any] = []
+    world.main.settle(by_token(moved), answers.append)
+    world.settle_down()
+    assert verdicts(moved, answers[0]) == [False] * 10
+
+
+def test_a_step_with_forged_receipts_checks_none_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    world.stored(b"hello")
+    (genuine,) = receipts(took(world))
+    monkeypatch.setattr(leasing, "read_token", lambda key, token: pytest.fail("a proof was checked"))
+    answers: list[Any] = []
+    burst = by_token([genuine, *forged(genuine, 10, known_chunk=False)])
+    world.partition.settle_and_publish(Joint([(world.main, burst)], [], answers.append))
+    world.settle_down()
+    assert answers[0].settled == {} and counts(world) == (0, 1, 0)
+
+
+def test_a_deleted_queue_answers_those_whose_old_receipts_still_wait() -> None:
+    world, given = strange(STRANGE_RECEIPTS_PER_CYCLE + 1)
+    answers: list[Any] = []
+    world.main.settle(by_token(given), answers.append)
+    world.commit()
+    assert not answers and world.main.awaits_decisions
+    assert len(world.main.take_waiting()) == 1

@@ -235,6 +235,8 @@ def test_an_idle_loop_is_left_alone() -> None:
 class Round:
     """What one round measured."""
 
+    idle_p99_seconds: float
+    """How long commits take while the loop does nothing else: what the disk itself is like at this moment."""
     commit_p99_seconds: float
     own_share: float
     """The loop's share of its time, as a part of the share it has without commits."""
@@ -244,7 +246,7 @@ class Round:
     @property
     def is_good(self) -> bool:
         limit = COMMIT_P99_SECONDS_MAX if self.others_cores < QUIET_CORES_MAX else NOISY_COMMIT_P99_SECONDS_MAX
-        return self.commit_p99_seconds <= limit and self.own_share >= OWN_SHARE_MIN
+        return self.commit_p99_seconds <= limit + self.idle_p99_seconds and self.own_share >= OWN_SHARE_MIN
 
 
 @pytest.mark.usefixtures("prepared")
@@ -291,13 +293,14 @@ class Saturation:
 async def _saturated(folder: Path, slice_seconds: float) -> Round:
     engine = open_engine(folder)
     writer = Writer(engine, asyncio.get_running_loop(), on_fatal=lambda error: None)
+    idle_p99 = await _commit_p99(writer, ALONE_SECONDS)
     load = Saturation(slice_seconds)
     await asyncio.sleep(ALONE_SECONDS)
     alone = load.share()
     load.restart()
     others = _others_cpu_seconds()
     p99 = await _commit_p99(writer, ROUND_SECONDS)
-    measured = Round(p99, load.share() / alone, (_others_cpu_seconds() - others) / ROUND_SECONDS)
+    measured = Round(idle_p99, p99, load.share() / alone, (_others_cpu_seconds() - others) / ROUND_SECONDS)
     load.stop()
     await writer.close()
     engine.close()

@@ -14,10 +14,17 @@ def test_the_longest_wait_doubles_from_half_a_second_to_twenty() -> None:
 
 
 @given(tries=some.integers(0, 10_000), asked=some.floats(0, 300), chance=some.floats(0, 1))
-def test_the_wait_lies_between_nothing_and_the_longest(tries: int, asked: float, chance: float) -> None:
-    assert 0 <= delay_s(tries, asked, chance, LIMITS) <= max(20, asked)
+def test_the_wait_lies_between_what_was_asked_and_the_longest_after_it(tries: int, asked: float, chance: float) -> None:
+    assert asked <= delay_s(tries, asked, chance, LIMITS) <= asked + 20
 
 
-def test_a_server_that_asks_for_more_time_widens_the_wait() -> None:
-    assert delay_s(0, 60, 0.5, LIMITS) == 30
-    assert delay_s(9, 1, 0.5, LIMITS) == 10
+def test_nobody_comes_earlier_than_the_server_asks_and_those_who_were_asked_alike_still_spread() -> None:
+    assert [delay_s(0, 60, chance, LIMITS) for chance in (0, 0.5, 1)] == [60, 60.25, 60.5]
+    assert delay_s(9, 1, 0.5, LIMITS) == 11
+
+
+def test_advice_drawn_from_a_window_brings_clients_back_evenly() -> None:
+    """A thousand clients that were told a time in 100 s each: about as many come in the first tenth as in the last."""
+    waits = sorted(delay_s(0, 0.1 * n, (n * 7 % 1000) / 1000, LIMITS) for n in range(1000))
+    tenths = [sum(10 * k <= wait < 10 * (k + 1) for wait in waits) for k in range(10)]
+    assert max(tenths) - min(tenths) < 10

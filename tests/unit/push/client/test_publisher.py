@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from push.client.errors import ApiError, FieldError, OutcomeUnknown, Problem, TooLarge, Unavailable
 from push.client.frames import Error, Ok, Publish, PublishedItem
-from push.client.model import Published
-from tests.unit.push.client.world import World, bodies
+from push.client.model import Published, TraceContext
+from push.client.producer import checked_timeout, checked_trace
+from tests.unit.push.client.world import World, bodies, raw
 
 OVERLOADED = Problem(code="overloaded", status=503, detail="busy", retry_after_ms=700)
 
@@ -38,6 +41,30 @@ def test_a_frame_holds_at_most_its_bytes_and_a_bigger_message_goes_alone() -> No
     world.open()
     world.publish("x" * 450, "y" * 450, "z" * 450, "w" * 5000, "v")
     assert [len(frame.messages) for frame in world.take(Publish)] == [2, 1, 1, 1]
+
+
+def test_messages_of_one_trace_share_a_frame_that_says_so() -> None:
+    world = World()
+    world.open()
+    one, other = TraceContext("00-1", "a=b"), TraceContext("00-1", None)
+    for number, trace in enumerate([one, one, other, None, None]):
+        world.core.publish("q", raw(f"m{number}"), number, world.now, None, trace)
+    found = [(len(frame.messages), frame.traceparent, frame.tracestate) for frame in world.take(Publish)]
+    assert found == [(2, "00-1", "a=b"), (1, "00-1", None), (2, None, None)]
+
+
+@pytest.mark.parametrize(
+    ("traceparent", "tracestate"),
+    [
+        ("nonsense", None),
+        (f"00-{'0' * 32}-00f067aa0ba902b7-01", None),
+        (None, "a=b"),
+        ("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "ä"),
+    ],
+)
+def test_what_is_no_trace_context_is_refused_before_it_leaves(traceparent: str | None, tracestate: str | None) -> None:
+    with pytest.raises(ValueError, match="trace"):
+        checked_trace(traceparent, tracestate)
 
 
 def test_small_publishes_gather_while_several_frames_are_unanswered() -> None:
@@ -203,3 +230,130 @@ def test_an_answer_of_the_wrong_length_is_an_error_for_each_message() -> None:
     world.publish("a", "b")
     world.feed(Ok(id=world.take(Publish)[0].id, messages=[PublishedItem(id="a", seq=1)]))
     assert all(isinstance(result, ApiError) for result in world.results.values()) and len(world.results) == 2
+
+
+# A time of the caller's own
+
+
+def timed(world: World, timeout_s: float | None, *tickets: str) -> None:
+    for ticket in tickets:
+        world.core.publish("q", raw(ticket), ticket, world.now, timeout_s=timeout_s)
+
+
+def test_a_frame_tells_the_server_what_is_left_of_its_time() -> None:
+    world = World()
+    timed(world, 2.0, "a")
+    world.pass_time(0.5)
+    world.open()
+    assert [frame.timeout_ms for frame in world.take(Publish)] == [1500]
+    world.pass_time(0.4)
+    world.cut()
+    world.open("s2")
+    assert [frame.timeout_ms for frame in world.take(Publish)] == [1100]
+
+
+def test_messages_of_different_times_do_not_share_a_frame() -> None:
+    world = World()
+    world.open()
+    timed(world, 2.0, "a", "b")
+    timed(world, 3.0, "c")
+    timed(world, None, "d", "e")
+    found = [(bodies(frame), frame.timeout_ms) for frame in world.take(Publish)]
+    assert found == [(["a", "b"], 2000), (["c"], 3000), (["d", "e"], None)]
+
+
+def test_a_frame_has_the_time_of_its_first_message_to_end_and_none_that_ends_much_later() -> None:
+    world = World(publish_apart_s=0.1)
+    for ticket in ("a", "b", "c"):
+        timed(world, 2.0, ticket)
+        world.pass_time(0.06)
+    world.open()
+    found = [(bodies(frame), frame.timeout_ms) for frame in world.take(Publish)]
+    assert found == [(["a", "b"], 1820), (["c"], 1940)]
+
+
+@pytest.mark.parametrize("code", ["overloaded", "outcome-unknown"])
+def test_what_the_server_refuses_when_the_time_is_over_does_not_go_again(code: str) -> None:
+    world = World()
+    world.open()
+    timed(world, 0.5, "a")
+    frame = world.take(Publish)[0]
+    world.pass_time(0.51)
+    assert not world.results, "the answer is on its way"
+    world.feed(Error(id=frame.id, problem=Problem(code=code, status=503 if code == "overloaded" else 504)))
+    result = world.results["a"]
+    assert isinstance(result, ApiError if code == "overloaded" else OutcomeUnknown) and result.code == code
+    world.pass_time(5)
+    assert world.take(Publish) == [] and world.core.is_idle
+
+
+def test_a_refusal_within_the_time_goes_again_until_it_is_over() -> None:
+    world = World()
+    world.open()
+    timed(world, 1.0, "a")
+    world.feed(Error(id=world.take(Publish)[0].id, problem=OVERLOADED))
+    world.pass_time(0.7)
+    again = world.take(Publish)
+    assert [frame.timeout_ms for frame in again] == [300]
+    world.feed(Error(id=again[0].id, problem=OVERLOADED))
+    world.pass_time(0.3)
+    assert isinstance(world.results["a"], ApiError) and world.results["a"].code == "overloaded"
+
+
+def test_without_an_answer_the_client_gives_up_a_little_after_the_time() -> None:
+    world = World(publish_grace_s=1.0)
+    world.open()
+    timed(world, 0.5, "a")
+    world.take(Publish)
+    world.pass_time(1.4)
+    assert not world.results
+    assert world.core.next_wakeup(world.now) == pytest.approx(world.now + 0.1)
+    world.pass_time(0.11)
+    assert isinstance(world.results["a"], OutcomeUnknown) and "0.5 s" in str(world.results["a"])
+
+
+def test_a_cut_after_the_time_ends_the_message_and_nothing_is_sent_again() -> None:
+    world = World(publish_grace_s=1.0)
+    world.open()
+    timed(world, 0.5, "a")
+    world.take(Publish)
+    world.pass_time(0.6)
+    assert not world.results
+    world.cut()
+    world.open("s2")
+    world.pass_time(0)
+    assert isinstance(world.results["a"], OutcomeUnknown) and world.take(Publish) == []
+
+
+def test_what_never_left_is_given_up_when_its_time_is_over_whatever_waits_before_it() -> None:
+    world = World()
+    world.publish("patient")
+    timed(world, 0.5, "a")
+    timed(world, 0.2, "b")
+    world.pass_time(0.3)
+    assert isinstance(world.results["b"], Unavailable) and list(world.results) == ["b"]
+    assert world.core.next_wakeup(world.now) == pytest.approx(world.now + 0.2)
+    world.pass_time(0.2)
+    assert isinstance(world.results["a"], Unavailable)
+    world.open()
+    assert [bodies(frame) for frame in world.take(Publish)] == [["patient"]]
+
+
+def test_a_refusal_after_a_try_without_an_answer_leaves_the_outcome_open() -> None:
+    world = World()
+    world.open()
+    timed(world, 0.5, "a")
+    world.take(Publish)
+    world.cut()
+    world.open("s2")
+    frame = world.take(Publish)[0]
+    world.pass_time(0.5)
+    world.feed(Error(id=frame.id, problem=OVERLOADED))
+    assert isinstance(world.results["a"], OutcomeUnknown)
+
+
+@pytest.mark.parametrize("timeout", [0, -1, 60.001, float("nan"), timedelta(minutes=2)])
+def test_a_time_that_no_server_would_take_is_refused_before_it_leaves(timeout: float | timedelta) -> None:
+    with pytest.raises(ValueError, match="time"):
+        checked_timeout(timeout)
+    assert checked_timeout(timedelta(milliseconds=1)) == 0.001 and checked_timeout(60) == 60

@@ -9,6 +9,7 @@ import pytest
 from push.client import (
     ApiError,
     Connected,
+    OutcomeUnknown,
     Outgoing,
     Problem,
     Published,
@@ -127,6 +128,34 @@ async def test_publish_waits_while_the_window_is_full() -> None:
         server.connection.say(Ok(id=first.id, messages=[PublishedItem(id="x", seq=1), PublishedItem(id="y", seq=2)]))
         await asyncio.gather(*tasks)
     assert server.stored == ["2", "3"]
+
+
+async def test_the_wait_for_room_is_part_of_a_publishs_time() -> None:
+    server = PlayedServer()
+    async with session(server, publish_window_messages=1, close_timeout_s=0.01) as pushq:
+        server.answers = False
+        first = asyncio.create_task(pushq.publish("q", "first"))
+        await eventually(lambda: any(isinstance(frame, Publish) for frame in server.frames))
+        with pytest.raises(Unavailable, match=r"0\.05 s"):
+            await pushq.publish("q", "second", timeout=0.05)
+        first.cancel()
+    assert [len(frame.messages) for frame in server.frames if isinstance(frame, Publish)] == [1]
+
+
+@pytest.mark.parametrize("is_many", [False, True])
+async def test_a_server_that_does_not_answer_is_waited_for_a_little_longer_than_the_time(is_many: bool) -> None:
+    server = PlayedServer()
+    async with session(server, publish_grace_s=0.05, close_timeout_s=0.01) as pushq:
+        server.answers = False
+        if is_many:
+            with pytest.raises(PublishManyFailed) as failed:
+                await pushq.publish_many("q", ["a", "b"], timeout=timedelta(milliseconds=50))
+            assert all(isinstance(result, OutcomeUnknown) for result in failed.value.results)
+        else:
+            with pytest.raises(OutcomeUnknown):
+                await pushq.publish("q", "a", timeout=0.05)
+    frames = [frame for frame in server.frames if isinstance(frame, Publish)]
+    assert len(frames) == 1 and frames[0].timeout_ms is not None and 40 < frames[0].timeout_ms <= 50
 
 
 async def test_publish_many_goes_beyond_the_window_in_order() -> None:

@@ -151,12 +151,12 @@ def test_a_connection_that_did_not_last_goes_on_with_them() -> None:
     assert world.cut() == 4
 
 
-def test_the_servers_goodbye_widens_the_wait() -> None:
+def test_the_servers_goodbye_comes_before_the_jitter() -> None:
     world = World()
     world.open()
     world.feed(Bye(code=4000, reason="drain", retry_ms=60_000))
-    assert world.cut(4000) == 60
-    assert world.events[-1] == Disconnected("drain", 60)
+    assert world.cut(4000) == 60.5
+    assert world.events[-1] == Disconnected("drain", 60.5)
 
 
 def test_a_server_that_says_goodbye_and_stays_is_cut() -> None:
@@ -319,8 +319,8 @@ def test_a_subscription_refused_for_the_moment_is_asked_for_again() -> None:
     problem = Problem(code="unavailable", status=503, retry_after_ms=3_000)
     world.feed(Error(id=world.take(Subscribe)[0].id, problem=problem))
     assert world.take(Subscribe) == []
-    assert world.core.next_wakeup(world.now) == pytest.approx(world.now + 3)
-    world.pass_time(3)
+    assert world.core.next_wakeup(world.now) == pytest.approx(world.now + 3.5)
+    world.pass_time(3.5)
     world.accept()
     assert state.sub == 1
 
@@ -377,4 +377,4 @@ def test_the_servers_goodbye_widens_one_wait_only() -> None:
     world = World()
     world.open()
     world.feed(Bye(code=4000, reason="drain", retry_ms=60_000))
-    assert [world.cut(4000), world.cut()] == [60, 1]
+    assert [world.cut(4000), world.cut()] == [60.5, 1]

@@ -1,0 +1,229 @@
+"""TLS of the listener: every transport, certificates that change while sockets are open, clients that show one."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx2
+import pytest
+from cryptography import x509
+from websockets.sync.client import connect as connect_socket
+
+from push.client import ApiError, connect
+from push.client.model import TransportName
+from tests.conftest import StartServer
+from tests.support.prerequisites import require
+from tests.support.server import PushqServer
+from tests.support.tls import Authority, settings
+
+CHANGE_SECONDS_MAX = 10.0
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture(scope="module")
+def tls_server(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PushqServer]:
+    folder = tmp_path_factory.mktemp("tls")
+    with PushqServer(folder / "data", env=settings(authority.issue()), tls=authority.context()) as server:
+        yield server
+
+
+def serial(server: PushqServer, context: ssl.SSLContext) -> int:
+    """Which certificate the next handshake is shown."""
+    with (
+        socket.create_connection(("127.0.0.1", server.port), timeout=5) as raw,
+        context.wrap_socket(raw, server_hostname="127.0.0.1") as secured,
+    ):
+        shown = secured.getpeercert(binary_form=True)
+        assert shown is not None
+        return x509.load_der_x509_certificate(shown).serial_number
+
+
+def eventually(is_so: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + CHANGE_SECONDS_MAX
+    while not is_so():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+
+
+def metric(server: PushqServer, name: str) -> float:
+    page = httpx2.get(f"{server.url}/metrics", verify=server.tls or True).text
+    return next(float(line.rpartition(" ")[2]) for line in page.splitlines() if line.startswith(name))
+
+
+# --------------------------------------------------------------------------------------------------- transports
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("transport", ["ws", "sse", "poll"])
+async def test_a_message_goes_over_tls_by_every_transport(
+    tls_server: PushqServer, authority: Authority, transport: TransportName
+) -> None:
+    queue = f"over-{transport}"
+    context = authority.context()
+    made = httpx2.put(f"{tls_server.url}/v1/queues/{queue}", headers=tls_server.headers, verify=context)
+    assert made.status_code == 201
+    assert made.headers["strict-transport-security"].startswith("max-age=")
+    async with connect(tls_server.url, tls_server.key, transport=transport, tls=context) as pushq:
+        await pushq.publish(queue, "hello")
+        async with pushq.subscribe(queue, credit=1) as messages:
+            message = await messages.get()
+            assert message.body == "hello"
+            await message.ack()
+
+
+def test_the_command_line_trusts_the_file_it_is_given_and_nobody_else(
+    tls_server: PushqServer, authority: Authority
+) -> None:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PUSHQ_")}
+    env = clean | {"PUSHQ_URL": tls_server.url, "PUSHQ_KEY": tls_server.key}
+
+    def listed(*flags: str, **more: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "gateway", "queue", "list", *flags]
+        return subprocess.run(command, env=env | more, capture_output=True, text=True, check=False, timeout=30)
+
+    assert listed("--ca", str(authority.certificate)).returncode == 0
+    assert listed(PUSHQ_CA_FILE=str(authority.certificate)).returncode == 0
+    stranger = listed()
+    assert stranger.returncode == 5 and "CERTIFICATE_VERIFY_FAILED" in stranger.stderr
+
+
+def test_the_banner_names_the_address_with_https(tls_server: PushqServer) -> None:
+    assert f"API   {tls_server.url}/v1" in tls_server.log()
+
+
+def test_openssl_finds_no_protocol_before_tls_1_2_and_no_cipher_without_forward_secrecy(
+    tls_server: PushqServer, authority: Authority
+) -> None:
+    where = f"127.0.0.1:{tls_server.port}"
+
+    def handshake(*flags: str) -> str:
+        done = subprocess.run(
+            [require("openssl"), "s_client", "-connect", where, "-CAfile", str(authority.certificate), *flags],
+            input="",
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=20,
+        )
+        return done.stdout + done.stderr
+
+    assert "Verification: OK" in handshake("-tls1_2") and "Verification: OK" in handshake("-tls1_3")
+    for flags in (["-tls1_1", "-cipher", "ALL:@SECLEVEL=0"], ["-tls1_2", "-cipher", "AES128-GCM-SHA256"]):
+        assert "Cipher is (NONE)" in handshake(*flags)
+
+
+def test_plain_http_gets_no_answer_from_a_tls_listener(tls_server: PushqServer) -> None:
+    with socket.create_connection(("127.0.0.1", tls_server.port), timeout=5) as raw:
+        raw.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+        try:
+            said = raw.recv(4096)
+        except ConnectionResetError:
+            said = b""
+        assert b"HTTP/1.1" not in said
+
+
+# ------------------------------------------------------------------------------------------------------- change
+
+
+def test_a_new_certificate_serves_new_handshakes_and_open_sockets_live_on(
+    start_server: StartServer, authority: Authority
+) -> None:
+    server = start_server(env=settings(authority.issue()), tls=authority.context())
+    before = serial(server, authority.context())
+    with connect_socket(server.ws_url, ssl=authority.context()) as socket_:
+        socket_.send(json.dumps({"type": "connect", "token": server.key}))
+        assert json.loads(socket_.recv(5))["type"] == "connected"
+        authority.issue()  # writes over the files that the server watches
+        eventually(lambda: serial(server, authority.context()) != before, "the new certificate is not shown")
+        socket_.send(json.dumps({"type": "ping", "id": 1}))
+        assert json.loads(socket_.recv(5)) == {"type": "pong", "id": 1}
+    assert metric(server, 'pushq_certificate_reloads_total{outcome="loaded"}') >= 1
+
+
+def test_a_pair_that_does_not_fit_is_refused_and_the_old_one_stays(
+    start_server: StartServer, authority: Authority, tmp_path: Path
+) -> None:
+    pair = authority.issue("first")
+    other = authority.issue("second")
+    server = start_server(env=settings(pair), tls=authority.context())
+    before = serial(server, authority.context())
+    shutil.copy(other.key, pair.key)
+    eventually(lambda: metric(server, 'pushq_certificate_reloads_total{outcome="refused"}') == 1, "nothing refused")
+    assert serial(server, authority.context()) == before
+    assert "new certificate refused, the old one stays" in server.log()
+    shutil.copy(other.certificate, pair.certificate)
+    eventually(lambda: serial(server, authority.context()) != before, "the mended pair is not shown")
+
+
+def test_sighup_reads_the_certificate_again_and_ends_nothing(start_server: StartServer, authority: Authority) -> None:
+    server = start_server(env=settings(authority.issue()), tls=authority.context())
+    os.kill(server.pid, signal.SIGHUP)
+    eventually(lambda: metric(server, 'pushq_certificate_reloads_total{outcome="loaded"}') == 1, "not read again")
+    assert server.is_running()
+
+
+def test_a_certificate_that_ends_soon_is_told_in_the_log_and_by_its_metric(
+    start_server: StartServer, authority: Authority
+) -> None:
+    server = start_server(env=settings(authority.issue(days=13)), tls=authority.context())
+    eventually(lambda: '"days_left": 12' in server.log(), "no warning")
+    left_s = metric(server, "pushq_certificate_expiry_timestamp_seconds") - time.time()
+    assert 12 * 86400 < left_s <= 13 * 86400
+
+
+# ------------------------------------------------------------------------------------------------------ clients
+
+
+@pytest.mark.anyio
+async def test_with_a_client_authority_only_its_own_get_in(start_server: StartServer, authority: Authority) -> None:
+    own = authority.issue("client")
+    env = settings(authority.issue(), client_ca=authority.certificate)
+    server = start_server(env=env, tls=authority.context(own))
+    async with connect(server.url, server.key, tls=authority.context(own)) as pushq:
+        with pytest.raises(ApiError, match="nowhere"):
+            await pushq.publish("nowhere", "hello")
+    with pytest.raises((httpx2.TransportError, ssl.SSLError)):
+        httpx2.get(f"{server.url}/livez", verify=authority.context())
+    stranger = Authority(authority.folder.parent / "stranger")
+    foreign = stranger.issue("client")
+    with pytest.raises((httpx2.TransportError, ssl.SSLError)):
+        httpx2.get(f"{server.url}/livez", verify=authority.context(foreign))
+
+
+# -------------------------------------------------------------------------------------------------------- start
+
+
+@pytest.mark.parametrize(
+    ("broken", "says"),
+    [("certificate", "are no pair"), ("key", "are no pair"), ("missing", "cannot be read"), ("foreign", "are no pair")],
+)
+def test_a_server_does_not_start_with_half_a_certificate(
+    tmp_path: Path, authority: Authority, broken: str, says: str
+) -> None:
+    pair = authority.issue("start")
+    mine = type(pair)(tmp_path / "a.crt", tmp_path / "a.key")
+    shutil.copy(pair.certificate, mine.certificate)
+    shutil.copy(authority.issue("other").key if broken == "foreign" else pair.key, mine.key)
+    if broken == "missing":
+        mine.key.unlink()
+    elif broken in ("certificate", "key"):
+        getattr(mine, broken).write_text("-----BEGIN NOTHING-----\n")
+    server = PushqServer(tmp_path / "data", env=settings(mine))
+    server.launch()
+    assert server.wait().exit_code == 3
+    assert says in server.log() and "Traceback" not in server.log()
+    assert not (tmp_path / "data").exists()

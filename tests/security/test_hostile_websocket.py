@@ -1,0 +1,160 @@
+"""WebSockets from somebody who means no good: floods, frames without end, and receipts that nobody gave out.
+
+Frames that break RFC 6455, frames too large and clients that do not read: tests/integration/test_websocket_protocol.py.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import socket
+import threading
+import time
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from typing import Any
+
+import httpx2
+import pytest
+
+from push.limits import FRAGMENTS_PER_FRAME_MAX
+from tests.support.hostile import CONTINUATION, PING, TEXT, exchange, frame, statuses, until_closed, upgraded
+from tests.support.server import PushqServer
+
+OTHERS_SECONDS_MAX = 2.0
+"""What a request of somebody else may take meanwhile, on a machine with other work."""
+
+
+def hello(server: PushqServer) -> bytes:
+    return frame(TEXT, json.dumps({"type": "connect", "token": server.key}).encode())
+
+
+def worst_of_others(server: PushqServer, done: threading.Event) -> float:
+    """The slowest answer that somebody else gets until `done`."""
+    worst = 0.0
+    with httpx2.Client(base_url=server.url) as http:
+        while not done.is_set():
+            began = time.monotonic()
+            assert http.get("/livez").status_code == 200
+            worst = max(worst, time.monotonic() - began)
+    return worst
+
+
+def flood(connection: socket.socket, data: bytes, times: int, done: threading.Event) -> None:
+    connection.settimeout(20)
+    try:
+        for _ in range(times):
+            connection.sendall(data)
+    except OSError:
+        pass  # the server has seen enough
+    finally:
+        done.set()
+
+
+# ------------------------------------------------------------------------------------------------------------ floods
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [frame(PING), frame(TEXT, b'{"type":"ping"}'), frame(TEXT, b'{"type":"pong"}')],
+    ids=["pings", "ping frames", "pong frames"],
+)
+def test_a_flood_of_tiny_frames_holds_nobody_else_up(shared_server: PushqServer, piece: bytes) -> None:
+    before = shared_server.rss_anon_kib()
+    with upgraded(shared_server) as (connection, _):
+        connection.sendall(hello(shared_server))
+        done = threading.Event()
+        # What is answered is never read: in the end the server does not read either.
+        flooding = threading.Thread(target=flood, args=(connection, piece * 1000, 30, done))
+        flooding.start()
+        threading.Timer(3.0, done.set).start()
+        worst = worst_of_others(shared_server, done)
+        connection.shutdown(socket.SHUT_RDWR)
+        flooding.join()
+    assert worst < OTHERS_SECONDS_MAX
+    assert shared_server.rss_anon_kib() - before < 32 * 1024
+
+
+def test_fragments_without_end_are_told_and_end_the_socket(shared_server: PushqServer) -> None:
+    with upgraded(shared_server) as (connection, _):
+        connection.sendall(hello(shared_server) + frame(TEXT, is_last=False))
+        connection.sendall(frame(CONTINUATION, is_last=False) * FRAGMENTS_PER_FRAME_MAX)
+        said = until_closed(connection)
+    assert b"fragments" in said and b"\x11\x94" in said  # 4500
+
+
+def test_compression_is_never_agreed_to(shared_server: PushqServer) -> None:
+    offer = "Sec-WebSocket-Extensions: permessage-deflate; client_max_window_bits"
+    with upgraded(shared_server, offer) as (connection, head):
+        assert head.startswith(b"HTTP/1.1 101") and b"sec-websocket-extensions" not in head.lower()
+        connection.sendall(b"\xc1\x80" + bytes(4))  # a frame that says it is compressed
+        assert b"\x88" in until_closed(connection)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["Sec-WebSocket-Key: short", "Sec-WebSocket-Version: 8", "Upgrade: h2c", "Content-Length: 5"],
+)
+def test_a_handshake_that_is_none_becomes_no_socket(shared_server: PushqServer, line: str) -> None:
+    name = line.partition(":")[0]
+    lines = [
+        "GET /v1/ws HTTP/1.1",
+        f"Host: 127.0.0.1:{shared_server.port}",
+        "Connection: Upgrade",
+        "Upgrade: websocket",
+        "Sec-WebSocket-Version: 13",
+        "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+    ]
+    head = "\r\n".join([*(one for one in lines if not one.startswith(name)), line, "", ""])
+    answer = exchange(shared_server, head.encode())
+    if name != "Content-Length":
+        assert statuses(answer)[0] in (400, 401, 404, 426)
+    assert 500 not in statuses(answer)
+
+
+# ---------------------------------------------------------------------------------------------------------- receipts
+
+
+def forged(genuine: str, count: int) -> list[str]:
+    token = genuine.partition(".")[0]
+    raw = bytearray(urlsafe_b64decode(token + "=" * (-len(token) % 4)))
+    made = []
+    for number in range(count):
+        raw[23:31] = number.to_bytes(8, "big")
+        raw[-12:] = secrets.token_bytes(12)
+        made.append(urlsafe_b64encode(bytes(raw)).rstrip(b"=").decode() + ".00")
+    return made
+
+
+@pytest.mark.parametrize("call", ["ack", "nack", "extend"])
+def test_thousands_of_forged_receipts_settle_nothing_and_hold_nobody_up(shared_server: PushqServer, call: str) -> None:
+    queue = f"forged-{call}"
+    with httpx2.Client(base_url=shared_server.url, headers=shared_server.headers, timeout=30) as http:
+        http.put(f"/v1/queues/{queue}")
+        http.post(f"/v1/queues/{queue}/messages", json={"messages": [{"body": 1}]})
+        (message,) = http.post(f"/v1/queues/{queue}/receive", json={}).json()["messages"]
+        body: dict[str, Any] = {"receipts": forged(message["receipt"], 10_000)}
+        if call == "extend":
+            body["visibility_timeout_ms"] = 60_000
+        done = threading.Event()
+        worst: list[float] = []
+        others = threading.Thread(target=lambda: worst.append(worst_of_others(shared_server, done)))
+        others.start()
+        answer = http.post(f"/v1/queues/{queue}/{call}", json=body)
+        done.set()
+        others.join()
+        assert {result["ok"] for result in answer.json()["results"]} == {False}
+        assert worst[0] < OTHERS_SECONDS_MAX
+        settled = http.post(f"/v1/queues/{queue}/ack", json={"receipts": [message["receipt"]]}).json()
+        assert settled["results"][0]["ok"]
+
+
+def test_a_receipt_that_was_moved_to_another_queue_settles_nothing(shared_server: PushqServer) -> None:
+    with httpx2.Client(base_url=shared_server.url, headers=shared_server.headers) as http:
+        for name in ("mine", "theirs"):
+            http.put(f"/v1/queues/{name}")
+            http.post(f"/v1/queues/{name}/messages", json={"messages": [{"body": name}]})
+        (theirs,) = http.post("/v1/queues/theirs/receive", json={}).json()["messages"]
+        moved = http.post("/v1/queues/mine/ack", json={"receipts": [theirs["receipt"]]}).json()
+        assert not moved["results"][0]["ok"]
+        assert http.get("/v1/queues/mine").json()["stats"]["ready"] == 1
+        assert http.post("/v1/queues/theirs/ack", json={"receipts": [theirs["receipt"]]}).json()["results"][0]["ok"]

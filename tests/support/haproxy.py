@@ -1,0 +1,86 @@
+"""Starts the real HAProxy with the file that we ship, on a free port, with a certificate of a test's own."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.support.prerequisites import require
+from tests.support.server import free_port
+from tests.support.tls import Authority
+
+CONFIG = Path(__file__).resolve().parents[2] / "deploy" / "haproxy" / "haproxy.cfg"
+SOURCE = "127.0.0.2"
+"""Where the file lets HAProxy connect from."""
+READY_S_MAX = 10.0
+
+
+class Haproxy:
+    """One HAProxy in front of one server. It ends with the block."""
+
+    def __init__(self, folder: Path, authority: Authority, server: str) -> None:
+        """`server`: `HOST:PORT` of the one behind."""
+        pair = authority.issue("balancer")
+        whole = folder / "haproxy.pem"
+        whole.write_bytes(pair.certificate.read_bytes() + pair.key.read_bytes())
+        whole.chmod(0o600)
+        self.port = free_port()
+        self.url = f"https://127.0.0.1:{self.port}"
+        self.tls = authority.context()
+        self._log = folder / "haproxy.log"
+        self._env = os.environ | {
+            "PUSHQ_CERT": str(whole),
+            "PUSHQ_HTTPS": f"127.0.0.1:{self.port}",
+            "PUSHQ_SERVER": server,
+        }
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def ws_url(self) -> str:
+        return f"wss://127.0.0.1:{self.port}/v1/ws"
+
+    def check(self) -> subprocess.CompletedProcess[str]:
+        """What HAProxy says about the file; a warning counts as a mistake."""
+        return subprocess.run(
+            [require("haproxy"), "-c", "-dW", "-f", str(CONFIG)],
+            env=self._env,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=20,
+        )
+
+    def __enter__(self) -> Self:
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [require("haproxy"), "-db", "-f", str(CONFIG)],
+                env=self._env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        deadline = time.monotonic() + READY_S_MAX
+        while not self._listens():
+            assert self._process.poll() is None and time.monotonic() < deadline, self.log()
+            time.sleep(0.02)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def log(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    def _listens(self) -> bool:
+        try:
+            socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+        except OSError:
+            return False
+        return True

@@ -1,0 +1,66 @@
+"""Bytes on a socket, as somebody writes them who means no good."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from base64 import b64encode
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tests.support.server import PushqServer
+
+ANSWER_SECONDS_MAX = 10.0
+QUIET_SECONDS = 1.0
+PING, CONTINUATION, TEXT = 9, 0, 1
+
+
+def exchange(server: PushqServer, data: bytes) -> bytes:
+    """All that comes back until the server closes, or says no more for a moment."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=ANSWER_SECONDS_MAX) as connection:
+        connection.sendall(data)
+        connection.settimeout(QUIET_SECONDS)
+        return until_closed(connection)
+
+
+def until_closed(connection: socket.socket) -> bytes:
+    answer = b""
+    try:
+        while part := connection.recv(65_536):
+            answer += part
+    except (ConnectionResetError, TimeoutError):
+        pass  # the rest of what we sent met a closed socket, or there is no more to come
+    return answer
+
+
+def statuses(answer: bytes) -> list[int]:
+    """The status of each answer on a connection, in order."""
+    return [int(part[:3]) for part in answer.split(b"HTTP/1.1 ")[1:]]
+
+
+@contextmanager
+def upgraded(server: PushqServer, *extra: str) -> Iterator[tuple[socket.socket, bytes]]:
+    """A WebSocket after its handshake, and the head of the answer."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=ANSWER_SECONDS_MAX) as connection:
+        lines = [
+            "GET /v1/ws HTTP/1.1",
+            f"Host: 127.0.0.1:{server.port}",
+            "Connection: Upgrade",
+            "Upgrade: websocket",
+            "Sec-WebSocket-Version: 13",
+            f"Sec-WebSocket-Key: {b64encode(os.urandom(16)).decode()}",
+            *extra,
+        ]
+        connection.sendall("\r\n".join([*lines, "", ""]).encode())
+        head = b""
+        while not head.endswith(b"\r\n\r\n"):
+            head += connection.recv(1)
+        yield connection, head
+
+
+def frame(opcode: int, payload: bytes = b"", *, is_last: bool = True) -> bytes:
+    """A masked frame, its mask being zeros."""
+    size = len(payload)
+    length = bytes([0x80 | size]) if size < 126 else b"\xfe" + struct.pack(">H", size)
+    return bytes([(0x80 if is_last else 0) | opcode]) + length + bytes(4) + payload

@@ -1,0 +1,123 @@
+"""Metadata services for tests: in this process, behind a socket of this process, and in a process of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from backend_store.metadata.embedded import Metadata
+from backend_store.metadata.local import LocalMetadata
+from backend_store.metadata.remote import RemoteMetadata
+from backend_store.metadata.server import serve_metadata
+from backend_store.storage.engine import Batch
+from backend_store.storage.memory import MemoryEngine
+from tests.support.server import free_port
+
+SECRET = "the secret of these tests"
+READY_S_MAX = 15.0
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+def local_service(now_ms: int = 1000) -> LocalMetadata:
+    """Over rows in memory."""
+    engine = MemoryEngine()
+
+    async def write(rows: Batch) -> None:
+        engine.commit(rows, lambda: None)
+
+    return LocalMetadata(Metadata(engine, write), lambda: now_ms)
+
+
+@contextlib.asynccontextmanager
+async def remote_service(service: LocalMetadata) -> AsyncIterator[RemoteMetadata]:
+    """The same service behind a socket."""
+    server = await serve_metadata(service, SECRET, "127.0.0.1", 0)
+    port = next(iter(server.sockets)).getsockname()[1]
+    remote = RemoteMetadata(f"ws://127.0.0.1:{port}", SECRET)
+    try:
+        assert await remote.connected(5)
+        yield remote
+    finally:
+        await remote.close()
+        server.close()
+        await server.wait_closed()
+
+
+class MetadataProcess:
+    """`pushq metadata` as a process of its own. `start` after `kill` finds the same data on the same port."""
+
+    def __init__(self, data: Path) -> None:
+        self.data = data
+        self.port = free_port()
+        self.url = f"ws://127.0.0.1:{self.port}"
+        self._process: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.kill()
+
+    @property
+    def secret(self) -> str:
+        return (self.data / "metadata.secret").read_text().strip()
+
+    @property
+    def secret_file(self) -> Path:
+        return self.data / "metadata.secret"
+
+    @property
+    def key(self) -> str:
+        return (self.data / "admin.key").read_text().strip()
+
+    def start(self) -> Self:
+        assert self._process is None, "it runs already"
+        command = [sys.executable, "-m", "gateway", "metadata", "--data", str(self.data)]
+        self._process = subprocess.Popen(
+            [*command, "--listen", f"127.0.0.1:{self.port}"],
+            cwd=_ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        deadline = time.monotonic() + READY_S_MAX
+        for line in self._process.stdout:
+            if line.startswith("ready"):
+                return self
+            assert time.monotonic() < deadline, "pushq metadata was not ready in time"
+        raise AssertionError(f"pushq metadata ended with {self._process.wait(5)}")
+
+    def stall(self) -> None:
+        """It keeps its sockets and does nothing more."""
+        self._signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(10)
+            assert self._process.stdout is not None
+            self._process.stdout.close()
+            self._process = None
+
+    def stop(self) -> int:
+        """SIGTERM, and the exit code."""
+        assert self._process is not None
+        self._process.terminate()
+        code = self._process.wait(10)
+        self.kill()
+        return code

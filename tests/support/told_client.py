@@ -1,0 +1,52 @@
+"""A listener whose application answers with what it was told about the client: over HTTP and over a WebSocket."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from starlette.types import Receive, Scope, Send
+
+from gateway.door import Door
+from gateway.entrance import Entrance
+from gateway.http import json_answer, write
+from gateway.listeners import bind_tcp, listener
+from gateway.settings import Address
+
+asked: list[str] = []
+"""The paths that the application of the listener at work was asked for."""
+
+
+async def told(scope: Scope, receive: Receive, send: Send) -> None:
+    """The application: `{client, scheme, path, forwarded}`."""
+    asked.append(scope["path"])
+    facts = {
+        "client": list(scope["client"]),
+        "scheme": scope["scheme"],
+        "path": scope["path"],
+        "forwarded": [value.decode() for name, value in scope["headers"] if name == b"x-forwarded-for"],
+    }
+    if scope["type"] == "http":
+        await write(send, json_answer(facts))
+        return
+    await receive()
+    await send({"type": "websocket.accept"})
+    await send({"type": "websocket.send", "text": json_answer(facts).body.decode()})
+    await send({"type": "websocket.close", "code": 1000})
+
+
+@asynccontextmanager
+async def listening(entrance: Entrance, door: Door | None = None) -> AsyncIterator[int]:
+    """The port, for as long as the listener serves."""
+    asked.clear()
+    sock = bind_tcp(Address("127.0.0.1", 0))
+    server = listener(told, entrance, door)
+    serving = asyncio.create_task(server.serve(sockets=[sock]), name="listener")
+    try:
+        while not server.started:  # noqa: ASYNC110 -- uvicorn tells it by a flag
+            await asyncio.sleep(0)
+        yield sock.getsockname()[1]
+    finally:
+        server.should_exit = True
+        await serving

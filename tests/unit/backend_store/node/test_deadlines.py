@@ -1,0 +1,110 @@
+"""A publish has a time. Over before it is begun: nothing is accepted, and that is said. Over after that: who knows."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from backend_store.client.embedded import EmbeddedQueue, EmbeddedStore
+from backend_store.core.chunk import KIND_JSON, plain_blocks
+from backend_store.model import OutcomeUnknown, Overloaded, Published
+from backend_store.storage.memory import MemoryEngine
+from tests.support.stores import made, opened, until
+
+pytestmark = pytest.mark.anyio
+
+BODY = plain_blocks(KIND_JSON, [b"1"], None)
+
+
+class Disk(MemoryEngine):
+    """Commits when the test lets it: a disk that stands still under a commit."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_commit = threading.Event()
+        self.may_commit.set()
+
+    def commit(self, *args: Any, **options: Any) -> Any:
+        self.may_commit.wait(10)
+        return super().commit(*args, **options)
+
+
+@pytest.fixture
+async def disk() -> Disk:
+    return Disk()
+
+
+@pytest.fixture
+async def store(disk: Disk) -> AsyncIterator[EmbeddedStore]:
+    store = await opened(disk)
+    yield store
+    disk.may_commit.set()
+    await store.close()
+
+
+@pytest.fixture(params=[1, 3])
+async def queue(request: pytest.FixtureRequest, store: EmbeddedStore) -> EmbeddedQueue:
+    return await made(store, "q", partitions=request.param)
+
+
+def ask(store: EmbeddedStore, queue: EmbeddedQueue, ms: int) -> list[Any]:
+    told: list[Any] = []
+    queue.publish(BODY, told.append, until_ms=store.steady_ms() + ms)
+    return told
+
+
+async def test_a_publish_whose_time_is_over_before_it_is_begun_is_dropped(
+    store: EmbeddedStore, disk: Disk, queue: EmbeddedQueue
+) -> None:
+    disk.may_commit.clear()
+    patient = ask(store, queue, 60_000)
+    await asyncio.sleep(0.02)  # the disk has it
+    hasty = [ask(store, queue, 50) for _ in range(8)]
+    await until(lambda: all(hasty))
+    for told in hasty:
+        assert isinstance(told[0], Overloaded | OutcomeUnknown)
+    assert any(isinstance(told[0], Overloaded) for told in hasty) and not patient
+    refused = sum(isinstance(told[0], Overloaded) for told in hasty)
+    assert "nothing was accepted" in next(t[0].detail for t in hasty if isinstance(t[0], Overloaded))
+    disk.may_commit.set()
+    await until(lambda: bool(patient))
+    later = ask(store, queue, 60_000)
+    await until(lambda: bool(later))
+    assert isinstance(patient[0], Published)
+    assert queue.stats().published_total == 2 + len(hasty) - refused, "what was said to be refused was not stored"
+    assert all(len(told) == 1 for told in (*hasty, patient)), "each is answered once"
+
+
+async def test_a_publish_whose_time_is_over_on_the_way_to_the_disk_has_an_open_outcome(
+    store: EmbeddedStore, disk: Disk, queue: EmbeddedQueue
+) -> None:
+    disk.may_commit.clear()
+    told = ask(store, queue, 50)
+    await until(lambda: bool(told))
+    assert isinstance(told[0], OutcomeUnknown)
+    disk.may_commit.set()
+    await until(lambda: queue.stats().published_total == 1)
+    assert len(told) == 1, "it was stored, and who asked is not told twice"
+
+
+async def test_a_publish_in_time_is_answered_as_ever(store: EmbeddedStore, queue: EmbeddedQueue) -> None:
+    answers = [ask(store, queue, 60_000) for _ in range(100)]
+    await until(lambda: all(answers))
+    assert all(isinstance(told[0], Published) for told in answers)
+
+
+async def test_without_a_time_a_publish_waits_as_long_as_it_takes(
+    store: EmbeddedStore, disk: Disk, queue: EmbeddedQueue
+) -> None:
+    disk.may_commit.clear()
+    told: list[Any] = []
+    queue.publish(BODY, told.append)
+    await asyncio.sleep(0.1)
+    assert not told
+    disk.may_commit.set()
+    await until(lambda: bool(told))
+    assert isinstance(told[0], Published)

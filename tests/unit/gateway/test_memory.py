@@ -1,0 +1,48 @@
+"""How much memory there is for the process: the least of its control groups and the machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gateway.memory import limit_bytes, used_bytes
+
+MIB = 1 << 20
+
+
+def machine(root: Path, *, cgroup: str, files: dict[str, str]) -> Path:
+    for name, text in {
+        "proc/meminfo": "MemTotal:        8388608 kB\nMemFree: 1 kB\n",
+        "proc/self/cgroup": cgroup,
+        "proc/self/status": "VmRSS:\t 5000 kB\nRssAnon:\t   2048 kB\nRssFile:\t9 kB\nRssShmem:\t 1024 kB\n",
+        **files,
+    }.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+def test_the_groups_around_the_own_one_count_too(tmp_path: Path) -> None:
+    files = {"sys/fs/cgroup/a/b/memory.max": "max\n", "sys/fs/cgroup/a/memory.max": f"{512 * MIB}\n"}
+    assert limit_bytes(machine(tmp_path, cgroup="0::/a/b\n", files=files)) == 512 * MIB
+
+
+def test_the_first_version_of_control_groups(tmp_path: Path) -> None:
+    files = {
+        "sys/fs/cgroup/memory/pod/memory.limit_in_bytes": f"{256 * MIB}\n",
+        "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
+    }
+    cgroup = "5:cpu,cpuacct:/pod\n4:memory:/pod\n"
+    assert limit_bytes(machine(tmp_path, cgroup=cgroup, files=files)) == 256 * MIB
+
+
+def test_without_a_limit_the_machine_is_the_limit(tmp_path: Path) -> None:
+    assert limit_bytes(machine(tmp_path, cgroup="0::/\n", files={})) == 8 * 1024 * MIB
+
+
+def test_mapped_pages_of_the_database_are_not_the_processs_own(tmp_path: Path) -> None:
+    assert used_bytes(machine(tmp_path, cgroup="", files={})) == 3 * MIB
+
+
+def test_on_this_machine_both_are_there() -> None:
+    assert MIB < used_bytes() < limit_bytes()

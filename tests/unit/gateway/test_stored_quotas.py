@@ -1,0 +1,54 @@
+"""Quotas of stored bytes: what counts, and for whom."""
+
+from __future__ import annotations
+
+import pytest
+
+from backend_store.client import Store
+from backend_store.core.chunk import KIND_JSON, Draft
+from backend_store.model import COMPANION, QueueConfig, Quotas, StorageFull
+from gateway.auth import Keyring
+from gateway.desk import GatewayDesk
+from gateway.stored_quotas import StoredQuotas
+from gateway.tickets import TicketOffice
+from tests.support.stores import died, drained, published
+from tests.unit.gateway.conftest import Clock
+
+pytestmark = pytest.mark.anyio
+
+MESSAGE = Draft(KIND_JSON, b'"' + b"x" * 1000 + b'"', {})
+
+
+async def test_what_a_tenants_queues_hold_together_counts_dead_letters_too(store: Store, clock: Clock) -> None:
+    await store.metadata.put_tenant("acme", 1, Quotas(stored_bytes=2500))
+    stored = StoredQuotas(store)
+    plain, _ = await store.create_queue("acme", "plain", QueueConfig())
+    fails, _ = await store.create_queue("acme", "fails", QueueConfig(max_attempts=1, dead_letter_queue=COMPANION))
+    other, _ = await store.create_queue("default", "other", QueueConfig())
+    await published(other, *[MESSAGE] * 50)
+    await published(plain, MESSAGE)
+    await stored.look()
+    assert stored.full == {}
+    await died(fails, MESSAGE, MESSAGE)
+    await stored.look()
+    assert set(stored.full) == {"acme"} and "its quota is 2500" in stored.full["acme"]
+    await drained(plain)
+    await drained(store.queue("acme", "fails.dead"))
+    await stored.look()
+    assert stored.full == {}
+
+
+async def test_the_desk_takes_no_publish_of_a_full_tenant_and_all_else(store: Store, clock: Clock) -> None:
+    keyring, stored = Keyring(store, clock), StoredQuotas(store)
+    desk = GatewayDesk(store, keyring, TicketOffice(clock), allowed_origins=(), dev=False, full=stored.full)
+    principals = {}
+    for tenant in ("acme", "default"):
+        await store.metadata.put_tenant(tenant, 1)
+        await store.create_queue(tenant, "q", QueueConfig())
+        made = await keyring.create(name="k", tenant=tenant, scopes=("admin",))
+        principals[tenant] = keyring.identify(made.token)
+    stored.full["acme"] = "it holds too much"
+    with pytest.raises(StorageFull, match="too much"):
+        desk.publish_to(principals["acme"], "q")
+    assert desk.publish_to(principals["default"], "q").name == "q"
+    assert desk.queue(principals["acme"], "q", "consume").name == "q"
