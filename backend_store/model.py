@@ -286,7 +286,8 @@ class Published(msgspec.Struct, frozen=True):
 
     They have the `count` offsets from `base` on in one partition, unless `bases` says where each block begins, or
     `places` where each message stands. `others` has the exceptions by the message's number in the call: the message it
-    repeats, or the error that kept it out.
+    repeats, or the error that kept it out. `is_repeat`: all of them were there before, and stand from `base` on in the
+    order of the call, whatever the order of the blocks.
     """
 
     partition: int
@@ -300,6 +301,7 @@ class Published(msgspec.Struct, frozen=True):
     others: Mapping[int, Original | PushqError] | None = None
     places: Sequence[tuple[int, int]] | None = None
     """Where a call's messages went to several partitions: (partition, offset) of each."""
+    is_repeat: bool = False
 
 
 class Original(NamedTuple):

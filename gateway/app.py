@@ -28,8 +28,8 @@ from gateway.loop_lag import LoopLag
 from gateway.memory import limit_bytes
 from gateway.once import Once
 from gateway.overload import Overload
-from gateway.replies import RedisReplies
 from gateway.settings import Settings
+from gateway.shared_replies import RedisReplies
 from gateway.site import Site
 from gateway.stored_quotas import StoredQuotas
 from gateway.tickets import TicketOffice

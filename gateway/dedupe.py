@@ -26,10 +26,10 @@ def hashes(
 ) -> Sequence[bytes | None] | None:
     """A hash a message, by what the queue deduplicates; None for a message that is like no other.
 
-    `names` are those by an idempotency key: in any queue, what is known by nothing else is known by them.
+    `names` are those by an idempotency key: where ids are looked at, what is known by nothing else is known by them.
     """
     if config.dedupe == "none":
-        return [_of_id(name) for name in names] if names is not None else None
+        return None
     if config.dedupe == "content":
         return _of_contents(kind, bodies, table.get("content_type") or [None] * given.count, content_key())
     # Of the ids there were; those made of the idempotency key come last.

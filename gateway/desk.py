@@ -137,7 +137,12 @@ class GatewayDesk:
         self._once.publish(queue, prepared, reply)
 
     def prepare_plain(
-        self, queue: Target, bodies: Sequence[Any], encoding: Encoding, trace: str | None = None
+        self,
+        queue: Target,
+        bodies: Sequence[Any],
+        encoding: Encoding,
+        trace: str | None = None,
+        key_of: KeyOf | None = None,
     ) -> Prepared:
         prepared = publish.prepare_plain(
             queue.config,
@@ -148,6 +153,7 @@ class GatewayDesk:
             clock=self._clock,
             encode=queue.blocks,
             content_key=lambda: queue.content_key,
+            name=partial(named, queue, key_of) if key_of is not None else None,
         )
         return _sealed(queue, prepared)
 

@@ -54,8 +54,12 @@ class Given:
         return self._columns.get(name)
 
     def beside_bodies(self) -> dict[str, Sequence[Any]]:
-        """All columns but the bodies and the producer's numbering, as they were given."""
-        return {name: values for name, values in self._columns.items() if name not in _BODIES_AND_NUMBERING}
+        """All columns but the bodies and the producer's numbering, as they were given; a priority of 0 is none."""
+        return {
+            name: values
+            for name, values in self._columns.items()
+            if name not in _BODIES_AND_NUMBERING and (name != "priority" or any(values))
+        }
 
     # -------------------------------------------------------------------------------------------------- errors
 

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from backend_store.client import NumberedNames
 from backend_store.model import Claim
 from push.checks import checked_idempotency_key, field
 from push.ports import KeyOf, Target
@@ -24,6 +25,7 @@ REPLAYED: Final = (b"idempotency-replayed", b"true")
 
 _POINTER: Final = "/headers/idempotency-key"
 _HASH_BYTES: Final = 16
+_NAME_BYTES: Final = 12
 _QUOTED: Final = re.compile(r'"(?:[ !#-\[\]-~]|\\["\\])*"')
 _ESCAPED: Final = re.compile(r"\\(.)")
 _write_sorted: Final = msgspec.json.Encoder(order="sorted").encode
@@ -33,7 +35,7 @@ class Named(NamedTuple):
     """A call under a key."""
 
     claim: Claim
-    ids: list[str]
+    ids: NumberedNames
     """A name for each message; one that has an id of its own keeps that."""
 
 
@@ -63,14 +65,9 @@ def named(
     payload = blake2b(digest_size=_HASH_BYTES, key=secret, person=b"pushq-payload")
     payload.update(bytes([kind]) * count if isinstance(kind, int) else kind)
     payload.update(array("Q", map(len, bodies)).tobytes())
-    for body in bodies:
-        payload.update(body)
+    payload.update(b"".join(bodies))
     payload.update(_write_sorted(fields))
     digest = payload.digest()
-    names = blake2b(digest, digest_size=_HASH_BYTES, key=secret, person=b"pushq-id")
-    ids = []
-    for number in range(count):
-        name = names.copy()
-        name.update(number.to_bytes(4, "big"))
-        ids.append(name.hexdigest())
-    return Named(Claim(blake2b(whose, digest_size=_HASH_BYTES, person=b"pushq-key").digest(), digest), ids)
+    name = blake2b(digest, digest_size=_NAME_BYTES, key=secret, person=b"pushq-id").hexdigest()
+    claim = Claim(blake2b(whose, digest_size=_HASH_BYTES, person=b"pushq-key").digest(), digest)
+    return Named(claim, NumberedNames(f"{name}-", count))

@@ -106,8 +106,11 @@ REDRIVE_IDS_MAX: Final = 10_000
 AUTO_CREATE_ENTRIES_MAX: Final = 100
 """Entries of `queues.auto_create`; a name is held against each until one fits."""
 
-REPLIES_MESSAGES_MAX: Final = 100_000
-"""Messages in replies that are kept by their idempotency keys; the least recently used make room."""
+REPLIES_RUNS_MAX: Final = 20_000
+"""Runs of messages in replies that are kept by their idempotency keys, nearly always one a reply; the least recently
+used make room."""
+REPLIES_PER_TRIP_MAX: Final = 256
+"""Replies asked for or written in one round trip to Redis."""
 REPLIES_SECONDS_MAX: Final = 0.25
 """How long the look for a reply in Redis may take; then the partition is asked."""
 REQUEST_RUNNING_MS_MAX: Final = 10_000

@@ -47,18 +47,20 @@ def prepare_plain(
     clock: HybridClock,
     encode: Encode = column_blocks,
     content_key: ContentKey = bytes,
+    name: NameCall | None = None,
 ) -> Prepared:
     """Messages that are only bodies: raw JSON values, or bytes."""
     _check_count(len(bodies))
     raw = list(map(bytes, bodies)) if encoding == "json" else bodies
     kind = KIND_JSON if encoding == "json" else KIND_BYTES
-    if max(map(len, raw)) > config.max_message_bytes or not _takes_bodies_alone(config):
+    if name is not None or max(map(len, raw)) > config.max_message_bytes or not _takes_bodies_alone(config):
         return _prepared(
             config,
             Given(len(raw), {}),
             kind,
             raw,
             trace,
+            name(kind, raw, {}) if name is not None else None,
             now_ms=now_ms,
             clock=clock,
             encode=encode,
@@ -119,8 +121,7 @@ def _prepared(
 ) -> Prepared:
     table: dict[str, Sequence[Any]] = {n: values for n in _TEXTS if (values := given.text(n)) is not None}
     if names is not None:
-        own = table.get("id") or [None] * given.count
-        table["id"] = [name if one is None else one for one, name in zip(own, names.ids, strict=True)]
+        table["id"] = names.ids if "id" not in table else _filled(table["id"], names.ids)
     headers, header_sizes = given.headers()
     if headers is not None:
         table["headers"] = headers
@@ -138,11 +139,16 @@ def _prepared(
         dues,
         hashes(given, config, kind, bodies, table, names.ids if names is not None else None, content_key),
         stamps(given, config, table),
+        claim=names.claim if names is not None else None,
     )
     if given.has_errors:
         given.refuse()
     blocks, order = encode(columns, trace)
     return Prepared(blocks, table.get("id"), order, names.claim if names is not None else None)
+
+
+def _filled(own: Sequence[str | None], names: Sequence[str]) -> list[str]:
+    return [name if one is None else one for one, name in zip(own, names, strict=True)]
 
 
 def _check_count(count: int) -> None:

@@ -207,7 +207,12 @@ class Desk(Protocol):
         """Publishes a call that has an idempotency key; a repeat is answered like the first."""
 
     def prepare_plain(
-        self, queue: Target, bodies: Sequence[Any], encoding: Encoding, trace: str | None = None
+        self,
+        queue: Target,
+        bodies: Sequence[Any],
+        encoding: Encoding,
+        trace: str | None = None,
+        key_of: KeyOf | None = None,
     ) -> Prepared:
         """The same for messages that are only bodies (raw values of the encoding)."""
 

@@ -156,6 +156,7 @@ class PlainPublish(msgspec.Struct, forbid_unknown_fields=True, tag_field="type",
     messages: list[PlainMessage]
     id: RequestId = None
     timeout_ms: int | None = None
+    idempotency_key: str | None = None
 
 
 class PublishHead(msgspec.Struct, tag_field="type", tag="publish", gc=False):
@@ -176,3 +177,4 @@ class PlainBytesPublish(msgspec.Struct, forbid_unknown_fields=True, tag_field="t
     messages: list[PlainBytesMessage]
     id: RequestId = None
     timeout_ms: int | None = None
+    idempotency_key: str | None = None

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
-from backend_store.client import message_id
+from backend_store.client import NumberedNames, message_id
 from backend_store.model import Offset, Original, Published, PushqError, QueueConfig
 from push.encode import array_header, encode
 from push.ports import Encoding, Prepared
@@ -32,21 +32,43 @@ def refusal(published: Published) -> PushqError | None:
     return errors[0] if len(errors) == published.count else None
 
 
-def places_of_call(published: Published, prepared: Prepared) -> list[tuple[int, int]] | None:
-    """(partition, seq) of each message in the order of the call, of a repeated one the first's; None where one of them
+class Run(NamedTuple):
+    """Messages of a call that stand one behind the other in its order."""
+
+    partition: int
+    base: int
+    messages: int
+
+
+def runs_of_call(published: Published, prepared: Prepared) -> tuple[Run, ...] | None:
+    """Where the messages stand in the order of the call, a repeated one where the first does; None where one of them
     has no place.
     """
+    is_plain = published.places is None and published.bases is None and not published.others and prepared.order is None
+    if is_plain or published.is_repeat:
+        return (Run(published.partition, published.base, published.count),)
     found = _places(published, prepared)
     for number, other in (published.others or {}).items():
         if isinstance(other, PushqError) or other.offset == -1:
             return None
         partition = published.partition if other.partition is None else other.partition
         found[number if prepared.order is None else prepared.order[number]] = partition, other.offset
-    return found
+    runs: list[Run] = []
+    for partition, offset in found:
+        last = runs[-1] if runs else None
+        if last is not None and last.partition == partition and last.base + last.messages == offset:
+            runs[-1] = last._replace(messages=last.messages + 1)
+        else:
+            runs.append(Run(partition, offset, 1))
+    return tuple(runs)
 
 
-def repeated_call(places: Sequence[tuple[int, int]], prepared: Prepared, *, fsynced: bool, replicas: int) -> Published:
+def repeated_call(runs: Sequence[Run], prepared: Prepared, *, fsynced: bool, replicas: int) -> Published:
     """The answer to a call whose messages are all there, from their places in the order of the call."""
+    if len(runs) == 1:
+        partition, base, count = runs[0]
+        return Published(partition, Offset(base), count, fsynced=fsynced, replicas=replicas, is_repeat=True)
+    places = [(run.partition, run.base + number) for run in runs for number in range(run.messages)]
     if prepared.order is not None:  # that of this call's blocks, which may be another one than the first's were
         places = [places[number] for number in prepared.order]
     return Published(
@@ -66,7 +88,8 @@ def published_messages_json(published: Published, prepared: Prepared) -> bytes:
         return encode(_rows(published, prepared), "json")
     if published.places is not None:
         return b"[%b]" % b",".join(_scattered(published, prepared, "json"))
-    template, offsets = _json_template(published.partition, prepared.ids is None), _offsets(published, prepared)
+    template = _json_template(published.partition, prepared.ids is None, published.is_repeat)
+    offsets = _offsets(published, prepared)
     if prepared.ids is None:
         return b"[%b]" % b",".join([template % (n, n) for n in offsets])
     ids = _ids(published, prepared, offsets)
@@ -107,7 +130,8 @@ def _pack_messages(published: Published, prepared: Prepared) -> bytes:
         return pack(_rows(published, prepared))
     if published.places is not None:
         return array_header(published.count) + b"".join(_scattered(published, prepared, "msgpack"))
-    template, offsets = _pack_template(published.partition, prepared.ids is None), _offsets(published, prepared)
+    template = _pack_template(published.partition, prepared.ids is None, published.is_repeat)
+    offsets = _offsets(published, prepared)
     head = array_header(published.count)
     if prepared.ids is None:
         return head + b"".join([template % (n, n.to_bytes(8, "big")) for n in offsets])
@@ -131,20 +155,23 @@ def _scattered(published: Published, prepared: Prepared, encoding: Encoding) -> 
 
 
 @lru_cache
-def _json_template(partition: int, placed: bool) -> bytes:
+def _json_template(partition: int, placed: bool, is_repeat: bool = False) -> bytes:
     name = b'"%d-%%012x"' % partition if placed else b"%b"
-    return b'{"id":' + name + b',"seq":%d,' + b'"partition":%d,"duplicate":false}' % partition
+    end = b'"partition":%d,"duplicate":%b}' % (partition, _BOOLEANS[is_repeat])
+    return b'{"id":' + name + b',"seq":%d,' + end
 
 
 @lru_cache
-def _pack_template(partition: int, placed: bool) -> bytes:
+def _pack_template(partition: int, placed: bool, is_repeat: bool = False) -> bytes:
     name = placed_id(partition) if placed else b"%b"
     parts = [b"\x84", escaped("id"), name, escaped("seq"), b"\xcf%b", escaped("partition"), escaped(partition)]
-    return b"".join([*parts, escaped("duplicate"), b"\xc2"])
+    return b"".join([*parts, escaped("duplicate"), escaped(is_repeat)])
 
 
 def _offsets(published: Published, prepared: Prepared) -> list[int] | range:
     """Each message's offset, in the order of the call."""
+    if published.is_repeat:
+        return range(published.base, published.base + published.count)
     if published.bases is None:
         found: list[int] | range = range(published.base, published.base + published.count)
     else:
@@ -162,6 +189,8 @@ def _offsets(published: Published, prepared: Prepared) -> list[int] | range:
 
 def _ids(published: Published, prepared: Prepared, offsets: list[int] | range) -> list[str]:
     assert prepared.ids is not None
+    if isinstance(prepared.ids, NumberedNames):
+        return [*prepared.ids]
     return [given or message_id(published.partition, n) for given, n in zip(prepared.ids, offsets, strict=True)]
 
 

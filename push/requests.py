@@ -142,15 +142,14 @@ def _refused(session: Session, operation: str, frame: Any, error: PushqError) ->
 
 
 def _prepared(session: Session, frame: Any, queue: Target, messages: Any, *, plain: bool) -> Prepared:
-    """Only the full frame has room for a key or a trace."""
-    desk = session.hub.desk
+    """Only the full frame has room for a trace."""
+    desk, key_of = session.hub.desk, None
+    if frame.idempotency_key is not None:
+        assert session.principal is not None
+        key_of = KeyOf(session.principal.id, checked_idempotency_key(frame.idempotency_key))
     if plain:
-        return desk.prepare_plain(queue, messages, session.encoding)
+        return desk.prepare_plain(queue, messages, session.encoding, key_of=key_of)
     trace = checked_trace(frame.traceparent, frame.tracestate)
-    if frame.idempotency_key is None:
-        return desk.prepare(queue, messages, session.encoding, trace)
-    assert session.principal is not None
-    key_of = KeyOf(session.principal.id, checked_idempotency_key(frame.idempotency_key))
     return desk.prepare(queue, messages, session.encoding, trace, key_of)
 
 

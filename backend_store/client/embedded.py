@@ -10,6 +10,7 @@ import msgspec
 
 from backend_store.client.metadata import Definitions, Tenant
 from backend_store.client.queue import EmbeddedQueue, PublishReply, Purge
+from backend_store.core.block import with_names
 from backend_store.core.chunk import Blocks, Columns, column_blocks
 from backend_store.core.kept import KeptSession
 from backend_store.core.leases import Lease
@@ -76,7 +77,7 @@ class Forward:
 
     def blocks(self, columns: Columns, trace: str | None) -> Blocks:
         """A call's messages encoded; they are encoded anew with the reason, so they need no grouping here."""
-        return column_blocks(columns, trace)
+        return column_blocks(with_names(columns), trace)
 
     def publish(
         self, blocks: list[Block], reply: PublishReply, claim: Claim | None = None, *, until_ms: int = 0

@@ -8,7 +8,8 @@ array.
     clear  = MessagePack {"id": column, "key": column, ..., "gone": bytes}, only what is present (backends may read it)
     sealed = attributes bytes u32 | attributes | lengths u32[count] | bodies       (when key id > 0 as `sealing` says)
     attributes = MessagePack {"kind": bytes, "content_type": column, "headers": column, ...}, only what is present
-    column = a list with a value a message, nil for one that has none; or one value that all of the block have
+    column = a list with a value a message, nil for one that has none; or one value that all of the block have;
+             of ids also {"prefix": text, "first": number}, where each is the prefix and the next number
 """
 
 from __future__ import annotations
@@ -21,12 +22,14 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from backend_store.core.names import NumberedNames, listed, name_in_call
 from backend_store.model import (
     BLOCK_BYTES_MAX,
     BLOCK_MESSAGES_MAX,
     CHUNK_BYTES_MAX,
     CHUNK_MESSAGES_MAX,
     Block,
+    Claim,
     Stamp,
     Traits,
 )
@@ -83,6 +86,8 @@ class Columns(NamedTuple):
     """Of a queue with several partitions: the slot of each."""
     partitions: Sequence[int] | None = None
     """And the partition that has it."""
+    claim: Claim | None = None
+    """Of a call under an idempotency key."""
 
 
 class Blocks(NamedTuple):
@@ -144,6 +149,7 @@ def column_blocks(columns: Columns, trace: str | None = None) -> Blocks:
     is_one = is_one and (partitions is None or partitions.count(partitions[0]) == count)
     if is_one and (dues is None or dues.count(due_ms) == count):
         return Blocks(_group_blocks(columns, priority, due_ms))
+    columns = with_names(columns)
     none = [0] * count
     groups: dict[tuple[int, int, int], list[int]] = {}
     for number, place in enumerate(zip(partitions or none, priorities or none, dues or none, strict=True)):
@@ -154,6 +160,15 @@ def column_blocks(columns: Columns, trace: str | None = None) -> Blocks:
         out.blocks.extend(_group_blocks(chosen(columns, numbers), priority, due_ms))
         out.order.extend(numbers)
     return out
+
+
+def with_names(columns: Columns) -> Columns:
+    """Of a call under a key whose messages will not lie together: each is known by itself."""
+    claim, count = columns.claim, len(columns.bodies)
+    if claim is None:
+        return columns
+    known = columns.hashes or [None] * count
+    return columns._replace(hashes=[name_in_call(claim, n) if h is None else h for n, h in enumerate(known)])
 
 
 def chosen(columns: Columns, numbers: Sequence[int]) -> Columns:
@@ -199,7 +214,7 @@ def _sizes(lengths: list[int], table: Mapping[str, Sequence[Any]]) -> list[int]:
             more = [sum(map(len, v)) + sum(map(len, v.values())) if v else 0 for v in values]
         elif name == "dead":
             more = [len(pack(v)) if v else 0 for v in values]
-        elif name in ("exp", "ts", "ps", "at", "late"):
+        elif name in ("exp", "ts", "ps", "at", "late") or isinstance(values, NumberedNames):
             continue
         else:
             more = [len(v) if v else 0 for v in values]
@@ -230,6 +245,9 @@ def _block(columns: Columns, lengths: list[int], priority: int, due_ms: int) -> 
     clear: dict[str, Any] = {}
     attributes: dict[str, Any] = {}
     for name, values in columns.table.items():
+        if isinstance(values, NumberedNames):
+            clear[name] = values.packed()
+            continue
         first = values[0]
         is_one = values.count(first) == count
         if not is_one or (first is not None and first != ABSENT.get(name)):
@@ -275,6 +293,16 @@ def _encode(
     sealed_size = 4 + len(attribute_bytes) + 4 * len(lengths) + sum(lengths)
     head = BLOCK_HEAD.pack(flags, 0, len(lengths), len(clear_bytes), sealed_size)
     return b"".join([head, clear_bytes, U32.pack(len(attribute_bytes)), attribute_bytes, column.tobytes(), *bodies])
+
+
+def read_clear(data: bytes, count: int) -> dict[str, Any]:
+    """A block's clear part; its ids are one value, or a list."""
+    clear: dict[str, Any] = unpack(data) if data else {}
+    ids = clear.get("id")
+    if type(ids) is dict:
+        names = listed(ids, count)
+        clear["id"] = names if count > 1 else names[0]
+    return clear
 
 
 # ---------------------------------------------------------------------------------------------------- the leader

@@ -39,6 +39,7 @@ from backend_store.core.block import (
     plain_blocks,
     plan_chunks,
     punch,
+    read_clear,
     unpack,
 )
 from backend_store.core.places import message_id
@@ -271,7 +272,7 @@ def _read_clear(chunk: Chunk) -> list[tuple[int, int, dict[str, Any]]]:
         _flags, _key_id, count, clear_size, sealed_size = BLOCK_HEAD.unpack_from(chunk.data, at)
         at += BLOCK_HEAD.size
         if clear_size:
-            found.append((start, count, unpack(chunk.data[at : at + clear_size])))
+            found.append((start, count, read_clear(chunk.data[at : at + clear_size], count)))
         start += count
         at += clear_size + sealed_size
     return found

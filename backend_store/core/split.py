@@ -7,9 +7,18 @@ them. One whose messages belong to several, because the table changed meanwhile,
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from backend_store.core.block import BLOCK_HEAD, Blocks, Columns, block_of, chosen, column_blocks, unpack
+from backend_store.core.block import (
+    BLOCK_HEAD,
+    Blocks,
+    Columns,
+    block_of,
+    chosen,
+    column_blocks,
+    read_clear,
+    with_names,
+)
 from backend_store.core.chunk import block_kinds, expanded, read_sealed
 from backend_store.core.sealing import Seal, SealedBlock
 from backend_store.core.slots import ANYWHERE, UNKEYED, Routing, SlotTable, slots_of_keys
@@ -63,6 +72,7 @@ def slots_of(known: Known, count: int, routing: Routing) -> Sequence[int] | int:
 
 def routed_blocks(columns: Columns, trace: str | None, routing: Routing, table: SlotTable) -> Blocks:
     """Blocks of a call's messages, each for one partition as the table stands."""
+    columns = with_names(columns)
     count = len(columns.bodies)
     slots = slots_of(Known(columns.table.get("key"), columns.hashes, columns.stamps), count, routing)
     if isinstance(slots, int):
@@ -124,7 +134,7 @@ def cut(block: Block, numbers: Sequence[int], seal: Seal | None = None) -> Block
     """A block of some of a block's messages, in this order."""
     flags, key_id, count, clear_size, _ = BLOCK_HEAD.unpack_from(block.data)
     at = BLOCK_HEAD.size + clear_size
-    clear: dict[str, Any] = unpack(block.data[BLOCK_HEAD.size : at]) if clear_size else {}
+    clear = read_clear(block.data[BLOCK_HEAD.size : at], count)
     if key_id:
         assert seal is not None, "a sealed block is cut with its queue's seal"
         plain = seal.open(SealedBlock(flags, key_id, count, clear, block.data[at:]))

@@ -126,7 +126,7 @@ class Cycle:
             self._append_plain(calls)
             return
         main = partition.main
-        wants_ids = config.dedupe != "none" or any(call.dedupes for call in calls)
+        wants_ids = config.dedupe != "none" or any(call.dedupes or call.claim is not None for call in calls)
         ids = partition.ids if wants_ids else None
         cycle = Publishing(
             plan,

@@ -271,7 +271,7 @@ class Partition(LogReads):
         if error is not None:
             reply(error)
             return
-        plain, dedupes = is_plain(blocks) and claim is None, dedupes or claim is not None
+        plain = is_plain(blocks) and claim is None
         came_ms = self.node.steady_ms()
         self.inbox.add(
             Call(blocks, count, size, plain, must_fit, dedupes, reply, slots, version, came_ms, claim, moves, until_ms)

@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
+import msgspec
+
 from backend_store.core.block import Blocks, Columns, column_blocks
 from backend_store.core.records import PartitionState
 from backend_store.core.sealing import Seal
@@ -156,13 +158,16 @@ class Partitions:
             return
         slot, table = slot_of(claim.key), self._table_now()
         owner = table.places[slot]
-        if owner == WAITS:
+        if owner == WAITS or any(block.traits is None or block.traits.ids is None for block in blocks):
+            # The key's slot moves; or the queue was of one partition when the call was encoded.
             reply(Overloaded(f"queue {self.label!r}: this key is on the move; try again", retry_after_ms=100))
             return
 
         def bound(result: Published | PushqError) -> None:
             if isinstance(result, PushqError):
                 reply(result)
+            elif result.is_repeat:
+                reply(msgspec.structs.replace(result, count=sum(block.count for block in blocks)))
             else:
                 self.publish(blocks, reply, dedupes=True, until_ms=until_ms)
 

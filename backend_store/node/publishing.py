@@ -14,6 +14,7 @@ import msgspec
 from backend_store.core.block import punch
 from backend_store.core.chunk import Chunk
 from backend_store.core.log import Append
+from backend_store.core.names import name_in_call
 from backend_store.core.policy import Reason
 from backend_store.core.records import Record, Scheduled
 from backend_store.core.shelves import SORTING, is_scheduled, shelf_of
@@ -29,7 +30,7 @@ from backend_store.model import (
     QueueFull,
     Stamp,
 )
-from backend_store.node.claims import Claims
+from backend_store.node.claims import Again, Claims, Known
 from backend_store.node.placing import Placed, Places, expiries
 from backend_store.node.refusals import dedupe_full, unreadable_ids
 from backend_store.storage.engine import StorageCorrupt
@@ -119,6 +120,10 @@ class Publishing:
         """None while no call has one."""
         self._refused: dict[int, PushqError] = {}
         """Calls that are refused as a whole, for their claims."""
+        self._repeated: dict[int, Original] = {}
+        """Calls all of whose messages are there, and where the first stands."""
+        self._again: dict[int, int] = {}
+        """Calls that repeat one of this cycle."""
         self._accepted: list[tuple[int, int, list[bytes | None]]] = []
         """The same by block: (call, block, an id a message)."""
         self._repeats: list[tuple[int, int, bytes]] = []
@@ -143,13 +148,15 @@ class Publishing:
         self._waiting.append(call)
         others: dict[int, Original | PushqError] = {}
         self._others.append(others)
-        if call.claim is not None and (refused := self._why_not_claimed(call.claim)) is not None:
-            self._refused[number] = refused
-            others.update(dict.fromkeys(range(call.messages), refused))
-            return
+        known = Known.NEW
+        if call.claim is not None:
+            said = self._ask_claim(number, call, call.claim)
+            if said is None:
+                return
+            known = said
         ids = None
-        if self._ids is not None and (call.dedupes or self.config.dedupe != "none"):
-            ids = self._find_repeats(self._ids, number, call, others)
+        if self._ids is not None and (call.dedupes or self.config.dedupe != "none" or known is Known.ONE_BY_ONE):
+            ids = self._find_repeats(self._ids, number, call, others, known)
         if self.config.max_messages is not None or self.config.max_bytes is not None:
             self._make_room(number, call, others)
         if self._sorting is not None:
@@ -181,22 +188,39 @@ class Publishing:
         else:
             ledger.published_bytes += size
 
-    def _why_not_claimed(self, claim: Claim) -> PushqError | None:
+    def _ask_claim(self, number: int, call: Call, claim: Claim) -> Known | None:
+        """What is known of a call with a claim; None where its answer is known with that."""
         if self._claims is None:
             assert self._ids is not None
             now_ms, window_ms = self.plan.now_ms, self.config.dedupe_window_ms
-            self._claims = Claims(self._ids, self._elders, now_ms=now_ms, window_ms=window_ms)
-        return self._claims.why_not(claim, added=len(self._cycle_ids))
+            self._claims = Claims(
+                self._ids, self._elders, partition=self._partition, now_ms=now_ms, window_ms=window_ms
+            )
+        said = self._claims.ask(claim, number, messages=call.messages, added=len(self._cycle_ids))
+        match said:
+            case Known():
+                return said
+            case Original():
+                self._repeated[number] = said
+            case Again(first):
+                self._again[number] = first
+            case error:
+                self._refused[number] = error
+                self._others[number].update(dict.fromkeys(range(call.messages), error))
+        return None
 
     @property
     def _added_ids(self) -> int:
         return len(self._cycle_ids) + (self._claims.count if self._claims is not None else 0)
 
     def _find_repeats(
-        self, store: IdStore, number: int, call: Call, others: dict[int, Original | PushqError]
+        self, store: IdStore, number: int, call: Call, others: dict[int, Original | PushqError], claimed: Known
     ) -> list[bytes | None]:
         """Which messages of a call were published before, in earlier commits or in this cycle; and everybody's ids."""
         ids = _ids_of(call)
+        if claimed is Known.ONE_BY_ONE:
+            assert call.claim is not None
+            ids = [name_in_call(call.claim, n) if one is None else one for n, one in enumerate(ids)]
         try:
             known = store.lookup(ids, now_ms=self.plan.now_ms, window_ms=self.config.dedupe_window_ms)
             others.update({message: Original(offset) for message, offset in known.items()})
@@ -326,7 +350,36 @@ class Publishing:
             if base >= 0:
                 self._ids.add(ids, base, now_ms=self.plan.now_ms)
         if self._claims is not None:
-            self._claims.keep()
+            bound = self._claims.bound
+            self._claims.keep({call: self._first_place(call, places) for call in bound})
+            for call, claim in bound.items():
+                if self._first_place(call, places) is None:
+                    self._keep_names(call, claim, places)
+
+    def _first_place(self, number: int, places: Places) -> int | None:
+        """The offset of a call's first message, where all of them were stored one behind the other in its order."""
+        blocks = self._waiting[number].blocks
+        if not blocks or self._others[number]:
+            return None
+        first, lane = places.base(number, 0), (blocks[0].priority, blocks[0].due_ms)
+        at = first
+        for index, block in enumerate(blocks):
+            if places.base(number, index) != at or (block.priority, block.due_ms) != lane:
+                return None
+            at += block.count
+        return first
+
+    def _keep_names(self, number: int, claim: Claim, places: Places) -> None:
+        """Each message of a call that was stored is known by itself from now on."""
+        assert self._ids is not None
+        call, others, names, offsets = self._waiting[number], self._others[number], [], []
+        has_own = self.config.dedupe != "none"
+        for message, own in enumerate(_ids_of(call)):
+            if message not in others and not (own is not None and has_own):
+                names.append(name_in_call(claim, message) if own is None else own)
+                offsets.append(places.offset(number, message))
+        if names:
+            self._ids.add(names, offsets, now_ms=self.plan.now_ms)
 
     def _name_repeats(self, places: Places) -> None:
         for call, message, one in self._repeats:
@@ -363,6 +416,10 @@ class Publishing:
     def _answer(self, number: int, call: Call, places: Places) -> Published | PushqError:
         if number in self._refused:
             return self._refused[number]
+        if number in self._repeated:
+            return self._repeat(call, self._repeated[number])
+        if number in self._again:
+            return self._answer_again(self._again[number], call, places)
         others = self._others[number]
         errors = [one for one in others.values() if isinstance(one, PushqError)]
         if errors and len(errors) == call.messages:
@@ -379,6 +436,23 @@ class Publishing:
             bases=None if is_contiguous else starts,
             others=others or None,
         )
+
+    def _repeat(self, call: Call, first: Original) -> Published:
+        partition = self._partition if first.partition is None else first.partition
+        fsynced = self.config.durability == "fsync"
+        return Published(partition, Offset(first.offset), call.messages, fsynced=fsynced, is_repeat=True)
+
+    def _answer_again(self, number: int, call: Call, places: Places) -> Published | PushqError:
+        """The answer to a repeat within the cycle: what became of the first."""
+        first = self._answer(number, self._waiting[number], places)
+        if isinstance(first, PushqError) or not call.messages:
+            return first
+        at = self._first_place(number, places)
+        if at is not None:
+            return self._repeat(call, Original(at))
+        others = self._others[number]
+        repeats = {n: others.get(n) or Original(places.offset(number, n)) for n in range(call.messages)}
+        return msgspec.structs.replace(first, others=repeats)
 
 
 def is_plain(blocks: Sequence[Block]) -> bool:

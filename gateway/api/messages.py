@@ -84,14 +84,12 @@ def _prepared(gateway: Gateway, queue: Target, call: Call, body: bytes) -> Prepa
         return desk.prepare(queue, [cloudevents.raw_message(headers, body)], "json", trace, key_of)
     if not body.isascii():
         _check_utf8(body)
-    if key_of is not None:
-        return desk.prepare(queue, decode(body, PublishBody).messages, "json", trace, key_of)
     try:
         plain = _decode_plain(body)
     except (msgspec.MsgspecError, RecursionError):
         # Not only bodies, or wrong: the full decoder takes the one and explains the other.
-        return desk.prepare(queue, decode(body, PublishBody).messages, "json", trace)
-    return desk.prepare_plain(queue, [message.body for message in plain.messages], "json", trace)
+        return desk.prepare(queue, decode(body, PublishBody).messages, "json", trace, key_of)
+    return desk.prepare_plain(queue, [message.body for message in plain.messages], "json", trace, key_of)
 
 
 def _trace(headers: dict[bytes, bytes]) -> str | None:

@@ -18,14 +18,15 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from backend_store.client import HybridClock
 from backend_store.client.queue import EmbeddedQueue
-from backend_store.model import Claim, Published, PushqError
+from backend_store.model import Claim, Published, PushqError, QueueConfig
 from gateway.idempotency import named
-from gateway.once import Once
+from gateway.once import Once, is_replay
 from gateway.publish import prepare
 from gateway.replies import Reply
+from gateway.shared_replies import Told
 from push.ports import KeyOf
 from push.protocol import PublishMessage
-from push.published import places_of_call
+from push.published import runs_of_call
 from tests.support.world import World, queue_of, receipts_by_seq
 
 GATEWAYS = 2
@@ -56,20 +57,20 @@ class Shared:
     def _is_there(self) -> bool:
         return self.is_alive and self._redis.is_up
 
-    async def begin(self, claim: Claim) -> Reply | None:
+    def begin(self, claim: Claim, told: Told) -> None:
         """As `SET … NX GET`: None for whoever sets it, and for whom Redis does not answer."""
-        if not self._is_there:
-            return None
-        known = self._redis.replies.get(claim.key)
-        if known is None:
-            self._redis.replies[claim.key] = Reply(claim.payload)
-        return known
+        known = None
+        if self._is_there:
+            known = self._redis.replies.get(claim.key)
+            if known is None:
+                self._redis.replies[claim.key] = Reply(claim.payload)
+        asyncio.get_running_loop().call_soon(told, known)
 
-    async def finish(self, claim: Claim, reply: Reply, window_ms: int) -> None:
+    def finish(self, claim: Claim, reply: Reply, window_ms: int) -> None:
         if self._is_there:
             self._redis.replies[claim.key] = reply
 
-    async def drop(self, claim: Claim) -> None:
+    def drop(self, claim: Claim) -> None:
         if self._is_there:
             self._redis.replies.pop(claim.key, None)
 
@@ -78,7 +79,7 @@ class Idempotency(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.loop = asyncio.new_event_loop()
-        self.world = World()
+        self.world = World(config=QueueConfig(priorities=2))
         self.queue: EmbeddedQueue = queue_of(self.world)
         self.redis = Redis()
         self.shared = [Shared(self.redis) for _ in range(GATEWAYS)]
@@ -125,7 +126,12 @@ class Idempotency(RuleBasedStateMachine):
             pass
 
     def _send(self, gateway: int, key: str, payload: str, told: Any) -> None:
-        messages = [PublishMessage(body=msgspec.Raw(b'"%b%d"' % (payload.encode(), n))) for n in range(MESSAGES)]
+        # Of one payload the messages lie together, of the other they do not.
+        lanes = 1 if payload == "a" else 2
+        messages = [
+            PublishMessage(body=msgspec.Raw(b'"%b%d"' % (payload.encode(), n)), priority=n % lanes)
+            for n in range(MESSAGES)
+        ]
         prepared = prepare(
             self.queue.config,
             messages,
@@ -157,10 +163,10 @@ class Idempotency(RuleBasedStateMachine):
             else:
                 assert result.code == "request-in-progress", result
             return
-        places = places_of_call(result, prepared)
-        assert places is not None and len(set(places)) == MESSAGES
+        places = runs_of_call(result, prepared)
+        assert places is not None and sum(run.messages for run in places) == MESSAGES
         assert self.bound.setdefault(key, (payload, places)) == (payload, places)
-        if not result.others:
+        if not is_replay(result):
             assert key not in self.accepted, f"{key} was accepted twice"
             self.accepted.add(key)
 
@@ -203,7 +209,7 @@ class Idempotency(RuleBasedStateMachine):
         self.shared[gateway].is_alive = False
         self.shared[gateway] = Shared(self.redis)
         self.onces[gateway] = self._once(self.shared[gateway])
-        self.redis.replies = {key: reply for key, reply in self.redis.replies.items() if reply.places is not None}
+        self.redis.replies = {key: reply for key, reply in self.redis.replies.items() if reply.runs is not None}
 
     @rule()
     def flush_redis(self) -> None:

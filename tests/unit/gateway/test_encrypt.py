@@ -10,7 +10,16 @@ from cryptography.exceptions import InvalidTag
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend_store.client import BLOCK_HEAD, KIND_JSON, CannotOpen, Draft, SealedBlock, blocks_of, plain_blocks, unpack
+from backend_store.client import (
+    BLOCK_HEAD,
+    KIND_JSON,
+    CannotOpen,
+    Draft,
+    SealedBlock,
+    blocks_of,
+    plain_blocks,
+    read_clear,
+)
 from backend_store.core.chunk import Chunk, clear_column, extract, holes, moved_whole, punch
 from backend_store.model import Block, Stamp, Unavailable
 from gateway.encrypt import DATA_KEY_BYTES, SEAL_BYTES, BlockCipher, Counts, QueueSeal
@@ -48,7 +57,7 @@ def with_keys(*key_ids: int) -> QueueSeal:
 def parts(block: Block) -> SealedBlock:
     flags, key_id, messages, clear_size, _ = BLOCK_HEAD.unpack_from(block.data)
     at = BLOCK_HEAD.size + clear_size
-    clear = unpack(block.data[BLOCK_HEAD.size : at]) if clear_size else {}
+    clear = read_clear(block.data[BLOCK_HEAD.size : at], messages)
     return SealedBlock(flags, key_id, messages, clear, block.data[at:])
 
 

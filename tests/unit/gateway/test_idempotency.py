@@ -101,5 +101,10 @@ def test_headers_are_the_same_in_any_order() -> None:
     assert call(headers={"a": "1", "b": "2"}) == call(headers={"b": "2", "a": "1"})
 
 
+def test_a_priority_of_zero_is_none() -> None:
+    assert call(priority=0) == call()
+    assert call(priority=1) != call()
+
+
 def test_the_producer_s_numbers_are_not_part_of_the_payload() -> None:
     assert call(producer="p", producer_seq=1, timestamp="2026-01-01T00:00:00Z") == call()

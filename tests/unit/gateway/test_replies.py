@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from backend_store.model import Claim
 from gateway.replies import MemoryReplies, Reply
+from push.published import Run
 
 
 def claim(number: int, payload: bytes = b"p" * 16) -> Claim:
     return Claim(number.to_bytes(16, "big"), payload)
 
 
-def reply(messages: int = 1) -> Reply:
-    return Reply(b"p" * 16, tuple((0, n) for n in range(messages)))
+def reply(runs: int = 1) -> Reply:
+    return Reply(b"p" * 16, tuple(Run(0, 2 * n, 1) for n in range(runs)))
 
 
 def test_the_first_is_under_way_until_it_is_finished() -> None:
@@ -36,8 +37,8 @@ def test_a_reply_goes_with_its_window() -> None:
     assert replies.begin(claim(1)) is None
 
 
-def test_many_messages_make_the_least_used_replies_leave() -> None:
-    replies = MemoryReplies(messages_max=10)
+def test_many_runs_make_the_least_used_replies_leave() -> None:
+    replies = MemoryReplies(runs_max=10)
     for number in range(4):
         replies.begin(claim(number))
         replies.finish(claim(number), reply(3), 60_000)
@@ -46,7 +47,7 @@ def test_many_messages_make_the_least_used_replies_leave() -> None:
 
 
 def test_a_reply_that_is_too_big_is_not_kept() -> None:
-    replies = MemoryReplies(messages_max=10)
+    replies = MemoryReplies(runs_max=10)
     replies.begin(claim(1))
     replies.finish(claim(1), reply(11), 60_000)
     assert replies.begin(claim(1)) is None

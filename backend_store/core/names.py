@@ -1,0 +1,66 @@
+"""Names of the messages of one call under an idempotency key: what consumers see, and what they are known again by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from hashlib import blake2b
+from typing import Any, Final, overload
+
+from backend_store.model import Claim
+
+_HASH_BYTES: Final = 16
+
+
+class NumberedNames(Sequence[str]):
+    """`prefix` and a number, from `first` on. A block keeps the prefix once, however many messages it has."""
+
+    __slots__ = ("_count", "first", "prefix")
+
+    def __init__(self, prefix: str, count: int, first: int = 0):
+        self.prefix = prefix
+        self.first = first
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, at: int) -> str: ...
+    @overload
+    def __getitem__(self, at: slice) -> NumberedNames: ...
+    def __getitem__(self, at: int | slice) -> str | NumberedNames:
+        numbers = self.numbers[at]
+        if isinstance(numbers, int):
+            return f"{self.prefix}{numbers}"
+        assert numbers.step == 1, "names that follow each other"
+        return NumberedNames(self.prefix, len(numbers), numbers.start)
+
+    def __iter__(self) -> Iterator[str]:
+        prefix = self.prefix
+        return iter([f"{prefix}{number}" for number in self.numbers])
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, NumberedNames):
+            return NotImplemented
+        return (self.prefix, self.numbers) == (other.prefix, other.numbers)
+
+    def __hash__(self) -> int:
+        return hash((self.prefix, self.numbers))
+
+    @property
+    def numbers(self) -> range:
+        return range(self.first, self.first + self._count)
+
+    def packed(self) -> dict[str, Any]:
+        """As a column of a block's clear part."""
+        return {"prefix": self.prefix, "first": self.first}
+
+
+def listed(packed: dict[str, Any], count: int) -> list[str]:
+    """The names that a block has `packed`."""
+    return [*NumberedNames(packed["prefix"], count, packed["first"])]
+
+
+def name_in_call(claim: Claim, number: int) -> bytes:
+    """What a message is known again by where the call as a whole is not: by the claim and its number in the call."""
+    return blake2b(b"%b%d" % (claim.payload, number), digest_size=_HASH_BYTES, key=claim.key).digest()
