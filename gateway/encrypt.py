@@ -16,7 +16,7 @@ import structlog
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from backend_store.client import BLOCK_HEAD, SEALED_FLAGS, CannotOpen, SealedBlock, identity, read_clear
+from backend_store.client import BLOCK_HEAD, SEALED_FLAGS, CannotOpen, SealedBlock, identity, unpack
 from backend_store.model import Block, QueueDefinition, Unavailable
 
 log = structlog.get_logger("pushq.encryption")
@@ -67,7 +67,7 @@ class BlockCipher:
         bound = self._bound + _BOUND.pack(count, flags & SEALED_FLAGS)
         clear = data[BLOCK_HEAD.size : at]
         if clear:
-            bound += identity(read_clear(clear, count), count)
+            bound += identity(unpack(clear), count)
         nonce = random(NONCE_BYTES)
         head = BLOCK_HEAD.pack(flags, self.key_id, count, clear_size, sealed_size + SEAL_BYTES)
         sealed = b"".join((head, clear, nonce, self._aes.encrypt(nonce, data[at:], bound)))

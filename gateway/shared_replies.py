@@ -1,7 +1,8 @@
 """Replies that gateways share in Redis, asked for and written many at a time.
 
 What Redis does not answer in time is as good as not known. While one round trip is under way, what comes meanwhile
-waits for the next: so there are few of them under load, and none waits for others to join it.
+waits for the next: so there are few of them under load, and no question waits for others to join it. What nobody waits
+for goes with the next question, or a moment later.
 """
 
 from __future__ import annotations
@@ -15,7 +16,13 @@ import structlog
 
 from backend_store.model import Claim, Unavailable
 from gateway.guard import GuardSettings
-from gateway.limits import ANSWERS_SECONDS_MAX, REPLIES_PER_TRIP_MAX, REPLIES_SECONDS_MAX, REQUEST_RUNNING_MS_MAX
+from gateway.limits import (
+    ANSWERS_SECONDS_MAX,
+    REPLIES_LINGER_SECONDS,
+    REPLIES_PER_TRIP_MAX,
+    REPLIES_SECONDS_MAX,
+    REQUEST_RUNNING_MS_MAX,
+)
 from gateway.replies import Reply
 
 if TYPE_CHECKING:
@@ -58,6 +65,7 @@ class RedisReplies:
         self._prefix = _PREFIX + identity + b":"
         self._waiting: list[_Command] = []
         self._trips: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, claim: Claim, told: Told) -> None:
         """As of `MemoryReplies`; `told` gets None as well when Redis does not say."""
@@ -75,11 +83,24 @@ class RedisReplies:
 
     def _send(self, command: _Command) -> None:
         self._waiting.append(command)
+        if command.told is not None or len(self._waiting) >= REPLIES_PER_TRIP_MAX:
+            self._go()
+        else:
+            self._go_later()
+
+    def _go(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         if self._trips is None:
             self._trips = asyncio.get_running_loop().create_task(self._travel(), name="shared-replies")
 
+    def _go_later(self) -> None:
+        if self._trips is None and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(REPLIES_LINGER_SECONDS, self._go)
+
     async def _travel(self) -> None:
-        """Round trips, until nothing waits."""
+        """Round trips, until nobody waits."""
         try:
             while self._waiting:
                 batch = self._waiting[:REPLIES_PER_TRIP_MAX]
@@ -91,8 +112,12 @@ class RedisReplies:
                 for number, command in enumerate(batch):
                     if command.told is not None:
                         _tell(command.told, _reply(found[number]) if found is not None else None)
+                if all(command.told is None for command in self._waiting):
+                    break
         finally:
             self._trips = None
+        if self._waiting:
+            self._go_later()
 
     async def _trip(self, batch: list[_Command]) -> list[Any] | None:
         """What each command found; None where Redis does not answer."""
@@ -113,6 +138,8 @@ class RedisReplies:
 
     async def close(self) -> None:
         """Waits a moment for what is on its way."""
+        if self._waiting:
+            self._go()
         if self._trips is not None:
             await asyncio.wait([self._trips], timeout=ANSWERS_SECONDS_MAX)
         await self._client.aclose()

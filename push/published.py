@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from backend_store.client import NumberedNames, message_id
+from backend_store.client import DIGITS, NumberedNames, message_id
 from backend_store.model import Offset, Original, Published, PushqError, QueueConfig
 from push.encode import array_header, encode
 from push.ports import Encoding, Prepared
@@ -88,8 +88,12 @@ def published_messages_json(published: Published, prepared: Prepared) -> bytes:
         return encode(_rows(published, prepared), "json")
     if published.places is not None:
         return b"[%b]" % b",".join(_scattered(published, prepared, "json"))
-    template = _json_template(published.partition, prepared.ids is None, published.is_repeat)
     offsets = _offsets(published, prepared)
+    if isinstance(prepared.ids, NumberedNames):
+        name = b'"%b%%03d"' % _literal(prepared.ids.prefix.encode())
+        template = _json_row(published.partition, name, published.is_repeat)
+        return b"[%b]" % b",".join([template % row for row in zip(prepared.ids.numbers, offsets, strict=True)])
+    template = _json_template(published.partition, prepared.ids is None, published.is_repeat)
     if prepared.ids is None:
         return b"[%b]" % b",".join([template % (n, n) for n in offsets])
     ids = _ids(published, prepared, offsets)
@@ -130,9 +134,13 @@ def _pack_messages(published: Published, prepared: Prepared) -> bytes:
         return pack(_rows(published, prepared))
     if published.places is not None:
         return array_header(published.count) + b"".join(_scattered(published, prepared, "msgpack"))
+    offsets, head = _offsets(published, prepared), array_header(published.count)
+    if isinstance(prepared.ids, NumberedNames):
+        name = _literal(pack(prepared.ids.prefix + "0" * DIGITS)[:-DIGITS]) + b"%03d"
+        template = _pack_row(published.partition, name, published.is_repeat)
+        rows = zip(prepared.ids.numbers, offsets, strict=True)
+        return head + b"".join([template % (number, n.to_bytes(8, "big")) for number, n in rows])
     template = _pack_template(published.partition, prepared.ids is None, published.is_repeat)
-    offsets = _offsets(published, prepared)
-    head = array_header(published.count)
     if prepared.ids is None:
         return head + b"".join([template % (n, n.to_bytes(8, "big")) for n in offsets])
     ids = _ids(published, prepared, offsets)
@@ -156,16 +164,28 @@ def _scattered(published: Published, prepared: Prepared, encoding: Encoding) -> 
 
 @lru_cache
 def _json_template(partition: int, placed: bool, is_repeat: bool = False) -> bytes:
-    name = b'"%d-%%012x"' % partition if placed else b"%b"
+    return _json_row(partition, b'"%d-%%012x"' % partition if placed else b"%b", is_repeat)
+
+
+def _json_row(partition: int, name: bytes, is_repeat: bool) -> bytes:
+    """A template that takes what `name` does, and the offset."""
     end = b'"partition":%d,"duplicate":%b}' % (partition, _BOOLEANS[is_repeat])
     return b'{"id":' + name + b',"seq":%d,' + end
 
 
 @lru_cache
 def _pack_template(partition: int, placed: bool, is_repeat: bool = False) -> bytes:
-    name = placed_id(partition) if placed else b"%b"
+    return _pack_row(partition, placed_id(partition) if placed else b"%b", is_repeat)
+
+
+def _pack_row(partition: int, name: bytes, is_repeat: bool) -> bytes:
+    """A template that takes what `name` does, and the offset in eight bytes."""
     parts = [b"\x84", escaped("id"), name, escaped("seq"), b"\xcf%b", escaped("partition"), escaped(partition)]
     return b"".join([*parts, escaped("duplicate"), escaped(is_repeat)])
+
+
+def _literal(text: bytes) -> bytes:
+    return text.replace(b"%", b"%%")
 
 
 def _offsets(published: Published, prepared: Prepared) -> list[int] | range:
@@ -189,8 +209,6 @@ def _offsets(published: Published, prepared: Prepared) -> list[int] | range:
 
 def _ids(published: Published, prepared: Prepared, offsets: list[int] | range) -> list[str]:
     assert prepared.ids is not None
-    if isinstance(prepared.ids, NumberedNames):
-        return [*prepared.ids]
     return [given or message_id(published.partition, n) for given, n in zip(prepared.ids, offsets, strict=True)]
 
 

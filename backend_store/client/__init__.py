@@ -33,7 +33,7 @@ from backend_store.client.queue import Purge, SettledAndPublished
 from backend_store.client.redrive import Redrive
 from backend_store.client.streams import Gap, Start, StreamPart, StreamParts
 from backend_store.core.bits import indexes
-from backend_store.core.block import BLOCK_HEAD, read_clear
+from backend_store.core.block import BLOCK_HEAD, unpack
 from backend_store.core.chunk import (
     KIND_BYTES,
     KIND_JSON,
@@ -56,7 +56,7 @@ from backend_store.core.leases import Holder, Lease
 from backend_store.core.ledger import KINDS as LEDGER_KINDS
 from backend_store.core.ledger import LedgerCut
 from backend_store.core.limits import IN_FLIGHT_PER_SUBSCRIPTION_MAX, TAKE_MESSAGES_MAX
-from backend_store.core.names import NumberedNames
+from backend_store.core.names import DIGITS, NumberedNames
 from backend_store.core.places import cursors_along, decode_positions
 from backend_store.core.receipts import INDEX_OF, SUFFIXES, by_token
 from backend_store.core.sealing import (
@@ -87,6 +87,7 @@ __all__ = [
     "Chunk",
     "Columns",
     "CorruptEntry",
+    "DIGITS",
     "DataKey",
     "Draft",
     "Gap",
@@ -149,7 +150,7 @@ __all__ = [
     "ordering",
     "parse_stamp",
     "plain_blocks",
-    "read_clear",
+    "unpack",
     "priority_of",
     "put_group",
     "standing",

@@ -295,14 +295,13 @@ def _encode(
     return b"".join([head, clear_bytes, U32.pack(len(attribute_bytes)), attribute_bytes, column.tobytes(), *bodies])
 
 
-def read_clear(data: bytes, count: int) -> dict[str, Any]:
-    """A block's clear part; its ids are one value, or a list."""
-    clear: dict[str, Any] = unpack(data) if data else {}
-    ids = clear.get("id")
-    if type(ids) is dict:
-        names = listed(ids, count)
-        clear["id"] = names if count > 1 else names[0]
-    return clear
+def expanded(name: str, values: Any, count: int) -> list[Any]:
+    """A column with a value for each message."""
+    if isinstance(values, list):
+        return values
+    if name == "id" and isinstance(values, dict):
+        return listed(values, count)
+    return [values] * count
 
 
 # ---------------------------------------------------------------------------------------------------- the leader

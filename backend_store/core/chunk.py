@@ -36,10 +36,10 @@ from backend_store.core.block import (
     Draft,
     blocks_of,
     column_blocks,
+    expanded,
     plain_blocks,
     plan_chunks,
     punch,
-    read_clear,
     unpack,
 )
 from backend_store.core.places import message_id
@@ -253,7 +253,7 @@ def clear_column(chunk: Chunk, name: str) -> list[Any] | None:
             continue
         if found is None:
             found = [ABSENT.get(name)] * chunk.count
-        found[start : start + count] = expanded(values, count)
+        found[start : start + count] = expanded(name, values, count)
     return found
 
 
@@ -272,15 +272,10 @@ def _read_clear(chunk: Chunk) -> list[tuple[int, int, dict[str, Any]]]:
         _flags, _key_id, count, clear_size, sealed_size = BLOCK_HEAD.unpack_from(chunk.data, at)
         at += BLOCK_HEAD.size
         if clear_size:
-            found.append((start, count, read_clear(chunk.data[at : at + clear_size], count)))
+            found.append((start, count, unpack(chunk.data[at : at + clear_size])))
         start += count
         at += clear_size + sealed_size
     return found
-
-
-def expanded(values: Any, count: int) -> list[Any]:
-    """A column with a value for each message."""
-    return values if isinstance(values, list) else [values] * count
 
 
 # -------------------------------------------------------------------------------------------------- all of them
@@ -317,7 +312,7 @@ def read_messages(chunk: Chunk) -> Messages:
         for name, values in table.items():
             if name not in columns:
                 columns[name] = [ABSENT.get(name)] * chunk.count
-            columns[name][len(bodies) : len(bodies) + count] = expanded(values, count)
+            columns[name][len(bodies) : len(bodies) + count] = expanded(name, values, count)
         bodies += own
     return _messages(bodies, b"".join(kinds), columns)
 

@@ -8,15 +8,18 @@ from typing import Any, Final, overload
 
 from backend_store.model import Claim
 
+DIGITS: Final = 3
+"""Enough for the messages of one call."""
 _HASH_BYTES: Final = 16
 
 
 class NumberedNames(Sequence[str]):
-    """`prefix` and a number, from `first` on. A block keeps the prefix once, however many messages it has."""
+    """`prefix` and a number of `DIGITS`, from `first` on. A block keeps the prefix once, whatever its messages."""
 
     __slots__ = ("_count", "first", "prefix")
 
     def __init__(self, prefix: str, count: int, first: int = 0):
+        assert first + count <= 10**DIGITS, f"{first + count} names, and {DIGITS} digits"
         self.prefix = prefix
         self.first = first
         self._count = count
@@ -31,13 +34,13 @@ class NumberedNames(Sequence[str]):
     def __getitem__(self, at: int | slice) -> str | NumberedNames:
         numbers = self.numbers[at]
         if isinstance(numbers, int):
-            return f"{self.prefix}{numbers}"
+            return f"{self.prefix}{numbers:03d}"
         assert numbers.step == 1, "names that follow each other"
         return NumberedNames(self.prefix, len(numbers), numbers.start)
 
     def __iter__(self) -> Iterator[str]:
         prefix = self.prefix
-        return iter([f"{prefix}{number}" for number in self.numbers])
+        return iter([f"{prefix}{number:03d}" for number in self.numbers])
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, NumberedNames):

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from backend_store.core.block import ABSENT, BLOCK_HEAD, FLAG_CLEAR, pack, read_clear
+from backend_store.core.block import ABSENT, BLOCK_HEAD, FLAG_CLEAR, expanded, pack, unpack
 from backend_store.core.places import message_id
 from backend_store.model import Block, QueueDefinition, Traits
 
@@ -68,9 +68,7 @@ class Sealer(Protocol):
 
 
 def identity(clear: Mapping[str, Any], count: int) -> bytes:
-    """What a clear part, as `read_clear` gives it, says of who its messages are, in one form; empty where it says
-    nothing.
-    """
+    """What a clear part says of who its messages are, in one form; empty where it says nothing."""
     found = {name: clear[name] for name in IDENTITY_COLUMNS if name in clear}
     if NAMED in clear:
         bits = int.from_bytes(clear[NAMED], "little")
@@ -109,7 +107,7 @@ def whole_copies(
         own = bits >> first & ((1 << count) - 1)
         if own:
             head = at + BLOCK_HEAD.size
-            clear = read_clear(chunk.data[head : head + clear_size], count)
+            clear: dict[str, Any] = unpack(chunk.data[head : head + clear_size]) if clear_size else {}
             moved = _moved(clear, own, first, count, chunk, annexes, partition)
             packed = pack(moved)
             rest = chunk.data[head + clear_size : end]
@@ -146,7 +144,10 @@ def _moved(
         out["gone"] = _bytes(gone)
     if placed | named:
         out[NAMED] = _bytes(placed | named)
-    return {name: _compact(name, values, count) for name, values in out.items()}
+    moved = {name: _compact(name, values, count) for name, values in out.items()}
+    if isinstance(clear.get("id"), dict):
+        moved["id"] = clear["id"]  # each message has one, and keeps it
+    return moved
 
 
 def _compact(name: str, values: Any, count: int) -> Any:
@@ -160,7 +161,7 @@ def _column(clear: Mapping[str, Any], name: str, count: int) -> list[Any] | None
     values = clear.get(name)
     if values is None:
         return None
-    return values if isinstance(values, list) else [values] * count
+    return expanded(name, values, count)
 
 
 def _bytes(bits: int) -> bytes:

@@ -7,7 +7,7 @@ them. One whose messages belong to several, because the table changed meanwhile,
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from backend_store.core.block import (
     BLOCK_HEAD,
@@ -16,10 +16,11 @@ from backend_store.core.block import (
     block_of,
     chosen,
     column_blocks,
-    read_clear,
+    expanded,
+    unpack,
     with_names,
 )
-from backend_store.core.chunk import block_kinds, expanded, read_sealed
+from backend_store.core.chunk import block_kinds, read_sealed
 from backend_store.core.sealing import Seal, SealedBlock
 from backend_store.core.slots import ANYWHERE, UNKEYED, Routing, SlotTable, slots_of_keys
 from backend_store.model import Block, Stamp
@@ -134,7 +135,7 @@ def cut(block: Block, numbers: Sequence[int], seal: Seal | None = None) -> Block
     """A block of some of a block's messages, in this order."""
     flags, key_id, count, clear_size, _ = BLOCK_HEAD.unpack_from(block.data)
     at = BLOCK_HEAD.size + clear_size
-    clear = read_clear(block.data[BLOCK_HEAD.size : at], count)
+    clear: dict[str, Any] = unpack(block.data[BLOCK_HEAD.size : at]) if clear_size else {}
     if key_id:
         assert seal is not None, "a sealed block is cut with its queue's seal"
         plain = seal.open(SealedBlock(flags, key_id, count, clear, block.data[at:]))
@@ -144,7 +145,7 @@ def cut(block: Block, numbers: Sequence[int], seal: Seal | None = None) -> Block
     table = {**clear, **attributes}
     assert "gone" not in table, "a call's blocks have no holes before they are stored"
     kinds = block_kinds(flags, count, table)
-    columns = {name: expanded(values, count) for name, values in table.items()}
+    columns = {name: expanded(name, values, count) for name, values in table.items()}
     traits = block.traits
     whole = Columns(
         kinds,

@@ -367,6 +367,7 @@ GROUPS = (
             "gateway.limits:IDENTITIES_MAX": "",
             "gateway.limits:ACCESS_DECISIONS_MAX": "",
             "gateway.limits:REPLIES_RUNS_MAX": "",
+            "gateway.limits:REPLIES_LINGER_SECONDS": "",
             "gateway.limits:REPLIES_PER_TRIP_MAX": "",
             "gateway.limits:QUEUES_LABELLED_MAX": "",
             "gateway.limits:GROUPS_LABELLED_MAX": "",

@@ -18,7 +18,7 @@ from backend_store.client import (
     SealedBlock,
     blocks_of,
     plain_blocks,
-    read_clear,
+    unpack,
 )
 from backend_store.core.chunk import Chunk, clear_column, extract, holes, moved_whole, punch
 from backend_store.model import Block, Stamp, Unavailable
@@ -57,7 +57,7 @@ def with_keys(*key_ids: int) -> QueueSeal:
 def parts(block: Block) -> SealedBlock:
     flags, key_id, messages, clear_size, _ = BLOCK_HEAD.unpack_from(block.data)
     at = BLOCK_HEAD.size + clear_size
-    clear = read_clear(block.data[BLOCK_HEAD.size : at], messages)
+    clear = unpack(block.data[BLOCK_HEAD.size : at]) if clear_size else {}
     return SealedBlock(flags, key_id, messages, clear, block.data[at:])
 
 
