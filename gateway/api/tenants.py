@@ -7,6 +7,7 @@ import heapq
 import msgspec
 
 from backend_store.client import timestamp
+from backend_store.client.metadata import Tenant
 from backend_store.model import FieldError, Forbidden, InvalidRequest, NotFound, Quotas
 from gateway.api.queues import decode_cursor, encode_cursor, link_to_next
 from gateway.api.shapes import TenantBody, TenantPage, TenantView
@@ -24,8 +25,9 @@ async def put(gateway: Gateway, call: Call) -> Answer:
     wanted: TenantBody = await call.fields(TenantBody)
     if wanted.quotas is not None:
         _check_quotas(wanted.quotas)
-    _, created = await gateway.store.metadata.put_tenant(name, gateway.clock_ms(), wanted.quotas)
-    return json_answer(_view(gateway, name), 201 if created else 200)
+    tenant, created = await gateway.store.metadata.put_tenant(name, gateway.clock_ms(), wanted.quotas)
+    # Not looked up again: a look-up that must ask begins the call anew, and the tenant would not be new any more.
+    return json_answer(_view(tenant), 201 if created else 200)
 
 
 def _check_quotas(quotas: Quotas) -> None:
@@ -39,7 +41,7 @@ def _check_quotas(quotas: Quotas) -> None:
 
 
 async def get(gateway: Gateway, call: Call) -> Answer:
-    return json_answer(_view(gateway, _visible(gateway, call)))
+    return json_answer(_view(gateway.store.metadata.tenants[_visible(gateway, call)]))
 
 
 async def list_tenants(gateway: Gateway, call: Call) -> Answer:
@@ -50,7 +52,7 @@ async def list_tenants(gateway: Gateway, call: Call) -> Answer:
     after = decode_cursor(query.get("cursor"))
     names = heapq.nsmallest(limit + 1, (name for name in gateway.store.metadata.tenants if name > after))
     following = encode_cursor(names[limit - 1]) if len(names) > limit else None
-    page = TenantPage([_view(gateway, name) for name in names[:limit]], following)
+    page = TenantPage([_view(gateway.store.metadata.tenants[name]) for name in names[:limit]], following)
     return json_answer(page, headers=link_to_next("/v1/tenants", limit, following))
 
 
@@ -61,9 +63,8 @@ async def delete(gateway: Gateway, call: Call) -> Answer:
     return Answer(204, content_type=None)
 
 
-def _view(gateway: Gateway, name: str) -> TenantView:
-    tenant = gateway.store.metadata.tenants[name]
-    return TenantView(name, timestamp(tenant.created_at_ms), tenant.quotas)
+def _view(tenant: Tenant) -> TenantView:
+    return TenantView(tenant.name, timestamp(tenant.created_at_ms), tenant.quotas)
 
 
 def _visible(gateway: Gateway, call: Call) -> str:
