@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import msgspec
 import structlog
@@ -24,6 +25,7 @@ from gateway.limits import (
     REQUEST_RUNNING_MS_MAX,
 )
 from gateway.replies import Reply
+from throttling.breaker import BreakerRule
 
 if TYPE_CHECKING:
     from gateway.guard import Guard, Guards
@@ -32,16 +34,30 @@ log = structlog.get_logger("pushq.replies")
 
 Told = Callable[[Reply | None], None]
 
+T = TypeVar("T")
+
+_SCRIPT: Final = files("gateway").joinpath("replies.lua").read_text()
+_BREAKER: Final = BreakerRule(calls_min=5)
+"""Callers wait for each, and nothing rests on it."""
 _PREFIX: Final = b"pushq:reply:"
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(Reply).decode
 
 
-class _Command(NamedTuple):
-    """What goes into a pipeline, and who waits for what it finds."""
+class _Begun(NamedTuple):
+    """A call that asks what is known of it."""
 
-    add: Callable[[Any], Any]
-    told: Told | None
+    name: bytes
+    mark: bytes
+    told: Told
+
+
+class _Ended(NamedTuple):
+    """A call's reply; None where it came to nothing that may be said again."""
+
+    name: bytes
+    reply: bytes | None
+    window_ms: int
 
 
 class RedisReplies:
@@ -61,32 +77,34 @@ class RedisReplies:
             socket_timeout=REPLIES_SECONDS_MAX,
             socket_connect_timeout=REPLIES_SECONDS_MAX,
         )
-        self._guard: Guard = guards.guard("redis_replies", GuardSettings(failures=(OSError, RedisError)))
+        self._script = self._client.register_script(_SCRIPT)
+        self._guard: Guard = guards.guard(
+            "redis_replies", GuardSettings(breaker=_BREAKER, failures=(OSError, RedisError))
+        )
         self._prefix = _PREFIX + identity + b":"
-        self._waiting: list[_Command] = []
+        self._begun: list[_Begun] = []
+        self._ended: list[_Ended] = []
         self._trips: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, claim: Claim, told: Told) -> None:
         """As of `MemoryReplies`; `told` gets None as well when Redis does not say."""
-        name, mark = self._prefix + claim.key, _encode(Reply(claim.payload))
-        self._send(_Command(lambda pipe: pipe.set(name, mark, nx=True, get=True, px=REQUEST_RUNNING_MS_MAX), told))
+        self._begun.append(_Begun(self._prefix + claim.key, _encode(Reply(claim.payload)), told))
+        self._go()
 
     def finish(self, claim: Claim, reply: Reply, window_ms: int) -> None:
-        name, value = self._prefix + claim.key, _encode(reply)
-        self._send(_Command(lambda pipe: pipe.set(name, value, px=window_ms), None))
-
-    def drop(self, claim: Claim) -> None:
-        """The call came to nothing that may be said again. If Redis does not hear it, its mark goes by itself."""
-        name = self._prefix + claim.key
-        self._send(_Command(lambda pipe: pipe.delete(name), None))
-
-    def _send(self, command: _Command) -> None:
-        self._waiting.append(command)
-        if command.told is not None or len(self._waiting) >= REPLIES_PER_TRIP_MAX:
+        self._ended.append(_Ended(self._prefix + claim.key, _encode(reply), window_ms))
+        if len(self._ended) >= REPLIES_PER_TRIP_MAX:
             self._go()
         else:
             self._go_later()
+
+    def drop(self, claim: Claim) -> None:
+        """The call came to nothing that may be said again; it may come again at once, so Redis hears it at once. If it
+        does not, the mark goes by itself.
+        """
+        self._ended.append(_Ended(self._prefix + claim.key, None, 0))
+        self._go()
 
     def _go(self) -> None:
         if self._timer is not None:
@@ -102,31 +120,37 @@ class RedisReplies:
     async def _travel(self) -> None:
         """Round trips, until nobody waits."""
         try:
-            while self._waiting:
-                batch = self._waiting[:REPLIES_PER_TRIP_MAX]
-                del self._waiting[: len(batch)]
-                found = await self._trip(batch)
+            while self._begun or self._ended:
+                begun, self._begun = _parted(self._begun)
+                ended, self._ended = _parted(self._ended)
+                found = await self._trip(begun, ended)
                 if found is None:
                     # Who came meanwhile has waited as long: the partition answers them all.
-                    batch, self._waiting = batch + self._waiting, []
-                for number, command in enumerate(batch):
-                    if command.told is not None:
-                        _tell(command.told, _reply(found[number]) if found is not None else None)
-                if all(command.told is None for command in self._waiting):
+                    begun, self._begun = begun + self._begun, []
+                    found = [None] * len(begun)
+                    self._ended = []
+                for one, known in zip(begun, found, strict=True):
+                    _tell(one.told, _reply(known))
+                if not self._begun and all(one.reply is not None for one in self._ended):
                     break
         finally:
             self._trips = None
-        if self._waiting:
+        if self._ended:
             self._go_later()
 
-    async def _trip(self, batch: list[_Command]) -> list[Any] | None:
-        """What each command found; None where Redis does not answer."""
-        pipe = self._client.pipeline(transaction=False)
-        for command in batch:
-            command.add(pipe)
+    async def _trip(self, begun: list[_Begun], ended: list[_Ended]) -> list[Any] | None:
+        """What Redis knew of each that begins; None where it does not answer."""
+        answered = [one for one in ended if one.reply is not None]
+        keys = [one.name for one in begun] + [one.name for one in answered]
+        keys += [one.name for one in ended if one.reply is None]
+        args: list[Any] = [len(begun), len(answered)]
+        for asking in begun:
+            args += (asking.mark, REQUEST_RUNNING_MS_MAX)
+        for one in answered:
+            args += (one.reply, one.window_ms)
         try:
             found: list[Any] = await self._guard.call(
-                lambda: pipe.execute(raise_on_error=False), deadline_s=REPLIES_SECONDS_MAX
+                lambda: self._script(keys=keys, args=args), deadline_s=REPLIES_SECONDS_MAX
             )
         except Unavailable:
             return None
@@ -138,11 +162,16 @@ class RedisReplies:
 
     async def close(self) -> None:
         """Waits a moment for what is on its way."""
-        if self._waiting:
+        if self._ended:
             self._go()
         if self._trips is not None:
             await asyncio.wait([self._trips], timeout=ANSWERS_SECONDS_MAX)
         await self._client.aclose()
+
+
+def _parted(waiting: list[T]) -> tuple[list[T], list[T]]:
+    """What goes with one trip, and what waits for the next."""
+    return waiting[:REPLIES_PER_TRIP_MAX], waiting[REPLIES_PER_TRIP_MAX:]
 
 
 def _tell(told: Told, reply: Reply | None) -> None:

@@ -59,17 +59,8 @@ def test_a_reply_of_several_runs_says_every_place_again() -> None:
     assert is_replay(one) and runs_of_call(one, Prepared([])) == runs[:1]
 
 
-class Unanswering:
-    """A Redis whose pipeline fails in a way nobody thought of."""
-
-    def pipeline(self, *, transaction: bool) -> Unanswering:
-        return self
-
-    def set(self, *args: Any, **options: Any) -> None: ...
-    def delete(self, *args: Any) -> None: ...
-
-    async def execute(self, *, raise_on_error: bool) -> list[Any]:
-        raise ValueError("not foreseen")
+async def unforeseen(*, keys: list[bytes], args: list[Any]) -> list[Any]:
+    raise ValueError("not foreseen")
 
 
 @pytest.mark.anyio
@@ -80,7 +71,7 @@ async def test_whatever_is_wrong_with_shared_replies_the_partition_answers() -> 
         reply(refusal)
 
     shared = RedisReplies("redis://127.0.0.1:1", Guards(), identity=b"me")
-    shared._client = Unanswering()
+    shared._script = unforeseen
     queue = cast(Any, SimpleNamespace(publish=publish))
     answers: list[Published | PushqError] = []
     once = Once(shared)
