@@ -21,8 +21,9 @@ from tests.bench.world import Server, World, check, close, connect, say_in, unti
 
 CALM, BUSY = "bench-calm", "bench-busy"
 CALM_RATE = LATENCY_RATE
-USUAL_RATE = CALM_RATE
-BUSY_RATE = 10 * USUAL_RATE
+USUAL_RATE, USUAL_RATE_HIGH = CALM_RATE // 5, CALM_RATE
+"""What the other queue gets otherwise: at ten times the high one the server has most of its processor to do."""
+TIMES = 10
 SETTLE_S = 0.1
 """Between turns, so that what one leaves behind does not count for the next."""
 BACKLOG_SHARE = 5
@@ -32,15 +33,15 @@ Press = Callable[[float, float], Awaitable[None]]
 """Keeps the other queue busy: (messages a second, for so many seconds)."""
 
 
-async def fairness(world: World) -> Row:
-    """The other queue gets ten times the load, one message a frame as well."""
+async def fairness(world: World, usual_rate: float = USUAL_RATE) -> Row:
+    """The other queue gets ten times its load, one message a frame as well."""
     with world.server() as server:
         calm, busy = await _open(server, CALM, timed=True), await _open(server, BUSY)
 
         async def press(rate: float, seconds: float) -> None:
             await send_paced(busy.publisher, rate, seconds)
 
-        row = await _pairs(world, calm, press)
+        row = await _pairs(world, calm, press, usual_rate)
         ended = [await bench.finish() for bench in (calm, busy)]
     return row | {what: ended[0][what] + ended[1][what] for what in ("lost", "duplicates")}
 
@@ -53,7 +54,7 @@ async def fairness_backlog(world: World) -> Row:
         server.create(BUSY)
         await _fill(server, wanted)
         drain = await Drain.open(server)
-        row = await _pairs(world, calm, drain.press)
+        row = await _pairs(world, calm, drain.press, USUAL_RATE_HIGH)
         ended = await calm.finish()
         await drain.finish(wanted)
     return row | ended
@@ -127,10 +128,10 @@ async def _fill(server: Server, wanted: int) -> None:
     close([publisher])
 
 
-async def _pairs(world: World, calm: Bench, press: Press) -> Row:
+async def _pairs(world: World, calm: Bench, press: Press, usual_rate: float) -> Row:
     """The calm queue's latencies while the other one has its usual load, and ten times that, in turns."""
     seconds = world.scale.seconds / TURNS_PER_MEASUREMENT
-    await asyncio.gather(send_paced(calm.publisher, CALM_RATE, seconds / 2), press(BUSY_RATE, seconds / 2))
+    await asyncio.gather(send_paced(calm.publisher, CALM_RATE, seconds / 2), press(TIMES * usual_rate, seconds / 2))
     found: dict[bool, list[list[int]]] = {False: [], True: []}
     meter, sent = Meter(calm.server.process), 0
     for number in range(PAIRS):
@@ -138,7 +139,7 @@ async def _pairs(world: World, calm: Bench, press: Press) -> Row:
             await asyncio.sleep(min(SETTLE_S, seconds))
             latencies_ns: list[int] = []
             calm.received.latencies_ns = latencies_ns
-            rate = BUSY_RATE if is_busy else USUAL_RATE
+            rate = TIMES * usual_rate if is_busy else usual_rate
             work = [send_paced(calm.publisher, CALM_RATE, seconds), press(rate, seconds)]
             sent += (await asyncio.gather(*work))[0] or 0
             await calm.rest()

@@ -13,7 +13,7 @@ from tests.bench.scenario_backlog import backlog
 from tests.bench.scenario_duties import ALL, FRONT, Duties, Open, duty
 from tests.bench.scenario_duties import publish as publish_duty
 from tests.bench.scenario_duties import work as work_duty
-from tests.bench.scenario_fairness import fairness, fairness_backlog
+from tests.bench.scenario_fairness import USUAL_RATE_HIGH, fairness, fairness_backlog
 from tests.bench.scenario_fanout import fanout, fanout_latency
 from tests.bench.scenario_idle import idle
 from tests.bench.scenario_pairs import dedupe, priority, sorted_by, strict, strict_hot
@@ -204,8 +204,14 @@ SEMANTICS: dict[str, Scenario] = {
     ),
     "fairness": Scenario(
         "fairness",
-        "1,000 a second, while another queue gets 10,000 a second and not 1,000",
+        "1,000 a second, while another queue gets 2,000 a second and not 200",
         fairness,
+        (_most("p99_more_pct", 50),),
+    ),
+    "fairness-high": Scenario(
+        "fairness",
+        "1,000 a second, while another queue gets 10,000 a second and not 1,000",
+        partial(fairness, usual_rate=USUAL_RATE_HIGH),
         (_most("p99_more_pct", 50),),
     ),
     "fairness-backlog": Scenario(

@@ -14,13 +14,17 @@ from backend_store.client import (
     BLOCK_HEAD,
     KIND_JSON,
     CannotOpen,
+    Columns,
     Draft,
+    NumberedNames,
     SealedBlock,
     blocks_of,
+    column_blocks,
     plain_blocks,
     unpack,
 )
 from backend_store.core.chunk import Chunk, clear_column, extract, holes, moved_whole, punch
+from backend_store.core.split import cut
 from backend_store.model import Block, Stamp, Unavailable
 from gateway.encrypt import DATA_KEY_BYTES, SEAL_BYTES, BlockCipher, Counts, QueueSeal
 from tests.support.sealed import a_definition, a_seal
@@ -219,3 +223,28 @@ def test_the_nonce_is_what_the_source_of_randomness_gives() -> None:
     numbers = counted()
     sealed = cipher().seal(plain_blocks(KIND_JSON, [b"1"])[0], lambda size: next(numbers).to_bytes(size, "big"))
     assert parts(sealed).sealed[:12] == bytes(12)
+
+
+def named_block(count: int) -> Block:
+    """A block whose ids are a prefix and numbers."""
+    columns = Columns(KIND_JSON, [b"%d" % n for n in range(count)], {"id": NumberedNames("called-", count)})
+    (block,) = column_blocks(columns).blocks
+    return block
+
+
+@pytest.mark.parametrize("count", [1, 2, 64])
+def test_numbered_names_are_bound_and_open_wherever_the_block_goes(count: int) -> None:
+    seal = with_keys(1)
+    names = [f"called-{n:03d}" for n in range(count)]
+    (sealed,) = seal.seal([named_block(count)])
+    assert len(sealed.data) < len(b"called-") + 200 + 40 * count
+    chunk = chunk_of([sealed], seal)
+    assert clear_column(chunk, "id") == names and chunk.unreadable == 0
+    (copy,) = moved_whole(chunk_of([sealed], None), 1, {0: {"dead": {"reason": "undeliverable", "at": 5}}}, partition=0)
+    moved = chunk_of([copy], seal)
+    assert moved.messages.bodies[0] == b"0" and moved.unreadable == 0
+    assert clear_column(moved, "id") == names
+    part = cut(sealed, [count - 1], seal)
+    assert clear_column(chunk_of([part], seal), "id") == names[-1:]
+    forged = Block(sealed.data.replace(b"called-", b"forged-"), count)
+    assert chunk_of([forged], with_keys(1, 2)).unreadable

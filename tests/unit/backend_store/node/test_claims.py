@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from backend_store.core.chunk import KIND_JSON, Draft, blocks_of
+from collections.abc import Sequence
+
+from backend_store.core.chunk import KIND_JSON, Columns, Draft, blocks_of, column_blocks
 from backend_store.core.dedupe import Bounds
 from backend_store.model import Claim, Published, PushqError, QueueConfig
 from backend_store.node.ids import IdStore
 from backend_store.storage.engine import Table
-from tests.support.world import REPLICA, World
+from tests.support.world import REPLICA, World, receipts_by_seq
 
 WINDOW_MS = QueueConfig().dedupe_window_ms
 
@@ -32,7 +34,33 @@ def asked(world: World, of: Claim | None, *names: bytes) -> Published | PushqErr
 
 
 def code(answer: Published | PushqError) -> str:
-    return answer.code if isinstance(answer, PushqError) else "accepted" if not answer.others else "duplicate"
+    if isinstance(answer, PushqError):
+        return answer.code
+    return "duplicate" if answer.others or answer.is_repeat else "accepted"
+
+
+def call(world: World, of: Claim, *bodies: bytes, priorities: Sequence[int] | None = None) -> Published | PushqError:
+    """A call as a gateway encodes it for a queue that looks at no ids."""
+    columns = Columns(KIND_JSON, bodies, priorities=priorities, claim=of)
+    answers: list[Published | PushqError] = []
+    world.partition.publish(column_blocks(columns).blocks, answers.append, claim=of)
+    world.commit()
+    return answers[0]
+
+
+def places(answer: Published | PushqError) -> list[int | str]:
+    """Where a call's messages stand, or why they do not."""
+    assert isinstance(answer, Published)
+    found: list[int | str] = [*range(answer.base, answer.base + answer.count)]
+    if answer.bases is not None and len(answer.bases) == answer.count:
+        found = [*answer.bases]  # a block a message
+    for number, other in (answer.others or {}).items():
+        found[number] = other.code if isinstance(other, PushqError) else other.offset
+    return found
+
+
+def ids_stored(world: World) -> int:
+    return len(world.partition.ids)
 
 
 def test_a_claim_is_known_after_a_crash_and_only_with_its_payload() -> None:
@@ -93,8 +121,71 @@ def test_a_queue_that_sees_no_claim_stores_no_ids() -> None:
 
 def test_a_full_window_refuses_the_claim_and_stores_nothing() -> None:
     world = World()
-    world.partition._ids = IdStore(world.engine, REPLICA, Bounds(ids_max=4))
+    world.partition._ids = IdStore(world.engine, REPLICA, Bounds(ids_max=4))  # two of the claim, one of a message
     assert code(asked(world, claim(1), b"a")) == "accepted"
     assert code(asked(world, claim(2), b"b")) == "dedupe-full"
     assert code(asked(world, claim(1), b"a")) == "duplicate"
     assert world.partition.state.published_total == 1
+
+
+def test_a_call_whose_messages_lie_together_is_remembered_by_two_ids() -> None:
+    world = World()
+    world.stored(b"before")
+    first = call(world, claim(1), *[b"1"] * 100)
+    assert ids_stored(world) == 2
+    world.crash()
+    again = call(world, claim(1), *[b"1"] * 100)
+    assert isinstance(again, Published) and again.is_repeat and again.base == 1
+    assert places(again) == places(first) == [*range(1, 101)]
+    assert world.partition.state.published_total == 101
+
+
+def test_a_call_of_several_priorities_is_remembered_message_by_message() -> None:
+    world = World(config=QueueConfig(priorities=3))
+    first = call(world, claim(1), b"1", b"2", b"3", priorities=[2, 0, 1])
+    assert ids_stored(world) == 5
+    world.crash()
+    again = call(world, claim(1), b"1", b"2", b"3", priorities=[2, 0, 1])
+    assert isinstance(again, Published) and not again.is_repeat
+    assert sorted(map(str, places(again))) == sorted(map(str, places(first)))
+    assert code(call(world, claim(1, 1), b"1")) == "idempotency-mismatch"
+    assert world.partition.state.published_total == 3
+
+
+def test_what_a_full_queue_refused_of_a_call_comes_with_its_repeat() -> None:
+    world = World(config=QueueConfig(max_messages=2))
+    assert places(call(world, claim(1), b"1", b"2", b"3")) == [0, 1, "queue-full"]
+    world.crash()
+    assert places(call(world, claim(1), b"1", b"2", b"3")) == [0, 1, "queue-full"]
+    world.ack(*receipts_by_seq(world.take(1)).values())
+    last = places(call(world, claim(1), b"1", b"2", b"3"))
+    assert last[:2] == [0, 1] and isinstance(last[2], int) and last[2] > 1
+    assert places(call(world, claim(1), b"1", b"2", b"3")) == last
+    assert world.partition.state.published_total == 3
+
+
+def test_a_repeat_in_the_same_cycle_has_the_first_call_s_answer() -> None:
+    for config, wanted in (
+        (QueueConfig(), [0, 1, 2]),
+        (QueueConfig(max_messages=2), [0, 1, "queue-full"]),
+    ):
+        world = World(config=config)
+        answers: list[Published | PushqError] = []
+        for _ in range(3):
+            blocks = column_blocks(Columns(KIND_JSON, [b"1", b"2", b"3"], claim=claim(1))).blocks
+            world.partition.publish(blocks, answers.append, claim=claim(1))
+        world.commit()
+        assert [places(answer) for answer in answers] == [wanted] * 3
+        assert [code(answer) for answer in answers[1:]] == ["duplicate"] * 2
+        assert world.partition.state.published_total == len([place for place in wanted if isinstance(place, int)])
+
+
+def test_a_queue_that_looks_at_ids_from_now_on_still_knows_a_call() -> None:
+    world = World()
+    call(world, claim(1), b"1", b"2")
+    world.partition.configure(QueueConfig(dedupe="id"))
+    assert places(call(world, claim(1), b"1", b"2")) == [0, 1]
+    call(world, claim(2), b"1", b"2")
+    world.partition.configure(QueueConfig())
+    assert code(call(world, claim(2), b"1", b"2")) == "duplicate"
+    assert world.partition.state.published_total == 4
