@@ -17,6 +17,7 @@ from tests.support.prerequisites import require
 
 HELD_S_MAX = 10.0
 END_S_MAX = 10.0
+RUN_S_MAX = 30.0
 _HOLD = """
 ip link set lo up
 mount -t tmpfs tmpfs /run
@@ -76,9 +77,17 @@ class Host:
         """What runs `arguments` there."""
         return [require("nsenter"), f"--target={self.pid}", "--net", "--mount", "--", *arguments]
 
-    def run(self, *arguments: str, stdin: str | None = None) -> str:
+    def run(self, *arguments: str, env: dict[str, str] | None = None) -> str:
         """Run to the end, which must be a good one; its output."""
-        ran = subprocess.run(self.command(*arguments), input=stdin, capture_output=True, text=True, check=False)
+        ran = subprocess.run(
+            self.command(*arguments),
+            env=_clean() | (env or {}),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=RUN_S_MAX,
+        )
         assert ran.returncode == 0, f"{self.name}: {' '.join(arguments)} ended with {ran.returncode}: {ran.stderr}"
         return ran.stdout
 

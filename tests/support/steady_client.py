@@ -29,9 +29,9 @@ class Steady:
         self._transport = transport
         self._is_over = asyncio.Event()
         self._missing: set[int] = set()
-        """Confirmed and not acknowledged."""
-        self._acked: set[int] = set()
-        self._has_all = asyncio.Event()
+        """Confirmed and not delivered."""
+        self._delivered: set[int] = set()
+        self._is_even = asyncio.Event()
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -46,8 +46,8 @@ class Steady:
                 await self._publish(pushq, n)
                 n += 1
                 await asyncio.sleep(PAUSE_S)
-            if self._missing:
-                await asyncio.wait_for(self._has_all.wait(), LAST_S_MAX)
+            self._look()
+            await asyncio.wait_for(self._is_even.wait(), LAST_S_MAX)
             reading.cancel()
         say("done", published=n)
 
@@ -58,22 +58,25 @@ class Steady:
             say("refused", n=n, error=str(error))
             return
         say("published", n=n)
-        if n not in self._acked:
+        if n not in self._delivered:
             self._missing.add(n)
 
     async def _read(self, messages: Any) -> None:
         async for message in messages:
-            say("delivered", n=message.body, attempt=message.attempt)
+            n = message.body
+            say("delivered", n=n, attempt=message.attempt)
+            self._delivered.add(n)
+            self._missing.discard(n)
             try:
                 await message.ack()
+                say("acked", n=n)
             except PushqError as error:
-                say("unsettled", n=message.body, error=str(error))
-                continue
-            self._acked.add(message.body)
-            self._missing.discard(message.body)
-            if self._is_over.is_set() and not self._missing:
-                self._has_all.set()
-            say("acked", n=message.body)
+                say("unsettled", n=n, error=str(error))
+            self._look()
+
+    def _look(self) -> None:
+        if self._is_over.is_set() and not self._missing:
+            self._is_even.set()
 
     def _wait_for_the_end(self, loop: asyncio.AbstractEventLoop) -> None:
         sys.stdin.read()

@@ -15,13 +15,13 @@ pushq.addEventListener("problem", () => {});
 pushq.addEventListener("state", ({detail: {state, error}}) => say(state, {reason: error?.message}));
 
 const missing = new Set();
-const acked = new Set();
+const delivered = new Set();
 pushq.subscribe(queue, {credit: 20}, async (message) => {
   say("delivered", {n: message.body, attempt: message.attempt});
+  delivered.add(message.body);
+  missing.delete(message.body);
   await message.ack();
   say("acked", {n: message.body});
-  acked.add(message.body);
-  missing.delete(message.body);
 });
 
 let n = 0;
@@ -29,7 +29,7 @@ for (; !isOver; n += 1) {
   try {
     await pushq.publish(queue, n, {id: `m-${n}`});
     say("published", {n});
-    if (!acked.has(n)) missing.add(n);
+    if (!delivered.has(n)) missing.add(n);
   } catch (error) {
     say("refused", {n, error: error.message});
   }
