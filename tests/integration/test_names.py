@@ -65,7 +65,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 def steady(world: World, queue: str, url: str, transport: str, *command: str) -> Steady:
-    ran = world.call("queue", "create", queue, "--visibility-timeout-ms", "5000")
+    ran = world.call("queue", "create", queue, "--dedupe", "id", "--visibility-timeout-ms", "5000")
     assert ran.returncode == 0, ran.stderr
     return Steady(world.host, queue, [*command, url, queue, transport], world.env)
 

@@ -64,7 +64,7 @@ class Steady:
     async def _read(self, messages: Any) -> None:
         async for message in messages:
             n = message.body
-            say("delivered", n=n, attempt=message.attempt)
+            say("delivered", n=n, attempt=message.attempt, seq=message.seq)
             self._delivered.add(n)
             self._missing.discard(n)
             try:
