@@ -65,8 +65,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 def steady(world: World, queue: str, url: str, transport: str, *command: str) -> Steady:
-    ran = world.call("queue", "create", queue, "--dedupe", "id", "--visibility-timeout-ms", "5000")
-    assert ran.returncode == 0, ran.stderr
+    world.server.create_queue(queue, dedupe="id", visibility_timeout_ms=5000)
     return Steady(world.host, queue, [*command, url, queue, transport], world.env)
 
 

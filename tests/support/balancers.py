@@ -84,6 +84,8 @@ class Site:
         self.primary = Balancer("primary", "192.0.2.11", folder, pem)
         self.secondary = Balancer("secondary", "192.0.2.12", folder, pem)
         trusting = {
+            # Whether a session resumes is to depend on the address that moved, and not on how busy this machine is.
+            "PUSHQ_RESUME_MS": "60000",
             "PUSHQ_HTTP__PROXY_PROTOCOL": "true",
             "PUSHQ_HTTP__TRUSTED_PROXIES": f"{self.primary.address},{self.secondary.address}",
         }

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from tests.support.hosts import Host, end
 from tests.support.prerequisites import require
@@ -64,6 +65,12 @@ class HostedPushq:
         )
         assert process.poll() is None, self.host.log("pushq")
         return self
+
+    def create_queue(self, name: str, **config: Any) -> None:
+        """Straight at the server, which must listen without a PROXY header."""
+        command = ["curl", "--fail-with-body", "--silent", "--request", "PUT", "--json", json.dumps(config)]
+        command += ["--header", f"Authorization: Bearer {self.key}"]
+        self.host.run(*command, f"http://{self.listen}/v1/queues/{name}")
 
     def kill(self) -> None:
         if self._process is not None:

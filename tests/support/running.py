@@ -26,7 +26,7 @@ class Running:
     def __init__(self, arguments: Sequence[str], folder: Path, env: Mapping[str, str] | None = None) -> None:
         """`arguments`: what follows `pushq`."""
         self._command = [sys.executable, "-m", "gateway", *arguments]
-        self._env = env or {}
+        self._env = dict(env or {})
         self._folder = folder
         self._log = folder / "running.log"
         self._process: subprocess.Popen[bytes] | None = None

@@ -10,14 +10,17 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import time
 from typing import Any, cast
 
-from push.client import PushqError, connect
+from push.client import Limits, PushqError, connect
 from push.client.model import Connected, Disconnected, SessionEvent, TransportName
 
 PAUSE_S = 0.02
 CREDIT = 20
 LAST_S_MAX = 20.0
+LIMITS = Limits(backoff_cap_s=2.0)
+"""A session that is cut soon after the last time waits longer each time: here not much."""
 
 
 class Steady:
@@ -37,7 +40,7 @@ class Steady:
         loop = asyncio.get_running_loop()
         loop.run_in_executor(None, self._wait_for_the_end, loop)
         async with (
-            connect(self._url, transport=self._transport, on_event=_tell) as pushq,
+            connect(self._url, transport=self._transport, on_event=_tell, limits=LIMITS) as pushq,
             pushq.subscribe(self._queue, credit=CREDIT) as messages,
         ):
             reading = asyncio.create_task(self._read(messages))
@@ -88,13 +91,13 @@ def _tell(event: SessionEvent) -> None:
         case Connected():
             say("connected", resumed=event.resumed)
         case Disconnected():
-            say("disconnected", reason=event.reason)
+            say("disconnected", reason=event.reason, retry_in_s=round(event.retry_in_s, 3))
         case _:
             say(type(event).__name__.lower())
 
 
 def say(event: str, **facts: Any) -> None:
-    print(json.dumps({"event": event, **facts}), flush=True)
+    print(json.dumps({"event": event, "at_s": round(time.monotonic(), 3), **facts}), flush=True)
 
 
 if __name__ == "__main__":
