@@ -20,6 +20,8 @@ MOVED_S_MAX = 15.0
 BACK_S_MAX = 40.0
 """A client that is cut again and again waits longer each time."""
 ROUND = 20
+QUEUE = "--dedupe", "id", "--visibility-timeout-ms", "5000"
+"""What was on its way to a connection that was cut comes again when its lease ends."""
 
 
 @pytest.fixture
@@ -58,7 +60,7 @@ def check_moved(site: Site, session: Steady, holder: Balancer) -> None:
 
 def test_the_address_moves_and_a_session_goes_on(site: Site) -> None:
     env = site.env | {"PYTHONPATH": str(ROOT)}
-    site.client.run(sys.executable, "-m", "gateway", "queue", "create", "orders", "--dedupe", "id", env=env)
+    site.client.run(sys.executable, "-m", "gateway", "queue", "create", "orders", *QUEUE, env=env)
     command = [sys.executable, "-m", "tests.support.steady_client", site.url, "orders", "ws"]
     session = Steady(site.client, "session", command, env)
     session.wait_for("acked", ROUND, BACK_S_MAX)
