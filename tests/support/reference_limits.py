@@ -367,6 +367,7 @@ GROUPS = (
             "gateway.limits:IDENTITIES_MAX": "",
             "gateway.limits:ACCESS_DECISIONS_MAX": "",
             "gateway.limits:REPLIES_RUNS_MAX": "",
+            "gateway.limits:REPLIES_ASK_SECONDS": "",
             "gateway.limits:REPLIES_LINGER_SECONDS": "",
             "gateway.limits:REPLIES_PER_TRIP_MAX": "",
             "gateway.limits:QUEUES_LABELLED_MAX": "",
@@ -401,7 +402,7 @@ GROUPS = (
         "Dependencies",
         {
             "gateway.limits:REPLIES_SECONDS_MAX": "",
-            "gateway.limits:REQUEST_RUNNING_MS_MAX": "",
+            "gateway.limits:REPLIES_WAITING_MAX": "",
             "throttling.config:CALLS_AT_ONCE_MAX": "",
             "throttling.config:CALLS_WAITING_MAX": "",
             "throttling.config:BREAKER_WINDOW_MS": "",
