@@ -48,6 +48,7 @@ GROUPS: dict[str, tuple[Prerequisite, ...]] = {
         VENV,
         _command("chromium", "chromium", "browser tests"),
         _command("curl", "curl", "examples of the documentation"),
+        _command("etcd", "etcd-server", "tests of coordinators"),
         _command("haproxy", "haproxy", "tests of the balancer in front"),
         _command("java", "openjdk-17-jre-headless", "tests of the files that Spark reads"),
         _command("openssl", "openssl", "tests of TLS"),

@@ -1,0 +1,4 @@
+"""What the processes of a cluster agree on, and how: a coordinator holds small records, sessions and their order.
+
+`coordinator` (the contract) · `session` · `fencing` · `election` · `mirror` · `embedded` and `etcd` (the drivers).
+"""
