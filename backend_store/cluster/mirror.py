@@ -109,13 +109,9 @@ class Mirror:
     async def _list(self) -> None:
         sent_at = self._clock()
         page = await self._coordinator.read(self.prefix)
+        self._check_count(page.count)
         records = list(page.records)
         while page.has_more:
-            if page.count > self._records_max:
-                raise Overloaded(
-                    f"{page.count} records begin with {self.prefix!r}, a mirror holds {self._records_max}: "
-                    "mirror a longer prefix"
-                )
             page = await self._coordinator.read(self.prefix, after=records[-1].key, at=page.revision)
             records += page.records
         self.lists += 1
@@ -126,8 +122,14 @@ class Mirror:
         async with aclosing(self._coordinator.watch(self.prefix, after=self._image.revision)) as watch:
             async for changes in watch:
                 self._tell(self._image.apply(changes))
-                if len(self._image.records) > self._records_max:
-                    raise Overloaded(f"more than {self._records_max} records begin with {self.prefix!r}")
+                self._check_count(len(self._image.records))
+
+    def _check_count(self, count: int) -> None:
+        if count > self._records_max:
+            raise Overloaded(
+                f"{count} records begin with {self.prefix!r}, a mirror holds {self._records_max}: "
+                "mirror a longer prefix"
+            )
 
     def _tell(self, events: tuple[Event, ...]) -> None:
         self._moved.set()

@@ -10,8 +10,11 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+
+import structlog
 
 from backend_store.cluster.coordinator import Coordinator, boot_seconds, get
 from backend_store.cluster.core.values import Put, Record, Revision, SessionId, Transaction, changed_at
@@ -24,6 +27,16 @@ COUNTER = b"counter"
 WITHIN_S = 20.0
 """How long a test waits for what must happen: far longer than it takes."""
 ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass
+class Coordinated:
+    """A coordinator, and what else there is around it."""
+
+    coordinator: Coordinator
+    compact: Callable[[Revision], None]
+    another: Callable[[], AbstractAsyncContextManager[Coordinator]]
+    """The same records for another process; embedded there is none, and it is the same object."""
 
 
 def fail_loudly(error: BaseException) -> None:
@@ -54,7 +67,7 @@ async def find(coordinator: Coordinator, key: bytes) -> Record | None:
 async def until(is_so: Callable[[], Awaitable[bool]], *, within_s: float = WITHIN_S) -> None:
     """Polls until it is so; otherwise the test fails."""
     async with asyncio.timeout(within_s):
-        while not await is_so():
+        while not await is_so():  # noqa: ASYNC110 - what is waited for is the coordinator's
             await asyncio.sleep(0.02)
 
 
@@ -113,6 +126,7 @@ async def _hold(endpoint: str, key: bytes) -> None:
 
 
 if __name__ == "__main__":
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     match sys.argv[1:]:
         case ["count", folder]:
             asyncio.run(_count(Path(folder)))

@@ -111,6 +111,7 @@ class Members:
         while True:
             problem: PushqError | None = None
             for _ in self.endpoints:
+                self._check_open()
                 member = self.current
                 try:
                     return await self._ask_member(member, path, content, kind, writes=writes)
@@ -144,8 +145,7 @@ class Members:
 
     async def vet(self, member: str) -> None:
         """Raises `UnsupportedServer`, or `Unavailable` where it does not answer."""
-        if self._closed:
-            raise Unavailable("the coordinator is closed")
+        self._check_open()
         if member in self._vetted:
             return
         try:
@@ -160,6 +160,10 @@ class Members:
         if status.header.cluster_id != self._cluster:
             raise UnsupportedServer(f"{member} is of cluster {status.header.cluster_id:x}, not of {self._cluster:x}")
         self._vetted.add(member)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Unavailable("the coordinator is closed")
 
     # ---------------------------------------------------------------------------------------------------- tokens
 
@@ -203,7 +207,8 @@ class Members:
                 status, data = await self._exchange(method, member + path, content, headers, seconds)
         except _NOT_SENT as error:
             raise Unavailable(f"{member} cannot be reached: {_said(error)}") from None
-        except (httpx2.HTTPError, TimeoutError) as error:
+        except (httpx2.HTTPError, OSError) as error:
+            # Alerts of TLS come as they are. A time-out is an OSError, too.
             raise OutcomeUnknown(f"{member} did not answer: {_said(error)}") from None
         if status != 200:
             raise error_of(member, status, data)
@@ -242,7 +247,7 @@ class Members:
             raise Unavailable(error.detail) from None
         except OutcomeUnknown as error:
             raise Unavailable(error.detail) from None
-        except httpx2.HTTPError as error:
+        except (httpx2.HTTPError, OSError) as error:
             raise Unavailable(f"{member}: the watch was cut off: {_said(error)}") from None
         raise Unavailable(f"{member} ended the watch")
 
