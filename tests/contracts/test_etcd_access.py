@@ -44,7 +44,7 @@ async def test_over_tls_both_sides_show_a_certificate(tmp_path: Path) -> None:
 
 
 async def test_a_user_with_a_password_gets_new_tokens_by_itself(tmp_path: Path) -> None:
-    with Etcd(tmp_path) as etcd:
+    with Etcd(tmp_path, flags=["--bcrypt-cost", "4"]) as etcd:
         etcd.demand_passwords("pushq", "secret", prefix=b"ours/")
         config = EtcdConfig(etcd.endpoints, user="pushq", password="secret", namespace=b"ours/")
         assert "secret" not in repr(config)

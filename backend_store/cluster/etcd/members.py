@@ -80,7 +80,7 @@ class Members:
         self._turn = 0
         self._closed = False
         self._client = httpx2.AsyncClient(
-            verify=True if tls is None else tls,
+            verify=_context(self.endpoints, tls),
             trust_env=False,
             timeout=httpx2.Timeout(None, connect=ETCD_CONNECT_SECONDS_MAX, pool=ETCD_CONNECT_SECONDS_MAX),
             limits=httpx2.Limits(max_connections=ETCD_CONNECTIONS_MAX, max_keepalive_connections=ETCD_CONNECTIONS_MAX),
@@ -266,6 +266,14 @@ class Members:
 
 def _headers(token: str) -> dict[str, str]:
     return {**_NEEDS_LEADER, "Authorization": token} if token else _NEEDS_LEADER
+
+
+def _context(endpoints: Sequence[str], tls: ssl.SSLContext | None) -> ssl.SSLContext:
+    if tls is not None:
+        return tls
+    if any(endpoint.startswith("https:") for endpoint in endpoints):
+        return ssl.create_default_context()
+    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # never used; reading the system's authorities takes its time
 
 
 def _said(error: BaseException) -> str:
