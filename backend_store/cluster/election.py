@@ -27,7 +27,8 @@ class Election:
     async def campaign(self, session: Session, value: bytes) -> Right:
         """Waits until this session holds the key, through outages too. `value` tells others who it is.
 
-        Raises `SessionLost`. A session that holds the key already gets its right again.
+        Raises `SessionLost`. A session that holds the key already gets its right again: so does one whose campaign was
+        cancelled and won all the same, unless it is closed.
         """
         running = asyncio.ensure_future(self._campaign(session, value))
         lost = asyncio.ensure_future(session.wait_lost())

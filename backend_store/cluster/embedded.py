@@ -11,7 +11,6 @@ import contextlib
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, TypeVar, assert_never
 
 import msgspec
@@ -89,7 +88,7 @@ class EmbeddedCoordinator:
         stored = engine.get(Table.META, REVISION)
         revision = 1 if stored is None else int.from_bytes(unseal(REVISION, stored))
         self._state = State(_stored_records(engine), _stored_sessions(engine), revision, clock())
-        self._commands: asyncio.Queue[_Command] = asyncio.Queue(EMBEDDED_COMMANDS_MAX)
+        self._commands: asyncio.Queue[_Command | None] = asyncio.Queue(EMBEDDED_COMMANDS_MAX)
         self._news = asyncio.Event()
         self._open_sessions: set[Session] = set()
         self._watches = 0
@@ -154,10 +153,10 @@ class EmbeddedCoordinator:
         return session
 
     async def close(self) -> None:
-        for session in self._open_sessions:
-            await session.close()
+        """What is on its way to the disk is waited for: whoever asked for it is told how it went."""
+        await asyncio.gather(*(session.close() for session in self._open_sessions))
         self._stop("the coordinator is closed")
-        self._owner.cancel()
+        self._commands.put_nowait(None)
         await asyncio.gather(self._owner, return_exceptions=True)
 
     def compact(self, revision: Revision) -> None:
@@ -172,6 +171,7 @@ class EmbeddedCoordinator:
         if self._commands.full():
             raise Unavailable(f"{EMBEDDED_COMMANDS_MAX} writes wait for the coordinator's disk", retry_after_ms=1000)
         done: asyncio.Future[V] = asyncio.get_running_loop().create_future()
+        done.add_done_callback(_look_at)
         self._commands.put_nowait(command(done))
         # A caller that goes away takes nothing back: the owner finishes what it was given.
         return await asyncio.shield(done)
@@ -202,24 +202,28 @@ class EmbeddedCoordinator:
     # -------------------------------------------------------------------------------------------------- the owner
 
     async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        look_at = loop.time() + EMBEDDED_EXPIRY_SECONDS
         try:
-            while True:
+            while not self._ended:
                 try:
-                    async with asyncio.timeout(EMBEDDED_EXPIRY_SECONDS):
+                    async with asyncio.timeout_at(look_at):
                         command = await self._commands.get()
                 except TimeoutError:
-                    pass
+                    for session in self._state.over(self._clock()):
+                        await self._expire(session)
+                    look_at = loop.time() + EMBEDDED_EXPIRY_SECONDS
                 else:
-                    await self._perform(command)
-                for session in self._state.over(self._clock()):
-                    log.info("a session has expired", session=session)
-                    await self._expire(session)
+                    if command is not None:
+                        await self._perform(command)
         except OutcomeUnknown as error:
             self._stop(f"the coordinator stopped: {error.detail}")
-        finally:
-            self._stop("the coordinator's task has ended")
+        except BaseException as error:
+            self._stop(f"the coordinator failed: {error!r}")
+            raise
 
     async def _expire(self, session: SessionId) -> None:
+        log.info("a session has expired", session=session)
         try:
             await self._commit(self._state.decide_end(session))
         except StorageFull as error:
@@ -247,6 +251,9 @@ class EmbeddedCoordinator:
             _fail(command.done, error)
         except OutcomeUnknown as error:
             _fail(command.done, error)
+            raise
+        except BaseException as error:
+            _fail(command.done, OutcomeUnknown(f"the coordinator failed: {error!r}"))
             raise
 
     async def _opened(self, ttl_s: int) -> SessionId:
@@ -290,13 +297,20 @@ class EmbeddedCoordinator:
     def _stop(self, reason: str) -> None:
         self._ended = self._ended or reason
         while not self._commands.empty():
-            _fail(self._commands.get_nowait().done, Unavailable(self._ended))
+            if (command := self._commands.get_nowait()) is not None:
+                _fail(command.done, Unavailable(self._ended))
         self._tell()
 
 
 def _answer(done: asyncio.Future[V], value: V) -> None:
     if not done.done():
         done.set_result(value)
+
+
+def _look_at(done: asyncio.Future[Any]) -> None:
+    """So that an error whose caller has gone is not reported as lost."""
+    if not done.cancelled():
+        done.exception()
 
 
 def _fail(done: asyncio.Future[Any], error: Exception) -> None:
@@ -342,43 +356,3 @@ def _stored_records(engine: Engine) -> Iterator[Record]:
 def _stored_sessions(engine: Engine) -> Iterator[tuple[SessionId, int]]:
     for key, row in _rows(engine, SESSIONS):
         yield SessionId(int.from_bytes(key)), int.from_bytes(row)
-
-
-# ----------------------------------------------------------------------------------------- a folder of its own
-
-
-class EmbeddedHost:
-    """An embedded coordinator with a data folder and a writer thread of its own. Made by `open_embedded`."""
-
-    def __init__(self, engine: Engine, on_fatal: Callable[[BaseException], None]):
-        from backend_store.storage.writer import Writer
-
-        self._engine = engine
-        self._writer = Writer(engine, asyncio.get_running_loop(), on_fatal=on_fatal)
-        self.coordinator = EmbeddedCoordinator(engine, self._commit)
-
-    async def _commit(self, batch: Batch) -> None:
-        durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def done(error: BaseException | None) -> None:
-            if durable.done():
-                return
-            if error is None:
-                durable.set_result(None)
-            else:
-                durable.set_exception(error)
-
-        self._writer.submit(batch, done)
-        await durable
-
-    async def close(self) -> None:
-        await self.coordinator.close()
-        await self._writer.close()
-        self._engine.close()
-
-
-def open_embedded(directory: Path, *, on_fatal: Callable[[BaseException], None]) -> EmbeddedHost:
-    """Opens or makes the folder. Raises `storage` errors. `on_fatal` must end the process: see `storage.writer`."""
-    from backend_store.storage.env import open_engine
-
-    return EmbeddedHost(open_engine(directory), on_fatal)

@@ -142,7 +142,10 @@ class Mirror:
             await asyncio.sleep(MIRROR_CHECK_SECONDS)
             known, sent_at = self._image.revision, self._clock()
             try:
-                page = await self._coordinator.read(self.prefix, limit=1, changed_after=known)
+                page = await self._coordinator.read(self.prefix, limit=1)
+                if page.revision > known:
+                    # Dearer, as all records of the prefix are looked at; mostly nothing at all has changed.
+                    page = await self._coordinator.read(self.prefix, limit=1, changed_after=known)
             except Unavailable:
                 continue  # the mirror grows older, and says so
             if page.revision < known:

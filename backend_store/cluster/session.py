@@ -53,6 +53,7 @@ class Session:
         self._lost = asyncio.Event()
         self._beats: set[asyncio.Task[None]] = set()
         self._keeper = asyncio.get_running_loop().create_task(self._run(), name=f"session {id}")
+        self._keeper.add_done_callback(self._keeper_ended)
 
     @property
     def held_until(self) -> float:
@@ -96,6 +97,11 @@ class Session:
                 self._beats.add(beat)
                 beat.add_done_callback(self._beats.discard)
             await asyncio.sleep(KEEP_ALIVE_SECONDS)
+
+    def _keeper_ended(self, keeper: asyncio.Task[None]) -> None:
+        if not keeper.cancelled() and (error := keeper.exception()) is not None:
+            log.error("the keeper of a session failed", session=self.id, error=repr(error))
+            self._lose(f"its keeper failed: {error!r}")
 
     async def _beat(self) -> None:
         sent_at = self._clock()

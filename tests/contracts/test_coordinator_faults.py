@@ -15,6 +15,9 @@ from backend_store.cluster.coordinator import Coordinator
 from backend_store.cluster.core.values import Changes, Put, Revision, Transaction, absent
 from backend_store.cluster.election import Election
 from backend_store.cluster.etcd import members
+from backend_store.cluster.etcd import watch as watches
+from backend_store.cluster.etcd.members import Members
+from backend_store.cluster.etcd.watch import Watch
 from backend_store.cluster.fencing import Right, put_fenced
 from backend_store.cluster.mirror import Mirror
 from backend_store.model import OutcomeUnknown, Unavailable
@@ -143,6 +146,41 @@ async def test_a_watch_whose_connection_breaks_again_and_again_misses_and_repeat
         assert await writing == start + 300
         assert heard == list(range(start + 1, start + 301))
         assert proxy.connections > 5
+
+
+async def test_a_watch_that_moves_while_its_reader_is_slow_loses_nothing(
+    etcd: Etcd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watches, "ETCD_PULSE_SECONDS", 0.05)
+    monkeypatch.setattr(members, "ETCD_READ_SECONDS_MAX", 0.3)
+    async with over_etcd(*etcd.endpoints, namespace=b"slow/") as writer:
+        start = await put(writer, b"k")
+        for _ in range(100):
+            last = await put(writer, b"k")
+        reader = Members(etcd.endpoints)
+        watch = Watch(reader, b"slow/", b"k", start)
+
+        async def is_full() -> bool:
+            return watch._waiting.full()
+
+        async def has_given_up() -> bool:
+            return etcd.endpoints[0] not in reader._vetted
+
+        async def has_moved() -> bool:
+            return watch.connects > connects
+
+        await until(is_full)
+        connects = watch.connects
+        etcd.members[0].freeze()
+        try:
+            await until(has_given_up)
+        finally:
+            etcd.members[0].thaw()
+        heard = [(await asyncio.wait_for(watch.take(), 20)).revision for _ in range(100)]
+        assert heard == list(range(start + 1, last + 1))
+        await until(has_moved)
+        await watch.close()
+        await reader.close()
 
 
 async def test_a_lost_answer_is_an_unknown_outcome_and_reading_back_tells(etcd: Etcd) -> None:
@@ -281,11 +319,17 @@ async def test_a_watch_and_a_mirror_leave_a_member_that_says_nothing(three: Etcd
             await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_without_a_majority_nothing_is_confirmed_and_a_mirror_grows_old(three: Etcd) -> None:
+async def test_without_a_majority_nothing_is_confirmed_and_a_mirror_grows_old(
+    three: Etcd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(members, "ETCD_REQUEST_SECONDS_MAX", 1.0)
     three.wait_ready()
     leader = three.leader()
     followers = [member for member in three.members if member is not leader]
-    async with over_etcd(*three.endpoints, namespace=b"few/") as coordinator:
+    async with (
+        over_etcd(*three.endpoints, namespace=b"few/") as coordinator,
+        over_etcd(leader.url, namespace=b"few/") as alone,
+    ):
         await put(coordinator, b"m/1")
         mirror = Mirror(coordinator, b"m/")
         task = asyncio.create_task(mirror.run())
@@ -295,6 +339,17 @@ async def test_without_a_majority_nothing_is_confirmed_and_a_mirror_grows_old(th
         try:
             with pytest.raises((Unavailable, OutcomeUnknown)):
                 await asyncio.wait_for(put(coordinator, b"m/2"), 30)
+
+            async def surely_refuses() -> bool:
+                try:
+                    await put(alone, b"m/4")
+                except OutcomeUnknown:
+                    return False
+                except Unavailable as error:
+                    return "no leader" in error.detail
+                raise AssertionError("a write was confirmed without a majority")
+
+            await until(surely_refuses)
 
             async def is_old() -> bool:
                 return mirror.staleness_s > 3

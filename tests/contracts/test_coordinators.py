@@ -28,6 +28,7 @@ from backend_store.cluster.core.values import (
     has_value,
     present,
 )
+from backend_store.cluster.etcd import members
 from backend_store.cluster.limits import (
     KEY_BYTES_MAX,
     OPERATIONS_PER_TRANSACTION_MAX,
@@ -353,6 +354,21 @@ async def test_what_just_fits_is_taken(coordinator: Coordinator) -> None:
     await coordinator.transact(Transaction(then=(Put(b"a", bytes(half)), Put(b"b", bytes(half - 2)))))
     record = await find(coordinator, b"a")
     assert record is not None and len(record.value) == half
+
+
+async def test_a_list_that_no_answer_could_hold_comes_in_shorter_pages(
+    coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(members, "ETCD_ANSWER_BYTES_MAX", 100_000)
+    for number in range(26):
+        await put(coordinator, b"p/%02d" % number, bytes(10_000))
+    keys: list[bytes] = []
+    has_more = True
+    while has_more:
+        page = await coordinator.read(b"p/", after=keys[-1] if keys else b"")
+        keys += [record.key for record in page.records]
+        has_more = page.has_more
+    assert keys == [b"p/%02d" % number for number in range(26)]
 
 
 async def test_a_closed_coordinator_is_unavailable_and_ends_what_was_open(coordinated: Coordinated) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from backend_store.cluster.coordinator import UnsupportedServer
+from backend_store.cluster.core.values import NEVER
 from backend_store.cluster.etcd import members
 from backend_store.cluster.etcd.driver import EtcdConfig, open_etcd
 from backend_store.model import Forbidden, InvalidRequest, Unauthenticated, Unavailable
@@ -79,6 +80,9 @@ async def test_a_user_with_a_password_gets_new_tokens_by_itself(tmp_path: Path) 
         elsewhere = await open_etcd(EtcdConfig(etcd.endpoints, user="pushq", password="secret", namespace=b"theirs/"))
         with pytest.raises(Forbidden):
             await put(elsewhere, b"k")
+        async with aclosing(elsewhere.watch(b"k", after=NEVER)) as watch:
+            with pytest.raises(Forbidden):
+                await asyncio.wait_for(anext(watch), 20)
         await elsewhere.close()
 
 
@@ -131,12 +135,11 @@ async def test_a_member_of_another_cluster_is_never_used(
 
 
 @contextmanager
-def says_version(version: str) -> Iterator[str]:
-    """A server that claims to be etcd of this version. Its URL."""
+def answering(body: bytes) -> Iterator[str]:
+    """A server that gives this answer. Its URL."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            body = json.dumps({"etcdserver": version, "etcdcluster": "3.5.0"}).encode()
             self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -167,8 +170,21 @@ def says_version(version: str) -> Iterator[str]:
     ],
 )
 async def test_a_server_that_must_not_be_used_is_refused_with_the_reason(etcd: Etcd, version: str, said: str) -> None:
-    with says_version(version) as url, pytest.raises(UnsupportedServer, match=said):
+    claim = json.dumps({"etcdserver": version, "etcdcluster": "3.5.0"}).encode()
+    with answering(claim) as url, pytest.raises(UnsupportedServer, match=said):
         await open_etcd(EtcdConfig([*etcd.endpoints, url]))
+
+
+@pytest.mark.parametrize("answer", [b"", b"{", b"[]", b"{}", b'{"etcdserver": 5}', b"\x00" * 1000])
+async def test_an_answer_that_is_none_makes_a_member_unavailable(answer: bytes) -> None:
+    with answering(answer) as url, pytest.raises(Unavailable, match="cannot be read"):
+        await open_etcd(EtcdConfig([url]))
+
+
+async def test_an_answer_without_an_end_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(members, "ETCD_ANSWER_BYTES_MAX", 1_000)
+    with answering(b" " * 100_000) as url, pytest.raises(members.AnswerTooBig, match="more than 1000 bytes"):
+        await open_etcd(EtcdConfig([url]))
 
 
 @pytest.mark.parametrize(

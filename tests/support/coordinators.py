@@ -19,7 +19,7 @@ import structlog
 from backend_store.cluster.coordinator import Coordinator, boot_seconds, get
 from backend_store.cluster.core.values import Put, Record, Revision, SessionId, Transaction, changed_at
 from backend_store.cluster.election import Election
-from backend_store.cluster.embedded import EmbeddedHost, open_embedded
+from backend_store.cluster.embedded_host import EmbeddedHost, open_embedded
 from backend_store.cluster.etcd.driver import EtcdConfig, open_etcd
 from backend_store.cluster.fencing import Fenced, put_fenced
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import ssl
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -162,8 +163,7 @@ class EtcdCoordinator:
         return await self._members.ask(path, {"ID": str(session)}, kind, once=True)
 
     async def close(self) -> None:
-        for session in self._sessions:
-            await session.close()
+        await asyncio.gather(*(session.close() for session in self._sessions))
         for watch in list(self._watches):
             await watch.end("the coordinator is closed")
         await self._members.close()

@@ -185,6 +185,10 @@ class Members:
         if self._token == token:
             self._token = ""
 
+    def forget_token(self) -> None:
+        """The next request asks for a new one."""
+        self._token = ""
+
     # -------------------------------------------------------------------------------------------------- requests
 
     async def _post(self, member: str, path: str, content: bytes, kind: type[T], token: str, *, writes: bool) -> T:

@@ -26,7 +26,7 @@ from backend_store.cluster.limits import (
     ETCD_RECONNECT_SECONDS_MIN,
     WATCH_CHANGES_WAITING_MAX,
 )
-from backend_store.model import OutcomeUnknown, PushqError, Unavailable
+from backend_store.model import Forbidden, OutcomeUnknown, PushqError, Unavailable
 
 log = structlog.get_logger("pushq.etcd")
 
@@ -40,6 +40,8 @@ class Watch:
         self.connects = 0
         """How often a stream was opened."""
         self._members = members
+        self._denials = 0
+        """Refusals one after the other. The first may mean that our token is too old: etcd says the same then."""
         self._prefix = namespace + prefix
         self._assembler = Assembler(namespace, after)
         self._waiting: asyncio.Queue[Changes | PushqError] = asyncio.Queue(WATCH_CHANGES_WAITING_MAX)
@@ -125,22 +127,28 @@ class Watch:
         if said.result is None:
             return
         if said.result.canceled:
-            raise _cancelled(member, said.result)
+            raise self._cancelled(member, said.result)
+        self._denials = 0
         self._taken += self._assembler.take(said.result)
         await self._hand_out()
+
+    def _cancelled(self, member: str, result: WatchResult) -> PushqError:
+        if result.compact_revision:
+            oldest = Revision(result.compact_revision)
+            return Compacted(f"{member}: revisions before {oldest} are not kept", oldest)
+        reason = f"{member} cancelled the watch: {result.cancel_reason[:200] or 'it did not say why'}"
+        if "permission denied" in result.cancel_reason:
+            self._denials += 1
+            self._members.forget_token()
+            if self._denials > 1:
+                return Forbidden(reason)
+        return Unavailable(reason)
 
     async def _hand_out(self) -> None:
         # What was taken from one connection is handed out all the same when that is given up meanwhile.
         while self._taken:
             await self._waiting.put(self._taken[0])
             self._taken.popleft()
-
-
-def _cancelled(member: str, result: WatchResult) -> PushqError:
-    if result.compact_revision:
-        oldest = Revision(result.compact_revision)
-        return Compacted(f"{member}: revisions before {oldest} are not kept", oldest)
-    return Unavailable(f"{member} cancelled the watch: {result.cancel_reason[:200] or 'it did not say why'}")
 
 
 def _ended(error: PushqError) -> PushqError:

@@ -104,6 +104,22 @@ async def test_a_caller_that_goes_away_takes_nothing_back(world: World) -> None:
     assert await put(coordinator, b"l") == Revision(3)
 
 
+async def test_a_write_that_is_under_way_when_it_is_closed_is_answered(world: World) -> None:
+    coordinator = world.open()
+    world.gate.clear()
+    writing, waiting = (asyncio.ensure_future(put(coordinator, key)) for key in (b"k", b"l"))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    closing = asyncio.ensure_future(coordinator.close())
+    for _ in range(10):
+        await asyncio.sleep(0)
+    world.gate.set()
+    assert await asyncio.wait_for(writing, 10) == Revision(2)
+    with pytest.raises(Unavailable, match="is closed"):
+        await asyncio.wait_for(waiting, 10)
+    await closing
+
+
 async def test_more_writes_than_may_wait_are_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "EMBEDDED_COMMANDS_MAX", 3)
     coordinator = world.open()

@@ -131,6 +131,15 @@ async def test_a_refusal_ends_it_at_once() -> None:
     await session.close()
 
 
+async def test_a_question_that_fails_ends_it_and_hangs_nobody() -> None:
+    def is_alive() -> bool:
+        raise RuntimeError("a mistake of the caller's")
+
+    session = World().open(is_alive)
+    assert "a mistake of the caller's" in await asyncio.wait_for(session.wait_lost(), 10)
+    await session.close()
+
+
 async def test_who_makes_no_progress_sends_no_sign_of_life() -> None:
     world, progress = World(), False
     session = world.open(lambda: progress)
