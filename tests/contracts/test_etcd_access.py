@@ -49,8 +49,9 @@ async def test_a_user_with_a_password_gets_new_tokens_by_itself(tmp_path: Path) 
         etcd.demand_passwords("pushq", "secret", prefix=b"ours/")
         config = EtcdConfig(etcd.endpoints, user="pushq", password="secret", namespace=b"ours/")
         assert "secret" not in repr(config)
-        coordinator = await open_etcd(config)
+        coordinator, another = await open_etcd(config), await open_etcd(config)
         try:
+            await put(another, b"before")
             session = await coordinator.open_session(20)
             start = await put(coordinator, b"k", b"", session.id)
             async with aclosing(coordinator.watch(b"k", after=start)) as watch:
@@ -60,6 +61,7 @@ async def test_a_user_with_a_password_gets_new_tokens_by_itself(tmp_path: Path) 
                 etcd.wait_ready()
                 last = await put(coordinator, b"k")
                 assert (await asyncio.wait_for(anext(watch), 20)).revision == last
+            await put(another, b"after")
             confirmed_at = session.confirmed_at
 
             async def is_kept() -> bool:
@@ -68,6 +70,7 @@ async def test_a_user_with_a_password_gets_new_tokens_by_itself(tmp_path: Path) 
             await until(is_kept)
         finally:
             await coordinator.close()
+            await another.close()
 
         wrong = await open_etcd(EtcdConfig(etcd.endpoints, user="pushq", password="wrong"))
         with pytest.raises(Unauthenticated, match="authentication failed"):

@@ -169,6 +169,15 @@ async def test_an_expired_session_is_over_on_a_full_disk_too(world: World) -> No
     await until(is_gone)
 
 
+async def test_a_keep_alive_that_comes_too_late_renews_nothing(world: World) -> None:
+    coordinator = world.open()
+    session = await coordinator.open_session(10, is_alive=lambda: False)
+    world.now += 9.9
+    assert await coordinator._keep(session.id)
+    world.now += 10
+    assert not await coordinator._keep(session.id), "its records may be gone before anybody is told"
+
+
 async def test_sessions_are_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "EMBEDDED_SESSIONS_MAX", 1)
     coordinator = world.open()

@@ -32,6 +32,8 @@ class Deaf(EmbeddedCoordinator):
         self.is_deaf = False
         self.is_away = False
         self.claims: Revision | None = None
+        self.between_pages: Transaction | None = None
+        """What somebody does after the next read."""
 
     async def watch(self, prefix: bytes, *, after: Revision) -> AsyncGenerator[Changes, None]:
         async for changes in super().watch(prefix, after=after):
@@ -50,6 +52,9 @@ class Deaf(EmbeddedCoordinator):
         if self.is_away:
             raise Unavailable("it is away")
         page = await super().read(prefix, after=after, limit=min(limit, 2), at=at, changed_after=changed_after)
+        if self.between_pages is not None:
+            change, self.between_pages = self.between_pages, None
+            await self.transact(change)
         return page if self.claims is None else Page(page.records, self.claims, page.count, page.has_more)
 
 
@@ -75,8 +80,14 @@ async def mirror(deaf: Deaf) -> AsyncIterator[Mirror]:
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_a_list_of_several_pages_is_of_one_revision(mirror: Mirror) -> None:
+async def test_a_list_of_several_pages_is_of_one_revision(deaf: Deaf) -> None:
+    for number in range(5):
+        await put(deaf, b"m/%d" % number)
+    deaf.between_pages = Transaction(then=(Delete(b"m/0"), Put(b"m/1", b"new"), Put(b"m/9", b"")))
+    mirror = Mirror(deaf, b"m/")
+    await mirror._list()
     assert sorted(mirror.records) == [b"m/%d" % number for number in range(5)]
+    assert (mirror.revision, mirror.records[b"m/1"].value) == (6, b"")
 
 
 @pytest.mark.parametrize("change", [Put(b"m/0", b"new"), Put(b"m/9", b"new"), Delete(b"m/0")])
