@@ -55,7 +55,8 @@ async def test_a_user_with_a_password_gets_new_tokens_by_itself(tmp_path: Path) 
             session = await coordinator.open_session(20)
             start = await put(coordinator, b"k", b"", session.id)
             async with aclosing(coordinator.watch(b"k", after=start)) as watch:
-                # A restart forgets all tokens: those of requests, of the session and of the watch.
+                # No token is worth anything then: those of requests, of the session and of the watch.
+                etcd.revoke_tokens("pushq", "secret")
                 etcd.members[0].kill()
                 etcd.members[0].start()
                 etcd.wait_ready()

@@ -24,6 +24,7 @@ from tests.support.server import free_port
 READY_S_MAX = 30.0
 POLL_S = 0.02
 STARTS_MAX = 3
+ROOT_PASSWORD = "of the test's operator"
 
 
 class EtcdFailed(AssertionError):
@@ -174,7 +175,7 @@ class Etcd:
     def demand_passwords(self, user: str, password: str, *, prefix: bytes) -> None:
         """From now on etcd asks for a user; this one may do what it likes below the prefix."""
         first = self.members[0]
-        for name, secret in (("root", "rootpw"), (user, password)):
+        for name, secret in (("root", ROOT_PASSWORD), (user, password)):
             self.post(first, "/v3/auth/user/add", {"name": name, "password": secret})
             self.post(first, "/v3/auth/role/add", {"name": name})
             self.post(first, "/v3/auth/user/grant", {"user": name, "role": name})
@@ -182,6 +183,12 @@ class Etcd:
         permission = {"permType": 2, "key": b64encode(prefix).decode(), "range_end": b64encode(end).decode()}
         self.post(first, "/v3/auth/role/grant", {"name": user, "perm": permission})
         self.post(first, "/v3/auth/enable", {})
+
+    def revoke_tokens(self, user: str, password: str) -> None:
+        """The user's tokens are worth nothing from now on; the password stays."""
+        first = self.members[0]
+        root = self.post(first, "/v3/auth/authenticate", {"name": "root", "password": ROOT_PASSWORD})["token"]
+        self.post(first, "/v3/auth/user/changepw", {"name": user, "password": password}, token=root)
 
     def log(self) -> str:
         """The last words of each member."""
