@@ -295,7 +295,10 @@ async def test_writes_watches_and_sessions_survive_the_loss_of_the_etcd_leader(t
         assert record is not None and record.version == 1
 
 
-async def test_a_watch_and_a_mirror_leave_a_member_that_says_nothing(three: Etcd) -> None:
+async def test_a_watch_and_a_mirror_leave_a_member_that_says_nothing(
+    three: Etcd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watches, "ETCD_PULSE_SECONDS", 0.3)
     three.wait_ready()
     leader = three.leader()
     silent = next(member for member in three.members if member is not leader)

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from backend_store.cluster.coordinator import UnsupportedServer
-from backend_store.cluster.core.values import NEVER
+from backend_store.cluster.core.values import NEVER, Delete, Put, Transaction, absent
 from backend_store.cluster.etcd import members
 from backend_store.cluster.etcd.driver import EtcdConfig, open_etcd
-from backend_store.model import Forbidden, InvalidRequest, Unauthenticated, Unavailable
+from backend_store.model import Forbidden, InvalidRequest, StorageFull, Unauthenticated, Unavailable
 from tests.support.coordinators import find, over_etcd, put, until
 from tests.support.etcd import Etcd
 from tests.support.server import free_port
@@ -88,6 +88,28 @@ async def test_a_user_with_a_password_gets_new_tokens_by_itself(tmp_path: Path) 
             with pytest.raises(Forbidden):
                 await asyncio.wait_for(anext(watch), 20)
         await elsewhere.close()
+
+
+async def test_an_etcd_without_room_says_so_and_still_lets_go_of_records(tmp_path: Path) -> None:
+    with Etcd(tmp_path, flags=["--quota-backend-bytes", "1000000"]) as etcd:
+        async with over_etcd(*etcd.endpoints) as coordinator:
+
+            async def is_full() -> bool:
+                try:
+                    await put(coordinator, b"k", bytes(200_000))
+                except StorageFull:
+                    return True
+                return False
+
+            await until(is_full)
+            record = await find(coordinator, b"k")
+            assert record is not None
+            refused = Transaction((absent(b"k"),), (), (Put(b"k", b""),))
+            with pytest.raises(StorageFull):
+                await coordinator.transact(refused)
+            assert await find(coordinator, b"k") == record
+            await coordinator.transact(Transaction(then=(Delete(b"k"),)))
+            assert await find(coordinator, b"k") is None
 
 
 async def test_others_may_use_the_same_etcd_and_are_not_seen(etcd: Etcd) -> None:
