@@ -183,6 +183,24 @@ async def test_a_watch_that_moves_while_its_reader_is_slow_loses_nothing(
         await reader.close()
 
 
+async def test_a_watch_that_is_ended_before_it_was_taken_tells_no_part_of_it(etcd: Etcd) -> None:
+    async with over_etcd(*etcd.endpoints, namespace=b"ended/") as writer:
+        start = await put(writer, b"k")
+        for _ in range(100):
+            await put(writer, b"k")
+        reader = Members(etcd.endpoints)
+        watch = Watch(reader, b"ended/", b"k", start)
+
+        async def is_full() -> bool:
+            return watch._waiting.full()
+
+        await until(is_full)
+        await watch.end("the end")
+        with pytest.raises(Unavailable, match="the end"):
+            await asyncio.wait_for(watch.take(), 20)
+        await reader.close()
+
+
 async def test_a_lost_answer_is_an_unknown_outcome_and_reading_back_tells(etcd: Etcd) -> None:
     async with (
         over_etcd(*etcd.endpoints, namespace=b"lost/") as direct,

@@ -61,9 +61,9 @@ class Watch:
         await asyncio.gather(self._reader, return_exceptions=True)
 
     async def end(self, reason: str) -> None:
-        """Whoever takes from it is told."""
+        """Whoever takes from it is told, in place of what was not taken yet: a part of that would be a gap."""
         await self.close()
-        if self._waiting.full():
+        while not self._waiting.empty():
             self._waiting.get_nowait()
         self._waiting.put_nowait(Unavailable(reason))
 
@@ -79,6 +79,10 @@ class Watch:
                 log.info("a watch goes on elsewhere", member=member, error=error.detail)
             except PushqError as error:
                 await self._waiting.put(error)
+                return
+            except Exception as error:
+                log.exception("a watch failed", member=member)
+                await self._waiting.put(Unavailable(f"the watch failed: {error!r}"))
                 return
             self._members.leave(member)
             if self._assembler.seen > seen:
