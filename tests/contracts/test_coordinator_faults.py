@@ -5,31 +5,36 @@ from __future__ import annotations
 import asyncio
 import signal
 import subprocess
-from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 from pathlib import Path
 
 import pytest
 
-from backend_store.cluster.coordinator import Coordinator
-from backend_store.cluster.core.values import Changes, Put, Revision, Transaction, absent
+from backend_store.cluster.core.values import Revision
 from backend_store.cluster.election import Election
 from backend_store.cluster.etcd import members
 from backend_store.cluster.etcd import watch as watches
 from backend_store.cluster.etcd.members import Members
 from backend_store.cluster.etcd.watch import Watch
 from backend_store.cluster.fencing import Right, put_fenced
-from backend_store.cluster.mirror import Mirror
 from backend_store.model import OutcomeUnknown, Unavailable
-from tests.support.coordinators import COUNTER, find, helper, open_folder, over_etcd, put, until
+from tests.support.coordinators import (
+    COUNTER,
+    FAILOVER_S_MAX,
+    find,
+    helper,
+    open_folder,
+    over_etcd,
+    put,
+    revisions_up_to,
+    until,
+    write_through,
+)
 from tests.support.etcd import Etcd
 from tests.support.fault_proxy import fault_proxy
 from tests.support.server import free_port
 
 pytestmark = pytest.mark.anyio
-
-FAILOVER_S_MAX = 15.0
-"""The bound for a cluster that lost a member, here on a machine that does other things too."""
 
 
 def _line(process: subprocess.Popen[str]) -> str:
@@ -39,26 +44,6 @@ def _line(process: subprocess.Popen[str]) -> str:
 
 async def _line_soon(process: subprocess.Popen[str]) -> str:
     return await asyncio.wait_for(asyncio.to_thread(_line, process), 30)
-
-
-async def _revisions(watch: AsyncIterator[Changes], up_to: Revision) -> list[Revision]:
-    heard: list[Revision] = []
-    async with asyncio.timeout(30):
-        async for changes in watch:
-            if changes.events:
-                heard.append(changes.revision)
-            if changes.revision >= up_to:
-                return heard
-    raise AssertionError("the watch ended")
-
-
-async def write_through(coordinator: Coordinator, key: bytes, value: bytes) -> Revision:
-    """Until it is done, once: what is unknown is cleared up by reading back."""
-    while True:
-        try:
-            return (await coordinator.transact(Transaction((absent(key),), (Put(key, value),)))).revision
-        except (Unavailable, OutcomeUnknown):
-            await asyncio.sleep(0.05)
 
 
 # ------------------------------------------------------------------------------------------------------- embedded
@@ -119,7 +104,7 @@ async def test_a_killed_etcd_comes_back_with_its_records_its_watches_and_its_ses
                     await asyncio.wait_for(put(coordinator, b"k/while-away"), 20)
                 member.start()
                 last = await asyncio.wait_for(write_through(coordinator, b"k/3", b""), FAILOVER_S_MAX)
-                assert await _revisions(watch, last) == list(range(second + 1, last + 1))
+                assert await revisions_up_to(watch, last) == list(range(second + 1, last + 1))
             assert await find(coordinator, b"k/1") == record
             assert session.is_held and await find(coordinator, b"k/bound") is not None
 
@@ -142,7 +127,7 @@ async def test_a_watch_whose_connection_breaks_again_and_again_misses_and_repeat
 
         async with aclosing(coordinator.watch(b"w/", after=start)) as watch:
             writing = asyncio.create_task(write())
-            heard = await _revisions(watch, Revision(start + 300))
+            heard = await revisions_up_to(watch, Revision(start + 300))
         assert await writing == start + 300
         assert heard == list(range(start + 1, start + 301))
         assert proxy.connections > 5
@@ -270,118 +255,3 @@ async def test_a_process_that_was_stopped_for_too_long_is_fenced_when_it_wakes(e
             process.stdin.flush()
             assert await _line_soon(process) == "False fenced\n"
             await session.close()
-
-
-# ---------------------------------------------------------------------------------------------- three etcd members
-
-
-@pytest.fixture(scope="module")
-def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
-    with Etcd(tmp_path_factory.mktemp("three"), size=3) as cluster:
-        yield cluster
-
-
-@pytest.mark.parametrize("fault", ["stopped", "killed"])
-async def test_writes_watches_and_sessions_survive_the_loss_of_the_etcd_leader(three: Etcd, fault: str) -> None:
-    three.wait_ready()
-    leader = three.leader()
-    # The leader is the one that is asked first, so everything has to move.
-    endpoints = sorted(three.endpoints, key=lambda url: url != leader.url)
-    async with over_etcd(*endpoints, namespace=f"{fault}/".encode()) as coordinator:
-        session = await coordinator.open_session(10)
-        await put(coordinator, b"k/bound", b"", session.id)
-        start = await put(coordinator, b"k/0")
-        async with aclosing(coordinator.watch(b"k/", after=start)) as watch:
-            first = await put(coordinator, b"k/1")
-            assert (await anext(watch)).revision == first
-            if fault == "stopped":
-                leader.freeze()
-            else:
-                leader.kill()
-            try:
-                await asyncio.wait_for(write_through(coordinator, b"k/2", b"through"), FAILOVER_S_MAX)
-                last = await asyncio.wait_for(write_through(coordinator, b"k/3", b"through"), FAILOVER_S_MAX)
-                written = [record.changed_at for record in (await coordinator.read(b"k/", changed_after=first)).records]
-                assert await _revisions(watch, last) == sorted(written)
-            finally:
-                if fault == "stopped":
-                    leader.thaw()
-                else:
-                    leader.start()
-        assert session.is_held and await find(coordinator, b"k/bound") is not None
-        record = await find(coordinator, b"k/2")
-        assert record is not None and record.version == 1
-
-
-async def test_a_watch_and_a_mirror_leave_a_member_that_says_nothing(
-    three: Etcd, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(watches, "ETCD_PULSE_SECONDS", 0.3)
-    three.wait_ready()
-    leader = three.leader()
-    silent = next(member for member in three.members if member is not leader)
-    endpoints = sorted(three.endpoints, key=lambda url: url != silent.url)
-    async with (
-        over_etcd(*endpoints, namespace=b"quiet/") as coordinator,
-        over_etcd(leader.url, namespace=b"quiet/") as other,
-    ):
-        mirror = Mirror(coordinator, b"m/")
-        task = asyncio.create_task(mirror.run())
-        await asyncio.wait_for(mirror.wait_filled(), 20)
-        await asyncio.wait_for(mirror.wait_revision(await put(other, b"m/1")), 20)
-        silent.freeze()
-        try:
-            last = await asyncio.wait_for(write_through(other, b"m/2", b""), FAILOVER_S_MAX)
-            await asyncio.wait_for(mirror.wait_revision(last), FAILOVER_S_MAX)
-            assert sorted(mirror.records) == [b"m/1", b"m/2"] and mirror.lists == 1
-        finally:
-            silent.thaw()
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-
-async def test_without_a_majority_nothing_is_confirmed_and_a_mirror_grows_old(
-    three: Etcd, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(members, "ETCD_REQUEST_SECONDS_MAX", 1.0)
-    three.wait_ready()
-    leader = three.leader()
-    followers = [member for member in three.members if member is not leader]
-    async with (
-        over_etcd(*three.endpoints, namespace=b"few/") as coordinator,
-        over_etcd(leader.url, namespace=b"few/") as alone,
-    ):
-        await put(coordinator, b"m/1")
-        mirror = Mirror(coordinator, b"m/")
-        task = asyncio.create_task(mirror.run())
-        await asyncio.wait_for(mirror.wait_filled(), 20)
-        for member in followers:
-            member.kill()
-        try:
-            with pytest.raises((Unavailable, OutcomeUnknown)):
-                await asyncio.wait_for(put(coordinator, b"m/2"), 30)
-
-            async def surely_refuses() -> bool:
-                try:
-                    await put(alone, b"m/4")
-                except OutcomeUnknown:
-                    return False
-                except Unavailable as error:
-                    return "no leader" in error.detail
-                raise AssertionError("a write was confirmed without a majority")
-
-            await until(surely_refuses)
-
-            async def is_old() -> bool:
-                return mirror.staleness_s > 3
-
-            await until(is_old)
-            assert b"m/1" in mirror.records, "what is known stays readable"
-        finally:
-            for member in followers:
-                member.start()
-        last = await asyncio.wait_for(write_through(coordinator, b"m/3", b""), FAILOVER_S_MAX)
-        await asyncio.wait_for(mirror.wait_revision(last), FAILOVER_S_MAX)
-        assert mirror.staleness_s < 20
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)

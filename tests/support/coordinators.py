@@ -17,15 +17,18 @@ from pathlib import Path
 import structlog
 
 from backend_store.cluster.coordinator import Coordinator, boot_seconds, get
-from backend_store.cluster.core.values import Put, Record, Revision, SessionId, Transaction, changed_at
+from backend_store.cluster.core.values import Changes, Put, Record, Revision, SessionId, Transaction, absent, changed_at
 from backend_store.cluster.election import Election
 from backend_store.cluster.embedded_host import EmbeddedHost, open_embedded
 from backend_store.cluster.etcd.driver import EtcdConfig, open_etcd
 from backend_store.cluster.fencing import Fenced, put_fenced
+from backend_store.model import OutcomeUnknown, Unavailable
 
 COUNTER = b"counter"
 WITHIN_S = 20.0
 """How long a test waits for what must happen: far longer than it takes."""
+FAILOVER_S_MAX = 15.0
+"""The bound for a cluster that lost a member, here on a machine that does other things too."""
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -69,6 +72,27 @@ async def until(is_so: Callable[[], Awaitable[bool]], *, within_s: float = WITHI
     async with asyncio.timeout(within_s):
         while not await is_so():  # noqa: ASYNC110 - what is waited for is the coordinator's
             await asyncio.sleep(0.02)
+
+
+async def revisions_up_to(watch: AsyncIterator[Changes], up_to: Revision) -> list[Revision]:
+    """The revisions that a watch tells of, up to that one."""
+    heard: list[Revision] = []
+    async with asyncio.timeout(30):
+        async for changes in watch:
+            if changes.events:
+                heard.append(changes.revision)
+            if changes.revision >= up_to:
+                return heard
+    raise AssertionError("the watch ended")
+
+
+async def write_through(coordinator: Coordinator, key: bytes, value: bytes) -> Revision:
+    """Until it is done, once: what is unknown is cleared up by reading back."""
+    while True:
+        try:
+            return (await coordinator.transact(Transaction((absent(key),), (Put(key, value),)))).revision
+        except (Unavailable, OutcomeUnknown):
+            await asyncio.sleep(0.05)
 
 
 @contextmanager
