@@ -48,7 +48,7 @@ ETCD_CONNECT_SECONDS_MAX: Final = 1.0
 """How long connecting to an etcd member may take."""
 ETCD_READ_SECONDS_MAX: Final = 1.0
 """How long one member may take for a read or a keep-alive, before another is asked."""
-ETCD_WRITE_SECONDS_MAX: Final = 3.0
+ETCD_WRITE_SECONDS_MAX: Final = 2.0
 """How long one member may take for a write. Afterwards the outcome is unknown: it is not sent again unasked."""
 ETCD_REQUEST_SECONDS_MAX: Final = 10.0
 """How long a request is tried at all members together."""
