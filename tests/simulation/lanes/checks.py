@@ -50,11 +50,16 @@ class Checks:
         if isinstance(body, Message):
             self._stored_once(body)
             self._in_order(body)
+            if body.slot is None and self._is_adopted(lane, entry.epoch):
+                raise Violation(f"{body} has no slot and is in lane {lane}, which was adopted")
             self.places[lane, entry.offset] = body
         elif type(body).__name__ == "MessagesSettled":
             for offset in body.offsets:
                 self.settled.add((lane, offset))
                 self._holds.pop((lane, offset), None)
+
+    def _is_adopted(self, lane: int, epoch: int) -> bool:
+        return self.world.logs[lane].writers[epoch] != self.world.first_table.lanes[lane].preferred
 
     def _stored_once(self, message: Message) -> None:
         before = self._stored[message.name]

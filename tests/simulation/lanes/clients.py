@@ -154,7 +154,7 @@ class Consumer(Client):
     def go(self) -> None:
         self.is_idle = True
         self.world.send(self.name, self.host, self.host.on_receive, self._handed, once=True)
-        self.world.at(self.world.rng.uniform(30, 200), self.go)
+        self.world.at(self.world.rng.uniform(0.3, 2) * (self.world.mix.poll_ms if self.world.faults else 100), self.go)
 
     def _handed(self, host: Host, handed: Any) -> None:
         life = host.life

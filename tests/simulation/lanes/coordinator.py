@@ -62,8 +62,6 @@ class Coordinator(Process):
             if adoption.is_alive(lane.owner, alive):
                 continue
             able = adoption.adopters(lane, alive)
-            if "adopts without a copy" in self.world.breaks:
-                able = [host for host in lane.holders if host in alive]
             if able:
                 host = able[0] if self.world.rng.random() < 0.7 else self.world.rng.choice(able)
                 self.change(lambda table, number=number, host=host: adoption.adopted(table, number, host, self.alive()))  # type: ignore[misc]

@@ -32,6 +32,8 @@ class LaneLog:
         self.committed = 0
         self.epoch = 0
         self.writer = ""
+        self.writers: dict[int, str] = {}
+        """By epoch."""
 
     def take_over(self, host: str, epoch: int) -> bool:
         """From here on the host writes, and nobody of an older epoch; False where a newer one has begun."""
@@ -41,6 +43,7 @@ class LaneLog:
         if kept < self.committed:
             raise Violation(f"lane {self.number}: {host} adopts it and lacks {self.committed - kept} committed entries")
         self.epoch, self.writer = epoch, host
+        self.writers[epoch] = host
         del self.entries[kept:]
         self.has = {holder: min(has, kept) for holder, has in self.has.items()}
         return True
@@ -51,8 +54,11 @@ class LaneLog:
             assert entry.offset == len(self.entries)
             self.entries.append(entry)
 
-    def replicate(self, epoch: int, in_sync: set[str], told: Callable[[int], None]) -> None:
-        """The owner's disk and holders within its reach take what there is; says what is committed by then."""
+    def replicate(self, epoch: int, in_sync: set[str], pending: set[str], told: Callable[[int], None]) -> None:
+        """The owner's disk and holders within its reach take what there is; says what is committed by then.
+
+        Who is pending must have it, too, and does not count for the minimum: the row does not say yet that it has.
+        """
         if epoch != self.epoch:
             return
         world, end = self.world, len(self.entries)
@@ -60,8 +66,9 @@ class LaneLog:
             if holder == self.writer or world.reach_each_other(self.writer, holder):
                 self.has[holder] = end if holder == self.writer or world.rng.random() < 0.9 else self.has[holder]
         row = world.coordinator.table.lanes[self.number]
-        required = {*row.in_sync, *in_sync}
-        if len(in_sync) < world.coordinator.table.min_in_sync:
+        required = {*row.in_sync, *in_sync, *pending}
+        counted = in_sync | pending if "counts who is pending for the minimum" in world.breaks else in_sync
+        if len(counted) < world.coordinator.table.min_in_sync:
             return
         committed = min(self.has[holder] for holder in required)
         if committed > self.committed:

@@ -121,7 +121,7 @@ class OwnedLane:
         self.is_replicating = False
         if self.host.owned.get(self.number) is not self:
             return
-        self.log.replicate(self.epoch, {*self.row.in_sync, *self.pending}, self._told)
+        self.log.replicate(self.epoch, {*self.row.in_sync}, self.pending, self._told)
         now_ms = self.host.steady_ms()
         if self.epoch == self.log.epoch:
             for holder, has in self.log.has.items():
@@ -351,6 +351,8 @@ class OwnedLane:
                 return
             keeper.book = keeper.ahead
         tenure = keeper.hands_over(fetch.move)
+        if tenure is None:
+            return
         ids = sorted(known for known in self.ids.values() if known.slot in fetch.move.slots)
         left = [known for known in ids if known.id > fetch.after]
         left.sort(key=lambda known: known.id)

@@ -13,11 +13,13 @@ if TYPE_CHECKING:
     from tests.simulation.lanes.world import World
 
 FOREVER_MS = 10**9
+FAULTS = ["crash", "pause", "cut", "island", "clock", "coordinator", "owner", "power", "merger"]
 
 
 class Core(NamedTuple):
     """The code under test; a mutant has other modules in these places."""
 
+    # In the order in which they import each other.
     table: ModuleType = table
     adoption: ModuleType = adoption
     routing: ModuleType = routing
@@ -56,7 +58,7 @@ class Mix:
         self.late = draw([0.0, 0.05, 0.2])
         self.late_ms = draw([100, 1000, 3000])
         self.fault_ms = draw([400, 1200, 4000, FOREVER_MS])
-        self.faults = rng.sample(["crash", "pause", "cut", "island", "clock", "coordinator", "owner", "merger"], 5)
+        self.faults = rng.sample(FAULTS, 5)
         self.plan_ms = draw([FOREVER_MS, 300, 3000])
         self.stale_ms = draw([0, 0, 2000])
         """How old a table may be that is told to clients."""
@@ -65,6 +67,8 @@ class Mix:
         self.drift = draw([0.0, 0.01])
         self.lease_ms = draw([400, 3000, 10_000])
         self.loan_messages = draw([1, 4, 100])
+        self.poll_ms = draw([100, 100, 900])
+        """Between two messages that a consumer asks for: how long loans lie at their agents hangs on it."""
         self.think_ms = draw([50, 1500])
         self.sloth = draw([0.02, 0.15])
         """Of consumers that are never heard of again, or only much later."""

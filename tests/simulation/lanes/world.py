@@ -124,6 +124,10 @@ class World:
                 owners = [h for h in self.hosts.values() if any(owned.written for owned in h.owned.values())]
                 if owners:
                     self._crash(rng.choice(owners), lasts_ms)
+            case "power":
+                # Several at once, as if they hung on one line; they come back one by one.
+                for each in rng.sample(list(self.hosts.values()), 2):
+                    self._crash(each, lasts_ms + rng.uniform(0, 4000))
             case "merger":
                 self._crash(self.merger, lasts_ms)
         self.at(rng.expovariate(1 / self.mix.fault_ms), self.do_harm)
