@@ -1,8 +1,8 @@
 """Protocols with one rule less. Each must be found out: one that survives is a hole in the simulation.
 
 A core mutant is the real source with one place changed; where that is not found, the list is out of date and the test
-says so. A shell mutant breaks what the cores ask of whoever drives them, under its name in the files here. `seed` is of
-a world that finds the mutant out.
+says so. A shell mutant breaks what the cores ask of whoever drives them, under its name in the files here. With each
+stands what finds it out: the seed of a world, or the name of a scenario.
 """
 
 from __future__ import annotations
@@ -18,99 +18,138 @@ from tests.simulation.lanes.process import Core
 
 class Edit(NamedTuple):
     module: ModuleType
-    seed: int
+    found_by: int | str
     before: str
     after: str
 
 
 CORE_MUTANTS: dict[str, Edit] = {
     "any holder adopts": Edit(
-        adoption, 0, "for host in lane.in_sync if host in alive] or", "for host in lane.holders if host in alive] or"
+        adoption, 43, "for host in lane.in_sync if host in alive] or", "for host in lane.holders if host in alive] or"
     ),
     "remembers nobody when the minimum is gone": Edit(
-        adoption, 0, "if len(wanted) < min_in_sync else set[str]()", "if False else set[str]()"
+        adoption,
+        "the_last_two_in_sync_die_and_one_of_them_comes_back",
+        "if len(wanted) < min_in_sync else set[str]()",
+        "if False else set[str]()",
     ),
     "remembers who was dropped before the minimum was there again": Edit(
-        adoption, 0, "if len(wanted) < min_in_sync else set[str]()", "if True else set[str]()"
+        adoption, 63, "if len(wanted) < min_in_sync else set[str]()", "if True else set[str]()"
     ),
-    "changes a row by an older one": Edit(adoption, 0, "lane.owner != by or lane.version != seen", "lane.owner != by"),
+    "changes a row by an older one": Edit(
+        adoption,
+        "an_ask_for_a_holder_comes_after_it_fell_behind_again",
+        "lane.owner != by or lane.version != seen",
+        "lane.owner != by",
+    ),
     "gives a lane away for an epoch that is over": Edit(
-        adoption, 0, "(lane.owner, lane.epoch) != (by, epoch)", "lane.owner != by"
+        adoption,
+        "a_handover_comes_after_its_owner_has_gone_on",
+        "(lane.owner, lane.epoch) != (by, epoch)",
+        "lane.owner != by",
     ),
-    "times go back with the clock": Edit(stamping, 0, "if stamps[0] <= self.last_us:", "if False:"),
+    "times go back with the clock": Edit(stamping, 21, "if stamps[0] <= self.last_us:", "if False:"),
     "an adopter's times begin with its own clock": Edit(
         stamping,
-        0,
+        3,
         "        self.last_us = last_us\n        self._clock = HybridClock(last_us)",
         "        self.last_us = 0\n        self._clock = HybridClock()",
     ),
     "tells what is decided and not committed": Edit(
-        slot_log, 0, "        before = self.book\n", "        before = self.book\n        self.book = self.ahead\n"
+        slot_log,
+        "a_seal_is_asked_about_before_it_is_committed",
+        "        before = self.book\n",
+        "        before = self.book\n        self.book = self.ahead\n",
     ),
-    "lends what is lent": Edit(lending, 0, "is_held = one.offset in self._out or", "is_held = "),
+    "lends what is lent": Edit(lending, 2, "is_held = one.offset in self._out or", "is_held = "),
     "lends what is about to be settled": Edit(
-        lending, 0, "in self._out or one.offset in self._settling", "in self._out"
+        lending, 2, "in self._out or one.offset in self._settling", "in self._out"
     ),
-    "an adopter lends at once": Edit(lending, 0, 'if self.mode == "memory" and last_epoch:', "if False:"),
+    "an adopter lends at once": Edit(lending, 54, 'if self.mode == "memory" and last_epoch:', "if False:"),
     "waits less than the adopter before it would have": Edit(
-        lending, 0, "now_ms + owned_ms(handover.quiet_ms) if handover.quiet_ms else 0", "0"
+        lending,
+        "an_adopter_gives_back_the_lane_before_its_wait_is_over",
+        "now_ms + owned_ms(handover.quiet_ms) if handover.quiet_ms else 0",
+        "0",
     ),
     "inherits no leases": Edit(
         lending,
-        0,
+        10,
         "for offset in record.offsets:\n                    self._out[offset] = _Hold",
         "for offset in ():\n                    self._out[offset] = _Hold",
     ),
-    "inherits no extended leases": Edit(lending, 0, "if hold is not None and hold.lease == record.lease:", "if False:"),
+    "inherits no extended leases": Edit(
+        lending,
+        "a_lease_is_extended_and_its_owner_dies",
+        "if hold is not None and hold.lease == record.lease:",
+        "if False:",
+    ),
     "trusts two clocks to go alike": Edit(
-        lending, 0, "return lease_ms + -(-lease_ms // DRIFT_DIVISOR)", "return lease_ms"
+        lending,
+        "two_clocks_go_wrong_by_a_hundredth_each",
+        "return lease_ms + -(-lease_ms // DRIFT_DIVISOR)",
+        "return lease_ms",
     ),
-    "any receipt acks": Edit(lending, 0, "if hold is not None and hold.lease != receipt.lease:", "if False:"),
+    "any receipt acks": Edit(lending, 4, "if hold is not None and hold.lease != receipt.lease:", "if False:"),
     "every ack wins": Edit(
-        lending, 0, 'return "settled" if winner == receipt.lease else "already-acked"', 'return "settled"'
+        lending, 9, 'return "settled" if winner == receipt.lease else "already-acked"', 'return "settled"'
     ),
-    "lends several of a key": Edit(lending, 0, "one.key not in busy and not", "not"),
+    "lends several of a key": Edit(lending, 4, "one.key not in busy and not", "not"),
     "lends a key's next message when its ack is decided": Edit(
-        lending, 0, " | set(self._settling.values()) if self._is_strict", " if self._is_strict"
+        lending,
+        "a_key_goes_on_before_the_ack_is_committed",
+        " | set(self._settling.values()) if self._is_strict",
+        " if self._is_strict",
     ),
-    "lends when its session is over": Edit(lending, 0, "(in_memory and now_ms >= session_ends_ms)", "False"),
-    "lends when it has handed over": Edit(lending, 0, "if self.has_handed_over or (in_memory", "if (in_memory"),
+    "lends when its session is over": Edit(
+        lending, "an_owner_whose_session_is_over_is_asked_to_lend", "(in_memory and now_ms >= session_ends_ms)", "False"
+    ),
+    "lends when it has handed over": Edit(lending, 15, "if self.has_handed_over or (in_memory", "if (in_memory"),
     "takes back what was lent to another": Edit(
-        lending, 0, "if hold is not None and hold.lease == lease:", "if hold is not None:"
+        lending, 12, "if hold is not None and hold.lease == lease:", "if hold is not None:"
     ),
     "counts from when the grant came": Edit(
-        agent, 0, "until_ms = asked_ms + self._lease_ms", "until_ms = now_ms + self._lease_ms"
+        agent, 9, "until_ms = asked_ms + self._lease_ms", "until_ms = now_ms + self._lease_ms"
     ),
     "gives back what a copy of the grant was handed out from": Edit(
         agent,
-        0,
+        9,
         "if grant.request not in self._forgotten:\n                return None\n            del self._forgotten[grant.request]",
         "self._forgotten.pop(grant.request, None)",
     ),
     "hands out what is over": Edit(
-        agent, 0, "for one in self._unsent if one.until_ms > now_ms)", "for one in self._unsent)"
+        agent, 16, "for one in self._unsent if one.until_ms > now_ms)", "for one in self._unsent)"
     ),
     "emits what only one lane has closed": Edit(
-        merge, 0, "max(self.watermark_us, min(waited_for))", "max(self.watermark_us, *waited_for)"
+        merge, 1, "max(self.watermark_us, min(waited_for))", "max(self.watermark_us, *waited_for)"
     ),
     "a strict merge leaves lanes out": Edit(merge, 0, "if self._is_strict or now_ms", "if now_ms"),
     "stands where it has read": Edit(
         merge, 0, "MergePlace(self.watermark_us, {number: lane.done", "MergePlace(self.watermark_us, {number: lane.next"
     ),
     "takes a late message for one in time": Edit(
-        merge, 0, "entry.message is not None and entry.time_us > self.watermark_us", "entry.message is not None"
+        merge, 4, "entry.message is not None and entry.time_us > self.watermark_us", "entry.message is not None"
+    ),
+    "takes its own silence for the lanes'": Edit(
+        merge,
+        "a_reader_stands_still_for_longer_than_the_window",
+        "if now_ms - self._heard_ms >= self._window_ms:\n            for",
+        "if False:\n            for",
+    ),
+    "measures lanes against the furthest": Edit(
+        merge, "a_lane_runs_ahead_of_all_others", "times[(len(times) - 1) // 2]", "times[-1]"
     ),
 }
 
 SHELL_MUTANTS = {
     "serves before its epoch's beginning is committed": 0,
-    "answers a repetition at once": 0,
+    "answers a repetition at once": 24,
     "confirms before the commit": 0,
-    "confirms an ack before its commit": 0,
-    "grants before the lease is committed": 0,
-    "hands over before the seal is committed": 0,
-    "hands over no ids": 0,
-    "forgets the time of the seal": 0,
+    "confirms an ack before its commit": 9,
+    "grants before the lease is committed": 47,
+    "hands over before the seal is committed": 47,
+    "hands over no ids": 6,
+    "forgets the time of the seal": 85,
     "counts only the last ask": 0,
     "counts who is pending for the minimum": 0,
     "reads what is not committed": 0,
