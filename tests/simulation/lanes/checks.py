@@ -59,7 +59,7 @@ class Checks:
                 self._holds.pop((lane, offset), None)
 
     def _is_adopted(self, lane: int, epoch: int) -> bool:
-        return self.world.logs[lane].writers[epoch] != self.world.first_table.lanes[lane].preferred
+        return bool(self.world.logs[lane].writers[epoch] != self.world.first_table.lanes[lane].preferred)
 
     def _stored_once(self, message: Message) -> None:
         before = self._stored[message.name]

@@ -1,8 +1,8 @@
 """A lane's log as its holders have it together: a model of replication, with nothing in it but its promises.
 
-The owner of the newest epoch that an adopter has taken up appends. A holder has a prefix. An entry is committed when all
-that must be in sync have it: those that the coordinator's row names, those of the row that the owner goes by, and one
-that the owner is about to take in. What is committed stays; of the rest an adopter has what had reached it.
+The owner of the newest epoch that an adopter has taken up appends. A holder has a prefix. An entry is committed when
+all that must be in sync have it: those that the coordinator's row names, those of the row that the owner goes by, and
+one that the owner is about to take in. What is committed stays; of the rest an adopter has what had reached it.
 """
 
 from __future__ import annotations
@@ -67,8 +67,7 @@ class LaneLog:
                 self.has[holder] = end if holder == self.writer or world.rng.random() < 0.9 else self.has[holder]
         row = world.coordinator.table.lanes[self.number]
         required = {*row.in_sync, *in_sync, *pending}
-        counted = in_sync | pending if "counts who is pending for the minimum" in world.breaks else in_sync
-        if len(counted) < world.coordinator.table.min_in_sync:
+        if len(in_sync) < world.coordinator.table.min_in_sync:
             return
         committed = min(self.has[holder] for holder in required)
         if committed > self.committed:

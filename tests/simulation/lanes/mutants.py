@@ -112,10 +112,7 @@ CORE_MUTANTS: dict[str, Edit] = {
         agent, 9, "until_ms = asked_ms + self._lease_ms", "until_ms = now_ms + self._lease_ms"
     ),
     "gives back what a copy of the grant was handed out from": Edit(
-        agent,
-        9,
-        "if grant.request not in self._forgotten:\n                return None\n            del self._forgotten[grant.request]",
-        "self._forgotten.pop(grant.request, None)",
+        agent, 9, "if grant.request not in self._forgotten:", "if self._forgotten.setdefault(grant.request):"
     ),
     "hands out what is over": Edit(
         agent, 16, "for one in self._unsent if one.until_ms > now_ms)", "for one in self._unsent)"
@@ -142,7 +139,7 @@ CORE_MUTANTS: dict[str, Edit] = {
 }
 
 SHELL_MUTANTS = {
-    "serves before its epoch's beginning is committed": 0,
+    "serves before its epoch's beginning is committed": 242,
     "answers a repetition at once": 24,
     "confirms before the commit": 0,
     "confirms an ack before its commit": 9,
@@ -150,8 +147,6 @@ SHELL_MUTANTS = {
     "hands over before the seal is committed": 47,
     "hands over no ids": 6,
     "forgets the time of the seal": 85,
-    "counts only the last ask": 0,
-    "counts who is pending for the minimum": 0,
     "reads what is not committed": 0,
 }
 

@@ -112,7 +112,7 @@ def a_lease_is_extended_and_its_owner_dies(core: Core) -> None:
 
 
 def two_clocks_go_wrong_by_a_hundredth_each(core: Core) -> None:
-    """The agent's is slow, the owner's fast: the agent's ten seconds last 10,101 ms, of which the owner counts 10,203."""
+    """The agent's is slow, the owner's fast: ten seconds of the one last 10,101 ms, and the other counts 10,203."""
     owner = _lender(core, 1, "replicated")
     _lend(core, owner, "a1", 0, (3, None))
     if _lend(core, owner, "a2", 10_203, (3, None)) is not None:
