@@ -107,12 +107,13 @@ class Host(Process):
         core = self.world.core.routing
         self._turn += 1
         standing = core.Standing(self.name, self.cluster, self._can_commit, self.alive)
-        route = core.route(self.table, core.Send(message.slot, version, forwards), standing, turn=self._turn)
+        slot = None if "appends ids wherever they arrive" in self.world.breaks else message.slot
+        route = core.route(self.table, core.Send(slot, version, forwards), standing, turn=self._turn)
         match type(route).__name__:
             case "AppendTo":
                 self.owned[route.lane].publish(message, version, reply)
             case "ForwardTo":
-                self._forward(message, version, forwards, route.host, reply)
+                self.forward(message, version, forwards, route.host, reply)
             case "Behind":
                 self.on_changed(False)
                 reply(core.Refused())
@@ -123,7 +124,7 @@ class Host(Process):
         owned = self.owned.get(lane)
         return owned is not None and owned.can_commit
 
-    def _forward(self, message: Message, version: int, forwards: int, host: str, reply: Reply) -> None:
+    def forward(self, message: Message, version: int, forwards: int, host: str, reply: Reply) -> None:
         target = self.world.hosts[host]
         once = message.id is None
 

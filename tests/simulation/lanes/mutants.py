@@ -139,6 +139,8 @@ CORE_MUTANTS: dict[str, Edit] = {
 }
 
 SHELL_MUTANTS = {
+    "appends ids wherever they arrive": 1,
+    "passes on what it has appended": 5,
     "serves before its epoch's beginning is committed": 242,
     "answers a repetition at once": 24,
     "confirms before the commit": 0,

@@ -172,7 +172,8 @@ class OwnedLane:
 
     def publish(self, message: Message, version: int, reply: Reply) -> None:
         routing = self.world.core.routing
-        if message.slot is not None and self.slots.refused(1 << message.slot, version=version):
+        is_kept_to_slots = message.slot is not None and "appends ids wherever they arrive" not in self.world.breaks
+        if is_kept_to_slots and self.slots.refused(1 << (message.slot or 0), version=version):
             reply(routing.Moved(self.slots.newest, self.row.cluster))
             return
         known = self.ids.get(message.id) if message.id is not None else None
@@ -185,6 +186,13 @@ class OwnedLane:
         if "confirms before the commit" in self.world.breaks:
             reply("stored")
         self.when_committed(lambda: reply("stored"))
+        if "passes on what it has appended" in self.world.breaks and message.slot is None:
+            self.host.later(STUCK_MS, self._pass_on, self.end, message, version, reply)
+
+    def _pass_on(self, end: int, message: Message, version: int, reply: Reply) -> None:
+        others = [host for host in self.row.holders if host != self.host.name]
+        if self.high < end:
+            self.host.forward(message, version, 0, others[0], reply)
 
     # --------------------------------------------------------------------------------------------------- delivery
 

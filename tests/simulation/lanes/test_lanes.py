@@ -20,7 +20,7 @@ from tests.simulation.lanes.world import World
 
 WORLDS = int(os.environ.get("SIM_SEEDS", "0"))
 ONE = os.environ.get("SIM_SEED")
-FEW_WORLDS = 30
+FEW_WORLDS = 40
 MUTANT_WORLDS_MAX = 300
 """A mutant that so many worlds do not find out, and no scenario, has survived."""
 
