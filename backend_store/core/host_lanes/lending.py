@@ -19,8 +19,10 @@ meanwhile. And an owner that lends without a commit does so only while its sessi
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
-from typing import Literal, NamedTuple, assert_never
+from heapq import heapify, heappop, heappush
+from typing import Literal, NamedTuple, TypeVar, assert_never
 
 from backend_store.core.host_lanes.limits import (
     BULK_LEASE_MESSAGES_MAX,
@@ -93,6 +95,9 @@ class LaneHandedOver(NamedTuple):
 
 LeaseRecord = MessagesLent | LeaseExtended | MessagesSettled | LaneHandedOver
 
+_Counted = TypeVar("_Counted", LeaseId, str)
+_STALE_ENDS_MAX = 1_024
+
 Verdict = MessagesSettled | Literal["settled", "already-acked", "stale-receipt"]
 """Of an ack. A record: append it. `settled`: this lease's ack has won before. Both are told when all that is appended
 by then is committed, and so is `already-acked`: until then the ack that won may vanish."""
@@ -114,9 +119,15 @@ class Lender:
         self._is_strict = is_strict
         self._number = 0
         self._out: dict[int, _Hold] = {}
+        self._loans: Counter[LeaseId] = Counter()
+        """Messages that are out, by lease."""
+        self._ends: list[tuple[int, int]] = []
+        """(time, offset) of what is out, a heap. Of what was extended or settled the old times remain for a while."""
+        self._busy: Counter[str] = Counter()
+        """Keys of what is out, or about to be settled."""
         self._settled: dict[int, LeaseId] = {}
         self._settling: dict[int, str | None] = {}
-        """Decided and not committed: the message is not lent again, and its key is not free."""
+        """Acks decided and not committed, by offset with the key: it is not free, nor is the message lent again."""
         self._quiet_until_ms = 0
         self._inherited_below = 0
         self.has_handed_over = False
@@ -141,7 +152,7 @@ class Lender:
         in_memory = self.mode == "memory"
         if self.has_handed_over or (in_memory and now_ms >= session_ends_ms):
             return None
-        if len({hold.lease for hold in self._out.values()}) >= BULK_LEASES_PER_LANE_MAX:
+        if len(self._loans) >= BULK_LEASES_PER_LANE_MAX:
             return None
         lease_ms = min(lease_ms, BULK_LEASE_MS_MAX)
         chosen = self._free(waiting, min(count, BULK_LEASE_MESSAGES_MAX), now_ms)
@@ -151,22 +162,23 @@ class Lender:
         lease = LeaseId(self._lane, self._epoch, self._number)
         until_ms = now_ms + owned_ms(lease_ms)
         for offset, key in chosen:
-            self._out[offset] = _Hold(lease, until_ms, key)
+            self._hold(offset, _Hold(lease, until_ms, key))
         return MessagesLent(lease, agent, tuple(offset for offset, _ in chosen), lease_ms)
 
     def _free(self, waiting: Iterable[Waiting], count: int, now_ms: int) -> list[Waiting]:
-        busy = {hold.key for hold in self._out.values()} | set(self._settling.values()) if self._is_strict else set()
-        busy.discard(None)
         is_quiet = now_ms < self._quiet_until_ms
+        passed: set[str] = set()
         chosen: list[Waiting] = []
         for one in waiting:
             if len(chosen) == count:
                 break
-            is_held = one.offset in self._out or one.offset in self._settling
-            if not is_held and one.key not in busy and not (is_quiet and one.offset < self._inherited_below):
+            offset, key = one
+            is_held = offset in self._out or offset in self._settling
+            is_locked = self._is_strict and key is not None and (key in self._busy or key in passed)
+            if not is_held and not is_locked and not (is_quiet and offset < self._inherited_below):
                 chosen.append(one)
-            if self._is_strict and one.key is not None:
-                busy.add(one.key)  # also where this one may not go yet: none of its key goes before it
+            if key is not None:
+                passed.add(key)  # also where this one may not go yet: none of its key goes before it
         return chosen
 
     def give_back(self, lease: LeaseId, offsets: Iterable[int]) -> None:
@@ -174,7 +186,7 @@ class Lender:
         for offset in offsets:
             hold = self._out.get(offset)
             if hold is not None and hold.lease == lease:
-                del self._out[offset]
+                self._release(offset)
 
     def extend(self, receipt: LaneReceipt, lease_ms: int, now_ms: int) -> LeaseExtended | None:
         """Lengthens the hold of one message; None where the receipt's lease is over, or its message is settled."""
@@ -183,19 +195,38 @@ class Lender:
         if hold is None or hold.lease != receipt.lease or self.has_handed_over:
             return None
         lease_ms = min(lease_ms, VISIBILITY_MS_MAX)
-        until_ms = max(hold.until_ms, now_ms + owned_ms(lease_ms))
-        self._out[receipt.offset] = hold._replace(until_ms=until_ms)
+        self._hold(receipt.offset, hold._replace(until_ms=max(hold.until_ms, now_ms + owned_ms(lease_ms))))
         return LeaseExtended(receipt.lease, receipt.offset, lease_ms)
 
     def next_wakeup_ms(self) -> int | None:
         """When something may be lent that may not be now, unless an ack or a message comes."""
-        times = [hold.until_ms for hold in self._out.values()]
+        times = [self._ends[0][0]] if self._ends else []
         return min([*times, self._quiet_until_ms] if self._quiet_until_ms else times, default=None)
 
+    def _hold(self, offset: int, hold: _Hold) -> None:
+        self._release(offset)
+        self._out[offset] = hold
+        self._loans[hold.lease] += 1
+        if hold.key is not None:
+            self._busy[hold.key] += 1
+        heappush(self._ends, (hold.until_ms, offset))
+        if len(self._ends) > 2 * len(self._out) + _STALE_ENDS_MAX:
+            self._ends = [(held.until_ms, held_offset) for held_offset, held in self._out.items()]
+            heapify(self._ends)
+
+    def _release(self, offset: int) -> None:
+        hold = self._out.pop(offset, None)
+        if hold is not None:
+            _count_down(self._loans, hold.lease)
+            if hold.key is not None:
+                _count_down(self._busy, hold.key)
+
     def _expire(self, now_ms: int) -> None:
-        over = [offset for offset, hold in self._out.items() if hold.until_ms <= now_ms]
-        for offset in over:
-            del self._out[offset]
+        while self._ends and self._ends[0][0] <= now_ms:
+            _, offset = heappop(self._ends)
+            hold = self._out.get(offset)
+            if hold is not None and hold.until_ms <= now_ms:
+                self._release(offset)
         if now_ms >= self._quiet_until_ms:
             self._quiet_until_ms = 0
 
@@ -219,16 +250,20 @@ class Lender:
         record = MessagesSettled(receipt.lease, (offset,))
         self._settle(record)
         self._settling[offset] = key
+        if key is not None:
+            self._busy[key] += 1
         return record
 
     def committed(self, record: MessagesSettled) -> None:
         """The acks are committed: their keys are free."""
         for offset in record.offsets:
-            self._settling.pop(offset, None)
+            key = self._settling.pop(offset, None)
+            if key is not None:
+                _count_down(self._busy, key)
 
     def _settle(self, record: MessagesSettled) -> None:
         for offset in record.offsets:
-            self._out.pop(offset, None)
+            self._release(offset)
             self._settled[offset] = record.lease
             if len(self._settled) > SETTLED_LEASES_MAX:
                 self._settled.pop(next(iter(self._settled)))
@@ -264,17 +299,19 @@ class Lender:
         match record:
             case MessagesLent():
                 for offset in record.offsets:
-                    self._out[offset] = _Hold(record.lease, now_ms + owned_ms(record.lease_ms), None)
+                    self._hold(offset, _Hold(record.lease, now_ms + owned_ms(record.lease_ms), None))
             case LeaseExtended():
                 hold = self._out.get(record.offset)
                 if hold is not None and hold.lease == record.lease:
                     until_ms = max(hold.until_ms, now_ms + owned_ms(record.lease_ms))
-                    self._out[record.offset] = hold._replace(until_ms=until_ms)
+                    self._hold(record.offset, hold._replace(until_ms=until_ms))
             case MessagesSettled():
                 self._settle(record)
             case LaneHandedOver():
-                held = {one.offset: _Hold(one.lease, now_ms + owned_ms(one.left_ms), one.key) for one in record.leases}
-                self._out = {offset: hold for offset, hold in held.items() if offset not in self._settled}
+                for offset in list(self._out):
+                    self._release(offset)
+                for one in record.leases:
+                    self._hold(one.offset, _Hold(one.lease, now_ms + owned_ms(one.left_ms), one.key))
             case _:
                 assert_never(record)
 
@@ -283,7 +320,13 @@ class Lender:
         for offset, key in keys:
             hold = self._out.get(offset)
             if hold is not None:
-                self._out[offset] = hold._replace(key=key)
+                self._hold(offset, hold._replace(key=key))
+
+
+def _count_down(counts: Counter[_Counted], what: _Counted) -> None:
+    counts[what] -= 1
+    if not counts[what]:
+        del counts[what]
 
 
 def owned_ms(lease_ms: int) -> int:

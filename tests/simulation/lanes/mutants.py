@@ -61,10 +61,8 @@ CORE_MUTANTS: dict[str, Edit] = {
         "        before = self.book\n",
         "        before = self.book\n        self.book = self.ahead\n",
     ),
-    "lends what is lent": Edit(lending, 2, "is_held = one.offset in self._out or", "is_held = "),
-    "lends what is about to be settled": Edit(
-        lending, 2, "in self._out or one.offset in self._settling", "in self._out"
-    ),
+    "lends what is lent": Edit(lending, 2, "is_held = offset in self._out or", "is_held = "),
+    "lends what is about to be settled": Edit(lending, 2, "in self._out or offset in self._settling", "in self._out"),
     "an adopter lends at once": Edit(lending, 54, 'if self.mode == "memory" and last_epoch:', "if False:"),
     "waits less than the adopter before it would have": Edit(
         lending,
@@ -75,8 +73,8 @@ CORE_MUTANTS: dict[str, Edit] = {
     "inherits no leases": Edit(
         lending,
         10,
-        "for offset in record.offsets:\n                    self._out[offset] = _Hold",
-        "for offset in ():\n                    self._out[offset] = _Hold",
+        "for offset in record.offsets:\n                    self._hold",
+        "for offset in ():\n                    self._hold",
     ),
     "inherits no extended leases": Edit(
         lending,
@@ -94,12 +92,12 @@ CORE_MUTANTS: dict[str, Edit] = {
     "every ack wins": Edit(
         lending, 9, 'return "settled" if winner == receipt.lease else "already-acked"', 'return "settled"'
     ),
-    "lends several of a key": Edit(lending, 4, "one.key not in busy and not", "not"),
+    "lends several of a key": Edit(lending, 4, "not is_held and not is_locked and", "not is_held and"),
     "lends a key's next message when its ack is decided": Edit(
         lending,
         "a_key_goes_on_before_the_ack_is_committed",
-        " | set(self._settling.values()) if self._is_strict",
-        " if self._is_strict",
+        "        if key is not None:\n            self._busy[key] += 1\n        return record",
+        "        self._settling[offset] = None\n        return record",
     ),
     "lends when its session is over": Edit(
         lending, "an_owner_whose_session_is_over_is_asked_to_lend", "(in_memory and now_ms >= session_ends_ms)", "False"
