@@ -242,7 +242,7 @@ class Lender:
         winner = self._settled.get(offset)
         if winner is not None:
             return "settled" if winner == receipt.lease else "already-acked"
-        if not is_there:
+        if not is_there or offset in self._settling:
             return "already-acked"
         hold = self._out.get(offset)
         if hold is not None and hold.lease != receipt.lease:

@@ -107,6 +107,21 @@ def test_of_a_message_that_is_long_gone_it_is_only_known_that_it_is_settled() ->
     assert lender.ack(gone, key=None, is_there=False, now_ms=0) == "already-acked"
 
 
+def test_an_ack_that_is_not_committed_has_won_also_when_nobody_knows_whose_it_was() -> None:
+    lender = _lender()
+    for offset in range(SETTLED_LEASES_MAX + 1):
+        _ack(lender, LeaseId(0, ONE, 1), offset)
+    assert _ack(lender, LeaseId(0, ONE, 2), 0) == "already-acked"
+
+
+def test_a_lease_that_is_extended_again_and_again_takes_no_more_room() -> None:
+    lender = _lender()
+    record = _lent(lender, 1)
+    for now_ms in range(5_000):
+        assert lender.extend(LaneReceipt(record.lease, 1), 10_000, now_ms) is not None
+    assert len(lender._ends) < 2_000 and _lend(lender, 1, now_ms=15_000) is None
+
+
 def test_of_a_key_one_message_is_lent_and_the_next_when_its_ack_is_committed() -> None:
     lender = _lender(is_strict=True)
     record = _lent(lender, 1, 2, 3, keys="kkl")
