@@ -13,6 +13,7 @@ from collections import Counter
 
 import pytest
 
+from tests.simulation.lanes.checks import Checks
 from tests.simulation.lanes.mutants import CORE_MUTANTS, SHELL_MUTANTS, mutated
 from tests.simulation.lanes.process import Core, Violation
 from tests.simulation.lanes.scenarios import SCENARIOS
@@ -29,14 +30,23 @@ def test_no_world_breaks_a_promise() -> None:
     counts: Counter[str] = Counter()
     seeds = [int(ONE)] if ONE else range(WORLDS or FEW_WORLDS)
     for seed in seeds:
-        try:
-            checks = World(seed).run().checks
-        except (Violation, AssertionError) as broken:
-            again = f"SIM_SEED={seed} pytest tests/simulation/lanes -k no_world"
-            raise AssertionError(f"seed {seed}: {broken}\nagain: {again}") from broken
+        checks = _lived(seed)
         counts.update(checks.counts, confirmed=len(checks.confirmed))
     if not ONE:
         _were_worth_living_in(counts, len(seeds))
+
+
+def _lived(seed: int, breaks: frozenset[str] = frozenset()) -> Checks:
+    try:
+        return World(seed, breaks=breaks).run().checks
+    except (Violation, AssertionError) as broken:
+        again = f"SIM_SEED={seed} pytest tests/simulation/lanes -k no_world"
+        raise AssertionError(f"seed {seed}: {broken}\nagain: {again}") from broken
+
+
+def test_a_broken_promise_says_how_to_see_it_again() -> None:
+    with pytest.raises(AssertionError, match="SIM_SEED=9 pytest tests/simulation/lanes -k no_world"):
+        _lived(9, frozenset(["confirms an ack before its commit"]))
 
 
 def _were_worth_living_in(counts: Counter[str], worlds: int) -> None:
