@@ -18,15 +18,15 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from backend_store.core.host_lanes.table import LaneRow, LaneTable, Tenant
+from backend_store.core.host_lanes.table import LaneRow, LaneTable, Owner
 from backend_store.model import Conflict, Epoch
 
 Alive = Mapping[str, int]
 """By host the incarnation that has a session."""
 
 
-def is_alive(tenant: Tenant | None, alive: Alive) -> bool:
-    return tenant is not None and alive.get(tenant.host) == tenant.incarnation
+def is_alive(owner: Owner | None, alive: Alive) -> bool:
+    return owner is not None and alive.get(owner.host) == owner.incarnation
 
 
 def adopters(lane: LaneRow, alive: Alive) -> list[str]:
@@ -46,10 +46,10 @@ def adopted(table: LaneTable, number: int, host: str, alive: Alive) -> LaneTable
     if host not in adopters(lane, alive):
         raise Conflict(f"lane {number}: {host!r} may lack what was confirmed; adopters are {adopters(lane, alive)}")
     kept = _without_the_dead(lane, host, alive, table.min_in_sync)
-    return table.with_lane(number, _owned(kept, Tenant(host, alive[host])))
+    return table.with_lane(number, _owned(kept, Owner(host, alive[host])))
 
 
-def handed_over(table: LaneTable, number: int, by: Tenant, epoch: Epoch, target: str, alive: Alive) -> LaneTable:
+def handed_over(table: LaneTable, number: int, by: Owner, epoch: Epoch, target: str, alive: Alive) -> LaneTable:
     """The lane after its owner has given it to another host, or to itself: then a handover begun is taken back.
 
     It is about the epoch in which the owner has stopped; in a later one of its own it may be lending again. Raises
@@ -60,10 +60,10 @@ def handed_over(table: LaneTable, number: int, by: Tenant, epoch: Epoch, target:
         raise Conflict(f"lane {number}: epoch {epoch} of {by.host!r} is over, it is {lane.epoch}")
     if target not in lane.in_sync or target not in alive:
         raise Conflict(f"lane {number}: {target!r} is not in sync; in sync are {list(lane.in_sync)}")
-    return table.with_lane(number, _owned(lane, Tenant(target, alive[target])))
+    return table.with_lane(number, _owned(lane, Owner(target, alive[target])))
 
 
-def with_in_sync(table: LaneTable, number: int, by: Tenant, seen: int, members: Iterable[str]) -> LaneTable:
+def with_in_sync(table: LaneTable, number: int, by: Owner, seen: int, members: Iterable[str]) -> LaneTable:
     """The lane with other holders in sync: what its owner asks for, by the row whose version it has `seen`.
 
     An ask that comes late, or twice, finds another version, also where the row looks as it did then: a holder that has
@@ -78,7 +78,7 @@ def with_in_sync(table: LaneTable, number: int, by: Tenant, seen: int, members: 
     return table.with_lane(number, _in_sync(lane, wanted, set(), table.min_in_sync))
 
 
-def _owned(lane: LaneRow, owner: Tenant) -> LaneRow:
+def _owned(lane: LaneRow, owner: Owner) -> LaneRow:
     return msgspec.structs.replace(lane, owner=owner, epoch=Epoch(lane.epoch + 1))
 
 

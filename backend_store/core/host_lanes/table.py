@@ -20,7 +20,7 @@ from backend_store.model import Epoch, InvalidRequest
 CLUSTER_DEFAULT = ""
 
 
-class Tenant(NamedTuple):
+class Owner(NamedTuple):
     """A process that may own a lane: its host, and which start of it. A host that started anew is another one."""
 
     host: str
@@ -33,7 +33,7 @@ class LaneRow(msgspec.Struct, frozen=True):
     preferred: str
     """The host whose lane this is."""
     holders: tuple[str, ...]
-    owner: Tenant | None = None
+    owner: Owner | None = None
     """None: the owner's session has lapsed, and nobody who may has adopted the lane yet."""
     epoch: Epoch = Epoch(0)
     in_sync: tuple[str, ...] = ()

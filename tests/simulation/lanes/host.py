@@ -39,8 +39,8 @@ class Host(Process):
         self.owned.clear()
 
     @property
-    def tenant(self) -> Any:
-        return self.world.core.table.Tenant(self.name, self.life)
+    def as_owner(self) -> Any:
+        return self.world.core.table.Owner(self.name, self.life)
 
     def steady_ms(self) -> int:
         """Runs a little too fast or too slow, and is never set."""
@@ -75,7 +75,7 @@ class Host(Process):
         self.table = table
         for number, row in table.lanes.items():
             owned = self.owned.get(number)
-            if row.owner != self.tenant:
+            if row.owner != self.as_owner:
                 if owned is not None and row.epoch > owned.epoch:
                     del self.owned[number]
             elif owned is None or row.epoch > owned.epoch:

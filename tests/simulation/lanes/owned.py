@@ -291,8 +291,8 @@ class OwnedLane:
             return
         # An earlier ask by the same row may still be on its way: who it takes in counts until the row has changed.
         self.pending |= wanted - in_sync
-        seen, tenant, number, adoption = self.row.version, host.tenant, self.number, self.world.core.adoption
-        self._change(lambda table: adoption.with_in_sync(table, number, tenant, seen, wanted))
+        seen, me, number, adoption = self.row.version, host.as_owner, self.number, self.world.core.adoption
+        self._change(lambda table: adoption.with_in_sync(table, number, me, seen, wanted))
 
     def _has_all(self, holder: str) -> bool:
         has_all = self.epoch == self.log.epoch and self.log.has[holder] >= max(self.high, self.barrier + 1)
@@ -302,13 +302,11 @@ class OwnedLane:
         """Gives an adopted lane back to the host that it prefers, once that has all of it."""
         host, home = self.host, self.row.preferred
         now_ms = host.steady_ms()
-        adoption, tenant, number, epoch = self.world.core.adoption, host.tenant, self.number, self.epoch
+        adoption, me, number, epoch = self.world.core.adoption, host.as_owner, self.number, self.epoch
         if self.lender.has_handed_over:
             if self.changed is not None and self.changed() and now_ms - self.asked_ms >= CHANGE_MS:
                 target = home if self.world.rng.random() < 0.5 else host.name
-                self._change(
-                    lambda table: adoption.handed_over(table, number, tenant, epoch, target, host.alive_there())
-                )
+                self._change(lambda table: adoption.handed_over(table, number, me, epoch, target, host.alive_there()))
             return
         if home == host.name or home not in self.row.in_sync or home not in host.alive or not self.serves:
             return

@@ -32,7 +32,7 @@ def _refuses(what: Callable[[], Any], why: str) -> None:
 def the_last_two_in_sync_die_and_one_of_them_comes_back(core: Core) -> None:
     """Nothing was committed since it was dropped, so it has all there is: waiting for the other is not needed."""
     table = _three_hosts(core)
-    owner = core.table.Tenant("a0", 1)
+    owner = core.table.Owner("a0", 1)
     table = core.adoption.with_in_sync(table, 0, owner, table.lanes[0].version, ["a0", "a1"])
     table = core.adoption.with_in_sync(table, 0, owner, table.lanes[0].version, ["a0"])
     if core.adoption.adopters(table.lanes[0], {"a1": 2, "a2": 1}) != ["a1"]:
@@ -42,7 +42,7 @@ def the_last_two_in_sync_die_and_one_of_them_comes_back(core: Core) -> None:
 def an_ask_for_a_holder_comes_after_it_fell_behind_again(core: Core) -> None:
     """The row looks as it did when the ask was sent, and much was committed meanwhile."""
     table = _three_hosts(core)
-    owner, adoption = core.table.Tenant("a0", 1), core.adoption
+    owner, adoption = core.table.Owner("a0", 1), core.adoption
     table = adoption.with_in_sync(table, 0, owner, table.lanes[0].version, ["a0", "a1"])
     seen = table.lanes[0].version
     table = adoption.with_in_sync(table, 0, owner, seen, ["a0", "a1", "a2"])
@@ -54,7 +54,7 @@ def an_ask_for_a_holder_comes_after_it_fell_behind_again(core: Core) -> None:
 def a_handover_comes_after_its_owner_has_gone_on(core: Core) -> None:
     """It was taken back, and the owner lends again: nobody may get the lane while it thinks so."""
     table = _three_hosts(core)
-    owner, adoption = core.table.Tenant("a0", 1), core.adoption
+    owner, adoption = core.table.Owner("a0", 1), core.adoption
     table = adoption.handed_over(table, 0, owner, Epoch(1), "a0", ALIVE)
     _refuses(lambda: adoption.handed_over(table, 0, owner, Epoch(1), "a1", ALIVE), "an old handover was carried out")
 

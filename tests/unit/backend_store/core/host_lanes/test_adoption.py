@@ -3,11 +3,11 @@
 import pytest
 
 from backend_store.core.host_lanes.adoption import adopted, adopters, handed_over, is_alive, with_in_sync
-from backend_store.core.host_lanes.table import LaneTable, Tenant, first_lanes
+from backend_store.core.host_lanes.table import LaneTable, Owner, first_lanes
 from backend_store.model import Conflict, Epoch
 
 ALIVE = {"a": 1, "b": 1, "c": 1}
-OWNER = Tenant("a", 1)
+OWNER = Owner("a", 1)
 
 
 def _table() -> LaneTable:
@@ -30,14 +30,14 @@ def test_a_lane_is_not_adopted_while_its_owner_is_alive() -> None:
 
 def test_an_adopter_begins_the_next_epoch_and_the_dead_are_out_of_sync() -> None:
     lane = adopted(_table(), 0, "b", {"b": 1, "c": 1}).lanes[0]
-    assert (lane.owner, lane.epoch, lane.in_sync, lane.is_home) == (Tenant("b", 1), 2, ("b", "c"), False)
+    assert (lane.owner, lane.epoch, lane.in_sync, lane.is_home) == (Owner("b", 1), 2, ("b", "c"), False)
 
 
 def test_an_owner_that_started_anew_is_not_the_owner_and_may_adopt_its_lane() -> None:
     alive = {**ALIVE, "a": 2}
     assert not is_alive(OWNER, alive)
     assert adopters(_table().lanes[0], alive)[0] == "a"
-    assert adopted(_table(), 0, "a", alive).lanes[0].owner == Tenant("a", 2)
+    assert adopted(_table(), 0, "a", alive).lanes[0].owner == Owner("a", 2)
 
 
 def test_a_holder_that_is_not_in_sync_may_not_adopt() -> None:
@@ -64,9 +64,9 @@ def test_who_adopts_as_eligible_leaves_those_in_sync_before_it_eligible() -> Non
 
 def test_a_lane_is_handed_home_in_the_next_epoch() -> None:
     table = adopted(_table(), 0, "b", {"b": 1, "c": 1})
-    table = with_in_sync(table, 0, Tenant("b", 1), table.lanes[0].version, ["a", "b", "c"])
-    lane = handed_over(table, 0, Tenant("b", 1), Epoch(2), "a", {**ALIVE, "a": 2}).lanes[0]
-    assert (lane.owner, lane.epoch, lane.is_home) == (Tenant("a", 2), 3, True)
+    table = with_in_sync(table, 0, Owner("b", 1), table.lanes[0].version, ["a", "b", "c"])
+    lane = handed_over(table, 0, Owner("b", 1), Epoch(2), "a", {**ALIVE, "a": 2}).lanes[0]
+    assert (lane.owner, lane.epoch, lane.is_home) == (Owner("a", 2), 3, True)
 
 
 def test_a_lane_is_handed_to_nobody_who_is_dead_or_out_of_sync() -> None:
@@ -93,7 +93,7 @@ def test_an_ask_by_an_older_row_is_refused_also_where_the_row_looks_the_same() -
 def test_only_the_owner_says_who_is_in_sync_and_always_itself_with_holders() -> None:
     table = _table()
     with pytest.raises(Conflict):
-        with_in_sync(table, 0, Tenant("b", 1), table.lanes[0].version, ["a", "b"])
+        with_in_sync(table, 0, Owner("b", 1), table.lanes[0].version, ["a", "b"])
     for members in (["b", "c"], ["a", "d"]):
         with pytest.raises(Conflict, match="the owner and other holders"):
             with_in_sync(table, 0, OWNER, table.lanes[0].version, members)
