@@ -34,7 +34,7 @@ class LaneRow(msgspec.Struct, frozen=True):
     """The host whose lane this is."""
     holders: tuple[str, ...]
     owner: Owner | None = None
-    """None: the owner's session has lapsed, and nobody who may has adopted the lane yet."""
+    """None: nobody has taken the lane yet. One whose session has lapsed is named until somebody has adopted it."""
     epoch: Epoch = Epoch(0)
     in_sync: tuple[str, ...] = ()
     """Holders that have all that is committed, and without whom nothing is."""
