@@ -160,6 +160,24 @@ CORE_MUTANTS: dict[str, Edit] = {
         2, record.may_apply, "record.version == change.expects and", ""
     ),
     "answers before its barrier": Edit(1, Leader.confirmed_end, "if end > self.barrier else Offset(0)", ""),
+    "confirms alone whether or not others follow": Edit(
+        test_leader.test_async_leader_without_the_coordinator_goes_on_while_all_others_follow_it,
+        Leader._is_vouched_for,
+        "return bool(peers) and all(",
+        "return bool(peers) or all(",
+    ),
+    "hands over before the other has everything": Edit(
+        test_leader.test_handover_waits_until_the_target_has_everything_and_takes_nothing_new,
+        Reshaping._propose_leaving,
+        "self._followers.end_of(target, record.disks) == log.end == log.durable_end",
+        "self._followers.get(target)",
+    ),
+    "answers fetches of any epoch": Edit(
+        test_leader.test_fetch_of_another_epoch_is_answered_with_the_own_one,
+        Replica._on_request,
+        "leader is None or request.epoch != leader.epoch",
+        "leader is None",
+    ),
     # Snapshots, and what is async.
     "takes a snapshot for as old as its first page": Edit(
         11, Follower._on_page, "max(install.whole_from, page.applied)", "install.base.end"
