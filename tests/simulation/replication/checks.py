@@ -52,6 +52,8 @@ class Story:
         self.places: dict[Message, int] = {}
         self.confirmed: dict[Message, float] = {}
         self.acked: set[Message] = set()
+        self.confirming: tuple[int, str] = (0, "")
+        """The youngest epoch of an async partition in which something was confirmed, and its leader."""
         self.holders: dict[Message, str] = {}
         """Of an async partition: the disk that was enough for a confirmation."""
 
@@ -224,6 +226,8 @@ class Checks:
                 raise Violation(f"V1: {node.name} confirms {message} at {end}, committed is {story.end}")
         elif node.disk.images[number].stored.end < end:
             raise Violation(f"{node.name} confirms {message} at {end} before it is on its own disk")
+        else:
+            self._confirms_alone(node, number, message, end)
         assert replica.leader is not None
         log, barrier = replica.log, replica.leader.barrier
         final = log.high_watermark if self.world.mix.mode == "sync" else log.durable_end
@@ -234,6 +238,20 @@ class Checks:
             story.holders.setdefault(message, node.disk.id)
         else:
             story.acked.add(message)
+
+    def _confirms_alone(self, node: Node, number: int, message: Message, end: int) -> None:
+        """Of two async leaders the older one confirms nothing that the younger one lacks, while leases hold."""
+        story, leader = self.stories[number], node.replicas[number].leader
+        assert leader is not None
+        if leader.epoch >= story.confirming[0]:
+            story.confirming = (leader.epoch, node.name)
+        elif self.world.leases_hold:
+            other = self.world.by_name[story.confirming[1]]
+            younger = other.replicas[number].leader if number in other.replicas else None
+            if younger is None or younger.epoch != story.confirming[0]:
+                return
+            if other.ids[number].get(message) != end:
+                raise Violation(f"{node.name} confirms {message} at {end}, and {other.name} leads since")
 
     def delivered(self, node: Node, number: int, message: Message) -> None:
         self.counts["delivered"] += 1

@@ -160,6 +160,12 @@ CORE_MUTANTS: dict[str, Edit] = {
         2, record.may_apply, "record.version == change.expects and", ""
     ),
     "answers before its barrier": Edit(1, Leader.confirmed_end, "if end > self.barrier else Offset(0)", ""),
+    "confirms though nobody vouches for it": Edit(
+        234,
+        Leader._is_vouched_for,
+        "if now_ms < self._confirms_from_ms:",
+        "if True:\n        return True\n    if now_ms < 0:",
+    ),
     "confirms alone whether or not others follow": Edit(
         test_leader.test_async_leader_without_the_coordinator_goes_on_while_all_others_follow_it,
         Leader._is_vouched_for,
