@@ -105,6 +105,8 @@ class Faults:
             others = [name for name in holders if name != node.name]
             if not others or len(others) < len({*record.isr, *record.elr} - {node.name}):
                 return False
+            if record.mode == "async" and node.name == record.leader and len(others) < 2:
+                return False  # the other may be giving its place up just now, to take this one's state
             if record.min_in_sync == 1 and node.name in holders:
                 return False
         return True

@@ -161,7 +161,7 @@ CORE_MUTANTS: dict[str, Edit] = {
     ),
     "answers before its barrier": Edit(1, Leader.confirmed_end, "if end > self.barrier else Offset(0)", ""),
     "confirms though nobody vouches for it": Edit(
-        234,
+        52,
         Leader._is_vouched_for,
         "if now_ms < self._confirms_from_ms:",
         "if True:\n        return True\n    if now_ms < 0:",
