@@ -113,10 +113,12 @@ REPLIES_LINGER_SECONDS: Final = 0.005
 """How long a reply waits for others before it is written to Redis."""
 REPLIES_PER_TRIP_MAX: Final = 256
 """Replies asked for or written in one round trip to Redis."""
+REPLIES_ASK_SECONDS: Final = 0.02
+"""So long the partition has to answer a request under an idempotency key, before Redis is asked as well."""
 REPLIES_SECONDS_MAX: Final = 0.25
-"""How long the look for a reply in Redis may take; then the partition is asked."""
-REQUEST_RUNNING_MS_MAX: Final = 10_000
-"""How long Redis says that a request under an idempotency key is in progress, should its gateway be gone."""
+"""How long a round trip to Redis for replies may take."""
+REPLIES_WAITING_MAX: Final = 10_000
+"""Replies that wait to be written to Redis or asked for; what comes more is not."""
 
 PAGE_ITEMS_DEFAULT: Final = 100
 PAGE_ITEMS_MAX: Final = 1_000

@@ -1,11 +1,13 @@
 """Publishes under an idempotency key: replies that are known → the partition, which decides → the reply, kept.
 
 A repeat gets the places of the first messages, with `duplicate`. Whether it is one is the partition's to say wherever
-no reply is known, so what is lost here costs a round trip and never a second message.
+no reply is known, so what is lost here costs time and never a second message. While the partition takes long, as at a
+change of its leader or on a slow disk, Redis is asked what another gateway, or this one before its restart, answered.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -17,6 +19,7 @@ from backend_store.model import (
     PushqError,
     RequestInProgress,
 )
+from gateway.limits import REPLIES_ASK_SECONDS
 from gateway.replies import MemoryReplies, Reply
 from push.ports import Prepared, Target
 from push.published import repeated_call, runs_of_call
@@ -32,66 +35,69 @@ IN_PROGRESS_RETRY_MS: Final = 200
 class Once:
     """One gateway's calls under idempotency keys. Belongs to the event loop."""
 
-    def __init__(self, shared: RedisReplies | None = None) -> None:
+    def __init__(self, shared: RedisReplies | None = None, *, ask_seconds: float = REPLIES_ASK_SECONDS) -> None:
         self._memory = MemoryReplies()
         self._shared = shared
+        self._ask_seconds = ask_seconds
 
     def publish(self, queue: Target, prepared: Prepared, reply: PublishReply) -> None:
-        """Stores the messages of a call with a claim, or tells what became of the first such call.
-
-        With a Redis the call waits for it first, so a later one without a key may overtake it.
-        """
+        """Stores the messages of a call with a claim, or tells what became of the first such call."""
         claim = prepared.claim
         assert claim is not None
         known = self._memory.begin(claim)
         if known is not None:
             reply(replayed(known, prepared, claim))
-        elif self._shared is None:
-            self._store(queue, prepared, claim, reply)
-        else:
-            self._shared.begin(claim, partial(self._told, queue, prepared, claim, reply))
+            return
+        call = _Call(prepared, claim, queue.config.dedupe_window_ms, reply)
+        if self._shared is not None:
+            ask = partial(self._shared.ask, claim, partial(self._found, call))
+            call.timer = asyncio.get_running_loop().call_later(self._ask_seconds, ask)
+        queue.publish(prepared.blocks, partial(self._stored, call), claim, until_ms=prepared.until_ms)
 
     async def close(self) -> None:
         """Waits a moment for replies on their way."""
         if self._shared is not None:
             await self._shared.close()
 
-    def _told(self, queue: Target, prepared: Prepared, claim: Claim, reply: PublishReply, known: Reply | None) -> None:
-        """What Redis knows of a call."""
-        if known is None:
-            self._store(queue, prepared, claim, reply)
-            return
-        if known.runs is not None:
-            self._memory.finish(claim, known, queue.config.dedupe_window_ms)
-        else:
-            self._memory.drop(claim)
-        reply(replayed(known, prepared, claim))
+    def _found(self, call: _Call, known: Reply | None) -> None:
+        """What Redis has. Whether a payload is another one than the first, the partition says."""
+        if known is not None and known.payload == call.claim.payload:
+            self._memory.finish(call.claim, known, call.window_ms)
+            call.answer(replayed(known, call.prepared, call.claim))
 
-    def _store(self, queue: Target, prepared: Prepared, claim: Claim, reply: PublishReply) -> None:
-        def stored(result: Published | PushqError) -> None:
-            self._keep(queue, prepared, claim, result)
-            reply(result)
-
-        queue.publish(prepared.blocks, stored, claim, until_ms=prepared.until_ms)
-
-    def _keep(self, queue: Target, prepared: Prepared, claim: Claim, result: Published | PushqError) -> None:
-        """Keeps a reply that is complete: where a message was refused, a repeat may find room for it."""
-        runs = runs_of_call(result, prepared) if isinstance(result, Published) else None
+    def _stored(self, call: _Call, result: Published | PushqError) -> None:
+        """The partition's word. A reply is kept where it is complete: what was refused may find room another time."""
+        runs = runs_of_call(result, call.prepared) if isinstance(result, Published) else None
         if runs is None or not isinstance(result, Published):
-            self._memory.drop(claim)
-            if self._shared is not None:
-                self._shared.drop(claim)
-            return
-        made = Reply(claim.payload, runs, result.fsynced, result.replicas)
-        window_ms = queue.config.dedupe_window_ms
-        self._memory.finish(claim, made, window_ms)
-        if self._shared is None:
-            return
-        if result.fsynced:
-            self._shared.finish(claim, made, window_ms)
+            self._memory.drop(call.claim)
         else:
+            made = Reply(call.claim.payload, runs, result.fsynced, result.replicas)
+            self._memory.finish(call.claim, made, call.window_ms)
             # What a crash of this process may take back must not be told by another one.
-            self._shared.drop(claim)
+            if self._shared is not None and result.fsynced:
+                self._shared.finish(call.claim, made, call.window_ms)
+        call.answer(result)
+
+
+class _Call:
+    """A call that the partition decides. Whoever knows the answer first gives it."""
+
+    __slots__ = ("claim", "prepared", "timer", "window_ms", "_reply")
+
+    def __init__(self, prepared: Prepared, claim: Claim, window_ms: int, reply: PublishReply) -> None:
+        self.prepared = prepared
+        self.claim = claim
+        self.window_ms = window_ms
+        self.timer: asyncio.TimerHandle | None = None
+        """Until Redis is asked."""
+        self._reply: PublishReply | None = reply
+
+    def answer(self, result: Published | PushqError) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+        reply, self._reply = self._reply, None
+        if reply is not None:
+            reply(result)
 
 
 def replayed(known: Reply, prepared: Prepared, claim: Claim) -> Published | PushqError:

@@ -1,8 +1,7 @@
-"""Replies that gateways share in Redis, asked for and written many at a time.
+"""Replies that gateways share in Redis, written and asked for many at a time.
 
-What Redis does not answer in time is as good as not known. While one round trip is under way, what comes meanwhile
-waits for the next: so there are few of them under load, and no question waits for others to join it. What nobody waits
-for goes with the next question, or a moment later.
+What Redis does not answer in time is as good as not known. A reply waits a moment for others before it is written;
+while one round trip is under way, what comes meanwhile waits for the next.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from gateway.limits import (
     REPLIES_LINGER_SECONDS,
     REPLIES_PER_TRIP_MAX,
     REPLIES_SECONDS_MAX,
-    REQUEST_RUNNING_MS_MAX,
+    REPLIES_WAITING_MAX,
 )
 from gateway.replies import Reply
 from throttling.breaker import BreakerRule
@@ -32,31 +31,30 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("pushq.replies")
 
-Told = Callable[[Reply | None], None]
-
 T = TypeVar("T")
+
+Told = Callable[[Reply | None], None]
 
 _SCRIPT: Final = files("gateway").joinpath("replies.lua").read_text()
 _BREAKER: Final = BreakerRule(calls_min=5)
-"""Callers wait for each, and nothing rests on it."""
+"""Round trips are few, and nothing rests on them."""
 _PREFIX: Final = b"pushq:reply:"
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(Reply).decode
 
 
-class _Begun(NamedTuple):
-    """A call that asks what is known of it."""
+class _Asked(NamedTuple):
+    """A call that wants to know its reply."""
 
     name: bytes
-    mark: bytes
     told: Told
 
 
-class _Ended(NamedTuple):
-    """A call's reply; None where it came to nothing that may be said again."""
+class _Finished(NamedTuple):
+    """A call's reply, and how long it is kept."""
 
     name: bytes
-    reply: bytes | None
+    reply: bytes
     window_ms: int
 
 
@@ -78,33 +76,27 @@ class RedisReplies:
             socket_connect_timeout=REPLIES_SECONDS_MAX,
         )
         self._script = self._client.register_script(_SCRIPT)
-        self._guard: Guard = guards.guard(
-            "redis_replies", GuardSettings(breaker=_BREAKER, failures=(OSError, RedisError))
-        )
+        settings = GuardSettings(breaker=_BREAKER, failures=(OSError, RedisError))
+        self._guard: Guard = guards.guard("redis_replies", settings)
         self._prefix = _PREFIX + identity + b":"
-        self._begun: list[_Begun] = []
-        self._ended: list[_Ended] = []
+        self._asked: list[_Asked] = []
+        self._finished: list[_Finished] = []
         self._trips: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
-    def begin(self, claim: Claim, told: Told) -> None:
-        """As of `MemoryReplies`; `told` gets None as well when Redis does not say."""
-        self._begun.append(_Begun(self._prefix + claim.key, _encode(Reply(claim.payload)), told))
+    def ask(self, claim: Claim, told: Told) -> None:
+        """Looks for the reply to a call; `told` gets None as well when Redis does not say."""
+        if len(self._asked) >= REPLIES_WAITING_MAX:
+            told(None)
+            return
+        self._asked.append(_Asked(self._prefix + claim.key, told))
         self._go()
 
     def finish(self, claim: Claim, reply: Reply, window_ms: int) -> None:
-        self._ended.append(_Ended(self._prefix + claim.key, _encode(reply), window_ms))
-        if len(self._ended) >= REPLIES_PER_TRIP_MAX:
-            self._go()
-        else:
+        """Keeps a reply. While more wait than Redis takes, the partition alone knows."""
+        if len(self._finished) < REPLIES_WAITING_MAX:
+            self._finished.append(_Finished(self._prefix + claim.key, _encode(reply), window_ms))
             self._go_later()
-
-    def drop(self, claim: Claim) -> None:
-        """The call came to nothing that may be said again; it may come again at once, so Redis hears it at once. If it
-        does not, the mark goes by itself.
-        """
-        self._ended.append(_Ended(self._prefix + claim.key, None, 0))
-        self._go()
 
     def _go(self) -> None:
         if self._timer is not None:
@@ -120,33 +112,24 @@ class RedisReplies:
     async def _travel(self) -> None:
         """Round trips, until nobody waits."""
         try:
-            while self._begun or self._ended:
-                begun, self._begun = _parted(self._begun)
-                ended, self._ended = _parted(self._ended)
-                found = await self._trip(begun, ended)
-                if found is None:
-                    # Who came meanwhile has waited as long: the partition answers them all.
-                    begun, self._begun = begun + self._begun, []
-                    found = [None] * len(begun)
-                    self._ended = []
-                for one, known in zip(begun, found, strict=True):
-                    _tell(one.told, _reply(known))
-                if not self._begun and all(one.reply is not None for one in self._ended):
+            while self._asked or self._finished:
+                asked, self._asked = _parted(self._asked)
+                finished, self._finished = _parted(self._finished)
+                found = await self._trip(asked, finished)
+                for place, one in enumerate(asked):
+                    _tell(one.told, _reply(found[place]) if found is not None else None)
+                if not self._asked and len(self._finished) < REPLIES_PER_TRIP_MAX:
                     break
         finally:
             self._trips = None
-        if self._ended:
+        if self._finished:
             self._go_later()
 
-    async def _trip(self, begun: list[_Begun], ended: list[_Ended]) -> list[Any] | None:
-        """What Redis knew of each that begins; None where it does not answer."""
-        answered = [one for one in ended if one.reply is not None]
-        keys = [one.name for one in begun] + [one.name for one in answered]
-        keys += [one.name for one in ended if one.reply is None]
-        args: list[Any] = [len(begun), len(answered)]
-        for asking in begun:
-            args += (asking.mark, REQUEST_RUNNING_MS_MAX)
-        for one in answered:
+    async def _trip(self, asked: list[_Asked], finished: list[_Finished]) -> list[Any] | None:
+        """What Redis knows of each that is asked for; None where it does not answer."""
+        keys = [one.name for one in asked] + [one.name for one in finished]
+        args: list[Any] = [len(asked)]
+        for one in finished:
             args += (one.reply, one.window_ms)
         try:
             found: list[Any] = await self._guard.call(
@@ -155,14 +138,14 @@ class RedisReplies:
         except Unavailable:
             return None
         except Exception:
-            # A fault of ours: the partition knows as well, and the callers must not wait for ever.
+            # A fault of ours: the partition knows as well, and is asked anyway.
             log.exception("shared replies could not be asked for")
             return None
         return found
 
     async def close(self) -> None:
         """Waits a moment for what is on its way."""
-        if self._ended:
+        if self._finished:
             self._go()
         if self._trips is not None:
             await asyncio.wait([self._trips], timeout=ANSWERS_SECONDS_MAX)

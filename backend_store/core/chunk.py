@@ -50,6 +50,7 @@ from backend_store.model import CHUNK_MESSAGES_MAX, Block, Epoch, Offset
 __all__ = [
     "CLEAR_COLUMNS",
     "ENTRY_CHUNK",
+    "ENTRY_HEADER",
     "ENTRY_HEADER_BYTES",
     "ENTRY_RECORD",
     "ENTRY_VERSION",
@@ -85,9 +86,9 @@ ENTRY_CHUNK = 1
 ENTRY_RECORD = 2
 
 # version, type, flags, shelf, epoch, offset, time ms, messages, blocks, payload bytes, trace bytes, prev_crc, crc
-_ENTRY = struct.Struct(">BBBBIQQHHIIII")
-ENTRY_HEADER_BYTES = _ENTRY.size
-_CRC_AT = ENTRY_HEADER_BYTES - 4
+ENTRY_HEADER = struct.Struct(">BBBBIQQHHIIII")
+ENTRY_HEADER_BYTES = ENTRY_HEADER.size
+ENTRY_CRC_AT = ENTRY_HEADER_BYTES - 4
 _FLAGS_AT = 2
 ENTRY_BARE = 1
 """Flag of a chunk none of whose blocks has a clear part: nobody need look. Entries older than the flag lack it."""
@@ -120,11 +121,11 @@ def encode_entry(
     flags = 0
     if entry_type == ENTRY_CHUNK and not any(flags & FLAG_CLEAR for flags in set(map(_FLAGS_OF, payload))):
         flags = ENTRY_BARE
-    head = _ENTRY.pack(
+    head = ENTRY_HEADER.pack(
         ENTRY_VERSION, entry_type, flags, shelf, epoch, offset, time_ms, count, len(payload), len(body), 0, prev_crc, 0
     )
-    crc = crc_extend(crc_extend(seed, head[:_CRC_AT]), body)
-    return b"".join([head[:_CRC_AT], U32.pack(crc), body]), crc
+    crc = crc_extend(crc_extend(seed, head[:ENTRY_CRC_AT]), body)
+    return b"".join([head[:ENTRY_CRC_AT], U32.pack(crc), body]), crc
 
 
 class Chunk:
@@ -217,7 +218,7 @@ def decode_chunk(data: bytes, *, seed: int, offset: Offset | None = None) -> Chu
     if len(data) < ENTRY_HEADER_BYTES:
         raise CorruptEntry(f"an entry of {len(data)} bytes is shorter than its header")
     (version, entry_type, _flags, shelf, epoch, base, time_ms, count, blocks, size, _trace, _prev, crc) = (
-        _ENTRY.unpack_from(data)
+        ENTRY_HEADER.unpack_from(data)
     )
     if version != ENTRY_VERSION or entry_type != ENTRY_CHUNK:
         raise CorruptEntry(
@@ -225,7 +226,7 @@ def decode_chunk(data: bytes, *, seed: int, offset: Offset | None = None) -> Chu
         )
     if len(data) != ENTRY_HEADER_BYTES + size:
         raise CorruptEntry(f"an entry of {len(data)} bytes says it has {ENTRY_HEADER_BYTES + size}")
-    found = crc_extend(crc_extend(seed, data[:_CRC_AT]), data[ENTRY_HEADER_BYTES:])
+    found = crc_extend(crc_extend(seed, data[:ENTRY_CRC_AT]), data[ENTRY_HEADER_BYTES:])
     if found != crc:
         raise CorruptEntry(f"checksum {found:08x}, stored {crc:08x}")
     if offset is not None and offset != base:
@@ -237,7 +238,7 @@ def claimed_messages(data: bytes) -> int:
     """How many messages a broken entry says it holds; 0 when not even its header can be read."""
     if len(data) < ENTRY_HEADER_BYTES:
         return 0
-    count: int = _ENTRY.unpack_from(data)[7]
+    count: int = ENTRY_HEADER.unpack_from(data)[7]
     return min(count, CHUNK_MESSAGES_MAX)
 
 

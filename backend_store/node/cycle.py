@@ -19,11 +19,12 @@ from backend_store.core.records import ChunkDone, PartitionState, Purged, Record
 from backend_store.core.shelves import SORTING, VIEW_GROUPS, is_scheduled
 from backend_store.model import Offset, Published
 from backend_store.node.burying import bury
+from backend_store.node.calls import Call
 from backend_store.node.groups import Groups
 from backend_store.node.inbox import Inbox
 from backend_store.node.ledger import stage_cut
 from backend_store.node.placing import name_of
-from backend_store.node.publishing import Call, Publishing
+from backend_store.node.publishing import Publishing
 from backend_store.node.refusals import too_late
 from backend_store.node.rows import stage, stage_order, stage_state
 from backend_store.node.sorting import Sorting

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from backend_store.core.records import Record
 from backend_store.model import Block, Overloaded, PushqError
+from backend_store.node.calls import Call, PublishReply
 from backend_store.node.joint import Joint
 from backend_store.node.limits import INBOX_BYTES_MAX, INBOX_MESSAGES_MAX, SHARED_CYCLE_MESSAGES_MAX
-from backend_store.node.publishing import Call, PublishReply
 
 if TYPE_CHECKING:
     from backend_store.node.partition import Partition

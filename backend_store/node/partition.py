@@ -42,6 +42,7 @@ from backend_store.model import (
     QueueNotFound,
     StorageFull,
 )
+from backend_store.node.calls import Call, PublishReply, is_plain
 from backend_store.node.committer import Committer
 from backend_store.node.cores import reconfigure
 from backend_store.node.cycle import Answers, Cycle, Decided
@@ -49,7 +50,6 @@ from backend_store.node.groups import Groups
 from backend_store.node.inbox import Inbox, PurgeReply
 from backend_store.node.joint import Joint
 from backend_store.node.ledger import stage_cut
-from backend_store.node.publishing import Call, PublishReply, is_plain
 from backend_store.node.reader import LogReader
 from backend_store.node.reads import LogReads
 from backend_store.node.refusals import outcome_open, too_late, why_refused

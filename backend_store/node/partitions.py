@@ -28,9 +28,9 @@ from backend_store.model import (
     QueueConfig,
     QueueDefinition,
 )
+from backend_store.node.calls import PublishReply
 from backend_store.node.limits import INBOX_BYTES_MAX, INBOX_MESSAGES_MAX
 from backend_store.node.partition import Partition
-from backend_store.node.publishing import PublishReply
 
 
 class Partitions:

@@ -14,7 +14,7 @@ from backend_store.core.records import ExpirySet, Record, Scheduled
 from backend_store.model import Block
 
 if TYPE_CHECKING:
-    from backend_store.node.publishing import Call
+    from backend_store.node.calls import Call
 
 EXPIRY_STEP_MS = 250
 """Chunks are looked at for expired messages at multiples of this: within a second, as promised, and not more often."""
@@ -43,6 +43,17 @@ class Places:
 
     def base(self, call: int, block: int) -> int:
         return self._bases.get((call, block), -1)
+
+    def together(self, call: int) -> int | None:
+        """The offset of a call's first message, where all stand one behind the other in the order of the call."""
+        blocks = self._calls[call].blocks
+        first, lane = self.base(call, 0), (blocks[0].priority, blocks[0].due_ms)
+        at = first
+        for number, block in enumerate(blocks):
+            if at < 0 or self.base(call, number) != at or (block.priority, block.due_ms) != lane:
+                return None
+            at += block.count
+        return first
 
     def offset(self, call: int, message: int) -> int:
         first = 0

@@ -6,10 +6,8 @@ blocks go to the log as they are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
-
-import msgspec
 
 from backend_store.core.block import punch
 from backend_store.core.chunk import Chunk
@@ -20,17 +18,15 @@ from backend_store.core.records import Record, Scheduled
 from backend_store.core.shelves import SORTING, is_scheduled, shelf_of
 from backend_store.core.sorter import NO_MESSAGE, Sorted
 from backend_store.model import (
-    Block,
-    Claim,
     Offset,
     Original,
     Published,
     PushqError,
     QueueConfig,
     QueueFull,
-    Stamp,
 )
-from backend_store.node.claims import Again, Claims, Known
+from backend_store.node.calls import Call, PublishReply, ids_of, stamps_of
+from backend_store.node.claims import Claims, Known
 from backend_store.node.placing import Placed, Places, expiries
 from backend_store.node.refusals import dedupe_full, unreadable_ids
 from backend_store.storage.engine import StorageCorrupt
@@ -40,33 +36,6 @@ if TYPE_CHECKING:
     from backend_store.node.partition import Partition
     from backend_store.node.sorting import Sorting
     from backend_store.node.view import View
-
-PublishReply = Callable[[Published | PushqError], None]
-
-
-class Call(msgspec.Struct, frozen=True):
-    """One publish call that waits. `is_plain`: its messages are bodies for the log and nothing else.
-
-    `must_fit`: it was promised room. `dedupes`: by the ids it brings, whatever the queue's config says. `moves`: its
-    messages were in a queue before. `slots` are
-    those of its messages, as bits, and `version` is the slot table's by which it came here; 0 where there is none.
-    `came_ms` is when, by the steady clock. `claim` is bound with the same commit; a call that is refused for it stores
-    nothing. After `until_ms`, by the same clock, it is not begun any more; 0 for one that waits as long as it takes.
-    """
-
-    blocks: list[Block]
-    messages: int
-    size: int
-    is_plain: bool
-    must_fit: bool
-    dedupes: bool
-    reply: PublishReply
-    slots: int = 0
-    version: int = 0
-    came_ms: int = 0
-    claim: Claim | None = None
-    moves: bool = False
-    until_ms: int = 0
 
 
 class Judged(NamedTuple):
@@ -117,13 +86,9 @@ class Publishing:
         self._cycle_ids: set[bytes | None] = set()
         """Ids of messages that this cycle accepts."""
         self._claims: Claims | None = None
-        """None while no call has one."""
-        self._refused: dict[int, PushqError] = {}
-        """Calls that are refused as a whole, for their claims."""
-        self._repeated: dict[int, Original] = {}
-        """Calls all of whose messages are there, and where the first stands."""
-        self._again: dict[int, int] = {}
-        """Calls that repeat one of this cycle."""
+        """None where no id is looked at."""
+        if ids is not None:
+            self._claims = Claims(ids, elders, partition=partition, now_ms=plan.now_ms, config=config)
         self._accepted: list[tuple[int, int, list[bytes | None]]] = []
         """The same by block: (call, block, an id a message)."""
         self._repeats: list[tuple[int, int, bytes]] = []
@@ -150,7 +115,8 @@ class Publishing:
         self._others.append(others)
         known = Known.NEW
         if call.claim is not None:
-            said = self._ask_claim(number, call, call.claim)
+            assert self._claims is not None
+            said = self._claims.ask(number, call, added=len(self._cycle_ids))
             if said is None:
                 return
             known = said
@@ -188,27 +154,6 @@ class Publishing:
         else:
             ledger.published_bytes += size
 
-    def _ask_claim(self, number: int, call: Call, claim: Claim) -> Known | None:
-        """What is known of a call with a claim; None where its answer is known with that."""
-        if self._claims is None:
-            assert self._ids is not None
-            now_ms, window_ms = self.plan.now_ms, self.config.dedupe_window_ms
-            self._claims = Claims(
-                self._ids, self._elders, partition=self._partition, now_ms=now_ms, window_ms=window_ms
-            )
-        said = self._claims.ask(claim, number, messages=call.messages, added=len(self._cycle_ids))
-        match said:
-            case Known():
-                return said
-            case Original():
-                self._repeated[number] = said
-            case Again(first):
-                self._again[number] = first
-            case error:
-                self._refused[number] = error
-                self._others[number].update(dict.fromkeys(range(call.messages), error))
-        return None
-
     @property
     def _added_ids(self) -> int:
         return len(self._cycle_ids) + (self._claims.count if self._claims is not None else 0)
@@ -217,7 +162,7 @@ class Publishing:
         self, store: IdStore, number: int, call: Call, others: dict[int, Original | PushqError], claimed: Known
     ) -> list[bytes | None]:
         """Which messages of a call were published before, in earlier commits or in this cycle; and everybody's ids."""
-        ids = _ids_of(call)
+        ids = ids_of(call)
         if claimed is Known.ONE_BY_ONE:
             assert call.claim is not None
             ids = [name_in_call(call.claim, n) if one is None else one for n, one in enumerate(ids)]
@@ -307,7 +252,7 @@ class Publishing:
     def _judge(self, number: int, call: Call, others: dict[int, Original | PushqError]) -> None:
         """Asks the order what becomes of each message; a refused one has no number as far as the order knows."""
         assert self._sorting is not None
-        stamps = _stamps_of(call)
+        stamps = stamps_of(call)
         asked = [n for n in range(call.messages) if not isinstance(others.get(n), PushqError)]
         after = self._judged[-1].decision if self._judged else None
         decision = self._sorting.decide([stamps[n] for n in asked], self.plan.now_ms, after)
@@ -350,36 +295,7 @@ class Publishing:
             if base >= 0:
                 self._ids.add(ids, base, now_ms=self.plan.now_ms)
         if self._claims is not None:
-            bound = self._claims.bound
-            self._claims.keep({call: self._first_place(call, places) for call in bound})
-            for call, claim in bound.items():
-                if self._first_place(call, places) is None:
-                    self._keep_names(call, claim, places)
-
-    def _first_place(self, number: int, places: Places) -> int | None:
-        """The offset of a call's first message, where all of them were stored one behind the other in its order."""
-        blocks = self._waiting[number].blocks
-        if not blocks or self._others[number]:
-            return None
-        first, lane = places.base(number, 0), (blocks[0].priority, blocks[0].due_ms)
-        at = first
-        for index, block in enumerate(blocks):
-            if places.base(number, index) != at or (block.priority, block.due_ms) != lane:
-                return None
-            at += block.count
-        return first
-
-    def _keep_names(self, number: int, claim: Claim, places: Places) -> None:
-        """Each message of a call that was stored is known by itself from now on."""
-        assert self._ids is not None
-        call, others, names, offsets = self._waiting[number], self._others[number], [], []
-        has_own = self.config.dedupe != "none"
-        for message, own in enumerate(_ids_of(call)):
-            if message not in others and not (own is not None and has_own):
-                names.append(name_in_call(claim, message) if own is None else own)
-                offsets.append(places.offset(number, message))
-        if names:
-            self._ids.add(names, offsets, now_ms=self.plan.now_ms)
+            self._claims.keep(self._waiting, self._others, places)
 
     def _name_repeats(self, places: Places) -> None:
         for call, message, one in self._repeats:
@@ -390,9 +306,13 @@ class Publishing:
         for call, index, ids in self._accepted:
             if one in ids:
                 return Original(places.base(call, index) + ids.index(one))
-        first = ((n, ids.index(one)) for n, ids in enumerate(map(_ids_of, self._waiting)) if one in ids)
-        call, message = next(first)
-        return self._others[call][message]
+        others = self._others
+        return next(
+            others[n][message]
+            for n, call in enumerate(self._waiting)
+            for message, own in enumerate(ids_of(call))
+            if own == one and message in others[n]
+        )
 
     def _overflowing(self) -> list[tuple[int, int]]:
         """Messages that are stored and end at once: not those that are not stored for another reason."""
@@ -414,12 +334,8 @@ class Publishing:
         self.late = places.among(self.chunks, late)
 
     def _answer(self, number: int, call: Call, places: Places) -> Published | PushqError:
-        if number in self._refused:
-            return self._refused[number]
-        if number in self._repeated:
-            return self._repeat(call, self._repeated[number])
-        if number in self._again:
-            return self._answer_again(self._again[number], call, places)
+        if self._claims is not None and number in self._claims.settled:
+            return self._claims.answer(number, call, lambda first: self._answer(first, self._waiting[first], places))
         others = self._others[number]
         errors = [one for one in others.values() if isinstance(one, PushqError)]
         if errors and len(errors) == call.messages:
@@ -436,47 +352,6 @@ class Publishing:
             bases=None if is_contiguous else starts,
             others=others or None,
         )
-
-    def _repeat(self, call: Call, first: Original) -> Published:
-        partition = self._partition if first.partition is None else first.partition
-        fsynced = self.config.durability == "fsync"
-        return Published(partition, Offset(first.offset), call.messages, fsynced=fsynced, is_repeat=True)
-
-    def _answer_again(self, number: int, call: Call, places: Places) -> Published | PushqError:
-        """The answer to a repeat within the cycle: what became of the first."""
-        first = self._answer(number, self._waiting[number], places)
-        if isinstance(first, PushqError) or not call.messages:
-            return first
-        at = self._first_place(number, places)
-        if at is not None:
-            return self._repeat(call, Original(at))
-        others = self._others[number]
-        repeats = {n: others.get(n) or Original(places.offset(number, n)) for n in range(call.messages)}
-        return msgspec.structs.replace(first, others=repeats)
-
-
-def is_plain(blocks: Sequence[Block]) -> bool:
-    """Whether blocks are for the log and nothing else."""
-    for block in blocks:  # noqa: SIM110 - a generator would cost as much as the rest of a publish
-        if block.traits is not None or block.priority or block.due_ms:
-            return False
-    return True
-
-
-def _ids_of(call: Call) -> list[bytes | None]:
-    ids: list[bytes | None] = []
-    for block in call.blocks:
-        traits = block.traits
-        ids += traits.ids if traits is not None and traits.ids is not None else [None] * block.count
-    return ids
-
-
-def _stamps_of(call: Call) -> list[Stamp | None]:
-    stamps: list[Stamp | None] = []
-    for block in call.blocks:
-        traits = block.traits
-        stamps += traits.stamps if traits is not None and traits.stamps is not None else [None] * block.count
-    return stamps
 
 
 def _full(config: QueueConfig, live: int) -> str:

@@ -26,9 +26,9 @@ from backend_store.storage.engine import Batch, StorageCorrupt
 if TYPE_CHECKING:
     from backend_store.core.bykey import Key
     from backend_store.core.chunk import Chunk
+    from backend_store.node.calls import Call
     from backend_store.node.cycle import Answers
     from backend_store.node.partition import Partition
-    from backend_store.node.publishing import Call
 
 Step = Callable[[Append], object]
 """Something to decide in a commit, behind all that is decided about messages in it."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -14,7 +14,6 @@ import httpx2
 import pytest
 from websockets.asyncio.client import connect as connect_socket
 from websockets.exceptions import ConnectionClosed
-from websockets.sync.client import connect as connect_sync
 
 from gateway.entrance import Entrance
 from gateway.proxy import networks
@@ -150,31 +149,33 @@ def test_whoever_goes_around_it_cannot_name_a_client(server: PushqServer, front:
     assert 'pushq_proxy_refusals_total{reason="untrusted"} 1.0' in httpx2.get(f"{server.url}/metrics").text
 
 
-def test_a_drain_reaches_every_client_through_it_and_cuts_nobody(server: PushqServer, front: Haproxy) -> None:
-    with connect_sync(front.ws_url, ssl=front.tls) as ws:
-        ws.send(json.dumps({"type": "connect", "token": server.key}))
-        assert json.loads(ws.recv(5))["type"] == "connected"
-        with through(front, server) as http:
-            http.put("/v1/queues/orders")
-            heard: list[str] = []
-            ended = threading.Event()
+@pytest.mark.anyio
+async def test_a_drain_reaches_every_client_through_it_and_cuts_nobody(server: PushqServer, front: Haproxy) -> None:
+    with through(front, server) as http:
+        http.put("/v1/queues/orders").raise_for_status()
+    headers, is_open, heard = server.headers, asyncio.Event(), [""]
 
-            def listen() -> None:
-                # Its `bye` is the promise; the end of the answer behind it may be the end of the process.
-                with suppress(httpx2.RemoteProtocolError), http.stream("GET", "/v1/queues/orders/events") as stream:
-                    heard.append("open")
-                    heard.extend(line for line in stream.iter_lines() if line.startswith("event: "))
-                ended.set()
+    async def listen() -> None:
+        # Its `bye` is the promise; the end of the answer behind it may be the end of the process.
+        async with httpx2.AsyncClient(base_url=front.url, headers=headers, verify=front.tls, timeout=15) as http:
+            with suppress(httpx2.RemoteProtocolError):
+                async with http.stream("GET", "/v1/queues/orders/events") as stream:
+                    is_open.set()
+                    async for line in stream.aiter_lines():
+                        if line.startswith("event: "):
+                            heard.append(line)
 
-            listener = threading.Thread(target=listen)
-            listener.start()
-            while not heard:
-                time.sleep(0.01)
-            server.terminate()
-            assert json.loads(ws.recv(10))["type"] == "bye"
-            with pytest.raises(ConnectionClosed) as closed:
-                ws.recv(10)
-            assert closed.value.rcvd is not None and closed.value.rcvd.code == 4000
-            assert ended.wait(10) and heard[-1] == "event: bye"
-            listener.join()
+    # Not the threads' client: on TLS its reader and its writer would share what OpenSSL lets one thread use at a time.
+    async with connect_socket(front.ws_url, ssl=front.tls) as ws, asyncio.timeout(30):
+        await ws.send(json.dumps({"type": "connect", "token": server.key}))
+        assert json.loads(await ws.recv())["type"] == "connected"
+        listener = asyncio.create_task(listen())
+        await is_open.wait()
+        server.terminate()
+        assert json.loads(await ws.recv())["type"] == "bye"
+        with pytest.raises(ConnectionClosed) as closed:
+            await ws.recv()
+        assert closed.value.rcvd is not None and closed.value.rcvd.code == 4000
+        await listener
+        assert heard[-1] == "event: bye"
     assert server.wait().exit_code == 0

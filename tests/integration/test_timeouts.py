@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 import time
 from collections.abc import Iterator
 
@@ -13,28 +12,19 @@ import pytest
 from gateway.commands.exits import Exit
 from push.client import ApiError, OutcomeUnknown, Pushq, connect
 from tests.support.cli import Cli
-from tests.support.prerequisites import require
 from tests.support.server import PushqServer
+from tests.support.slow_disk import STALL_SECONDS, slow_disk
 from tests.support.ws import Client, create_queue
 
 pytestmark = pytest.mark.anyio
-
-STALL_SECONDS = 3
 
 
 @pytest.fixture
 def stalled(server: PushqServer) -> Iterator[PushqServer]:
     """A server each of whose commits takes seconds."""
     create_queue(server, "q")
-    delay = f"inject=fdatasync,msync:delay_enter={STALL_SECONDS * 1_000_000}"
-    tracer = subprocess.Popen(
-        [require("strace"), "-f", "-qq", "-p", str(server.pid), "-e", "trace=fdatasync,msync", "-e", delay],
-        stderr=subprocess.DEVNULL,
-    )
-    time.sleep(0.5)  # nothing tells when it has attached
-    yield server
-    tracer.terminate()
-    tracer.wait(10)
+    with slow_disk(server):
+        yield server
 
 
 async def test_on_a_disk_that_stands_still_each_publish_is_answered_in_its_own_time(stalled: PushqServer) -> None:

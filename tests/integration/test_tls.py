@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -17,7 +18,7 @@ from pathlib import Path
 import httpx2
 import pytest
 from cryptography import x509
-from websockets.sync.client import connect as connect_socket
+from websockets.asyncio.client import connect as connect_socket
 
 from push.client import ApiError, connect
 from push.client.model import TransportName
@@ -139,18 +140,19 @@ def test_plain_http_gets_no_answer_from_a_tls_listener(tls_server: PushqServer) 
 # ------------------------------------------------------------------------------------------------------- change
 
 
-def test_a_new_certificate_serves_new_handshakes_and_open_sockets_live_on(
+@pytest.mark.anyio
+async def test_a_new_certificate_serves_new_handshakes_and_open_sockets_live_on(
     start_server: StartServer, authority: Authority
 ) -> None:
     server = start_server(env=settings(authority.issue()), tls=authority.context())
     before = serial(server, authority.context())
-    with connect_socket(server.ws_url, ssl=authority.context()) as socket_:
-        socket_.send(json.dumps({"type": "connect", "token": server.key}))
-        assert json.loads(socket_.recv(5))["type"] == "connected"
+    async with connect_socket(server.ws_url, ssl=authority.context()) as socket_, asyncio.timeout(30):
+        await socket_.send(json.dumps({"type": "connect", "token": server.key}))
+        assert json.loads(await socket_.recv())["type"] == "connected"
         authority.issue()  # writes over the files that the server watches
         eventually(lambda: serial(server, authority.context()) != before, "the new certificate is not shown")
-        socket_.send(json.dumps({"type": "ping", "id": 1}))
-        assert json.loads(socket_.recv(5)) == {"type": "pong", "id": 1}
+        await socket_.send(json.dumps({"type": "ping", "id": 1}))
+        assert json.loads(await socket_.recv()) == {"type": "pong", "id": 1}
     assert metric(server, 'pushq_certificate_reloads_total{outcome="loaded"}') >= 1
 
 

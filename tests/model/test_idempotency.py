@@ -57,22 +57,12 @@ class Shared:
     def _is_there(self) -> bool:
         return self.is_alive and self._redis.is_up
 
-    def begin(self, claim: Claim, told: Told) -> None:
-        """As `SET … NX GET`: None for whoever sets it, and for whom Redis does not answer."""
-        known = None
-        if self._is_there:
-            known = self._redis.replies.get(claim.key)
-            if known is None:
-                self._redis.replies[claim.key] = Reply(claim.payload)
-        asyncio.get_running_loop().call_soon(told, known)
+    def ask(self, claim: Claim, told: Told) -> None:
+        asyncio.get_running_loop().call_soon(told, self._redis.replies.get(claim.key) if self._is_there else None)
 
     def finish(self, claim: Claim, reply: Reply, window_ms: int) -> None:
         if self._is_there:
             self._redis.replies[claim.key] = reply
-
-    def drop(self, claim: Claim) -> None:
-        if self._is_there:
-            self._redis.replies.pop(claim.key, None)
 
 
 class Idempotency(RuleBasedStateMachine):
@@ -104,7 +94,7 @@ class Idempotency(RuleBasedStateMachine):
             self.loop.close()
 
     def _once(self, shared: Shared) -> Once:
-        return Once(shared)  # type: ignore[arg-type]
+        return Once(shared, ask_seconds=0)  # type: ignore[arg-type]
 
     def _turn(self) -> None:
         """Lets the gateways' tasks run to where they wait."""
@@ -205,11 +195,10 @@ class Idempotency(RuleBasedStateMachine):
 
     @rule(gateway=gateways)
     def lose_gateway(self, gateway: int) -> None:
-        """It ends, and what it had asked of the store goes on; the marks it left in Redis go by themselves."""
+        """It ends, and what it had asked of the store goes on."""
         self.shared[gateway].is_alive = False
         self.shared[gateway] = Shared(self.redis)
         self.onces[gateway] = self._once(self.shared[gateway])
-        self.redis.replies = {key: reply for key, reply in self.redis.replies.items() if reply.runs is not None}
 
     @rule()
     def flush_redis(self) -> None:

@@ -50,6 +50,7 @@ GROUPS: dict[str, tuple[Prerequisite, ...]] = {
         _command("curl", "curl", "examples of the documentation"),
         _command("dnsmasq", "dnsmasq-base", "tests of names with several addresses"),
         _command("docker-compose", "docker-compose", "tests of the file for Compose"),
+        _command("etcd", "etcd-server", "tests of coordinators"),
         _command("haproxy", "haproxy", "tests of the balancer in front"),
         _command("ip", "iproute2", "tests of several hosts"),
         _command("ss", "iproute2", "tests of several hosts"),

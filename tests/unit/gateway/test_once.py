@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from types import SimpleNamespace
+from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
+import msgspec
 import pytest
 
-from backend_store.model import Claim, Offset, Original, Published, PushqError
+from backend_store.model import Claim, Offset, Original, Published, PushqError, QueueConfig
 from gateway.guard import Guards
 from gateway.once import Once, is_replay, replayed
 from gateway.replies import Reply
@@ -59,24 +59,81 @@ def test_a_reply_of_several_runs_says_every_place_again() -> None:
     assert is_replay(one) and runs_of_call(one, Prepared([])) == runs[:1]
 
 
-async def unforeseen(*, keys: list[bytes], args: list[Any]) -> list[Any]:
-    raise ValueError("not foreseen")
+class Slow:
+    """A queue that answers when it is told to."""
+
+    config = QueueConfig()
+
+    def __init__(self) -> None:
+        self.replies: list[Callable[[Published | PushqError], None]] = []
+
+    def publish(
+        self, blocks: list[Any], reply: Callable[[Published | PushqError], None], claim: Claim, until_ms: int
+    ) -> None:
+        self.replies.append(reply)
+
+
+def redis_replies(script: Callable[..., Awaitable[list[Any]]]) -> RedisReplies:
+    shared = RedisReplies("redis://127.0.0.1:1", Guards(), identity=b"me")
+    shared._script = script
+    return shared
+
+
+async def turns(count: int = 20) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0.001)
 
 
 @pytest.mark.anyio
 async def test_whatever_is_wrong_with_shared_replies_the_partition_answers() -> None:
+    asked: list[int] = []
+
+    async def unforeseen(*, keys: list[bytes], args: list[Any]) -> list[Any]:
+        asked.append(len(keys))
+        raise ValueError("not foreseen")
+
+    queue, answers = Slow(), list[Published | PushqError]()
+    once = Once(redis_replies(unforeseen), ask_seconds=0)
+    once.publish(cast(Any, queue), Prepared([], claim=MINE), answers.append)
+    await turns()
+    assert asked == [1] and not answers
     refusal = PushqError("full", code="queue-full")
-
-    def publish(blocks: list[Any], reply: Callable[[PushqError], None], claim: Claim, until_ms: int) -> None:
-        reply(refusal)
-
-    shared = RedisReplies("redis://127.0.0.1:1", Guards(), identity=b"me")
-    shared._script = unforeseen
-    queue = cast(Any, SimpleNamespace(publish=publish))
-    answers: list[Published | PushqError] = []
-    once = Once(shared)
-    once.publish(queue, Prepared([], claim=MINE), answers.append)
-    async with asyncio.timeout(5):
-        while not answers:  # noqa: ASYNC110 - the task that asks has no other end to wait for
-            await asyncio.sleep(0)
+    queue.replies[0](refusal)
     assert answers == [refusal]
+
+
+@pytest.mark.anyio
+async def test_who_answers_first_answers_once() -> None:
+    async def known(*, keys: list[bytes], args: list[Any]) -> list[Any]:
+        return [msgspec.msgpack.encode(Reply(MINE.payload, (Run(0, 7, 2),)))] * args[0]
+
+    queue, answers = Slow(), list[Published | PushqError]()
+    once = Once(redis_replies(known), ask_seconds=0)
+    once.publish(cast(Any, queue), Prepared([], claim=MINE), answers.append)
+    await turns()
+    assert [(one.base, one.is_repeat) for one in answers if isinstance(one, Published)] == [(7, True)]
+    queue.replies[0](Published(0, Offset(7), 2, is_repeat=True))
+    assert len(answers) == 1
+    once.publish(cast(Any, queue), Prepared([], claim=MINE), answers.append)
+    assert len(answers) == 2 and len(queue.replies) == 1  # from memory
+
+
+@pytest.mark.anyio
+async def test_a_partition_that_answers_soon_is_the_only_one_that_is_asked() -> None:
+    trips: list[int] = []
+
+    async def counted(*, keys: list[bytes], args: list[Any]) -> list[Any]:
+        trips.append(args[0])
+        return [None] * args[0]
+
+    queue, answers = Slow(), list[Published | PushqError]()
+    once = Once(redis_replies(counted), ask_seconds=30)
+    for number in range(5):
+        claim = Claim(b"%016d" % number, b"a" * 16)
+        once.publish(cast(Any, queue), Prepared([], claim=claim), answers.append)
+        queue.replies[-1](Published(0, Offset(number), 1))
+    assert len(answers) == 5
+    async with asyncio.timeout(5):
+        while not trips:  # noqa: ASYNC110 - the task that writes has no other end to wait for
+            await asyncio.sleep(0.001)
+    assert trips == [0]  # all five replies with one trip, and no question

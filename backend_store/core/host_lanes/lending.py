@@ -1,0 +1,334 @@
+"""The owner's side of bulk leases: up to 100 messages for up to 10 s, lent to a host that hands them out.
+
+A lane has one lender: its owner. Agents may be many, and acks come back from any host; the receipt says which lane and
+which lease. What is lent, what is settled and by whom is decided here, and is a record of the lane's log:
+
+    MessagesLent      replicated leases only: granted when it is committed
+    LeaseExtended     replicated leases only: answered when it is committed
+    MessagesSettled   the ack that won; answered when it is committed
+    LaneHandedOver    what is still lent when the owner gives the lane away; nothing is lent after it
+
+Whose lease it is hangs on steady clocks that may each go wrong by 1 %, and on nothing that is set. An agent counts
+from when it asked, the owner from when it granted, and a little longer. An adopter cannot know how much of a lease is
+left and waits all of it out, from when it took over: it begins to count after the agent did.
+
+With memory leases the log does not say what is lent. So an adopter lends nothing of what it inherits for as long as a
+bulk lease can last; otherwise an agent of the last owner might hand out a message whose ack has been confirmed
+meanwhile. And an owner that lends without a commit does so only while its session lasts, by its own count.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from heapq import heapify, heappop, heappush
+from typing import Literal, NamedTuple, TypeVar, assert_never
+
+from backend_store.core.host_lanes.limits import (
+    BULK_LEASE_MESSAGES_MAX,
+    BULK_LEASE_MS_MAX,
+    BULK_LEASES_PER_LANE_MAX,
+    DRIFT_DIVISOR,
+    SETTLED_LEASES_MAX,
+)
+from backend_store.model import VISIBILITY_MS_MAX, Epoch
+
+LeaseMode = Literal["memory", "replicated"]
+
+
+class LeaseId(NamedTuple):
+    """No two leases of a lane have the same: a number is its owner's, an owner's epoch is its own."""
+
+    lane: int
+    epoch: Epoch
+    number: int
+
+
+class LaneReceipt(NamedTuple):
+    """What a holder of one message shows. The shell makes a text of it that cannot be forged."""
+
+    lease: LeaseId
+    offset: int
+
+
+class Waiting(NamedTuple):
+    """A committed message that is not settled. `key`: in strict order one of a key is lent at a time."""
+
+    offset: int
+    key: str | None
+
+
+class MessagesLent(NamedTuple):
+    lease: LeaseId
+    agent: str
+    offsets: tuple[int, ...]
+    lease_ms: int
+
+
+class LeaseExtended(NamedTuple):
+    """Of one message; in milliseconds from now."""
+
+    lease: LeaseId
+    offset: int
+    lease_ms: int
+
+
+class MessagesSettled(NamedTuple):
+    lease: LeaseId
+    offsets: tuple[int, ...]
+
+
+class StillLent(NamedTuple):
+    lease: LeaseId
+    offset: int
+    key: str | None
+    left_ms: int
+
+
+class LaneHandedOver(NamedTuple):
+    """`quiet_ms`: how long what lies below `inherited_below` must not be lent, if the owner had waited itself."""
+
+    leases: tuple[StillLent, ...]
+    quiet_ms: int
+    inherited_below: int
+
+
+LeaseRecord = MessagesLent | LeaseExtended | MessagesSettled | LaneHandedOver
+
+_Counted = TypeVar("_Counted", LeaseId, str)
+_STALE_ENDS_MAX = 1_024
+
+Verdict = MessagesSettled | Literal["settled", "already-acked", "stale-receipt"]
+"""Of an ack. A record: append it. `settled`: this lease's ack has won before. Both are told when all that is appended
+by then is committed, and so is `already-acked`: until then the ack that won may vanish."""
+
+
+class _Hold(NamedTuple):
+    lease: LeaseId
+    until_ms: int
+    key: str | None
+
+
+class Lender:
+    """One lane's leases in one epoch. `now_ms` is the owner's steady clock."""
+
+    def __init__(self, lane: int, epoch: Epoch, *, mode: LeaseMode, is_strict: bool):
+        self.mode = mode
+        self._lane = lane
+        self._epoch = epoch
+        self._is_strict = is_strict
+        self._number = 0
+        self._out: dict[int, _Hold] = {}
+        self._loans: Counter[LeaseId] = Counter()
+        """Messages that are out, by lease."""
+        self._ends: list[tuple[int, int]] = []
+        """(time, offset) of what is out, a heap. Of what was extended or settled the old times remain for a while."""
+        self._busy: Counter[str] = Counter()
+        """Keys of what is out, or about to be settled."""
+        self._settled: dict[int, LeaseId] = {}
+        self._settling: dict[int, str | None] = {}
+        """Acks decided and not committed, by offset with the key: it is not free, nor is the message lent again."""
+        self._quiet_until_ms = 0
+        self._inherited_below = 0
+        self.has_handed_over = False
+
+    # ---------------------------------------------------------------------------------------------------- lending
+
+    def lend(
+        self,
+        waiting: Iterable[Waiting],
+        agent: str,
+        *,
+        count: int,
+        lease_ms: int,
+        now_ms: int,
+        session_ends_ms: int,
+    ) -> MessagesLent | None:
+        """Lends the first messages that are free, at most `count`; None when there are none, or nothing may be lent.
+
+        `waiting` rises by offset, and has all that waits up to where it ends.
+        """
+        self._expire(now_ms)
+        in_memory = self.mode == "memory"
+        if self.has_handed_over or (in_memory and now_ms >= session_ends_ms):
+            return None
+        if len(self._loans) >= BULK_LEASES_PER_LANE_MAX:
+            return None
+        lease_ms = min(lease_ms, BULK_LEASE_MS_MAX)
+        chosen = self._free(waiting, min(count, BULK_LEASE_MESSAGES_MAX), now_ms)
+        if not chosen:
+            return None
+        self._number += 1
+        lease = LeaseId(self._lane, self._epoch, self._number)
+        until_ms = now_ms + owned_ms(lease_ms)
+        for offset, key in chosen:
+            self._hold(offset, _Hold(lease, until_ms, key))
+        return MessagesLent(lease, agent, tuple(offset for offset, _ in chosen), lease_ms)
+
+    def _free(self, waiting: Iterable[Waiting], count: int, now_ms: int) -> list[Waiting]:
+        is_quiet = now_ms < self._quiet_until_ms
+        passed: set[str] = set()
+        chosen: list[Waiting] = []
+        for one in waiting:
+            if len(chosen) == count:
+                break
+            offset, key = one
+            is_held = offset in self._out or offset in self._settling
+            is_locked = self._is_strict and key is not None and (key in self._busy or key in passed)
+            if not is_held and not is_locked and not (is_quiet and offset < self._inherited_below):
+                chosen.append(one)
+            if key is not None:
+                passed.add(key)  # also where this one may not go yet: none of its key goes before it
+        return chosen
+
+    def give_back(self, lease: LeaseId, offsets: Iterable[int]) -> None:
+        """An agent says that it has not handed these out, and will not. What was lent anew since is left alone."""
+        for offset in offsets:
+            hold = self._out.get(offset)
+            if hold is not None and hold.lease == lease:
+                self._release(offset)
+
+    def extend(self, receipt: LaneReceipt, lease_ms: int, now_ms: int) -> LeaseExtended | None:
+        """Lengthens the hold of one message; None where the receipt's lease is over, or its message is settled."""
+        self._expire(now_ms)
+        hold = self._out.get(receipt.offset)
+        if hold is None or hold.lease != receipt.lease or self.has_handed_over:
+            return None
+        lease_ms = min(lease_ms, VISIBILITY_MS_MAX)
+        self._hold(receipt.offset, hold._replace(until_ms=max(hold.until_ms, now_ms + owned_ms(lease_ms))))
+        return LeaseExtended(receipt.lease, receipt.offset, lease_ms)
+
+    def next_wakeup_ms(self) -> int | None:
+        """When something may be lent that may not be now, unless an ack or a message comes."""
+        times = [self._ends[0][0]] if self._ends else []
+        return min([*times, self._quiet_until_ms] if self._quiet_until_ms else times, default=None)
+
+    def _hold(self, offset: int, hold: _Hold) -> None:
+        self._release(offset)
+        self._out[offset] = hold
+        self._loans[hold.lease] += 1
+        if hold.key is not None:
+            self._busy[hold.key] += 1
+        heappush(self._ends, (hold.until_ms, offset))
+        if len(self._ends) > 2 * len(self._out) + _STALE_ENDS_MAX:
+            self._ends = [(held.until_ms, held_offset) for held_offset, held in self._out.items()]
+            heapify(self._ends)
+
+    def _release(self, offset: int) -> None:
+        hold = self._out.pop(offset, None)
+        if hold is not None:
+            _count_down(self._loans, hold.lease)
+            if hold.key is not None:
+                _count_down(self._busy, hold.key)
+
+    def _expire(self, now_ms: int) -> None:
+        while self._ends and self._ends[0][0] <= now_ms:
+            _, offset = heappop(self._ends)
+            hold = self._out.get(offset)
+            if hold is not None and hold.until_ms <= now_ms:
+                self._release(offset)
+        if now_ms >= self._quiet_until_ms:
+            self._quiet_until_ms = 0
+
+    # ------------------------------------------------------------------------------------------------------- acks
+
+    def ack(self, receipt: LaneReceipt, *, key: str | None, is_there: bool, now_ms: int) -> Verdict:
+        """Decides about an ack. `is_there`: the message is in the lane, and no ack of it is committed.
+
+        A receipt outlives its lease and its epoch, until the message is lent to somebody else.
+        """
+        self._expire(now_ms)
+        offset = receipt.offset
+        winner = self._settled.get(offset)
+        if winner is not None:
+            return "settled" if winner == receipt.lease else "already-acked"
+        if not is_there or offset in self._settling:
+            return "already-acked"
+        hold = self._out.get(offset)
+        if hold is not None and hold.lease != receipt.lease:
+            return "stale-receipt"
+        record = MessagesSettled(receipt.lease, (offset,))
+        self._settle(record)
+        self._settling[offset] = key
+        if key is not None:
+            self._busy[key] += 1
+        return record
+
+    def committed(self, record: MessagesSettled) -> None:
+        """The acks are committed: their keys are free."""
+        for offset in record.offsets:
+            key = self._settling.pop(offset, None)
+            if key is not None:
+                _count_down(self._busy, key)
+
+    def _settle(self, record: MessagesSettled) -> None:
+        for offset in record.offsets:
+            self._release(offset)
+            self._settled[offset] = record.lease
+            if len(self._settled) > SETTLED_LEASES_MAX:
+                self._settled.pop(next(iter(self._settled)))
+
+    # ----------------------------------------------------------------------------------------- from owner to owner
+
+    def hand_over(self, now_ms: int) -> LaneHandedOver:
+        """Stops lending and says what is still lent. The lane may change its owner once this is committed."""
+        self._expire(now_ms)
+        self.has_handed_over = True
+        leases = tuple(
+            StillLent(hold.lease, offset, hold.key, hold.until_ms - now_ms) for offset, hold in self._out.items()
+        )
+        return LaneHandedOver(leases, max(0, self._quiet_until_ms - now_ms), self._inherited_below)
+
+    def inherit(
+        self, epochs: Iterable[tuple[Epoch, LeaseRecord]], *, last_epoch: Epoch, below: int, now_ms: int
+    ) -> None:
+        """Takes in the log's records, each with the epoch that wrote it. `last_epoch`: of the owner before this one,
+        0 if there was none; `below`: where this one's own entries begin; `now_ms`: not before it took over."""
+        handover: LaneHandedOver | None = None
+        for epoch, record in epochs:
+            handover = record if isinstance(record, LaneHandedOver) and epoch == last_epoch else handover
+            self._take_in(record, now_ms)
+        self._inherited_below = below
+        if self.mode == "memory" and last_epoch:
+            self._quiet_until_ms = now_ms + owned_ms(BULK_LEASE_MS_MAX)
+        if handover is not None:
+            self._quiet_until_ms = now_ms + owned_ms(handover.quiet_ms) if handover.quiet_ms else 0
+            self._inherited_below = handover.inherited_below
+
+    def _take_in(self, record: LeaseRecord, now_ms: int) -> None:
+        match record:
+            case MessagesLent():
+                for offset in record.offsets:
+                    self._hold(offset, _Hold(record.lease, now_ms + owned_ms(record.lease_ms), None))
+            case LeaseExtended():
+                hold = self._out.get(record.offset)
+                if hold is not None and hold.lease == record.lease:
+                    until_ms = max(hold.until_ms, now_ms + owned_ms(record.lease_ms))
+                    self._hold(record.offset, hold._replace(until_ms=until_ms))
+            case MessagesSettled():
+                self._settle(record)
+            case LaneHandedOver():
+                for offset in list(self._out):
+                    self._release(offset)
+                for one in record.leases:
+                    self._hold(one.offset, _Hold(one.lease, now_ms + owned_ms(one.left_ms), one.key))
+            case _:
+                assert_never(record)
+
+    def name_keys(self, keys: Iterable[tuple[int, str | None]]) -> None:
+        """The keys of messages that are lent, which the log has with the messages alone."""
+        for offset, key in keys:
+            hold = self._out.get(offset)
+            if hold is not None:
+                self._hold(offset, hold._replace(key=key))
+
+
+def _count_down(counts: Counter[_Counted], what: _Counted) -> None:
+    counts[what] -= 1
+    if not counts[what]:
+        del counts[what]
+
+
+def owned_ms(lease_ms: int) -> int:
+    """How long an owner keeps a message for whoever it lent it to for `lease_ms`, by a clock of its own."""
+    return lease_ms + -(-lease_ms // DRIFT_DIVISOR)

@@ -1,0 +1,255 @@
+"""A follower: finds where its log and the leader's are one, then copies what follows.
+
+A fetch names where the log ends and in which epoch its last entry was written, and is sent only when all of it is on
+the disk. Where the leader has another entry there, the follower steps back through its epochs, asking again, until the
+leader agrees (one step is not enough after two quick failovers, KIP-279); only then it cuts its log off, once. Where
+the leader has no log left, or where entries are gone whose effects cannot be undone, it takes a snapshot.
+"""
+
+from __future__ import annotations
+
+from backend_store.core.chunk import CorruptEntry
+from backend_store.core.replication.effects import (
+    Append,
+    Apply,
+    Effect,
+    Reread,
+    Send,
+    StageRows,
+    Switch,
+    Trim,
+    Truncate,
+)
+from backend_store.core.replication.entries import Entry, decode
+from backend_store.core.replication.log import ProtocolBroken, ReplicaLog
+from backend_store.core.replication.messages import (
+    Answer,
+    AskSnapshot,
+    Diverged,
+    Fetch,
+    Fetched,
+    SnapshotBase,
+    SnapshotPage,
+    TooOld,
+    WrongEpoch,
+)
+from backend_store.core.replication.record import Identity, NodeId, PartitionRecord
+from backend_store.core.replication.settings import Settings
+from backend_store.model import Epoch, Offset
+
+
+class Install:
+    """A snapshot on its way."""
+
+    def __init__(self) -> None:
+        self.base: SnapshotBase | None = None
+        self.whole_from = Offset(0)
+        self.after = b""
+
+
+class Follower:
+    def __init__(
+        self,
+        me: Identity,
+        record: PartitionRecord,
+        leader: NodeId,
+        log: ReplicaLog,
+        settings: Settings,
+        out: list[Effect],
+        *,
+        request: int,
+    ):
+        """`request`: numbers of requests go on from here; no two requests of a node have the same."""
+        self._me = me
+        self._log = log
+        self._settings = settings
+        self._out = out
+        self._record = record
+        self.leader = leader
+        self.request = request
+        self.asked_ms: int | None = None
+        """When the request that is on its way was sent; None when there is none."""
+        self.fetch_sent_ms: int | None = None
+        self._heard_ms = 0
+        self._told = Offset(0)
+        self._probe: tuple[Offset, Epoch] | None = None
+        """Where the logs may be one, while that is not the end of this one."""
+        self._install: Install | None = None
+        self._agreed = Offset(0)
+        """Up to there, if anywhere, what the snapshot replaces is the leader's."""
+        self._applies_to = log.applied
+        if record.mode == "async" and not log.is_whole:
+            # What the last leader had applied, and showed, may not be in the log of this one.
+            self._take_snapshot(log.high_watermark)
+
+    # ------------------------------------------------------------------------------------------------------ asking
+
+    def go_on(self, now_ms: int) -> None:
+        """Asks for what comes next, if nothing is asked and all that there is is on the disk."""
+        if self.asked_ms is None and self._log.is_clean:
+            self._ask(now_ms)
+
+    def look(self, now_ms: int) -> None:
+        if self.asked_ms is not None and now_ms - self.asked_ms >= self._settings.fetch_timeout_ms:
+            self.asked_ms = None
+        self.go_on(now_ms)
+
+    def learned(self, record: PartitionRecord) -> None:
+        """The record has moved on, under the same leader."""
+        self._record = record
+
+    def committed(self, now_ms: int) -> None:
+        self._advance()
+        self.go_on(now_ms)
+
+    def _ask(self, now_ms: int) -> None:
+        self.request += 1
+        self.asked_ms = now_ms
+        record = self._record
+        said = (record.partition, record.epoch, self.request, self._me)
+        if self._install is not None:
+            self._out.append(Send(self.leader, AskSnapshot(*said, self._install.after, self._log.high_watermark)))
+            return
+        self.fetch_sent_ms = now_ms
+        end, last_epoch = self._position()
+        fetch = Fetch(*said, end, last_epoch, self._log.is_whole and self._probe is None, self._heard_ms)
+        self._out.append(Send(self.leader, fetch))
+
+    def _position(self) -> tuple[Offset, Epoch]:
+        return self._probe or (self._log.end, self._log.last_epoch)
+
+    # ----------------------------------------------------------------------------------------------------- answers
+
+    def on_answer(self, answer: Answer, now_ms: int) -> None:
+        """Only the answer to the latest request counts, and each only once."""
+        if not self._is_awaited(answer):
+            return
+        self.asked_ms = None
+        match answer:
+            case Fetched():
+                self._on_fetched(answer)
+            case Diverged():
+                self._on_diverged(answer)
+            case TooOld():
+                self._take_snapshot(self._log.high_watermark)
+            case SnapshotPage():
+                self._on_page(answer, now_ms)
+            case WrongEpoch():
+                self.asked_ms = now_ms  # nothing to hurry for: asks again after the time-out
+                self._out.append(Reread())
+                return
+        self.go_on(now_ms)
+
+    def _is_awaited(self, answer: Answer) -> bool:
+        is_ours = answer.epoch == self._record.epoch or type(answer) is WrongEpoch
+        return self.asked_ms is not None and answer.request == self.request and is_ours
+
+    def _on_fetched(self, answer: Fetched) -> None:
+        if self._install is not None or answer.start != self._position()[0]:
+            return
+        try:
+            entries = self._decoded(answer)
+        except CorruptEntry:
+            return
+        self._heard_ms = max(self._heard_ms, answer.sent_ms)
+        if not self._agree(answer.start):
+            return
+        if entries:
+            self._log.append(entries)
+            self._out.append(Append(tuple(entries)))
+        self._told = answer.high_watermark
+        self._advance()
+        if self._log.trim(answer.trim):
+            self._out.append(Trim(self._log.start))
+
+    def _decoded(self, answer: Fetched) -> list[Entry]:
+        """Verified and chained, before anything is done with them. Raises `CorruptEntry`."""
+        entries = [decode(data, partition=self._record.partition) for data in answer.entries]
+        end = answer.start
+        for entry, before in zip(entries, [None, *entries], strict=False):
+            if entry.offset != end or (before is not None and entry.prev_crc != before.crc):
+                raise CorruptEntry(f"entry of offset {entry.offset} came where {end} was asked for")
+            end = entry.end
+        return entries
+
+    def _agree(self, end: Offset) -> bool:
+        """The leader's log is this one, up to `end`: what lies above is cut off, or all of it replaced."""
+        log = self._log
+        self._probe = None
+        if end == log.end:
+            return True
+        is_undone = end < log.applied or end < log.whole_from
+        if is_undone and self._record.mode == "async":
+            self._take_snapshot(end)
+            return False
+        if is_undone or end < log.high_watermark:
+            raise ProtocolBroken(f"asked to undo what is final: the logs part at {end}, below {log.high_watermark}")
+        log.truncate(end)
+        self._out.append(Truncate(end, keeps=self._record.mode == "async"))
+        return True
+
+    def _on_diverged(self, answer: Diverged) -> None:
+        """Steps back to where the logs may be one, and asks again."""
+        log, (asked, last_epoch) = self._log, self._position()
+        if self._install is not None or answer.asked != asked:
+            return
+        known, end = log.end_of(min(answer.common, last_epoch))
+        position = min(end, answer.end, asked) if known == answer.common else min(end, asked)
+        if (position < log.high_watermark and self._record.mode == "sync") or position == asked:
+            raise ProtocolBroken(f"the logs part below {asked}, and {log.high_watermark} is final")
+        if position < log.start:
+            self._take_snapshot(position)
+        else:
+            self._probe = (position, log.epoch_before(position))
+
+    def _advance(self) -> None:
+        """What the leader says is committed is so here, as far as it is on this disk and known to be the leader's."""
+        log = self._log
+        log.advance(self._told)
+        if log.high_watermark > self._applies_to:
+            self._applies_to = log.high_watermark
+            self._out.append(Apply(log.high_watermark))
+
+    # ---------------------------------------------------------------------------------------------------- snapshots
+
+    def _take_snapshot(self, agreed: Offset) -> None:
+        self._probe = None
+        self._agreed = agreed
+        self._install = Install()
+
+    def _may_switch(self) -> bool:
+        """Whether nobody counts on what this replica has.
+
+        The state of an async leader may have in it what is not committed yet: until the log has come to that, who took
+        it could not lead. So a member gives up its place first; the leader sees to it when it is asked for a snapshot.
+        """
+        record = self._record
+        return record.mode == "sync" or self._me.node not in (*record.isr, *record.elr)
+
+    def _on_page(self, page: SnapshotPage, now_ms: int) -> None:
+        install = self._install
+        if install is None or page.after != install.after:
+            return
+        if install.base is None:
+            if page.base.end < self._log.high_watermark:
+                self._install = Install()
+                return
+            install.base = page.base
+        if page.is_last and not self._may_switch():
+            self.asked_ms = now_ms  # asks for this page again, after the time-out
+            return
+        install.whole_from = max(install.whole_from, page.applied)
+        self._out.append(StageRows(page.rows, is_first=not install.after))
+        if page.rows:
+            install.after = page.rows[-1][0]
+        if page.is_last:
+            self._switch(install.base, install.whole_from)
+
+    def _switch(self, base: SnapshotBase, whole_from: Offset) -> None:
+        log = self._log
+        keeps = self._record.mode == "async" and log.end > self._agreed
+        self._out.append(Switch(base, self._agreed, keeps))
+        log.reset(base, whole_from=whole_from, end=self._agreed)
+        self._told = Offset(0)
+        self._applies_to = log.applied
+        self._install = None

@@ -1,0 +1,92 @@
+"""What a leader knows of its followers: how far each has the log on its disk, in which life, and since when."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from backend_store.core.replication.messages import AskSnapshot, Fetch
+from backend_store.core.replication.record import DiskId, Identity, NodeId
+from backend_store.model import Offset
+
+
+class Progress:
+    """One follower in one of its lives."""
+
+    __slots__ = (
+        "caught_up_ms",
+        "end",
+        "fetched_end",
+        "fetched_ms",
+        "heard_ms",
+        "identity",
+        "is_whole",
+        "parked",
+        "request",
+        "snapshot",
+        "snapshot_ms",
+    )
+
+    def __init__(self, identity: Identity, now_ms: int):
+        self.identity = identity
+        self.end: Offset | None = None
+        """It has all below on its disk, as the leader has it; None until a fetch of this life has shown it."""
+        self.is_whole = False
+        self.caught_up_ms = now_ms
+        self.fetched_ms = now_ms
+        self.fetched_end = Offset(0)
+        """Where the leader's log ended at the last fetch: to be there by the next one is to keep up."""
+        self.heard_ms: int | None = None
+        self.parked: Fetch | None = None
+        self.request = -1
+        self.snapshot: Offset | None = None
+        self.snapshot_ms = 0
+
+    def matched(self, fetch: Fetch, log_end: Offset, now_ms: int) -> None:
+        """Its log is the leader's, up to `fetch.end`."""
+        self.end = fetch.end if self.end is None else max(self.end, fetch.end)
+        self.is_whole = fetch.is_whole
+        self.snapshot = None
+        if fetch.end >= log_end:
+            self.caught_up_ms = now_ms
+        elif fetch.end >= self.fetched_end:
+            self.caught_up_ms = max(self.caught_up_ms, self.fetched_ms)
+        self.fetched_ms, self.fetched_end = now_ms, log_end
+        if fetch.heard_ms:
+            self.heard_ms = max(self.heard_ms or 0, fetch.heard_ms)
+
+
+class Followers:
+    """All followers of one epoch."""
+
+    def __init__(self, began_ms: int):
+        self._began_ms = began_ms
+        self._by_node: dict[NodeId, Progress] = {}
+
+    def of(self, request: Fetch | AskSnapshot, now_ms: int) -> Progress | None:
+        """Who asks; a new life begins with nothing shown. None for a request that a later one has overtaken."""
+        sender = request.sender
+        found = self._by_node.get(sender.node)
+        if found is None or sender.inc > found.identity.inc:
+            found = self._by_node[sender.node] = Progress(sender, now_ms)
+        if sender.inc < found.identity.inc or request.request <= found.request:
+            return None
+        found.request = request.request
+        found.parked = None
+        return found
+
+    def get(self, node: NodeId) -> Progress | None:
+        return self._by_node.get(node)
+
+    def end_of(self, node: NodeId, disks: Mapping[NodeId, DiskId]) -> Offset:
+        """Up to where a member has the log; nothing, when it is not on the disk that the membership is of."""
+        found = self._by_node.get(node)
+        if found is None or found.end is None or found.identity.disk != disks.get(node):
+            return Offset(0)
+        return found.end
+
+    def caught_up_ms(self, node: NodeId) -> int:
+        found = self._by_node.get(node)
+        return self._began_ms if found is None else found.caught_up_ms
+
+    def parked(self) -> list[Progress]:
+        return [found for found in self._by_node.values() if found.parked is not None]

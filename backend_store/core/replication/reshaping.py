@@ -1,0 +1,167 @@
+"""How a leader changes the partition's record: it lets followers join, drops those that lag, hands over, resigns.
+
+One change is on its way at a time, and until its outcome is known both the record before and the record after count:
+who joins must have what is committed at once, who is dropped must have it still. A change whose answer is lost is
+submitted again, the very same one, until the record has moved on or the change is refused for good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from backend_store.core.replication.effects import Effect, Submit
+from backend_store.core.replication.log import ReplicaLog
+from backend_store.core.replication.progress import Followers
+from backend_store.core.replication.record import (
+    Change,
+    DiskId,
+    Identity,
+    NodeId,
+    NodeIs,
+    PartitionRecord,
+    change,
+    disowned,
+    dropped,
+    handed_over,
+    joined,
+    resigned,
+)
+from backend_store.core.replication.settings import Settings
+from backend_store.model import Offset
+
+
+class Reshaping:
+    def __init__(
+        self,
+        me: Identity,
+        record: PartitionRecord,
+        log: ReplicaLog,
+        followers: Followers,
+        settings: Settings,
+        out: list[Effect],
+    ):
+        self._me = me
+        self._log = log
+        self._followers = followers
+        self._settings = settings
+        self._out = out
+        self._number = 0
+        self._asked_ms = 0
+        self._leaving_until_ms = 0
+        self.record = record
+        self.pending: Change | None = None
+        self.joining: NodeId | None = None
+        """Whom the pending change lets in: it counts at once."""
+        self.is_leaving = False
+        """Hands over or resigns: takes nothing new."""
+        self.target: NodeId | None = None
+        self._gives_up: NodeId | None = None
+
+    # ----------------------------------------------------------------------------------------------------- who counts
+
+    def counted(self) -> Iterator[tuple[NodeId, dict[NodeId, DiskId]]]:
+        """Everybody else without whom nothing is committed, each with the disks by which it is a member."""
+        for node in self.record.isr:
+            if node != self._me.node:
+                yield node, self.record.disks
+        if self.joining is not None and self.pending is not None:
+            yield self.joining, self.pending.record.disks
+
+    def electable(self) -> set[NodeId]:
+        """Everybody else who might be made leader without a word from this one."""
+        found = {*self.record.isr, *self.record.elr}
+        if self.joining is not None:
+            found.add(self.joining)
+        return found - {self._me.node}
+
+    # ------------------------------------------------------------------------------------------------------- outcomes
+
+    def learned(self, record: PartitionRecord) -> None:
+        """The record has moved on, in this epoch: what was on its way is in it or never will be."""
+        self.record = record
+        if self.pending is not None and record.version > self.pending.expects:
+            self.pending = self.joining = None
+
+    def refused(self, change: Change) -> None:
+        """The coordinator refused it at the version that it expected: a guard failed, and guards fail for ever."""
+        if self.pending is not None and self.pending.id == change.id:
+            self.pending = self.joining = None
+
+    # -------------------------------------------------------------------------------------------------------- wishes
+
+    def leave(self, target: NodeId | None, now_ms: int) -> None:
+        """Hands over to a member of the in-sync set, or resigns. Given up by itself after `handover_ms_max`."""
+        self.is_leaving, self.target = True, target
+        self._leaving_until_ms = now_ms + self._settings.handover_ms_max
+        self.propose(now_ms, barrier=Offset(0))
+
+    def give_up(self, node: NodeId) -> None:
+        """A member is about to replace what it has: it must not be counted on any more."""
+        self._gives_up = node
+
+    def propose(self, now_ms: int, *, barrier: Offset) -> None:
+        """Submits what is due."""
+        self._stop_waiting(now_ms)
+        if self.pending is not None:
+            if now_ms - self._asked_ms >= self._settings.change_retry_ms:
+                self._asked_ms = now_ms
+                self._out.append(Submit(self.pending))
+            return
+        if self._gives_up is not None:
+            self._propose_giving_up(self._gives_up, now_ms)
+        elif self.is_leaving:
+            self._propose_leaving(now_ms)
+        else:
+            self._propose_join(now_ms, barrier)
+        if self.pending is None:
+            self._propose_drop(now_ms)
+
+    def _stop_waiting(self, now_ms: int) -> None:
+        """Gives a handover up, unless it may have been made: then another may lead already, and deliver."""
+        may_be_made = self.pending is not None and self.pending.record.leader != self._me.node
+        if self.is_leaving and now_ms >= self._leaving_until_ms and not may_be_made:
+            self.is_leaving, self.target = False, None
+
+    def _propose_leaving(self, now_ms: int) -> None:
+        log, record, target = self._log, self.record, self.target
+        if target is None:
+            if log.high_watermark == log.end:
+                self._submit(resigned(record), now_ms)
+        elif target in record.isr and self._followers.end_of(target, record.disks) == log.end == log.durable_end:
+            progress = self._followers.get(target)
+            assert progress is not None
+            inc = progress.identity.inc
+            self._submit(handed_over(record, target, inc), now_ms, NodeIs(target, inc))
+
+    def _propose_giving_up(self, node: NodeId, now_ms: int) -> None:
+        self._gives_up = None
+        if node in (*self.record.isr, *self.record.elr):
+            self._submit(disowned(self.record, node), now_ms)
+
+    def _propose_join(self, now_ms: int, barrier: Offset) -> None:
+        for node in self.record.replicas:
+            progress = self._followers.get(node)
+            if node in self.record.isr or progress is None or not progress.is_whole or progress.end is None:
+                continue
+            is_near = now_ms - progress.fetched_ms < self._settings.lag_ms_max
+            if is_near and progress.end >= self._log.high_watermark and progress.end > barrier:
+                progress.caught_up_ms = now_ms
+                identity = progress.identity
+                self.joining = node
+                self._submit(joined(self.record, node, identity.disk), now_ms, NodeIs(node, identity.inc))
+                return
+
+    def _propose_drop(self, now_ms: int) -> None:
+        for node in self.record.isr:
+            if node != self._me.node and now_ms - self._followers.caught_up_ms(node) > self._settings.lag_ms_max:
+                self._submit(dropped(self.record, node), now_ms)
+                return
+
+    def _submit(self, after: PartitionRecord, now_ms: int, *guards: NodeIs) -> None:
+        me = self._me
+        self._number += 1
+        self._asked_ms = now_ms
+        self.pending = change(
+            after, NodeIs(me.node, me.inc), *guards, id=f"{me.node} {me.inc} {self.record.epoch} {self._number}"
+        )
+        self._out.append(Submit(self.pending))

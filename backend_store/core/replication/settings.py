@@ -1,0 +1,31 @@
+"""How a replica is set up: the times and sizes that a deployment, or a simulated one, may choose."""
+
+from __future__ import annotations
+
+import msgspec
+
+from backend_store.core.replication import limits
+
+
+class Settings(msgspec.Struct, frozen=True):
+    fetch_wait_ms: int = limits.FETCH_WAIT_MS
+    fetch_timeout_ms: int = limits.FETCH_TIMEOUT_MS
+    lag_ms_max: int = limits.LAG_MS_MAX
+    change_retry_ms: int = limits.CHANGE_RETRY_MS
+    look_ms: int = limits.LOOK_MS
+    handover_ms_max: int = limits.HANDOVER_MS_MAX
+    peer_lease_ms: int = limits.PEER_LEASE_MS
+    catchup_bytes_max: int = limits.CATCHUP_BYTES_MAX
+    snapshot_keep_ms: int = limits.SNAPSHOT_KEEP_MS
+
+    def __post_init__(self) -> None:
+        if self.lag_ms_max < 2 * self.fetch_wait_ms:
+            raise ValueError(
+                f"lag_ms_max: {self.lag_ms_max} ms would drop followers whose fetch waits {self.fetch_wait_ms} ms; "
+                "choose at least twice as much"
+            )
+        if self.fetch_timeout_ms <= self.fetch_wait_ms:
+            raise ValueError(
+                f"fetch_timeout_ms: {self.fetch_timeout_ms} ms is over before a leader answers, which may wait "
+                f"{self.fetch_wait_ms} ms; choose more"
+            )

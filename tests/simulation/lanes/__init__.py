@@ -1,0 +1,1 @@
+"""A queue on independent hosts, simulated: lanes, loans, merges, and slots on the move."""

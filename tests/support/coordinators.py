@@ -1,0 +1,160 @@
+"""Coordinators for tests: an embedded one and one over a real etcd, with what happens to them from outside.
+
+`python -m tests.support.coordinators count FOLDER` is a process with an embedded coordinator that counts in a record,
+and prints each number after it is durable. `… hold ENDPOINT KEY` wins an election at etcd and says what it believes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from backend_store.cluster.coordinator import Coordinator, boot_seconds, get
+from backend_store.cluster.core.values import Changes, Put, Record, Revision, SessionId, Transaction, absent, changed_at
+from backend_store.cluster.election import Election
+from backend_store.cluster.embedded_host import EmbeddedHost, open_embedded
+from backend_store.cluster.etcd.driver import EtcdConfig, open_etcd
+from backend_store.cluster.fencing import Fenced, put_fenced
+from backend_store.model import OutcomeUnknown, Unavailable
+
+COUNTER = b"counter"
+WITHIN_S = 20.0
+"""How long a test waits for what must happen: far longer than it takes."""
+FAILOVER_S_MAX = 15.0
+"""The bound for a cluster that lost a member, here on a machine that does other things too."""
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass
+class Coordinated:
+    """A coordinator, and what else there is around it."""
+
+    coordinator: Coordinator
+    compact: Callable[[Revision], None]
+    another: Callable[[], AbstractAsyncContextManager[Coordinator]]
+    """The same records for another process; embedded there is none, and it is the same object."""
+
+
+def fail_loudly(error: BaseException) -> None:
+    raise AssertionError("the storage failed under a test") from error
+
+
+def open_folder(folder: Path) -> EmbeddedHost:
+    return open_embedded(folder, on_fatal=fail_loudly)
+
+
+@asynccontextmanager
+async def over_etcd(*endpoints: str, namespace: bytes = b"test/") -> AsyncIterator[Coordinator]:
+    coordinator = await open_etcd(EtcdConfig(endpoints, namespace=namespace))
+    try:
+        yield coordinator
+    finally:
+        await coordinator.close()
+
+
+async def put(coordinator: Coordinator, key: bytes, value: bytes = b"", session: SessionId | None = None) -> Revision:
+    return (await coordinator.transact(Transaction(then=(Put(key, value, session),)))).revision
+
+
+async def find(coordinator: Coordinator, key: bytes) -> Record | None:
+    return (await get(coordinator, key))[0]
+
+
+async def until(is_so: Callable[[], Awaitable[bool]], *, within_s: float = WITHIN_S) -> None:
+    """Polls until it is so; otherwise the test fails."""
+    async with asyncio.timeout(within_s):
+        while not await is_so():  # noqa: ASYNC110 - what is waited for is the coordinator's
+            await asyncio.sleep(0.02)
+
+
+async def revisions_up_to(watch: AsyncIterator[Changes], up_to: Revision) -> list[Revision]:
+    """The revisions that a watch tells of, up to that one."""
+    heard: list[Revision] = []
+    async with asyncio.timeout(30):
+        async for changes in watch:
+            if changes.events:
+                heard.append(changes.revision)
+            if changes.revision >= up_to:
+                return heard
+    raise AssertionError("the watch ended")
+
+
+async def write_through(coordinator: Coordinator, key: bytes, value: bytes) -> Revision:
+    """Until it is done, once: what is unknown is cleared up by reading back."""
+    while True:
+        try:
+            return (await coordinator.transact(Transaction((absent(key),), (Put(key, value),)))).revision
+        except (Unavailable, OutcomeUnknown):
+            await asyncio.sleep(0.05)
+
+
+@contextmanager
+def helper(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """A process of this module; killed at the end, if it was not before."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.support.coordinators", *arguments],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        for pipe in (process.stdin, process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+
+async def _count(folder: Path) -> None:
+    coordinator = open_folder(folder).coordinator
+    session = await coordinator.open_session(2)
+    await put(coordinator, b"alive", b"", session.id)
+    record = await find(coordinator, COUNTER)
+    number = 0 if record is None else int(record.value)
+    at = Revision(0) if record is None else record.changed_at
+    while True:
+        number += 1
+        counted = Transaction((changed_at(COUNTER, at),), (Put(COUNTER, b"%d" % number),))
+        outcome = await coordinator.transact(counted)
+        assert outcome.succeeded
+        at = outcome.revision
+        print(number, at, flush=True)
+
+
+async def _hold(endpoint: str, key: bytes) -> None:
+    """Asked by a line, it says whether it believes that it still holds the key, and whether it could write."""
+    coordinator = await open_etcd(EtcdConfig([endpoint], namespace=b"test/"))
+    session = await coordinator.open_session(2)
+    right = await Election(coordinator, key).campaign(session, b"process")
+    record = await put_fenced(coordinator, right, b"written", b"by the holder", based_on=None)
+    print("holds", flush=True)
+    reader = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    while await reader.readline():
+        believes = session.is_held and boot_seconds() < session.held_until
+        try:
+            record = await put_fenced(coordinator, right, b"written", b"late", based_on=record)
+            print(believes, "written", flush=True)
+        except Fenced:
+            print(believes, "fenced", flush=True)
+
+
+if __name__ == "__main__":
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    match sys.argv[1:]:
+        case ["count", folder]:
+            asyncio.run(_count(Path(folder)))
+        case ["hold", endpoint, key]:
+            asyncio.run(_hold(endpoint, key.encode()))
+        case _:
+            sys.exit("count FOLDER | hold ENDPOINT KEY")

@@ -1,0 +1,134 @@
+"""The partition's record: who may be elected, and what may change it."""
+
+from __future__ import annotations
+
+import pytest
+
+from backend_store.core.replication import controller
+from backend_store.core.replication.record import (
+    ControllerIs,
+    DiskId,
+    Identity,
+    Incarnation,
+    NodeId,
+    NodeIs,
+    change,
+    dropped,
+    first_record,
+    handed_over,
+    joined,
+    may_apply,
+    resigned,
+)
+from tests.support.replicas import A, B, C, changed, disk_of, record_of
+
+
+def _session(node: NodeId, inc: int = 1, disk: DiskId | None = None) -> Identity:
+    return Identity(node, Incarnation(inc), disk or disk_of(node))
+
+
+def _sessions(*nodes: NodeId) -> dict[NodeId, Identity]:
+    return {node: _session(node) for node in nodes}
+
+
+def test_all_replicas_of_a_new_partition_are_in_sync() -> None:
+    record = first_record(0, {A: disk_of(A), B: disk_of(B)}, min_in_sync=2)
+    assert record.isr == (A, B) and record.leader is None and not record.is_short
+
+
+def test_minimum_beyond_the_replicas_is_refused_with_the_range() -> None:
+    with pytest.raises(ValueError, match="min_in_sync: 3 of 2 replicas; choose 1 to 2"):
+        first_record(0, {A: disk_of(A), B: disk_of(B)}, min_in_sync=3)
+
+
+def test_member_dropped_while_enough_are_left_has_no_claim() -> None:
+    assert dropped(record_of(A, B, C), C).elr == ()
+
+
+def test_member_dropped_below_the_minimum_stays_eligible() -> None:
+    assert dropped(dropped(record_of(A, B, C), C), B).elr == (B,)
+
+
+def test_those_without_whom_the_log_goes_on_are_eligible_no_more() -> None:
+    short = changed(record_of(A, B, C), isr=(A,), elr=(B,))
+    assert joined(short, C, disk_of(C)).elr == ()
+
+
+def test_leader_is_elected_from_those_in_sync_in_a_new_epoch() -> None:
+    change = controller.decide(record_of(A, B, C), _sessions(B, C), term=1)
+    assert change is not None
+    after = change.record
+    assert (after.leader, after.leader_inc, after.epoch, after.isr) == (B, 1, 2, (B, C))
+    assert after.elr == (), "two are enough to go on without the third"
+    assert set(change.guards) == {ControllerIs(1), NodeIs(B, Incarnation(1))}
+
+
+def test_last_replica_standing_leads_and_the_others_stay_eligible() -> None:
+    """Nobody of those in sync is forgotten when all but one die: the one may die as well (KIP-966)."""
+    change = controller.decide(record_of(A, B, C), _sessions(C), term=1)
+    assert change is not None and change.record.isr == (C,) and set(change.record.elr) == {A, B}
+
+
+def test_eligible_one_leads_when_nobody_in_sync_lives() -> None:
+    short = changed(record_of(A, B, C), isr=(A,), elr=(B,))
+    change = controller.decide(short, _sessions(B, C), term=1)
+    assert change is not None
+    assert change.record.leader == B and change.record.isr == (B,) and change.record.elr == (A,)
+
+
+def test_nobody_is_elected_who_may_lack_what_is_committed() -> None:
+    short = changed(record_of(A, B, C), isr=(A,), elr=(B,))
+    assert controller.decide(short, _sessions(C), term=1) is None
+    unclean = controller.decide(short, _sessions(C), term=1, unclean=True)
+    assert unclean is not None and unclean.record.leader == C and unclean.record.isr == (C,)
+
+
+def test_leader_that_lives_stays() -> None:
+    assert controller.decide(record_of(A, B), _sessions(A, B), term=1) is None
+
+
+def test_restarted_leader_is_not_silently_leader_again() -> None:
+    sessions = {A: _session(A, inc=2), B: _session(B)}
+    change = controller.decide(record_of(A, B), sessions, term=1)
+    assert change is not None and change.record.epoch == 2
+
+
+def test_node_with_a_replaced_or_restored_disk_is_no_member_any_more() -> None:
+    """A disk that was empty, or came from a backup, holds nothing of what it was counted for."""
+    sessions = {A: _session(A), B: _session(B, inc=2, disk=DiskId("another")), C: _session(C)}
+    change = controller.decide(record_of(A, B, C), sessions, term=1)
+    assert change is not None
+    assert change.record.isr == (A, C) and change.record.elr == () and B not in change.record.disks
+    assert NodeIs(B, Incarnation(2)) in change.guards
+
+
+def test_node_whose_disk_was_replaced_is_not_elected_by_the_session_of_its_new_life() -> None:
+    short = changed(record_of(A, B), isr=(B,))
+    change = controller.decide(short, {B: _session(B, inc=2, disk=DiskId("another"))}, term=1)
+    assert change is not None and change.record.isr == () and change.record.epoch == 1
+
+
+def test_registration_of_a_life_that_is_over_is_refused() -> None:
+    known = _session(A, inc=3)
+    assert controller.is_stale(known, _session(A, inc=2))
+    assert controller.is_stale(known, _session(A, inc=3))
+    assert not controller.is_stale(known, _session(A, inc=4))
+    assert not controller.is_stale(None, _session(A, inc=1))
+
+
+def test_change_of_an_older_version_or_without_its_guards_is_refused() -> None:
+    record = record_of(A, B, C)
+    asked = change(dropped(record, C), NodeIs(A, Incarnation(1)), id="1")
+    assert may_apply(asked, record, lambda guard: True)
+    assert not may_apply(asked, record, lambda guard: False)
+    assert not may_apply(asked, asked.record, lambda guard: True)
+
+
+def test_resigned_leader_is_elected_last_and_leaves_no_lease_to_wait_out() -> None:
+    change = controller.decide(changed(resigned(record_of(A, B))), _sessions(A, B), term=1)
+    assert change is not None and change.record.leader == B and change.record.is_released
+
+
+def test_handover_is_a_new_epoch_with_the_same_members() -> None:
+    after = handed_over(record_of(A, B), B, Incarnation(1))
+    assert (after.epoch, after.leader, after.isr, after.is_released) == (2, B, (A, B), True)
