@@ -14,8 +14,10 @@ import msgspec
 from push.client.config import Limits
 from push.client.discover import Key, find_tls, find_url, resolve_key
 from push.client.errors import OutcomeUnknown, Unavailable, api_error, problem_of
+from push.client.transports.addresses import Addresses, addressed
 
 JsonObject = dict[str, Any]
+CONNECTIONS = httpx2.Limits(max_connections=100, max_keepalive_connections=20)
 
 
 class Api:
@@ -34,11 +36,16 @@ class Api:
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self._key = key
-        transport = None if unix_socket is None else httpx2.AsyncHTTPTransport(uds=str(unix_socket))
         base = "http://localhost" if unix_socket is not None else find_url(url)
         self._where = base if unix_socket is None else str(unix_socket)
+        trusted = find_tls(tls)
+        transport: httpx2.AsyncBaseTransport | None
+        if unix_socket is not None:
+            transport = httpx2.AsyncHTTPTransport(uds=str(unix_socket))
+        else:
+            transport = addressed(Addresses(base), base, Limits(), tls=trusted, connections=CONNECTIONS)
         self._http = httpx2.AsyncClient(
-            base_url=base, transport=transport, timeout=timeout_s, verify=find_tls(tls) or True
+            base_url=base, transport=transport, timeout=timeout_s, verify=trusted or True, limits=CONNECTIONS
         )
 
     async def __aenter__(self) -> Self:

@@ -59,6 +59,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """How often at most the function is asked that gives tokens."""
 
     open_timeout_s: float = 10.0
+    address_stagger_s: float = 0.5
+    """Of a name with several addresses the next one is tried when one has not answered for so long."""
+    address_timeout_s: float = 3.0
+    """How long each of them has to tell over HTTP that it is well."""
     close_timeout_s: float = 5.0
     drain_timeout_s: float = 15.0
     """After `bye` the server closes; one that does not is cut, which keeps the session's leases."""

@@ -14,7 +14,8 @@ from tests.support import prerequisites
 NODE_MAJOR_MIN = 20
 
 
-def _node() -> str:
+def node_path() -> str:
+    """A Node that is new enough."""
     path = prerequisites.find("node")
     if path is not None:
         said = subprocess.run([path, "--version"], capture_output=True, text=True, check=False, timeout=20).stdout
@@ -27,4 +28,4 @@ def _node() -> str:
 @pytest.fixture(scope="session")
 def node() -> str:
     """The path of a Node that is new enough."""
-    return _node()
+    return node_path()

@@ -36,6 +36,7 @@ class Haproxy:
         self._env = os.environ | {
             "PUSHQ_CERT": str(whole),
             "PUSHQ_HTTPS": f"127.0.0.1:{self.port}",
+            "PUSHQ_HEALTH": f"127.0.0.1:{free_port()}",
             "PUSHQ_SERVER": server,
         }
         self._process: subprocess.Popen[bytes] | None = None

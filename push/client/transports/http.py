@@ -36,6 +36,7 @@ from push.client.frames import (
     Subscribe,
     Unsubscribe,
 )
+from push.client.transports.addresses import Addresses, addressed
 from push.client.transports.base import Cut
 
 NO_PINGS_MS = 24 * 3600 * 1000
@@ -333,21 +334,24 @@ class HttpTransport:
 
 
 class HttpDialer:
-    """Makes `HttpTransport`s for one URL."""
+    """Makes `HttpTransport`s for one URL. Every address of its name is tried; each begins with the next one."""
 
     def __init__(self, url: str, make_stream: MakeStream, limits: Limits, *, tls: ssl.SSLContext | None = None) -> None:
         self._url = url
         self._make_stream = make_stream
         self._limits = limits
         self._tls = tls
+        self._addresses = Addresses(url)
 
     async def __call__(self, token: str | None) -> HttpTransport:
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        connections = httpx2.Limits(max_connections=None, max_keepalive_connections=20)
         http = httpx2.AsyncClient(
             base_url=self._url,
             headers=headers,
             verify=True if self._tls is None else self._tls,
-            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=20),
+            limits=connections,
+            transport=addressed(self._addresses, self._url, self._limits, tls=self._tls, connections=connections),
         )
         return HttpTransport(http, self._make_stream, self._limits)
 

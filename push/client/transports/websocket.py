@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-import socket
+import functools
 import ssl
 from collections.abc import Sequence
 from typing import Any
-from urllib.parse import urlsplit
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
@@ -18,6 +16,7 @@ from websockets.uri import parse_uri
 from push.client.config import Limits
 from push.client.errors import ApiError, Forbidden, Problem
 from push.client.frames import AnyClientFrame, AnyServerFrame, Codec, UnreadableFrame
+from push.client.transports.addresses import Addresses, race
 from push.client.transports.base import Cut
 
 RETRY_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -64,31 +63,24 @@ class Dialer:
         self._codec = codec
         self._limits = limits
         self._tls = tls
-        self._turn = 0
+        self._addresses = Addresses(self._uri)
 
     async def __call__(self, token: str | None) -> WebSocketTransport:
-        cut = Cut(f"{self._uri}: its name has no address")
-        for address in await self._addresses():
-            try:
-                return await self._open(address)
-            except Cut as error:
-                cut = error
-        raise cut
+        found = await self._find()
+        attempts = [functools.partial(self._open, address) for address in found]
+        return await race(
+            attempts, stagger_s=self._limits.address_stagger_s, passing=Cut, drop=WebSocketTransport.abort
+        )
 
-    async def _addresses(self) -> list[dict[str, Any]]:
-        """`host` and `port` for each address, rotated; through a proxy the name is the proxy's to resolve."""
+    async def _find(self) -> list[dict[str, Any]]:
+        """`host` and `port` for each address; through a proxy the name is the proxy's to resolve."""
         if get_proxy(parse_uri(self._uri)) is not None:
             return [{}]
-        parts = urlsplit(self._uri)
-        port = parts.port or (443 if parts.scheme == "wss" else 80)
         try:
-            found = await asyncio.get_running_loop().getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM)
+            found = await self._addresses.found()
         except OSError as error:
-            raise Cut(f"{parts.hostname}: {error.strerror or error}") from error
-        addresses = list(dict.fromkeys(item[4][0] for item in found))
-        start = self._turn % len(addresses) if addresses else 0
-        self._turn += 1
-        return [{"host": host, "port": port} for host in addresses[start:] + addresses[:start]]
+            raise Cut(f"{self._addresses.host}: {error.strerror or error}") from error
+        return [{"host": host, "port": self._addresses.port} for host in found]
 
     async def _open(self, address: dict[str, Any]) -> WebSocketTransport:
         options = address | ({} if self._tls is None else {"ssl": self._tls})

@@ -143,7 +143,7 @@ async def test_every_address_of_a_name_is_tried_and_each_call_begins_with_the_ne
 
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve)
     dial = dialer("http://many.test:1")
-    starts = [[address["host"] for address in await dial._addresses()] for _ in range(4)]
+    starts = [[address["host"] for address in await dial._find()] for _ in range(4)]
     assert [hosts[0] for hosts in starts] == ["127.0.0.2", "127.0.0.1", "127.0.0.3", "127.0.0.2"]
     assert all(sorted(hosts) == ["127.0.0.1", "127.0.0.2", "127.0.0.3"] for hosts in starts)
     assert asked == ["many.test"] * 4
@@ -157,7 +157,7 @@ async def test_a_dead_address_is_passed_over(monkeypatch: pytest.MonkeyPatch) ->
             return [{"host": "127.0.0.9", "port": port}, {"host": "127.0.0.1", "port": port}]
 
         dial = dialer(f"http://localhost:{port}")
-        monkeypatch.setattr(dial, "_addresses", addresses)
+        monkeypatch.setattr(dial, "_find", addresses)
         transport = await dial(None)
         await transport.close()
 

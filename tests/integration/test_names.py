@@ -1,0 +1,115 @@
+"""Several addresses under one name: clients go on when one is dead, or takes connections and is silent."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.js.conftest import node_path
+from tests.support.hosted import HostedPushq, name_server, silent
+from tests.support.hosts import Host
+from tests.support.steady_history import Steady
+
+ROOT = Path(__file__).resolve().parents[2]
+STORY = ROOT / "tests" / "js" / "names" / "steady.mjs"
+NAME = "pushq.test"
+REFUSING = "refusing.test"
+"""The same without the silent address: Node goes on when nobody is there, and waits for one who is silent."""
+PORT = 8080
+NOBODY, SILENT, FIRST, SECOND = (f"127.0.0.{last}:{PORT}" for last in (11, 12, 13, 14))
+URL = f"http://{NAME}:{PORT}"
+NODE_URL = f"http://{REFUSING}:{PORT}"
+PYTHON_TRANSPORTS = ["ws", "sse", "poll"]
+NODE_TRANSPORTS = ["websocket", "sse", "longpoll"]
+ROUND = 10
+FOUND_S_MAX = 30.0
+"""Two of four addresses are bad; a silent one costs 3 s, and a client may meet it more than once."""
+CALL_S_MAX = 20.0
+
+
+class World(NamedTuple):
+    host: Host
+    server: HostedPushq
+
+    @property
+    def env(self) -> dict[str, str]:
+        return {"PUSHQ_URL": URL, "PUSHQ_KEY": self.server.key, "PYTHONPATH": str(ROOT)}
+
+    def move(self, listen: str) -> None:
+        """The server crashes, and comes back at this address."""
+        self.server.kill()
+        self.server.start(listen)
+
+    def call(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """The command line, with the name alone to go by."""
+        command = self.host.command(sys.executable, "-m", "gateway", *arguments)
+        return subprocess.run(
+            command, env=self.env, cwd=ROOT, capture_output=True, text=True, check=False, timeout=CALL_S_MAX
+        )
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    folder = tmp_path_factory.mktemp("names")
+    with Host("one", folder) as host:
+        records = {NAME: (NOBODY, SILENT, FIRST, SECOND), REFUSING: (NOBODY, FIRST, SECOND)}
+        name_server(host, {name: [each.rpartition(":")[0] for each in several] for name, several in records.items()})
+        silent(host, SILENT)
+        with HostedPushq(host, folder / "data", FIRST) as server:
+            yield World(host, server)
+
+
+def steady(world: World, queue: str, url: str, transport: str, *command: str) -> Steady:
+    world.server.create_queue(queue, dedupe="id", visibility_timeout_ms=5000)
+    return Steady(world.host, queue, [*command, url, queue, transport], world.env)
+
+
+def test_the_name_server_gives_every_address_and_not_always_in_one_order(world: World) -> None:
+    orders = {world.host.run("getent", "ahosts", NAME) for _ in range(8)}
+    firsts = {order.split()[0] for order in orders}
+    assert len(firsts) > 1
+    assert all(len({line.split()[0] for line in order.splitlines()}) == 4 for order in orders)
+
+
+def test_clients_find_the_address_that_works_at_first_and_when_it_moves(world: World) -> None:
+    node = ("node", node_path(), "--experimental-websocket", str(STORY))
+    python = ("python", sys.executable, "-m", "tests.support.steady_client")
+    clients = [
+        steady(world, f"{language}-{transport}", url, transport, *command)
+        for (language, *command), url, transports in (
+            (python, URL, PYTHON_TRANSPORTS),
+            (node, NODE_URL, NODE_TRANSPORTS),
+        )
+        for transport in transports
+    ]
+    for client in clients:
+        client.wait_for("acked", ROUND, FOUND_S_MAX)
+    world.move(SECOND)
+    before = {client.name: client.count("acked") for client in clients}
+    for client in clients:
+        client.wait_for("acked", before[client.name] + ROUND, FOUND_S_MAX)
+    for client in clients:
+        seen = client.finish()
+        assert (seen.lost, seen.again) == ([], []), client.name
+        assert seen.published >= 2 * ROUND
+
+
+def test_commands_find_it_each_time(world: World) -> None:
+    world.move(FIRST)
+    assert world.call("queue", "create", "orders").returncode == 0
+    world.move(SECOND)
+    published = world.call("publish", "orders", "one")
+    assert published.returncode == 0, published.stderr
+    ran = world.call("consume", "orders", "--count", "1")
+    assert '"one"' in ran.stdout, ran.stderr
+
+
+def test_when_nobody_answers_the_command_ends_with_its_code_for_it(world: World) -> None:
+    world.server.kill()
+    ran = world.call("publish", "orders", "one")
+    assert ran.returncode == 5, ran

@@ -1,0 +1,85 @@
+"""One address in front of two balancers: it moves when one of them dies, and clients go on where they were."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.balancers import DEPLOY, Balancer, Site, mistakes, put_files
+from tests.support.hosted import until
+from tests.support.hosts import Host
+from tests.support.steady_history import Steady
+
+CONFIG = DEPLOY / "keepalived" / "keepalived.conf"
+ROOT = DEPLOY.parent
+MOVED_S_MAX = 15.0
+"""Two checks a second apart, and less than four announcements; the rest is for a machine that does much else."""
+BACK_S_MAX = 40.0
+"""A client that is cut again and again waits longer each time."""
+ROUND = 20
+QUEUE = "--dedupe", "id", "--visibility-timeout-ms", "5000"
+"""What was on its way to a connection that was cut comes again when its lease ends."""
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    with Site(tmp_path) as site:
+        yield site
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Host]:
+    """With the interface and the script that the file names."""
+    with Host("machine", tmp_path) as host:
+        host.run("ip", "link", "add", "eth0", "type", "bridge")
+        put_files(host)
+        yield host
+
+
+@pytest.mark.parametrize("role", ["primary", "secondary"])
+def test_the_file_has_no_mistake(role: str, machine: Host, tmp_path: Path) -> None:
+    assert mistakes(machine, role, CONFIG, tmp_path / "said") == ""
+
+
+def test_a_mistake_in_it_is_found(machine: Host, tmp_path: Path) -> None:
+    here = tmp_path / "keepalived.conf"
+    here.write_text(CONFIG.read_text().replace("$ROUTER=51", "$ROUTER=999"))
+    assert "999" in mistakes(machine, "primary", here, tmp_path / "said")
+
+
+def check_moved(site: Site, session: Steady, holder: Balancer) -> None:
+    """The address is at `holder`, which knows; the session came back there and goes on."""
+    site.wait_for_vip(holder, MOVED_S_MAX)
+    until(lambda: holder.state() == "MASTER", MOVED_S_MAX, holder.log)
+    acked = session.count("acked")
+    session.wait_for("acked", acked + ROUND, BACK_S_MAX)
+
+
+def test_the_address_moves_and_a_session_goes_on(site: Site) -> None:
+    env = site.env | {"PYTHONPATH": str(ROOT)}
+    site.client.run(sys.executable, "-m", "gateway", "queue", "create", "orders", *QUEUE, env=env)
+    command = [sys.executable, "-m", "tests.support.steady_client", site.url, "orders", "ws"]
+    session = Steady(site.client, "session", command, env)
+    session.wait_for("acked", ROUND, BACK_S_MAX)
+
+    site.primary.kill_haproxy()
+    check_moved(site, session, site.secondary)
+    assert site.primary.state() == "FAULT"
+
+    # The first one is well again, and the address stays: coming back must cost no client its connection.
+    site.primary.start_haproxy()
+    until(lambda: site.primary.state() == "BACKUP", MOVED_S_MAX, site.primary.log)
+    assert site.secondary.has_vip()
+
+    site.secondary.kill_keepalived()
+    check_moved(site, session, site.primary)
+
+    seen = session.finish()
+    connected = [each for each in session.events() if each["event"] == "connected"]
+    assert [each["resumed"] for each in connected] == [False] + [True] * (len(connected) - 1)
+    assert len(connected) >= 3
+    assert (seen.lost, seen.again) == ([], [])
+    assert seen.published >= 3 * ROUND

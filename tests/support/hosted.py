@@ -1,0 +1,106 @@
+"""Programs on a host of a test's own: `pushq serve`, a name server, and one that listens and never answers."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tests.support.hosts import Host, end
+from tests.support.prerequisites import require
+from tests.support.server import UNHURRIED
+
+READY_S_MAX = 20.0
+LOOK_S = 0.05
+NAME_TTL_S = 1
+_ROOT = Path(__file__).resolve().parents[2]
+_SILENT = "import socket, sys, time; s = socket.create_server((sys.argv[1], int(sys.argv[2]))); time.sleep(3600)"
+
+
+def until(is_so: Callable[[], bool], seconds_max: float, what: Callable[[], str]) -> float:
+    """Look again and again; seconds until it was so. Fails with `what` when it never is."""
+    began = time.monotonic()
+    while not is_so():
+        assert time.monotonic() - began < seconds_max, f"not within {seconds_max:g} s: {what()}"
+        time.sleep(LOOK_S)
+    return time.monotonic() - began
+
+
+class HostedPushq:
+    """`pushq serve` on a host. `start` after `kill` finds the same data, at the same or another address."""
+
+    def __init__(self, host: Host, data: Path, listen: str, env: dict[str, str] | None = None) -> None:
+        """`listen`: `HOST:PORT`."""
+        self.host = host
+        self.data = data
+        self.listen = listen
+        self._env = env or {}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.kill()
+
+    @property
+    def key(self) -> str:
+        return (self.data / "admin.key").read_text().strip()
+
+    def start(self, listen: str | None = None) -> Self:
+        """Start and wait until it listens."""
+        self.listen = listen or self.listen
+        command = [sys.executable, "-m", "gateway", "serve", "--data", str(self.data), "--listen", self.listen]
+        env = UNHURRIED | self._env | {"PYTHONPATH": str(_ROOT)}
+        self._process = process = self.host.start("pushq", *command, env=env)
+        until(
+            lambda: process.poll() is not None or accepts(self.host, self.listen),
+            READY_S_MAX,
+            lambda: self.host.log("pushq"),
+        )
+        assert process.poll() is None, self.host.log("pushq")
+        return self
+
+    def create_queue(self, name: str, **config: Any) -> None:
+        """Straight at the server, which must listen without a PROXY header."""
+        command = ["curl", "--fail-with-body", "--silent", "--request", "PUT", "--json", json.dumps(config)]
+        command += ["--header", f"Authorization: Bearer {self.key}"]
+        self.host.run(*command, f"http://{self.listen}/v1/queues/{name}")
+
+    def kill(self) -> None:
+        if self._process is not None:
+            end(self._process)
+            self._process = None
+
+
+def accepts(host: Host, listen: str) -> bool:
+    """Does anybody on `host` listen at `listen`?"""
+    address, _, port = listen.rpartition(":")
+    return host.run("ss", "--no-header", "--tcp", "--listening", "--numeric", f"src {address} and sport = {port}") != ""
+
+
+def name_server(host: Host, names: Mapping[str, Sequence[str]], address: str = "127.0.0.1") -> None:
+    """The real dnsmasq, which answers each name with all its addresses, in turns."""
+    records = [f"--host-record={name},{each},{NAME_TTL_S}" for name, several in names.items() for each in several]
+    settings = ["--keep-in-foreground", "--no-resolv", "--no-hosts", "--bind-interfaces", "--conf-file=/dev/null"]
+    settings += ["--user=root", "--pid-file", f"--listen-address={address}", "--except-interface=none"]
+    process = host.start("dnsmasq", require("dnsmasq"), *settings, *records)
+    until(
+        lambda: process.poll() is not None or accepts(host, f"{address}:53"),
+        READY_S_MAX,
+        lambda: host.log("dnsmasq"),
+    )
+    assert process.poll() is None, host.log("dnsmasq")
+    host.resolve_with(address)
+
+
+def silent(host: Host, listen: str) -> None:
+    """One that takes connections and never says a word."""
+    address, _, port = listen.rpartition(":")
+    host.start("silent", sys.executable, "-c", _SILENT, address, port)
+    until(lambda: accepts(host, listen), READY_S_MAX, lambda: host.log("silent"))

@@ -1,0 +1,83 @@
+"""Runs the command line of a deploy file as it stands, with this tree's `pushq` and a folder of the test's own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.support.hosted import until
+
+READY_S_MAX = 20.0
+STOP_S_MAX = 20.0
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Running:
+    """One `pushq …`, started by the words of a file. It ends with the block."""
+
+    def __init__(self, arguments: Sequence[str], folder: Path, env: Mapping[str, str] | None = None) -> None:
+        """`arguments`: what follows `pushq`."""
+        self._command = [sys.executable, "-m", "gateway", *arguments]
+        self._env = dict(env or {})
+        self._folder = folder
+        self._log = folder / "running.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("PUSHQ_")}
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command,
+                cwd=self._folder,
+                env=clean | {"PYTHONPATH": str(ROOT)} | self._env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(STOP_S_MAX)
+
+    def log(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    def wait_for(self, url: str) -> None:
+        """Until `url` answers 200."""
+        process = self._process
+        assert process is not None
+        until(lambda: process.poll() is not None or status(url) == 200, READY_S_MAX, self.log)
+        assert process.poll() is None, self.log()
+
+    def wait_for_word(self, word: str) -> None:
+        """Until it says so."""
+        until(lambda: word in self.log(), READY_S_MAX, self.log)
+
+    def stop(self) -> int:
+        """SIGTERM, and the exit code."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+        code = self._process.wait(STOP_S_MAX)
+        self._process = None
+        return code
+
+
+def status(url: str) -> int:
+    """What `url` answers; 0 when nobody does."""
+    try:
+        with urllib.request.urlopen(url, timeout=2) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+    except OSError:
+        return 0

@@ -1,0 +1,74 @@
+"""What a steady client saw, and what must be true of it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from typing import Any, NamedTuple
+
+from tests.support.hosted import until
+from tests.support.hosts import Host
+
+END_S_MAX = 40.0
+
+
+class Steady:
+    """A steady client that runs on a host, in Python or in Node."""
+
+    def __init__(self, host: Host, name: str, command: list[str], env: dict[str, str]) -> None:
+        self.name = name
+        self._said = host.stdout_of(name)
+        self._host = host
+        self._process = host.start_talking(name, *command, env=env)
+
+    def events(self) -> list[dict[str, Any]]:
+        """Everything so far; a line that is half written is not there yet."""
+        lines = self._said.read_text().split("\n")[:-1]
+        return [json.loads(line) for line in lines]
+
+    def count(self, event: str) -> int:
+        return sum(each["event"] == event for each in self.events())
+
+    def wait_for(self, event: str, count: int, seconds_max: float) -> float:
+        """Until it has said `event` so often; the seconds it took."""
+        return until(lambda: self.count(event) >= count, seconds_max, self.tail)
+
+    def tail(self) -> str:
+        return f"{self.name}: {self.events()[-10:]}\n{self._host.log(self.name)[-2000:]}"
+
+    def finish(self) -> History:
+        """Have it stop publishing, wait for what is under way, and leave."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            code = self._process.wait(END_S_MAX)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(self.tail()) from None
+        assert code == 0, self.tail()
+        return history(self.events())
+
+
+class History(NamedTuple):
+    """`lost`: confirmed and never delivered. `again`: delivered after the ack of it was confirmed."""
+
+    published: int
+    lost: list[int]
+    again: list[int]
+
+
+def history(events: list[dict[str, Any]]) -> History:
+    published: set[int] = set()
+    delivered: set[int] = set()
+    acked: set[int] = set()
+    again: list[int] = []
+    for each in events:
+        match each["event"]:
+            case "published":
+                published.add(each["n"])
+            case "delivered":
+                delivered.add(each["n"])
+                if each["n"] in acked:
+                    again.append(each["n"])
+            case "acked":
+                acked.add(each["n"])
+    return History(len(published), sorted(published - delivered), again)
