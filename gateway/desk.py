@@ -154,6 +154,7 @@ class GatewayDesk:
             encode=queue.blocks,
             content_key=lambda: queue.content_key,
             name=partial(named, queue, key_of) if key_of is not None else None,
+            is_split=queue.is_split,
         )
         return _sealed(queue, prepared)
 

@@ -109,7 +109,7 @@ AUTO_CREATE_ENTRIES_MAX: Final = 100
 REPLIES_RUNS_MAX: Final = 20_000
 """Runs of messages in replies that are kept by their idempotency keys, nearly always one a reply; the least recently
 used make room."""
-REPLIES_LINGER_SECONDS: Final = 0.005
+REPLIES_LINGER_SECONDS: Final = 0.02
 """How long a reply waits for others before it is written to Redis."""
 REPLIES_PER_TRIP_MAX: Final = 256
 """Replies asked for or written in one round trip to Redis."""

@@ -48,25 +48,30 @@ def prepare_plain(
     encode: Encode = column_blocks,
     content_key: ContentKey = bytes,
     name: NameCall | None = None,
+    is_split: bool = False,
 ) -> Prepared:
-    """Messages that are only bodies: raw JSON values, or bytes."""
+    """Messages that are only bodies: raw JSON values, or bytes. `is_split`: the queue has several partitions."""
     _check_count(len(bodies))
     raw = list(map(bytes, bodies)) if encoding == "json" else bodies
     kind = KIND_JSON if encoding == "json" else KIND_BYTES
-    if name is not None or max(map(len, raw)) > config.max_message_bytes or not _takes_bodies_alone(config):
+    named = name(kind, raw, {}) if name is not None else None
+    is_plain = named is None or (config.dedupe == "none" and not is_split)
+    if not is_plain or max(map(len, raw)) > config.max_message_bytes or not _takes_bodies_alone(config):
         return _prepared(
             config,
             Given(len(raw), {}),
             kind,
             raw,
             trace,
-            name(kind, raw, {}) if name is not None else None,
+            named,
             now_ms=now_ms,
             clock=clock,
             encode=encode,
             content_key=content_key,
         )
-    return Prepared(plain_blocks(kind, raw, trace), None)
+    if named is None:
+        return Prepared(plain_blocks(kind, raw, trace), None)
+    return Prepared(plain_blocks(kind, raw, trace, named.ids), named.ids, None, named.claim)
 
 
 def prepare(

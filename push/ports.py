@@ -63,6 +63,10 @@ class Target(Protocol):
     def uid(self) -> int: ...
     @property
     def config(self) -> QueueConfig: ...
+    @property
+    def is_split(self) -> bool:
+        """Whether it has, or had, several partitions."""
+
     def blocks(self, columns: Columns, trace: str | None) -> Blocks:
         """A call's messages, encoded: blocks of one partition, priority and due time each."""
 

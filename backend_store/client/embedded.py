@@ -71,6 +71,10 @@ class Forward:
     def content_key(self) -> bytes:
         return self._target.content_key
 
+    @property
+    def is_split(self) -> bool:
+        return self._target.is_split
+
     def sealed(self, blocks: list[Block]) -> list[Block]:
         """They are sealed once the reason is with them."""
         return blocks

@@ -188,6 +188,11 @@ class EmbeddedQueue:
 
     # ------------------------------------------------------------------------------------------------- messages
 
+    @property
+    def is_split(self) -> bool:
+        """Whether it has, or had, several partitions."""
+        return self._partitions.map is not None
+
     def blocks(self, columns: Columns, trace: str | None) -> Blocks:
         """A call's messages encoded, grouped by the partition that each goes to."""
         return self._partitions.blocks(columns, trace)

@@ -100,15 +100,23 @@ class Blocks(NamedTuple):
 # ------------------------------------------------------------------------------------------------------- build
 
 
-def plain_blocks(kind: int, bodies: Sequence[bytes], trace: str | None = None) -> list[Block]:
-    """Blocks of messages that have a body of one kind and nothing else: the hot path, whole columns at a time."""
+def plain_blocks(
+    kind: int, bodies: Sequence[bytes], trace: str | None = None, names: NumberedNames | None = None
+) -> list[Block]:
+    """Blocks of messages that have a body of one kind, and at most a name, and nothing else: the hot path, whole
+    columns at a time.
+    """
     flags = FLAG_ALL_JSON if kind == KIND_JSON else FLAG_ALL_BYTES
-    clear = {"trace": trace} if trace else {}
+    clear: dict[str, Any] = {"trace": trace} if trace else {}
     lengths = list(map(len, bodies))
     if len(bodies) <= BLOCK_MESSAGES_MAX and sum(lengths) <= BLOCK_BYTES_MAX:
+        if names is not None:
+            clear["id"] = names.packed()
         return [Block(_encode(flags, bodies, lengths, clear, {}), len(bodies))]
     blocks = []
     for start, end in _spans(lengths):
+        if names is not None:
+            clear["id"] = names[start:end].packed()
         data = _encode(flags, bodies[start:end], lengths[start:end], clear, {})
         blocks.append(Block(data, end - start))
     return blocks
