@@ -18,7 +18,7 @@ import msgspec
 from gateway.dev_ca import create, issue
 from tests.bench.clients import Publisher
 from tests.bench.rows import Row
-from tests.bench.scale import CONSUMERS, PER_FRAME
+from tests.bench.scale import CONSUMERS, PER_FRAME, WINDOW_WIDE
 from tests.bench.scenario_publish import QUEUE
 from tests.bench.scenario_work import Bench
 from tests.bench.sides import PublishSide
@@ -94,7 +94,14 @@ async def publish(server: Server, duties: Duties) -> PublishSide:
     server.create(QUEUE, encrypted=duties.is_encrypted)
     common = say_in(SPEECHES["msgpack"], server)
     [publisher] = await connect(lambda: DutyPublisher(*common, queue=QUEUE, duties=duties), tls=server.process.tls)
-    return PublishSide(server, publisher)
+    return WideSide(server, publisher)
+
+
+class WideSide(PublishSide):
+    """With enough on its way that rates are the processor's, and not those of one frame's way there and back."""
+
+    def begin(self, window: int = WINDOW_WIDE) -> None:
+        super().begin(window)
 
 
 async def work(server: Server, duties: Duties) -> Bench:
