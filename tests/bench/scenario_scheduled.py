@@ -16,6 +16,8 @@ from tests.bench.scenario_work import Received
 from tests.bench.speech import SPEECHES, AnyArrival
 from tests.bench.world import Server, World, check, close, connect, say_in, until
 
+TAKE_SECONDS_MAX = 240.0
+"""Messages with a time of their own are taken one by one."""
 STORED_PER_S_MIN = {False: 40_000, True: 15_000}
 """The slowest that they may be stored, so that all are there before the first is due."""
 SINGLE_SHARE = 5
@@ -95,7 +97,7 @@ async def _take(server: Server, received: Received, wanted: int, consumers: list
             peak_mib = max(peak_mib, server.rss_anon_mib())
         return received.count >= wanted
 
-    await until(is_done, consumers, lambda: f"{received.count} of {wanted} received", seconds_max=60.0)
+    await until(is_done, consumers, lambda: f"{received.count} of {wanted} received", seconds_max=TAKE_SECONDS_MAX)
     return peak_mib
 
 
