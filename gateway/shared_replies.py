@@ -144,7 +144,8 @@ class RedisReplies:
         return found
 
     async def close(self) -> None:
-        """Waits a moment for what is on its way."""
+        """Waits a moment for what is on its way, and for one trip more; the partition knows the rest."""
+        del self._finished[REPLIES_PER_TRIP_MAX:]
         if self._finished:
             self._go()
         if self._trips is not None:

@@ -225,6 +225,24 @@ async def test_a_frame_may_have_a_key_and_shares_it_with_http(
     assert over_http == [(first[0]["id"], first[0]["seq"], first[0]["partition"])]
 
 
+@pytest.mark.anyio
+@pytest.mark.parametrize(("encoding", "body", "over_http"), [("json", 1, 1), ("msgpack", b"\x00\x01", "AAE=")])
+async def test_bodies_alone_are_the_same_payload_whichever_way_they_come(
+    http: Client, shared_server: PushqServer, queue: str, encoding: str, body: Any, over_http: Any
+) -> None:
+    frame = {"type": "publish", "queue": queue, "messages": [{"body": body}] * 70, "idempotency_key": "k"}
+    async with Socket(shared_server, encoding=encoding) as socket:
+        first = (await socket.ask(**frame))["messages"]
+        wrong = await socket.ask(**{**frame, "idempotency_key": ""})
+    assert wrong["problem"]["errors"][0]["pointer"] == "/idempotency_key"
+    plain = {"body": over_http} if encoding == "json" else {"body_base64": over_http}
+    wanted = [(row["id"], row["seq"], row["partition"]) for row in first]
+    assert len({id_ for id_, _, _ in wanted}) == 70  # more than a block holds
+    assert repeated(sent(http, queue, "k", *[plain] * 70)) == wanted
+    assert repeated(sent(http, queue, "k", *[{**plain, "priority": 0}] * 70)) == wanted
+    assert [m["id"] for m in receive(http, queue, max=100)] == [id_ for id_, _, _ in wanted]
+
+
 # ------------------------------------------------------------------------------------------------- what is refused
 
 
