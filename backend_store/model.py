@@ -137,6 +137,12 @@ class Unavailable(PushqError):
     code = "unavailable"
 
 
+class NotDurable(PushqError):
+    """Too few replicas are in sync. Nothing was accepted."""
+
+    code = "not-durable"
+
+
 class OutcomeUnknown(PushqError):
     code = "outcome-unknown"
 
@@ -207,6 +213,10 @@ class QueueConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     colocate_with: str | None = None
     tags: dict[str, str] = msgspec.field(default_factory=dict)
 
+    def differing(self, other: QueueConfig) -> list[str]:
+        """The settings in which two configs differ, in the order in which they are declared."""
+        return [name for name in self.__struct_fields__ if getattr(self, name) != getattr(other, name)]
+
 
 class QueueDefinition(msgspec.Struct, frozen=True):
     """A queue as the metadata service stores it. `uid` is never used twice; `version` makes the ETag."""
@@ -217,6 +227,8 @@ class QueueDefinition(msgspec.Struct, frozen=True):
     config: QueueConfig
     created_at_ms: int
     version: int
+    shard: int = 0
+    """Where its messages lie, in a cluster of several shards."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ process; calls that a commit answers take a callback, because on the hot path a 
 than the work.
 """
 
+from backend_store.client.dead_letters import LetterFilter
 from backend_store.client.embedded import EmbeddedStore as Store
 from backend_store.client.embedded import open_store
 from backend_store.client.filters import PeekFilter
@@ -28,9 +29,12 @@ from backend_store.client.messages import (
     trace_context,
 )
 from backend_store.client.peek import check_cursor
+from backend_store.client.pulses import Pulse, Pulses, definitions, pulses_of
 from backend_store.client.queue import EmbeddedQueue as Queue
 from backend_store.client.queue import Purge, SettledAndPublished
+from backend_store.client.ranges import PartitionOffsets, RangePage, kind_of, offsets_of, read_range
 from backend_store.client.redrive import Redrive
+from backend_store.client.since import ASKED_AT
 from backend_store.client.streams import Gap, Start, StreamPart, StreamParts
 from backend_store.core.bits import indexes
 from backend_store.core.block import BLOCK_HEAD, unpack
@@ -71,6 +75,7 @@ from backend_store.core.sealing import (
 from backend_store.core.shelves import priority_of
 from backend_store.core.slot_book import standing
 from backend_store.metadata.data_keys import DataKey, StoredRotation
+from backend_store.metadata.documents import Document, Documents
 from backend_store.metadata.embedded import Metadata
 from backend_store.model import Block
 from backend_store.node.audit import AuditLog
@@ -78,6 +83,7 @@ from backend_store.node.ledger import LedgerBook, QueueTotal
 from backend_store.storage.writer import COMMIT_SECONDS_BUCKETS
 
 __all__ = [
+    "ASKED_AT",
     "AuditLog",
     "BLOCK_HEAD",
     "Block",
@@ -105,13 +111,16 @@ __all__ = [
     "LEDGER_KINDS",
     "LedgerBook",
     "LedgerCut",
+    "LetterFilter",
     "Metadata",
     "NumberedNames",
     "PartitionInfo",
+    "PartitionOffsets",
     "PeekFilter",
     "Purge",
     "Queue",
     "QueueTotal",
+    "RangePage",
     "Redrive",
     "SEALED_FLAGS",
     "SUFFIXES",
@@ -142,17 +151,26 @@ __all__ = [
     "identity",
     "indexes",
     "is_sealed",
+    "kind_of",
     "list_groups",
     "message_id",
     "message_id_of",
+    "offsets_of",
     "open_group",
     "open_store",
     "ordering",
     "parse_stamp",
     "plain_blocks",
     "unpack",
+    "Document",
+    "Documents",
+    "Pulse",
+    "Pulses",
+    "definitions",
+    "pulses_of",
     "priority_of",
     "put_group",
+    "read_range",
     "standing",
     "timestamp",
     "trace_context",

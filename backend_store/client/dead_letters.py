@@ -6,6 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
+
+from backend_store.client.messages import headers_of, message_id_of
 from backend_store.client.states import shelves_of
 from backend_store.core.bits import indexes
 from backend_store.core.chunk import Chunk, holes
@@ -17,6 +20,27 @@ if TYPE_CHECKING:
 
 Wanted = Callable[[Chunk, int, dict[str, Any]], bool]
 """(chunk, index, what the message says of its end) → whether it goes back."""
+
+
+class LetterFilter(msgspec.Struct, frozen=True):
+    """A `Wanted` that can be sent: all that is given must hold. `before_ms`: the message ended earlier."""
+
+    reason: str | None = None
+    ids: frozenset[str] | None = None
+    before_ms: int | None = None
+    headers: dict[str, str] = {}
+
+    def __call__(self, chunk: Chunk, index: int, end: dict[str, Any]) -> bool:
+        if self.reason is not None and end.get("reason") != self.reason:
+            return False
+        if self.before_ms is not None and int(end.get("at", 0)) >= self.before_ms:
+            return False
+        if self.ids is not None and message_id_of(chunk, index) not in self.ids:
+            return False
+        if not self.headers:
+            return True
+        headers = headers_of(chunk, index)
+        return all(headers.get(name) == value for name, value in self.headers.items())
 
 
 class Letters(NamedTuple):
@@ -37,29 +61,50 @@ class Batch(NamedTuple):
     priority: int
 
 
-def batches(letters: Letters) -> Iterator[list[Batch]]:
+class Spot(NamedTuple):
+    """A chunk that was looked at. They are looked at in the order of this."""
+
+    view: int
+    partition: int
+    shelf: int
+    """Which of the view's shelves, in the order in which they are read."""
+    base: int
+
+
+def walk(letters: Letters, after: Spot | None = None) -> Iterator[tuple[Spot, list[Batch]]]:
     """What is to be moved, chunk by chunk, in the order in which the messages died; an empty list where it is nothing.
 
     Those that a consumer holds stay. So do those that name no queue they came from, unless `to` names one.
     """
     for view in letters.views:
-        for shelf in shelves_of(view.number):
-            if is_scheduled(shelf):
+        for number, shelf in enumerate(shelves_of(view.number)):
+            here = Spot(view.number, view.partition.index, number, -1)
+            if is_scheduled(shelf) or (after is not None and here[:3] < after[:3]):
                 continue
-            chunk = view.partition.read(view.floor, shelf)
+            start = after.base + 1 if after is not None and here[:3] == after[:3] else 0
+            chunk = view.partition.read(max(view.floor, start), shelf)
             while chunk is not None:
-                yield _split(view, chunk, letters)
+                yield here._replace(base=chunk.base), _split(view, chunk, letters)
                 chunk = view.partition.read(chunk.base + 1, shelf)
 
 
-def count(letters: Letters) -> Generator[None, bool, Counter[str]]:
-    """How many messages would go where. Yields after each chunk."""
+def batches(letters: Letters) -> Iterator[list[Batch]]:
+    """The same without the places."""
+    for _, found in walk(letters):
+        yield found
+
+
+def count(letters: Letters, after: Spot | None = None) -> Generator[None, bool, tuple[Counter[str], Spot | None]]:
+    """How many messages would go where, of those behind a place. Yields after each chunk; told that its time is up it
+    answers with the last place that it looked at.
+    """
     found: Counter[str] = Counter()
-    for some in batches(letters):
+    for spot, some in walk(letters, after):
         for batch in some:
             found[batch.target] += batch.bits.bit_count()
-        yield
-    return found
+        if (yield):
+            return found, spot
+    return found, None
 
 
 def _split(view: View, chunk: Chunk, letters: Letters) -> list[Batch]:

@@ -16,6 +16,7 @@ from backend_store.core.kept import KeptSession
 from backend_store.core.leases import Lease
 from backend_store.core.sealing import Sealer
 from backend_store.core.shelves import VIEW_DEAD, VIEW_LATE, VIEW_OUTBOX
+from backend_store.metadata.documents import Documents
 from backend_store.metadata.embedded import Metadata
 from backend_store.model import Block, Claim, Published, PushqError, QueueConfig, QueueDefinition, QueueNotFound
 from backend_store.node.audit import AuditLog
@@ -24,6 +25,7 @@ from backend_store.node.ledger import LedgerBook
 from backend_store.node.node import Node
 from backend_store.storage.engine import Table
 from backend_store.storage.keys import META_DISK_ID
+from backend_store.storage.space import DEFAULT_RULES, SpaceRules
 
 __all__ = ["EmbeddedQueue", "EmbeddedStore", "Purge", "open_store", "owner_of"]
 
@@ -110,6 +112,10 @@ class EmbeddedStore:
         self.node = node
         self._queues: dict[int, EmbeddedQueue] = {}
         self._companions: dict[tuple[int, int], EmbeddedQueue] = {}
+        self.dropped: dict[int, None] = {}
+        """Of a shard that others define queues for: numbers of those that were deleted lately, in order."""
+        self.tickets: dict[bytes, tuple[bytes, int]] = {}
+        """Of gateways on this machine, by the hash of their text: what each opens, and until when."""
 
     @property
     def steady_ms(self) -> Callable[[], int]:
@@ -128,6 +134,10 @@ class EmbeddedStore:
     @property
     def audit(self) -> AuditLog:
         return self.node.audit
+
+    @property
+    def documents(self) -> Documents:
+        return self.node.documents
 
     @property
     def identity(self) -> bytes:
@@ -287,7 +297,9 @@ class EmbeddedStore:
 MakeSealer = Callable[[Metadata], Awaitable[Sealer]]
 
 
-async def open_store(directory: Path, make_sealer: MakeSealer | None = None) -> EmbeddedStore:
+async def open_store(
+    directory: Path, make_sealer: MakeSealer | None = None, space: SpaceRules = DEFAULT_RULES
+) -> EmbeddedStore:
     """Opens or makes the data folder and recovers what is in it. Raises `storage` errors the CLI explains.
 
     `make_sealer` makes what seals the queues' blocks, from their stored keys. What it raises ends the start.
@@ -296,7 +308,7 @@ async def open_store(directory: Path, make_sealer: MakeSealer | None = None) -> 
     from backend_store.storage.writer import prepare_interpreter
 
     prepare_interpreter()
-    node = Node(open_engine(directory), directory=directory)
+    node = Node(open_engine(directory), directory=directory, space=space)
     if make_sealer is not None:
         try:
             node.seal_with(await make_sealer(node.metadata))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from backend_store.client.queue import EmbeddedQueue
 from backend_store.client.streams import Gap, why_no_place
@@ -139,7 +139,7 @@ class GroupQueue(EmbeddedQueue):
         for group in self._in.values():
             group.on_gap = tell
 
-    def on_ready(self, wake: Callable[[], None]) -> None:
+    def on_ready(self, wake: Callable[[], None], wanted: Callable[[], Mapping[int, int]] | None = None) -> None:
         self._wake = wake
         for group in self._in.values():
             group.on_ready = wake
@@ -148,8 +148,23 @@ class GroupQueue(EmbeddedQueue):
 # ------------------------------------------------------------------------------------------------- of a stream
 
 
-def open_group(stream: EmbeddedQueue, name: str, wanted: Any, reply: GroupReply) -> None:
+class GroupsElsewhere(Protocol):
+    """A stream in another process; see the functions of the same names. What is listed may have to be looked up."""
+
+    def open_group(self, name: str, wanted: Any, reply: GroupReply) -> None: ...
+    def put_group(
+        self, name: str, wanted: Any, mode: Mode | None, reply: Callable[[GroupInfo | PushqError], None]
+    ) -> None: ...
+    def delete_group(self, name: str, reply: Callable[[list[EmbeddedQueue] | PushqError], None]) -> None: ...
+    def list_groups(self) -> list[GroupInfo]: ...
+    def find_group(self, name: str) -> GroupInfo | None: ...
+
+
+def open_group(stream: EmbeddedQueue | GroupsElsewhere, name: str, wanted: Any, reply: GroupReply) -> None:
     """The group of that name. One that is unknown begins at `wanted`, as a reader would; by default at the end."""
+    if not isinstance(stream, EmbeddedQueue):
+        stream.open_group(name, wanted, reply)
+        return
     known = groups_of(stream).find(name)
     if known is not None:
         reply(_facade(stream, known))
@@ -162,13 +177,16 @@ def open_group(stream: EmbeddedQueue, name: str, wanted: Any, reply: GroupReply)
 
 
 def put_group(
-    stream: EmbeddedQueue,
+    stream: EmbeddedQueue | GroupsElsewhere,
     name: str,
     wanted: Any,
     mode: Mode | None,
     reply: Callable[[GroupInfo | PushqError], None],
 ) -> None:
     """Makes a group, by default with offsets and at the end; or moves one to `wanted`."""
+    if not isinstance(stream, EmbeddedQueue):
+        stream.put_group(name, wanted, mode, reply)
+        return
     groups_of(stream)
     refusal = why_no_place(stream._partitions, wanted, "/position")
     if refusal is not None:
@@ -182,8 +200,13 @@ def put_group(
     _ask_all(stream, lambda groups, told: groups.put(name, wanted, mode, told), decided)
 
 
-def delete_group(stream: EmbeddedQueue, name: str, reply: Callable[[list[EmbeddedQueue] | PushqError], None]) -> None:
+def delete_group(
+    stream: EmbeddedQueue | GroupsElsewhere, name: str, reply: Callable[[list[EmbeddedQueue] | PushqError], None]
+) -> None:
     """Forgets a group; `reply` gets what its consumers had of it, if somebody had, so that they can be told."""
+    if not isinstance(stream, EmbeddedQueue):
+        stream.delete_group(name, reply)
+        return
 
     def decided(result: Group | PushqError) -> None:
         if isinstance(result, PushqError):
@@ -217,17 +240,33 @@ def _ask_all(stream: EmbeddedQueue, ask: Callable[[Groups, Decided], None], repl
         ask(groups, partial(told, number))
 
 
-def list_groups(stream: EmbeddedQueue) -> list[GroupInfo]:
+def used_group(stream: EmbeddedQueue, name: str) -> GroupQueue:
+    """A group that is there. Raises `NotFound`, and `InvalidRequest` for a work queue."""
+    group = groups_of(stream).find(name)
+    if group is None:
+        raise NotFound(f"group {name!r} of stream {stream.name!r} was deleted")
+    found = _facade(stream, group)
+    if isinstance(found, PushqError):
+        raise found
+    return found
+
+
+def list_groups(stream: EmbeddedQueue | GroupsElsewhere) -> list[GroupInfo]:
     """By name; a work queue has none."""
-    groups = stream._partitions.all[0].groups
-    if groups is None or stream.is_companion:
+    if not isinstance(stream, EmbeddedQueue):
+        return stream.list_groups()
+    if stream.config.kind != "stream" or stream.is_companion:
         return []
+    groups = groups_of(stream)
     return [info_of(stream, group) for group in groups.all()]
 
 
-def find_group(stream: EmbeddedQueue, name: str) -> GroupInfo | None:
-    groups = stream._partitions.all[0].groups
-    group = groups.find(name) if groups is not None and not stream.is_companion else None
+def find_group(stream: EmbeddedQueue | GroupsElsewhere, name: str) -> GroupInfo | None:
+    if not isinstance(stream, EmbeddedQueue):
+        return stream.find_group(name)
+    if stream.config.kind != "stream" or stream.is_companion:
+        return None
+    group = groups_of(stream).find(name)
     return info_of(stream, group) if group is not None else None
 
 
@@ -245,7 +284,8 @@ def _lag(partition: Partition, name: str) -> GroupLag:
 
 def groups_of(stream: EmbeddedQueue) -> Groups:
     """Of its first partition. Raises `InvalidRequest` for a work queue."""
-    groups = stream._partitions.all[0].groups if not stream.is_companion else None
+    is_stream = stream.config.kind == "stream" and not stream.is_companion
+    groups = stream._partitions.all[0].groups if is_stream else None
     if groups is None:
         raise InvalidRequest(f"{stream.name!r} is a work queue: its consumers are one group; streams have groups")
     return groups

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from backend_store.metadata.changes import Change, Moment, News
+from backend_store.metadata.directory.client import DirectoryClient
 from backend_store.metadata.embedded import MovedQueue, Tenant
 from backend_store.metadata.remote import RemoteMetadata
 from backend_store.metadata.service import MetadataService, Read
@@ -14,6 +15,7 @@ from backend_store.model import ApiKey, QueueDefinition, Quotas
 __all__ = [
     "Change",
     "Definitions",
+    "DirectoryClient",
     "MetadataService",
     "MovedQueue",
     "Moment",

@@ -11,8 +11,8 @@ import dataclasses
 import struct
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from bisect import bisect_left
-from collections.abc import Generator, Iterator, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import Any, Literal, NamedTuple
 
 from backend_store.client.filters import PeekFilter, matching
 from backend_store.client.messages import full_message, timestamp
@@ -31,6 +31,29 @@ State = Literal["ready", "in_flight", "delayed", "dead"]
 
 _CURSOR = struct.Struct(">BHBQ")  # version, partition, shelf, offset
 _VERSION = 1
+
+
+class Found(NamedTuple):
+    """A message that a page has, where it lies."""
+
+    chunk: Chunk
+    number: int
+    """Of the message in the chunk."""
+    attempt: int
+    due_ms: int | None
+    state: State
+
+
+Show = Callable[[Found], Any]
+"""What becomes an item of a page."""
+
+
+def peeked(found: Found) -> Peeked:
+    message = full_message(found.chunk, found.number)
+    message["attempt"] = found.attempt
+    if found.due_ms:
+        message["due_at"] = timestamp(found.due_ms)
+    return Peeked(message, found.state)
 
 
 class Place(NamedTuple):
@@ -60,7 +83,7 @@ def check_cursor(text: str) -> Place:
 
 
 def look_through(
-    partitions: Sequence[Partition], wanted: PeekFilter, view: int = VIEW_MAIN
+    partitions: Sequence[Partition], wanted: PeekFilter, view: int = VIEW_MAIN, show: Show = peeked
 ) -> Generator[None, bool, PeekPage]:
     """A page over several partitions, one after the other; its cursor names the one that it goes on in."""
     if wanted.cursor is not None:
@@ -70,13 +93,13 @@ def look_through(
             wanted = dataclasses.replace(wanted, cursor=None)  # that one is empty and gone
     elif wanted.id is not None:
         for partition in partitions:
-            if (page := (yield from _look_up(partition, wanted, view))) is not None:
+            if (page := (yield from _look_up(partition, wanted, view, show))) is not None:
                 return page
-    items: list[Peeked] = []
+    items: list[Any] = []
     scanned = 0
     for number, partition in enumerate(partitions):
         rest = dataclasses.replace(wanted, limit=wanted.limit - len(items), cursor=None if number else wanted.cursor)
-        page = yield from look(partition, rest, view, scanned)
+        page = yield from look(partition, rest, view, scanned, show)
         items += page.items
         scanned = page.scanned
         following = partitions[number + 1].index if number + 1 < len(partitions) else None
@@ -88,14 +111,25 @@ def look_through(
     return PeekPage(items, None, scanned)
 
 
-def _look_up(partition: Partition, wanted: PeekFilter, view: int) -> Generator[None, bool, PeekPage | None]:
+def cut_short(page: Generator[None, bool, PeekPage], is_enough: Callable[[], bool]) -> Generator[None, bool, PeekPage]:
+    """The same page; when there is enough of it, it ends as if its time were up."""
+    try:
+        next(page)
+        while True:
+            page.send((yield) or is_enough())
+    except StopIteration as ended:
+        found: PeekPage = ended.value
+        return found
+
+
+def _look_up(partition: Partition, wanted: PeekFilter, view: int, show: Show) -> Generator[None, bool, PeekPage | None]:
     """The message of an id, where its place is known without a look through the backlog."""
     assert wanted.id is not None
     view = view_shown(view, wanted.state)
     for shelf, base, index in places_of(partition, view, wanted.id):
         chunk = partition.read(base, shelf)
         if chunk is not None and chunk.base == base:
-            page = _Page(partition, wanted, view, 0)
+            page = _Page(partition, wanted, view, 0, show)
             if page.put(chunk, 1 << index):
                 return page.done()
         yield
@@ -103,21 +137,22 @@ def _look_up(partition: Partition, wanted: PeekFilter, view: int) -> Generator[N
 
 
 def look(
-    partition: Partition, wanted: PeekFilter, view: int = VIEW_MAIN, scanned: int = 0
+    partition: Partition, wanted: PeekFilter, view: int = VIEW_MAIN, scanned: int = 0, show: Show = peeked
 ) -> Generator[None, bool, PeekPage]:
     """A page of a view's messages. Yields after each chunk; told that its time is up it answers with a cursor."""
-    return (yield from _Page(partition, wanted, view_shown(view, wanted.state), scanned).fill())
+    return (yield from _Page(partition, wanted, view_shown(view, wanted.state), scanned, show).fill())
 
 
 class _Page:
     """One page while it is filled."""
 
-    def __init__(self, partition: Partition, wanted: PeekFilter, view: int, scanned: int):
+    def __init__(self, partition: Partition, wanted: PeekFilter, view: int, scanned: int, show: Show):
         self._partition = partition
+        self._as_item = show
         self._wanted = wanted
         self._view = view
         self._shelves = shelves_of(view)
-        self._items: list[Peeked] = []
+        self._items: list[Any] = []
         self._scanned = scanned
 
     @property
@@ -231,11 +266,9 @@ class _Page:
 
     def _show(self, chunk: Chunk, bits: int, where: Shown) -> None:
         for index in indexes(bits):
-            message = full_message(chunk, index)
-            message["attempt"] = where.attempts(index)
-            if where.delayed >> index & 1 and (due_ms := where.due.get(index)):
-                message["due_at"] = timestamp(due_ms)
-            self._items.append(Peeked(message, self._state_of(where, 1 << index)))
+            due_ms = where.due.get(index) if where.delayed >> index & 1 else None
+            state = self._state_of(where, 1 << index)
+            self._items.append(self._as_item(Found(chunk, index, where.attempts(index), due_ms, state)))
 
     def _state_of(self, where: Shown, bit: int) -> State:
         if self._wanted.state == "dead":

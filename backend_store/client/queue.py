@@ -12,11 +12,11 @@ from typing import Any
 import structlog
 
 from backend_store.client.cancel import CancelOutcome, cancel
-from backend_store.client.dead_letters import Letters, Wanted, count
+from backend_store.client.dead_letters import Letters, Spot, Wanted, count
 from backend_store.client.filters import PeekFilter
 from backend_store.client.group_receipts import GroupReceipts
 from backend_store.client.layout import PartitionInfo, layout_of
-from backend_store.client.peek import look_through
+from backend_store.client.peek import Show, cut_short, look_through, peeked
 from backend_store.client.redrive import Redrive, Redrives
 from backend_store.client.streams import Gap, StreamParts
 from backend_store.client.views import AskView, Views, extending, giving_back
@@ -41,11 +41,13 @@ from backend_store.model import (
     QueueStats,
     Verdict,
 )
+from backend_store.node.group import Mode
 from backend_store.node.joint import Joint, JointResult
 from backend_store.node.limits import PEEK_SECONDS_MAX
 from backend_store.node.node import Node
 from backend_store.node.partition import Partition
 from backend_store.node.partitions import Partitions
+from backend_store.node.settling import SettleReply
 from backend_store.node.view import View
 
 log = structlog.get_logger("pushq.queue")
@@ -130,6 +132,11 @@ class EmbeddedQueue:
             self.groups[name]._changed()
 
     @property
+    def partitions(self) -> Sequence[Partition]:
+        """Those that may hold something, in the order of their numbers."""
+        return self._partitions.all
+
+    @property
     def _partition(self) -> Partition:
         """The first one."""
         return self._partitions.first
@@ -151,6 +158,11 @@ class EmbeddedQueue:
     @property
     def group(self) -> str | None:
         """The consumer group of a stream that this is."""
+        return None
+
+    @property
+    def mode(self) -> Mode | None:
+        """Of a consumer group."""
         return None
 
     @property
@@ -297,8 +309,7 @@ class EmbeddedQueue:
         """Nacks; with a delay the messages stay out of sight so long. The reason stands in the messages' history.
         Where nobody `tried`, it was no attempt.
         """
-        views = self._views
-        if delay_ms and views is not None and not all(view.core.can_delay for view in views.all):
+        if delay_ms and not self.can_delay:
             detail = f"queue {self.name!r}: {DELAYED_RUNS_MAX} batches wait for their time; nack without a delay"
             reply(Overloaded(detail, retry_after_ms=1000))
             return
@@ -307,6 +318,11 @@ class EmbeddedQueue:
         due_ms = self._node.steady_ms() + delay_ms if delay_ms else delay_ms
         self._ask(receipts, giving_back(due_ms, reason, tried=tried), reply)
 
+    @property
+    def can_delay(self) -> bool:
+        """Whether a message more may be given back for later."""
+        return self._views is None or all(view.core.can_delay for view in self._views.all)
+
     def extend(self, receipts: list[str], visibility_ms: int, reply: VerdictsReply) -> None:
         """Moves the end of leases: at once where a lease is memory, with a commit where it is stored."""
         self._ask(receipts, extending(visibility_ms), reply)
@@ -314,6 +330,22 @@ class EmbeddedQueue:
     def _ask(self, receipts: list[str], ask: AskView, reply: VerdictsReply) -> None:
         holders = self._views if self._views is not None else self._group_receipts
         holders.ask(by_token(receipts), ask, lambda done: reply(_verdicts(receipts, done)))
+
+    def ask_grouped(self, grouped: dict[str, int], ask: AskView, reply: SettleReply) -> None:
+        """The same for receipts as token → bits; `reply` gets those for which it was done."""
+        holders = self._views if self._views is not None else self._group_receipts
+        holders.ask(grouped, ask, reply)
+
+    def view_of(self, lease: Lease) -> View | None:
+        """The view that gave a lease out, as long as it is there."""
+        return self._views.of(lease) if self._views is not None else None
+
+    async def next_look(self) -> None:
+        """Returns when the look for messages has gone on: see `is_looking`."""
+        await asyncio.sleep(0)
+
+    def wanted_changed(self) -> None:
+        """Consumers want less than before: here nothing is on its way to them."""
 
     def give_back_lease(self, lease: Lease) -> None:
         if self._views is not None:
@@ -355,8 +387,9 @@ class EmbeddedQueue:
     def ready(self) -> int:
         return sum(p.state.live for p in self._partitions.all) if self._views is None else self._views.ready
 
-    def on_ready(self, wake: Callable[[], None]) -> None:
-        """`wake` runs after each commit that may have made messages ready."""
+    def on_ready(self, wake: Callable[[], None], wanted: Callable[[], Mapping[int, int]] | None = None) -> None:
+        """`wake` runs after each commit that may have made messages ready. `wanted` tells what consumers would take now
+        (visibility in ms → messages); only a queue that asks elsewhere wants to know."""
         if self._views is not None:
             self._wake = wake
             self._views.on_ready(wake)
@@ -424,8 +457,10 @@ class EmbeddedQueue:
         tallies = [partition.state.views for partition in self._partitions.all]
         return sum(views[view].live for views in tallies for view in (VIEW_DEAD, VIEW_OUTBOX) if view in views)
 
-    async def peek(self, wanted: PeekFilter) -> PeekPage:
-        """A page of messages; nothing is leased or counted, and everybody else goes first."""
+    async def peek(
+        self, wanted: PeekFilter, show: Show = peeked, is_enough: Callable[[], bool] = lambda: False
+    ) -> PeekPage:
+        """A page of messages, early where `is_enough`; nothing is leased or counted, and everybody else goes first."""
         partitions: Sequence[Partition] = self._partitions.all
         if wanted.partition is not None:
             partitions = [partition for partition in partitions if partition.index == wanted.partition]
@@ -435,8 +470,8 @@ class EmbeddedQueue:
             raise InvalidRequest(detail, errors=(FieldError("/query/partition", detail),))
         if wanted.state == "dead" and self._number == VIEW_LATE:
             return PeekPage()
-        pages = look_through(partitions, wanted, self._number)
-        page = await self._node.turnstile.through(pages, seconds_max=PEEK_SECONDS_MAX)
+        pages = look_through(partitions, wanted, self._number, show)
+        page = await self._node.turnstile.through(cut_short(pages, is_enough), seconds_max=PEEK_SECONDS_MAX)
         if self._partition.closed:
             raise self.gone
         return page
@@ -459,7 +494,13 @@ class EmbeddedQueue:
 
     async def count_letters(self, letters: Letters) -> Counter[str]:
         """How many messages a redrive would move now, by the queue they go to."""
-        return await self._node.turnstile.through(count(letters), seconds_max=math.inf)
+        return (await self.count_some_letters(letters, None, seconds_max=math.inf))[0]
+
+    async def count_some_letters(
+        self, letters: Letters, after: Spot | None, *, seconds_max: float
+    ) -> tuple[Counter[str], Spot | None]:
+        """The same of those behind a place, and the place where it stopped because the time was over."""
+        return await self._node.turnstile.through(count(letters, after), seconds_max=seconds_max)
 
     def redrive(
         self,
@@ -469,11 +510,26 @@ class EmbeddedQueue:
         total: int,
         rate_per_s: float | None,
         find: Callable[[str], EmbeddedQueue],
+        done: int = 0,
     ) -> Redrive:
-        """Starts to move dead letters back. One redrive of a queue runs at a time."""
-        job = Redrive(redrive_id, total, rate_per_s)
+        """Starts to move dead letters back. One redrive of a queue runs at a time. `done`: how many were moved before,
+        by a process that is gone.
+        """
+        job = Redrive(redrive_id, total, rate_per_s, done)
         self.redrives.start(job, letters, lambda name: find(name)._partitions)
         return job
+
+    async def begin_redrive(
+        self,
+        redrive_id: str,
+        letters: Letters,
+        *,
+        total: int,
+        rate_per_s: float | None,
+        find: Callable[[str], EmbeddedQueue],
+    ) -> Redrive:
+        """`redrive`, for those who do not know where the queue is."""
+        return self.redrive(redrive_id, letters, total=total, rate_per_s=rate_per_s, find=find)
 
     def _purge_in(self, partition: Partition) -> asyncio.Future[int | PushqError]:
         done: asyncio.Future[int | PushqError] = asyncio.get_running_loop().create_future()

@@ -23,6 +23,7 @@ from backend_store.node.transfer import move
 
 if TYPE_CHECKING:
     from backend_store.node.partitions import Partitions
+    from backend_store.node.view import View
 
 log = structlog.get_logger("pushq.redrive")
 
@@ -135,9 +136,10 @@ class Redriver:
             self._stays[error.detail] += batch.bits.bit_count()
             landed.set_result(None)
             return landed
-        if unreadable := batch.bits & batch.chunk.unreadable:
-            self._stays[batch.chunk.why_unreadable] += unreadable.bit_count()
-        lease = view.claim(batch.chunk, batch.bits ^ unreadable, self, TRANSFER_LEASE_MS)
+        stays = 0 if _moves_whole(view, target) else batch.bits & batch.chunk.unreadable
+        if stays:
+            self._stays[batch.chunk.why_unreadable] += stays.bit_count()
+        lease = view.claim(batch.chunk, batch.bits ^ stays, self, TRANSFER_LEASE_MS)
         if lease is None:
             landed.set_result(None)  # a consumer has them by now
             return landed
@@ -180,6 +182,11 @@ class Redriver:
         """It sends nothing."""
 
 
+def _moves_whole(view: View, target: Partitions) -> bool:
+    """Whether a sealed block goes as it is: nobody here has keys, and it stays with the queue it was sealed for."""
+    return target.seal is None and target.get(view.partition.index) is view.partition
+
+
 def _as_new(target: Partitions) -> dict[str, Any]:
     """What a message is from now on: no dead letter, not late, and with a whole life before it."""
     life_ms = target.config.message_ttl_ms
@@ -196,6 +203,14 @@ class Redrives:
 
     def get(self, redrive_id: str) -> Redrive | None:
         return self._jobs.get(redrive_id)
+
+    async def find(self, redrive_id: str) -> Redrive | None:
+        """`get`, for those who do not know where the queue is."""
+        return self.get(redrive_id)
+
+    async def list_since(self, number: int) -> list[tuple[int, Redrive]]:
+        """`since`, for those who do not know where the queue is."""
+        return self.since(number)
 
     def since(self, number: int) -> list[tuple[int, Redrive]]:
         """Those remembered from a number on, with their numbers: they count all that there ever were."""
@@ -214,6 +229,13 @@ class Redrives:
         self._started += 1
         redriver = Redriver(job, letters, find, label=self._label)
         job.task = asyncio.get_running_loop().create_task(redriver.run(), name=f"redrive {job.id}")
+
+    def drop(self) -> None:
+        """Ends what runs at once, and waits for nothing: what lies here is another's business from now on."""
+        for job in self._jobs.values():
+            if job.task is not None:
+                job.stopping.set()
+                job.task.cancel()
 
     async def end(self) -> None:
         """Cancels what runs: the server stops, or the queue is gone."""

@@ -86,7 +86,7 @@ def shown(partition: Partition, view: int, chunk: Chunk) -> Shown:
         due = {i: due_ms for i, due_ms in _waiting(partition, chunk).items() if found.ready >> i & 1}
         bits = sum(1 << index for index in due)
     elif chunk.shelf == SORTING and partition.sorting is not None:
-        bits = found.ready & partition.sorting.waiting().get(chunk.base, 0)
+        bits = found.ready & partition.sorting.waiting(chunk.base)
     else:
         return found
     return found._replace(ready=found.ready & ~bits, delayed=found.delayed | bits, due={**due, **found.due})
@@ -144,7 +144,7 @@ def held(partition: Partition, view: int, state: str) -> Bases | None:
     if state == "delayed" and view == VIEW_MAIN and known is not None:
         places: set[tuple[int, int]] = {(one.shelf, one.base) for one in known.core.states() if one.delayed}
         if partition.sorting is not None:
-            places.update((SORTING, base) for base in partition.sorting.waiting())
+            places.update((SORTING, base) for base in partition.sorting.waiting_bases())
         return _by_shelf(places)
     return None
 

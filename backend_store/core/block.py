@@ -331,6 +331,15 @@ def punch(block: Block, bits: int) -> Block:
     return msgspec.structs.replace(block, data=b"".join([head, clear_bytes, block.data[end:]]))
 
 
+def gone_of(block: Block) -> int:
+    """The bits of a block's messages that are none: see `punch`."""
+    flags, _, _, clear_size, _ = BLOCK_HEAD.unpack_from(block.data)
+    if not clear_size or not flags & FLAG_CLEAR:
+        return 0
+    clear: dict[str, Any] = unpack(block.data[BLOCK_HEAD.size : BLOCK_HEAD.size + clear_size])
+    return int.from_bytes(clear.get("gone", b""), "little")
+
+
 class ChunkPlan(NamedTuple):
     """Blocks that share a chunk, and how many messages they hold."""
 

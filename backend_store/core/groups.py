@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from backend_store.core.chunk import Chunk
 from backend_store.core.kept import KeptLease
@@ -20,6 +20,7 @@ from backend_store.core.policy import Outcome, Policy
 from backend_store.core.records import ChunkMarked, ChunkPassed, GroupRow, Record, Retry
 from backend_store.core.runs import ArrivalRuns, Runs
 from backend_store.core.shelves import MAIN
+from backend_store.core.stale import GivenBack, GivenBacks, given_back, stale_from
 from backend_store.core.work import Overlay, WorkView
 from backend_store.model import Offset
 
@@ -27,6 +28,13 @@ from backend_store.model import Offset
 def below(state: ChunkState | Chunk, offset: int) -> int:
     """The bits of a chunk's messages below an offset."""
     return (1 << min(max(offset - state.base, 0), state.count)) - 1
+
+
+class Memory(NamedTuple):
+    """What a group keeps while it is at rest."""
+
+    last_lease: int
+    given_back: GivenBacks = ()
 
 
 class GroupView(WorkView):
@@ -69,12 +77,12 @@ class GroupView(WorkView):
         return self.lanes.all[0]
 
     @property
-    def memory(self) -> tuple[int, int]:
+    def memory(self) -> Memory:
         """What a group that is opened again must know: no receipt may mean two leases."""
-        return self._lease_number, 0
+        return Memory(self._lease_number)
 
-    def go_on_from(self, memory: tuple[int, int]) -> None:
-        self._lease_number = max(self._lease_number, memory[0])
+    def go_on_from(self, memory: Memory) -> None:
+        self._lease_number = max(self._lease_number, memory.last_lease)
 
     @property
     def is_at_rest(self) -> bool:
@@ -226,17 +234,16 @@ class OffsetGroup(GroupView):
         super().__init__(*args, **kwargs)
         self._out: deque[Lease] = deque()
         """Leases in the order of their messages; those that are over leave when they are first."""
-        self._void = 0
-        """The last lease when a consumer gave something back: receipts of messages that come again are stale."""
+        self._given_back: GivenBacks = ()
         self._first_lease = self._lease_number
 
     @property
-    def memory(self) -> tuple[int, int]:
-        return self._lease_number, self._void
+    def memory(self) -> Memory:
+        return Memory(self._lease_number, self._given_back)
 
-    def go_on_from(self, memory: tuple[int, int]) -> None:
+    def go_on_from(self, memory: Memory) -> None:
         super().go_on_from(memory)
-        self._void = memory[1]
+        self._given_back = memory.given_back
 
     def may_take(self, holder: Holder) -> bool:
         if self.in_flight >= self.policy.in_flight_max or self.nacked_delayed:
@@ -305,21 +312,25 @@ class OffsetGroup(GroupView):
 
     def _settle_expired(self, token: str, bits: int) -> int:
         """A receipt whose lease is gone still acks, while nobody holds its message or one before, and unless a consumer
-        gave such a message back since."""
+        gave one of these back since."""
         fields = self._genuine(token) if bits else None
         state = self._chunks.get(fields.base) if fields is not None else None
         if fields is None or state is None or state.epoch != fields.epoch or fields.base >= self.lane.next_scan:
             return 0
-        if self._first_lease < fields.lease <= self._void:
-            return 0
         won = bits & fields.bits & state.present
-        last = state.base + won.bit_length() - 1
-        first = self._first_out()
-        if not won or (first is not None and first.state.base + (first.bits & -first.bits).bit_length() - 1 <= last):
+        # A process knows nothing of what was given back before it began.
+        stale = stale_from(self._given_back, fields.lease) if fields.lease > self._first_lease else None
+        for end in (stale, self._held_from()):
+            won &= below(state, end) if end is not None else state.full
+        if not won:
             return 0
-        self._commit(last)
+        self._commit(state.base + won.bit_length() - 1)
         self._remember(token, won)
         return won
+
+    def _held_from(self) -> int | None:
+        first = self._first_out()
+        return None if first is None else first.state.base + (first.bits & -first.bits).bit_length() - 1
 
     # ----------------------------------------------------------------------------------------------- come again
 
@@ -340,7 +351,8 @@ class OffsetGroup(GroupView):
         state = lease.state
         first = bits & -bits
         if outcome in (Outcome.NACKED, Outcome.UNTRIED):
-            self._void = self._lease_number
+            back = GivenBack(state.base + first.bit_length() - 1, self._lease_number)
+            self._given_back = given_back(self._given_back, back, position=self.position)
         if outcome == Outcome.UNTRIED:
             uncount(state, bits)
         elif due_ms is None and outcome != Outcome.RETURNED and self.policy.backoff_ms:

@@ -57,6 +57,8 @@ class WorkView(Leasing):
     def __init__(self, key: ReceiptKey, **settings: Any):
         super().__init__(key, **settings)
         self._returned: list[Returned] = []
+        self.came_back = 0
+        """Messages that an attempt gave back and that go out again, since this process began."""
         # What the commit in flight has of it. Consumers take and go away meanwhile: that is for the next commit.
         self._in_commit = _NOTHING
 
@@ -168,6 +170,8 @@ class WorkView(Leasing):
 
     def _return(self, state: ChunkState, bits: int, due_ms: int | None, now_ms: int, outcome: Outcome) -> None:
         state.returning |= bits
+        if outcome != Outcome.UNTRIED:
+            self.came_back += bits.bit_count()
         if due_ms is not None or not self.policy.backoff_ms or outcome in _NO_BACKOFF:
             due_ms = due_ms or 0
             if due_ms:

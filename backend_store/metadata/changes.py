@@ -15,11 +15,14 @@ import msgspec
 
 from backend_store.metadata.limits import CHANGES_KEPT_MAX, CHANGES_PER_TURN_MAX
 
-Subject = Literal["queue", "key", "tenant"]
+Subject = Literal["queue", "key", "tenant", "placement"]
 
 
 class Change(msgspec.Struct, frozen=True, array_like=True):
-    """Something about this queue, key or tenant is different now: made, changed or gone. `tenant` is a queue's."""
+    """Something about this queue, key, tenant or placement is different now: made, changed or gone.
+
+    `tenant` is a queue's; a placement's name is the number of its queue.
+    """
 
     subject: Subject
     name: str

@@ -1,12 +1,12 @@
 """The rows of data keys: what a queue's blocks are sealed with, wrapped by a master key that the store never has.
 
-A key id names one key of the whole store and is given out once. The rows of a queue go with the commit that removes the
-queue, so what may still lie somewhere of its messages can be opened by nobody.
+A key id names one key of the whole store: whoever comes second with an id has to take another. The rows of a queue go
+with the commit that removes the queue, so what may still lie somewhere of its messages can be opened by nobody.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -56,6 +56,7 @@ class DataKeys:
             self.ids_of.setdefault(self.by_id[key_id].uid, []).append(key_id)
         stored = engine.get(Table.META, NEXT_KEY_ID)
         self._next: int = msgspec.msgpack.decode(unseal(NEXT_KEY_ID, stored), type=int) if stored else 1
+        self._pass(self.by_id)
         row = engine.get(Table.META, ROTATION)
         self.rotation = msgspec.msgpack.decode(unseal(ROTATION, row), type=StoredRotation) if row else None
 
@@ -66,7 +67,24 @@ class DataKeys:
         self._next += 1
         return key_id
 
-    def stage(self, batch: Batch, keys: Iterable[DataKey]) -> None:
+    def reserve(self, count: int) -> range:
+        """Ids for somebody else to give out. What is not stored of them by the next start may be given out again, also
+        while the first who got them goes on: see `is_free`."""
+        first = self._next
+        self._next += count
+        assert self._next <= KEY_IDS_MAX, "four thousand million data keys were made"
+        return range(first, self._next)
+
+    def is_free(self, key: DataKey) -> bool:
+        """Whether no other key has its id: to give it a second meaning would take away what the first one sealed."""
+        return self.by_id.get(key.id, key) == key
+
+    def _pass(self, ids: Iterable[int]) -> None:
+        """No id up to these is given out from now on."""
+        self._next = max([self._next, *(key_id + 1 for key_id in ids)])
+
+    def stage(self, batch: Batch, keys: Sequence[DataKey]) -> None:
+        self._pass(key.id for key in keys)
         for key in keys:
             place = _place(key.id)
             batch.put(Table.META, place, seal(place, _encode(key)))

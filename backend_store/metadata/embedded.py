@@ -17,7 +17,8 @@ import msgspec
 from backend_store.core.slots import PartitionMap, SlotTable
 from backend_store.metadata.changes import Change, ChangeLog
 from backend_store.metadata.data_keys import DataKey, DataKeys, StoredRotation
-from backend_store.metadata.partition_maps import MAPS, book_key, changed, founded, map_key, only_partition
+from backend_store.metadata.elsewhere import HERE, Elsewhere, links_of
+from backend_store.metadata.partition_maps import MAPS, book_key, changed, founded, lane_of, map_key, only_partition
 from backend_store.model import (
     TENANT_DEFAULT,
     ApiKey,
@@ -32,6 +33,7 @@ from backend_store.storage.engine import Batch, Engine, Table
 from backend_store.storage.seal import seal, unseal
 
 QUEUES = b"queue/"
+PLACED = b"placed/"
 KEYS = b"key/"
 KEYS_USED = b"key-used/"
 TENANTS = b"tenant/"
@@ -75,7 +77,9 @@ class Metadata:
     """All definitions of one embedded node."""
 
     def __init__(self, engine: Engine, write: Callable[[Batch], Awaitable[None]]):
-        self._write = write
+        self._store = write
+        self.on_written: Callable[[], None] = _unheard
+        """Runs before the first that waits for a change does: it must look in the next turn of the loop."""
         self._turn = asyncio.Lock()
         self.queues: dict[tuple[str, str], QueueDefinition] = {}
         self.keys: dict[str, ApiKey] = {}
@@ -84,7 +88,11 @@ class Metadata:
         self.tenants: dict[str, Tenant] = {TENANT_DEFAULT: Tenant(TENANT_DEFAULT, 0)}
         for definition in _load(engine, QUEUES, QueueDefinition):
             self.queues[definition.tenant, definition.name] = definition
-        self._held = Counter(tenant for tenant, _ in self.queues)
+        self.elsewhere = Elsewhere(_load(engine, PLACED, QueueDefinition))
+        """Queues that are defined here, and whose messages lie in other shards."""
+        self.lane: int | None = None
+        """Of a lane of a cluster of independent hosts its number: each queue has one partition here, of that number."""
+        self._held = Counter(tenant for tenant, _ in (*self.queues, *self.elsewhere.by_name))
         """How many queues each tenant has."""
         for key in _load(engine, KEYS, ApiKey):
             self.keys[key.id] = key
@@ -107,6 +115,10 @@ class Metadata:
         self.adopted_from = _text(engine, ADOPTED_FROM)
         """Of a node whose queues another process defines: the identity of its metadata."""
         self.changes = ChangeLog(era=f"{self.identity}/{secrets.token_hex(8)}")
+
+    async def _write(self, batch: Batch) -> None:
+        await self._store(batch)
+        self.on_written()
 
     def found(self, batch: Batch, now_ms: int) -> None:
         """At the first start: the tenant that always exists gets its row, and the metadata their identity."""
@@ -133,28 +145,39 @@ class Metadata:
     ) -> tuple[QueueDefinition, bool]:
         """The queue, and whether it is new. The same config again is no error; another one is a `Conflict`."""
         async with self._turn:
-            known = self.queues.get((tenant, name))
+            known = self.defined(tenant, name)
             if known is not None:
                 if known.config == config:
                     return known, False
-                raise Conflict(f"queue {name!r} exists with another config; change it with PATCH")
-            if len(self.queues) >= QUEUES_MAX:
+                differing = ", ".join(known.config.differing(config))
+                raise Conflict(f"queue {name!r} exists with another config: {differing}; change it with PATCH")
+            if len(self.queues) + len(self.elsewhere.by_name) >= QUEUES_MAX:
                 raise Conflict(f"{QUEUES_MAX} queues exist, the most a node takes")
             self._check_quota(tenant)
+            linked = [self.defined(tenant, other) for other in links_of(config)]
+            shard = self.elsewhere.choose(name, linked, here=len(self.queues))
             definition = QueueDefinition(
-                uid=self._next_uid, tenant=tenant, name=name, config=config, created_at_ms=now_ms, version=1
+                uid=self._next_uid,
+                tenant=tenant,
+                name=name,
+                config=config,
+                created_at_ms=now_ms,
+                version=1,
+                shard=shard,
             )
             batch = Batch()
             self._new_uid()
-            partitions = None
-            if config.partitions > 1:
-                partitions = founded(definition.uid, config.partitions, self._new_uid, batch)
+            partitions = self._founded(definition, batch) if shard == HERE else None
             _stage(batch, NEXT_UID, self._next_uid)
-            await self._put_queue(definition, batch)
+            await self._put_queue(definition, batch, is_here=shard == HERE)
             self._held[tenant] += 1
             if partitions is not None:
                 self.maps[definition.uid] = partitions
             return definition, True
+
+    def defined(self, tenant: str, name: str) -> QueueDefinition | None:
+        """A queue that is defined here, wherever its messages lie."""
+        return self.queues.get((tenant, name)) or self.elsewhere.by_name.get((tenant, name))
 
     def _check_quota(self, tenant: str) -> None:
         allowed = self.tenants[tenant].quotas.queues if tenant in self.tenants else None
@@ -179,16 +202,14 @@ class Metadata:
             self.adopted_from = identity
 
     async def adopt(self, definition: QueueDefinition) -> bool:
-        """Takes over a queue as another process defines it. False when nothing is new."""
+        """Takes over a queue as another process defines it. False when nothing is new, or its name is another one's."""
         async with self._turn:
             known = self.queues.get((definition.tenant, definition.name))
-            assert known is None or known.uid == definition.uid, "an earlier queue of that name goes first"
-            if known is not None and known.version >= definition.version:
+            if known is not None and (known.uid != definition.uid or known.version >= definition.version):
                 return False
-            batch, partitions = Batch(), None
+            batch = Batch()
             self._next_uid = max(self._next_uid, ADOPTED_UIDS)
-            if known is None and definition.config.partitions > 1:
-                partitions = founded(definition.uid, definition.config.partitions, self._new_uid, batch)
+            partitions = self._founded(definition, batch) if known is None else None
             _stage(batch, NEXT_UID, self._next_uid)
             await self._put_queue(definition, batch)
             if known is None:
@@ -196,6 +217,14 @@ class Metadata:
             if partitions is not None:
                 self.maps[definition.uid] = partitions
             return True
+
+    def _founded(self, definition: QueueDefinition, batch: Batch) -> PartitionMap | None:
+        """The map of a new queue; its rows are staged. None: it has one partition, which needs no map."""
+        if self.lane is not None:
+            return lane_of(definition.uid, self.lane, batch)
+        if definition.config.partitions > 1:
+            return founded(definition.uid, definition.config.partitions, self._new_uid, batch)
+        return None
 
     def _new_uid(self) -> int:
         """A number for a queue, or for one of its further partitions. The caller stages what comes next."""
@@ -206,11 +235,12 @@ class Metadata:
     async def update_queue(self, tenant: str, name: str, config: QueueConfig, version: int) -> QueueDefinition | None:
         """The changed queue, or None when `version` is not the current one."""
         async with self._turn:
-            known = self.find(tenant, name)
+            known = self.defined(tenant, name) or self.find(tenant, name)
             if known.version != version:
                 return None
+            self.elsewhere.check(known, [self.defined(tenant, other) for other in links_of(config)])
             changed = msgspec.structs.replace(known, config=config, version=known.version + 1)
-            await self._put_queue(changed, Batch())
+            await self._put_queue(changed, Batch(), is_here=(tenant, name) in self.queues)
             return changed
 
     def partition_map(self, uid: int) -> PartitionMap:
@@ -248,10 +278,13 @@ class Metadata:
             batch.delete(Table.META, book_key(replica))
         batch.delete(Table.META, map_key(uid))
 
-    async def _put_queue(self, definition: QueueDefinition, batch: Batch) -> None:
-        _stage(batch, _queue_key(definition.tenant, definition.name), definition)
+    async def _put_queue(self, definition: QueueDefinition, batch: Batch, *, is_here: bool = True) -> None:
+        _stage(batch, _queue_key(definition.tenant, definition.name, QUEUES if is_here else PLACED), definition)
         await self._write(batch)
-        self.queues[definition.tenant, definition.name] = definition
+        if is_here:
+            self.queues[definition.tenant, definition.name] = definition
+        else:
+            self.elsewhere.put(definition)
         self.changes.add(Change("queue", definition.name, definition.tenant))
 
     async def delete_queue(self, tenant: str, name: str, extra: Callable[[QueueDefinition, Batch], None]) -> None:
@@ -268,6 +301,21 @@ class Metadata:
             del self.queues[tenant, name]
             self._held[tenant] -= 1
             self.maps.pop(known.uid, None)
+            self.changes.add(Change("queue", name, tenant))
+
+    async def delete_elsewhere(self, tenant: str, name: str) -> None:
+        """Removes a queue whose messages lie in another shard; that one drops them when it hears of it."""
+        async with self._turn:
+            known = self.elsewhere.by_name.get((tenant, name))
+            if known is None:
+                raise QueueNotFound(f"there is no queue {name!r}")
+            batch = Batch()
+            batch.delete(Table.META, _queue_key(tenant, name, PLACED))
+            self.data_keys.stage_shredded(batch, known.uid)
+            await self._write(batch)
+            self._shredded(known.uid)
+            self.elsewhere.remove(known)
+            self._held[tenant] -= 1
             self.changes.add(Change("queue", name, tenant))
 
     async def move_queue(self, tenant: str, name: str, target: str, until_ms: int) -> MovedQueue:
@@ -322,22 +370,24 @@ class Metadata:
     # ------------------------------------------------------------------------------------------------ data keys
 
     async def add_data_keys(self, keys: Sequence[tuple[str, DataKey]]) -> set[int]:
-        """Stores new data keys, each with the name of its queue. Returns the ids of those whose queue is still there:
-        the others are not stored."""
+        """Stores new data keys, each with the name of its queue. Returns the ids of those that are stored: the queue is
+        still there, and no other key has the id."""
         async with self._turn:
             there = [key for name, key in keys if self._is_there(key.tenant, name, key.uid)]
+            there = [key for key in there if self.data_keys.is_free(key)]
             if there:
                 await self._put_data_keys(there)
             return {key.id for key in there}
 
     def _is_there(self, tenant: str, name: str, uid: int) -> bool:
-        known, moved = self.queues.get((tenant, name)), self.moved.get(uid)
+        known, moved = self.defined(tenant, name), self.moved.get(uid)
         return (known is not None and known.uid == uid) or (moved is not None and not moved.is_empty)
 
     async def change_data_keys(self, keys: Sequence[DataKey]) -> None:
         """Stores data keys anew: wrapped otherwise, or with another count. Those that have gone meanwhile stay gone."""
         async with self._turn:
-            there = [key for key in keys if key.id in self.data_keys.by_id]
+            known = self.data_keys.by_id
+            there = [key for key in keys if key.id in known and known[key.id].uid == key.uid]
             if there:
                 await self._put_data_keys(there)
 
@@ -413,7 +463,7 @@ class Metadata:
                 raise NotFound(f"there is no tenant {name!r}")
             if name == TENANT_DEFAULT:
                 raise Conflict("tenant 'default' always exists")
-            held = [q for t, q in self.queues if t == name]
+            held = [q for t, q in (*self.queues, *self.elsewhere.by_name) if t == name]
             if held:
                 raise Conflict(
                     f"tenant {name!r} still has {len(held)} queues, {held[0]!r} among them; delete them first"
@@ -447,8 +497,8 @@ def _ignore(uid: int) -> None:
     """Nobody keeps keys in memory."""
 
 
-def _queue_key(tenant: str, name: str) -> bytes:
-    return QUEUES + tenant.encode() + b"\0" + name.encode()
+def _queue_key(tenant: str, name: str, table: bytes = QUEUES) -> bytes:
+    return table + tenant.encode() + b"\0" + name.encode()
 
 
 def _moved_key(moved: MovedQueue) -> bytes:
@@ -475,3 +525,7 @@ def _load(engine: Engine, prefix: bytes, kind: type[Any]) -> list[Any]:
         if len(rows) < 1000:
             return out
         start = rows[-1][0] + b"\0"
+
+
+def _unheard() -> None:
+    """Nobody wants to know."""

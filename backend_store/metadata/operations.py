@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, assert_never
+from typing import Any, Protocol, assert_never, cast
 
 import msgspec
 
+from backend_store.metadata.directory.core.ring import Ring
+from backend_store.metadata.directory.placement import Directory, Part, Placement
 from backend_store.metadata.embedded import Tenant
 from backend_store.metadata.service import MetadataService, Read
-from backend_store.model import ApiKey, QueueConfig, QueueDefinition, Quotas
+from backend_store.model import ApiKey, InvalidRequest, QueueConfig, QueueDefinition, Quotas
 
 ROLE = "metadata"
 
@@ -81,9 +83,38 @@ class DeleteTenant(_Operation, frozen=True, tag="delete_tenant"):
     name: str
 
 
-Reading = GetQueue | ListQueues | GetKey | ListKeys | GetTenant | ListTenants
-Writing = CreateQueue | UpdateQueue | DeleteQueue | PutKey | DeleteKey | PutTenant | DeleteTenant
-Operation = Reading | Writing
+class GetPlacement(_Operation, frozen=True, tag="get_placement"):
+    uid: int
+
+
+class ListPlacements(_Operation, frozen=True, tag="list_placements"):
+    after: int
+    limit: int
+
+
+class Place(_Operation, frozen=True, tag="place"):
+    tenant: str
+    name: str
+    uid: int
+    parts: tuple[Part, ...]
+    version: int
+
+
+class GetRing(_Operation, frozen=True, tag="get_ring"):
+    """Which hosts keep what."""
+
+
+Reading = GetQueue | ListQueues | GetKey | ListKeys | GetTenant | ListTenants | GetPlacement | ListPlacements | GetRing
+Writing = CreateQueue | UpdateQueue | DeleteQueue | PutKey | DeleteKey | PutTenant | DeleteTenant | Place
+
+
+class HandedOn(_Operation, frozen=True, tag="handed_on"):
+    """Asked of a host by a host: it answers itself, and hands nothing on."""
+
+    what: Reading | Writing
+
+
+Operation = Reading | Writing | HandedOn
 
 decode_operation = msgspec.msgpack.Decoder(Operation).decode
 
@@ -101,12 +132,26 @@ ANSWERS: dict[type[Any], msgspec.msgpack.Decoder[Any]] = {
     ListTenants: msgspec.msgpack.Decoder(list[Tenant]),
     PutTenant: msgspec.msgpack.Decoder(tuple[Tenant, bool]),
     DeleteTenant: msgspec.msgpack.Decoder(None),
+    GetPlacement: msgspec.msgpack.Decoder(Read[Placement | None]),
+    ListPlacements: msgspec.msgpack.Decoder(list[Placement]),
+    Place: msgspec.msgpack.Decoder(Placement | None),
+    GetRing: msgspec.msgpack.Decoder(Ring),
 }
 """How an operation's answer is decoded."""
 
 
-async def perform(service: MetadataService, asked: Operation) -> Any:
-    """Does what was asked for."""
+class DirectoryHost(MetadataService, Directory, Protocol):
+    """A metadata service that also knows where queues lie, and which host keeps what."""
+
+    async def get_ring(self) -> Ring: ...
+
+
+async def perform(service: MetadataService, asked: Operation, *, own: MetadataService | None = None) -> Any:
+    """Does what was asked for. `own` answers what was handed on; without it, the service itself."""
+    if isinstance(asked, HandedOn):
+        return await perform(own or service, asked.what)
+    if isinstance(asked, GetPlacement | ListPlacements | Place | GetRing):
+        return await _perform_placed(service, asked)
     match asked:
         case GetQueue():
             return await service.get_queue(asked.tenant, asked.name)
@@ -134,5 +179,23 @@ async def perform(service: MetadataService, asked: Operation) -> Any:
             return await service.put_tenant(asked.name, asked.quotas)
         case DeleteTenant():
             return await service.delete_tenant(asked.name)
+        case _:
+            assert_never(asked)
+
+
+async def _perform_placed(service: MetadataService, asked: GetPlacement | ListPlacements | Place | GetRing) -> Any:
+    if not hasattr(service, "get_placement"):
+        raise InvalidRequest("this metadata service has one process and places no queues; start it with --etcd")
+    directory = cast(DirectoryHost, service)
+    match asked:
+        case GetPlacement():
+            return await directory.get_placement(asked.uid)
+        case ListPlacements():
+            return await directory.list_placements(after=asked.after, limit=asked.limit)
+        case Place():
+            parts, version = asked.parts, asked.version
+            return await directory.place(asked.tenant, asked.name, asked.uid, parts, version=version)
+        case GetRing():
+            return await directory.get_ring()
         case _:
             assert_never(asked)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 
 from backend_store.core.slot_book import SlotBook, first_book
-from backend_store.core.slots import PartitionMap, SlotTable, first_table
+from backend_store.core.slots import SLOTS, Member, PartitionMap, SlotTable, first_table
 from backend_store.storage.engine import Batch, Engine, Table
 from backend_store.storage.seal import seal, unseal
 
@@ -46,6 +46,20 @@ def read_book(engine: Engine, replica: int) -> SlotBook | None:
 def only_partition(uid: int) -> PartitionMap:
     """The map of a queue that never had another partition: it has no row."""
     return PartitionMap(uid, first_table(), {0: uid})
+
+
+def lane_of(uid: int, lane: int, batch: Batch) -> PartitionMap:
+    """The map of a queue that has one lane here, and the others at other hosts; its rows are staged.
+
+    Places and receipts name the lane, so they are no other lane's. Which slots are at home in it is the lane table's to
+    say: here it has them all.
+    """
+    owners = (lane,) * SLOTS
+    table = SlotTable(1, owners, owners, {lane: Member("open", 1)})
+    after = PartitionMap(uid, table, {lane: uid})
+    stage_map(batch, after)
+    stage_book(batch, uid, first_book(table, lane))
+    return after
 
 
 def founded(uid: int, partitions: int, new_replica: Callable[[], int], batch: Batch) -> PartitionMap:

@@ -17,48 +17,19 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 from websockets.typing import Subprotocol
 
+from backend_store.metadata.asking import Asking
 from backend_store.metadata.changes import Moment, News
-from backend_store.metadata.embedded import Tenant
 from backend_store.metadata.limits import (
     CONNECT_SECONDS_MAX,
     NEWS_WAITING_MAX,
-    PAGE_ITEMS_MAX,
     READ_MS_MAX,
     RECONNECT_SECONDS_MAX,
     REQUESTS_WAITING_MAX,
     SILENCE_SECONDS_MAX,
     WRITE_MS_MAX,
 )
-from backend_store.metadata.operations import (
-    ANSWERS,
-    ROLE,
-    CreateQueue,
-    DeleteKey,
-    DeleteQueue,
-    DeleteTenant,
-    GetKey,
-    GetQueue,
-    GetTenant,
-    ListKeys,
-    ListQueues,
-    ListTenants,
-    PutKey,
-    PutTenant,
-    Reading,
-    UpdateQueue,
-    Writing,
-)
-from backend_store.metadata.service import Read
-from backend_store.model import (
-    ApiKey,
-    OutcomeUnknown,
-    Overloaded,
-    PushqError,
-    QueueConfig,
-    QueueDefinition,
-    Quotas,
-    Unavailable,
-)
+from backend_store.metadata.operations import ANSWERS, ROLE, HandedOn, Operation, Writing
+from backend_store.model import OutcomeUnknown, Overloaded, PushqError, Unavailable
 from backend_store.wire.frames import (
     FRAME_BYTES_MAX,
     SUBPROTOCOL,
@@ -80,7 +51,7 @@ log = structlog.get_logger("pushq.metadata")
 _news = msgspec.msgpack.Decoder(News).decode
 
 
-class RemoteMetadata:
+class RemoteMetadata(Asking):
     """Implements `MetadataService`. Made by `RemoteMetadata.open`; `close` ends it."""
 
     def __init__(self, url: str, secret: str):
@@ -194,8 +165,9 @@ class RemoteMetadata:
 
     # -------------------------------------------------------------------------------------------------- requests
 
-    async def _ask(self, operation: Reading | Writing) -> Any:
-        writes = isinstance(operation, Writing)
+    async def _ask(self, operation: Operation) -> Any:
+        asked = operation.what if isinstance(operation, HandedOn) else operation
+        writes = isinstance(asked, Writing)
         connection = self._connection
         if connection is None:
             raise self._unavailable()
@@ -219,60 +191,12 @@ class RemoteMetadata:
             del self._asked[number]
             if waiting.done() and not waiting.cancelled():
                 waiting.exception()  # looked at, so that nobody reports it as lost
-        return ANSWERS[type(operation)].decode(answer)
+        return ANSWERS[type(asked)].decode(answer)
 
     def _unanswered(self, what: str, *, writes: bool) -> PushqError:
         if writes:
             return OutcomeUnknown(f"the metadata service {what}; the change may have been made")
         return Unavailable(f"the metadata service {what}", retry_after_ms=1000)
-
-    async def get_queue(self, tenant: str, name: str) -> Read[QueueDefinition | None]:
-        found: Read[QueueDefinition | None] = await self._ask(GetQueue(tenant, name))
-        return found
-
-    async def list_queues(self, tenant: str, *, after: str = "", limit: int = PAGE_ITEMS_MAX) -> list[QueueDefinition]:
-        found: list[QueueDefinition] = await self._ask(ListQueues(tenant, after, limit))
-        return found
-
-    async def create_queue(self, tenant: str, name: str, config: QueueConfig) -> tuple[QueueDefinition, bool]:
-        made: tuple[QueueDefinition, bool] = await self._ask(CreateQueue(tenant, name, config))
-        return made
-
-    async def update_queue(self, tenant: str, name: str, config: QueueConfig, version: int) -> QueueDefinition | None:
-        changed: QueueDefinition | None = await self._ask(UpdateQueue(tenant, name, config, version))
-        return changed
-
-    async def delete_queue(self, tenant: str, name: str) -> None:
-        await self._ask(DeleteQueue(tenant, name))
-
-    async def get_key(self, key_id: str) -> Read[ApiKey | None]:
-        found: Read[ApiKey | None] = await self._ask(GetKey(key_id))
-        return found
-
-    async def list_keys(self, *, after: str = "", limit: int = PAGE_ITEMS_MAX) -> list[ApiKey]:
-        found: list[ApiKey] = await self._ask(ListKeys(after, limit))
-        return found
-
-    async def put_key(self, key: ApiKey) -> None:
-        await self._ask(PutKey(key))
-
-    async def delete_key(self, key_id: str) -> None:
-        await self._ask(DeleteKey(key_id))
-
-    async def get_tenant(self, name: str) -> Read[Tenant | None]:
-        found: Read[Tenant | None] = await self._ask(GetTenant(name))
-        return found
-
-    async def list_tenants(self, *, after: str = "", limit: int = PAGE_ITEMS_MAX) -> list[Tenant]:
-        found: list[Tenant] = await self._ask(ListTenants(after, limit))
-        return found
-
-    async def put_tenant(self, name: str, quotas: Quotas | None = None) -> tuple[Tenant, bool]:
-        made: tuple[Tenant, bool] = await self._ask(PutTenant(name, quotas))
-        return made
-
-    async def delete_tenant(self, name: str) -> None:
-        await self._ask(DeleteTenant(name))
 
     # ----------------------------------------------------------------------------------------------------- watch
 

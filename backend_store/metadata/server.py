@@ -20,9 +20,17 @@ from websockets.typing import Subprotocol
 
 from backend_store.metadata.changes import Moment
 from backend_store.metadata.limits import HELLO_SECONDS_MAX, REQUESTS_IN_PROGRESS_MAX
-from backend_store.metadata.operations import ROLE, ListKeys, ListQueues, ListTenants, decode_operation, perform
+from backend_store.metadata.operations import (
+    ROLE,
+    ListKeys,
+    ListPlacements,
+    ListQueues,
+    ListTenants,
+    decode_operation,
+    perform,
+)
 from backend_store.metadata.service import MetadataService
-from backend_store.model import InvalidRequest, PushqError
+from backend_store.model import InvalidRequest, PushqError, Unavailable
 from backend_store.wire.frames import (
     FRAME_BYTES_MAX,
     SUBPROTOCOL,
@@ -44,11 +52,13 @@ log = structlog.get_logger("pushq.metadata")
 ANSWER_BYTES_MAX = FRAME_BYTES_MAX - 1024
 
 _moment = msgspec.msgpack.Decoder(Moment | None).decode
-_LISTS = (ListQueues, ListKeys, ListTenants)
+_LISTS = (ListQueues, ListKeys, ListTenants, ListPlacements)
 
 
-async def serve_metadata(service: MetadataService, secret: str, host: str, port: int) -> Server:
-    """Listens; the caller closes. Raises `OSError`."""
+async def serve_metadata(
+    service: MetadataService, secret: str, host: str, port: int, *, own: MetadataService | None = None
+) -> Server:
+    """Listens; the caller closes. `own` answers what other hosts hand on. Raises `OSError`."""
     wanted = f"Bearer {secret}".encode()
 
     def authorized(connection: ServerConnection, request: Request) -> Response | None:
@@ -59,7 +69,7 @@ async def serve_metadata(service: MetadataService, secret: str, host: str, port:
         return connection.respond(HTTPStatus.UNAUTHORIZED, "the secret of the metadata service is missing or wrong\n")
 
     return await serve(
-        lambda connection: _Peer(service, connection).run(),
+        lambda connection: _Peer(service, own, connection).run(),
         host,
         port,
         process_request=authorized,
@@ -73,8 +83,9 @@ async def serve_metadata(service: MetadataService, secret: str, host: str, port:
 class _Peer:
     """One connection."""
 
-    def __init__(self, service: MetadataService, connection: ServerConnection):
+    def __init__(self, service: MetadataService, own: MetadataService | None, connection: ServerConnection):
         self._service = service
+        self._own = own
         self._connection = connection
         self._loop = asyncio.get_running_loop()
         self._in_progress = asyncio.Semaphore(REQUESTS_IN_PROGRESS_MAX)
@@ -87,6 +98,8 @@ class _Peer:
                 await self._read(tasks)
         except* (ConnectionClosed, TimeoutError):
             pass  # it comes back by itself, and asks again
+        except* Unavailable as lost:
+            log.info("a watch ended", reason=str(lost.exceptions[0]))
         except* (msgspec.MsgspecError, InvalidRequest) as wrong:
             log.warning("a connection speaks another protocol", error=str(wrong.exceptions[0]))
 
@@ -136,7 +149,7 @@ class _Peer:
     async def _within_a_frame(self, asked: Any) -> msgspec.Raw:
         """Pages are cut until they fit: a page may be shorter than what was asked for."""
         while True:
-            value = raw(await perform(self._service, asked))
+            value = raw(await perform(self._service, asked, own=self._own))
             if len(value) <= ANSWER_BYTES_MAX or not isinstance(asked, _LISTS) or asked.limit == 1:
                 return value
             asked = msgspec.structs.replace(asked, limit=asked.limit // 2)

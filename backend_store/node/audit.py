@@ -7,7 +7,8 @@ file and enough newer ones are there.
 from __future__ import annotations
 
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from backend_store.node.limits import LEDGER_ROWS_PER_READ
@@ -31,6 +32,7 @@ class AuditLog:
         last = engine.scan(Table.USAGE, *_ROWS, 1, reverse=True)
         self._last = max(_seq(last[0][0]) if last else 0, self.exported)
         self._open: set[int] = set()
+        """Acts that go on: no file takes a row behind the first of them."""
 
     @property
     def exported(self) -> int:
@@ -49,7 +51,8 @@ class AuditLog:
         key = _KEY.pack(b"a", seq)
         batch = Batch()
         batch.put(Table.USAGE, key, seal(key, data))
-        await self._write(batch)
+        with self._over_if_unwritten(seq):
+            await self._write(batch)
         if has_ended:
             self._open.discard(seq)
 
@@ -57,8 +60,24 @@ class AuditLog:
         """Nothing was done."""
         batch = Batch()
         batch.delete(Table.USAGE, _KEY.pack(b"a", seq))
-        await self._write(batch)
+        with self._over_if_unwritten(seq):
+            await self._write(batch)
         self._open.discard(seq)
+
+    def give_up(self, seq: int) -> None:
+        """Nobody ends the act any more: its row stays as it is."""
+        self._open.discard(seq)
+
+    @contextmanager
+    def _over_if_unwritten(self, seq: int) -> Iterator[None]:
+        """A write that fails or is given up is the last word on its act: nobody comes back to end it, and what is on
+        the disk stays, as after a crash. The rows behind it must not wait for ever.
+        """
+        try:
+            yield
+        except BaseException:
+            self._open.discard(seq)
+            raise
 
     def before(self, seq: int | None, limit: int) -> list[AuditEntry]:
         """The newest rows below a number, the newest first. Raises `StorageCorrupt`."""

@@ -12,7 +12,8 @@ PublishReply = Callable[[Published | PushqError], None]
 
 
 class Call(msgspec.Struct, frozen=True):
-    """One publish call that waits. `is_plain`: its messages are bodies for the log and nothing else.
+    """One publish call that waits. `is_plain`: its messages are bodies for the log and nothing else, though
+    the call may have a claim.
 
     `must_fit`: it was promised room. `dedupes`: by the ids it brings, whatever the queue's config says. `moves`: its
     messages were in a queue before. `slots` are

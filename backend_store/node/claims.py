@@ -37,6 +37,31 @@ _ONE_BY_ONE = 0
 """Instead of a place: the call's messages are known one by one. Other places are one more than the first offset."""
 
 
+def only_new(
+    ids: IdStore, elders: Sequence[Partition], calls: Sequence[Call], *, now_ms: int, window_ms: int
+) -> list[bytes] | None:
+    """Key and payload of each call that has a claim, one behind the other, where nobody knows any of them and there is
+    room for all: nearly always. None where the calls must be asked one by one.
+    """
+    hashes = [one for call in calls if call.claim is not None for one in call.claim]
+    if len(set(hashes)) < len(hashes):
+        return None
+    try:
+        if ids.lookup(hashes, now_ms=now_ms, window_ms=window_ms):
+            return None
+        if any(elder.ids.lookup(hashes, now_ms=elder.log_ms(), window_ms=window_ms) for elder in elders):
+            return None
+        has_room = ids.has_room(len(hashes) + sum([call.messages for call in calls if call.claim is not None]))
+    except StorageCorrupt:
+        return None
+    return hashes if has_room else None
+
+
+def bind(ids: IdStore, hashes: Sequence[bytes], firsts: Sequence[int], *, now_ms: int) -> None:
+    """Gives the store what `only_new` found. `firsts`: where each such call's messages begin, which lie together."""
+    ids.add(hashes, [first + 1 for first in firsts for _ in range(2)], now_ms=now_ms)
+
+
 class Known(Enum):
     """What there is to say of a claim that is no refusal and no whole call."""
 

@@ -19,6 +19,7 @@ from backend_store.model import Offset
 from backend_store.node.limits import (
     DUE_ROWS_LOOKED_AT,
     DUE_ROWS_PER_TICK,
+    EXPIRING_BYTES_MAX,
     EXPIRING_CHUNKS_PER_TICK,
     READS_PER_TAKE_MAX,
 )
@@ -210,8 +211,8 @@ class Expiry:
 
     def __init__(self, view: View):
         self._view = view
-        self._looking: set[tuple[int, int]] = set()
-        """Rows that the next commits replace."""
+        self._looking: dict[tuple[int, int], int] = {}
+        """Rows that the next commits replace, with the bytes that may move with each."""
         self._replaced: list[tuple[int, int]] = []
         self._is_used = True
         self._is_coming = False
@@ -226,7 +227,8 @@ class Expiry:
         if not self._is_used:
             return
         if self._replaced:
-            self._looking.difference_update(self._replaced)
+            for row in self._replaced:
+                self._looking.pop(row, None)
             self._replaced = []
         if self._looking:
             self._replaced = list(self._looking)
@@ -246,21 +248,25 @@ class Expiry:
     def tick(self, now_ms: int) -> None:
         if not self._is_used:
             return
-        view = self._view
+        view, waiting = self._view, sum(self._looking.values())
         for expires_ms, base, shelf in view.partition.reader.expiring(
             now_ms, EXPIRING_CHUNKS_PER_TICK + len(self._looking)
         ):
+            if waiting >= EXPIRING_BYTES_MAX:
+                return  # what dies here may move, and a commit must not grow without end: after the next ones
             if (expires_ms, base) in self._looking:
                 continue
             state = view.find(shelf, base) if shelf >= 0 else None
-            later = 0
+            later = size = 0
             if state is not None and state.expires is not None:
                 gone = expired_bits(state, state.present & ~(state.leased | state.returning), now_ms)
                 if gone:
                     view.end(state, gone, Reason.EXPIRED)
+                    size = state.size
                 later = min((at for at in state.expires if at and at > now_ms), default=0)
                 if expired_bits(state, state.leased | state.returning, now_ms):
                     later = now_ms + HELD_EXPIRY_MS  # somebody has it now: it is looked at again when it may be back
-            self._looking.add((expires_ms, base))
+            self._looking[expires_ms, base] = size
+            waiting += size
             view.partition.note(ExpirySet(shelf, Offset(base), expires_ms, expiry_step(later) if later else 0))
             view.partition.request()

@@ -12,9 +12,10 @@ from typing import Protocol
 
 import structlog
 
-from backend_store.model import OutcomeUnknown, PushqError
+from backend_store.model import OutcomeUnknown, PushqError, Unavailable
+from backend_store.node.cycle_room import CycleRoom
 from backend_store.storage.engine import Batch
-from backend_store.storage.writer import Writer
+from backend_store.storage.writer import CommitWriter
 
 log = structlog.get_logger("pushq.committer")
 
@@ -52,7 +53,7 @@ def _burden(member: Member) -> int:
 class Committer:
     def __init__(
         self,
-        writer: Writer,
+        writer: CommitWriter,
         loop: asyncio.AbstractEventLoop,
         on_fatal: Callable[[BaseException], None],
     ):
@@ -61,13 +62,16 @@ class Committer:
         self._loop = loop
         self._waiting: dict[Member, None] = {}
         self._riders: dict[Member, None] = {}
+        self._crowded_out: dict[Member, None] = {}
         self._rows: list[tuple[Batch, asyncio.Future[None]]] = []
         self._scheduled = False
         self._soon: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
         self._idle.set()
-        self._has_ended = False
+        self._ended: PushqError | None = None
+        """Why no cycle begins any more."""
         self.cycles = 0
+        self.room = CycleRoom()
         self.is_shared = False
         """Several members are in the cycle: none may fill it alone, or the others would wait for its messages."""
         self.on_waited: Callable[[int], None] = lambda waited_ms: None
@@ -77,6 +81,11 @@ class Committer:
         """Asks for a cycle with this member in it, as soon as the disk is free."""
         self._waiting[member] = None
         self._kick()
+
+    def wait_for_room(self, member: Member) -> None:
+        """Asks for a place before the others in the next cycle: this one had no room for the member."""
+        self._crowded_out[member] = None
+        self.request(member)
 
     def ride_along(self, member: Member) -> None:
         """The member has something that may wait for somebody else's commit."""
@@ -98,7 +107,9 @@ class Committer:
             self._kick()
 
     async def write(self, rows: Batch) -> None:
-        """Commits rows of the caller's own; returns when they are durable."""
+        """Commits rows of the caller's own; returns when they are durable. Raises why they are not, or may not be."""
+        if self._ended is not None:
+            raise self._ended
         done: asyncio.Future[None] = self._loop.create_future()
         self._rows.append((rows, done))
         self._kick()
@@ -111,7 +122,7 @@ class Committer:
 
     def _cycle(self) -> None:
         self._scheduled = False
-        if self._has_ended or self._writer.busy or not (self._waiting or self._rows):
+        if self._ended is not None or self._writer.busy or not (self._waiting or self._rows):
             return
         self._idle.clear()
         self.on_waited(self.waited_ms)
@@ -121,6 +132,7 @@ class Committer:
         for extra, _ in rows:
             for table, changes in extra.rows.items():
                 batch.rows.setdefault(table, {}).update(changes)
+        self.room.begin()
         try:
             for member in members:
                 member.join()
@@ -129,16 +141,16 @@ class Committer:
             self.is_shared = len(members) > 1
             for member in members:
                 member.prepare(batch)
+            self.cycles += 1
+            self._writer.submit(batch, lambda error: self._done(members, rows, error))
         except Exception as error:
             # What was decided so far is neither on the disk nor can it be taken back.
-            log.exception("a decision failed")
+            log.error("a commit cycle failed", error=str(error), exc_info=not isinstance(error, PushqError))
             self._done(members, rows, error)
-            return
-        self.cycles += 1
-        self._writer.submit(batch, lambda error: self._done(members, rows, error))
 
     def _members(self) -> list[Member]:
-        members = list(self._waiting | self._riders)
+        members = list(self._crowded_out | self._waiting | self._riders)
+        self._crowded_out.clear()
         self._waiting.clear()
         self._riders.clear()
         return members
@@ -190,8 +202,19 @@ class Committer:
             self._idle.clear()
             await self._idle.wait()
 
+    def abandon(self, error: PushqError) -> None:
+        """No cycle begins from here on, and who waits for one, or would, is told `error`."""
+        self._end(error)
+        rows, self._rows = self._rows, []
+        for _, done in rows:
+            if not done.done():
+                done.set_exception(error)
+
     def end(self) -> None:
         """No cycle begins from here on. What still asks for one is work that goes on after the next start."""
-        self._has_ended = True
+        self._end(Unavailable("the store is closed; nothing was begun"))
+
+    def _end(self, error: PushqError) -> None:
+        self._ended = self._ended or error
         if self._soon is not None:
             self._soon.cancel()

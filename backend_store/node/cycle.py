@@ -20,6 +20,7 @@ from backend_store.core.shelves import SORTING, VIEW_GROUPS, is_scheduled
 from backend_store.model import Offset, Published
 from backend_store.node.burying import bury
 from backend_store.node.calls import Call
+from backend_store.node.claims import bind, only_new
 from backend_store.node.groups import Groups
 from backend_store.node.inbox import Inbox
 from backend_store.node.ledger import stage_cut
@@ -80,6 +81,8 @@ class Cycle:
         if calls:
             self._decide_publishes(calls)
         buried = self._decide_ends()
+        if buried:
+            partition.node.committer.room.take(sum([len(chunk.data) for chunk in buried]))
         if partition.sorting is not None:
             self._decide_order(partition.sorting, buried)
         if self._inbox.has_corrections:
@@ -123,8 +126,7 @@ class Cycle:
         partition, plan = self._of, self.plan
         config = partition.config
         has_limits = config.max_messages is not None or config.max_bytes is not None
-        if not has_limits and partition.sorting is None and all(map(_is_plain, calls)):
-            self._append_plain(calls)
+        if not has_limits and partition.sorting is None and all(map(_is_plain, calls)) and self._append_plain(calls):
             return
         main = partition.main
         wants_ids = config.dedupe != "none" or any(call.dedupes or call.claim is not None for call in calls)
@@ -151,23 +153,41 @@ class Cycle:
         self._records += cycle.records
         self._schedules = cycle.schedules
 
-    def _append_plain(self, calls: list[Call]) -> None:
-        """The hot path: messages that need nothing looked at go to the log as they came."""
+    def _append_plain(self, calls: list[Call]) -> bool:
+        """The hot path: messages that need nothing looked at go to the log as they came.
+
+        False, and nothing is done, where an idempotency key may be known.
+        """
         plan, index = self.plan, self._of.index
+        has_claims = any([call.claim is not None for call in calls])  # noqa: C419 - cheaper
+        claims = self._new_claims(calls) if has_claims else None
+        if has_claims and claims is None:
+            return False
+        firsts: list[int] = []
         fsynced = self._of.config.durability == "fsync"
         base, answer, ledger = plan.state.end, self._answers.append, plan.state.ledger
         total, size, moved, moved_size = plan.state.published_total, 0, 0, 0
         for call in calls:
             answer((call.reply, Published(index, Offset(base), call.messages, fsynced)))
+            if call.claim is not None:
+                firsts.append(base)
             base += call.messages
             size += call.size
             if call.moves:
                 moved += call.messages
                 moved_size += call.size
         plan.add([block for call in calls for block in call.blocks])
+        if claims:
+            bind(self._of.ids, claims, firsts, now_ms=plan.now_ms)
         self._count_came(plan.state.published_total - total, moved)
         ledger.published_bytes += size - moved_size
         ledger.moved_in_bytes += moved_size
+        return True
+
+    def _new_claims(self, calls: list[Call]) -> list[bytes] | None:
+        partition = self._of
+        window_ms = partition.config.dedupe_window_ms
+        return only_new(partition.ids, partition.elders(), calls, now_ms=self.plan.now_ms, window_ms=window_ms)
 
     def _count_came(self, came: int, moved: int) -> None:
         """`moved` is from other queues, with the holes of blocks that moved whole: those are nowhere counted."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
-from backend_store.core.groups import GroupView, OffsetGroup
+from backend_store.core.groups import GroupView, Memory, OffsetGroup
 from backend_store.core.kept import KeptLease
 from backend_store.core.lanes import Lane
 from backend_store.core.leases import ChunkState, Holder, Lease
@@ -171,7 +171,7 @@ class Group:
         self.on_gap: Callable[[], None] = _nothing
         """There is a gap; who can tell its consumers takes it."""
         self._told: tuple[int, int] | None = None
-        self._memory: tuple[int, int] | None = None
+        self._memory: Memory | None = None
 
     @property
     def name(self) -> str:

@@ -14,7 +14,7 @@ import structlog
 
 from backend_store.core.chunk import Chunk
 from backend_store.core.cursor import resolve
-from backend_store.core.groups import below
+from backend_store.core.groups import Memory, below
 from backend_store.core.receipts import view_of_token
 from backend_store.core.records import ChunkPassed, GroupRow, GroupStood, PartitionState, Record
 from backend_store.core.shelves import MAIN, VIEW_GROUPS
@@ -93,7 +93,7 @@ class Groups:
         group = self._by_number.get(number)
         return group.open() if group is not None and group.is_made else None
 
-    def make_view(self, group: Group, memory: tuple[int, int] | None) -> RunningGroup:
+    def make_view(self, group: Group, memory: Memory | None) -> RunningGroup:
         partition = self.partition
         row = group.catch_up()
         chunk = read_at(partition, row.position)

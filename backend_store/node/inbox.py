@@ -12,6 +12,7 @@ from backend_store.node.joint import Joint
 from backend_store.node.limits import INBOX_BYTES_MAX, INBOX_MESSAGES_MAX, SHARED_CYCLE_MESSAGES_MAX
 
 if TYPE_CHECKING:
+    from backend_store.node.committer import Committer
     from backend_store.node.partition import Partition
 
 PurgeReply = Callable[[int | PushqError], None]
@@ -29,6 +30,7 @@ class Inbox:
         self._bytes = 0
         self._calls: list[Call] = []
         self._promised: list[Block] = []
+        self._promised_bytes = 0
         self._joint: list[Joint] = []
         self._purges: list[tuple[int, PurgeReply]] = []
         self._written_off: dict[int, list[int]] = {}
@@ -48,6 +50,7 @@ class Inbox:
     def add(self, call: Call) -> None:
         if call.must_fit:
             self._promised = [*self._promised, *call.blocks]
+            self._promised_bytes += call.size
         else:
             self.added += 1
         if call.until_ms and not 0 < self.first_until_ms <= call.until_ms:
@@ -95,6 +98,12 @@ class Inbox:
         self._keep([call for call in self._calls if not 0 < call.until_ms <= now_ms])
         return expired
 
+    def take_unpromised(self) -> list[Call]:
+        """Those that wait and may be refused still."""
+        calls = [call for call in self._calls if not call.must_fit]
+        self._keep([call for call in self._calls if call.must_fit])
+        return calls
+
     def take_overdue(self, now_ms: int) -> list[PublishReply]:
         """Who asked for what is on its way, and will wait no longer."""
         if not 0 < self.under_way_until_ms <= now_ms:
@@ -114,7 +123,7 @@ class Inbox:
         self.first_until_ms = min((call.until_ms for call in calls if call.until_ms), default=0)
 
     def take_calls(self, partition: Partition) -> list[Call]:
-        """The publishes of this cycle: all, or where others are in it too, no more than a share."""
+        """The publishes of this cycle: what it has room for, or where others are in it too, no more than a share."""
         calls = self._taken(partition)
         self._under_way, self.under_way_until_ms = calls, 0
         if calls:
@@ -124,26 +133,39 @@ class Inbox:
         return calls
 
     def _taken(self, partition: Partition) -> list[Call]:
-        calls = self._calls
+        committer = partition.node.committer
+        calls, size = self._calls, self._bytes - self._promised_bytes
         if self._promised:
             # They were promised room before the others: nothing may come between.
             calls.sort(key=lambda call: not call.must_fit)
-            self._promised = []
-        if not partition.node.committer.is_shared or self.messages <= SHARED_CYCLE_MESSAGES_MAX:
+            self._promised, self._promised_bytes = [], 0
+        is_share = not committer.is_shared or self.messages <= SHARED_CYCLE_MESSAGES_MAX
+        if is_share and committer.room.fits(size):
+            committer.room.take(size)
             self._calls, self.messages, self._bytes, self.first_until_ms = [], 0, 0, 0
             self.taken = self.added
             return calls
         # What belongs to a step of several queues must be in the same commit as the rest of it.
         taken, others = [call for call in calls if call.must_fit], [call for call in calls if not call.must_fit]
-        share = 0
-        while others and (not share or share + others[0].messages <= SHARED_CYCLE_MESSAGES_MAX):
-            share += others[0].messages
-            taken.append(others.pop(0))
-        self._keep(others)
-        self.taken = self.added - len(others)
-        if others:
+        count = self._share(others, committer)
+        self._keep(others[count:])
+        self.taken = self.added - len(self._calls)
+        if self._calls and not count:
+            committer.wait_for_room(partition)
+        elif self._calls:
             partition.request()
-        return taken
+        return taken + others[:count]
+
+    def _share(self, calls: list[Call], committer: Committer) -> int:
+        """How many of the calls are in this cycle."""
+        messages = 0
+        for number, call in enumerate(calls):
+            over = committer.is_shared and messages and messages + call.messages > SHARED_CYCLE_MESSAGES_MAX
+            if over or not committer.room.is_left:
+                return number
+            messages += call.messages
+            committer.room.take(call.size)
+        return len(calls)
 
     @property
     def is_empty(self) -> bool:
@@ -161,6 +183,10 @@ class Inbox:
     def take_joint(self) -> list[Joint]:
         waiting, self._joint = self._joint, []
         return waiting
+
+    def put_back_joint(self, joint: list[Joint]) -> None:
+        """They stay before those that came meanwhile."""
+        self._joint = joint + self._joint
 
     def take_purges(self) -> list[tuple[int, PurgeReply]]:
         purges, self._purges = self._purges, []

@@ -21,6 +21,8 @@ READS_PER_TAKE_MAX = 64
 DUE_ROWS_PER_TICK = 1_000
 EXPIRING_CHUNKS_PER_TICK = 64
 """Chunks whose messages expire together; the others follow in the next turn of the loop."""
+EXPIRING_BYTES_MAX = 16 * 1024 * 1024
+"""So much of a queue, in chunks, may be on its way out because it expired; the rest expires after it."""
 TRANSFERS_AT_ONCE_MAX = 16
 """Leases that one transfer to another queue moves at the same time."""
 TRANSFER_LEASE_MS = 60_000
@@ -46,6 +48,11 @@ ORDER_ROWS_TIDIED_MAX = 16
 """Used-up rows of the release order that one commit takes along."""
 SHARED_CYCLE_MESSAGES_MAX = 2_048
 """Messages that one queue publishes in a commit cycle which others share; the rest follows in the next."""
+CYCLE_BYTES_SOFT_MAX = 8 * 1024 * 1024
+"""Publishes that one commit takes: the call with which there are so many is its last, the rest follows in the next.
+
+A commit goes to the disk, and to a shard's other replicas, as a whole: nobody's answer comes before it has arrived.
+"""
 DUE_ROWS_LOOKED_AT = 64
 """Rows of the schedule that are read at once for the next message of one priority."""
 STRANGE_RECEIPTS_PER_CYCLE = 256

@@ -22,7 +22,9 @@ from backend_store.core.leases import Lease
 from backend_store.core.receipts import read_token
 from backend_store.core.sealing import Sealer
 from backend_store.core.shelves import VIEW_OUTBOX, view_of
+from backend_store.metadata.documents import Documents
 from backend_store.metadata.embedded import Metadata
+from backend_store.model import PushqError, Unavailable
 from backend_store.node.audit import AuditLog
 from backend_store.node.committer import Committer
 from backend_store.node.damage import broken_entry
@@ -35,9 +37,9 @@ from backend_store.node.sweeper import Sweeper
 from backend_store.node.turnstile import Turnstile
 from backend_store.storage.engine import Batch, Engine, StorageError, Table
 from backend_store.storage.keys import META_RESTORED, parse_entry_key
-from backend_store.storage.space import SpaceGuard
+from backend_store.storage.space import DEFAULT_RULES, SpaceGuard, SpaceRules
 from backend_store.storage.verify import parse_quarantine_value, quarantine_value, verify
-from backend_store.storage.writer import Writer
+from backend_store.storage.writer import CommitWriter, Writer
 
 log = structlog.get_logger("pushq.node")
 
@@ -70,26 +72,36 @@ class Node:
         engine: Engine,
         *,
         directory: Path | None,
+        space: SpaceRules = DEFAULT_RULES,
         clock_ms: Callable[[], int] = wall_clock_ms,
         on_fatal: Callable[[BaseException], None] = end_process,
+        writer: CommitWriter | None = None,
     ):
+        """`writer`: of somebody for whom a commit is more than this disk; it is his to end."""
         self.engine = engine
         self.clock_ms = clock_ms
         self.steady_ms = steady_clock() if clock_ms is wall_clock_ms else clock_ms
         self.loop = asyncio.get_running_loop()
-        self.writer = Writer(engine, self.loop, on_fatal=on_fatal)
+        self.writer: CommitWriter = writer or Writer(engine, self.loop, on_fatal=on_fatal)
         self.committer = Committer(self.writer, self.loop, on_fatal)
         self.metadata = Metadata(engine, self.committer.write)
         self.sweeper = Sweeper(engine, self.committer.write)
-        self.space = SpaceGuard(engine, directory) if directory is not None else None
+        self.space = SpaceGuard(engine, directory, space) if directory is not None else None
         self.sealer: Sealer | None = None
         """The gateway's. It is there before any queue is opened, or never."""
         self.queues = Queues(self, self.metadata)
         self.ledger = LedgerBook(engine, self.committer.write, self._counted, self.clock_ms)
         self.audit = AuditLog(engine, self.committer.write)
+        self.documents = Documents(engine, self.committer.write)
         self.turnstile = Turnstile()
         self.quarantined = 0
         self.broken_rows = 0
+        self.not_durable: Callable[[], str] = lambda: ""
+        """See `why_not_durable`; told by somebody for whom a commit is more than this disk."""
+        self.copies: Callable[[], int] = lambda: 1
+        """How many disks have what was confirmed a moment ago."""
+        self.on_durable: Callable[[], None] = lambda: None
+        """Told when what was not durable is so again: deliveries go on."""
         self.is_closing = False
         """Nothing new is begun: what is on its way to the disk is the last."""
         self._going_aside: set[bytes] = set()
@@ -197,6 +209,21 @@ class Node:
         await self.writer.close()
         self.engine.close()
 
+    async def abandon(self, error: PushqError) -> None:
+        """Stops without a word on the disk, for another leads: what this one holds in memory is void. Engine and writer
+        are left as they are."""
+        self.is_closing = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self.committer.abandon(error)
+        for partition in list(self.queues.partitions.values()):
+            for reply in partition.inbox.take_waiting():
+                partition.tell(reply, Unavailable(f"queue {partition.label!r}: {error.detail}; nothing was begun"))
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
     def background(self, work: Coroutine[Any, Any, None], name: str) -> None:
         """Runs it beside everything else; closing ends it."""
         task = self.loop.create_task(work, name=name)
@@ -217,6 +244,8 @@ class Node:
 
     def _tick(self) -> None:
         self._timer = self._timer_ms = None
+        if self.is_closing:
+            return
         now_ms = self.steady_ms()
         timed, self._timed = self._timed, set()
         for partition in timed:
@@ -252,6 +281,15 @@ class Node:
 
     def why_no_publishes(self) -> str:
         return "" if self.space is None else self.space.reason
+
+    def why_not_durable(self) -> str:
+        """Why nothing that is written now would be safe, and no ack could be kept; "" where it would."""
+        return self.not_durable()
+
+    def refuse_waiting(self, reason: str) -> None:
+        """Answers publishes that wait: what they ask for cannot become safe now."""
+        for partition in list(self.queues.partitions.values()):
+            partition.refuse_waiting(reason)
 
     def wrote(self, size: int) -> None:
         if self.space is not None:

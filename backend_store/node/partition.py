@@ -35,6 +35,7 @@ from backend_store.core.work import WorkView
 from backend_store.model import (
     Block,
     Claim,
+    NotDurable,
     Offset,
     Published,
     PushqError,
@@ -77,6 +78,9 @@ class Surroundings(Protocol):
     def steady_ms(self) -> Callable[[], int]: ...
     def publishes_allowed(self) -> bool: ...
     def why_no_publishes(self) -> str: ...
+    def why_not_durable(self) -> str:
+        """Why nothing that is written now would be safe; "" where it would."""
+
     def wrote(self, size: int) -> None: ...
     def soon(self, call: Callable[[], None]) -> None:
         """Calls in the next turn of the loop."""
@@ -142,6 +146,8 @@ class Partition(LogReads):
         self.slotting: Slotting | None = None
         """Of a queue that has or had several partitions."""
         self.siblings: Siblings = _alone
+        self._has_joined = False
+        """In this cycle a step of several queues was decided."""
         self._decided: Decided | None = None
         self._ids: IdStore | None = None
         self.sorting = Sorting(self, config) if config.kind == "work" and config.sequencing != "arrival" else None
@@ -271,7 +277,9 @@ class Partition(LogReads):
         if error is not None:
             reply(error)
             return
-        plain = is_plain(blocks) and claim is None
+        if must_fit:
+            self.node.committer.room.take(size)
+        plain = is_plain(blocks) and (claim is None or bool(blocks))
         came_ms = self.node.steady_ms()
         self.inbox.add(
             Call(blocks, count, size, plain, must_fit, dedupes, reply, slots, version, came_ms, claim, moves, until_ms)
@@ -294,7 +302,17 @@ class Partition(LogReads):
             return self.deleted()
         if not self.node.publishes_allowed():
             return StorageFull(f"queue {self.label!r}: {self.node.why_no_publishes()}")
+        if reason := self.node.why_not_durable():
+            return self._not_durable(reason)
         return self.inbox.why_full(self.label, count, size)
+
+    def _not_durable(self, reason: str) -> NotDurable:
+        return NotDurable(f"queue {self.label!r}: {reason}; nothing was accepted", retry_after_ms=1000)
+
+    def refuse_waiting(self, reason: str) -> None:
+        """Publishes that wait for a commit cannot become safe now, and nothing of them was begun."""
+        for call in self.inbox.take_unpromised():
+            self.tell(call.reply, self._not_durable(reason))
 
     def why_refused(self, blocks: Sequence[Block], elsewhere: Sequence[Block] = ()) -> PushqError | None:
         """Why the queue itself would refuse some of these messages, if they were the next: asked for a step that must
@@ -360,8 +378,11 @@ class Partition(LogReads):
         return self.is_idle and not any(view.awaits_decisions for view in self.views.values())
 
     def join(self) -> None:
-        for joint in self.inbox.take_joint():
-            joint.decide()
+        waiting = self.inbox.take_joint()
+        while waiting and self.node.committer.room.is_left_for_steps:
+            waiting.pop(0).decide()
+            self._has_joined = True
+        self.inbox.put_back_joint(waiting)
 
     def purge(self, reply: PurgeReply, view: int = VIEW_MAIN) -> None:
         """Drops everything stored so far in a view; `reply` gets how many messages that were."""
@@ -413,8 +434,11 @@ class Partition(LogReads):
     def prepare(self, batch: Batch) -> None:
         if self.closed:
             return
-        if self.inbox.has_joint:
-            self.request()  # it came while the members of this cycle joined: it is for the next one
+        if self.inbox.has_joint and self._has_joined:
+            self.request()  # it came while the members of this cycle joined, or was too much: it is for the next one
+        elif self.inbox.has_joint:
+            self.node.committer.wait_for_room(self)
+        self._has_joined = False
         self._decided = Cycle(self, self.inbox, batch).decide()
         if self._decided.chunks:
             self.node.wrote(sum([len(chunk.data) for chunk in self._decided.chunks]))

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from backend_store.core.block import punch
+from backend_store.core.bits import indexes
+from backend_store.core.block import gone_of, punch
 from backend_store.core.chunk import Chunk
 from backend_store.core.log import Append
 from backend_store.core.names import name_in_call
@@ -111,7 +112,7 @@ class Publishing:
     def _decide(self, call: Call) -> None:
         number = len(self._waiting)
         self._waiting.append(call)
-        others: dict[int, Original | PushqError] = {}
+        others: dict[int, Original | PushqError] = dict.fromkeys(_holes(call), Original(-1)) if call.moves else {}
         self._others.append(others)
         known = Known.NEW
         if call.claim is not None:
@@ -352,6 +353,15 @@ class Publishing:
             bases=None if is_contiguous else starts,
             others=others or None,
         )
+
+
+def _holes(call: Call) -> list[int]:
+    """Messages of a call that are none: those that stayed behind when the others of their block moved."""
+    found, first = [], 0
+    for block in call.blocks:
+        found += [first + index for index in indexes(gone_of(block))]
+        first += block.count
+    return found
 
 
 def _full(config: QueueConfig, live: int) -> str:

@@ -1,12 +1,19 @@
-"""Messages on their way to another place: those that were sealed are sealed for it, with its queue's key."""
+"""Messages on their way to another place: those that were sealed are sealed for it, with its queue's key.
+
+A backend has no keys. There a sealed message can only go to another place of the same queue, in its whole block.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from backend_store.core.chunk import Chunk, extract
+import msgspec
+
+from backend_store.core.bits import indexes
+from backend_store.core.chunk import Chunk, clear_column, extract, moved_whole
 from backend_store.core.sealing import Seal
+from backend_store.core.slots import UNKEYED, Routing
 from backend_store.model import Block
 
 
@@ -26,3 +33,25 @@ def resealed(
     """
     blocks = extract(chunk, bits, annexes, partition=partition)
     return seal.seal(blocks) if blocks and seal is not None and (is_encrypted or chunk.is_sealed) else blocks
+
+
+def unopened(
+    chunk: Chunk, bits: int, annexes: Mapping[int, Mapping[str, Any]], *, partition: int, routing: Routing | None
+) -> list[Block]:
+    """Some of a chunk's messages that nobody here can open, as blocks of the queue that they were sealed for.
+
+    With `routing`, of a queue with several partitions, each block has messages of one slot: nobody could cut it.
+    """
+    if routing is None:
+        return moved_whole(chunk, bits, annexes, partition=partition)
+    keys = clear_column(chunk, "key")
+    by_slot: dict[int, int] = {}
+    for index in indexes(bits):
+        slot = routing.slot(key=keys[index] if keys is not None else None)
+        place = UNKEYED if slot is None else slot
+        by_slot[place] = by_slot.get(place, 0) | 1 << index
+    return [
+        msgspec.structs.replace(block, slots=1 << slot)
+        for slot, own in by_slot.items()
+        for block in moved_whole(chunk, own, annexes, partition=partition)
+    ]

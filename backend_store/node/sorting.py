@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from typing import TYPE_CHECKING
 
 import structlog
@@ -51,6 +51,8 @@ class Sorting:
         """Chunks in which something may wait, rising."""
         self._waiting: dict[int, int] = {}
         """Base → the messages that wait for their turn. One that ends meanwhile is none of them any more."""
+        self._released_now: dict[int, int] = {}
+        """Base → those whose turn comes with the commit in flight: nobody is shown that before it is on the disk."""
         self.held = 0
         """How many those are."""
         self._marks: deque[tuple[int, int]] = deque()
@@ -83,9 +85,12 @@ class Sorting:
         self._waiting[base] = bits
         self.held += bits.bit_count()
 
-    def waiting(self) -> Mapping[int, int]:
-        """Which messages wait for their turn: base → bits."""
-        return self._waiting
+    def waiting(self, base: int) -> int:
+        """Which messages of a chunk wait for their turn, or for the commit that releases them."""
+        return self._waiting.get(base, 0) | self._released_now.get(base, 0)
+
+    def waiting_bases(self) -> Set[int]:
+        return self._waiting.keys() | self._released_now.keys()
 
     def left(self, base: int, bits: int) -> None:
         """Messages whose turn has come, or that ended: as far as they waited, they do so no longer."""
@@ -114,6 +119,7 @@ class Sorting:
             records.append(OrderReleased(state.released, False, row))
             for base, bits in runs_of(row):
                 self.left(base, bits)
+                self._released_now[base] = self._released_now.get(base, 0) | bits
             self._marks.append((state.released, state.end))
             state.released += 1
             self._released[ORDER_LANE] = True
@@ -138,6 +144,7 @@ class Sorting:
         for number, lane in enumerate(view.core.lanes.all):
             lane.more = lane.more or self._released[number]
         self._released = [False, False]
+        self._released_now = {}
         view.core.held = self.held
         if (next_ms := self.next_ms()) is not None:
             self._partition.wake_at(next_ms)
@@ -232,6 +239,7 @@ class Sorting:
         self._broken.clear()
         self._bases.clear()
         self._waiting.clear()
+        self._released_now.clear()
 
     def restore(self, view: View, records: Sequence[OrderRecord]) -> None:
         """Takes up after a start what had not had its turn."""

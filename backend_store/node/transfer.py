@@ -18,7 +18,7 @@ from backend_store.core.limits import TAKE_MESSAGES_MAX
 from backend_store.model import PushqError
 from backend_store.node.joint import Joint, JointResult
 from backend_store.node.limits import TRANSFER_LEASE_MS, TRANSFER_RETRY_SECONDS, TRANSFERS_AT_ONCE_MAX
-from backend_store.node.resealing import resealed
+from backend_store.node.resealing import resealed, unopened
 
 if TYPE_CHECKING:
     from backend_store.node.partitions import Partitions
@@ -58,23 +58,26 @@ def step_of(
     decided: Callable[[bool, PushqError | None], None],
     priority: int = 0,
 ) -> Joint:
-    """The step that takes what a lease holds to another log. `decided`: whether it did, and why not.
+    """The step that takes what a lease holds to another log. `decided`: whether it did, and why not. What is unreadable
+    goes in whole blocks, which only its own queue can make something of.
 
     Raises `Unavailable` while the other queue has no key to seal them with.
     """
     assert lease.chunk is not None, "a lease is moved with its chunk in memory"
     wanted = min(priority, target.config.priorities - 1)
-    blocks = [
-        msgspec.structs.replace(block, priority=wanted)
-        for block in resealed(
-            lease.chunk,
-            lease.bits,
-            annexes,
-            partition=view.partition.index,
-            seal=target.seal,
-            is_encrypted=target.config.encrypted,
-        )
-    ]
+    number = view.partition.index
+    found = resealed(
+        lease.chunk,
+        lease.bits & ~lease.chunk.unreadable,
+        annexes,
+        partition=number,
+        seal=target.seal,
+        is_encrypted=target.config.encrypted,
+    )
+    if whole := lease.bits & lease.chunk.unreadable:
+        routing = target.routing if target.map is not None else None
+        found += unopened(lease.chunk, whole, annexes, partition=number, routing=routing)
+    blocks = [msgspec.structs.replace(block, priority=wanted) for block in found]
 
     def told(result: JointResult | PushqError) -> None:
         has_moved = isinstance(result, JointResult) and bool(result.places)

@@ -18,7 +18,7 @@ import msgspec
 
 from backend_store.storage.engine import StorageError
 from backend_store.storage.env import copy_environment, count_rows
-from backend_store.storage.folder import DATA_FILE, create_private, sync_folder
+from backend_store.storage.folder import BALLAST_FILE, DATA_FILE, create_private, sync_folder
 from backend_store.storage.space import BALLAST_BYTES_MAX, BALLAST_DISK_FRACTION
 
 MANIFEST_FILE = "manifest.json"
@@ -116,10 +116,18 @@ def _check_bounds(path: Path, deadline: float) -> None:
     if time.monotonic() > deadline:
         raise BackupFailed(f'backup of "{path}" took too long: the pages it pins would let the file grow on')
     disk = os.statvfs(path)
-    floor = min(BALLAST_BYTES_MAX, int(disk.f_blocks * disk.f_frsize * BALLAST_DISK_FRACTION)) // 2
+    floor = _ballast_bytes(path, disk) // 2
     free = disk.f_bavail * disk.f_frsize
     if free < floor:
         raise BackupFailed(f'backup of "{path}" gave up: {free} bytes are left on its disk, {floor} must stay free')
+
+
+def _ballast_bytes(path: Path, disk: os.statvfs_result) -> int:
+    """What a server that has the folder made, or would by default."""
+    try:
+        return (path / BALLAST_FILE).stat().st_size
+    except FileNotFoundError:
+        return min(BALLAST_BYTES_MAX, int(disk.f_blocks * disk.f_frsize * BALLAST_DISK_FRACTION))
 
 
 def _now() -> str:

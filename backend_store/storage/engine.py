@@ -34,18 +34,36 @@ class Table(enum.Enum):
     LEASES = "leases"
     USAGE = "usage"
     """Of the node and not of one replica: rows of the ledger and of the audit, and what was counted a day."""
+    REPLICATION = "replication"
+    """The replicated log of a shard, beside the rows that it makes; empty in a store that does not replicate."""
 
     # Members are singletons; the default hash is a Python call, and each put of the hot path would pay for it.
     __hash__ = object.__hash__
 
 
+class Changes(Protocol):
+    """The transaction of one commit, for work that has to read what it changes. It sees its own changes."""
+
+    def get(self, table: Table, key: bytes) -> bytes | None: ...
+
+    def put_all(self, table: Table, rows: list[Row]) -> None: ...
+
+    def delete(self, table: Table, key: bytes) -> None:
+        """A missing row is no error."""
+
+    def scan(self, table: Table, start: bytes, end: bytes, limit: int, *, reverse: bool = False) -> list[Row]:
+        """As `Engine.scan`."""
+
+
 class Batch:
     """One transaction's changes. The last word on a key wins; `None` deletes."""
 
-    __slots__ = ("rows",)
+    __slots__ = ("before", "rows")
 
     def __init__(self) -> None:
         self.rows: dict[Table, Rows] = {}
+        self.before: Callable[[Changes], None] | None = None
+        """Work in the same transaction, before the rows. What it raises undoes all and comes out of `commit`."""
 
     def put(self, table: Table, key: bytes, value: bytes) -> None:
         rows = self.rows.get(table)
@@ -61,7 +79,7 @@ class Batch:
         rows[key] = None
 
     def __bool__(self) -> bool:
-        return any(self.rows.values())
+        return self.before is not None or any(self.rows.values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,13 +13,14 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import lmdb
 import lmdb.verify
 
 from backend_store.storage.engine import (
     Batch,
+    Changes,
     EngineClosed,
     Row,
     Space,
@@ -45,6 +46,7 @@ _TABLES_MAX = 32
 _SPARE_READS_MAX = 8
 
 Tables = dict[Table, lmdb._Database]
+T = TypeVar("T")
 
 
 class LmdbEngine:
@@ -84,6 +86,8 @@ class LmdbEngine:
             raise self._failed from error
 
     def _stage(self, txn: lmdb.Transaction[bytes], batch: Batch) -> None:
+        if batch.before is not None:
+            batch.before(_Changes(txn, self._tables))
         for table, rows in batch.rows.items():
             db = self._tables[table]
             puts = [(key, value) for key, value in rows.items() if value is not None]
@@ -115,18 +119,13 @@ class LmdbEngine:
             raise _unreadable(self.path, error) from error
 
     def scan(self, table: Table, start: bytes, end: bytes, limit: int, *, reverse: bool = False) -> list[Row]:
-        rows: list[Row] = []
         with _reading(self.path), self._env.begin(self._tables[table]) as txn:
-            cursor = txn.cursor()
-            here = _seek_last_below(cursor, end) if reverse else cursor.set_range(start)
-            step = cursor.prev if reverse else cursor.next
-            while here and len(rows) < limit:
-                key = cursor.key()
-                if not start <= key < end:
-                    break
-                rows.append((key, cursor.value()))
-                here = step()
-        return rows
+            return _scan(txn.cursor(), start, end, limit, reverse=reverse)
+
+    def look(self, work: Callable[[Changes], T]) -> T:
+        """Several reads of one moment; a change in `work` is an error. Keep it short."""
+        with _reading(self.path), self._env.begin() as txn:
+            return work(_Changes(txn, self._tables))
 
     def space(self) -> Space:
         """Also frees what readers that died still pin: their slots outlive them."""
@@ -179,6 +178,39 @@ class LmdbEngine:
         self._copying = threading.Lock()
         self._closed = True
         self._lock.release()
+
+
+class _Changes:
+    """See `engine.Changes`."""
+
+    def __init__(self, txn: lmdb.Transaction[bytes], tables: Tables):
+        self._txn = txn
+        self._tables = tables
+
+    def get(self, table: Table, key: bytes) -> bytes | None:
+        return self._txn.get(key, db=self._tables[table])
+
+    def put_all(self, table: Table, rows: list[Row]) -> None:
+        self._txn.cursor(self._tables[table]).putmulti(rows)
+
+    def delete(self, table: Table, key: bytes) -> None:
+        self._txn.delete(key, db=self._tables[table])
+
+    def scan(self, table: Table, start: bytes, end: bytes, limit: int, *, reverse: bool = False) -> list[Row]:
+        return _scan(self._txn.cursor(self._tables[table]), start, end, limit, reverse=reverse)
+
+
+def _scan(cursor: lmdb.Cursor[bytes], start: bytes, end: bytes, limit: int, *, reverse: bool) -> list[Row]:
+    rows: list[Row] = []
+    here = _seek_last_below(cursor, end) if reverse else cursor.set_range(start)
+    step = cursor.prev if reverse else cursor.next
+    while here and len(rows) < limit:
+        key = cursor.key()
+        if not start <= key < end:
+            break
+        rows.append((key, cursor.value()))
+        here = step()
+    return rows
 
 
 _open_engines: weakref.WeakSet[LmdbEngine] = weakref.WeakSet()

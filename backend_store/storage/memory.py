@@ -58,6 +58,7 @@ class MemoryEngine:
             raise StorageFailed(f"an earlier commit failed: {self._failed}")
         if self.full:
             raise StorageFull("the map is full, nothing was written")
+        assert batch.before is None, "work inside a transaction needs the engine on disk"
         staged()
         if self.before_sync is not None:
             self.before_sync()

@@ -1,7 +1,8 @@
 """How full the disk may become before a publish is refused, so that acks, which need pages too, always go on.
 
-Publishes stop at 90 % of the disk. Should others fill it further, a ballast file is given up, and what it held carries
-acks and reads until somebody makes room. A commit that meets a full disk all the same ends the process.
+Publishes stop at 90 % of the disk, or where the operator says. Should others fill it further, a ballast file is given
+up, and what it held carries acks and reads until somebody makes room. A commit that meets a full disk all the same
+ends the process.
 """
 
 import enum
@@ -9,6 +10,7 @@ import errno
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from backend_store.storage.engine import Engine, Space
 from backend_store.storage.folder import BALLAST_FILE, create_private
@@ -57,28 +59,33 @@ def decide(space: Space, *, ballast_held: bool, ballast_bytes: int, publish_stop
     return Decision(not reason, ballast, reason)
 
 
+@dataclass(frozen=True, slots=True)
+class SpaceRules:
+    """What an operator may choose."""
+
+    publish_stop_fraction: float = PUBLISH_STOP_FRACTION
+    ballast_bytes: int | None = None
+    """None: 2 % of the disk, at most 256 MiB."""
+
+
+DEFAULT_RULES: Final = SpaceRules()
+
+
 class SpaceGuard:
     """Watches one folder's disk. Refresh it each second; `wrote` does so in between while much is written."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        directory: Path,
-        *,
-        publish_stop_fraction: float = PUBLISH_STOP_FRACTION,
-        ballast_bytes: int | None = None,
-    ):
-        """Makes no file yet: the first refresh does. `ballast_bytes`: by default 2 % of the disk, at most 256 MiB."""
+    def __init__(self, engine: Engine, directory: Path, rules: SpaceRules = DEFAULT_RULES):
+        """Makes no file yet: the first refresh does."""
         self.publishes_allowed = True
         self.reason = ""
         self.space = engine.space()
         wanted = min(BALLAST_BYTES_MAX, int(self.space.disk_total * BALLAST_DISK_FRACTION))
-        self.ballast_bytes = wanted if ballast_bytes is None else ballast_bytes
+        self.ballast_bytes = wanted if rules.ballast_bytes is None else rules.ballast_bytes
         self._unchecked_max = min(UNCHECKED_BYTES_MAX, int(self.space.disk_total * UNCHECKED_DISK_FRACTION))
         self._unchecked = 0
         self._engine = engine
         self._ballast = directory / BALLAST_FILE
-        self._stop = publish_stop_fraction
+        self._stop = rules.publish_stop_fraction
 
     def refresh(self) -> None:
         """Looks at the disk, keeps the ballast, and sets `publishes_allowed`, `reason` and `space`."""

@@ -12,6 +12,7 @@ import threading
 import time
 from bisect import bisect_left
 from collections.abc import Callable
+from typing import Protocol
 
 from backend_store.storage.engine import Batch, Engine, StorageFailed, StorageFull
 
@@ -46,6 +47,17 @@ class CommitSeconds:
         self.count += 1
         self.sum += seconds
         self.buckets[bisect_left(COMMIT_SECONDS_BUCKETS, seconds)] += 1
+
+
+class CommitWriter(Protocol):
+    """What a node needs of a writer: one batch in flight, and `done` on the loop when it is as safe as it must be."""
+
+    busy: bool
+    commit_seconds: CommitSeconds
+
+    def submit(self, batch: Batch, done: Done) -> None: ...
+
+    async def close(self) -> None: ...
 
 
 class _Flight:

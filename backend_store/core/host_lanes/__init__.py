@@ -12,9 +12,13 @@ files in the order of a message's path, none with I/O, clocks or randomness:
     lending     the owner's side of a bulk lease, and the only word on who may ack
     agent       the other side: a host that hands out what it was lent
     merge       one order of time over all lanes
+    refusals    what a queue cannot be yet where processes have lanes
 
 What a shell owes them: an answer that confirms something waits until the log is committed up to what it rests on; a
 new owner appends `EpochBegan`, and confirms and lends nothing before that is committed. The lane's log is the
 replication's matter: what was committed stays, what was not may vanish or be committed later, and a deposed owner
-commits nothing. `tests/simulation/lanes` holds all of it together. No node does this yet.
+commits nothing. `tests/simulation/lanes` holds all of it together.
+
+Processes use `table`, `routing` and `refusals` (`backend_store.hosts`): their lanes are shards, whose own rules adopt
+them and lend their messages.
 """

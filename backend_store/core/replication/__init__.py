@@ -15,5 +15,5 @@ others. Its duties: one commit at a time; an entry is verified whenever it is re
 ends the process; a change is submitted as it is, compared with the record's version and its guards in one transaction
 of the coordinator; a replica whose disk was replaced, restored or found damaged comes back with a new disk id.
 
-No node replicates yet: nothing outside the tests uses this package.
+The shell is `backend_store.shard`.
 """

@@ -22,9 +22,13 @@ from backend_store.core.replication.record import (
     disowned,
     elected,
 )
+from backend_store.model import Epoch, Offset
 
 Sessions = Mapping[NodeId, Identity]
 """Live sessions by node."""
+Logs = Mapping[NodeId, tuple[Epoch, Offset]]
+"""The last epoch of a replica's log, and where it ends, as of when its session began."""
+NO_LOGS: Logs = {}
 
 
 def is_stale(known: Identity | None, asks: Identity) -> bool:
@@ -32,7 +36,9 @@ def is_stale(known: Identity | None, asks: Identity) -> bool:
     return known is not None and asks.inc <= known.inc
 
 
-def decide(record: PartitionRecord, sessions: Sessions, *, term: int, unclean: bool = False) -> Change | None:
+def decide(
+    record: PartitionRecord, sessions: Sessions, *, term: int, unclean: bool = False, logs: Logs = NO_LOGS
+) -> Change | None:
     """The change that a partition needs now, or None.
 
     `unclean` lets any live replica lead when all that had the committed log are gone: what only they had is lost.
@@ -41,7 +47,14 @@ def decide(record: PartitionRecord, sessions: Sessions, *, term: int, unclean: b
     after = record
     for identity in gone:
         after = disowned(after, identity.node)
-    if not _has_leader(after, sessions):
+    known = max((epoch for epoch, _ in logs.values()), default=record.epoch)
+    if known > record.epoch:
+        # No replica obeys it. Who is in sync it does not say either: it is of a coordinator put back from a copy.
+        chosen = _longest(record, sessions, logs)
+        if chosen is not None:
+            gone.append(chosen)
+            after = _elect(replace(after, epoch=known, isr=(), elr=()), chosen, sessions)
+    elif not _has_leader(after, sessions):
         chosen = _choose(after, sessions, unclean=unclean)
         if chosen is not None:
             gone.append(chosen)
@@ -66,13 +79,22 @@ def _is_whole(record: PartitionRecord, sessions: Sessions, node: NodeId) -> bool
 
 
 def _choose(record: PartitionRecord, sessions: Sessions, *, unclean: bool) -> Identity | None:
-    for group in (record.isr, record.elr):
-        alive = [node for node in record.replicas if node in group and _is_whole(record, sessions, node)]
-        if alive:
-            return sessions[min(alive, key=lambda node: node == record.resigned)]
+    ranked = [node for group in (record.isr, record.elr) for node in record.replicas if node in group]
+    alive = [node for node in ranked if _is_whole(record, sessions, node)]
+    if alive:  # who gave its leadership back may be the only one in sync, and cut off from those who could follow it
+        return sessions[min(alive, key=lambda node: node == record.resigned)]
     if unclean:
         return next((sessions[node] for node in record.replicas if node in sessions), None)
     return None
+
+
+def _longest(record: PartitionRecord, sessions: Sessions, logs: Logs) -> Identity | None:
+    """Who has all that was ever committed, whoever was in sync: the youngest and longest log of all. None while one of
+    them is away, or where a node that is no replica by this record has more: that is an operator's to mend."""
+    if not all(node in sessions and node in logs for node in record.replicas):
+        return None
+    chosen = max(record.replicas, key=lambda node: logs[node])
+    return sessions[chosen] if logs[chosen] == max(logs.values()) else None
 
 
 def _elect(record: PartitionRecord, chosen: Identity, sessions: Sessions) -> PartitionRecord:

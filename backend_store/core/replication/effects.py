@@ -21,7 +21,8 @@ class Append(NamedTuple):
 
 
 class Truncate(NamedTuple):
-    """Delete the entries from `end` on; with `keeps`, move them to the quarantine in the same transaction."""
+    """Delete the entries from `end` on; with `keeps`, what was confirmed in them goes to the quarantine in the same
+    transaction: see `stranded`."""
 
     end: Offset
     keeps: bool
@@ -50,12 +51,13 @@ class Switch(NamedTuple):
     """Put the staged rows in the place of the partition's state, as of `base.end`.
 
     Of the log stays what lies between `base.end` and `end`. With `keeps`, what lay from `end` on moves to the
-    quarantine.
+    quarantine, but for what the log of `base` has. `has_parted`: it is known to have nothing of that.
     """
 
     base: SnapshotBase
     end: Offset
     keeps: bool
+    has_parted: bool = False
 
 
 class Send(NamedTuple):

@@ -21,6 +21,7 @@ from backend_store.core.replication.effects import (
     Truncate,
 )
 from backend_store.core.replication.entries import Entry, decode
+from backend_store.core.replication.limits import EARLY_PAUSE_MS, MISSED_FACTOR_MAX
 from backend_store.core.replication.log import ProtocolBroken, ReplicaLog
 from backend_store.core.replication.messages import (
     Answer,
@@ -69,6 +70,14 @@ class Follower:
         self.request = request
         self.asked_ms: int | None = None
         """When the request that is on its way was sent; None when there is none."""
+        self.timeout_ms = settings.fetch_timeout_ms
+        """How long it may take."""
+        self._patience_ms = settings.fetch_timeout_ms
+        """How long the next one may take: more, where answers were seen to."""
+        self._first: tuple[int, int] | None = None
+        """Of the requests for what comes next: the number of the first, and when it was sent."""
+        self._early_ms = EARLY_PAUSE_MS
+        """How long it waits for a leader that does not know yet that it leads."""
         self.fetch_sent_ms: int | None = None
         self._heard_ms = 0
         self._told = Offset(0)
@@ -77,6 +86,8 @@ class Follower:
         self._install: Install | None = None
         self._agreed = Offset(0)
         """Up to there, if anywhere, what the snapshot replaces is the leader's."""
+        self._has_parted = False
+        """And nothing from there on is."""
         self._applies_to = log.applied
         if record.mode == "async" and not log.is_whole:
             # What the last leader had applied, and showed, may not be in the log of this one.
@@ -90,8 +101,8 @@ class Follower:
             self._ask(now_ms)
 
     def look(self, now_ms: int) -> None:
-        if self.asked_ms is not None and now_ms - self.asked_ms >= self._settings.fetch_timeout_ms:
-            self.asked_ms = None
+        if self.asked_ms is not None and now_ms - self.asked_ms >= self.timeout_ms:
+            self._missed()
         self.go_on(now_ms)
 
     def learned(self, record: PartitionRecord) -> None:
@@ -104,7 +115,8 @@ class Follower:
 
     def _ask(self, now_ms: int) -> None:
         self.request += 1
-        self.asked_ms = now_ms
+        self.asked_ms, self.timeout_ms = now_ms, self._patience_ms
+        self._first = self._first or (self.request, now_ms)
         record = self._record
         said = (record.partition, record.epoch, self.request, self._me)
         if self._install is not None:
@@ -123,8 +135,9 @@ class Follower:
     def on_answer(self, answer: Answer, now_ms: int) -> None:
         """Only the answer to the latest request counts, and each only once."""
         if not self._is_awaited(answer):
+            self._be_patient(answer, now_ms)
             return
-        self.asked_ms = None
+        self._answered(now_ms)
         match answer:
             case Fetched():
                 self._on_fetched(answer)
@@ -135,14 +148,54 @@ class Follower:
             case SnapshotPage():
                 self._on_page(answer, now_ms)
             case WrongEpoch():
-                self.asked_ms = now_ms  # nothing to hurry for: asks again after the time-out
-                self._out.append(Reread())
+                self._on_wrong_epoch(answer, now_ms)
                 return
         self.go_on(now_ms)
 
     def _is_awaited(self, answer: Answer) -> bool:
         is_ours = answer.epoch == self._record.epoch or type(answer) is WrongEpoch
         return self.asked_ms is not None and answer.request == self.request and is_ours
+
+    def _missed(self) -> None:
+        self.asked_ms = None
+        shortest_ms, longest_ms = self._settings.fetch_timeout_ms, self._settings.fetch_timeout_ms_max
+        most_ms = min(MISSED_FACTOR_MAX * shortest_ms, longest_ms)
+        self._patience_ms = max(self._patience_ms, min(2 * self._patience_ms, most_ms))
+
+    def _be_patient(self, answer: Answer, now_ms: int) -> None:
+        """An answer that was given up is there after all: the line is slow, and asking more often makes it slower."""
+        if self._first is None or answer.epoch != self._record.epoch:
+            return
+        number, first_ms = self._first
+        if number <= answer.request < self.request:
+            longest_ms = self._settings.fetch_timeout_ms_max
+            self._patience_ms = max(self._patience_ms, min(2 * (now_ms - first_ms), longest_ms))
+            self.timeout_ms = max(self.timeout_ms, self._patience_ms)
+
+    def _answered(self, now_ms: int) -> None:
+        settings = self._settings
+        took_ms = 0 if self._first is None else now_ms - self._first[1]
+        self._patience_ms = min(max(2 * took_ms, settings.fetch_timeout_ms), settings.fetch_timeout_ms_max)
+        self.asked_ms = self._first = None
+
+    def _pause(self, now_ms: int, for_ms: int) -> None:
+        self.asked_ms, self.timeout_ms = now_ms, for_ms
+
+    def _on_wrong_epoch(self, answer: WrongEpoch, now_ms: int) -> None:
+        """Whoever is to lead by now may hear of it later than this one: then a moment is enough."""
+        if answer.epoch < self._record.epoch:
+            self._pause(now_ms, self._early_ms)
+            self._early_ms = min(2 * self._early_ms, self._settings.fetch_timeout_ms)
+        else:
+            self._pause(now_ms, self._settings.fetch_timeout_ms)
+            self._out.append(Reread())
+
+    def reconnected(self, now_ms: int) -> None:
+        """There is a new line to the leader: what was on its way may be lost with the old one."""
+        if self.asked_ms is not None:
+            self.asked_ms = self._first = None
+            self._patience_ms = self._settings.fetch_timeout_ms
+            self.go_on(now_ms)
 
     def _on_fetched(self, answer: Fetched) -> None:
         if self._install is not None or answer.start != self._position()[0]:
@@ -180,7 +233,7 @@ class Follower:
             return True
         is_undone = end < log.applied or end < log.whole_from
         if is_undone and self._record.mode == "async":
-            self._take_snapshot(end)
+            self._take_snapshot(end, has_parted=True)
             return False
         if is_undone or end < log.high_watermark:
             raise ProtocolBroken(f"asked to undo what is final: the logs part at {end}, below {log.high_watermark}")
@@ -198,7 +251,7 @@ class Follower:
         if (position < log.high_watermark and self._record.mode == "sync") or position == asked:
             raise ProtocolBroken(f"the logs part below {asked}, and {log.high_watermark} is final")
         if position < log.start:
-            self._take_snapshot(position)
+            self._take_snapshot(position, has_parted=True)
         else:
             self._probe = (position, log.epoch_before(position))
 
@@ -212,9 +265,10 @@ class Follower:
 
     # ---------------------------------------------------------------------------------------------------- snapshots
 
-    def _take_snapshot(self, agreed: Offset) -> None:
+    def _take_snapshot(self, agreed: Offset, *, has_parted: bool = False) -> None:
         self._probe = None
         self._agreed = agreed
+        self._has_parted = has_parted
         self._install = Install()
 
     def _may_switch(self) -> bool:
@@ -236,7 +290,7 @@ class Follower:
                 return
             install.base = page.base
         if page.is_last and not self._may_switch():
-            self.asked_ms = now_ms  # asks for this page again, after the time-out
+            self._pause(now_ms, self._settings.fetch_timeout_ms)  # then it asks for this page again
             return
         install.whole_from = max(install.whole_from, page.applied)
         self._out.append(StageRows(page.rows, is_first=not install.after))
@@ -248,7 +302,7 @@ class Follower:
     def _switch(self, base: SnapshotBase, whole_from: Offset) -> None:
         log = self._log
         keeps = self._record.mode == "async" and log.end > self._agreed
-        self._out.append(Switch(base, self._agreed, keeps))
+        self._out.append(Switch(base, self._agreed, keeps, self._has_parted))
         log.reset(base, whole_from=whole_from, end=self._agreed)
         self._told = Offset(0)
         self._applies_to = log.applied

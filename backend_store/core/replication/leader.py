@@ -148,6 +148,10 @@ class Leader:
         log = self._log
         return self.refusal(now_ms) is None and self.confirmed_end(now_ms) > 0 and log.applied >= log.whole_from
 
+    def is_vouched_for(self, now_ms: int) -> bool:
+        """Whether nobody else can lead now, in either mode: what rests on that, as deliveries do, rests on clocks."""
+        return self._is_vouched_for(now_ms)
+
     def has_lease(self, now_ms: int) -> bool:
         return now_ms < self.lease_until_ms
 

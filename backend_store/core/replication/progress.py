@@ -13,6 +13,7 @@ class Progress:
     """One follower in one of its lives."""
 
     __slots__ = (
+        "asked_ms",
         "caught_up_ms",
         "end",
         "fetched_end",
@@ -28,6 +29,7 @@ class Progress:
 
     def __init__(self, identity: Identity, now_ms: int):
         self.identity = identity
+        self.asked_ms = now_ms
         self.end: Offset | None = None
         """It has all below on its disk, as the leader has it; None until a fetch of this life has shown it."""
         self.is_whole = False
@@ -71,6 +73,7 @@ class Followers:
         if sender.inc < found.identity.inc or request.request <= found.request:
             return None
         found.request = request.request
+        found.asked_ms = now_ms
         found.parked = None
         return found
 
@@ -87,6 +90,11 @@ class Followers:
     def caught_up_ms(self, node: NodeId) -> int:
         found = self._by_node.get(node)
         return self._began_ms if found is None else found.caught_up_ms
+
+    def asked_ms(self, node: NodeId) -> int:
+        """When it last asked for something; 0: never."""
+        found = self._by_node.get(node)
+        return 0 if found is None else found.asked_ms
 
     def parked(self) -> list[Progress]:
         return [found for found in self._by_node.values() if found.parked is not None]

@@ -72,6 +72,8 @@ class PartitionRecord(msgspec.Struct, frozen=True):
     """Gave its leadership back, and is elected last."""
     is_released: bool = False
     """The leader before had stopped by itself: there is no lease of it to wait out."""
+    left: dict[NodeId, Incarnation] = {}
+    """Who has let go of its copy, in which life: in that one it is given no other."""
     version: Version = Version(0)
 
     @property
@@ -135,6 +137,25 @@ def joined(record: PartitionRecord, node: NodeId, disk: DiskId) -> PartitionReco
     isr = (*record.isr, node)
     elr = () if len(isr) >= record.min_in_sync else _without(record.elr, node)
     return replace(record, isr=isr, elr=elr, disks={**record.disks, node: disk})
+
+
+def admitted(record: PartitionRecord, node: NodeId) -> PartitionRecord:
+    """Adds a replica that has nothing yet and counts for nothing: its leader lets it join when it has everything."""
+    left = {other: inc for other, inc in record.left.items() if other != node}
+    return replace(record, replicas=(*_without(record.replicas, node), node), left=left)
+
+
+def removed(record: PartitionRecord, node: NodeId) -> PartitionRecord:
+    """Takes a replica away for good; see `moving.next_step` for when it may be."""
+    assert node != record.leader, "a leader hands over first"
+    after = replace(record, replicas=_without(record.replicas, node))
+    return replace(after, isr=_without(record.isr, node), elr=_without(record.elr, node))
+
+
+def let_go(record: PartitionRecord, node: NodeId, inc: Incarnation) -> PartitionRecord:
+    """A node that is no replica any more is about to delete what it has."""
+    assert node not in record.replicas, "a replica keeps what it has"
+    return replace(record, left={**record.left, node: inc})
 
 
 def elected(record: PartitionRecord, chosen: Identity, is_alive: Callable[[NodeId], bool]) -> PartitionRecord:

@@ -6,7 +6,7 @@ very life, in an epoch that its own log has not seen; it obeys no record of an e
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, assert_never
 
 from msgspec.structs import replace
@@ -48,6 +48,8 @@ class Replica:
         self.settings = settings or Settings()
         self.record: PartitionRecord | None = None
         self.role: Leader | Follower | None = None
+        self.is_ahead = False
+        """The last record that came is older than the log, and is not obeyed."""
         self._out: list[Effect] = []
         self._request = first_request(me)
         # What it lent its leader in the life before it does not know.
@@ -68,10 +70,14 @@ class Replica:
     def on_record(self, record: PartitionRecord, *, now_ms: int, wall_ms: int) -> None:
         """A record was read, was announced, or is the outcome of a change."""
         known = self.record
-        if record.epoch < self.log.last_epoch or (known is not None and record.version <= known.version):
+        if known is not None and record.version <= known.version:
+            return
+        self.is_ahead = record.epoch < self.log.last_epoch
+        if self.is_ahead:
             return
         self.record = record
         goes_on = known is not None and (known.epoch, known.leader) == (record.epoch, record.leader)
+        goes_on = goes_on and self.me.node in record.replicas
         match self.role:
             case Leader() as leader if goes_on:
                 leader.reshaping.learned(record)
@@ -156,6 +162,11 @@ class Replica:
             case _:
                 assert_never(request)
 
+    def reconnected(self, node: NodeId, *, now_ms: int) -> None:
+        """There is a new line to that node: what was on its way from there may be lost."""
+        if isinstance(self.role, Follower) and self.role.leader == node:
+            self.role.reconnected(now_ms)
+
     def fetched(self, fetch: Fetch, entries: tuple[bytes, ...], *, now_ms: int) -> None:
         """The shell has read the entries of a `Serve`. A partition that leads no more has nothing to say."""
         if self.leader is not None and self.leader.epoch == fetch.epoch:
@@ -217,6 +228,16 @@ class Replica:
         if self.leader is not None:
             self.leader.lease_until_ms = max(self.leader.lease_until_ms, until_ms)
 
+    def lose_lease(self) -> None:
+        """The coordinator does not keep this node's session any more, however long it was to."""
+        if self.leader is not None:
+            self.leader.lease_until_ms = 0
+
+    def has_ended(self, nodes: Collection[NodeId]) -> None:
+        """The coordinator has no session of these any more: the next `look` takes them out of the in-sync set."""
+        if self.leader is not None:
+            self.leader.reshaping.gone = nodes
+
     def look(self, *, now_ms: int) -> None:
         """What time brings; to be called by `next_look_ms`."""
         if self.role is not None:
@@ -229,6 +250,6 @@ class Replica:
                 return now_ms + self.settings.look_ms
             case Follower() as follower:
                 asked_ms = follower.asked_ms
-                return now_ms + self.settings.look_ms if asked_ms is None else asked_ms + self.settings.fetch_timeout_ms
+                return now_ms + self.settings.look_ms if asked_ms is None else asked_ms + follower.timeout_ms
             case None:
                 return None

@@ -7,9 +7,10 @@ submitted again, the very same one, until the record has moved on or the change 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from backend_store.core.replication.effects import Effect, Submit
+from backend_store.core.replication.limits import UNFOLLOWED_BYTES_PER_MS
 from backend_store.core.replication.log import ReplicaLog
 from backend_store.core.replication.progress import Followers
 from backend_store.core.replication.record import (
@@ -56,6 +57,10 @@ class Reshaping:
         """Hands over or resigns: takes nothing new."""
         self.target: NodeId | None = None
         self._gives_up: NodeId | None = None
+        self.gone: Collection[NodeId] = ()
+        """Members that are known to have ended: they are dropped without waiting for them. A hint, as lag is."""
+        self._short_since_ms: int | None = None
+        """Since when too few are in sync; None: enough are."""
 
     # ----------------------------------------------------------------------------------------------------- who counts
 
@@ -115,6 +120,8 @@ class Reshaping:
             self._propose_join(now_ms, barrier)
         if self.pending is None:
             self._propose_drop(now_ms)
+        if self.pending is None:
+            self._propose_another(now_ms)
 
     def _stop_waiting(self, now_ms: int) -> None:
         """Gives a handover up, unless it may have been made: then another may lead already, and deliver."""
@@ -143,7 +150,7 @@ class Reshaping:
             progress = self._followers.get(node)
             if node in self.record.isr or progress is None or not progress.is_whole or progress.end is None:
                 continue
-            is_near = now_ms - progress.fetched_ms < self._settings.lag_ms_max
+            is_near = now_ms - progress.fetched_ms < self._settings.lag_ms_max and node not in self.gone
             if is_near and progress.end >= self._log.high_watermark and progress.end > barrier:
                 progress.caught_up_ms = now_ms
                 identity = progress.identity
@@ -153,9 +160,27 @@ class Reshaping:
 
     def _propose_drop(self, now_ms: int) -> None:
         for node in self.record.isr:
-            if node != self._me.node and now_ms - self._followers.caught_up_ms(node) > self._settings.lag_ms_max:
+            lags = now_ms - self._followers.caught_up_ms(node) > self._settings.lag_ms_max
+            if node != self._me.node and (lags or node in self.gone):
                 self._submit(dropped(self.record, node), now_ms)
                 return
+
+    def _propose_another(self, now_ms: int) -> None:
+        """Too few are in sync, nobody follows, and others live who could lead: it may be this one that is cut off.
+
+        It has confirmed nothing that they lack, and confirms nothing before enough are in sync again.
+        """
+        record, (_, size) = self.record, self._log.unsettled
+        limit_ms = self._settings.unfollowed_ms + size // UNFOLLOWED_BYTES_PER_MS
+        if record.mode != "sync" or not record.is_short:
+            self._short_since_ms = None
+            return
+        if self._short_since_ms is None:
+            self._short_since_ms = now_ms
+        asked_ms = max(map(self._followers.asked_ms, record.replicas))
+        is_followed = now_ms - max(asked_ms, self._short_since_ms) < limit_ms
+        if not is_followed and any(node not in self.gone for node in record.elr):
+            self._submit(resigned(record), now_ms)
 
     def _submit(self, after: PartitionRecord, now_ms: int, *guards: NodeIs) -> None:
         me = self._me

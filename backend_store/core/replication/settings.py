@@ -10,7 +10,9 @@ from backend_store.core.replication import limits
 class Settings(msgspec.Struct, frozen=True):
     fetch_wait_ms: int = limits.FETCH_WAIT_MS
     fetch_timeout_ms: int = limits.FETCH_TIMEOUT_MS
+    fetch_timeout_ms_max: int = limits.FETCH_TIMEOUT_MS_MAX
     lag_ms_max: int = limits.LAG_MS_MAX
+    unfollowed_ms: int = limits.UNFOLLOWED_MS
     change_retry_ms: int = limits.CHANGE_RETRY_MS
     look_ms: int = limits.LOOK_MS
     handover_ms_max: int = limits.HANDOVER_MS_MAX
@@ -28,4 +30,9 @@ class Settings(msgspec.Struct, frozen=True):
             raise ValueError(
                 f"fetch_timeout_ms: {self.fetch_timeout_ms} ms is over before a leader answers, which may wait "
                 f"{self.fetch_wait_ms} ms; choose more"
+            )
+        if self.fetch_timeout_ms_max < self.fetch_timeout_ms:
+            raise ValueError(
+                f"fetch_timeout_ms_max: {self.fetch_timeout_ms_max} ms is below fetch_timeout_ms, "
+                f"{self.fetch_timeout_ms} ms; choose no less"
             )

@@ -1,0 +1,133 @@
+"""The numbers of thousands of queues, taken again and again: a queue that nothing happened to costs next to nothing.
+
+A commit puts another state in place of the old one, so what is still the same object says the same. Only leases and
+consumers change beside it, and they are plain numbers.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+from backend_store.client.embedded import EmbeddedStore
+from backend_store.client.queue import EmbeddedQueue
+from backend_store.core.policy import Reason
+from backend_store.core.records import PartitionState
+from backend_store.core.shelves import VIEW_DEAD, VIEW_MAIN, VIEW_OUTBOX
+from backend_store.core.work import WorkView
+from backend_store.model import QueueDefinition, QueueNotFound
+from backend_store.node.partition import Partition
+
+_DEAD_LETTERS = (Reason.MAX_ATTEMPTS, Reason.EXPIRED, Reason.OVERFLOW, Reason.UNDELIVERABLE, Reason.QUEUE_DELETED)
+
+
+class Pulse(NamedTuple):
+    """A queue at one moment. What ends in `_total` only grows while the process lives."""
+
+    ready: int
+    in_flight: int
+    delayed: int
+    dead: int
+    oldest_since_ms: int
+    """When the oldest message came, by the steady clock; 0 where there is none. Unlike an age it does not change."""
+    consumers: int
+    published_total: int
+    acked_total: int
+    redelivered_total: int
+    ended_total: int
+    """Messages that ended without an ack, but for those that somebody cancelled."""
+
+
+class Pulses:
+    """Takes the pulse of one queue."""
+
+    __slots__ = ("_core", "_last", "_parts", "_partition", "_state", "queue")
+
+    def __init__(self, queue: EmbeddedQueue):
+        self.queue = queue
+        self._parts: tuple[Partition, ...] = ()
+        self._partition: Partition | None = None
+        self._core: WorkView | None = None
+        self._state: PartitionState | None = None
+        self._last: Pulse | None = None
+
+    def take(self) -> Pulse:
+        """The numbers of now; the very same object as before where nothing changed."""
+        queue, last, core = self.queue, self._last, self._core
+        parts = queue._partitions.all
+        if parts is not self._parts or queue.groups:
+            if len(parts) != 1 or queue.groups:
+                return self._whole()
+            self._parts, self._partition, last = parts, parts[0], None
+            self._core = core = queue._views.all[0].core if queue._views is not None else None
+        partition = self._partition
+        assert partition is not None
+        state = partition.state
+        if (
+            last is not None
+            and state is self._state
+            and last.consumers == queue.consumers
+            and (core is None or (last.in_flight == core.in_flight and last.delayed == core.delayed))
+        ):
+            return last
+        self._state = state
+        self._last = last = self._fresh(partition, state, core)
+        return last
+
+    def _fresh(self, partition: Partition, state: PartitionState, core: WorkView | None) -> Pulse:
+        in_flight, delayed = (core.in_flight, core.delayed) if core is not None else (0, 0)
+        oldest = partition.oldest(VIEW_MAIN) if state.live else None
+        return Pulse(
+            max(0, state.live - in_flight - delayed),
+            in_flight,
+            delayed,
+            sum(state.views[view].live for view in (VIEW_DEAD, VIEW_OUTBOX) if view in state.views),
+            partition.steady_of(oldest) if oldest is not None else 0,
+            self.queue.consumers,
+            state.published_total,
+            state.acked_total,
+            core.came_back if core is not None else 0,
+            sum(state.ended.get(reason, 0) for reason in _DEAD_LETTERS) if state.ended else 0,
+        )
+
+    def _whole(self) -> Pulse:
+        """Of a queue with several partitions, or groups: added up."""
+        queue, self._parts = self.queue, ()
+        stats, ended = queue.stats(), queue.ended
+        views = [view for one in (queue, *queue.groups.values()) if one._views is not None for view in one._views.all]
+        return Pulse(
+            stats.ready,
+            stats.in_flight,
+            stats.delayed,
+            stats.dead,
+            queue._partitions.steady_ms() - stats.oldest_age_ms if stats.oldest_age_ms else 0,
+            stats.consumers,
+            stats.published_total,
+            stats.acked_total,
+            sum(view.core.came_back for view in views),
+            sum(ended.get(reason, 0) for reason in _DEAD_LETTERS),
+        )
+
+
+class PulsesElsewhere(Protocol):
+    """A store whose queues are in another process."""
+
+    def all_definitions(self) -> list[QueueDefinition]: ...
+    def pulses_of(self, definition: QueueDefinition) -> Any: ...
+
+
+def definitions(store: EmbeddedStore | PulsesElsewhere) -> list[QueueDefinition]:
+    """Every queue of this process, of all tenants. The rows of this moment."""
+    if not isinstance(store, EmbeddedStore):
+        return store.all_definitions()
+    return list(store.node.metadata.queues.values())
+
+
+def pulses_of(store: EmbeddedStore | PulsesElsewhere, definition: QueueDefinition) -> Pulses | None:
+    """None for a queue that was deleted meanwhile, or whose numbers are not here yet."""
+    if not isinstance(store, EmbeddedStore):
+        found: Pulses | None = store.pulses_of(definition)
+        return found
+    try:
+        return Pulses(EmbeddedStore.here(store, definition.tenant, definition.name))
+    except QueueNotFound:
+        return None

@@ -1,0 +1,31 @@
+"""Which cluster a new queue is put in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from backend_store.core.outer.clusters import Cluster
+from backend_store.core.outer.limits import HOT_AT
+
+
+def choose(
+    clusters: Iterable[Cluster], now_ms: int, *, expected: float = 0.0, pending: Mapping[str, float] | None = None
+) -> str | None:
+    """The one with most capacity to spare after the queue has come, or None where none may take it.
+
+    `expected` is what the queue will need and `pending` what queues put there since its last report will, by cluster;
+    both in nodes' worth of capacity.
+    """
+    coming = pending or {}
+    best: tuple[float, str] | None = None
+    for cluster in clusters:
+        nodes = cluster.report.nodes
+        if nodes < 1 or not cluster.takes_queues(now_ms):
+            continue
+        used = cluster.report.utilisation * nodes + coming.get(cluster.name, 0.0) + expected
+        if used / nodes >= HOT_AT:
+            continue
+        spare = nodes - used
+        if best is None or (-spare, cluster.name) < best:
+            best = -spare, cluster.name
+    return best[1] if best is not None else None

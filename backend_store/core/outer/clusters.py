@@ -1,0 +1,69 @@
+"""What the out-cluster manager knows of a cluster, and since when it has been hot or nearly idle."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from backend_store.core.outer.limits import COOL_AT, HOT_AT, REPORT_MS_MAX, SHRINK_BELOW
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a cluster says of itself."""
+
+    cluster: str
+    at_ms: int
+    nodes: int
+    utilisation: float
+    """The fullest of CPU, disk and bandwidth, as a part of what the nodes have; over 1 while work waits."""
+    is_healthy: bool = True
+    """Every shard has a leader and enough copies in sync."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """The last report, and what the manager remembers."""
+
+    report: Report
+    is_hot: bool = False
+    hot_since_ms: int | None = None
+    """Since when it has been at `HOT_AT` or above without a break."""
+    idle_since_ms: int | None = None
+    """Since when it has been below `SHRINK_BELOW` without a break."""
+    resized_at_ms: int | None = None
+
+    @property
+    def name(self) -> str:
+        return self.report.cluster
+
+    def is_heard(self, now_ms: int) -> bool:
+        return now_ms - self.report.at_ms <= REPORT_MS_MAX
+
+    def takes_queues(self, now_ms: int) -> bool:
+        """Whether a new queue may be put there."""
+        return self.is_heard(now_ms) and self.report.is_healthy and not self.is_hot
+
+
+def heard(known: Cluster | None, report: Report) -> Cluster:
+    """The cluster after a report; one that is older than the last changes nothing.
+
+    A silence breaks "without a break": what was not seen is not counted.
+    """
+    before = known if known is not None else Cluster(report)
+    if report.at_ms < before.report.at_ms:
+        return before
+    is_gap = report.at_ms - before.report.at_ms > REPORT_MS_MAX
+    used = report.utilisation
+    return replace(
+        before,
+        report=report,
+        is_hot=used >= HOT_AT or (before.is_hot and used > COOL_AT),
+        hot_since_ms=_since(before.hot_since_ms, report.at_ms, holds=used >= HOT_AT, is_gap=is_gap),
+        idle_since_ms=_since(before.idle_since_ms, report.at_ms, holds=used < SHRINK_BELOW, is_gap=is_gap),
+    )
+
+
+def _since(before_ms: int | None, now_ms: int, *, holds: bool, is_gap: bool) -> int | None:
+    if not holds:
+        return None
+    return now_ms if before_ms is None or is_gap else before_ms

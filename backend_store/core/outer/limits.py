@@ -1,0 +1,34 @@
+"""Bounds of the out-cluster manager, each with its unit last."""
+
+from __future__ import annotations
+
+from typing import Final
+
+HOT_AT: Final = 0.80
+"""Part of its capacity from which a cluster gets no new queue, and grows if it stays there."""
+COOL_AT: Final = 0.70
+"""Part of its capacity at which a hot cluster gets new queues again: a cluster near the edge does not flap."""
+SHRINK_BELOW: Final = 0.30
+"""Part of its capacity below which a cluster gives a node back, if it stays there."""
+TARGET: Final = 0.55
+"""Part of its capacity that a cluster is sized for when it grows, and that must not be passed by shrinking."""
+EXPAND_AFTER_MS: Final = 60_000
+"""For so long a cluster is hot before it grows."""
+SHRINK_AFTER_MS: Final = 900_000
+"""For so long a cluster is nearly idle before it shrinks: growing again costs more than waiting."""
+PAUSE_MS: Final = 300_000
+"""Between two changes of a cluster's size: the first one must have shown what it did."""
+REPORT_MS_MAX: Final = 30_000
+"""A cluster that has said nothing for so long is neither given queues nor resized."""
+NODES_ADDED_MAX: Final = 4
+"""Nodes that one decision asks for."""
+CLUSTERS_MAX: Final = 1_000
+"""Clusters of one manager."""
+MOVES_PER_ROUND_MAX: Final = 16
+"""Queues that one round begins to move between clusters."""
+PLAN_BYTES_MAX: Final = 4 * 1024 * 1024
+"""A plan file."""
+PLAN_ENTRIES_MAX: Final = 10_000
+"""Moves of one plan file, and partitions of it."""
+PARTITIONS_MAX: Final = 256
+"""Partitions that a plan may give a queue."""

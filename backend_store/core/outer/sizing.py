@@ -1,0 +1,45 @@
+"""When a cluster grows and when it shrinks: late, by enough, and not at once again."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from backend_store.core.outer.clusters import Cluster
+from backend_store.core.outer.limits import EXPAND_AFTER_MS, NODES_ADDED_MAX, PAUSE_MS, SHRINK_AFTER_MS, TARGET
+
+
+@dataclass(frozen=True, slots=True)
+class Resized:
+    """A cluster is to have so many nodes; whoever provides them adds, or drains and takes away."""
+
+    cluster: str
+    nodes: int
+    reason: str
+
+
+def size(cluster: Cluster, now_ms: int, *, nodes_min: int = 3, nodes_max: int = 1_000) -> Resized | None:
+    """What to do now; None: nothing. Of a cluster that is silent nothing is decided, of an ill one no shrinking."""
+    nodes, used = cluster.report.nodes, cluster.report.utilisation
+    if not cluster.is_heard(now_ms) or nodes < 1 or _is_pausing(cluster, now_ms):
+        return None
+    if cluster.hot_since_ms is not None and now_ms - cluster.hot_since_ms >= EXPAND_AFTER_MS:
+        wanted = min(math.ceil(used * nodes / TARGET), nodes + NODES_ADDED_MAX, nodes_max)
+        if wanted > nodes:
+            return Resized(cluster.name, wanted, f"{used:.0%} used for {(now_ms - cluster.hot_since_ms) // 1000} s")
+    since_ms = cluster.idle_since_ms
+    if since_ms is None or now_ms - since_ms < SHRINK_AFTER_MS or not cluster.report.is_healthy:
+        return None
+    if nodes > nodes_min and used * nodes / (nodes - 1) <= TARGET:
+        # One at a time: a node that leaves moves all that it has.
+        return Resized(cluster.name, nodes - 1, f"{used:.0%} used for {(now_ms - since_ms) // 1000} s")
+    return None
+
+
+def _is_pausing(cluster: Cluster, now_ms: int) -> bool:
+    return cluster.resized_at_ms is not None and now_ms - cluster.resized_at_ms < PAUSE_MS
+
+
+def resized(cluster: Cluster, now_ms: int) -> Cluster:
+    """It was begun: what was seen before says nothing about the new size."""
+    return replace(cluster, resized_at_ms=now_ms, hot_since_ms=None, idle_since_ms=None)

@@ -1,0 +1,123 @@
+"""What of a log's tail is kept when it is cut off: messages that were confirmed there and are nowhere else.
+
+An async leader confirms what only its own disk has. When it is lost and another one leads, its tail is not part of the
+log any more. Of that tail the messages are kept that were published in it and were still to be delivered at its end:
+what was acked there, purged or deleted is done, and what was only moved there from below still lies where it was.
+
+The tail is read from its end to its beginning, so what became of a message is known before the message itself comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple
+
+from backend_store.core.bits import indexes
+from backend_store.core.chunk import CorruptEntry, clear_column, decode_chunk, holes
+from backend_store.core.places import message_id
+from backend_store.core.records import EpochStart
+from backend_store.core.shelves import is_scheduled, view_of
+from backend_store.model import Epoch, Offset
+
+Where = Literal["lacked", "there", "unknown"]
+"""Whether another log has an entry: "there" if it does, "unknown" where its old epochs are forgotten."""
+
+
+class Written(NamedTuple):
+    """A chunk that an entry wrote, or with None deleted. `is_new`: nothing lay there before; None: nobody knows."""
+
+    shelf: int
+    base: int
+    data: bytes | None
+    is_new: bool | None
+
+
+class Happened(NamedTuple):
+    """What one entry did in one partition."""
+
+    replica: int
+    partition: int
+    """Its number within the queue."""
+    chunks: Sequence[Written] = ()
+    settled: Mapping[tuple[int, int], int] = {}
+    """(view, base) → bits, absolute."""
+    dues: Mapping[int, Sequence[tuple[int, int]]] = {}
+    """Base of a scheduled chunk → (due in ms, bits)."""
+    floors: Mapping[int, int] = {}
+    """View → everything below is gone."""
+
+
+class Stranded(NamedTuple):
+    """Messages of one chunk that are kept."""
+
+    shelf: int
+    base: int
+    bits: int
+    data: bytes
+    dues: tuple[tuple[int, int], ...] = ()
+
+
+class Sifter:
+    """Of one tail. Give it what happened, the last entry first."""
+
+    def __init__(self) -> None:
+        self._gone: set[tuple[int, int, int]] = set()
+        self._settled: dict[tuple[int, int, int], int] = {}
+        self._floors: dict[tuple[int, int], int] = {}
+        self._moved: set[tuple[int, str]] = set()
+        """Messages that lie elsewhere at the end of the tail: dead letters, late ones."""
+
+    def take(self, happened: Happened) -> list[Stranded]:
+        """What is to be kept of the chunks that this entry wrote."""
+        replica = happened.replica
+        for (view, base), bits in happened.settled.items():
+            self._settled.setdefault((replica, view, base), bits)
+        for view, floor in happened.floors.items():
+            self._floors.setdefault((replica, view), floor)
+        kept = []
+        for chunk in happened.chunks:
+            place = replica, chunk.shelf, chunk.base
+            if chunk.data is None:
+                self._gone.add(place)
+            elif chunk.is_new is not False and (bits := self._kept(happened, chunk, chunk.data)):
+                dues = tuple(happened.dues.get(chunk.base, ())) if is_scheduled(chunk.shelf) else ()
+                kept.append(Stranded(chunk.shelf, chunk.base, bits, chunk.data, dues))
+        return kept
+
+    def _kept(self, happened: Happened, written: Written, data: bytes) -> int:
+        replica, view = happened.replica, view_of(written.shelf)
+        try:
+            chunk = decode_chunk(data, seed=replica, offset=Offset(written.base))
+            ids, moved_at = clear_column(chunk, "id"), clear_column(chunk, "at")
+            there = (1 << chunk.count) - 1 & ~holes(chunk)
+        except (CorruptEntry, ValueError):
+            return 1  # nobody can say what is in it: it is kept, and shown as broken
+        is_gone = (replica, written.shelf, written.base) in self._gone
+        is_gone = is_gone or written.base + chunk.count <= self._floors.get((replica, view), 0)
+        live = 0 if is_gone else there & ~self._settled.get((replica, view, written.base), 0)
+        bits = 0
+        for number in indexes(there):
+            name = ids[number] if ids is not None and ids[number] else None
+            key = replica, name or message_id(happened.partition, chunk.base + number)
+            if moved_at is not None and moved_at[number] is not None:
+                if live >> number & 1:
+                    self._moved.add(key)
+            elif live >> number & 1 or key in self._moved:
+                bits |= 1 << number
+        return bits
+
+
+def where(epoch: Epoch, offset: int, epochs: Sequence[EpochStart], end: int) -> Where:
+    """Whether the log up to `end` with these epochs has the entry of `epoch` at `offset`.
+
+    Two entries of one epoch at one offset are the same entry, and epochs never go back along a log.
+    """
+    if offset >= end:
+        return "lacked" if epochs and epoch < epochs[-1].epoch else "unknown"
+    known: EpochStart | None = None
+    for start in epochs:
+        if start.start <= offset:
+            known = start
+    if known is None:
+        return "unknown"
+    return "there" if known.epoch == epoch else "lacked"

@@ -1,0 +1,223 @@
+"""A host's door: gateways bring publishes of any queue here, and it has each placed in the lane where it belongs.
+
+What can be known by nothing goes into the lane of this host, what has a slot to its home lane: `routing` decides. A
+lane of this process takes it at once; to another one it is passed on, and answered when that has answered, which is
+after its replication. Nothing is stored here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from backend_store.core.host_lanes.routing import AppendTo, ForwardTo, Refused, Route, Send, Standing, route
+from backend_store.core.host_lanes.table import LaneTable
+from backend_store.core.slots import SLOTS, UNKEYED
+from backend_store.model import InvalidRequest, PushqError, Unavailable
+from backend_store.remote.directory import Address
+from backend_store.remote.doors import Unheard
+from backend_store.remote.line import Call, Line
+from backend_store.remote.queue import is_known_again
+from backend_store.service.serving import Link, StoreService
+from backend_store.service.visitor import publish_in
+from backend_store.wire.store_frames import (
+    NOT_LEADER,
+    STORE_VERSION,
+    Asks,
+    Defined,
+    Greeted,
+    Greeting,
+    Placed,
+    Publish,
+    Publishes,
+    Results,
+    Settles,
+    Wants,
+    Wrong,
+    blocks_of_sent,
+    pack,
+    raw,
+    to_bits,
+    wrong,
+)
+
+Answer = Callable[[Placed | PushqError], None]
+OpenLine = Callable[[int, Unheard], Line]
+"""The line to whoever owns a lane."""
+
+
+class Door:
+    """See the file's first sentence. `table`: as this host knows it now; None while it does not."""
+
+    def __init__(
+        self,
+        host: str,
+        table: Callable[[], LaneTable | None],
+        alive: Callable[[], Mapping[Any, Any]],
+        services: Mapping[int, StoreService],
+        open_line: OpenLine,
+        *,
+        lanes: int,
+    ):
+        self.passed_on = 0
+        """Publishes that went to another host."""
+        self.lanes = lanes
+        self._host = host
+        self._table = table
+        self._alive = alive
+        self._services = services
+        self._open_line = open_line
+        self._lines: dict[int, Line] = {}
+        self._guests: dict[str, DoorGuest] = {}
+        self._turn = 0
+
+    # ---------------------------------------------------------------------------------------------- coming and going
+
+    def arrive(self, greeting: Greeting, link: Link) -> tuple[DoorGuest, Greeted]:
+        guest = self._guests[greeting.gateway] = DoorGuest(self, link)
+        return guest, Greeted(STORE_VERSION, self._host, 0, [], (0, 0), self.lanes, self.lanes)
+
+    def depart(self, name: str, link: Link) -> None:
+        guest = self._guests.get(name)
+        if guest is not None and guest.link is link:
+            del self._guests[name]
+
+    async def close(self) -> None:
+        await asyncio.gather(*(line.close() for line in self._lines.values()))
+
+    # -------------------------------------------------------------------------------------------------- one publish
+
+    def publish(self, call: Publish, answer: Answer) -> None:
+        """`answer` runs once, when the lane's holders have it, or with what is wrong."""
+        try:
+            where = self._route(call)
+            match where:
+                case AppendTo(lane):
+                    self._append(lane, call, answer)
+                case ForwardTo(host):
+                    self._pass_on(self._lane_at(host, call), call, answer)
+                case Refused(retry_after_ms):
+                    raise Unavailable("no host that may take this can now", retry_after_ms=retry_after_ms)
+                case _:
+                    raise Unavailable(f"{self._host} does not know where this belongs", retry_after_ms=500)
+        except PushqError as error:
+            answer(error)
+
+    def _route(self, call: Publish) -> Route:
+        table = self._table()
+        if table is None:
+            raise Unavailable("the cluster's lanes are not founded yet", retry_after_ms=500)
+        self._turn += 1
+        standing = Standing(self._host, "", self._can_commit, self._alive())
+        return route(table, Send(_slot(call, table), table.slots.version), standing, turn=self._turn)
+
+    def _lane_at(self, host: str, call: Publish) -> int:
+        table = self._table()
+        assert table is not None, "a route was just found by it"
+        slot = _slot(call, table)
+        lane = table.lane_of(host) if slot is None else table.slots.route(slot)
+        assert lane is not None, "a route leads to a lane"
+        return lane
+
+    def _can_commit(self, lane: int) -> bool:
+        service = self._services.get(lane)
+        return service is not None and not service.store.node.why_not_durable()
+
+    def _append(self, lane: int, call: Publish, answer: Answer) -> None:
+        before = self._lines.get(lane)
+        if before is not None and before.is_waited_for:
+            # What came while another one owned the lane goes first, or messages of a key would change places.
+            self._pass_on(lane, call, answer)
+            return
+        service = self._services[lane]
+
+        def done(result: Placed | PushqError) -> None:
+            if isinstance(result, PushqError) and result.code == NOT_LEADER:
+                self._pass_on(lane, call, answer)  # nothing was done: it goes to who owns the lane now
+            else:
+                answer(result)
+
+        publish_in(service.store, call, done)
+
+    def _pass_on(self, lane: int, call: Publish, answer: Answer) -> None:
+        line = self._lines.get(lane)
+        if line is None:
+            line = self._lines[lane] = self._open_line(lane, Unheard())
+        self.passed_on += 1
+        may_repeat = call.claim is not None or all(map(is_known_again, blocks_of_sent(call.blocks)))
+        frame = call._replace(number=line.next_number())
+        size = sum(len(block.data) for block in call.blocks)
+        line.call(Call(frame, answer, line.now_ms() + call.budget_ms, may_repeat, size))
+
+
+def _slot(call: Publish, table: LaneTable) -> int | None:
+    """One that stands for all of a call's messages; None where they have none. Raises `InvalidRequest`."""
+    slots = 0
+    for block in call.blocks:
+        slots |= to_bits(block.slots)
+    if not slots & ~(1 << UNKEYED):
+        return None
+    slot = (slots & -slots).bit_length() - 1
+    lane = table.slots.route(slot)
+    if slots.bit_length() > SLOTS or lane is None or slots & ~table.slots.takers[lane]:
+        raise InvalidRequest("a publish at a door is for one lane")
+    return slot
+
+
+class DoorGuest:
+    """One gateway at the door. What was answered in one turn leaves as one frame."""
+
+    def __init__(self, door: Door, link: Link):
+        self.link = link
+        self._door = door
+        self._placed: list[tuple[int, Placed | None, Wrong | None]] = []
+        self._is_flushing = False
+
+    def tell_definitions(self) -> None:
+        """There are none here; the word alone says that it is open."""
+        self.link.send(pack(Defined(False, raw(None))))
+
+    def room(self) -> None:
+        """Nothing is leased here."""
+
+    def heard(self, frame: Publishes | Settles | Wants | Asks) -> None:
+        if not isinstance(frame, Publishes):
+            raise InvalidRequest("a door takes publishes alone")
+        for call in frame.calls:
+            self._door.publish(call, self._answer_to(call.number))
+
+    def _answer_to(self, number: int) -> Answer:
+        def answer(result: Placed | PushqError) -> None:
+            is_error = isinstance(result, PushqError)
+            self._placed.append((number, None, wrong(result)) if is_error else (number, result, None))  # type: ignore[arg-type]
+            if not self._is_flushing:
+                self._is_flushing = True
+                asyncio.get_running_loop().call_soon(self._flush)
+
+        return answer
+
+    def _flush(self) -> None:
+        self._is_flushing = False
+        self.link.send(pack(Results(self._placed, [])))
+        self._placed = []
+
+
+class OwnersOfLanes:
+    """Where a lane's owner is, as this host has heard; see `remote.directory.Directory`."""
+
+    def __init__(self, address: Callable[[int], str | None]):
+        self._address = address
+        self._hint: tuple[str, int] | None = None
+
+    def address(self, shard: int) -> tuple[str, int] | None:
+        hint, self._hint = self._hint, None
+        return hint or _parsed(self._address(shard))
+
+    def failed(self, shard: int, address: Address, leader: str | None) -> None:
+        self._hint = _parsed(leader)
+
+
+def _parsed(address: str | None) -> tuple[str, int] | None:
+    host, _, port = (address or "").rpartition(":")
+    return (host.strip("[]"), int(port)) if host and port.isdigit() else None

@@ -1,0 +1,32 @@
+"""The lane table of a host, read off the coordinator's records: each lane is a shard that is at home with its host.
+
+The shard's plan says whose lane it is and who holds it, its record who owns it, in which epoch, and who is in sync. So
+the table is as new as the last word of the coordinator; what fences an owner is its lane's epoch, not this.
+"""
+
+from __future__ import annotations
+
+from backend_store.core.host_lanes.table import LaneRow, LaneTable, Owner
+from backend_store.core.slots import first_table
+from backend_store.shard.interface import ShardNumber
+from backend_store.shard.view import ClusterView
+
+
+def table_of(view: ClusterView, lanes: int) -> LaneTable | None:
+    """None until all lanes are founded, as far as is known here."""
+    rows: dict[int, LaneRow] = {}
+    for number in range(lanes):
+        plan, record = view.plans.get(ShardNumber(number)), view.records.get(ShardNumber(number))
+        if plan is None or record is None:
+            return None
+        rows[number] = LaneRow(
+            plan.replicas[0],
+            plan.replicas,
+            Owner(record.leader, record.leader_inc) if record.leader is not None else None,
+            record.epoch,
+            record.isr,
+            record.elr,
+            version=record.version,
+        )
+    version = sum(row.version for row in rows.values())  # each change of a record is one
+    return LaneTable(version, first_table(lanes), rows, min(view.plans[ShardNumber(n)].min_in_sync for n in rows))

@@ -1,0 +1,87 @@
+"""What changed in the directory, by the coordinator's revisions: every host calls the same moment by the same name.
+
+Who watched one host goes on at another from where it was. Where a host does not know what happened since, it says so.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from backend_store.metadata.changes import Change, Moment, News
+from backend_store.metadata.limits import CHANGES_KEPT_MAX, CHANGES_PER_TURN_MAX
+
+
+class History:
+    """See the file's first sentence. Nothing is known before `begin`."""
+
+    def __init__(self) -> None:
+        self.era = ""
+        self.revision = 0
+        """Everything up to here has been heard."""
+        self._changed = 0
+        """The last revision that changed anything here, as far as it was heard."""
+        self._floor = 0
+        """What happened after this revision is kept."""
+        self._kept: deque[tuple[int, Change]] = deque()
+        self._listeners: set[Callable[[], None]] = set()
+
+    @property
+    def now(self) -> Moment:
+        """What is read here is at least as new."""
+        return Moment(self.era, self._changed)
+
+    def begin(self, era: str, revision: int) -> None:
+        """From here on everything is heard; what was before is not known, or not any more."""
+        self.era = era
+        self.revision = self._changed = self._floor = revision
+        self._kept.clear()
+        self._wake()
+
+    def add(self, revision: int, changes: Sequence[Change]) -> None:
+        """One revision, whole. What is known already changes nothing."""
+        if revision <= self.revision:
+            return
+        self.revision = revision
+        if changes:
+            self._changed = revision
+            self._kept.extend((revision, change) for change in changes)
+            self._trim()
+        self._wake()
+
+    def _trim(self) -> None:
+        while len(self._kept) > CHANGES_KEPT_MAX:
+            self._floor = self._kept[0][0]
+            while self._kept and self._kept[0][0] == self._floor:  # a revision is kept whole or not at all
+                self._kept.popleft()
+
+    def listen(self, told: Callable[[], None]) -> None:
+        """`told` runs after each revision, until `unlisten`."""
+        self._listeners.add(told)
+
+    def unlisten(self, told: Callable[[], None]) -> None:
+        self._listeners.discard(told)
+
+    def _wake(self) -> None:
+        for told in list(self._listeners):
+            told()
+
+    def has_reached(self, after: Moment | None) -> bool:
+        """Whether that moment of this era has been heard of: before, nothing can be told about what follows it."""
+        return after is None or after.era != self.era or after.revision <= self.revision
+
+    def since(self, after: Moment | None) -> News:
+        """What happened after a moment that it `has_reached`, a turn's worth. None: who asks holds nothing."""
+        if after is None:
+            return News(Moment(self.era, self.revision))
+        if after.era != self.era or after.revision < self._floor:
+            return News(self.now, is_reset=True)
+        told: list[Change] = []
+        upto = after.revision
+        for revision, change in self._kept:
+            if revision > after.revision:
+                if len(told) >= CHANGES_PER_TURN_MAX and revision != upto:
+                    break
+                told.append(change)
+                upto = revision
+        return News(Moment(self.era, upto), told)

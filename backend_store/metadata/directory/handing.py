@@ -1,0 +1,74 @@
+"""The form `ring`: a host that is asked for what another one keeps asks that one, and answers for it.
+
+Where neither host of an arc answers, it asks the coordinator itself. What was handed on once is not handed on again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from typing import Any
+
+from backend_store.cluster.coordinator import boot_seconds
+from backend_store.metadata.asking import Asking
+from backend_store.metadata.changes import Moment, News
+from backend_store.metadata.directory.asked import arc_asked
+from backend_store.metadata.directory.limits import HOSTS_MAX, SHUNNED_SECONDS
+from backend_store.metadata.directory.service import DirectoryService
+from backend_store.metadata.operations import HandedOn, Operation, Reading, Writing, perform
+from backend_store.metadata.remote import RemoteMetadata
+from backend_store.model import OutcomeUnknown, Overloaded, Unavailable
+
+
+class Handing(Asking):
+    """Implements `MetadataService` and `Directory` over the own service and those of the others. Close it."""
+
+    def __init__(self, own: DirectoryService, secret: str, *, clock: Callable[[], float] = boot_seconds) -> None:
+        self.handed_on = 0
+        """How many requests another host answered."""
+        self._own = own
+        self._secret = secret
+        self._clock = clock
+        self._others: dict[str, RemoteMetadata] = {}
+        self._shunned: dict[str, float] = {}
+
+    async def close(self) -> None:
+        await asyncio.gather(*(other.close() for other in self._others.values()))
+
+    async def _ask(self, operation: Operation) -> Any:
+        assert isinstance(operation, Reading | Writing), "what was handed on is answered by the own service"
+        arc = arc_asked(operation)
+        hosts = self._own.ring.hosts_of(arc) if arc is not None else ()
+        if arc is None or self._own.store.host in hosts:
+            return await perform(self._own, operation)
+        for host in hosts:
+            other = self._other(self._own.ring.urls[host])
+            if other is None:
+                continue
+            try:
+                answer = await other._ask(HandedOn(operation))
+                self.handed_on += 1
+                return answer
+            except (Unavailable, Overloaded):  # of a write, too: then it was not made
+                pass
+            except OutcomeUnknown:
+                self._shun(self._own.ring.urls[host])
+                raise
+            self._shun(self._own.ring.urls[host])
+        return await perform(self._own, operation)
+
+    def _shun(self, url: str) -> None:
+        self._shunned[url] = self._clock() + SHUNNED_SECONDS
+
+    def _other(self, url: str) -> RemoteMetadata | None:
+        """None: it is not there, or did not answer lately. Connecting goes on meanwhile."""
+        known = self._others.get(url)
+        if known is None and len(self._others) < 2 * HOSTS_MAX:
+            known = self._others[url] = RemoteMetadata(url, self._secret)
+        if known is None or not known.is_connected or self._shunned.get(url, 0.0) > self._clock():
+            return None
+        return known
+
+    def watch(self, after: Moment | None) -> AsyncGenerator[News, None]:
+        """The own one: every host hears of everything."""
+        return self._own.watch(after)

@@ -1,0 +1,335 @@
+"""Changes of the directory: look, decide, and write on the condition that what was looked at has not changed.
+
+A tenant's tally of queues and keys is written with each of them, so that quotas hold and a tenant goes only when
+nothing of it is left, whichever hosts write at once. Numbers for queues are taken in blocks and never given twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from backend_store.cluster.core.values import (
+    NEVER,
+    Compare,
+    Delete,
+    Operation,
+    Put,
+    Record,
+    Transaction,
+    changed_at,
+    created_at,
+)
+from backend_store.metadata.directory.core.names import (
+    NEXT_UID,
+    api_key_key,
+    check_name,
+    check_queue_name,
+    held_key,
+    kind_prefix,
+    placement_key,
+    queue_key,
+    tenant_key,
+)
+from backend_store.metadata.directory.limits import (
+    ARCS,
+    CONFLICT_PAUSE_SECONDS_MAX,
+    CONFLICTS_MAX,
+    KEYS_PER_DELETION_MAX,
+    UIDS_PER_BLOCK,
+)
+from backend_store.metadata.directory.placement import Part, Placement, checked
+from backend_store.metadata.directory.store import DirectoryStore
+from backend_store.metadata.embedded import ADOPTED_UIDS, KEYS_MAX, QUEUES_MAX, Tenant
+from backend_store.model import (
+    TENANT_DEFAULT,
+    ApiKey,
+    Conflict,
+    NotFound,
+    QueueConfig,
+    QueueDefinition,
+    QueueNotFound,
+    Quotas,
+    Unavailable,
+)
+
+T = TypeVar("T")
+
+
+class Held(msgspec.Struct, frozen=True, array_like=True):
+    """How much a tenant has."""
+
+    queues: int = 0
+    keys: int = 0
+
+
+class Again(Exception):
+    """What the write was based on has changed."""
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_DECODERS: Final[dict[type[Any], msgspec.msgpack.Decoder[Any]]] = {
+    kind: msgspec.msgpack.Decoder(kind) for kind in (QueueDefinition, ApiKey, Tenant, Held, Placement, int)
+}
+
+
+def _value(kind: type[T], record: Record | None) -> T | None:
+    if record is None:
+        return None
+    value: T = _DECODERS[kind].decode(record.value)
+    return value
+
+
+def _unchanged(key: bytes, record: Record | None) -> Compare:
+    return changed_at(key, NEVER if record is None else record.changed_at)
+
+
+class Writes:
+    """See the file's first sentence. Writes raise `Unavailable` and `OutcomeUnknown`, as the coordinator does."""
+
+    def __init__(self, store: DirectoryStore, clock_ms: Callable[[], int]):
+        self._store = store
+        self._clock_ms = clock_ms
+        self._uids = iter(range(0))
+        self._numbering = asyncio.Lock()
+
+    async def _until_done(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        for _ in range(CONFLICTS_MAX):
+            try:
+                return await attempt()
+            except Again:
+                await asyncio.sleep(random.uniform(0, CONFLICT_PAUSE_SECONDS_MAX))
+        raise Unavailable(f"others changed the same {CONFLICTS_MAX} times meanwhile; try again", retry_after_ms=1000)
+
+    async def _write(self, compares: Sequence[Compare], then: Sequence[Operation]) -> None:
+        """Raises `Again` where one of the conditions does not hold."""
+        outcome = await self._store.coordinator.transact(Transaction(compares, then))
+        if not outcome.succeeded:
+            raise Again
+        await self._store.seen(outcome.revision)
+
+    async def found(self) -> None:
+        """The tenant that always exists is made, once."""
+        key = tenant_key(TENANT_DEFAULT)
+        if (await self._store.look(key))[0] is None:
+            with suppress(Again):  # another host did it
+                tenant = Tenant(TENANT_DEFAULT, self._clock_ms())
+                await self._write((changed_at(key, NEVER),), (Put(key, _encode(tenant)),))
+
+    async def _new_uid(self) -> int:
+        """A number that was never given, and is not given again whatever becomes of it."""
+        async with self._numbering:
+            if (uid := next(self._uids, None)) is not None:
+                return uid
+
+            async def block() -> range:
+                (record,) = await self._store.look(NEXT_UID)
+                first = _value(int, record) or 1
+                if first + UIDS_PER_BLOCK >= ADOPTED_UIDS:
+                    raise Conflict(f"all {ADOPTED_UIDS} numbers for queues have been given; begin a new directory")
+                await self._write((_unchanged(NEXT_UID, record),), (Put(NEXT_UID, _encode(first + UIDS_PER_BLOCK)),))
+                return range(first, first + UIDS_PER_BLOCK)
+
+            self._uids = iter(await self._until_done(block))
+            return next(self._uids)
+
+    # ----------------------------------------------------------------------------------------------------- queues
+
+    async def create_queue(self, tenant: str, name: str, config: QueueConfig) -> tuple[QueueDefinition, bool]:
+        check_queue_name(tenant, name)
+        keys = queue_key(tenant, name), tenant_key(tenant), held_key(tenant)
+        uid = 0
+
+        async def attempt() -> tuple[QueueDefinition, bool]:
+            nonlocal uid
+            queue, owner, tally = await self._store.look(*keys)
+            known, held = _value(QueueDefinition, queue), _value(Held, tally) or Held()
+            if known is not None:
+                if known.config == config:
+                    return known, False
+                differing = ", ".join(known.config.differing(config))
+                raise Conflict(f"queue {name!r} exists with another config: {differing}; change it with PATCH")
+            _check_room(tenant, _value(Tenant, owner), held)
+            uid = uid or await self._new_uid()
+            made = QueueDefinition(
+                uid=uid, tenant=tenant, name=name, config=config, created_at_ms=self._clock_ms(), version=1
+            )
+            more = msgspec.structs.replace(held, queues=held.queues + 1)
+            await self._write(
+                [_unchanged(key, record) for key, record in zip(keys, (queue, owner, tally), strict=True)],
+                (Put(keys[0], _encode(made)), Put(keys[2], _encode(more))),
+            )
+            return made, True
+
+        return await self._until_done(attempt)
+
+    async def update_queue(self, tenant: str, name: str, config: QueueConfig, version: int) -> QueueDefinition | None:
+        key = queue_key(tenant, name)
+
+        async def attempt() -> QueueDefinition | None:
+            (record,) = await self._store.look(key)
+            known = _value(QueueDefinition, record)
+            if known is None:
+                raise QueueNotFound(f"there is no queue {name!r}")
+            if known.version != version:
+                return None
+            after = msgspec.structs.replace(known, config=config, version=version + 1)
+            await self._write((_unchanged(key, record),), (Put(key, _encode(after)),))
+            return after
+
+        return await self._until_done(attempt)
+
+    async def delete_queue(self, tenant: str, name: str) -> None:
+        keys = queue_key(tenant, name), held_key(tenant)
+
+        async def attempt() -> None:
+            queue, tally = await self._store.look(*keys)
+            known, held = _value(QueueDefinition, queue), _value(Held, tally) or Held()
+            if known is None:
+                raise QueueNotFound(f"there is no queue {name!r}")
+            fewer = msgspec.structs.replace(held, queues=held.queues - 1)
+            await self._write(
+                [_unchanged(key, record) for key, record in zip(keys, (queue, tally), strict=True)],
+                (Delete(keys[0]), Put(keys[1], _encode(fewer)), Delete(placement_key(known.uid))),
+            )
+
+        await self._until_done(attempt)
+
+    async def place(self, tenant: str, name: str, uid: int, parts: Sequence[Part], *, version: int) -> Placement | None:
+        ordered = checked(parts)
+        keys = queue_key(tenant, name), placement_key(uid)
+
+        async def attempt() -> Placement | None:
+            queue, place = await self._store.look(*keys)
+            known, before = _value(QueueDefinition, queue), _value(Placement, place)
+            if known is None or known.uid != uid:
+                raise QueueNotFound(f"there is no queue {name!r} with the number {uid}")
+            if (before.version if before is not None else 0) != version:
+                return None
+            after = Placement(uid, tenant, name, ordered, version + 1)
+            # Not changed, but there: a new config is no reason to place it anew.
+            there = created_at(keys[0], queue.created_at) if queue is not None else _unchanged(keys[0], None)
+            await self._write((there, _unchanged(keys[1], place)), (Put(keys[1], _encode(after)),))
+            return after
+
+        return await self._until_done(attempt)
+
+    # -------------------------------------------------------------------------------------------- keys and tenants
+
+    async def put_key(self, key: ApiKey) -> None:
+        check_name("key", key.id)
+        keys = api_key_key(key.id), tenant_key(key.tenant), held_key(key.tenant)
+
+        async def attempt() -> None:
+            record, owner, tally = await self._store.look(*keys)
+            known, held = _value(ApiKey, record), _value(Held, tally) or Held()
+            if owner is None:
+                raise NotFound(f"there is no tenant {key.tenant!r}")
+            if known is not None and known.tenant != key.tenant:
+                raise Conflict(f"key {key.id!r} belongs to tenant {known.tenant!r}")
+            if known is None and held.keys >= KEYS_MAX:
+                raise Conflict(f"{KEYS_MAX} keys exist, the most a tenant has")
+            more = held if known is not None else msgspec.structs.replace(held, keys=held.keys + 1)
+            compares = [_unchanged(keys[0], record), created_at(keys[1], owner.created_at), _unchanged(keys[2], tally)]
+            await self._write(compares, (Put(keys[0], _encode(key)), Put(keys[2], _encode(more))))
+
+        await self._until_done(attempt)
+
+    async def delete_key(self, key_id: str) -> None:
+        key = api_key_key(key_id)
+
+        async def attempt() -> None:
+            (record,) = await self._store.look(key)
+            known = _value(ApiKey, record)
+            if record is None or known is None:
+                raise NotFound(f"there is no key {key_id!r}")
+            (tally,) = await self._store.look(held_key(known.tenant))
+            await self._delete_keys(known.tenant, tally, [record], [], [])
+
+        await self._until_done(attempt)
+
+    async def put_tenant(self, name: str, quotas: Quotas | None = None) -> tuple[Tenant, bool]:
+        check_name("tenant", name)
+        key = tenant_key(name)
+
+        async def attempt() -> tuple[Tenant, bool]:
+            (record,) = await self._store.look(key)
+            known = _value(Tenant, record)
+            tenant = known if known is not None else Tenant(name, self._clock_ms())
+            if quotas is not None:
+                tenant = msgspec.structs.replace(tenant, quotas=quotas)
+            if tenant != known:
+                await self._write((_unchanged(key, record),), (Put(key, _encode(tenant)),))
+            return tenant, known is None
+
+        return await self._until_done(attempt)
+
+    async def delete_tenant(self, name: str) -> None:
+        keys = tenant_key(name), held_key(name)
+
+        async def attempt() -> None:
+            owner, tally = await self._store.look(*keys)
+            held = _value(Held, tally) or Held()
+            if owner is None:
+                raise NotFound(f"there is no tenant {name!r}")
+            if name == TENANT_DEFAULT:
+                raise Conflict("tenant 'default' always exists")
+            if held.queues:
+                raise Conflict(f"tenant {name!r} still has {held.queues} queues; delete them first")
+            theirs = await self._keys_of(name) if held.keys else []
+            if len(theirs) > KEYS_PER_DELETION_MAX:
+                await self._delete_keys(name, tally, theirs[:KEYS_PER_DELETION_MAX], [], [])
+                raise Again
+            gone = [_unchanged(keys[0], owner)], [Delete(keys[0])]
+            await self._delete_keys(name, tally, theirs, *gone, is_last=True)
+
+        await self._until_done(attempt)
+
+    async def _delete_keys(
+        self,
+        tenant: str,
+        tally: Record | None,
+        records: Sequence[Record],
+        compares: list[Compare],
+        then: list[Delete],
+        *,
+        is_last: bool = False,
+    ) -> None:
+        held = _value(Held, tally) or Held()
+        key = held_key(tenant)
+        fewer = Put(key, _encode(msgspec.structs.replace(held, keys=held.keys - len(records))))
+        await self._write(
+            [_unchanged(key, tally), *(_unchanged(record.key, record) for record in records), *compares],
+            [*(Delete(record.key) for record in records), *then, Delete(key) if is_last else fewer],
+        )
+
+    async def _keys_of(self, tenant: str) -> list[Record]:
+        """All of them, from the coordinator. A key that is put meanwhile changes the tally, and it begins anew."""
+        found: list[Record] = []
+        for arc in range(ARCS):
+            prefix = kind_prefix(arc, "k")
+            page = await self._store.coordinator.read(prefix)
+            while True:
+                found += (one for one in page.records if (key := _value(ApiKey, one)) and key.tenant == tenant)
+                if not page.has_more:
+                    break
+                page = await self._store.coordinator.read(prefix, after=page.records[-1].key)
+        return found
+
+
+def _check_room(tenant: str, owner: Tenant | None, held: Held) -> None:
+    if owner is None:
+        raise NotFound(f"there is no tenant {tenant!r}")
+    if held.queues >= QUEUES_MAX:
+        raise Conflict(f"{QUEUES_MAX} queues exist, the most a tenant has")
+    allowed = owner.quotas.queues
+    if allowed is not None and held.queues >= allowed:
+        raise Conflict(
+            f"tenant {tenant!r} has {held.queues} queues and its quota is {allowed}; "
+            "delete one, or ask an operator for more"
+        )

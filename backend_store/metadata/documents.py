@@ -1,0 +1,70 @@
+"""Rows of whoever needs a few of its own beside the metadata: small, named, written in one commit."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final, NamedTuple
+
+from backend_store.storage.engine import Batch, Engine, Table
+from backend_store.storage.seal import seal, unseal
+
+DOCUMENTS: Final = b"document/"
+_PAGE: Final = 1_000
+
+
+class Document(NamedTuple):
+    """`kind` is its owner's word, without a slash. Data None removes it."""
+
+    kind: str
+    name: str
+    data: bytes | None
+
+
+class Documents:
+    def __init__(self, engine: Engine, write: Callable[[Batch], Awaitable[None]]):
+        self._engine = engine
+        self._write = write
+        self._rows: dict[tuple[str, str], Document] | None = None
+        self.changes_elsewhere = 0
+        """Grows when another process has changed rows; here nobody else does."""
+
+    def rows(self) -> dict[tuple[str, str], Document]:
+        """Every row by kind and name, in memory from the first call on: the same object until it changes."""
+        if self._rows is None:
+            found: dict[tuple[str, str], Document] = {}
+            start, end = DOCUMENTS, DOCUMENTS[:-1] + b"0"
+            while page := self._engine.scan(Table.META, start, end, _PAGE):
+                for key, row in page:
+                    kind, _, name = key[len(DOCUMENTS) :].decode().partition("/")
+                    found[kind, name] = Document(kind, name, unseal(key, row))
+                start = page[-1][0] + b"\0"
+            self._rows = found
+        return self._rows
+
+    def all(self, kind: str) -> list[tuple[str, bytes]]:
+        """Name and data of each, by name. Raises `StorageCorrupt`."""
+        prefix = DOCUMENTS + kind.encode() + b"/"
+        start, end = prefix, prefix[:-1] + b"0"  # the byte behind the slash
+        found: list[tuple[str, bytes]] = []
+        while rows := self._engine.scan(Table.META, start, end, _PAGE):
+            found += [(key[len(prefix) :].decode(), unseal(key, row)) for key, row in rows]
+            start = rows[-1][0] + b"\0"
+        return found
+
+    async def write(self, documents: Iterable[Document]) -> None:
+        """Returns when all of them are durable. Raises what a commit raises."""
+        batch, changed = Batch(), list(documents)
+        for one in changed:
+            key = DOCUMENTS + one.kind.encode() + b"/" + one.name.encode()
+            if one.data is None:
+                batch.delete(Table.META, key)
+            else:
+                batch.put(Table.META, key, seal(key, one.data))
+        if batch:
+            await self._write(batch)
+        if self._rows is not None:
+            for one in changed:
+                if one.data is None:
+                    self._rows.pop((one.kind, one.name), None)
+                else:
+                    self._rows[one.kind, one.name] = one

@@ -1,0 +1,131 @@
+"""A backend's definitions as a gateway knows them: dictionaries here, changed there.
+
+They have the shape of `metadata.embedded.Metadata` as far as a gateway needs it. A change is made at the backend, which
+tells what changed before it answers, so whoever waited for the answer sees it here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from backend_store.metadata.data_keys import DataKey, StoredRotation
+from backend_store.metadata.embedded import MovedQueue, Tenant
+from backend_store.model import ApiKey, QueueDefinition, QueueNotFound, Quotas, Unavailable
+from backend_store.service.definitions import Definitions as News
+from backend_store.service.operations import (
+    AddDataKeys,
+    ChangeDataKeys,
+    DeleteKey,
+    DeleteTenant,
+    NoteKeysUsed,
+    PutKey,
+    PutRotation,
+    PutTenant,
+)
+
+Ask = Callable[[Any], Awaitable[msgspec.Raw]]
+
+_tenant = msgspec.msgpack.Decoder(tuple[Tenant, bool]).decode
+_ids = msgspec.msgpack.Decoder(list[int]).decode
+
+
+class DataKeyRows:
+    """See `metadata.data_keys.DataKeys`."""
+
+    def __init__(self) -> None:
+        self.by_id: dict[int, DataKey] = {}
+        self.rotation: StoredRotation | None = None
+        self.ids = range(0)
+        """That this gateway may give out."""
+
+    def new_id(self) -> int:
+        """An id that no key has had. Raises `Unavailable`."""
+        # Another gateway may have been given the same ones by an earlier leader.
+        while self.ids and self.ids[0] in self.by_id:
+            self.ids = self.ids[1:]
+        if not self.ids:
+            raise Unavailable("this gateway has given out its ids of data keys; it gets more when it connects anew")
+        first, self.ids = self.ids[0], self.ids[1:]
+        return first
+
+
+class RemoteDefinitions:
+    """See the file's first sentence."""
+
+    def __init__(self, ask: Ask, moved: Callable[[], Iterable[MovedQueue]]):
+        """`moved`: the queues whose messages go to others, of all shards."""
+        self._ask = ask
+        self._moved = moved
+        self.queues: dict[tuple[str, str], QueueDefinition] = {}
+        self.keys: dict[str, ApiKey] = {}
+        self.keys_used: dict[str, int] = {}
+        self.tenants: dict[str, Tenant] = {}
+        self.data_keys = DataKeyRows()
+        self.adopted_from = ""
+
+    @property
+    def moved(self) -> dict[int, MovedQueue]:
+        return {one.definition.uid: one for one in self._moved()}
+
+    def take(self, news: News, *, is_first: bool) -> None:
+        """Takes over what changed. At the first of a connection everything is told: what it lacks has gone."""
+        if is_first:
+            news.queues_gone = _without(self.queues, {(queue.tenant, queue.name) for queue in news.queues})
+            news.keys_gone = _without(self.keys, {key.id for key in news.keys})
+            news.tenants_gone = _without(self.tenants, {tenant.name for tenant in news.tenants})
+            news.data_keys_gone = _without(self.data_keys.by_id, {key.id for key in news.data_keys})
+        for queue in news.queues:
+            self.queues[queue.tenant, queue.name] = queue
+        for name in news.queues_gone:
+            self.queues.pop(name, None)
+        self.keys.update({key.id: key for key in news.keys})
+        self.tenants.update({tenant.name: tenant for tenant in news.tenants})
+        self.data_keys.by_id.update({key.id: key for key in news.data_keys})
+        gone: tuple[tuple[list[Any], dict[Any, Any]], ...] = (
+            (news.keys_gone, self.keys),
+            (news.tenants_gone, self.tenants),
+            (news.data_keys_gone, self.data_keys.by_id),
+        )
+        for names, rows in gone:
+            for one in names:
+                rows.pop(one, None)
+        self.keys_used.update(news.keys_used)
+        self.data_keys.rotation = news.rotation
+
+    def find(self, tenant: str, name: str) -> QueueDefinition:
+        """Raises `QueueNotFound`."""
+        found = self.queues.get((tenant, name))
+        if found is None:
+            raise QueueNotFound(f"there is no queue {name!r}")
+        return found
+
+    async def put_key(self, key: ApiKey) -> None:
+        await self._ask(PutKey(key))
+
+    async def delete_key(self, key_id: str) -> None:
+        await self._ask(DeleteKey(key_id))
+
+    async def note_keys_used(self, used: Mapping[str, int]) -> None:
+        await self._ask(NoteKeysUsed(dict(used)))
+
+    async def put_tenant(self, name: str, now_ms: int, quotas: Quotas | None = None) -> tuple[Tenant, bool]:
+        return _tenant(await self._ask(PutTenant(name, now_ms, quotas)))
+
+    async def delete_tenant(self, name: str) -> None:
+        await self._ask(DeleteTenant(name))
+
+    async def add_data_keys(self, keys: Sequence[tuple[str, DataKey]]) -> set[int]:
+        return set(_ids(await self._ask(AddDataKeys(list(keys)))))
+
+    async def change_data_keys(self, keys: Sequence[DataKey]) -> None:
+        await self._ask(ChangeDataKeys(list(keys)))
+
+    async def put_rotation(self, rotation: StoredRotation | None) -> None:
+        await self._ask(PutRotation(rotation))
+
+
+def _without(known: Iterable[Any], told: set[Any]) -> list[Any]:
+    return [name for name in known if name not in told]

@@ -1,0 +1,101 @@
+"""Where a shard's leader is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+Address = tuple[str, int] | Path
+"""Host and port; or the socket of a backend of this machine, in a folder that is its user's alone."""
+
+
+class Directory(Protocol):
+    def address(self, shard: int) -> Address | None:
+        """What to try next; None while nobody is known."""
+
+    def failed(self, shard: int, address: Address, leader: str | None) -> None:
+        """The leader was lost, nobody answers, or it leads elsewhere: at `leader`, HOST:PORT, if that one said so."""
+
+
+class DoorDirectory:
+    """Hosts by their addresses, for one door: its own, while that is there, else the next ones in turn."""
+
+    def __init__(self, addresses: Sequence[tuple[str, int]]):
+        assert addresses, "a door without a host"
+        self._addresses = addresses
+        self._at = 0
+
+    @property
+    def own(self) -> tuple[str, int]:
+        return self._addresses[0]
+
+    @property
+    def is_away(self) -> bool:
+        return self._at != 0
+
+    def go_home(self) -> None:
+        self._at = 0
+
+    def address(self, shard: int) -> tuple[str, int] | None:
+        return self._addresses[self._at]
+
+    def failed(self, shard: int, address: Address, leader: str | None) -> None:
+        if address == self._addresses[self._at]:  # and not one that was left for another
+            self._at = (self._at + 1) % len(self._addresses)
+
+
+class FixedDirectory:
+    """Backends by their addresses: the last one that led, then the others in turn.
+
+    A backend says who leads as far as it knows. Cut off from the coordinator it names itself, or who led before; so its
+    word is followed once, and then it is another one's turn to be asked.
+    """
+
+    def __init__(self, addresses: list[tuple[str, int]]):
+        assert addresses, "a gateway without a backend"
+        self._addresses = addresses
+        self._next: dict[int, int] = {}
+        self._hints: dict[int, tuple[str, int]] = {}
+        """Where to go next, by the word of the one before."""
+        self._followed: set[int] = set()
+        """Shards that are looked for where somebody sent us."""
+        self._silent: dict[int, tuple[Address, int]] = {}
+        """Where a shard's leader was lost, or nobody answered: what others still say of that one is old. Up to which
+        turn: when each of the others was asked, their word counts again, or one that has no turn was lost for good."""
+
+    def address(self, shard: int) -> Address | None:
+        hint = self._hints.pop(shard, None)
+        if hint is not None:
+            self._followed.add(shard)
+            return hint
+        self._followed.discard(shard)
+        return self._addresses[self._next.get(shard, 0) % len(self._addresses)]
+
+    def failed(self, shard: int, address: Address, leader: str | None) -> None:
+        if leader is None:
+            self._silent[shard] = address, self._next.get(shard, 0) + len(self._addresses)
+        if shard not in self._followed:
+            self._next[shard] = self._next.get(shard, 0) + 1
+            host, _, port = (leader or "").rpartition(":")
+            if host and port.isdigit() and not self._is_old(shard, address, (host, int(port))):
+                self._hints[shard] = host, int(port)
+        if self._addresses[self._next.get(shard, 0) % len(self._addresses)] == address:
+            self._next[shard] = self._next.get(shard, 0) + 1
+
+    def _is_old(self, shard: int, asked: Address, named: Address) -> bool:
+        silent, until = self._silent.get(shard, (None, 0))
+        return named == asked or (named == silent and self._next[shard] < until)
+
+
+class LocalDirectory:
+    """The one backend of this machine, by its socket."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def address(self, shard: int) -> Address | None:
+        return self._path
+
+    def failed(self, shard: int, address: Address, leader: str | None) -> None:
+        """It is there again when it was started again."""

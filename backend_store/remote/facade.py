@@ -1,0 +1,75 @@
+"""What a gateway's metrics, health and overload control read of a node, where the node is in another process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from backend_store.remote.definitions import RemoteDefinitions
+from backend_store.service.reports import Report
+from backend_store.storage.writer import COMMIT_SECONDS_BUCKETS
+
+
+class _Seconds:
+    """No commit was ever made here; what a backend told of its own."""
+
+    def __init__(self) -> None:
+        self.buckets = [0] * (len(COMMIT_SECONDS_BUCKETS) + 1)
+        self.count = 0
+        self.sum = 0.0
+        self.last = 0.0
+
+
+class _Writer:
+    def __init__(self) -> None:
+        self.commit_seconds = _Seconds()
+
+
+class _Committer:
+    def __init__(self) -> None:
+        self.waited_ms = 0.0
+        self.on_waited: Callable[[float], None] = lambda waited_ms: None
+
+
+class _Used:
+    def __init__(self) -> None:
+        self.used_fraction = 0.0
+
+
+class _Space:
+    def __init__(self) -> None:
+        self.space = _Used()
+
+
+class FarNode:
+    """See the file's first sentence. Disk and commits are watched where they are; the storage of this machine tells of
+    its own."""
+
+    def __init__(self, metadata: RemoteDefinitions, is_open: Callable[[], bool], steady_ms: Callable[[], int]):
+        self.metadata = metadata
+        self.writer = _Writer()
+        self.committer = _Committer()
+        self.space: Any = None
+        self.quarantined = 0
+        self.broken_rows = 0
+        self.steady_ms = steady_ms
+        self._is_open = is_open
+        self._why_no_publishes = ""
+
+    def publishes_allowed(self) -> bool:
+        return self._is_open() and not self._why_no_publishes
+
+    def why_no_publishes(self) -> str:
+        return self._why_no_publishes if self._is_open() else "the backend is not there"
+
+    def take(self, report: Report) -> None:
+        """What the storage of this machine says of itself."""
+        self._why_no_publishes = "" if report.publishes_allowed else report.why_no_publishes or "the disk is full"
+        self.quarantined, self.broken_rows = report.quarantined, report.broken_rows
+        seconds = self.writer.commit_seconds
+        seconds.buckets, seconds.count = report.commit_buckets, sum(report.commit_buckets)
+        seconds.sum, seconds.last = report.commit_sum, report.commit_last
+        self.committer.waited_ms = report.waited_ms
+        if self.space is None:
+            self.space = _Space()
+        self.space.space.used_fraction = report.disk_used

@@ -1,0 +1,354 @@
+"""One shard as a gateway knows it: the line to who leads it, its clock, and the queues that it has taken over.
+
+Definitions come from the first shard. A queue that lies in another one is told to that shard by every gateway that
+misses it there, so it makes no difference which of them dies between the one and the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import structlog
+
+from backend_store.client.streams import Gap
+from backend_store.core.chunk import Chunk, CorruptEntry, decode_chunk
+from backend_store.core.leases import ChunkState
+from backend_store.core.slots import PartitionMap
+from backend_store.metadata.embedded import MovedQueue
+from backend_store.model import Overloaded, PushqError, QueueDefinition, QueueNotFound
+from backend_store.remote.directory import Directory
+from backend_store.remote.leases import Unassigned, keys_of
+from backend_store.remote.limits import ADOPTED_AT_ONCE_MAX, DROP_AFTER_SECONDS, LINE_CALLS_MAX
+from backend_store.remote.line import Line
+from backend_store.remote.queue import RemoteQueue
+from backend_store.remote.streams import RemoteGroup, RemoteStream
+from backend_store.service.definitions import Definitions as News
+from backend_store.service.operations import AdoptQueues, DropQueues, GoneQueues
+from backend_store.wire.store_frames import (
+    Bits,
+    Defined,
+    Ended,
+    Greeted,
+    GroupNews,
+    Handed,
+    Leases,
+    Place,
+    Tails,
+    of_bits,
+    to_bits,
+)
+
+if TYPE_CHECKING:
+    from backend_store.remote.store import RemoteBackends
+
+log = structlog.get_logger("pushq.remote")
+
+FIRST = 0
+"""The shard that has the definitions of all."""
+
+_news = msgspec.msgpack.Decoder(News).decode
+_uids = msgspec.msgpack.Decoder(list[int]).decode
+
+Waiting = Callable[[PushqError | None], None]
+"""Goes on once the shard has the queue, or is told why it has not."""
+
+
+class Home:
+    """See the file's first sentence."""
+
+    def __init__(
+        self, store: RemoteBackends, shard: int, directory: Directory, gateway: str, tls: ssl.SSLContext | None
+    ) -> None:
+        self.shard = shard
+        self.backend = ""
+        self.skew_ms = 0
+        self.maps: dict[int, PartitionMap] = {}
+        self.moved: dict[int, MovedQueue] = {}
+        self._store = store
+        self._loop = asyncio.get_running_loop()
+        self._there: dict[int, int] = {}
+        """Uid → version, of the queues that the shard has taken over."""
+        self._names: dict[tuple[str, str], int] = {}
+        self._waiting: dict[int, deque[Waiting]] = {}
+        self._unknown: list[tuple[Place, str]] = []
+        self._later: deque[Leases] = deque()
+        """Frames that wait for a key, and those behind them."""
+        self._is_adopting = self._is_dropping = False
+        self.line = Line(shard, directory, self, gateway, tls)
+
+    async def ask(self, operation: Any, *, may_repeat: bool = False) -> msgspec.Raw:
+        return await self.line.ask(operation, may_repeat=may_repeat)
+
+    def queues(self) -> Iterator[RemoteQueue]:
+        """Those that lie here; of a queue with lanes its lane here."""
+        return (here for queue in self._store.queues() if (here := queue.at(self)) is not None)
+
+    # ------------------------------------------------------------------------------------------ queues taken over
+
+    def has(self, definition: QueueDefinition) -> bool:
+        """Whether it serves the queue, as far as is known here; and nobody waits for that to begin."""
+        if self.shard == FIRST or definition.uid in self.moved:
+            return True
+        return definition.uid in self._there and definition.uid not in self._waiting
+
+    def when_there(self, definition: QueueDefinition, go_on: Waiting) -> None:
+        """Has `go_on` called, in the order of the calls, once the shard serves the queue."""
+        waiting = self._waiting.get(definition.uid)
+        if waiting is None:
+            waiting = self._waiting[definition.uid] = deque()
+            self._store.background(self._adopted_for(definition, waiting))
+        if len(waiting) >= LINE_CALLS_MAX:
+            go_on(Overloaded(f"{LINE_CALLS_MAX} requests wait for the backend", retry_after_ms=500))
+        else:
+            waiting.append(go_on)
+
+    async def _adopted_for(self, definition: QueueDefinition, waiting: deque[Waiting]) -> None:
+        error: PushqError | None = self.line.unavailable()
+        try:
+            if not self._store.home(FIRST).line.is_open:
+                # It may have been deleted meanwhile, and must not come back.
+                raise self._store.home(FIRST).line.unavailable()
+            await self.adopt([definition])
+            error = None
+        except PushqError as refused:
+            error = refused
+        finally:
+            self._waiting.pop(definition.uid, None)
+            while waiting:
+                try:
+                    waiting.popleft()(error)
+                except Exception:
+                    log.exception("what waited for a queue failed", shard=self.shard, queue=definition.name)
+
+    async def adopt(self, definitions: list[QueueDefinition]) -> None:
+        """Returns when the shard has them. Raises `PushqError`."""
+        await self.ask(AdoptQueues(definitions), may_repeat=True)
+
+    def defined_elsewhere(self, changed: Iterable[QueueDefinition]) -> None:
+        """The first shard told of these: those that lie here are taken over, if they are not yet."""
+        is_able = self.line.is_open and self._store.home(FIRST).line.is_open
+        if is_able and any(self._lacks(one) for one in changed) and not self._is_adopting:
+            self._is_adopting = True
+            self._store.background(self._adopt_missing())
+        self.drop_soon()
+
+    def _lacks(self, one: QueueDefinition) -> bool:
+        is_here = self._store.lanes > 0 or one.shard == self.shard
+        return is_here and self._there.get(one.uid, 0) < one.version and one.uid not in self.moved
+
+    async def _adopt_missing(self) -> None:
+        try:
+            tried: set[tuple[int, int]] = set()
+            while self.line.is_open and self._store.home(FIRST).line.is_open:
+                missing = [one for one in self._store.metadata.queues.values() if self._lacks(one)]
+                missing = [one for one in missing if (one.uid, one.version) not in tried][:ADOPTED_AT_ONCE_MAX]
+                if not missing:
+                    return
+                tried.update((one.uid, one.version) for one in missing)
+                await self.adopt(missing)
+        except PushqError as error:
+            log.info("a shard did not take its queues over", shard=self.shard, error=error.detail)
+        finally:
+            self._is_adopting = False
+
+    def drop_soon(self) -> None:
+        """Some of what lies here may be defined no more."""
+        if self.shard != FIRST and not self._is_dropping and self._strangers():
+            self._is_dropping = True
+            self._store.background(self._drop())
+
+    def _strangers(self) -> list[int]:
+        known = self._store.metadata.queues
+        return [uid for name, uid in self._names.items() if (one := known.get(name)) is None or one.uid != uid]
+
+    async def _drop(self) -> None:
+        """News of the two shards come as they come: who has the definitions is asked before anything goes."""
+        asked: set[int] = set()
+        try:
+            while True:
+                await asyncio.sleep(DROP_AFTER_SECONDS)
+                strangers = [uid for uid in self._strangers() if uid not in asked]
+                if not strangers:
+                    return
+                asked.update(strangers)
+                gone = _uids(await self._store.ask(GoneQueues(strangers), may_repeat=True))
+                if gone:
+                    await self.ask(DropQueues(gone), may_repeat=True)
+        except PushqError as error:
+            log.info("a shard did not drop its queues", shard=self.shard, error=error.detail)
+        finally:
+            self._is_dropping = False
+
+    # --------------------------------------------------------------------------------------- what the line says
+
+    def held(self) -> list[tuple[Place, str, Bits]]:
+        return [(q.place_there, token, of_bits(bits)) for q in self.queues() for token, bits in q.stock.held()]
+
+    def greeted(self, frame: Greeted) -> None:
+        if self.backend and frame.backend != self.backend:
+            log.warning("another backend leads", shard=self.shard, before=self.backend, now=frame.backend)
+        self.backend = frame.backend
+        self.skew_ms = frame.time_ms - int(self._loop.time() * 1000)
+        self._unknown = frame.unknown
+        if self.shard == FIRST:
+            self._store.greeted(frame)
+
+    def defined(self, frame: Defined, *, is_first: bool) -> None:
+        news = _news(frame.data)
+        if is_first:
+            self.maps.clear()
+            self.moved.clear()
+        self.maps.update({one.uid: one for one in news.maps})
+        self.moved.update({one.definition.uid: one for one in news.moved})
+        for uid in news.maps_gone:
+            self.maps.pop(uid, None)
+        for uid in news.moved_gone:
+            self.moved.pop(uid, None)
+        if self.shard == FIRST:
+            self._store.defined(news, is_first=is_first)
+        else:
+            self._took_over(news, is_first=is_first)
+        if is_first:
+            self._loop.call_soon(self._reopened)
+
+    def _took_over(self, news: News, *, is_first: bool) -> None:
+        if is_first:
+            self._there.clear()
+            self._names.clear()
+        for name in news.queues_gone:
+            if (uid := self._names.pop(name, None)) is not None:
+                self._there.pop(uid, None)
+        for definition in news.queues:
+            is_new = definition.uid not in self._there
+            name = definition.tenant, definition.name
+            if (before := self._names.get(name)) is not None and before != definition.uid:
+                self._there.pop(before, None)
+            self._names[name] = definition.uid
+            self._there[definition.uid] = definition.version
+            if is_new and not is_first:
+                self._came_to_be(definition)
+        if is_first:
+            self._loop.call_soon(self.defined_elsewhere, list(self._store.metadata.queues.values()))
+        else:
+            self.drop_soon()
+
+    def _came_to_be(self, definition: QueueDefinition) -> None:
+        """It is served here now: who waits for messages is heard."""
+        for queue in self.queues():
+            if queue.uid == definition.uid:
+                queue.came_to_be()
+
+    def _reopened(self) -> None:
+        unknown: dict[Place, list[str]] = {}
+        for place, token in self._unknown:
+            unknown.setdefault(place, []).append(token)
+        for queue in self.queues():
+            queue.line_opened(unknown.get(queue.place_there, ()))
+
+    def lost(self) -> None:
+        self._later.clear()
+        self._store.forget_looks()
+        for queue in self.queues():
+            queue.line_lost()
+
+    def group_news(self, frame: GroupNews) -> None:
+        for place, gaps in frame.missed:
+            group = self._queue_at(place)
+            if isinstance(group, RemoteGroup):
+                group.missed([Gap(*gap) for gap in gaps], told=True)
+        for place in frame.gone:
+            group = self._queue_at(place)
+            if isinstance(group, RemoteGroup) and place.group is not None:
+                group.stream.group_gone(place.group)
+                self._store.deleted_elsewhere(group)
+
+    def tails(self, frame: Tails) -> None:
+        for place, news in frame.tails:
+            stream = self._queue_at(place)
+            if isinstance(stream, RemoteStream):
+                stream.tails_moved(news)
+
+    def leased(self, frame: Leases) -> None:
+        if self._later or self._store.has_new_key(_keys_of(frame.handed)):
+            self._later.append(frame)
+            if len(self._later) == 1:
+                self._store.background(self._leased_later())
+            return
+        self._leased(frame)
+
+    async def _leased_later(self) -> None:
+        """A block under a key that is being learnt must not be taken for one that does not open. What came behind it
+        waits, too: nothing is overtaken."""
+        while self._later:
+            frame = self._later[0]
+            is_known = await self._store.learnt(_keys_of(frame.handed))
+            if not self._later or self._later[0] is not frame:
+                return  # the line was lost meanwhile
+            self._later.popleft()
+            if is_known:
+                self._leased(frame)
+            else:
+                self._refuse(frame)
+
+    def _refuse(self, frame: Leases) -> None:
+        """Nobody can say now what these are sealed with: they come again."""
+        for one in frame.handed:
+            if (queue := self._queue_at(one.place)) is not None:
+                bits = to_bits(one.bits)
+                queue.came(one.visibility_ms, bits.bit_count())
+                queue.refused(one.token, bits)
+
+    def _leased(self, frame: Leases) -> None:
+        changed: dict[Place, RemoteQueue] = {}
+        for one in frame.handed:
+            queue = self._queue_at(one.place)
+            if queue is None:
+                continue
+            bits = to_bits(one.bits)
+            queue.came(one.visibility_ms, bits.bit_count())
+            try:
+                chunk = queue.opened(decode_chunk(one.chunk, seed=one.seed), one.partition)
+            except CorruptEntry as error:
+                log.error("a chunk was broken on its way", queue=queue.name, reason=str(error))
+                queue.refused(one.token, bits)
+                continue
+            queue.stock.came(one.visibility_ms, _unassigned(one, chunk, bits))
+            changed[one.place] = queue
+        for idle in frame.idle:
+            if (queue := self._queue_at(idle.place)) is not None:
+                queue.idle(idle.visibility_ms, idle.granted)
+        for queue in changed.values():
+            queue.deal()
+
+    def _queue_at(self, place: Place) -> RemoteQueue | None:
+        try:
+            queue = self._store.here(place.tenant, place.name)
+        except QueueNotFound:
+            return None
+        if queue.uid != place.uid:
+            return None
+        return queue.at(self) if place.group is None else queue.groups.get(place.group)
+
+    def ended(self, frame: Ended) -> None:
+        self._store.forget_looks()
+        for queue in self.queues():
+            for token, bits in frame.lost:
+                queue.lease_ended(token, to_bits(bits), is_lost=True)
+            for token, bits in frame.gone:
+                queue.lease_ended(token, to_bits(bits), is_lost=False)
+
+
+def _keys_of(handed: Iterable[Handed]) -> set[int]:
+    return keys_of(one.chunk for one in handed)
+
+
+def _unassigned(handed: Handed, chunk: Chunk, bits: int) -> Unassigned:
+    state = ChunkState(chunk)
+    state.attempts = handed.attempts
+    state.chunk = None  # the lease has it until its messages are encoded
+    return Unassigned(handed.token, state, chunk, bits, has_receipts=handed.has_receipts)

@@ -1,0 +1,99 @@
+"""What a gateway asks a backend about and has handlers wait for: an answer, and for a moment what it said."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol, TypeVar
+
+from backend_store.model import PushqError
+from backend_store.remote.limits import LOOK_FRESH_MS
+
+T = TypeVar("T")
+
+
+class Landing(Protocol):
+    """What is being asked for: see `push.looking_up.Flight`."""
+
+    def then(self, call: Callable[[PushqError | None], None]) -> None: ...
+    async def landed(self) -> None: ...
+
+
+LookingUp = Callable[[str, Landing], PushqError]
+"""Makes the error by which handlers wait and begin anew."""
+Background = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
+
+
+class Flight:
+    """A question under way."""
+
+    def __init__(self, task: asyncio.Task[None]):
+        self.task = task
+        task.add_done_callback(_seen)
+
+    def then(self, call: Callable[[PushqError | None], None]) -> None:
+        def told(task: asyncio.Task[None]) -> None:
+            error = None if task.cancelled() else task.exception()
+            call(error if isinstance(error, PushqError) else None)
+
+        self.task.add_done_callback(told)
+
+    async def landed(self) -> None:
+        await asyncio.shield(self.task)
+
+
+class Known:
+    """Answers by a key; one that is older than `LOOK_FRESH_MS` is asked for anew."""
+
+    def __init__(self, looking_up: LookingUp, background: Background):
+        self._looking_up = looking_up
+        self._background = background
+        self._loop = asyncio.get_running_loop()
+        self._flights: dict[Any, Flight] = {}
+        self._answers: dict[Any, tuple[float, Any]] = {}
+        self._passing: set[Any] = set()
+        """Keys of questions under way whose answers change with what is done here."""
+
+    def of(self, key: Any, what: str, ask: Callable[[], Coroutine[Any, Any, T]], *, is_used_up: bool = False) -> T:
+        """`is_used_up`: the answer is for one who asks, and not for the next. Raises `LookingUp`."""
+        self._forget_old()
+        if key in self._answers:
+            found: T = self._answers[key][1]
+            if is_used_up:
+                del self._answers[key]
+            return found
+        flight = self._flights.get(key)
+        if flight is None:
+            task = self._background(self._asked(key, ask))
+            flight = self._flights[key] = Flight(task)
+            if is_used_up:
+                self._passing.add(key)
+        raise self._looking_up(what, flight)
+
+    def forget(self) -> None:
+        """Something was changed from here: who asks from now on asks anew."""
+        for key in self._passing:
+            self._flights.pop(key, None)
+        self._passing.clear()
+
+    def _forget_old(self) -> None:
+        since = self._loop.time() - LOOK_FRESH_MS / 1000
+        while self._answers and next(iter(self._answers.values()))[0] < since:
+            self._answers.pop(next(iter(self._answers)))
+
+    async def _asked(self, key: Any, ask: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        mine = asyncio.current_task()
+        try:
+            answer = await ask()
+        finally:
+            if (flight := self._flights.get(key)) is not None and flight.task is mine:
+                del self._flights[key]
+                self._passing.discard(key)
+        self._answers.pop(key, None)
+        self._answers[key] = self._loop.time(), answer
+
+
+def _seen(task: asyncio.Task[None]) -> None:
+    """Its error is for whoever waits for the flight; where nobody does, it is no news."""
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,66 @@
+"""Bounds of a gateway towards its backends."""
+
+from typing import Final
+
+LINE_CONNECT_SECONDS_MAX: Final = 2.0
+"""How long connecting to a backend may take before it is tried anew."""
+LINE_RECONNECT_SECONDS_MAX: Final = 0.5
+"""The longest pause between two tries to connect to a backend."""
+LINE_PING_SECONDS: Final = 1.5
+"""How often a gateway asks a backend for a sign of life."""
+LINE_SILENCE_SECONDS_MAX: Final = 2.5
+"""How long that may take before the backend is taken for gone; with the time between them less than its session."""
+LINE_CALLS_MAX: Final = 20_000
+"""Publishes and receipts' calls of one gateway that wait for one backend; one more is refused."""
+LINE_ASKS_MAX: Final = 200
+"""Other requests of one gateway that wait for one backend; one more is refused."""
+LINE_FRAME_BYTES_SOFT_MAX: Final = 1024 * 1024
+"""A frame of publishes ends with the one that passes this."""
+SETTLE_MS_MAX: Final = 10_000
+"""How long acks, nacks and extensions wait for a backend."""
+ASK_MS_MAX: Final = 5_000
+"""How long other requests wait for a backend."""
+LATE_ANSWER_MS: Final = 1_000
+"""How long after a call's deadline its answer may still come, before its outcome counts as unknown."""
+SWEEP_SECONDS: Final = 0.1
+"""How often it is looked for calls whose deadline has passed."""
+LOOK_FRESH_MS: Final = 50
+"""How old numbers of a queue may be that were asked for and are shown."""
+LOOK_WAIT_SECONDS_MAX: Final = 1.0
+"""How long a receive that does not wait for messages waits for the backend's word that there are none."""
+START_SECONDS_MAX: Final = 20.0
+"""How long a gateway waits at its start for its backends."""
+OTHERS_SECONDS_MAX: Final = 2.0
+"""How long it then waits for the shards that have no definitions; who needs one that is not there waits for it."""
+PULSES_FRESH_SECONDS: Final = 2.0
+"""How old the numbers of all queues may be, for series and alerts, before they are asked for anew."""
+READ_BYTES_MAX: Final = 512 * 1024
+"""Bytes of chunks of a stream that are fetched at once for readers."""
+TAIL_BYTES_MAX: Final = 8 * 1024 * 1024
+"""Bytes of chunks of a partition that are kept for readers of a stream."""
+TAIL_IDLE_SECONDS: Final = 5.0
+"""How long a stream is followed that nobody reads any more."""
+TAIL_WAIT_SECONDS_MAX: Final = 5.0
+"""How long a reader waits for word of a stream's partitions."""
+LEARN_RETRY_SECONDS: Final = 1.0
+"""How long after a failure it is tried again to unwrap the data keys that other gateways made."""
+LEARN_WAIT_SECONDS_MAX: Final = 2.0
+"""How long messages wait for such a key before they are given back, for another gateway."""
+UNHEARD_FRESH_SECONDS: Final = 0.01
+"""How long it counts that a name was not there when the storage of this machine was asked."""
+UNHEARD_NAMES_MAX: Final = 10_000
+"""Such names that are remembered."""
+REPORT_SECONDS: Final = 0.5
+"""How often gateways ask the storage of their machine about its disk and its commits."""
+ADOPTED_AT_ONCE_MAX: Final = 200
+"""Queues that a shard is told of with one request, where it lacks them."""
+DROP_AFTER_SECONDS: Final = 2.0
+"""How long a queue that is defined no more may lie in its shard before that is asked about."""
+REDRIVE_LOOK_SECONDS: Final = 1.0
+"""How often the gateway that began a redrive asks how far it is."""
+TAIL_RETRY_SECONDS: Final = 1.0
+"""How long after a failed page of a stream it is read on."""
+DOOR_HOME_SECONDS: Final = 5.0
+"""How often a gateway whose line to a host's door went on to another host looks whether the first one is back."""
+OPERATOR_ASK_SECONDS_MAX: Final = 10.0
+"""How long one backend may take to answer what an operator asks it."""

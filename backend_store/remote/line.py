@@ -1,0 +1,433 @@
+"""A line: the connection to the leader of one shard, reopened for as long as it is wanted, and what waits for it.
+
+What was asked in one turn of the loop leaves as one frame. When the connection is lost, what was sent and may be done
+twice without harm is sent again; of the rest the outcome is unknown. What was not sent waits, until its deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+import structlog
+from websockets.asyncio.client import ClientConnection, connect, unix_connect
+from websockets.exceptions import ConnectionClosed, InvalidHandshake
+from websockets.typing import Subprotocol
+
+from backend_store.model import InvalidRequest, OutcomeUnknown, Overloaded, PushqError, Unavailable
+from backend_store.remote.directory import Address, Directory
+from backend_store.remote.limits import (
+    ASK_MS_MAX,
+    LATE_ANSWER_MS,
+    LINE_ASKS_MAX,
+    LINE_CALLS_MAX,
+    LINE_CONNECT_SECONDS_MAX,
+    LINE_FRAME_BYTES_SOFT_MAX,
+    LINE_PING_SECONDS,
+    LINE_RECONNECT_SECONDS_MAX,
+    LINE_SILENCE_SECONDS_MAX,
+    SWEEP_SECONDS,
+)
+from backend_store.wire.store_frames import (
+    NOT_LEADER,
+    STORE_FRAME_BYTES_MAX,
+    STORE_SUBPROTOCOL,
+    STORE_VERSION,
+    Answered,
+    Asks,
+    Bits,
+    Defined,
+    Ended,
+    FromBackend,
+    Greeted,
+    Greeting,
+    GroupNews,
+    Leases,
+    Place,
+    Publish,
+    Publishes,
+    Results,
+    Settle,
+    Settles,
+    Tails,
+    Turned,
+    Want,
+    Wants,
+    error_of,
+    from_backend,
+    pack,
+    raw,
+)
+
+log = structlog.get_logger("pushq.line")
+
+
+class Owner(Protocol):
+    """Whose line it is."""
+
+    def held(self) -> list[tuple[Place, str, Bits]]:
+        """The leases that consumers here hold."""
+
+    def greeted(self, frame: Greeted) -> None: ...
+    def defined(self, frame: Defined, *, is_first: bool) -> None: ...
+    def leased(self, frame: Leases) -> None: ...
+    def ended(self, frame: Ended) -> None: ...
+    def group_news(self, frame: GroupNews) -> None: ...
+    def tails(self, frame: Tails) -> None: ...
+    def lost(self) -> None:
+        """The connection has gone."""
+
+
+@dataclass(slots=True)
+class Call:
+    """A publish or a settlement that waits for its answer. `reply` gets what came of it, or an error."""
+
+    frame: Publish | Settle
+    reply: Callable[[Any], None]
+    until_ms: int
+    may_repeat: bool
+    size: int = 0
+    is_sent: bool = False
+
+
+class Line:
+    def __init__(
+        self,
+        shard: int,
+        directory: Directory,
+        owner: Owner,
+        gateway: str,
+        tls: ssl.SSLContext | None,
+        *,
+        whose: str = "",
+    ):
+        """`whose`: for people, in the place of the shard's number."""
+        self.shard = shard
+        self._whose = whose or f"the backend of shard {shard}"
+        self._directory = directory
+        self._owner = owner
+        self._gateway = gateway
+        self._tls = tls
+        self._loop = asyncio.get_running_loop()
+        self._connection: ClientConnection | None = None
+        self._is_open = False
+        self._open = asyncio.Event()
+        self._number = 0
+        self._calls: dict[int, Call] = {}
+        self._unsent: list[int] = []
+        self._asked: dict[int, asyncio.Future[msgspec.Raw]] = {}
+        self._wants: dict[tuple[Place, int], Want] = {}
+        self._quiet: list[Settle] = []
+        self._out: asyncio.Queue[bytes] = asyncio.Queue()
+        self._is_flushing = self._is_leaving = False
+        self._problem = "is not connected yet"
+        self.connections = 0
+        """How often it was connected."""
+        self._tasks = [
+            self._loop.create_task(self._keep_connected(), name=f"line {shard}"),
+            self._loop.create_task(self._sweep(), name=f"deadlines of line {shard}"),
+        ]
+
+    def now_ms(self) -> int:
+        return int(self._loop.time() * 1000)
+
+    @property
+    def is_open(self) -> bool:
+        return self._is_open
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether calls are without their answer."""
+        return bool(self._calls)
+
+    async def opened(self, seconds_max: float) -> bool:
+        """Whether it is open now, or within that time."""
+        try:
+            await asyncio.wait_for(self._open.wait(), seconds_max)
+        except TimeoutError:
+            return False
+        return True
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for call in self._calls.values():
+            call.reply(self._unavailable())
+        self._calls.clear()
+
+    def unavailable(self) -> Unavailable:
+        return self._unavailable()
+
+    def _unavailable(self) -> Unavailable:
+        return Unavailable(f"{self._whose} {self._problem}", retry_after_ms=500)
+
+    # ------------------------------------------------------------------------------------------------ connection
+
+    async def _keep_connected(self) -> None:
+        pause = 0.02
+        while True:
+            address = self._directory.address(self.shard)
+            leader: str | None = None
+            if address is not None:
+                connected = self.connections
+                try:
+                    leader = await self._visit(address)
+                except (ConnectionClosed, InvalidHandshake, OSError, TimeoutError, PushqError) as error:
+                    self._problem = f"is not there: {error or type(error).__name__}"
+                except Exception:
+                    log.exception("a line failed", shard=self.shard)
+                    self._problem = "failed"
+                if self.connections > connected:
+                    pause = 0.02
+                self._directory.failed(self.shard, address, leader)
+            await asyncio.sleep(random.uniform(pause / 2, pause))
+            pause = min(LINE_RECONNECT_SECONDS_MAX, pause * 2)
+
+    def _connect(self, address: Address) -> connect:
+        options: dict[str, Any] = {
+            "subprotocols": [Subprotocol(STORE_SUBPROTOCOL)],
+            "compression": None,
+            "open_timeout": LINE_CONNECT_SECONDS_MAX,
+            "close_timeout": 1,
+            "ping_interval": LINE_PING_SECONDS,
+            "ping_timeout": LINE_SILENCE_SECONDS_MAX,
+            "max_size": STORE_FRAME_BYTES_MAX,
+        }
+        if isinstance(address, Path):
+            return unix_connect(str(address), **options)
+        scheme = "wss" if self._tls is not None else "ws"
+        return connect(f"{scheme}://{_shown(address)}", ssl=self._tls, proxy=None, **options)
+
+    async def _visit(self, address: Address) -> str | None:
+        """Speaks with one backend for as long as it leads. Returns where it sent us, if it does not."""
+        async with self._connect(address) as connection:
+            self._out = asyncio.Queue()
+            await connection.send(pack(Greeting(STORE_VERSION, self._gateway, self.shard, self._owner.held())))
+            async with asyncio.timeout(LINE_CONNECT_SECONDS_MAX):
+                first = from_backend(await connection.recv(decode=False))
+            if isinstance(first, Turned):
+                self._problem = first.wrong.detail
+                return first.leader
+            if not isinstance(first, Greeted) or first.version != STORE_VERSION:
+                raise InvalidRequest(f"{_shown(address)} is no backend of version {STORE_VERSION}")
+            self._connection = connection
+            self._owner.greeted(first)
+            log.info("connected to a backend", shard=self.shard, address=_shown(address))
+            writer = self._loop.create_task(self._write(connection), name="line writer")
+            try:
+                async for data in connection:
+                    self._heard(from_backend(data))
+            finally:
+                writer.cancel()
+                await asyncio.gather(writer, return_exceptions=True)
+                self._lose()
+        return None
+
+    async def _write(self, connection: ClientConnection) -> None:
+        while True:
+            await connection.send(await self._out.get())
+
+    def _heard(self, frame: FromBackend) -> None:
+        match frame:
+            case Results(placed, judged):
+                for number, done, error in placed:
+                    self._answer(number, done, error)
+                for number, bits, error in judged:
+                    self._answer(number, bits, error)
+            case Leases():
+                self._owner.leased(frame)
+            case Ended():
+                self._owner.ended(frame)
+            case GroupNews():
+                self._owner.group_news(frame)
+            case Tails():
+                self._owner.tails(frame)
+            case Defined():
+                self._owner.defined(frame, is_first=not self._is_open)
+                if not self._is_open:
+                    self._opened()
+            case Answered(number, value, error):
+                waiting = self._asked.get(number)
+                if waiting is not None and not waiting.done():
+                    if error is not None:
+                        waiting.set_exception(error_of(error))
+                    else:
+                        waiting.set_result(value)
+            case _:
+                raise InvalidRequest(f"a backend says {type(frame).__name__} out of turn")
+
+    def _answer(self, number: int, done: Any, error: Any) -> None:
+        call = self._calls.get(number)
+        if call is None:
+            return
+        if error is not None and error.code == NOT_LEADER:
+            call.is_sent = False
+            self._unsent.append(number)  # nothing was done: it goes to the next leader
+            self._maybe_leave()
+            return
+        del self._calls[number]
+        call.reply(error_of(error) if error is not None else done)
+        self._maybe_leave()
+
+    def leave_when_quiet(self) -> None:
+        """Connects anew where its directory says, once nothing that was sent is without its answer; what comes
+        meanwhile waits for that."""
+        self._is_leaving = True
+        self._maybe_leave()
+
+    def _maybe_leave(self) -> None:
+        is_quiet = self._is_leaving and not any(call.is_sent for call in self._calls.values())
+        if is_quiet and self._connection is not None:
+            self._connection.transport.abort()
+
+    def _opened(self) -> None:
+        """The definitions are here: what waited goes on."""
+        self.connections += 1
+        self._is_open = True
+        self._open.set()
+        self._problem = "was lost"
+        self._flush_soon()
+
+    def _lose(self) -> None:
+        self._connection = None
+        self._is_open = self._is_leaving = False
+        self._open.clear()
+        self._wants.clear()
+        self._quiet.clear()
+        log.warning("a backend was lost", shard=self.shard)
+        unknown = []
+        for number, call in list(self._calls.items()):
+            if call.is_sent and not call.may_repeat:
+                unknown.append(self._calls.pop(number))
+            elif call.is_sent:
+                call.is_sent = False
+        self._unsent = list(self._calls)
+        for waiting in self._asked.values():
+            if not waiting.done():
+                waiting.set_exception(ConnectionResetError("the backend was lost"))
+        self._owner.lost()
+        for call in unknown:
+            call.reply(OutcomeUnknown("the backend was lost before it answered; it may have stored this"))
+
+    # -------------------------------------------------------------------------------------------------- what goes
+
+    def next_number(self) -> int:
+        self._number += 1
+        return self._number
+
+    def call(self, call: Call) -> None:
+        """Sends a publish or a settlement with what else comes in this turn; `reply` runs later."""
+        if len(self._calls) >= LINE_CALLS_MAX:
+            error = Overloaded(f"{LINE_CALLS_MAX} requests wait for the backend", retry_after_ms=500)
+            self._loop.call_soon(call.reply, error)
+            return
+        self._calls[call.frame.number] = call
+        self._unsent.append(call.frame.number)
+        self._flush_soon()
+
+    def tell(self, settle: Settle) -> None:
+        """A settlement that nobody waits for, and that means nothing to the next connection."""
+        if self._is_open:
+            self._quiet.append(settle)
+            self._flush_soon()
+
+    def want(self, want: Want) -> None:
+        if self._is_open:
+            self._wants[want.place, want.visibility_ms] = want
+            self._flush_soon()
+
+    def _flush_soon(self) -> None:
+        if not self._is_flushing:
+            self._is_flushing = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._is_flushing = False
+        if not self._is_open or self._is_leaving:
+            return
+        now_ms = self.now_ms()
+        publishes: list[Publish] = []
+        settles: list[Settle] = self._quiet
+        size = 0
+        numbers, self._unsent, self._quiet = self._unsent, [], []
+        for number in numbers:
+            call = self._calls.get(number)
+            if call is None or call.is_sent:
+                continue
+            call.is_sent = True
+            if isinstance(call.frame, Settle):
+                settles.append(call.frame)
+                continue
+            publishes.append(call.frame._replace(budget_ms=max(0, call.until_ms - now_ms)))
+            size += call.size
+            if size > LINE_FRAME_BYTES_SOFT_MAX:
+                self._out.put_nowait(pack(Publishes(publishes)))
+                publishes, size = [], 0
+        if publishes:
+            self._out.put_nowait(pack(Publishes(publishes)))
+        if settles:
+            self._out.put_nowait(pack(Settles(settles)))
+        if self._wants:
+            self._out.put_nowait(pack(Wants(list(self._wants.values()))))
+            self._wants.clear()
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            now_ms = self.now_ms()
+            for number, call in list(self._calls.items()):
+                if now_ms < call.until_ms + (LATE_ANSWER_MS if call.is_sent else 0):
+                    continue
+                del self._calls[number]
+                if call.is_sent:
+                    call.reply(OutcomeUnknown("the backend did not answer in time; it may have done this"))
+                else:
+                    call.reply(self._unavailable())
+            self._maybe_leave()
+
+    # --------------------------------------------------------------------------------------------------- requests
+
+    async def ask(self, operation: Any, *, may_repeat: bool) -> msgspec.Raw:
+        """The answer, from whoever leads. Raises `PushqError`."""
+        if len(self._asked) >= LINE_ASKS_MAX:
+            raise Overloaded(f"{LINE_ASKS_MAX} requests wait for the backend", retry_after_ms=500)
+        until = self._loop.time() + ASK_MS_MAX / 1000
+        what = raw(operation)
+        while True:
+            if not await self.opened(max(0.0, until - self._loop.time())):
+                raise self._unavailable()
+            if not self._is_open:
+                continue  # it was lost again before this went on; nothing was sent
+            number = self.next_number()
+            waiting: asyncio.Future[msgspec.Raw] = self._loop.create_future()
+            self._asked[number] = waiting
+            try:
+                self._out.put_nowait(pack(Asks(number, ASK_MS_MAX, what)))
+                async with asyncio.timeout_at(until):
+                    return await waiting
+            except TimeoutError:
+                if may_repeat:
+                    raise self._unavailable() from None
+                raise OutcomeUnknown("the backend did not answer in time; the change may have been made") from None
+            except ConnectionResetError:
+                if not may_repeat:
+                    raise OutcomeUnknown("the backend was lost; the change may have been made") from None
+            except PushqError as error:
+                if error.code != NOT_LEADER:
+                    raise
+                await asyncio.sleep(SWEEP_SECONDS)
+            finally:
+                del self._asked[number]
+                if waiting.done() and not waiting.cancelled():
+                    waiting.exception()  # looked at, so that nobody reports it as lost
+
+
+def _shown(address: Address) -> str:
+    return address.name if isinstance(address, Path) else f"{address[0]}:{address[1]}"

@@ -1,0 +1,617 @@
+"""A queue of another process, with the shape of `client.queue.EmbeddedQueue`.
+
+What consumers here would take is granted to the backend, which sends messages as they become ready. Numbers of the
+queue are asked for; until they are here, `LookingUp` (given by whoever makes the store) has handlers begin anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from backend_store.client.filters import PeekFilter
+from backend_store.client.groups import GroupInfo
+from backend_store.client.layout import PartitionInfo
+from backend_store.client.queue import STALE, PublishReply, Purge, SettledAndPublished, VerdictsReply
+from backend_store.core.chunk import Blocks, Chunk, Columns, column_blocks
+from backend_store.core.leases import Holder, Lease
+from backend_store.core.receipts import INDEX_OF, by_token
+from backend_store.core.sealing import Seal
+from backend_store.core.slots import Routing
+from backend_store.core.split import routed_blocks
+from backend_store.model import (
+    CHUNK_MESSAGES_MAX,
+    Block,
+    Claim,
+    PeekPage,
+    PushqError,
+    QueueConfig,
+    QueueDefinition,
+    QueueNotFound,
+    QueueStats,
+    Unavailable,
+    Verdict,
+)
+from backend_store.node.group import Mode
+from backend_store.remote.leases import Stock, keys_of, receipts_of
+from backend_store.remote.limits import LOOK_WAIT_SECONDS_MAX, SETTLE_MS_MAX
+from backend_store.remote.line import Call
+from backend_store.remote.peeks import peek_at
+from backend_store.remote.ranges import Ranges
+from backend_store.remote.redrives import Redriving, RemoteRedrives
+from backend_store.service.operations import Cancel, SettleAndPublish
+from backend_store.service.operations import Purge as PurgeQueue
+from backend_store.wire.store_frames import (
+    Grouped,
+    Place,
+    Placed,
+    Publish,
+    Settle,
+    Want,
+    of_bits,
+    published,
+    sent_blocks,
+    to_bits,
+)
+
+if TYPE_CHECKING:
+    from backend_store.remote.home import Home
+    from backend_store.remote.store import RemoteBackends
+
+T = TypeVar("T")
+_total = msgspec.msgpack.Decoder(int).decode
+_outcome = msgspec.msgpack.Decoder(str).decode
+_joint = msgspec.msgpack.Decoder(tuple[list[bool], list[Placed]]).decode
+_OK = Verdict(True)
+_STALE = Verdict(False, STALE)
+
+
+class Look(msgspec.Struct):
+    """Numbers of a queue as they were a moment ago."""
+
+    place: Place
+    stats: QueueStats
+    ended: dict[str, int]
+    layout: list[PartitionInfo] | None
+    held: int
+
+
+class RemoteQueue(Redriving, Ranges):
+    """See the file's first sentence. One for all who ask, as long as the queue exists."""
+
+    def __init__(
+        self,
+        store: RemoteBackends,
+        definition: QueueDefinition,
+        *,
+        owner: str,
+        is_companion: bool = False,
+        home: Home | None = None,
+    ):
+        """`home`: of a lane of a queue, where it is not the queue's own."""
+        self._store = store
+        self.definition = definition
+        self.owner = owner
+        self.is_companion = is_companion
+        self.place_there = Place(definition.tenant, definition.name, definition.uid)
+        self.stock = Stock()
+        self.consumers = 0
+        self.deleted = False
+        self.companions: list[RemoteQueue] = []
+        self.purges: dict[str, Purge] = {}
+        self.redrives = RemoteRedrives(self)
+        self.extras: dict[str, Any] = {}
+        self.groups: dict[str, RemoteQueue] = {}
+        self._wake: Callable[[], None] = _nothing
+        self._wanted: Callable[[], Mapping[int, int]] = dict
+        self._granted: dict[int, int] = {}
+        self._received: dict[int, int] = {}
+        """Messages that came on this connection, by visibility time."""
+        self._asked = 0
+        """Wants that the backend has not answered."""
+        self._looked: asyncio.Event = asyncio.Event()
+        self._is_granting = False
+        self.home: Home = home or store.home(definition.shard)
+
+    # --------------------------------------------------------------------------------------------------- what it is
+
+    @property
+    def name(self) -> str:
+        return self.definition.name
+
+    @property
+    def place(self) -> str:
+        return self.name
+
+    @property
+    def root(self) -> RemoteQueue:
+        return self
+
+    @property
+    def group(self) -> str | None:
+        return None
+
+    @property
+    def mode(self) -> Mode | None:
+        return None
+
+    @property
+    def one_at_a_time(self) -> bool:
+        return False
+
+    @property
+    def tenant(self) -> str:
+        return self.definition.tenant
+
+    @property
+    def uid(self) -> int:
+        return self.definition.uid
+
+    @property
+    def config(self) -> QueueConfig:
+        return self.definition.config
+
+    @property
+    def gone(self) -> PushqError:
+        return QueueNotFound(f"queue {self.name!r} was deleted")
+
+    def take_gaps(self) -> list[Any]:
+        return []
+
+    def on_gap(self, tell: Callable[[], None]) -> None:
+        """Groups miss something; there are none here."""
+
+    def list_groups(self) -> list[GroupInfo]:
+        return []
+
+    def find_group(self, name: str) -> GroupInfo | None:
+        return None
+
+    # -------------------------------------------------------------------------------------------------- its backend
+
+    @property
+    def homes(self) -> Sequence[Home]:
+        """Where its messages lie."""
+        return [self.home]
+
+    def at(self, home: Home) -> RemoteQueue | None:
+        """What of it lies there."""
+        return self if home is self.home else None
+
+    def redefined(self, definition: QueueDefinition) -> None:
+        for one in (self, *self.groups.values()):
+            one.definition = definition
+
+    def end(self) -> None:
+        self.deleted = True
+
+    async def ask(self, operation: Any, *, may_repeat: bool = False) -> msgspec.Raw:
+        """The answer of the shard that has it. Raises `PushqError`."""
+        if not self.home.has(self.definition):
+            await self.home.adopt([self.definition])
+        return await self.home.ask(operation, may_repeat=may_repeat)
+
+    def beside(self, name: str) -> RemoteQueue:
+        """Another queue of the tenant. Raises `QueueNotFound`."""
+        return self._store.here(self.tenant, name)
+
+    def known(self, what: str, key: str, ask: Callable[[], Coroutine[Any, Any, T]], *, is_used_up: bool = False) -> T:
+        """An answer that is fresh; for the first who comes for it, where it is used up. Raises `LookingUp`."""
+        return self._store.known.of((self.place_there, key), what, ask, is_used_up=is_used_up)
+
+    def background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        return self._store.background(work)
+
+    def want(self, want: Want) -> None:
+        self.home.line.want(want)
+
+    def ended_elsewhere(self) -> None:
+        """It was deleted."""
+
+    async def learnt(self, chunks: list[bytes]) -> None:
+        """Returns when what these are sealed with can be used. Raises `Unavailable`."""
+        ids = keys_of(chunks)
+        if self._store.has_new_key(ids) and not await self._store.learnt(ids):
+            detail = f"queue {self.name!r}: a data key that another gateway made cannot be used here yet"
+            raise Unavailable(detail, retry_after_ms=1000)
+
+    def forget_looks(self) -> None:
+        self._store.forget_looks(self.place_there)
+
+    def wake(self) -> None:
+        """Consumers may be given something."""
+        self._wake()
+
+    # ------------------------------------------------------------------------------------------------------ publish
+
+    @property
+    def _seal(self) -> Seal | None:
+        return self._store.seal_of(self)
+
+    @property
+    def is_split(self) -> bool:
+        return self.uid in self.home.maps
+
+    def blocks(self, columns: Columns, trace: str | None) -> Blocks:
+        known = self.home.maps.get(self.uid)
+        if known is None:
+            return column_blocks(columns, trace)
+        config = self.config
+        routing = Routing(is_strict=config.ordering == "strict", by_producer=config.sequencing == "producer")
+        return routed_blocks(columns, trace, routing, known.table)
+
+    def sealed(self, blocks: list[Block]) -> list[Block]:
+        """Raises `Unavailable`."""
+        seal = self._seal
+        return blocks if seal is None or not self.config.encrypted else seal.seal(blocks)
+
+    @property
+    def content_key(self) -> bytes:
+        """Raises `Unavailable`."""
+        seal = self._seal
+        return seal.secret() if seal is not None and self.config.encrypted else b""
+
+    def publish(
+        self, blocks: list[Block], reply: PublishReply, claim: Claim | None = None, *, until_ms: int = 0
+    ) -> None:
+        """Where its repeats are known by, a call is sent again when the backend was lost before it answered."""
+        if not self.home.has(self.definition):
+            self._publish_later(blocks, reply, claim, until_ms)
+            return
+        line = self.home.line
+        now_ms = self._store.steady_ms()
+        budget_ms = until_ms - now_ms if until_ms else SETTLE_MS_MAX
+        sent = sent_blocks(blocks)
+        frame = Publish(line.next_number(), budget_ms, self.tenant, self.name, self.uid, sent, claim)
+
+        def done(result: Any) -> None:
+            self._store.forget_looks(self.place_there)
+            reply(published(result) if isinstance(result, Placed) else result)
+
+        may_repeat = claim is not None or all(map(is_known_again, blocks))
+        size = sum(len(block.data) for block in blocks)
+        line.call(Call(frame, done, line.now_ms() + budget_ms, may_repeat, size))
+
+    def _publish_later(self, blocks: list[Block], reply: PublishReply, claim: Claim | None, until_ms: int) -> None:
+        """Its shard has not taken the queue over yet."""
+
+        def go_on(error: PushqError | None) -> None:
+            if error is None and self.deleted:
+                error = self.gone
+            is_over = until_ms and self._store.steady_ms() >= until_ms
+            if error is None and (is_over or not self.home.has(self.definition)):
+                error = Unavailable(f"queue {self.name!r} is not with its shard yet", retry_after_ms=500)
+            if error is not None:
+                reply(error)
+            else:
+                self.publish(blocks, reply, claim, until_ms=until_ms)
+
+        self.home.when_there(self.definition, go_on)
+
+    def why_full(self) -> PushqError | None:
+        return None
+
+    def is_colocated_with(self, other: RemoteQueue) -> bool:
+        if self.tenant != other.tenant or other.is_companion:
+            return False
+        return other.name in (self.name, self.config.colocate_with) or other.config.colocate_with == self.name
+
+    def settle_and_publish(
+        self,
+        receipts: list[str],
+        publishes: Sequence[tuple[RemoteQueue, list[Block]]],
+        reply: Callable[[SettledAndPublished | PushqError], None],
+    ) -> None:
+        asked = [(queue.place_there, sent_blocks(blocks)) for queue, blocks in publishes]
+
+        async def ask() -> None:
+            try:
+                found = await self.home.ask(SettleAndPublish(self.place_there, receipts, asked))
+            except PushqError as error:
+                reply(error)
+                return
+            verdicts, places = _joint(found)
+            self._settled(by_token([r for r, ok in zip(receipts, verdicts, strict=True) if ok]))
+            reply(SettledAndPublished([_OK if ok else _STALE for ok in verdicts], [published(one) for one in places]))
+            self._wake()
+
+        self._store.background(ask())
+
+    # ------------------------------------------------------------------------------------------------------- settle
+
+    def settle(self, receipts: list[str], reply: VerdictsReply) -> None:
+        self._ask("ack", by_token(receipts), lambda done: reply(_verdicts(receipts, done)))
+
+    def settle_quietly(self, receipts: list[str]) -> None:
+        self._ask("ack", by_token(receipts), _unheard)
+
+    def settle_lease(self, lease: Lease) -> None:
+        if lease.receipts and lease.bits:
+            self._ask("ack", {lease.token: lease.bits}, _unheard)
+
+    def give_back(
+        self,
+        receipts: list[str],
+        delay_ms: int | None,
+        reply: VerdictsReply,
+        reason: str | None = None,
+        *,
+        tried: bool = True,
+    ) -> None:
+        grouped = by_token(receipts)
+        self._ask("nack", grouped, lambda done: reply(_verdicts(receipts, done)), delay_ms, reason, tried=tried)
+
+    def extend(self, receipts: list[str], visibility_ms: int, reply: VerdictsReply) -> None:
+        self._ask("extend", by_token(receipts), lambda done: reply(_verdicts(receipts, done)), visibility_ms)
+
+    def _ask(
+        self,
+        verb: str,
+        grouped: dict[str, int],
+        reply: Callable[[dict[str, int] | PushqError], None],
+        milliseconds: int | None = None,
+        reason: str | None = None,
+        *,
+        tried: bool = True,
+    ) -> None:
+        line = self.home.line
+        sent = {token: of_bits(bits) for token, bits in grouped.items()}
+
+        def done(result: Grouped | PushqError) -> None:
+            self._store.forget_looks(self.place_there)
+            if isinstance(result, PushqError):
+                reply(result)
+                return
+            bits = {token: to_bits(found) for token, found in result.items()}
+            is_released = verb != "extend" and self._settled(bits)
+            reply(bits)
+            if is_released:
+                self._wake()
+
+        frame = Settle(line.next_number(), self.place_there, verb, sent, milliseconds, reason, tried)
+        line.call(Call(frame, done, line.now_ms() + SETTLE_MS_MAX, may_repeat=True))
+
+    def _settled(self, done: Mapping[str, int]) -> bool:
+        """Messages, by token, are nobody's any more. Whether consumers here had some of them."""
+        ended = [self.stock.ended(token, bits) for token, bits in done.items()]
+        return any(ended)
+
+    def give_back_lease(self, lease: Lease) -> None:
+        self._let_go("return", lease, lease.bits)
+
+    def unsent(self, lease: Lease) -> None:
+        self._let_go("unsent", lease, lease.bits)
+
+    def undeliverable(self, lease: Lease) -> None:
+        self._undeliverable(lease, lease.bits, None)
+
+    def end_unreadable(self, lease: Lease) -> None:
+        assert lease.chunk is not None, "a lease is looked at with its chunk in memory"
+        if not self.is_companion and (bits := lease.chunk.unreadable & lease.bits):
+            self._undeliverable(lease, bits, lease.chunk.why_unreadable)
+
+    def _undeliverable(self, lease: Lease, bits: int, why: str | None) -> None:
+        if lease.receipts:
+            self._tell("undeliverable", lease.token, bits, why)
+            self.stock.ended(lease.token, bits)
+        else:
+            lease.bits ^= bits
+            lease.holder.released(bits.bit_count())
+
+    def _let_go(self, verb: str, lease: Lease, bits: int) -> None:
+        """Its holder is gone, and needs no credit back."""
+        if not bits or not lease.receipts:
+            return
+        self._tell(verb, lease.token, bits, None)
+        lease.holder = _NOBODY
+        self.stock.ended(lease.token, bits)
+
+    def refused(self, token: str, bits: int) -> None:
+        """It was leased, and cannot be used here now: it comes again, here or elsewhere."""
+        self.tell_unsent(token, bits)
+        self._grant_soon()
+
+    def came_to_be(self) -> None:
+        """Its shard serves it now, and knows of nothing that was granted before."""
+        self._granted.clear()
+        self.line_opened(())
+
+    def tell_unsent(self, token: str, bits: int) -> None:
+        """It was leased, and nobody here will have it."""
+        self._tell("unsent", token, bits, None)
+
+    def _tell(self, verb: str, token: str, bits: int, why: str | None) -> None:
+        self._store.forget_looks(self.place_there)
+        self.home.line.tell(Settle(0, self.place_there, verb, {token: of_bits(bits)}, reason=why))
+
+    # ----------------------------------------------------------------------------------------------------- delivery
+
+    def take(self, limit: int, holder: Holder, visibility_ms: int) -> Lease | None:
+        """Up to `limit` messages that have come; where there are none, the backend is granted what is wanted."""
+        lease = self.stock.take(visibility_ms, limit, holder)
+        if lease is None:
+            self._grant_soon()
+        elif self.config.ordering == "strict":
+            # The rest may have messages of the same keys: nobody else may have them meanwhile.
+            rest = self.stock.clear_waiting(visibility_ms)
+            for token, bits in rest:
+                self._tell("unsent", token, bits, None)
+        return lease
+
+    @property
+    def has_ready(self) -> bool:
+        return self.stock.waiting > 0
+
+    @property
+    def is_looking(self) -> bool:
+        """The backend has not said yet whether there is something."""
+        return self.home.line.is_open and (self._is_granting or self._asked > 0)
+
+    async def next_look(self) -> None:
+        self._looked.clear()
+        try:
+            await asyncio.wait_for(self._looked.wait(), LOOK_WAIT_SECONDS_MAX)
+        except TimeoutError:
+            self._asked = 0
+
+    @property
+    def ready(self) -> int:
+        return self.stock.waiting
+
+    def on_ready(self, wake: Callable[[], None], wanted: Callable[[], Mapping[int, int]] | None = None) -> None:
+        self._wake = wake
+        if wanted is not None:
+            self._wanted = wanted
+
+    def wanted_changed(self) -> None:
+        self._grant_soon()
+
+    def _grant_soon(self) -> None:
+        if not self._is_granting:
+            self._is_granting = True
+            self._store.soon(self._grant)
+
+    def _grant(self) -> None:
+        """Grants the backend what consumers would take beyond what has come."""
+        self._is_granting = False
+        if self.deleted or not self.home.line.is_open:
+            return
+        wanted = self._wanted()
+        for visibility_ms in {*wanted, *self._granted}:
+            messages = max(0, wanted.get(visibility_ms, 0) - self.stock.waiting_for(visibility_ms))
+            granted = self._received.get(visibility_ms, 0) + messages
+            if self._granted.get(visibility_ms) == granted:
+                continue
+            self._granted[visibility_ms] = granted
+            most = CHUNK_MESSAGES_MAX
+            self.want(Want(self.place_there, visibility_ms, granted, most))
+            self._asked = 1 if messages else 0
+
+    def came(self, visibility_ms: int, count: int) -> None:
+        """A lease is in the stock."""
+        self._received[visibility_ms] = self._received.get(visibility_ms, 0) + count
+        self._asked = 0
+        self._looked.set()
+        self._store.forget_looks(self.place_there)
+
+    def deal(self) -> None:
+        """Hands out what came in this frame; what nobody wants any more goes back."""
+        self._wake()
+        for visibility_ms in list(self._received):
+            if self.stock.waiting_for(visibility_ms) and not self._wanted().get(visibility_ms):
+                for token, bits in self.stock.clear_waiting(visibility_ms):
+                    self._tell("unsent", token, bits, None)
+        self._grant_soon()
+
+    def idle(self, visibility_ms: int, granted: int) -> None:
+        if self._granted.get(visibility_ms) == granted:
+            self._asked = 0
+            self._looked.set()
+
+    def lease_ended(self, token: str, bits: int, *, is_lost: bool) -> None:
+        """Leases ended at the backend."""
+
+        def lost(holder: Holder, mine: int) -> None:
+            holder.lost(receipts_of(token, mine))
+
+        self.stock.void(token, bits)
+        if self.stock.ended(token, bits, lost if is_lost else None):
+            self._wake()
+
+    def line_lost(self) -> None:
+        """Deliveries end: what nobody has yet is the backend's again."""
+        self.stock.clear_waiting()
+        self._granted.clear()
+        self._received.clear()
+        self._asked = 0
+        self._looked.set()
+
+    def line_opened(self, unknown: Sequence[str]) -> None:
+        """The backend knows nothing of some leases: they come again, and their receipts still ack until then."""
+        for token in unknown:
+            self.stock.ended(token, (1 << CHUNK_MESSAGES_MAX) - 1)
+        self._wake()
+        self._grant_soon()
+        self.redrives.line_opened(self)
+
+    def opened(self, chunk: Chunk, seed_partition: int) -> Chunk:
+        """A chunk of this queue, as consumers here read it."""
+        chunk.partition = seed_partition
+        chunk.seal = self._seal
+        return chunk
+
+    # ------------------------------------------------------------------------------------------------ administration
+
+    def stats(self) -> QueueStats:
+        """Raises `LookingUp`."""
+        look = self._store.look(self)
+        if look is None:
+            return QueueStats(consumers=self.consumers)
+        return QueueStats(**{**_fields(look.stats), "consumers": self.consumers})
+
+    @property
+    def layout(self) -> list[PartitionInfo] | None:
+        look = self._store.look(self)
+        return look.layout if look is not None else None
+
+    @property
+    def ended(self) -> Mapping[str, int]:
+        look = self._store.look(self)
+        return look.ended if look is not None else {}
+
+    async def peek(self, wanted: PeekFilter) -> PeekPage:
+        return await peek_at(self, wanted)
+
+    async def purge(self, purge_id: str) -> Purge:
+        total = _total(await self.ask(PurgeQueue(self.place_there, purge_id)))
+        self._store.forget_looks(self.place_there)
+        purge = self.purges[purge_id] = Purge(purge_id, total)
+        return purge
+
+    async def cancel(self, message_id: str) -> str:
+        outcome = _outcome(await self.ask(Cancel(self.place_there, message_id)))
+        self._store.forget_looks(self.place_there)
+        return outcome
+
+
+class _Nobody:
+    """A holder that has gone."""
+
+    def released(self, count: int) -> None: ...
+    def lost(self, receipts: list[str]) -> None: ...
+    def sendable(self) -> None: ...
+
+
+_NOBODY = _Nobody()
+
+
+def _fields(stats: QueueStats) -> dict[str, int]:
+    return {name: getattr(stats, name) for name in QueueStats.__dataclass_fields__}
+
+
+def _verdicts(receipts: list[str], done: dict[str, int] | PushqError) -> list[Verdict] | PushqError:
+    if isinstance(done, PushqError):
+        return done
+    out = []
+    for receipt in receipts:
+        index = INDEX_OF.get(receipt[-2:])
+        ok = index is not None and done.get(receipt[:-2], 0) >> index & 1
+        out.append(_OK if ok else _STALE)
+    return out
+
+
+def is_known_again(block: Block) -> bool:
+    """Whether the leader knows each of the block's messages when it comes a second time."""
+    ids = block.traits.ids if block.traits is not None else None
+    return ids is not None and None not in ids
+
+
+def _unheard(result: Any) -> None:
+    """Nobody waits for this."""
+
+
+def _nothing() -> None:
+    """Nobody listens yet."""

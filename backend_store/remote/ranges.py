@@ -1,0 +1,53 @@
+"""Ranges of partitions that lie at a backend. Their chunks come as they are stored, and are opened here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from backend_store.client.ranges import PartitionOffsets, RangePage, Render
+from backend_store.core.bits import indexes
+from backend_store.core.chunk import Chunk, CorruptEntry, decode_chunk
+from backend_store.model import Unavailable
+from backend_store.service.ranges import LookAtOffsets, Piece, Pieces, ReadRange
+from backend_store.wire.store_frames import to_bits
+
+if TYPE_CHECKING:
+    from backend_store.remote.queue import RemoteQueue
+
+_offsets = msgspec.msgpack.Decoder(list[PartitionOffsets]).decode
+_pieces = msgspec.msgpack.Decoder(Pieces).decode
+
+
+class Ranges:
+    """The half of a remote queue that is read by offset."""
+
+    def offsets_of(self) -> list[PartitionOffsets]:
+        """Raises `LookingUp`."""
+        queue: RemoteQueue = self  # type: ignore[assignment]
+
+        async def ask() -> list[PartitionOffsets]:
+            return _offsets(await queue.ask(LookAtOffsets(queue.place_there), may_repeat=True))
+
+        return queue.known(f"the offsets of {queue.name!r}", "offsets", ask, is_used_up=True)
+
+    async def read_range(
+        self, number: int, start: int, until: int | None, *, messages_max: int, bytes_max: int, render: Render
+    ) -> RangePage:
+        queue: Any = self
+        asked = ReadRange(queue.place_there, number, start, until, messages_max, bytes_max)
+        found = _pieces(await queue.ask(asked, may_repeat=True))
+        await queue.learnt([piece.chunk for piece in found.pieces])
+        messages: list[bytes] = []
+        for piece in found.pieces:
+            messages += render(opened(queue, piece), list(indexes(to_bits(piece.bits))))
+        return RangePage(messages, found.next, found.at)
+
+
+def opened(queue: RemoteQueue, piece: Piece) -> Chunk:
+    """The chunk as readers here have it. Raises `Unavailable`."""
+    try:
+        return queue.opened(decode_chunk(piece.chunk, seed=piece.seed), piece.partition)
+    except CorruptEntry as error:
+        raise Unavailable(f"queue {queue.name!r}: a chunk was broken on its way: {error}") from None

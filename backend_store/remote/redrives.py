@@ -1,0 +1,244 @@
+"""Redrives that run at a backend, as the gateway that started them knows them.
+
+A backend that leads no more takes its jobs with it; what they moved stays moved, once, for every move is one commit. So
+the gateway that started a job has the next leader go on: it counts what is left and starts the job there under its old
+id. A job whose gateway has ended goes on too, but not at another leader: it is asked for again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import structlog
+
+from backend_store.client.dead_letters import LetterFilter
+from backend_store.client.redrive import REDRIVES_REMEMBERED_MAX, State
+from backend_store.model import FieldError, InvalidRequest, OutcomeUnknown, PushqError, QueueNotFound, Unavailable
+from backend_store.remote.limits import REDRIVE_LOOK_SECONDS
+from backend_store.service.redrives import (
+    CancelRedrive,
+    Counted,
+    CountLetters,
+    Job,
+    LookAtRedrives,
+    Order,
+    StartRedrive,
+)
+
+if TYPE_CHECKING:
+    from backend_store.remote.queue import RemoteQueue
+
+log = structlog.get_logger("pushq.remote")
+
+_counted = msgspec.msgpack.Decoder(Counted).decode
+_job = msgspec.msgpack.Decoder(Job).decode
+_maybe_job = msgspec.msgpack.Decoder(Job | None).decode
+_jobs = msgspec.msgpack.Decoder(list[tuple[int, Job]]).decode
+
+Find = Callable[[str], "RemoteQueue"]
+
+
+class RemoteLetters:
+    """Which dead letters, and where they go as far as they were counted."""
+
+    def __init__(self, order: Order, queue: RemoteQueue):
+        self.order = order
+        self.queue = queue
+        self.counts: Counter[str] = Counter()
+
+
+class RemoteRedrive:
+    """Has the shape of `client.redrive.Redrive`. `start`: what was asked for, of a job that was started here."""
+
+    def __init__(self, redrives: RemoteRedrives, job: Job, start: StartRedrive | None = None):
+        self._redrives = redrives
+        self.start = start
+        self.id = job.id
+        self.is_cancelling = False
+        self.take(job)
+
+    def take(self, job: Job) -> None:
+        self.total, self.rate_per_s, self.done = job.total, job.rate_per_s, job.done
+        self.state: State = job.state
+        self.error = job.error
+
+    def end(self, state: State, error: str | None = None) -> None:
+        self.state, self.error = state, error
+
+    async def cancel(self) -> None:
+        """Returns when nothing more is moved; what was moved stays moved."""
+        if self.state == "running":
+            await self._redrives.cancel(self)
+
+
+class RemoteRedrives:
+    """A queue's redrives, and its companion's. Has the shape of `client.redrive.Redrives`."""
+
+    def __init__(self, queue: RemoteQueue):
+        self._queue = queue
+        self._mine: dict[str, RemoteRedrive] = {}
+        self._resuming = asyncio.Lock()
+
+    async def find(self, redrive_id: str) -> RemoteRedrive | None:
+        found = await self._look()
+        return next((job for _, job in found if job.id == redrive_id), None)
+
+    async def list_since(self, number: int) -> list[tuple[int, RemoteRedrive]]:
+        return [(n, job) for n, job in await self._look() if n >= number]
+
+    async def begin(
+        self, redrive_id: str, letters: RemoteLetters, *, total: int, rate: float | None, find: Find
+    ) -> Any:
+        targets = {name: _why_not(letters.queue, name, find) for name in self._names(letters)}
+        start = StartRedrive(redrive_id, letters.order, total, rate, targets)
+        job = RemoteRedrive(self, _job(await self._queue.ask(start, may_repeat=True)), start)
+        while len(self._mine) >= REDRIVES_REMEMBERED_MAX:
+            self._mine.pop(next(iter(self._mine)))
+        self._mine[job.id] = job
+        self._queue.background(self._follow(job))
+        return job
+
+    async def _follow(self, job: RemoteRedrive) -> None:
+        """Hears of its end, so that no later leader takes it for one that was interrupted."""
+        while job.state == "running" and not self._queue.deleted:
+            await asyncio.sleep(REDRIVE_LOOK_SECONDS)
+            await self._go_on()
+
+    def _names(self, letters: RemoteLetters) -> set[str]:
+        order = letters.order
+        return {order.to} if order.to is not None else {letters.queue.owner, *letters.counts}
+
+    async def cancel(self, job: RemoteRedrive) -> None:
+        job.is_cancelling = True
+        async with self._resuming:  # or it might begin anew behind our back
+            known = _maybe_job(await self._queue.ask(CancelRedrive(self._queue.place_there, job.id), may_repeat=True))
+            if known is not None:
+                job.take(known)
+            elif job.state == "running":
+                job.end("cancelled")  # with the leader that it ran at
+
+    def line_opened(self, queue: RemoteQueue) -> None:
+        """It may be another leader's: what ran goes on there."""
+        if queue is self._queue and any(job.state == "running" for job in self._mine.values()):
+            self._queue.background(self._go_on())
+
+    async def _go_on(self) -> None:
+        try:
+            await self._look()
+        except PushqError as error:
+            log.info("redrives wait for a backend", queue=self._queue.name, error=error.detail)
+
+    async def _look(self) -> list[tuple[int, RemoteRedrive]]:
+        """All that is known here and there, the oldest first."""
+        async with self._resuming:
+            there = {job.id: job for _, job in await self._rows()}
+            for mine in list(self._mine.values()):
+                if mine.id in there:
+                    mine.take(there[mine.id])
+                elif mine.state == "running":
+                    await self._resume(mine)
+        jobs = {mine.id: mine for mine in self._mine.values() if mine.id not in there}
+        jobs |= {one.id: self._mine.get(one.id) or RemoteRedrive(self, one) for one in there.values()}
+        self._queue.forget_looks()  # whoever hears how far it is may look at the queue next
+        return list(enumerate(jobs.values()))
+
+    async def _rows(self) -> list[tuple[int, Job]]:
+        return _jobs(await self._queue.ask(LookAtRedrives(self._queue.place_there), may_repeat=True))
+
+    async def _resume(self, mine: RemoteRedrive) -> None:
+        """Its leader has gone. What is left of it goes on at the one that leads now."""
+        assert mine.start is not None, "a job of one's own knows what was asked for"
+        if mine.is_cancelling:
+            mine.end("cancelled")
+            return
+        try:
+            left = (await count(self._queue, mine.start.order)).total()
+            done = max(mine.done, min(mine.total, mine.total - left))
+            start = msgspec.structs.replace(mine.start, done=done)
+            mine.take(_job(await self._queue.ask(start, may_repeat=True)))
+        except (Unavailable, OutcomeUnknown):
+            raise  # and the next connection is another try
+        except PushqError as error:
+            mine.end("failed", f"the backend that ran it was lost, and it cannot go on: {error.detail}")
+            return
+        log.info("a redrive goes on at another backend", queue=self._queue.name, redrive=mine.id, moved=mine.done)
+
+
+async def count(queue: RemoteQueue, order: Order) -> Counter[str]:
+    """How many messages a redrive would move now, by the queue they go to."""
+    found: Counter[str] = Counter()
+    counted = Counted({}, None)
+    while True:
+        counted = _counted(await queue.ask(CountLetters(order, counted.rest), may_repeat=True))
+        found.update(counted.counts)
+        if counted.rest is None:
+            return found
+
+
+def letters_of(queue: RemoteQueue, wanted: LetterFilter, to: str | None, *, own: bool) -> RemoteLetters:
+    """Raises `InvalidRequest` for what a backend cannot know or do, because it has no keys."""
+    if wanted.headers and queue.config.encrypted:
+        detail = (
+            f"queue {queue.owner!r} is encrypted, and with store.backends the messages are looked through where nobody "
+            "can read their headers: filter by reason, ids or older_than"
+        )
+        raise InvalidRequest(detail, errors=(FieldError("/filter/header", detail),))
+    if to is not None and queue.config.encrypted and to != queue.owner:
+        detail = _not_sealed_anew(queue.owner, to)
+        raise InvalidRequest(detail, errors=(FieldError("/to", detail),))
+    if to is not None and queue.beside(to).home is not queue.home:
+        detail = _lies_elsewhere(queue.owner, to)
+        raise InvalidRequest(detail, errors=(FieldError("/to", detail),))
+    return RemoteLetters(Order(queue.place_there, wanted, to, own), queue)
+
+
+def _why_not(queue: RemoteQueue, name: str, find: Find) -> str | None:
+    """Why messages may not go to a queue, or cannot."""
+    try:
+        target = find(name)
+    except QueueNotFound as error:
+        return error.detail
+    except PushqError as error:
+        if error.retry_after_ms is not None:
+            raise  # it is being looked up
+        return error.detail
+    if target.home is not queue.home:
+        return _lies_elsewhere(queue.owner, name)
+    is_other = name != queue.owner
+    return _not_sealed_anew(queue.owner, name) if is_other and target.config.encrypted else None
+
+
+def _lies_elsewhere(source: str, target: str) -> str:
+    return f"queue {target!r} lies in another shard than {source!r}, and a redrive moves messages within one"
+
+
+def _not_sealed_anew(source: str, target: str) -> str:
+    return (
+        f"with store.backends messages are moved where nobody has keys, so those of {source!r} cannot be encrypted for "
+        f"{target!r}: encrypted messages go back to their own queue only"
+    )
+
+
+class Redriving:
+    """The half of a remote queue that is about dead letters."""
+
+    redrives: RemoteRedrives
+
+    def dead_letters(self, wanted: LetterFilter, to: str | None, *, own: bool) -> RemoteLetters:
+        """See `client.queue.EmbeddedQueue`. Raises `InvalidRequest`."""
+        queue: Any = self
+        return letters_of(queue, wanted, to, own=own)
+
+    async def count_letters(self, letters: RemoteLetters) -> Counter[str]:
+        letters.counts = await count(letters.queue, letters.order)
+        return letters.counts
+
+    async def begin_redrive(
+        self, redrive_id: str, letters: RemoteLetters, *, total: int, rate_per_s: float | None, find: Find
+    ) -> RemoteRedrive:
+        job: RemoteRedrive = await self.redrives.begin(redrive_id, letters, total=total, rate=rate_per_s, find=find)
+        return job

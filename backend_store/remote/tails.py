@@ -1,0 +1,304 @@
+"""The partitions of a stream that lies at a backend, as readers here see them: the shape of `client.streams`.
+
+The backend says how far each partition is. What readers here want of it is fetched and kept for a moment: the end as
+it moves on, for all who stand there; what lies further back for whoever reads it, who begins anew when it is here. A
+partition ends here where its last chunk is that was fetched, so nobody is told of an end before its messages are here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import structlog
+
+from backend_store.client.streams import Start
+from backend_store.core.chunk import Chunk
+from backend_store.core.places import encode_positions
+from backend_store.core.slot_book import Barrier
+from backend_store.model import Epoch, Offset, Position, PushqError, Unavailable
+from backend_store.remote.limits import (
+    READ_BYTES_MAX,
+    TAIL_BYTES_MAX,
+    TAIL_IDLE_SECONDS,
+    TAIL_RETRY_SECONDS,
+    TAIL_WAIT_SECONDS_MAX,
+)
+from backend_store.remote.ranges import opened
+from backend_store.service.ranges import Pieces, ReadRange
+from backend_store.service.tailing import Started, StartReading
+from backend_store.wire.store_frames import PartNow, Want
+
+if TYPE_CHECKING:
+    from backend_store.remote.streams import RemoteStream
+
+log = structlog.get_logger("pushq.remote")
+
+_pieces = msgspec.msgpack.Decoder(Pieces).decode
+_started = msgspec.msgpack.Decoder(Started).decode
+PAGE_MESSAGES_MAX = 5_000
+
+
+class Shelf:
+    """Chunks that were fetched, by the offsets from which each is the next one. The oldest leave first."""
+
+    def __init__(self) -> None:
+        self._next: dict[int, Chunk | int] = {}
+        """Offset → the chunk that has it or follows it; or up to where there is none."""
+        self._bytes = 0
+
+    def put(self, start: int, chunks: list[Chunk], until: int) -> None:
+        """All that lies from `start` up to `until`."""
+        for chunk in chunks:
+            if start not in self._next:
+                self._next[start] = chunk
+                self._bytes += len(chunk.data)
+            start = chunk.base + chunk.count
+        if start < until:
+            self._next[start] = until
+        while self._bytes > TAIL_BYTES_MAX and len(self._next) > 1:
+            oldest = self._next.pop(next(iter(self._next)))
+            self._bytes -= len(oldest.data) if isinstance(oldest, Chunk) else 0
+
+    def find(self, offset: int, end: int) -> Chunk | bool:
+        """The first chunk that has or follows an offset; True where none is below `end`, False if nobody knows."""
+        while offset < end:
+            found = self._next.get(offset)
+            if found is None:
+                return next((one for one in self._chunks() if one.base < offset < one.base + one.count), False)
+            if isinstance(found, Chunk):
+                return found
+            offset = found
+        return True
+
+    def _chunks(self) -> Iterator[Chunk]:
+        return (one for one in self._next.values() if isinstance(one, Chunk))
+
+
+class RemotePart:
+    """Has the shape of `client.streams.StreamPart`."""
+
+    def __init__(self, parts: RemoteParts, now: PartNow):
+        self._parts = parts
+        self.number = now.number
+        self.now = now
+        self._shelf = Shelf()
+        self._end = now.end
+        self.appended: Callable[[list[Chunk]], None] = _ignored
+        self._trimmed: Callable[[], None] = _nothing
+
+    @property
+    def epoch(self) -> Epoch:
+        return Epoch(self.now.epoch)
+
+    @property
+    def floor(self) -> Offset:
+        return Offset(self.now.floor)
+
+    @property
+    def end(self) -> Offset:
+        return Offset(self._end)
+
+    @property
+    def is_empty(self) -> bool:
+        return self.now.is_empty
+
+    @property
+    def barriers(self) -> list[Barrier]:
+        return [Barrier(*one) for one in self.now.barriers]
+
+    def read(self, offset: int) -> Chunk | None:
+        """The first stored chunk that has or follows `offset`. Raises `LookingUp`."""
+        at = max(offset, self.floor)
+        found = self._shelf.find(at, self._end)
+        if found is False:
+            stream = self._parts.stream
+            what = f"messages of {stream.name!r} from {at} on"
+            chunks = stream.known(what, f"read {self.number} {at}", lambda: self.fetch(at))
+            return chunks[0] if chunks else None
+        return found if isinstance(found, Chunk) else None
+
+    def on_appended(self, appended: Callable[[list[Chunk]], None]) -> None:
+        self.appended = appended
+
+    def on_trimmed(self, trimmed: Callable[[], None]) -> None:
+        self._trimmed = trimmed
+
+    def take(self, now: PartNow) -> None:
+        before, self.now = self.now, now
+        if now.floor > before.floor:
+            self._end = max(self._end, now.floor)
+            self._trimmed()
+
+    async def fetch(self, at: int) -> list[Chunk]:
+        """The next chunks from an offset on. Raises `PushqError`."""
+        return (await self.page(at))[0]
+
+    async def page(self, at: int) -> tuple[list[Chunk], int]:
+        """The same, and up to where that is all."""
+        stream = self._parts.stream
+        asked = ReadRange(stream.place_there, self.number, at, None, PAGE_MESSAGES_MAX, READ_BYTES_MAX)
+        found = _pieces(await stream.ask(asked, may_repeat=True))
+        await stream.learnt([piece.chunk for piece in found.pieces])
+        chunks = [opened(stream, piece) for piece in found.pieces]
+        self._shelf.put(at, chunks, found.next)
+        return chunks, found.next
+
+    def came(self, chunks: list[Chunk], until: int) -> None:
+        """It goes on to `until`, with these chunks."""
+        self._end = max(self._end, until)
+        if chunks:
+            self.appended(chunks)
+
+
+class RemoteParts:
+    """Has the shape of `client.streams.StreamParts`. It follows the stream for as long as somebody here reads it."""
+
+    def __init__(self, stream: RemoteStream):
+        self.stream = stream
+        self._loop = asyncio.get_running_loop()
+        self._by_number: dict[int, RemotePart] = {}
+        self._listeners: list[Callable[[], None]] = []
+        self._news: list[PartNow] = []
+        self._came = asyncio.Event()
+        self._moved = asyncio.Event()
+        self.used_at = self._loop.time()
+        self._task = stream.background(self._follow())
+        self.follow()
+
+    @property
+    def is_ready(self) -> bool:
+        return bool(self._by_number)
+
+    def follow(self) -> None:
+        """Says to the backend that somebody reads here."""
+        self._want(1)
+
+    def _want(self, granted: int) -> None:
+        self.stream.want(Want(self.stream.place_there, 0, granted, 1))
+
+    async def ready(self) -> None:
+        """Raises `Unavailable`."""
+        await self._until(lambda: self.is_ready)
+
+    async def _until(self, is_so: Callable[[], bool]) -> None:
+        try:
+            async with asyncio.timeout(TAIL_WAIT_SECONDS_MAX):
+                while not is_so():
+                    self._moved.clear()
+                    await self._moved.wait()
+        except TimeoutError:
+            raise Unavailable(f"stream {self.stream.name!r}: its backend is not there", retry_after_ms=500) from None
+
+    def close(self) -> None:
+        self._want(0)
+        if self._task is not asyncio.current_task():
+            self._task.cancel()
+
+    # -------------------------------------------------------------------------------------------- as readers see them
+
+    @property
+    def all(self) -> list[RemotePart]:
+        return [self._by_number[number] for number in sorted(self._by_number)]
+
+    @property
+    def are_several(self) -> bool:
+        return len(self._by_number) > 1
+
+    def on_changed(self, changed: Callable[[], None]) -> None:
+        self._listeners.append(changed)
+
+    def cursor(self, places: Mapping[int, int]) -> str:
+        here = [part for part in self.all if part.number in places]
+        return encode_positions({part.number: Position(part.epoch, Offset(places[part.number])) for part in here})
+
+    def start(self, wanted: Any) -> Start:
+        """Raises `InvalidRequest`, and `LookingUp`."""
+        what = f"a place in {self.stream.name!r}"
+        return self.stream.known(what, f"start {wanted!r}", lambda: self._start(wanted), is_used_up=True)
+
+    async def _start(self, wanted: Any) -> Start:
+        asked = StartReading(self.stream.place_there, wanted)
+        start, ends = _started(await self.stream.ask(asked, may_repeat=True))
+        # Who begins at the end must not be given what was there before; who reads must be given what was confirmed.
+        await self._until(lambda: all(self._is_at(number, end) for number, end in ends.items()))
+        return start
+
+    def _is_at(self, number: int, place: int) -> bool:
+        part = self._by_number.get(number)
+        return part is not None and part.end >= place
+
+    # ---------------------------------------------------------------------------------------------------- following
+
+    def heard(self, news: list[PartNow]) -> None:
+        self._news = news
+        self._came.set()
+
+    async def _follow(self) -> None:
+        while True:
+            await self._came.wait()
+            self._came.clear()
+            if self._is_idle:
+                self.stream.forget_parts(self)
+                return
+            try:
+                self._take(self._news)
+                while await self._go_on():
+                    pass
+            except PushqError as error:
+                log.info("a stream is read on when its backend is back", queue=self.stream.name, error=error.detail)
+                self._loop.call_later(TAIL_RETRY_SECONDS, self._came.set)
+            except Exception:
+                log.exception("a stream cannot be followed", queue=self.stream.name)
+                self._loop.call_later(TAIL_RETRY_SECONDS, self._came.set)
+            self._moved.set()
+
+    @property
+    def _is_idle(self) -> bool:
+        fanout = self.stream.extras.get("fanout")
+        is_read = self.stream.consumers > 0 or (fanout is not None and fanout.waiting)
+        return not is_read and self._loop.time() > self.used_at + TAIL_IDLE_SECONDS
+
+    def _take(self, news: list[PartNow]) -> None:
+        there = {now.number: now for now in news}
+        came = [now for now in news if now.number not in self._by_number]
+        went = [number for number in self._by_number if number not in there]
+        for number, part in self._by_number.items():
+            if number in there:
+                part.take(there[number])
+        is_first = not self._by_number
+        for number in went:
+            self._by_number.pop(number)
+        for now in came:  # one that came while we read is read from its beginning
+            self._by_number[now.number] = RemotePart(self, now if is_first else now._replace(end=now.floor))
+            self._by_number[now.number].now = now
+        if (came or went) and not is_first:
+            for changed in self._listeners:
+                changed()
+
+    async def _go_on(self) -> bool:
+        """Fetches the next page of each partition and tells of it in the order of time. Whether something was there."""
+        behind = [part for part in self.all if part.end < part.now.end]
+        pages = [(part, *await part.page(part.end)) for part in behind]
+        chunks = sorted(
+            ((chunk.time_ms, number, chunk) for number, (_, found, _) in enumerate(pages) for chunk in found),
+            key=lambda one: one[0],
+        )
+        left = [len(found) for _, found, _ in pages]
+        for _, number, chunk in chunks:
+            part, _, until = pages[number]
+            left[number] -= 1
+            part.came([chunk], chunk.base + chunk.count if left[number] else until)
+        for part, _, until in pages:
+            part.came([], until)
+        return bool(behind)
+
+
+def _ignored(chunks: list[Chunk]) -> None:
+    """Nobody reads."""
+
+
+def _nothing() -> None:
+    """Nobody listens yet."""

@@ -1,0 +1,1 @@
+"""Serves the queues of a backend process to gateways in other processes."""

@@ -1,0 +1,75 @@
+"""What gateways must know of a backend's definitions, and what of that has changed since they were last told.
+
+Rows are frozen and replaced when they change, so what is still the same object has not changed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from backend_store.core.slots import PartitionMap
+from backend_store.metadata.data_keys import DataKey, StoredRotation
+from backend_store.metadata.documents import Document
+from backend_store.metadata.embedded import MovedQueue, Tenant
+from backend_store.model import ApiKey, QueueDefinition
+from backend_store.node.node import Node
+
+
+class Definitions(msgspec.Struct):
+    """Rows that are new or changed, and the names of those that have gone."""
+
+    queues: list[QueueDefinition] = []
+    queues_gone: list[tuple[str, str]] = []
+    keys: list[ApiKey] = []
+    keys_gone: list[str] = []
+    tenants: list[Tenant] = []
+    tenants_gone: list[str] = []
+    moved: list[MovedQueue] = []
+    moved_gone: list[int] = []
+    maps: list[PartitionMap] = []
+    maps_gone: list[int] = []
+    data_keys: list[DataKey] = []
+    data_keys_gone: list[int] = []
+    documents: list[Document] = []
+    documents_gone: list[tuple[str, str]] = []
+    keys_used: dict[str, int] = {}
+    rotation: StoredRotation | None = None
+
+    def __bool__(self) -> bool:
+        return any(getattr(self, name) for name in self.__struct_fields__)
+
+
+class Told:
+    """What one gateway was told."""
+
+    def __init__(self) -> None:
+        self._sections: dict[str, dict[Any, Any]] = {}
+        self._rotation: StoredRotation | None = None
+        self._used: dict[str, int] = {}
+
+    def news(self, node: Node) -> Definitions | None:
+        """What is different from what was told before; it counts as told."""
+        metadata = node.metadata
+        found = Definitions()
+        rows: dict[str, dict[Any, Any]] = {
+            "queues": {**metadata.queues, **metadata.elsewhere.by_name},
+            "keys": metadata.keys,
+            "tenants": metadata.tenants,
+            "moved": metadata.moved,
+            "maps": metadata.maps,
+            "data_keys": metadata.data_keys.by_id,
+            "documents": node.documents.rows(),
+        }
+        for name, section in rows.items():
+            before = self._sections.get(name, {})
+            setattr(found, name, [row for key, row in section.items() if before.get(key) is not row])
+            setattr(found, f"{name}_gone", [key for key in before if key not in section])
+            self._sections[name] = dict(section)
+        found.keys_used = {key: at for key, at in metadata.keys_used.items() if self._used.get(key) != at}
+        self._used = dict(metadata.keys_used)
+        found.rotation = metadata.data_keys.rotation
+        changed = bool(found) or found.rotation is not self._rotation
+        self._rotation = found.rotation
+        return found if changed else None

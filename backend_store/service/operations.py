@@ -1,0 +1,391 @@
+"""What a gateway may ask a backend beside publishes and receipts: definitions, looks, whole queues."""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+
+from backend_store.client.embedded import EmbeddedStore
+from backend_store.client.pulses import Pulse, Pulses
+from backend_store.client.queue import SettledAndPublished
+from backend_store.core.host_lanes.refusals import check_supported
+from backend_store.metadata.data_keys import DataKey, StoredRotation
+from backend_store.metadata.documents import Document
+from backend_store.model import ApiKey, PushqError, QueueConfig, QueueDefinition, QueueNotFound, Quotas
+from backend_store.service import acts, groups, peeks, ranges, redrives, reports, tailing, tickets
+from backend_store.service.asked import Asked, queue_at
+from backend_store.service.limits import DROPPED_KNOWN_MAX, PULSES_PER_ASK_MAX
+from backend_store.wire.store_frames import Place, SentBlock, blocks_of_sent, placed
+
+
+class CreateQueue(Asked, frozen=True):
+    tenant: str
+    name: str
+    config: QueueConfig
+
+
+class UpdateQueue(Asked, frozen=True):
+    tenant: str
+    name: str
+    config: QueueConfig
+    version: int
+
+
+class DeleteQueue(Asked, frozen=True):
+    tenant: str
+    name: str
+
+
+class MoveQueue(Asked, frozen=True):
+    tenant: str
+    name: str
+    target: str
+
+
+class AdoptQueues(Asked, frozen=True):
+    """To a shard: queues that lie in it from now on, as the shard of the definitions has them."""
+
+    definitions: list[QueueDefinition]
+
+
+class DropQueues(Asked, frozen=True):
+    """To a shard: queues that were deleted at the shard of the definitions."""
+
+    uids: list[int]
+
+
+class GoneQueues(Asked, frozen=True):
+    """To the shard of the definitions: which of these are defined no more. Without any it is a question whose answer
+    comes after all news."""
+
+    uids: list[int]
+
+
+class PutKey(Asked, frozen=True):
+    key: ApiKey
+
+
+class DeleteKey(Asked, frozen=True):
+    key_id: str
+
+
+class NoteKeysUsed(Asked, frozen=True):
+    used: dict[str, int]
+
+
+class PutTenant(Asked, frozen=True):
+    name: str
+    now_ms: int
+    quotas: Quotas | None
+
+
+class DeleteTenant(Asked, frozen=True):
+    name: str
+
+
+class AddDataKeys(Asked, frozen=True):
+    keys: list[tuple[str, DataKey]]
+
+
+class ChangeDataKeys(Asked, frozen=True):
+    keys: list[DataKey]
+
+
+class PutRotation(Asked, frozen=True):
+    rotation: StoredRotation | None
+
+
+class Look(Asked, frozen=True):
+    """The numbers of queues; of those that are gone there are none. `tenant`: of all of a tenant's that hold something,
+    companions too."""
+
+    places: list[Place]
+    tenant: str | None = None
+
+
+class Purge(Asked, frozen=True):
+    place: Place
+    purge_id: str
+
+
+class Cancel(Asked, frozen=True):
+    place: Place
+    message_id: str
+
+
+class SettleAndPublish(Asked, frozen=True):
+    """An ack that publishes: all of it or nothing."""
+
+    place: Place
+    receipts: list[str]
+    publishes: list[tuple[Place, list[SentBlock]]]
+
+
+class WriteDocuments(Asked, frozen=True):
+    """Rows beside the metadata; all of them or none."""
+
+    documents: list[Document]
+
+
+class TakePulses(Asked, frozen=True):
+    """Of queues with uids above `after`, in their order, `PULSES_PER_ASK_MAX` at most."""
+
+    after: int
+
+
+class Totals(Asked, frozen=True):
+    """What the ledger counted."""
+
+    first_day: int
+    last_day: int
+    tenant: str | None
+    queue: str | None
+
+
+Operation = (
+    CreateQueue
+    | UpdateQueue
+    | DeleteQueue
+    | MoveQueue
+    | AdoptQueues
+    | DropQueues
+    | GoneQueues
+    | PutKey
+    | DeleteKey
+    | NoteKeysUsed
+    | PutTenant
+    | DeleteTenant
+    | AddDataKeys
+    | ChangeDataKeys
+    | PutRotation
+    | Look
+    | peeks.Peek
+    | Purge
+    | Cancel
+    | SettleAndPublish
+    | WriteDocuments
+    | TakePulses
+    | Totals
+    | redrives.CountLetters
+    | redrives.StartRedrive
+    | redrives.LookAtRedrives
+    | redrives.CancelRedrive
+    | groups.OpenGroup
+    | groups.PutGroup
+    | groups.DeleteGroup
+    | groups.ListGroups
+    | groups.FindGroup
+    | ranges.LookAtOffsets
+    | ranges.ReadRange
+    | tailing.StartReading
+    | acts.PutAct
+    | acts.ForgetAct
+    | acts.ActsBefore
+    | reports.TakeReport
+    | tickets.PutTicket
+    | tickets.TakeTicket
+)
+decode_operation = msgspec.msgpack.Decoder(Operation).decode
+
+
+async def perform(store: EmbeddedStore, asked: Operation) -> Any:
+    """The answer. Raises `PushqError`."""
+    handle: Callable[[EmbeddedStore, Any], Awaitable[Any]] = _HANDLERS[type(asked)]
+    return await handle(store, asked)
+
+
+async def _create(store: EmbeddedStore, asked: CreateQueue) -> tuple[QueueDefinition, bool]:
+    if store.node.metadata.lane is not None:
+        check_supported(asked.name, asked.config)
+    return await store.node.metadata.create_queue(asked.tenant, asked.name, asked.config, store.node.clock_ms())
+
+
+async def _update(store: EmbeddedStore, asked: UpdateQueue) -> QueueDefinition | None:
+    metadata = store.node.metadata
+    if metadata.lane is not None:
+        check_supported(asked.name, asked.config)
+    if (asked.tenant, asked.name) in metadata.elsewhere.by_name:
+        return await metadata.update_queue(asked.tenant, asked.name, asked.config, asked.version)
+    changed = await store.update_queue(asked.tenant, asked.name, asked.config, asked.version)
+    return changed.definition if changed is not None else None
+
+
+async def _delete(store: EmbeddedStore, asked: DeleteQueue) -> None:
+    metadata = store.node.metadata
+    if (asked.tenant, asked.name) in metadata.elsewhere.by_name:
+        await metadata.delete_elsewhere(asked.tenant, asked.name)
+    else:
+        await store.delete_queue(asked.tenant, asked.name)
+
+
+async def _move(store: EmbeddedStore, asked: MoveQueue) -> None:
+    await store.move_queue(asked.tenant, asked.name, asked.target)
+
+
+async def _adopt(store: EmbeddedStore, asked: AdoptQueues) -> None:
+    metadata = store.node.metadata
+    for definition in asked.definitions:
+        name = definition.tenant, definition.name
+        while (known := metadata.queues.get(name)) is not None and known.uid < definition.uid:
+            with contextlib.suppress(QueueNotFound):  # another gateway was faster
+                await store.delete_queue(*name)
+        is_old = known is not None and known.uid > definition.uid
+        if is_old or definition.uid in metadata.moved or definition.uid in store.dropped:
+            continue
+        if await metadata.adopt(definition) and known is not None:
+            store.configured(definition)
+
+
+async def _drop(store: EmbeddedStore, asked: DropQueues) -> None:
+    store.dropped.update(dict.fromkeys(asked.uids))
+    while len(store.dropped) > DROPPED_KNOWN_MAX:
+        del store.dropped[next(iter(store.dropped))]
+    gone, queues = set(asked.uids), store.node.metadata.queues
+    for name, uid in [(name, one.uid) for name, one in queues.items() if one.uid in gone]:
+        if (now := queues.get(name)) is not None and now.uid == uid:
+            with contextlib.suppress(QueueNotFound):
+                await store.delete_queue(*name)
+
+
+async def _gone(store: EmbeddedStore, asked: GoneQueues) -> list[int]:
+    if not asked.uids:
+        return []
+    metadata = store.node.metadata
+    there = {one.uid for one in (*metadata.queues.values(), *metadata.elsewhere.by_name.values())}
+    return [uid for uid in asked.uids if uid not in there]
+
+
+async def _put_key(store: EmbeddedStore, asked: PutKey) -> None:
+    await store.node.metadata.put_key(asked.key)
+
+
+async def _delete_key(store: EmbeddedStore, asked: DeleteKey) -> None:
+    await store.node.metadata.delete_key(asked.key_id)
+
+
+async def _used(store: EmbeddedStore, asked: NoteKeysUsed) -> None:
+    await store.node.metadata.note_keys_used(asked.used)
+
+
+async def _put_tenant(store: EmbeddedStore, asked: PutTenant) -> Any:
+    return await store.node.metadata.put_tenant(asked.name, asked.now_ms, asked.quotas)
+
+
+async def _delete_tenant(store: EmbeddedStore, asked: DeleteTenant) -> None:
+    await store.node.metadata.delete_tenant(asked.name)
+
+
+async def _add_keys(store: EmbeddedStore, asked: AddDataKeys) -> list[int]:
+    return sorted(await store.node.metadata.add_data_keys(asked.keys))
+
+
+async def _change_keys(store: EmbeddedStore, asked: ChangeDataKeys) -> None:
+    await store.node.metadata.change_data_keys(asked.keys)
+
+
+async def _rotation(store: EmbeddedStore, asked: PutRotation) -> None:
+    await store.node.metadata.put_rotation(asked.rotation)
+
+
+async def _look(store: EmbeddedStore, asked: Look) -> list[dict[str, Any]]:
+    places = list(asked.places)
+    if asked.tenant is not None:
+        for tenant, name in store.names(asked.tenant):
+            places.append(Place(tenant, name, store.here(tenant, name).uid))
+    found = []
+    for place in places:
+        try:
+            queue = queue_at(store, place)
+        except PushqError:
+            continue
+        found.append(
+            {
+                "place": place,
+                "stats": queue.stats(),
+                "ended": dict(queue.ended),
+                "layout": queue.layout,
+                "held": store.held_bytes(place.tenant, place.name),
+            }
+        )
+    return found
+
+
+async def _purge(store: EmbeddedStore, asked: Purge) -> int:
+    return (await queue_at(store, asked.place).purge(asked.purge_id)).total
+
+
+async def _cancel(store: EmbeddedStore, asked: Cancel) -> str:
+    return await queue_at(store, asked.place).cancel(asked.message_id)
+
+
+async def _settle_and_publish(store: EmbeddedStore, asked: SettleAndPublish) -> Any:
+    done = store.node.loop.create_future()
+    publishes = [(queue_at(store, place), blocks_of_sent(blocks)) for place, blocks in asked.publishes]
+    queue_at(store, asked.place).settle_and_publish(asked.receipts, publishes, done.set_result)
+    result: SettledAndPublished | PushqError = await done
+    if isinstance(result, PushqError):
+        raise result
+    return [verdict.ok for verdict in result.verdicts], [placed(one, store.node.copies()) for one in result.places]
+
+
+async def _write_documents(store: EmbeddedStore, asked: WriteDocuments) -> None:
+    await store.node.documents.write(asked.documents)
+    store.node.metadata.on_written()  # the other gateways hear of it
+
+
+async def _take_pulses(store: EmbeddedStore, asked: TakePulses) -> list[tuple[int, Pulse]]:
+    later = (one for one in store.node.metadata.queues.values() if one.uid > asked.after)
+    found = []
+    for definition in heapq.nsmallest(PULSES_PER_ASK_MAX, later, key=lambda one: one.uid):
+        queue = store.here(definition.tenant, definition.name)
+        pulses = queue.extras.get("pulses")
+        if pulses is None:
+            pulses = queue.extras["pulses"] = Pulses(queue)
+        counters = [one.extras.get("counter") for one in (queue, *queue.groups.values())]
+        waiting = sum(counter.gateways_waiting for counter in counters if counter is not None)
+        found.append((definition.uid, pulses.take()._replace(consumers=waiting)))
+    return found
+
+
+async def _totals(store: EmbeddedStore, asked: Totals) -> Any:
+    return await store.ledger.totals(
+        first_day=asked.first_day, last_day=asked.last_day, tenant=asked.tenant, queue=asked.queue
+    )
+
+
+_HANDLERS: dict[type, Callable[[EmbeddedStore, Any], Awaitable[Any]]] = {
+    CreateQueue: _create,
+    UpdateQueue: _update,
+    DeleteQueue: _delete,
+    MoveQueue: _move,
+    AdoptQueues: _adopt,
+    DropQueues: _drop,
+    GoneQueues: _gone,
+    PutKey: _put_key,
+    DeleteKey: _delete_key,
+    NoteKeysUsed: _used,
+    PutTenant: _put_tenant,
+    DeleteTenant: _delete_tenant,
+    AddDataKeys: _add_keys,
+    ChangeDataKeys: _change_keys,
+    PutRotation: _rotation,
+    Look: _look,
+    Purge: _purge,
+    Cancel: _cancel,
+    SettleAndPublish: _settle_and_publish,
+    WriteDocuments: _write_documents,
+    TakePulses: _take_pulses,
+    Totals: _totals,
+    **peeks.HANDLERS,
+    **redrives.HANDLERS,
+    **groups.HANDLERS,
+    **ranges.HANDLERS,
+    **tailing.HANDLERS,
+    **acts.HANDLERS,
+    **reports.HANDLERS,
+    **tickets.HANDLERS,
+}

@@ -1,0 +1,75 @@
+"""Ranges of partitions, as gateways ask for them: chunks as they are stored, for only a gateway can open them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from backend_store.client.embedded import EmbeddedStore
+from backend_store.client.ranges import PartitionOffsets, offsets_of, take_range
+from backend_store.core.chunk import Chunk
+from backend_store.service.asked import Asked, queue_at
+from backend_store.service.limits import RANGE_BYTES_PER_ASK_MAX, RANGE_SECONDS_MAX
+from backend_store.wire.store_frames import Bits, Place, of_bits
+
+
+class Piece(NamedTuple):
+    """Some messages of a chunk, as bits. `seed` is the one of its checksum."""
+
+    chunk: bytes
+    seed: int
+    partition: int
+    bits: Bits
+
+
+class Pieces(NamedTuple):
+    """A part of a range, and where the next one begins; at the end of the range where all of it is here."""
+
+    pieces: list[Piece]
+    next: int
+    at: PartitionOffsets
+
+
+class LookAtOffsets(Asked, frozen=True):
+    place: Place
+
+
+class ReadRange(Asked, frozen=True):
+    """See `client.ranges.read_range`."""
+
+    place: Place
+    partition: int
+    start: int
+    until: int | None
+    messages_max: int
+    bytes_max: int
+
+
+async def offsets(store: EmbeddedStore, asked: LookAtOffsets) -> list[PartitionOffsets]:
+    return offsets_of(queue_at(store, asked.place))
+
+
+async def read(store: EmbeddedStore, asked: ReadRange) -> Pieces:
+    queue = queue_at(store, asked.place)
+    seeds = {partition.index: partition.replica for partition in queue.partitions}
+    found: list[Piece] = []
+
+    def take(chunk: Chunk, numbers: Sequence[int]) -> tuple[int, int]:
+        bits = sum(1 << number for number in numbers)
+        found.append(Piece(chunk.data, seeds[chunk.partition], chunk.partition, of_bits(bits)))
+        return len(numbers), len(chunk.data)
+
+    following, at = await take_range(
+        queue,
+        asked.partition,
+        asked.start,
+        asked.until,
+        messages_max=asked.messages_max,
+        bytes_max=min(asked.bytes_max, RANGE_BYTES_PER_ASK_MAX),
+        take=take,
+        seconds_max=RANGE_SECONDS_MAX,
+    )
+    return Pieces(found, following, at)
+
+
+HANDLERS: dict[type[Asked], Any] = {LookAtOffsets: offsets, ReadRange: read}

@@ -1,0 +1,48 @@
+"""How the storage of one machine is, for the gateways in front of it: its disk and its commits."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+
+from backend_store.client.embedded import EmbeddedStore
+from backend_store.service.asked import Asked
+
+
+class TakeReport(Asked, frozen=True):
+    """The answer is a `Report`."""
+
+
+class Report(msgspec.Struct, frozen=True):
+    publishes_allowed: bool
+    why_no_publishes: str
+    waited_ms: float
+    """How long what was committed last had waited for the disk."""
+    commit_buckets: list[int]
+    commit_sum: float
+    commit_last: float
+    quarantined: int
+    broken_rows: int
+    disk_used: float
+    """The part of the disk that is in use, 0…1."""
+
+
+async def _report(store: EmbeddedStore, asked: TakeReport) -> Report:
+    node = store.node
+    seconds = node.writer.commit_seconds
+    return Report(
+        publishes_allowed=node.publishes_allowed(),
+        why_no_publishes=node.why_no_publishes(),
+        waited_ms=node.committer.waited_ms,
+        commit_buckets=list(seconds.buckets),
+        commit_sum=seconds.sum,
+        commit_last=seconds.last,
+        quarantined=node.quarantined,
+        broken_rows=node.broken_rows,
+        disk_used=node.space.space.used_fraction if node.space is not None else 0.0,
+    )
+
+
+HANDLERS: dict[type, Callable[[EmbeddedStore, Any], Awaitable[Any]]] = {TakeReport: _report}

@@ -1,0 +1,300 @@
+"""The listener of a backend: gateways come by WebSocket over mutual TLS, one connection each.
+
+A backend serves a shard while it leads it. A gateway that asks for another one is told who does, if that is known.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http
+import os
+import socket
+import ssl
+import struct
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import msgspec
+import structlog
+from websockets.asyncio.server import Server, ServerConnection, serve, unix_serve
+from websockets.exceptions import ConnectionClosed
+from websockets.http11 import Request, Response
+from websockets.typing import Subprotocol
+
+from backend_store.client.embedded import EmbeddedStore
+from backend_store.model import InvalidRequest, PushqError
+from backend_store.service.limits import (
+    GREETING_SECONDS_MAX,
+    KEY_IDS_PER_VISIT,
+    VISITOR_RESUME_SECONDS,
+    VISITOR_SILENCE_SECONDS_MAX,
+)
+from backend_store.service.visitor import Visitor
+from backend_store.wire.store_frames import (
+    DOOR,
+    NOT_LEADER,
+    STORE_FRAME_BYTES_MAX,
+    STORE_SUBPROTOCOL,
+    STORE_VERSION,
+    Answered,
+    Asks,
+    Greeted,
+    Greeting,
+    Operating,
+    Publishes,
+    Settles,
+    Turned,
+    Wants,
+    from_gateway,
+    pack,
+    wrong,
+)
+
+log = structlog.get_logger("pushq.backend")
+
+Leader = Callable[[int], str | None]
+"""Shard → the address of its leader, as far as it is known here."""
+Operate = Callable[[msgspec.Raw], Awaitable[msgspec.Raw]]
+"""Answers a request about the backend itself. Raises `PushqError`."""
+
+
+def mutual_tls(certificate: Path, key: Path, authority: Path, *, is_server: bool) -> ssl.SSLContext:
+    """TLS where both sides show a certificate of one authority. Raises `OSError` (`ssl.SSLError` among them)."""
+    purpose = ssl.Purpose.CLIENT_AUTH if is_server else ssl.Purpose.SERVER_AUTH
+    context = ssl.create_default_context(purpose, cafile=str(authority))
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.load_cert_chain(certificate, key)
+    context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+class Guest(Protocol):
+    """Who is connected."""
+
+    def tell_definitions(self) -> None: ...
+    def heard(self, frame: Publishes | Settles | Wants | Asks) -> None: ...
+    def room(self) -> None: ...
+
+
+class Served(Protocol):
+    """What is behind the listener."""
+
+    def arrive(self, greeting: Greeting, link: Link) -> tuple[Guest, Greeted]: ...
+    def depart(self, name: str, link: Link) -> None: ...
+
+
+class StoreService:
+    """One shard's store, served for as long as it is led here."""
+
+    def __init__(self, store: EmbeddedStore, *, shards: int = 1, lane: int | None = None, lanes: int = 0):
+        """`shards`: how many the cluster has; the first one chooses where a new queue lies. `lane`: of independent
+        hosts, where a queue lies in all of its `lanes`, the number of this one."""
+        self.store = store
+        self.shards = max(shards, lanes)
+        self.lanes = lanes
+        store.node.metadata.elsewhere.shards = shards
+        store.node.metadata.lane = lane
+        self.visitors: dict[str, Visitor] = {}
+        self.is_empty = asyncio.Event()
+        """No gateway is connected."""
+        self.is_empty.set()
+        self._leaving: dict[str, asyncio.TimerHandle] = {}
+        self._loop = asyncio.get_running_loop()
+        store.node.metadata.on_written = self._written
+        store.node.on_durable = self._go_on
+
+    def _written(self) -> None:
+        self._loop.call_soon(self._tell)
+
+    def _tell(self) -> None:
+        for visitor in self.visitors.values():
+            visitor.tell_definitions()
+
+    def _go_on(self) -> None:
+        """Acks can be kept again, so messages may leave."""
+        for visitor in list(self.visitors.values()):
+            visitor.room()
+
+    def arrive(self, greeting: Greeting, link: Link) -> tuple[Visitor, Greeted]:
+        if (leaving := self._leaving.pop(greeting.gateway, None)) is not None:
+            leaving.cancel()
+        visitor = self.visitors.get(greeting.gateway)
+        if visitor is None:
+            visitor = self.visitors[greeting.gateway] = Visitor(self, greeting.gateway)
+        elif visitor.link is not None:
+            visitor.link.abort()  # the newer connection wins
+            visitor.depart()
+        unknown = visitor.arrive(link, greeting.held)
+        self.is_empty.clear()
+        ids = self.store.node.metadata.data_keys.reserve(KEY_IDS_PER_VISIT)
+        node = self.store.node
+        about = STORE_VERSION, node.engine.disk_id, node.steady_ms(), unknown
+        return visitor, Greeted(*about, (ids.start, ids.stop), self.shards, self.lanes)
+
+    def depart(self, name: str, link: Link) -> None:
+        visitor = self.visitors.get(name)
+        if visitor is None or visitor.link is not link:
+            return  # it came back by another connection
+        visitor.depart()
+        if all(one.link is None for one in self.visitors.values()):
+            self.is_empty.set()
+        self._leaving[visitor.name] = self._loop.call_later(VISITOR_RESUME_SECONDS, self._forget, visitor)
+
+    def _forget(self, visitor: Visitor) -> None:
+        self._leaving.pop(visitor.name, None)
+        self.visitors.pop(visitor.name, None)
+        visitor.forget()
+        log.info("a gateway did not come back", gateway=visitor.name)
+
+    def close(self) -> None:
+        """The shard is led here no more, or the process stops: everybody is sent away."""
+        self.store.node.metadata.on_written = lambda: None
+        self.store.node.on_durable = lambda: None
+        for leaving in self._leaving.values():
+            leaving.cancel()
+        for visitor in self.visitors.values():
+            if visitor.link is not None:
+                visitor.link.abort()
+                visitor.depart()
+        self.visitors.clear()
+        for queue in self.store.queues():
+            queue.redrives.drop()  # their gateways have the next leader go on
+
+
+class Link:
+    """One connection, written to without waiting: its buffer is the outbox, and leases stop while that is full."""
+
+    def __init__(self, connection: ServerConnection):
+        self._connection = connection
+        self._queue: asyncio.Queue[bytes] = asyncio.Queue()
+        self.waiting_bytes = 0
+        self.on_room: Callable[[], None] = lambda: None
+
+    def send(self, data: bytes) -> None:
+        self.waiting_bytes += len(data)
+        self._queue.put_nowait(data)
+
+    async def write(self) -> None:
+        """Runs for as long as the connection lives."""
+        while True:
+            data = await self._queue.get()
+            await self._connection.send(data)
+            self.waiting_bytes -= len(data)
+            if self._queue.empty():
+                self.on_room()
+
+    def abort(self) -> None:
+        self._connection.transport.abort()
+
+
+_OPTIONS: Final[dict[str, Any]] = {
+    "subprotocols": [Subprotocol(STORE_SUBPROTOCOL)],
+    "compression": None,
+    "max_size": STORE_FRAME_BYTES_MAX,
+    "ping_interval": VISITOR_SILENCE_SECONDS_MAX,
+    "ping_timeout": VISITOR_SILENCE_SECONDS_MAX,
+    "close_timeout": 1,
+    "server_header": None,
+}
+_PEER: Final = struct.Struct("3i")  # pid, uid, gid
+
+
+def _own_user_only(connection: ServerConnection, request: Request) -> Response | None:
+    """The folder lets nobody else in; should somebody have opened it to others, the system knows who calls."""
+    sock = connection.transport.get_extra_info("socket")
+    _, uid, _ = _PEER.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+    if uid == os.geteuid():
+        return None
+    log.warning("another user of this machine was turned away", uid=uid)
+    return connection.respond(http.HTTPStatus.FORBIDDEN, "this socket is its user's own\n")
+
+
+class StoreServer:
+    """The listener. `services` has the shards that are led here now."""
+
+    def __init__(
+        self,
+        services: Mapping[int, Served],
+        leader: Leader = lambda shard: None,
+        operate: Operate | None = None,
+        *,
+        door: Served | None = None,
+    ):
+        """`operate`: answers what is asked about the backend itself; without it nobody is. `door`: of an independent
+        host.
+        """
+        self._operate = operate
+        self._services = services
+        self._door = door
+        self._leader = leader
+        self._server: Server | None = None
+
+    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None) -> int:
+        """Returns the port. Raises `OSError`."""
+        self._server = await serve(self._run, host, port, ssl=tls, **_OPTIONS)
+        port_found: int = next(iter(self._server.sockets)).getsockname()[1]
+        return port_found
+
+    async def listen_local(self, bound: socket.socket) -> None:
+        """At a socket of this machine, for processes of the same user only."""
+        self._server = await unix_serve(self._run, sock=bound, process_request=_own_user_only, **_OPTIONS)
+
+    async def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            await self._server.wait_closed()
+
+    async def _run(self, connection: ServerConnection) -> None:
+        try:
+            await self._visit(connection)
+        except (ConnectionClosed, TimeoutError):
+            pass  # it comes back by itself
+        except InvalidRequest as error:
+            log.warning("a connection speaks another protocol", error=error.detail)
+
+    async def _visit(self, connection: ServerConnection) -> None:
+        async with asyncio.timeout(GREETING_SECONDS_MAX):
+            greeting = from_gateway(await connection.recv(decode=False))
+        if isinstance(greeting, Operating) and greeting.version == STORE_VERSION and self._operate is not None:
+            await self._serve_operator(connection, self._operate)
+            return
+        if not isinstance(greeting, Greeting) or greeting.version != STORE_VERSION:
+            raise InvalidRequest(f"the first frame is no greeting of version {STORE_VERSION}")
+        service = self._door if greeting.shard == DOOR else self._services.get(greeting.shard)
+        if service is None:
+            error = PushqError(f"shard {greeting.shard} is not led here", code=NOT_LEADER)
+            await connection.send(pack(Turned(wrong(error), self._leader(greeting.shard))))
+            return
+        link = Link(connection)
+        visitor, greeted = service.arrive(greeting, link)
+        link.on_room = visitor.room
+        link.send(pack(greeted))
+        visitor.tell_definitions()
+        log.info("a gateway is here", gateway=greeting.gateway, shard=greeting.shard)
+        writer = asyncio.create_task(link.write(), name="gateway writer")
+        try:
+            async for data in connection:
+                frame = from_gateway(data)
+                if isinstance(frame, Greeting | Operating):
+                    raise InvalidRequest("a second greeting")
+                visitor.heard(frame)
+        finally:
+            writer.cancel()
+            await asyncio.gather(writer, return_exceptions=True)
+            service.depart(greeting.gateway, link)
+
+    async def _serve_operator(self, connection: ServerConnection, operate: Operate) -> None:
+        """One request after the other."""
+        async for data in connection:
+            ask = from_gateway(data)
+            if not isinstance(ask, Asks):
+                raise InvalidRequest(f"{type(ask).__name__} where an operator's request was awaited")
+            try:
+                answer = Answered(ask.number, await operate(ask.what))
+            except PushqError as error:
+                answer = Answered(ask.number, wrong=wrong(error))
+            except Exception:
+                log.exception("an operator's request failed")
+                answer = Answered(ask.number, wrong=wrong(PushqError("the backend made a mistake; its log has more")))
+            await connection.send(pack(answer))

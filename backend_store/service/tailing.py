@@ -1,0 +1,90 @@
+"""Streams that gateways read without a group: each gateway hears how far the partitions are, and reads what it wants.
+
+Nothing of the messages is sent unasked, so a gateway that is slow, or reads an old part, costs the others nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from backend_store.client.embedded import EmbeddedStore
+from backend_store.client.queue import EmbeddedQueue
+from backend_store.client.streams import Start, StreamPart
+from backend_store.core.chunk import Chunk
+from backend_store.service.asked import Asked, queue_at
+from backend_store.wire.store_frames import PartNow, Place
+
+if TYPE_CHECKING:
+    from backend_store.service.visitor import Visitor
+
+
+class StartReading(Asked, frozen=True):
+    """Where a reader begins: see `client.streams.StreamParts.start`."""
+
+    place: Place
+    wanted: Any
+
+
+class Started(NamedTuple):
+    """Where a reader begins, and the ends of all partitions by then."""
+
+    start: Start
+    ends: dict[int, int]
+
+
+class Tailing:
+    """Who reads one stream."""
+
+    def __init__(self, stream: EmbeddedQueue):
+        self._stream = stream
+        self._places: dict[Visitor, Place] = {}
+        self._listened: set[StreamPart] = set()
+        stream.parts.on_changed(self._changed)
+        self._listen()
+
+    def enter(self, visitor: Visitor, place: Place) -> None:
+        self._places[visitor] = place
+        visitor.tail_moved(place)
+
+    def leave(self, visitor: Visitor) -> None:
+        self._places.pop(visitor, None)
+
+    def now(self) -> list[PartNow]:
+        return [
+            PartNow(part.number, part.epoch, part.floor, part.end, part.is_empty, list(part.barriers))
+            for part in self._stream.parts.all
+        ]
+
+    def _listen(self) -> None:
+        parts = set(self._stream.parts.all)
+        for part in parts - self._listened:
+            part.on_appended(self._appended)
+            part.on_trimmed(self._tell)
+        self._listened = parts
+
+    def _changed(self) -> None:
+        self._listen()
+        self._tell()
+
+    def _appended(self, chunks: list[Chunk]) -> None:
+        self._tell()
+
+    def _tell(self) -> None:
+        for visitor, place in self._places.items():
+            visitor.tail_moved(place)
+
+
+def tailing_of(stream: EmbeddedQueue) -> Tailing:
+    """The stream's one in this process."""
+    found: Tailing | None = stream.extras.get("tailing")
+    if found is None:
+        found = stream.extras["tailing"] = Tailing(stream)
+    return found
+
+
+async def start(store: EmbeddedStore, asked: StartReading) -> Started:
+    parts = queue_at(store, asked.place).parts
+    return Started(parts.start(asked.wanted), {part.number: int(part.end) for part in parts.all})
+
+
+HANDLERS: dict[type[Asked], Any] = {StartReading: start}

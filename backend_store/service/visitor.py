@@ -1,0 +1,464 @@
+"""A visitor: one gateway at a backend. Its connection may be lost and come back; what it leased waits a while for it.
+
+What comes in one frame is begun in one breath, so it shares a commit; what happened in one turn goes out as one frame.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+import structlog
+
+from backend_store.client.embedded import EmbeddedStore, Forward
+from backend_store.client.queue import EmbeddedQueue
+from backend_store.client.streams import Gap
+from backend_store.client.views import AskView, extending, giving_back
+from backend_store.core.leases import Lease
+from backend_store.core.limits import DELAYED_RUNS_MAX
+from backend_store.core.policy import Outcome
+from backend_store.model import (
+    CHUNK_MESSAGES_MAX,
+    Claim,
+    InvalidRequest,
+    NotFound,
+    Overloaded,
+    Published,
+    PushqError,
+    Unavailable,
+)
+from backend_store.node.view import View
+from backend_store.service.asked import queue_at
+from backend_store.service.definitions import Told
+from backend_store.service.handing import Grant, counter_of, frames_of, live_bits
+from backend_store.service.limits import VISITOR_ASKS_MAX, VISITOR_OUTBOX_BYTES_MAX
+from backend_store.service.operations import Operation, decode_operation, perform
+from backend_store.service.tailing import Tailing, tailing_of
+from backend_store.wire.store_frames import (
+    Answered,
+    Asks,
+    Bits,
+    Defined,
+    Ended,
+    Grouped,
+    GroupNews,
+    Handed,
+    Idle,
+    Place,
+    Placed,
+    Publish,
+    Publishes,
+    Results,
+    Settle,
+    Settles,
+    Tails,
+    Want,
+    Wants,
+    Wrong,
+    blocks_of_sent,
+    of_bits,
+    pack,
+    placed,
+    raw,
+    to_bits,
+    wrong,
+)
+
+if TYPE_CHECKING:
+    from backend_store.service.serving import Link, StoreService
+
+log = structlog.get_logger("pushq.backend")
+
+LOOK_SECONDS = 0.05
+"""How soon a gateway hears of a lease of its that was settled elsewhere."""
+
+
+class Visitor:
+    """See the file's first sentence. `link` is None while it is away."""
+
+    def __init__(self, service: StoreService, name: str):
+        self.name = name
+        self.link: Link | None = None
+        self.told = Told()
+        self._service = service
+        self._store = service.store
+        self._loop = asyncio.get_running_loop()
+        self._grants: dict[tuple[Place, int], Grant] = {}
+        self._reads: dict[Place, Tailing] = {}
+        self._leases: dict[str, tuple[Grant, Lease, int]] = {}
+        """Token → its grant, the lease, and the bits that the gateway has for held."""
+        self._released = self._accounted = 0
+        self._look: asyncio.TimerHandle | None = None
+        self._asks: set[asyncio.Task[None]] = set()
+        self._is_flushing = False
+        self.pending_bytes = 0
+        """What leases that wait for the disk will bring."""
+        self._clear()
+
+    def _clear(self) -> None:
+        self._placed: list[tuple[int, Placed | None, Wrong | None]] = []
+        self._judged: list[tuple[int, Grouped | None, Wrong | None]] = []
+        self._handed: list[Handed] = []
+        self._handed_bytes = 0
+        self._idle: list[Idle] = []
+        self._lost: list[tuple[str, Bits]] = []
+        self._gone: list[tuple[str, Bits]] = []
+        self._missed: list[tuple[Place, list[Gap]]] = []
+        self._groups_gone: list[Place] = []
+        self._moved: set[Place] = set()
+        self._answers: list[Answered] = []
+
+    # ---------------------------------------------------------------------------------------------- coming and going
+
+    def arrive(self, link: Link, held: list[tuple[Place, str, Bits]]) -> list[tuple[Place, str]]:
+        """It is here, and holds these leases from before. Those that nobody knows here are the answer."""
+        self.link = link
+        self.told = Told()
+        self._clear()
+        kept = {token: to_bits(bits) for _, token, bits in held}
+        for token, (grant, lease, _) in list(self._leases.items()):
+            unheard = live_bits(lease) & ~kept.get(token, 0)
+            self._take_back(grant, lease, unheard, is_unsent=True)
+            self._note(token, kept.get(token, 0))
+        return [(place, token) for place, token, _ in held if token not in self._leases]
+
+    def depart(self) -> None:
+        """Its connection is gone: nothing more is leased to it."""
+        self.link = None
+        for grant in self._grants.values():
+            counter_of(grant.queue).leave(grant)
+            grant.drop_pending()
+        self._grants.clear()
+        for tailing in self._reads.values():
+            tailing.leave(self)
+        self._reads.clear()
+        self._clear()
+
+    def forget(self) -> None:
+        """It did not come back: what it held is free again, and counts as tried."""
+        for grant, lease, _ in list(self._leases.values()):
+            self._take_back(grant, lease, live_bits(lease), is_unsent=False)
+        self._leases.clear()
+        if self._look is not None:
+            self._look.cancel()
+        for task in self._asks:
+            task.cancel()
+
+    def _take_back(self, grant: Grant, lease: Lease, bits: int, *, is_unsent: bool) -> None:
+        view = grant.queue.view_of(lease)
+        if view is None or not bits or grant.queue.deleted:
+            return
+        for part in list(lease.parts()):
+            if mine := part.bits & bits:
+                _free(view, part, mine, is_unsent=is_unsent)
+
+    # ---------------------------------------------------------------------------------------------------- what comes
+
+    def heard(self, frame: Publishes | Settles | Wants | Asks) -> None:
+        match frame:
+            case Publishes(calls):
+                for publish in calls:
+                    self._publish(publish)
+            case Settles(calls):
+                for settle in calls:
+                    self._settle(settle)
+            case Wants(wants):
+                for want in wants:
+                    self._want(want)
+            case Asks():
+                self._ask(frame)
+
+    def _publish(self, call: Publish) -> None:
+        def done(result: Placed | PushqError) -> None:
+            if isinstance(result, PushqError):
+                self._placed.append((call.number, None, wrong(result)))
+            else:
+                self._placed.append((call.number, result, None))
+            self._flush_soon()
+
+        publish_in(self._store, call, done)
+
+    def _settle(self, call: Settle) -> None:
+        try:
+            queue = queue_at(self._store, call.place)
+            grouped = {token: to_bits(bits) for token, bits in call.grouped.items()}
+            if call.verb in ("return", "unsent", "undeliverable"):
+                self._let_go(call, grouped)
+                return
+            ask = self._verb(queue, call)
+        except PushqError as error:
+            self._judged.append((call.number, None, wrong(error)))
+            self._flush_soon()
+            return
+
+        def done(result: dict[str, int] | PushqError) -> None:
+            if isinstance(result, PushqError):
+                self._judged.append((call.number, None, wrong(result)))
+            else:
+                if call.verb != "extend":
+                    self._account(result)
+                told = {token: of_bits(bits) for token, bits in result.items()}
+                self._judged.append((call.number, told, None))
+            self._flush_soon()
+
+        queue.ask_grouped(grouped, ask, done)
+
+    def _verb(self, queue: EmbeddedQueue, call: Settle) -> AskView:
+        match call.verb:
+            case "ack":
+                return View.settle
+            case "nack":
+                delay_ms = call.milliseconds
+                if delay_ms and not queue.can_delay:
+                    detail = f"queue {queue.name!r}: {DELAYED_RUNS_MAX} batches wait for their time; nack without delay"
+                    raise Overloaded(detail, retry_after_ms=1000)
+                due_ms = self._store.steady_ms() + delay_ms if delay_ms else delay_ms
+                return giving_back(due_ms, call.reason, tried=call.tried)
+            case "extend":
+                return extending(call.milliseconds or 0)
+        raise InvalidRequest(f"{call.verb!r} is nothing that is done with receipts")
+
+    def _let_go(self, call: Settle, grouped: dict[str, int]) -> None:
+        """What the gateway says of leases of its own; nobody waits for an answer."""
+        for token, bits in grouped.items():
+            known = self._leases.get(token)
+            view = known[0].queue.view_of(known[1]) if known is not None else None
+            if known is None or view is None:
+                continue
+            for part in list(known[1].parts()):
+                if mine := part.bits & bits:
+                    if call.verb == "undeliverable":
+                        view.undeliverable(part, mine, call.reason)
+                    else:
+                        _free(view, part, mine, is_unsent=call.verb == "unsent")
+            self._note(token, known[2] & ~bits)
+
+    def _want(self, want: Want) -> None:
+        key = want.place, want.visibility_ms
+        grant = self._grants.get(key)
+        try:
+            if grant is None or grant.queue.deleted:
+                queue = queue_at(self._store, want.place)
+                if queue.config.kind == "stream" and queue.group is None and not queue.is_companion:
+                    self._read(want, queue)
+                    return
+                if grant is not None:
+                    grant.drop_pending()
+                grant = self._grants[key] = Grant(self, want.place, queue, want.visibility_ms)
+                counter_of(queue).enter(grant)
+        except NotFound:
+            self.group_gone(want.place)
+            return
+        except PushqError:
+            return  # the gateway hears of the queue's end by its definition
+        grant.granted = want.granted
+        grant.most = min(max(1, want.most), CHUNK_MESSAGES_MAX)
+        counter = counter_of(grant.queue)
+        if grant.wants() > 0:
+            counter.add(grant)
+        else:
+            counter.remove(grant)
+
+    def _read(self, want: Want, stream: EmbeddedQueue) -> None:
+        if want.granted:
+            tailing = self._reads[want.place] = tailing_of(stream)
+            tailing.enter(self, want.place)
+        elif (known := self._reads.pop(want.place, None)) is not None:
+            known.leave(self)
+
+    def tail_moved(self, place: Place) -> None:
+        """Something happened to a stream that this gateway reads."""
+        self._moved.add(place)
+        self._flush_soon()
+
+    def _ask(self, ask: Asks) -> None:
+        if len(self._asks) >= VISITOR_ASKS_MAX:
+            error = Overloaded(f"{VISITOR_ASKS_MAX} requests of this gateway are under way", retry_after_ms=1000)
+            self._answer(Answered(ask.number, wrong=wrong(error)))
+            return
+        try:
+            asked = decode_operation(ask.what)
+        except msgspec.MsgspecError as error:
+            self._answer(Answered(ask.number, wrong=wrong(InvalidRequest(f"the request does not parse: {error}"))))
+            return
+        task = self._loop.create_task(self._performed(ask.number, asked), name="gateway request")
+        self._asks.add(task)
+        task.add_done_callback(self._asks.discard)
+
+    async def _performed(self, number: int, asked: Operation) -> None:
+        try:
+            answer = Answered(number, raw(await perform(self._store, asked)))
+        except PushqError as error:
+            answer = Answered(number, wrong=wrong(error))
+        except Exception:
+            log.exception("a request failed", gateway=self.name)
+            answer = Answered(number, wrong=wrong(PushqError("the backend made a mistake; its log has more")))
+        self.tell_definitions()  # whoever is answered sees what was changed
+        self._answer(answer)
+
+    def _answer(self, answer: Answered) -> None:
+        self._answers.append(answer)
+        self._flush_soon()
+
+    # --------------------------------------------------------------------------------------------------- leases
+
+    @property
+    def has_room(self) -> bool:
+        """Whether more may be leased. What leaves at the end of this turn, or after the next commit, counts."""
+        if self.link is None or self._store.node.why_not_durable():
+            return False
+        waiting_bytes = self.link.waiting_bytes + self._handed_bytes + self.pending_bytes
+        return waiting_bytes < VISITOR_OUTBOX_BYTES_MAX
+
+    def room(self) -> None:
+        """The connection takes bytes again."""
+        for grant in list(self._grants.values()):
+            if grant.wants() > 0:
+                counter_of(grant.queue).add(grant)
+
+    def room_soon(self) -> None:
+        self._loop.call_soon(self.room)
+
+    def remember(self, grant: Grant, lease: Lease) -> None:
+        self._leases[lease.token] = grant, lease, lease.bits
+
+    def hand(self, grant: Grant, lease: Lease) -> None:
+        """A lease leaves for the gateway."""
+        chunk, lease.chunk = lease.chunk, None
+        if chunk is None or not lease.bits or self.link is None:
+            return
+        view = grant.queue.view_of(lease)
+        assert view is not None, "a lease was just taken from it"
+        attempts = {n: tries for n, tries in lease.state.attempts.items() if lease.bits >> n & 1}
+        self._handed.append(
+            Handed(
+                grant.place,
+                grant.visibility_ms,
+                lease.token,
+                of_bits(lease.bits),
+                attempts,
+                chunk.data,
+                view.partition.replica,
+                chunk.partition,
+                lease.receipts,
+            )
+        )
+        self._handed_bytes += len(chunk.data)
+        self._flush_soon()
+
+    def missed(self, place: Place, gaps: list[Gap]) -> None:
+        """A stream dropped messages before the group came to them."""
+        self._missed.append((place, gaps))
+        self._flush_soon()
+
+    def group_gone(self, place: Place) -> None:
+        self._groups_gone.append(place)
+        self._flush_soon()
+
+    def idle(self, grant: Grant) -> None:
+        self._idle.append(Idle(grant.place, grant.visibility_ms, grant.granted))
+        self._flush_soon()
+
+    def _note(self, token: str, bits: int) -> None:
+        """The gateway has these bits of a lease for held."""
+        grant, lease, _ = self._leases[token]
+        if bits:
+            self._leases[token] = grant, lease, bits
+        else:
+            del self._leases[token]
+
+    def _account(self, done: dict[str, int]) -> None:
+        """Its own receipts did this: it will hear so."""
+        for token, bits in done.items():
+            if (known := self._leases.get(token)) is not None:
+                self._accounted += (known[2] & bits).bit_count()
+                self._note(token, known[2] & ~bits)
+
+    def released(self, count: int) -> None:
+        self._released += count
+        if self._look is None:
+            self._look = self._loop.call_later(LOOK_SECONDS, self._look_at_leases)
+
+    def _look_at_leases(self) -> None:
+        """Somebody else settled what it holds: it must hear of that, or its consumers' credit stays taken."""
+        self._look = None
+        if self._released == self._accounted:
+            return
+        self._accounted = self._released
+        for token, (_, lease, bits) in list(self._leases.items()):
+            live = live_bits(lease)
+            if gone := bits & ~live:
+                self._gone.append((token, of_bits(gone)))
+                self._note(token, bits & live)
+        self._flush_soon()
+
+    def lost(self, ran_out: dict[str, int]) -> None:
+        for token, bits in ran_out.items():
+            if (known := self._leases.get(token)) is not None:
+                self._lost.append((token, of_bits(bits)))
+                self._accounted += bits.bit_count()
+                self._note(token, known[2] & ~bits)
+        self._flush_soon()
+
+    # ------------------------------------------------------------------------------------------------ what goes
+
+    def tell_definitions(self) -> None:
+        """Says what changed of the definitions, before anything that follows from it."""
+        if self.link is None:
+            return
+        if (news := self.told.news(self._store.node)) is not None:
+            self.link.send(pack(Defined(False, raw(news))))
+
+    def _flush_soon(self) -> None:
+        if not self._is_flushing:
+            self._is_flushing = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._is_flushing = False
+        link = self.link
+        if link is not None:
+            if self._placed or self._judged:
+                link.send(pack(Results(self._placed, self._judged)))
+            if self._lost or self._gone:
+                link.send(pack(Ended(self._lost, self._gone)))
+            if self._missed or self._groups_gone:
+                link.send(pack(GroupNews(self._missed, self._groups_gone)))
+            if moved := [(place, self._reads[place].now()) for place in self._moved if place in self._reads]:
+                link.send(pack(Tails(moved)))
+            for frame in frames_of(self._handed, self._idle):
+                link.send(pack(frame))
+            for answer in self._answers:
+                link.send(pack(answer))
+        self._clear()
+
+
+def publish_in(store: EmbeddedStore, call: Publish, reply: Callable[[Placed | PushqError], None]) -> None:
+    """Has the queue that lies here take a publish; `reply` runs when that is as safe as it promises, or refused."""
+
+    def done(result: Published | PushqError) -> None:
+        reply(result if isinstance(result, PushqError) else placed(result, store.node.copies()))
+
+    try:
+        target = store.target_of(call.tenant, call.name)
+        if target.uid != call.uid and not isinstance(target, Forward):
+            # What was sealed for the earlier queue of that name opens in no other.
+            raise Unavailable(f"queue {call.name!r} was made anew", retry_after_ms=100)
+    except PushqError as error:
+        done(error)
+        return
+    claim = Claim(*call.claim) if call.claim is not None else None
+    until_ms = store.steady_ms() + call.budget_ms
+    target.publish(blocks_of_sent(call.blocks), done, claim, until_ms=until_ms)
+
+
+def _free(view: View, lease: Lease, bits: int, *, is_unsent: bool) -> None:
+    """Takes messages back from a lease: as if they never left, or as tried."""
+    if is_unsent:
+        view.core.unsent(lease, bits)
+        view.partition.ride_along()
+        view.on_ready()
+    elif view.core.give_back(lease, bits, now_ms=view.partition.steady_ms(), outcome=Outcome.RETURNED):
+        view.partition.request()

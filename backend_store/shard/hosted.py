@@ -1,0 +1,195 @@
+"""A shard of this process for the layer above: opens its node when it leads, and gives it up when it does not."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+
+from backend_store.core.replication.record import NodeId
+from backend_store.model import Epoch, PushqError
+from backend_store.node.node import Node, end_process
+from backend_store.shard.interface import ShardLeader, ShardNumber
+from backend_store.shard.leading import Deposed, LeaderEngine, LeaderWriter
+from backend_store.shard.limits import HOLD_SECONDS
+from backend_store.shard.replicated import Replicated
+
+log = structlog.get_logger("pushq.shard")
+
+
+class Around(Protocol):
+    """What a shard tells its host."""
+
+    def serving(self, shard: HostedShard, node: Node) -> None: ...
+
+    def stopped(self, shard: HostedShard) -> None: ...
+
+    def leader_of(self, shard: ShardNumber) -> ShardLeader | None: ...
+
+
+class HostedShard:
+    """Implements `interface.Shard`."""
+
+    def __init__(self, replicated: Replicated, directory: Path, around: Around) -> None:
+        self.replicated = replicated
+        self._directory = directory
+        self._around = around
+        self._node: Node | None = None
+        self._writer: LeaderWriter | None = None
+        self._opening: asyncio.Task[None] | None = None
+        self._abandoning: set[asyncio.Task[None]] = set()
+        self._is_leaving = False
+        self._why_not_durable = ""
+        """As the node was told last."""
+        self._followed = asyncio.Event()
+
+    @property
+    def number(self) -> ShardNumber:
+        return self.replicated.number
+
+    @property
+    def epoch(self) -> Epoch:
+        record = self.replicated.replica.record
+        return Epoch(0) if record is None else record.epoch
+
+    @property
+    def node(self) -> Node | None:
+        return self._node if self._node is not None and self.replicated.may_serve else None
+
+    @property
+    def leader(self) -> ShardLeader | None:
+        return self._around.leader_of(self.number)
+
+    @property
+    def is_serving(self) -> bool:
+        return self.node is not None
+
+    def look(self) -> None:
+        """What time brings: opens a node, gives one up for which nobody vouches, tries again what is held."""
+        may_serve = self.replicated.may_serve and not self._is_leaving
+        if self._writer is not None:
+            self._writer.retry()
+        if self._node is not None:
+            self._tell_whether_durable(self._node)
+        if may_serve and self._writer is None and self.replicated.is_all_confirmed:
+            self._open()
+        elif not may_serve and self._node is not None and not self._is_leaving:
+            self.give_up()
+
+    def _tell_whether_durable(self, node: Node) -> None:
+        """With too few in sync the node refuses publishes and hands nothing out: no ack could be kept."""
+        before, reason = self._why_not_durable, self.replicated.why_not_durable()
+        self._why_not_durable = reason
+        if reason and not before:
+            log.warning("a shard takes nothing", shard=self.number, reason=reason)
+            node.refuse_waiting(reason)
+        elif before and not reason:
+            log.info("a shard takes publishes again", shard=self.number)
+            node.on_durable()
+
+    def _open(self) -> None:
+        self._why_not_durable = ""
+        writer = self._writer = LeaderWriter(self.replicated.append)
+        self._opening = asyncio.get_running_loop().create_task(self._start(writer), name=f"node of {self.number}")
+
+    async def _start(self, writer: LeaderWriter) -> None:
+        node: Node | None = None
+        try:
+            engine = LeaderEngine(self.replicated.store.engine)
+            node = Node(engine, directory=self._directory, on_fatal=_unless_deposed, writer=writer)
+            node.not_durable = self.replicated.why_not_durable
+            node.copies = self.replicated.copies
+            await node.start()
+        except asyncio.CancelledError:
+            if node is not None:
+                await node.abandon(self._deposed())
+            raise
+        except PushqError as error:
+            log.info("a node was given up while it opened", shard=self.number, error=error.detail)
+            if node is not None:
+                await node.abandon(error)
+            self._writer = None if self._writer is writer else self._writer
+            return
+        except Exception as error:
+            log.exception("the node of a shard does not open", shard=self.number)
+            end_process(error)
+            return
+        if self._writer is not writer or not self.replicated.may_serve:
+            writer.depose(self._deposed())
+            self._writer = None if self._writer is writer else self._writer
+            await node.abandon(self._deposed())
+            return
+        self._node = node
+        log.info("serves a shard", shard=self.number, epoch=self.epoch)
+        self._around.serving(self, node)
+
+    def followed(self) -> None:
+        """The replica leads no more."""
+        self._followed.set()
+        self.give_up()
+
+    def give_up(self) -> None:
+        """Drops the node, if there is one, and all that it had in memory."""
+        node, self._node = self._node, None
+        writer, self._writer = self._writer, None
+        error = self._deposed()
+        if node is not None:
+            node.committer.abandon(error)  # before the writer refuses: what had not begun is known not to have
+        if writer is not None:
+            writer.depose(error)
+        if node is None:
+            return
+        log.info("serves a shard no more", shard=self.number)
+        self._around.stopped(self)
+        task = asyncio.get_running_loop().create_task(node.abandon(error), name=f"ends the node of {self.number}")
+        self._abandoning.add(task)
+        task.add_done_callback(self._abandoning.discard)
+
+    def _deposed(self) -> Deposed:
+        return Deposed(f"shard {self.number} is not led here any more")
+
+    async def hand_over(self, target: NodeId) -> bool:
+        """Stops serving, with the leases of those who are connected written down, and lets `target` lead.
+
+        Whether it does; else this one serves again.
+        """
+        node, writer = self._node, self._writer
+        if node is None or writer is None or self._is_leaving:
+            return False
+        self._is_leaving = True
+        self._node = None
+        self._around.stopped(self)
+        log.info("hands a shard over", shard=self.number, to=target)
+        try:
+            async with asyncio.timeout(HOLD_SECONDS):
+                await node.close()
+        except (TimeoutError, PushqError) as error:
+            log.info("a node did not close in time", shard=self.number, error=str(error))
+            writer.depose(self._deposed())
+            await node.abandon(self._deposed())
+        self._writer = None
+        self._followed.clear()
+        self.replicated.hand_over(target)
+        try:
+            async with asyncio.timeout(HOLD_SECONDS):
+                await self._followed.wait()
+        except TimeoutError:
+            return False
+        finally:
+            self._is_leaving = False
+        return True
+
+    async def close(self) -> None:
+        self.give_up()
+        if self._opening is not None:
+            self._opening.cancel()
+        tasks = [task for task in (self._opening, *self._abandoning) if task is not None]
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.replicated.close()
+
+
+def _unless_deposed(error: BaseException) -> None:
+    if not isinstance(error, Deposed):
+        end_process(error)

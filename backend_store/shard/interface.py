@@ -1,0 +1,67 @@
+"""What the layer above may know of shards: which this process leads, with the node in each, and who leads the others.
+
+A shard is one replicated log with a whole `Node` in it: many queues, with all that belongs to them. Whoever calls a
+`Node` takes it from `Shard.node` for each call, and never keeps it over an `await`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NewType, Protocol
+
+import msgspec
+
+from backend_store.core.replication.record import Incarnation, NodeId
+from backend_store.model import Epoch
+from backend_store.node.node import Node
+
+ShardNumber = NewType("ShardNumber", int)
+"""From 0 up; also the `partition` of the shard's replication messages and record."""
+
+
+class ShardLeader(msgspec.Struct, frozen=True):
+    """Where a shard is served, as its leader says. Of two, the one with the higher epoch is right."""
+
+    shard: ShardNumber
+    node: NodeId
+    inc: Incarnation
+    epoch: Epoch
+    address: str
+    """`HOST:PORT` of that backend's service listener; "" where it has none."""
+
+
+class Shard(Protocol):
+    """One shard of which this process has a replica."""
+
+    @property
+    def number(self) -> ShardNumber: ...
+
+    @property
+    def epoch(self) -> Epoch:
+        """Of the leadership that this process knows of; 0 before there was one."""
+
+    @property
+    def node(self) -> Node | None:
+        """Not None exactly while this process leads the shard, everything it took over is committed, and its lease, or
+        all its followers, vouch for that. Its answers come when they are as safe as the shard's mode promises; when the
+        leadership ends, who waits is told `OutcomeUnknown`, and the next `Node` is another object."""
+
+    @property
+    def leader(self) -> ShardLeader | None:
+        """Who serves it, as far as this process has heard; None while nobody does."""
+
+
+class ShardHost(Protocol):
+    """All shards of one process."""
+
+    @property
+    def shards(self) -> Mapping[ShardNumber, Shard]:
+        """Those of which this process has a replica."""
+
+    @property
+    def leaders(self) -> Mapping[ShardNumber, ShardLeader]:
+        """Of all shards of the cluster that somebody serves; moves by itself."""
+
+    def listen(self, *, on_lead: Callable[[Shard, Node], None], on_lose: Callable[[Shard], None]) -> None:
+        """Both are called on the loop. `on_lead`: `shard.node` is not None any more; also called at once for each shard
+        that is led already. `on_lose`: it is None again, and what that node had in memory is void."""

@@ -1,0 +1,236 @@
+"""The lines between backends: one WebSocket for each pair, with mutual TLS, for the messages of all shards.
+
+Of a pair the one whose name comes first dials. Both say who they are, and their certificates must name them. Messages
+are the replication core's, which takes any of them for lost: what does not fit, or has no line, is dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import structlog
+from websockets.asyncio.client import connect
+from websockets.asyncio.connection import Connection
+from websockets.asyncio.server import Server, ServerConnection, serve
+from websockets.exceptions import ConnectionClosed, WebSocketException
+from websockets.typing import Subprotocol
+
+from backend_store.core.replication.messages import Message
+from backend_store.core.replication.record import NodeId
+from backend_store.model import InvalidRequest
+from backend_store.shard.limits import (
+    PEER_FRAME_BYTES_MAX,
+    PEER_HELLO_SECONDS_MAX,
+    PEER_OUTBOX_BYTES_MAX,
+    PEER_RETRY_SECONDS,
+)
+from backend_store.wire.frames import Hello, from_client, pack
+
+log = structlog.get_logger("pushq.lines")
+
+SUBPROTOCOL: Final = Subprotocol("pushq.peer.v1")
+PEER_VERSION: Final = 1
+_ROLE: Final = "backend "
+_message: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
+
+
+@dataclass(frozen=True, slots=True)
+class Certificates:
+    """Files of one node: its certificate, which names the node and its address, its key, and who signs them all."""
+
+    certificate: Path
+    key: Path
+    authority: Path
+
+    def server(self) -> ssl.SSLContext:
+        """Raises `OSError`, `ssl.SSLError`."""
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=self.authority)
+        context.verify_mode = ssl.CERT_REQUIRED
+        return self._own(context)
+
+    def client(self) -> ssl.SSLContext:
+        """Raises `OSError`, `ssl.SSLError`."""
+        return self._own(ssl.create_default_context(cafile=self.authority))
+
+    def _own(self, context: ssl.SSLContext) -> ssl.SSLContext:
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.load_cert_chain(self.certificate, self.key)
+        return context
+
+
+class Line:
+    """One connection to one other backend."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._outbox: deque[bytes] = deque()
+        self._bytes = 0
+        self._filled = asyncio.Event()
+
+    def send(self, frame: bytes) -> bool:
+        """Whether it was taken."""
+        if self._bytes and self._bytes + len(frame) > PEER_OUTBOX_BYTES_MAX:
+            return False
+        self._outbox.append(frame)
+        self._bytes += len(frame)
+        self._filled.set()
+        return True
+
+    async def write(self) -> None:
+        while True:
+            await self._filled.wait()
+            self._filled.clear()
+            while self._outbox:
+                frame = self._outbox.popleft()
+                self._bytes -= len(frame)
+                await self._connection.send(frame)
+
+
+class Lines:
+    """Run it: `listen`, then tell it the addresses of others. `close` ends all."""
+
+    def __init__(
+        self,
+        me: NodeId,
+        certificates: Certificates | None,
+        on_message: Callable[[NodeId, Message], None],
+        on_open: Callable[[NodeId], None] = lambda node: None,
+        admits: Callable[[NodeId], bool] = lambda node: True,
+    ) -> None:
+        """`on_message` is told who sent it. `on_open`: there is a new line; what was on its way by an old one is lost.
+        `admits`: whether somebody of that name may have one; others have certificates of the same authority, too.
+
+        Without certificates only addresses of this machine make sense: nobody is told from anybody then."""
+        self._me = me
+        self._certificates = certificates
+        self._on_message = on_message
+        self._on_open = on_open
+        self._admits = admits
+        self._lines: dict[NodeId, Line] = {}
+        self._dialled: dict[NodeId, tuple[str, asyncio.Task[None]]] = {}
+        self._server: Server | None = None
+        self.dropped = 0
+        """Messages that had no line, or found it full."""
+
+    @property
+    def connected(self) -> int:
+        return len(self._lines)
+
+    async def listen(self, host: str, port: int) -> int:
+        """The port. Raises `OSError`, `ssl.SSLError`."""
+        self._server = await serve(
+            self._accepted,
+            host,
+            port,
+            ssl=None if self._certificates is None else self._certificates.server(),
+            subprotocols=[SUBPROTOCOL],
+            compression=None,
+            max_size=PEER_FRAME_BYTES_MAX,
+            server_header=None,
+        )
+        found: int = next(iter(self._server.sockets)).getsockname()[1]
+        return found
+
+    def known(self, addresses: Mapping[NodeId, str]) -> None:
+        """Where the others are, `HOST:PORT`; those whose turn it is are dialled."""
+        for node, address in addresses.items():
+            if node <= self._me or self._dialled.get(node, ("", None))[0] == address:
+                continue
+            self._hang_up(node)
+            task = asyncio.get_running_loop().create_task(self._dial(node, address), name=f"line to {node}")
+            self._dialled[node] = (address, task)
+        for node in [node for node in self._dialled if node not in addresses]:
+            self._hang_up(node)
+
+    def _hang_up(self, node: NodeId) -> None:
+        known = self._dialled.pop(node, None)
+        if known is not None:
+            known[1].cancel()
+
+    def send(self, to: NodeId, message: Message) -> None:
+        line = self._lines.get(to)
+        if line is None or not line.send(pack(message)):
+            self.dropped += 1
+
+    async def _dial(self, node: NodeId, address: str) -> None:
+        scheme = "ws" if self._certificates is None else "wss"
+        while True:
+            try:
+                async with connect(
+                    f"{scheme}://{address}",
+                    ssl=None if self._certificates is None else self._certificates.client(),
+                    subprotocols=[SUBPROTOCOL],
+                    compression=None,
+                    max_size=PEER_FRAME_BYTES_MAX,
+                    proxy=None,
+                    open_timeout=PEER_HELLO_SECONDS_MAX,
+                    close_timeout=1,
+                ) as connection:
+                    await self._run(connection, expects=node)
+            except (OSError, WebSocketException, TimeoutError) as error:
+                log.debug("a line failed", to=node, address=address, error=str(error))
+            except Exception:
+                # A fault of ours in one message: whoever else is spoken to by this line needs it back.
+                log.exception("a line failed", to=node, address=address)
+            await asyncio.sleep(PEER_RETRY_SECONDS)
+
+    async def _accepted(self, connection: ServerConnection) -> None:
+        await self._run(connection, expects=None)
+
+    async def _run(self, connection: Connection, *, expects: NodeId | None) -> None:
+        try:
+            await connection.send(pack(Hello(PEER_VERSION, _ROLE + self._me)))
+            node = await self._greeted(connection)
+            if expects is not None and node != expects:
+                raise InvalidRequest(f"at the address of {expects} there is {node}")
+            if not self._admits(node):
+                raise InvalidRequest(f"{node} is no backend of this cluster")
+        except (InvalidRequest, TimeoutError, ConnectionClosed) as error:
+            log.warning("a line was refused", peer=str(connection.remote_address), error=str(error))
+            return
+        line = self._lines[node] = Line(connection)
+        log.info("a line is open", to=node)
+        self._on_open(node)
+        writing = asyncio.create_task(line.write(), name=f"writes to {node}")
+        try:
+            async for data in connection:
+                if not isinstance(data, bytes):
+                    return
+                self._on_message(node, _message.decode(data))
+        except (ConnectionClosed, msgspec.MsgspecError) as error:
+            log.info("a line broke", to=node, error=str(error))
+        finally:
+            if self._lines.get(node) is line:
+                del self._lines[node]
+            writing.cancel()
+            await asyncio.gather(writing, return_exceptions=True)
+
+    async def _greeted(self, connection: Connection) -> NodeId:
+        """Who is there. Raises `InvalidRequest`, `TimeoutError`, `ConnectionClosed`."""
+        async with asyncio.timeout(PEER_HELLO_SECONDS_MAX):
+            hello = from_client(await connection.recv())
+        if not isinstance(hello, Hello) or hello.version != PEER_VERSION or not hello.role.startswith(_ROLE):
+            raise InvalidRequest("this is no backend of this version")
+        node = NodeId(hello.role.removeprefix(_ROLE))
+        tls = connection.transport.get_extra_info("ssl_object")
+        if tls is not None:
+            names = [value for kind, value in (tls.getpeercert() or {}).get("subjectAltName", ()) if kind == "DNS"]
+            if node not in names:
+                raise InvalidRequest(f"the certificate of {node!r} is for {', '.join(names) or 'nobody'}")
+        return node
+
+    async def close(self) -> None:
+        tasks = [task for _, task in self._dialled.values()]
+        for node in list(self._dialled):
+            self._hang_up(node)
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._server is not None:
+            self._server.close()
+            await self._server.wait_closed()

@@ -1,0 +1,255 @@
+"""The in-cluster manager: one backend at a time, elected through the coordinator, places shards and elects leaders.
+
+It looks at all shards several times a second. Each change carries its term: one that was elected after it makes all
+that it still has on its way void. What it wants of a shard is the shard's plan, how far that has come the shard's
+record; both are at the coordinator, and who manages next goes on from there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+
+from backend_store.cluster.coordinator import Coordinator, SessionLost
+from backend_store.cluster.core.values import Delete, Operation, Put, absent
+from backend_store.cluster.election import Election
+from backend_store.cluster.fencing import Right
+from backend_store.cluster.mirror import Mirror
+from backend_store.cluster.session import Session
+from backend_store.core.placement.values import CopyMoved, Move
+from backend_store.core.replication.controller import decide
+from backend_store.core.replication.moving import next_step
+from backend_store.core.replication.record import Mode, NodeId, PartitionRecord, first_record
+from backend_store.model import PushqError
+from backend_store.shard.attendance import Attendance
+from backend_store.shard.interface import ShardNumber
+from backend_store.shard.keys import MANAGER, REBALANCE, plan_key, record_key
+from backend_store.shard.ledger import Ledger, Told, wall_ms
+from backend_store.shard.limits import MANAGER_PAUSE_SECONDS, ROUND_SECONDS, SHARDS_MAX, STEP_SECONDS
+from backend_store.shard.placing import Plan, place, place_lane
+from backend_store.shard.registry import encode, logs_of, sessions_of
+from backend_store.shard.rounds import Patience, due, planned, why
+from backend_store.shard.view import ClusterView
+
+log = structlog.get_logger("pushq.manager")
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What all backends of a cluster are told alike."""
+
+    shards: int = 4
+    replicas: int = 3
+    min_in_sync: int = 2
+    mode: Mode = "sync"
+    patience: Patience = field(default_factory=Patience)
+    lanes: int = 0
+    """Of independent hosts: so many of them have a lane, which is a shard that stays at home with its host. 0: shards
+    are led by whoever is elected, and go where there is room."""
+
+
+class Manager:
+    def __init__(self, coordinator: Coordinator, mirror: Mirror, view: ClusterView, me: NodeId, rules: Rules) -> None:
+        """`mirror` keeps `view`."""
+        self._coordinator = coordinator
+        self._mirror = mirror
+        self._view = view
+        self._me = me
+        self._rules = rules
+        self._round_at = 0.0
+        self.is_manager = False
+        self.elections = 0
+        self.moves = 0
+        """Copies that this one began to make elsewhere."""
+        self.failures = 0
+        """Faults of ours that it met."""
+
+    async def run(self, session: Session) -> None:
+        """For as long as the session lives, whatever happens: nobody else is elected while it does."""
+        election = Election(self._coordinator, MANAGER)
+        while not session.is_lost:
+            try:
+                await self._manage(session, election)
+            except SessionLost:
+                return
+            except Exception:
+                self.failures += 1
+                log.exception("the manager failed")
+                await asyncio.sleep(MANAGER_PAUSE_SECONDS)
+
+    async def _manage(self, session: Session, election: Election) -> None:
+        """From an election to the session's end; what it cannot go on from gives another one the office."""
+        right = await election.campaign(session, self._me.encode())
+        log.info("manages the cluster", term=right.created_at)
+        self.is_manager = True
+        try:
+            await self._work(session, right)
+        except SessionLost:
+            raise
+        except Exception:
+            with contextlib.suppress(PushqError):
+                await election.resign(right)
+            raise
+        finally:
+            self.is_manager = False
+
+    async def _work(self, session: Session, right: Right) -> None:
+        await self._mirror.wait_filled()
+        await self._mirror.wait_revision(right.created_at)
+        ledger = Ledger(self._coordinator, self._mirror, self._view, self._me, right)
+        attendance = Attendance(self._view, self._rules.patience, ledger)
+        while not session.is_lost:
+            await self._tried(attendance.step())
+            await self._tried(self._step(ledger, attendance))
+            await self._tried(self._round(ledger))
+            await asyncio.sleep(STEP_SECONDS)
+
+    async def _tried(self, work: Coroutine[Any, Any, None]) -> None:
+        """What fails is tried again, and keeps nothing else from being done."""
+        try:
+            await self._guarded(None, work)
+        except SessionLost:
+            raise
+        except PushqError as error:
+            log.warning("the manager could not do what is due", error=error.detail)
+
+    async def _step(self, ledger: Ledger, attendance: Attendance) -> None:
+        view = self._view
+        for number in range(min(self._rules.lanes or self._rules.shards, SHARDS_MAX)):
+            shard = ShardNumber(number)
+            if shard not in view.plans:
+                await self._guarded(shard, self._plan(shard, ledger))
+            elif shard not in view.records:
+                await self._guarded(shard, self._found(view.plans[shard], ledger))
+        for shard, record in list(view.records.items()):
+            await self._guarded(shard, self._go_on(shard, record, ledger, attendance))
+
+    async def _go_on(self, shard: ShardNumber, record: PartitionRecord, ledger: Ledger, attendance: Attendance) -> None:
+        if not await self._elect(shard, record, ledger, attendance):
+            await self._approach(shard, record, ledger)
+
+    async def _guarded(self, shard: ShardNumber | None, work: Coroutine[Any, Any, None]) -> None:
+        """A shard whose records make no sense here is not in the way of the others, nor what is not about one."""
+        try:
+            await work
+        except PushqError:
+            raise
+        except Exception:
+            self.failures += 1
+            log.exception("the manager failed at a shard", shard=shard)
+
+    async def _plan(self, shard: ShardNumber, ledger: Ledger) -> None:
+        view, rules = self._view, self._rules
+        if rules.lanes:
+            await self._plan_lane(shard, ledger)
+            return
+        zones = {name: row.zone for name, row in view.nodes.items() if name not in view.leaving}
+        chosen = place(shard, view.plans.values(), zones, replicas=rules.replicas)
+        if chosen is None:
+            return
+        # Among several shards the first has all definitions: a number of a queue that was given must not be lost.
+        mode: Mode = "sync" if shard == 0 and rules.shards > 1 else rules.mode
+        plan = Plan(shard, chosen, rules.min_in_sync, mode)
+        told = Told("placed", f"shard {shard} is placed on {', '.join(chosen)}", shard=shard)
+        key = plan_key(shard)
+        await ledger.write((Put(key, encode(plan)),), told, compares=(absent(key),))
+
+    async def _plan_lane(self, lane: ShardNumber, ledger: Ledger) -> None:
+        """The lane of a host that has none: once all are here that are to have one."""
+        view, rules = self._view, self._rules
+        zones = {name: row.zone for name, row in view.nodes.items() if name not in view.leaving}
+        holders = place_lane(
+            lane, view.plans, zones, lanes=rules.lanes, holders_max=rules.replicas, min_in_sync=rules.min_in_sync
+        )
+        if holders is None:
+            return
+        plan = Plan(lane, holders, rules.min_in_sync, "sync" if lane == 0 else rules.mode, rules.lanes)
+        told = Told("placed", f"lane {lane} is {holders[0]}'s; holders are {', '.join(holders)}", shard=lane)
+        key = plan_key(lane)
+        await ledger.write((Put(key, encode(plan)),), told, compares=(absent(key),))
+
+    async def _found(self, plan: Plan, ledger: Ledger) -> None:
+        """Its record, once all its replicas have said which copy they have: all are empty."""
+        sessions = sessions_of(self._view.nodes, plan.shard)
+        if not all(node in sessions for node in plan.replicas):
+            return
+        disks = {node: sessions[node].disk for node in plan.replicas}
+        record = first_record(plan.shard, disks, min_in_sync=plan.min_in_sync, mode=plan.mode)
+        key = record_key(plan.shard)
+        await ledger.write((Put(key, encode(record)),), compares=(absent(key),))
+
+    async def _elect(self, shard: ShardNumber, record: PartitionRecord, ledger: Ledger, attendance: Attendance) -> bool:
+        """Whether something was to be done."""
+        nodes = self._view.nodes
+        wanted = decide(record, sessions_of(nodes, shard), term=ledger.term, logs=logs_of(nodes, shard))
+        if wanted is None:
+            return False
+        after, told = wanted.record, []
+        if after.epoch != record.epoch:
+            reason = "nobody led it" if record.leader is None else f"{record.leader} is gone"
+            text = f"{after.leader} is elected leader of shard {shard}: {reason}"
+            told.append(Told("elected", text, after.leader, shard))
+        made = await ledger.submit(shard, wanted, *told)
+        if told and made is not None and made.is_made:
+            self.elections += 1
+            attendance.elected(shard, after)
+        return True
+
+    async def _approach(self, shard: ShardNumber, record: PartitionRecord, ledger: Ledger) -> None:
+        """The next step that brings the shard's replicas to what is planned."""
+        plan = self._view.plans.get(shard)
+        if plan is None or any(epoch > record.epoch for epoch, _ in logs_of(self._view.nodes, shard).values()):
+            return  # a record older than the logs says nothing about who has what
+        change = next_step(record, plan.replicas, sessions_of(self._view.nodes, shard), term=ledger.term)
+        if change is None:
+            return
+        after, in_sync = change.record, ", ".join(change.record.isr)
+        begun = [node for node in after.replicas if node not in record.replicas]
+        gone = [node for node in record.replicas if node not in after.replicas]
+        told = [
+            *(Told("copy-begun", f"{node} begins to copy shard {shard}", node, shard) for node in begun),
+            *(
+                Told("copy-removed", f"{node} keeps shard {shard} no more: {in_sync} have all of it", node, shard)
+                for node in gone
+            ),
+        ]
+        await ledger.submit(shard, change, *told)
+
+    # ------------------------------------------------------------------------------------------------------- rounds
+
+    async def _round(self, ledger: Ledger) -> None:
+        """Asks where copies and leaderships should be, and writes the plans that are new."""
+        now = asyncio.get_running_loop().time()
+        view, is_asked = self._view, self._view.is_rebalance_asked
+        if self._rules.lanes and not is_asked:
+            return  # a lane is its host's, and its copies stay with the neighbours
+        if now < self._round_at and not is_asked:
+            return
+        self._round_at = now + ROUND_SECONDS
+        moves = [] if self._rules.lanes else due(view, self._rules.patience, wall_ms(), is_asked=is_asked)
+        by_shard: dict[int, list[Move]] = {}
+        for move in moves:
+            by_shard.setdefault(move.shard, []).append(move)
+        for shard, plan in planned(view.plans, moves).items():
+            if set(plan.replicas) != set(view.plans[shard].replicas):
+                self.moves += 1
+            told = [_told(move, view, is_asked=is_asked) for move in by_shard[shard] if isinstance(move, CopyMoved)]
+            await ledger.write((Put(plan_key(shard), encode(plan)),), *told)
+        if is_asked:
+            done: tuple[Operation, ...] = (Delete(REBALANCE),)
+            await ledger.write(done)
+
+
+def _told(move: CopyMoved, view: ClusterView, *, is_asked: bool) -> Told:
+    is_there = move.source is not None and move.source in view.nodes
+    return Told(
+        "copy-moved" if is_there else "copy-replaced",
+        why(move, view, is_asked=is_asked),
+        NodeId(move.to),
+        ShardNumber(move.shard),
+    )

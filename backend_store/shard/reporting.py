@@ -1,0 +1,36 @@
+"""What a backend writes down of itself for those who look at the cluster: its disk, and how far its followers are."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from backend_store.core.replication.record import NodeId
+from backend_store.shard.hosted import HostedShard
+from backend_store.shard.members import Report
+
+_MIB = 1 << 20
+
+
+def report_of(directory: Path, shards: Iterable[HostedShard], quarantined: Mapping[int, int]) -> Report:
+    """`quarantined`: messages by shard. Raises `OSError`."""
+    disk = os.statvfs(directory)
+    lag = {str(shard.number): found for shard in shards if (found := lag_of(shard)) is not None}
+    used, free = (disk.f_blocks - disk.f_bfree) * disk.f_frsize, disk.f_bavail * disk.f_frsize
+    # Whole MiB: what has not changed is not written again.
+    return Report(used // _MIB * _MIB, free // _MIB * _MIB, lag, {str(n): count for n, count in quarantined.items()})
+
+
+def lag_of(shard: HostedShard) -> dict[NodeId, int | None] | None:
+    """Entries that each other replica does not have on its disk yet, as far as its leader knows; None: not led here."""
+    leader, log = shard.replicated.replica.leader, shard.replicated.replica.log
+    if leader is None:
+        return None
+    lag: dict[NodeId, int | None] = {}
+    for node in leader.record.replicas:
+        if node != shard.replicated.replica.me.node:
+            progress = leader.followers.get(node)
+            end = None if progress is None else progress.end
+            lag[node] = None if end is None else log.end - end
+    return lag

@@ -1,0 +1,403 @@
+"""What a gateway and a backend say to each other: batches of publishes, leases and receipts, as MessagePack.
+
+A frame has what one turn of the loop brought together, of all queues. Blocks and chunks travel as the bytes that they
+are. Bits of messages are bytes, the lowest first. A place names a queue as its consumers see it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from backend_store.model import (
+    Block,
+    Conflict,
+    DedupeFull,
+    FieldError,
+    Forbidden,
+    IdempotencyMismatch,
+    InvalidRequest,
+    MessageTooLarge,
+    NotDurable,
+    NotFound,
+    Offset,
+    Original,
+    OutcomeUnknown,
+    Overloaded,
+    Published,
+    PushqError,
+    QueueFull,
+    QueueNotFound,
+    RequestInProgress,
+    StorageFull,
+    Traits,
+    Unavailable,
+)
+
+STORE_VERSION = 1
+STORE_SUBPROTOCOL = "pushq.store.v1"
+STORE_FRAME_BYTES_MAX = 64 * 1024 * 1024
+DOOR = 0xFFFF
+"""In the place of a shard: a host's door, which takes publishes into any lane. See `hosts.door`."""
+NOT_LEADER = "not-leader"
+"""The code of a refusal by a backend that does not lead the shard: nothing was done, ask its leader."""
+
+Bits = bytes
+Grouped = dict[str, Bits]
+"""Token → bits."""
+
+
+def to_bits(data: Bits) -> int:
+    return int.from_bytes(data, "little")
+
+
+def of_bits(bits: int) -> Bits:
+    return bits.to_bytes((bits.bit_length() + 7) // 8, "little")
+
+
+class Place(NamedTuple):
+    """A queue, a companion, or a consumer group of a stream."""
+
+    tenant: str
+    name: str
+    uid: int
+    group: str | None = None
+
+
+class Wrong(NamedTuple):
+    """An error on the wire."""
+
+    code: str
+    detail: str
+    retry_after_ms: int | None = None
+    errors: tuple[tuple[str, str], ...] = ()
+
+
+class SentBlock(NamedTuple):
+    """A `Block`."""
+
+    data: bytes
+    messages: int
+    priority: int
+    due_ms: int
+    traits: Traits | None
+    slots: Bits
+
+
+class Publish(NamedTuple):
+    """One call. `budget_ms`: what has not begun by then never will."""
+
+    number: int
+    budget_ms: int
+    tenant: str
+    name: str
+    uid: int
+    blocks: list[SentBlock]
+    claim: tuple[bytes, bytes] | None = None
+
+
+class Settle(NamedTuple):
+    """Receipts of one place. `verb`: ack, nack, extend, return, unsent or undeliverable."""
+
+    number: int
+    place: Place
+    verb: str
+    grouped: Grouped
+    milliseconds: int | None = None
+    """Of a nack the delay, of an extension the new time."""
+    reason: str | None = None
+    tried: bool = True
+
+
+class Want(NamedTuple):
+    """So many messages of a place may have been sent on this connection, all told; less than before takes back.
+
+    Of a stream itself nothing is sent: any number above 0 says that the gateway reads it, and wants to hear of `Tails`.
+    """
+
+    place: Place
+    visibility_ms: int
+    granted: int
+    most: int
+    """Messages that one lease may have."""
+
+
+class Placed(NamedTuple):
+    """A `Published`; `others` has places or errors by the message's number."""
+
+    partition: int
+    base: int
+    messages: int
+    fsynced: bool
+    replicas: int
+    bases: tuple[int, ...] | None
+    counts: tuple[int, ...] | None
+    others: dict[int, tuple[int, int | None]] | None
+    wrong: dict[int, Wrong] | None
+    places: list[tuple[int, int]] | None
+    is_repeat: bool
+
+
+class Handed(NamedTuple):
+    """A lease, and the chunk that its messages lie in."""
+
+    place: Place
+    visibility_ms: int
+    token: str
+    bits: Bits
+    attempts: dict[int, int]
+    chunk: bytes
+    seed: int
+    partition: int
+    has_receipts: bool
+
+
+class PartNow(NamedTuple):
+    """How far a partition of a stream is. `barriers`: see `slot_book.Barrier`."""
+
+    number: int
+    epoch: int
+    floor: int
+    end: int
+    is_empty: bool
+    barriers: list[tuple[int, int, int]]
+
+
+class Idle(NamedTuple):
+    """There is nothing more to hand out now to who granted so much."""
+
+    place: Place
+    visibility_ms: int
+    granted: int
+
+
+class _Frame(msgspec.Struct, frozen=True, array_like=True, tag_field="type"):
+    """The first element is the frame's name."""
+
+
+# ------------------------------------------------------------------------------------------------- of a gateway
+
+
+class Greeting(_Frame, frozen=True, tag="greeting"):
+    """Who comes, for which shard, and what it still holds from before: place, token, bits."""
+
+    version: int
+    gateway: str
+    shard: int
+    held: list[tuple[Place, str, Bits]]
+
+
+class Operating(_Frame, frozen=True, tag="operating"):
+    """In the place of a greeting: a gateway that asks for an operator, about the backend itself and no shard. Only
+    `Asks` follow, of the operations in `service.recovering`."""
+
+    version: int
+    gateway: str
+
+
+class Publishes(_Frame, frozen=True, tag="publishes"):
+    calls: list[Publish]
+
+
+class Settles(_Frame, frozen=True, tag="settles"):
+    calls: list[Settle]
+
+
+class Wants(_Frame, frozen=True, tag="wants"):
+    wants: list[Want]
+
+
+class Asks(_Frame, frozen=True, tag="ask"):
+    """A request of the operations in `service.operations`."""
+
+    number: int
+    budget_ms: int
+    what: msgspec.Raw
+
+
+# ------------------------------------------------------------------------------------------------- of a backend
+
+
+class Greeted(_Frame, frozen=True, tag="greeted"):
+    """`unknown`: held leases that this backend does not know; their receipts may still ack."""
+
+    version: int
+    backend: str
+    time_ms: int
+    unknown: list[tuple[Place, str]]
+    key_ids: tuple[int, int]
+    """Ids of data keys that are this gateway's to give: from, below."""
+    shards: int = 1
+    """How many shards there are."""
+    lanes: int = 0
+    """In a cluster of independent hosts how many lanes every queue has, one in each shard; 0 in any other one."""
+
+
+class Turned(_Frame, frozen=True, tag="turned"):
+    """Nobody is let in here: `leader` is where to ask, if that is known."""
+
+    wrong: Wrong
+    leader: str | None = None
+
+
+class Results(_Frame, frozen=True, tag="results"):
+    """The answers to publishes and to receipts."""
+
+    placed: list[tuple[int, Placed | None, Wrong | None]]
+    judged: list[tuple[int, Grouped | None, Wrong | None]]
+
+
+class Leases(_Frame, frozen=True, tag="leases"):
+    handed: list[Handed]
+    idle: list[Idle]
+
+
+class Ended(_Frame, frozen=True, tag="ended"):
+    """Leases that ended without their holder: `lost` ran out, the others were settled elsewhere."""
+
+    lost: list[tuple[str, Bits]]
+    gone: list[tuple[str, Bits]]
+
+
+class GroupNews(_Frame, frozen=True, tag="groups"):
+    """Of consumer groups that this gateway has consumers of: what the stream dropped before they came so far, as
+    (first, last, partition), and which are deleted.
+    """
+
+    missed: Sequence[tuple[Place, Sequence[tuple[int, int, int | None]]]]
+    gone: list[Place]
+
+
+class Tails(_Frame, frozen=True, tag="tails"):
+    """Of streams that this gateway reads: all their partitions as they are now."""
+
+    tails: list[tuple[Place, list[PartNow]]]
+
+
+class Defined(_Frame, frozen=True, tag="defined"):
+    """What changed of the definitions: see `service.definitions`. `is_whole`: forget what you had."""
+
+    is_whole: bool
+    data: msgspec.Raw
+
+
+class Answered(_Frame, frozen=True, tag="answered"):
+    number: int
+    value: msgspec.Raw = msgspec.Raw(b"\xc0")
+    wrong: Wrong | None = None
+
+
+FromGateway = Greeting | Operating | Publishes | Settles | Wants | Asks
+FromBackend = Greeted | Turned | Results | Leases | Ended | GroupNews | Tails | Defined | Answered
+
+pack = msgspec.msgpack.Encoder().encode
+_from_gateway: msgspec.msgpack.Decoder[FromGateway] = msgspec.msgpack.Decoder(FromGateway)
+_from_backend: msgspec.msgpack.Decoder[FromBackend] = msgspec.msgpack.Decoder(FromBackend)
+
+
+def from_gateway(data: str | bytes) -> FromGateway:
+    """Raises `InvalidRequest`."""
+    try:
+        return _from_gateway.decode(data if isinstance(data, bytes) else data.encode())
+    except msgspec.MsgspecError as error:
+        raise InvalidRequest(f"this is no frame of a gateway: {error}") from None
+
+
+def from_backend(data: str | bytes) -> FromBackend:
+    """Raises `InvalidRequest`."""
+    try:
+        return _from_backend.decode(data if isinstance(data, bytes) else data.encode())
+    except msgspec.MsgspecError as error:
+        raise InvalidRequest(f"this is no frame of a backend: {error}") from None
+
+
+# --------------------------------------------------------------------------------------------------- conversions
+
+_KINDS: dict[str, type[PushqError]] = {
+    kind.code: kind
+    for kind in (
+        Conflict,
+        DedupeFull,
+        Forbidden,
+        IdempotencyMismatch,
+        InvalidRequest,
+        MessageTooLarge,
+        NotDurable,
+        NotFound,
+        OutcomeUnknown,
+        Overloaded,
+        QueueFull,
+        QueueNotFound,
+        RequestInProgress,
+        StorageFull,
+        Unavailable,
+    )
+}
+
+
+def wrong(error: PushqError) -> Wrong:
+    errors = tuple((one.pointer, one.detail) for one in error.errors)
+    return Wrong(error.code, error.detail, error.retry_after_ms, errors)
+
+
+def error_of(found: Wrong) -> PushqError:
+    """The error that the other side raised, as the type that callers here catch."""
+    errors = tuple(FieldError(*one) for one in found.errors)
+    kind = _KINDS.get(found.code, PushqError)
+    return kind(found.detail, code=found.code, retry_after_ms=found.retry_after_ms, errors=errors)
+
+
+def sent_blocks(blocks: Sequence[Block]) -> list[SentBlock]:
+    return [SentBlock(b.data, b.count, b.priority, b.due_ms, b.traits, of_bits(b.slots)) for b in blocks]
+
+
+def blocks_of_sent(sent: Sequence[SentBlock]) -> list[Block]:
+    return [Block(b.data, b.messages, b.priority, b.due_ms, b.traits, to_bits(b.slots)) for b in sent]
+
+
+def placed(result: Published, copies: int) -> Placed:
+    """`copies`: how many disks have it."""
+    others: dict[int, tuple[int, int | None]] = {}
+    errors: dict[int, Wrong] = {}
+    for number, other in (result.others or {}).items():
+        if isinstance(other, PushqError):
+            errors[number] = wrong(other)
+        else:
+            others[number] = (other.offset, other.partition)
+    return Placed(
+        result.partition,
+        result.base,
+        result.count,
+        result.fsynced,
+        copies,
+        result.bases,
+        result.counts,
+        others or None,
+        errors or None,
+        list(result.places) if result.places is not None else None,
+        result.is_repeat,
+    )
+
+
+def published(found: Placed) -> Published:
+    others: dict[int, Original | PushqError] = {n: Original(*one) for n, one in (found.others or {}).items()}
+    others.update({n: error_of(one) for n, one in (found.wrong or {}).items()})
+    known: Mapping[int, Original | PushqError] | None = others or None
+    return Published(
+        found.partition,
+        Offset(found.base),
+        found.messages,
+        found.fsynced,
+        found.replicas,
+        found.bases,
+        found.counts,
+        known,
+        found.places,
+        found.is_repeat,
+    )
+
+
+def raw(value: Any) -> msgspec.Raw:
+    return msgspec.Raw(pack(value))
