@@ -1,1 +1,1 @@
-"""For Spark over usage files: their types. No jobs are shipped in this version."""
+"""Spark over usage files: their types, jobs that roll up, audit and plan, and the session they run in."""

@@ -93,3 +93,29 @@ KEYS: Final = {
     "audit": ["node", "seq"],
 }
 """What makes rows the same row: of the ledger and the audit keep one, of minutes add them up."""
+
+LEDGER_FLOWS: Final = {
+    "opening": 1,
+    "published": 1,
+    "moved_in": 1,
+    "copied": 1,
+    "settled": -1,
+    "expired": -1,
+    "overflowed": -1,
+    "retired": -1,
+    "cancelled": -1,
+    "dropped": -1,
+    "purged": -1,
+    "moved_out": -1,
+    "deleted": -1,
+    "lost": -1,
+    "dead_lettered": 0,
+    "late": 0,
+    "read": 0,
+    "unexplained": 0,
+    "held": 0,
+}
+"""Kinds of the ledger, and whether one message of a kind adds to what is there, takes from it, or neither."""
+
+LATENCY_SECONDS: Final = (0.001, 0.005, 0.025, 0.1, 0.5, 2.5, 10.0)
+"""Upper bounds of `latency_counts`; its last number counts what took longer."""

@@ -1,0 +1,63 @@
+"""`anomalies`: hours of queues that are unlike the same hour of the weeks before, and the alerts that suggests."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from spark.jobs.reading import BadFolder
+from spark.jobs.tables import Tables
+from spark.transforms import anomalies
+
+SHOWN_MAX: Final = 100
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--from", dest="source", type=Path, required=True, help="The tables of `usage_rollup`.")
+    parser.add_argument("--to", dest="to", type=Path, required=True, help="Where the tables are to be.")
+    parser.add_argument("--since", required=True, help="The first hour to judge: 2026-11-22T00:00:00Z.")
+    parser.add_argument("--weeks", type=int, default=3, help="How many weeks a baseline needs.  [3]")
+    parser.add_argument("--sigmas", type=float, default=4.0, help="How many deviations are too many.  [4]")
+    parser.add_argument("--messages", type=int, default=100, help="Smaller differences are none.  [100]")
+
+
+def run(session: SparkSession, options: Namespace) -> dict[str, Any]:
+    """How many hours, and the first of the suggestions."""
+    with Tables(session, options.source).still():
+        return _made(session, options)
+
+
+def _made(session: SparkSession, options: Namespace) -> dict[str, Any]:
+    tables = Tables(session, options.source)
+    flows = tables.read("flows")
+    if flows is None:
+        raise BadFolder(f"--from {options.source}: there is no table `flows`; run usage_rollup first")
+    found = anomalies.anomalies(
+        anomalies.hours_of(flows, _last_hour(flows, tables.read("usage_hours"))),
+        since=options.since,
+        weeks_min=options.weeks,
+        sigmas=options.sigmas,
+        messages_min=options.messages,
+    ).persist(StorageLevel.MEMORY_AND_DISK)
+    found.write.mode("overwrite").parquet(str(options.to / "anomalies"))
+    suggested = anomalies.suggestions(found)
+    suggested.write.mode("overwrite").json(str(options.to / "alert_suggestions"))
+    first = suggested.orderBy("score_max", ascending=False).limit(SHOWN_MAX).collect()
+    done = {"hours": found.count(), "suggestions": [row.asDict() for row in first]}
+    found.unpersist()
+    return done
+
+
+def _last_hour(flows: DataFrame, usage: DataFrame | None) -> int:
+    """The last hour in the tables: where a queue is silent, other queues and requests tell that time went on."""
+    hours = flows.select(F.date_trunc("hour", "at").alias("hour"))
+    if usage is not None:
+        hours = hours.unionByName(usage.select("hour"))
+    last = hours.agg(F.max(F.unix_seconds("hour")).alias("last")).first()
+    assert last is not None
+    return int(last["last"] or 0)

@@ -1,0 +1,24 @@
+"""`archive`: a stream, or a queue's dead letters, into Parquet by day: what came since the last run."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from spark.source.options import parsed
+from spark.transfer.archive import archive
+from spark.transfer.arguments import add_archive, options_of, told
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    add_archive(parser)
+
+
+def run(session: SparkSession, options: Namespace) -> dict[str, Any]:
+    """How many messages this run added. Raises `TransferFailed`."""
+    given = options_of(options)
+    with told():
+        parsed(given)
+        return {"messages": archive(session, given, options.folder), "folder": options.folder}

@@ -1,0 +1,81 @@
+"""`capacity_plan`: what each queue and the cluster will need and cost, and a plan of partitions and moves as JSON."""
+
+from __future__ import annotations
+
+import json
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from spark.jobs import plan_file
+from spark.jobs.durable import write_whole
+from spark.jobs.reading import BadFolder
+from spark.jobs.tables import Tables
+from spark.transforms import capacity
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--from", dest="source", type=Path, required=True, help="The tables of `usage_rollup`.")
+    parser.add_argument("--to", dest="to", type=Path, required=True, help="Where the table and plan.json are to be.")
+    parser.add_argument("--prices", type=Path, help='JSON: {"per_million_messages": 0.4, "per_gigabyte": 0.09}.')
+    parser.add_argument("--storage-bytes", type=int, default=100_000_000_000, help="What the cluster can store.")
+    parser.add_argument("--per-partition", type=float, default=5_000.0, help="Messages a second that one can take.")
+    parser.add_argument("--placements", type=Path, help="JSON: a list of {uid, partition, cluster}, as they are.")
+    parser.add_argument("--clusters", nargs="*", default=[], help="Clusters that may have queues, besides those.")
+
+
+def run(session: SparkSession, options: Namespace) -> dict[str, Any]:
+    """How many queues, and how many partitions and moves are proposed."""
+    with Tables(session, options.source).still():
+        return _made(session, options)
+
+
+def _made(session: SparkSession, options: Namespace) -> dict[str, Any]:
+    flows = Tables(session, options.source).read("flows")
+    if flows is None:
+        raise BadFolder(f"--from {options.source}: there is no table `flows`; run usage_rollup first")
+    if not all(options.clusters):
+        raise BadFolder("--clusters: a name is empty; give the names of clusters, or leave it out")
+    prices, placed = _prices(options.prices), _placements(options.placements)
+    found = capacity.with_held_growth(capacity.queues(flows), flows)
+    found = capacity.with_days_left(found, storage_bytes=options.storage_bytes)
+    found = capacity.with_advice(found, per_partition_per_second=options.per_partition)
+    found = capacity.with_cost(found, **prices)
+    place = str(options.to / "capacity")
+    found.write.mode("overwrite").parquet(place)
+    written = session.read.parquet(place)
+    heaviest = written.orderBy(F.desc("peak_per_second"), "queue_uid")
+    wider = heaviest.where("partitions_wanted > partitions and not is_skewed").limit(plan_file.PROPOSALS_MAX).collect()
+    hot = heaviest.where("is_hot").limit(plan_file.PROPOSALS_MAX).collect()
+    plan = plan_file.proposed([row.asDict() for row in wider], [row.asDict() for row in hot], placed, options.clusters)
+    write_whole(options.to / "plan.json", plan_file.written(plan))
+    return {
+        "queues": written.count(),
+        "hot": len(hot),
+        "too_narrow": len(wider),
+        "partitions": len(plan["partitions"]),
+        "moves": len(plan["moves"]),
+    }
+
+
+def _placements(path: Path | None) -> list[plan_file.Placed]:
+    if path is None:
+        return []
+    try:
+        return plan_file.placements(json.loads(path.read_text()))
+    except (OSError, ValueError) as error:
+        raise BadFolder(f"--placements {path}: {error}") from None
+
+
+def _prices(path: Path | None) -> dict[str, float]:
+    names = ("per_million_messages", "per_gigabyte")
+    if path is None:
+        return dict.fromkeys(names, 0.0)
+    try:
+        given = json.loads(path.read_text())
+        return {name: float(given[name]) for name in names}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BadFolder(f"--prices {path}: it needs the numbers {' and '.join(names)}: {error!r}") from None

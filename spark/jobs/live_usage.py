@@ -1,0 +1,70 @@
+"""`live_usage`: what is used now, minute by minute, from usage files as they appear. It runs until it is stopped.
+
+Two queries read the files. One makes a table: rows wait for late ones until the watermark has passed their minute; then
+the minute is written once, and what comes even later is left out here. `usage_rollup` counts it all. The other makes
+the page that gateways show: a minute is there as soon as there is a row of it, and changes with those that come late.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, SparkSession
+
+from spark.jobs.live_page import PLACE, LivePage
+from spark.jobs.reading import BadFolder
+from spark.progress import awaited
+from spark.transforms.live import live, of_tenants
+from spark.transforms.quality import CORRUPT, schema_of
+
+FILES_PER_BATCH: Final = 1_000
+PAUSE: Final = "10 seconds"
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--from", dest="source", type=Path, required=True, help="A folder where usage files appear.")
+    parser.add_argument("--to", dest="to", type=Path, required=True, help="Where the table and its checkpoint are.")
+    parser.add_argument("--late", default="5 minutes", help="How much later than others a row may come.  [5 minutes]")
+    parser.add_argument("--once", action="store_true", help="Do what there is to do, and end.")
+
+
+def run(session: SparkSession, options: Namespace) -> dict[str, Any]:
+    """Rows that were read, and how often the table was added to."""
+    if not options.source.is_dir():
+        raise BadFolder(f"--from {options.source}: there is no such folder")
+    page = LivePage(session, options.to / PLACE)
+    page.begin()
+    table = (
+        live(_lines(session, options), options.late)
+        .writeStream.format("parquet")
+        .outputMode("append")
+        .partitionBy("day", "tenant")
+        .option("checkpointLocation", str(options.to / "_checkpoint"))
+        .option("path", str(options.to / "live_usage"))
+    )
+    pages = (
+        live(of_tenants(_lines(session, options)), options.late)
+        .writeStream.outputMode("update")
+        .option("checkpointLocation", str(options.to / "_checkpoint_console"))
+        .foreachBatch(lambda changed, _: page.turn(changed))
+    )
+    how: dict[str, Any] = {"availableNow": True} if options.once else {"processingTime": PAUSE}
+    queries = [writer.trigger(**how).start() for writer in (table, pages)]
+    try:
+        seen = awaited(queries[0], queries[1:], page.is_alive)
+    finally:
+        for query in queries:
+            query.stop()
+    return {"rows": seen.rows, "batches": seen.steps}
+
+
+def _lines(session: SparkSession, options: Namespace) -> DataFrame:
+    return (
+        session.readStream.schema(schema_of("minutes"))
+        .option("columnNameOfCorruptRecord", CORRUPT)
+        .option("maxFilesPerTrigger", FILES_PER_BATCH)
+        .option("pathGlobFilter", "minutes-*.ndjson.gz")
+        .json(str(options.source))
+    )

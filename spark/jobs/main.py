@@ -1,0 +1,63 @@
+"""`JOB …`: finds the job, makes the session, and prints what was done as one line of JSON."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from argparse import ArgumentParser
+from collections.abc import Sequence
+from typing import Any, Final
+
+from spark.jobs.reading import BadFolder
+from spark.jobs.tables import Busy
+from spark.session import CannotStart, spark_session
+from spark.transfer.arguments import ARCHIVE, REPLAY, TransferFailed
+
+JOBS: Final = {
+    "usage_rollup": "hours, days and bills from usage files",
+    "delivery_audit": "whether every message is accounted for",
+    "capacity_plan": "growth, peaks, skew and cost, and a plan of partitions and moves",
+    "anomalies": "hours that are unlike the same hour of the weeks before",
+    "live_usage": "what is used now, minute by minute, until it is stopped",
+    "report": "one HTML page about what the tables have",
+    "archive": ARCHIVE,
+    "replay": REPLAY,
+}
+"""Each is a module of this package with `add_arguments(parser)` and `run(session, options)`."""
+FAILED: Final = 1
+
+
+def parser() -> ArgumentParser:
+    made = ArgumentParser(prog="pushq usage run", description="Jobs on Spark, over usage files and messages.")
+    jobs = made.add_subparsers(dest="job", required=True, metavar="JOB")
+    for name, text in JOBS.items():
+        one = jobs.add_parser(name, help=text, description=text)
+        one.add_argument("--master", help="Spark's master; local[*] unless spark-submit says another.")
+        one.add_argument("--memory", help="The driver's memory, such as 4g.")
+        importlib.import_module(f"spark.jobs.{name}").add_arguments(one)
+    return made
+
+
+def run_job(arguments: Sequence[str]) -> dict[str, Any]:
+    """Runs one job in a session of its own. Raises `CannotStart`, `BadFolder`, `Busy`, `TransferFailed`."""
+    options = parser().parse_args(arguments)
+    session = spark_session(f"pushq {options.job}", options.master, options.memory)
+    try:
+        done: dict[str, Any] = importlib.import_module(f"spark.jobs.{options.job}").run(session, options)
+    finally:
+        session.stop()
+    return done
+
+
+def main(arguments: Sequence[str]) -> int:
+    try:
+        print(json.dumps(run_job(arguments), default=str))
+    except (BadFolder, Busy, CannotStart, TransferFailed) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return FAILED
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,76 @@
+"""Usage files as DataFrames: rows that can be counted, and those that cannot, with the reason."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StringType, StructField, StructType, TimestampType
+
+from spark.transforms.quality import CORRUPT, REASON, reason, schema_of, with_defaults
+from spark.usage_schema import SCHEMAS
+
+_NAME: Final = re.compile(r"(ledger|minutes|audit)-[^/]+\.ndjson\.gz")
+_OPENED_LIKE_BYTES: Final = 256 * 1024
+"""What opening a file counts as: many small files share a task."""
+
+
+class BadFolder(ValueError):
+    """There are no usage files where they should be."""
+
+
+def usage_files(folder: Path, kind: str) -> list[Path]:
+    """The finished files of a kind, in the order of their names. Raises `BadFolder`."""
+    if not folder.is_dir():
+        raise BadFolder(f"--from {folder}: there is no such folder; name one that `pushq usage collect` filled")
+    return sorted(path for path in folder.iterdir() if (match := _NAME.fullmatch(path.name)) and match[1] == kind)
+
+
+class Rows:
+    """Rows of files of one kind. `good` is read once; how many were bad is known after something was done with it."""
+
+    def __init__(self, session: SparkSession, files: Sequence[Path], kind: str, columns: list[str] | None = None):
+        self._session = session
+        self._kind = kind
+        self._paths = [str(path) for path in files]
+        self._columns = columns or [field.name for field in SCHEMAS[kind].fields]
+        self._seen = Observation()
+        session.conf.set("spark.sql.files.openCostInBytes", str(_OPENED_LIKE_BYTES))
+
+    def good(self, *, times_as_text: bool = False) -> DataFrame:
+        """Rows that can be counted."""
+        schema = schema_of(self._kind, self._columns)
+        if times_as_text:
+            schema = _with_text(schema)
+        rows = self._session.read.schema(schema).option("columnNameOfCorruptRecord", CORRUPT).json(self._paths)
+        told = with_defaults(rows, self._kind) if "version" in self._columns else rows
+        told = told.withColumn(REASON, reason(self._kind, self._columns))
+        told = told.observe(self._seen, F.count(REASON).alias("bad"), F.count(F.lit(1)).alias("rows"))
+        return told.where(F.col(REASON).isNull()).drop(CORRUPT, REASON)
+
+    def counted(self) -> tuple[int, int]:
+        """(rows, those of them that are bad), when `good` has been read."""
+        seen = self._seen.get
+        return int(seen["rows"]), int(seen["bad"])
+
+    def bad(self) -> DataFrame:
+        """`kind`, `file`, `reason` and `line` of each bad row. It reads the files again: there are rarely any."""
+        lines = self._session.read.text(self._paths).where("value <> ''")
+        schema = schema_of(self._kind, self._columns)
+        options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
+        rows = lines.select(
+            F.input_file_name().alias("file"), "value", F.from_json("value", schema, options).alias("row")
+        ).select("file", "value", "row.*")
+        told = with_defaults(rows, self._kind) if "version" in self._columns else rows
+        told = told.withColumn(REASON, reason(self._kind, self._columns)).where(F.col(REASON).isNotNull())
+        return told.select(F.lit(self._kind).alias("kind"), "file", REASON, F.col("value").alias("line"))
+
+
+def _with_text(schema: StructType) -> StructType:
+    """Times as they stand in the files: an order by text is an order by time, and nothing is parsed."""
+    types = [StringType() if isinstance(field.dataType, TimestampType) else field.dataType for field in schema.fields]
+    return StructType([StructField(field.name, type_) for field, type_ in zip(schema.fields, types, strict=True)])

@@ -1,0 +1,24 @@
+"""`replay`: an archive back into a queue, each message once."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from spark.source.options import parsed
+from spark.transfer.arguments import add_replay, options_of, told
+from spark.transfer.replay import Wanted, replay
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    add_replay(parser)
+
+
+def run(session: SparkSession, options: Namespace) -> dict[str, Any]:
+    """How many messages were wanted, whether the queue had them or not. Raises `TransferFailed`."""
+    given, wanted = options_of(options), Wanted(options.since, options.until, options.where)
+    with told():
+        parsed(given)
+        return {"messages": replay(session, options.folder, given, wanted), "queue": options.queue}

@@ -1,0 +1,102 @@
+"""The one way to a Spark session: what every job, test and notebook of ours begins with.
+
+A session reads times as UTC, merges small shuffle partitions, and cuts files into splits small enough that two cores
+are busy to the end. Under `spark-submit` the master and the memory that it was given win.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import sys
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+LOCAL: Final = "local[*]"
+MEMORY: Final = "2g"
+SHUFFLE_PARTITIONS: Final = 16
+SPLIT_BYTES_MAX: Final = 16 * 1024 * 1024
+"""The most of one file that one task reads: a few per core even of a small day, so that no core waits for another."""
+_LOOPBACK: Final = "127.0.0.1"
+_shipped: set[str] = set()
+
+
+class CannotStart(RuntimeError):
+    """No session can be made: what is missing, and how to get it."""
+
+
+def spark_session(
+    app: str,
+    master: str | None = None,
+    memory: str | None = None,
+    *,
+    shuffle_partitions: int = SHUFFLE_PARTITIONS,
+    folder: Path | None = None,
+    settings: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """The session of this process, made if there is none.
+
+    `master` is Spark's (`local[2]`, `spark://host:7077`); `memory` the driver's (`4g`), which counts only where this
+    call starts Java. `folder` is for what Spark writes beside results. `settings` win over all of ours. Raises
+    `CannotStart` without Java.
+    """
+    _find_java()
+    given = os.environ.get("SPARK_ENV_LOADED")  # spark-submit has decided on the machine
+    wanted = {
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": str(shuffle_partitions),
+        "spark.sql.files.maxPartitionBytes": str(SPLIT_BYTES_MAX),
+        "spark.sql.sources.partitionOverwriteMode": "dynamic",
+        "spark.sql.sources.partitionColumnTypeInference.enabled": "false",  # a tenant "007" is no number
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    if given is None:
+        wanted |= {"spark.master": master or LOCAL, "spark.driver.memory": memory or MEMORY}
+        if wanted["spark.master"].startswith("local"):
+            wanted |= {"spark.driver.host": _LOOPBACK, "spark.driver.bindAddress": _LOOPBACK}
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # tasks find what this process finds
+    elif master is not None:
+        wanted["spark.master"] = master
+    if folder is not None:
+        wanted |= {"spark.local.dir": str(folder), "spark.sql.warehouse.dir": str(folder / "warehouse")}
+    builder = SparkSession.builder.appName(app)
+    for name, value in {**wanted, **(settings or {})}.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+def ship_code(session: SparkSession) -> None:
+    """Gives this package to the session's executors, once: Python that runs there finds it, wherever they are."""
+    context = session.sparkContext
+    if context.applicationId in _shipped:
+        return
+    package = Path(__file__).parent
+    folder = Path(tempfile.mkdtemp(prefix="pushq-spark-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)  # executors fetch it with their first task
+    archive = folder / "pushq_spark.zip"
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as zipped:
+        for path in sorted(package.rglob("*.py")):
+            zipped.write(path, str(path.relative_to(package.parent)))
+    context.addPyFile(str(archive))
+    _shipped.add(context.applicationId)
+
+
+def _find_java() -> None:
+    if "JAVA_HOME" in os.environ:
+        return
+    java = shutil.which("java", path=os.environ.get("PATH", os.defpath))
+    if java is None:
+        raise CannotStart(
+            "Spark needs Java 17, and there is no java; install it: apt-get install openjdk-17-jre-headless"
+        )
+    os.environ["JAVA_HOME"] = str(Path(java).resolve().parents[1])

@@ -1,0 +1,85 @@
+"""Messages out of JSON with their bodies as they stand there: not a digit of a number changes on the way.
+
+The standard decoder says where a value ends, so a body is cut out of the text and never written anew.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Final
+
+_VALUES: Final = json.JSONDecoder()
+_EXTENTS: Final = json.JSONDecoder(parse_int=str, parse_float=str)
+"""Only for where a value ends: numbers of any length pass."""
+
+
+_SPACE: Final = re.compile(r"[ \t\n\r]*")
+
+
+class Cut(str):
+    """The text of a JSON value."""
+
+    __slots__ = ()
+
+
+def messages_of(text: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """An answer with `messages`: what else it says, and the messages, in which `body` is a `Cut`."""
+    found: list[dict[str, Any]] = []
+    rest: dict[str, Any] = {}
+    at = _expect(text, 0, "{")
+    while text[at] != "}":
+        name, at = _name(text, at)
+        if name == "messages":
+            at = _list(text, at, found)
+        else:
+            rest[name], at = _VALUES.raw_decode(text, at)
+        at = _after(text, at)
+    return rest, found
+
+
+def _list(text: str, at: int, found: list[dict[str, Any]]) -> int:
+    at = _expect(text, at, "[")
+    while text[at] != "]":
+        message, at = _message(text, at)
+        found.append(message)
+        at = _after(text, at)
+    return at + 1
+
+
+def _message(text: str, at: int) -> tuple[dict[str, Any], int]:
+    message: dict[str, Any] = {}
+    at = _expect(text, at, "{")
+    while text[at] != "}":
+        name, at = _name(text, at)
+        if name == "body":
+            _, end = _EXTENTS.raw_decode(text, at)
+            message[name] = Cut(text[at:end])
+            at = end
+        else:
+            message[name], at = _VALUES.raw_decode(text, at)
+        at = _after(text, at)
+    return message, at + 1
+
+
+def _name(text: str, at: int) -> tuple[str, int]:
+    name, at = _VALUES.raw_decode(text, at)
+    return name, _expect(text, _skip(text, at), ":")
+
+
+def _after(text: str, at: int) -> int:
+    """Behind a value: at the next one's beginning, or at the closing bracket."""
+    at = _skip(text, at)
+    return _skip(text, at + 1) if text[at] == "," else at
+
+
+def _expect(text: str, at: int, sign: str) -> int:
+    at = _skip(text, at)
+    if text[at] != sign:
+        raise ValueError(f"no {sign!r} at character {at}")
+    return _skip(text, at + 1)
+
+
+def _skip(text: str, at: int) -> int:
+    found = _SPACE.match(text, at)
+    return found.end() if found is not None else at

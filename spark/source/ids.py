@@ -1,0 +1,47 @@
+"""Ids of messages that have none: the same row of the same batch gets the same id, however often its task runs.
+
+An id is made of the query's run, the batch, the task's partition and the row's contents; rows that are equal are
+counted. So it does not matter in which order a task that runs again sees its rows, which a shuffle does not promise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from hashlib import blake2b
+from typing import Any
+
+from spark.source.errors import WrongRow
+from spark.source.limits import ROWS_COUNTED_MAX
+
+
+class DerivedIds:
+    def __init__(self, run: str, batch: int | None, partition: int, rows_max: int = ROWS_COUNTED_MAX) -> None:
+        self._prefix = f"{run}/{'' if batch is None else batch}/{partition}".encode()
+        self._seen: dict[bytes, int] = {}
+        self._rows_max = rows_max
+
+    def next(self, content: Mapping[str, Any]) -> str:
+        """Raises `WrongRow` where a task has too many rows."""
+        digest = blake2b(_written(content), key=blake2b(self._prefix).digest(), digest_size=16).digest()
+        nth = self._seen.get(digest, 0)
+        if not nth and len(self._seen) >= self._rows_max:
+            raise WrongRow(
+                f"a task has more than {self._rows_max} rows without ids: cut the data into more tasks with "
+                'repartition(n), or name a column with option "idColumn"'
+            )
+        self._seen[digest] = nth + 1
+        return f"s-{digest.hex()}-{nth}"
+
+
+def _written(content: Mapping[str, Any]) -> bytes:
+    """Each value with its name and length, so that no two contents are written alike."""
+    parts = []
+    for name in sorted(content):
+        value = content[name]
+        data = value if isinstance(value, bytes) else repr(_ordered(value)).encode()
+        parts.append(b"%b:%d:%b" % (name.encode(), len(data), data))
+    return b";".join(parts)
+
+
+def _ordered(value: Any) -> Any:
+    return sorted(value.items()) if isinstance(value, Mapping) else value

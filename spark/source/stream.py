@@ -1,0 +1,164 @@
+"""Streams, and companions of queues, read by offset: in one go, or batch by batch from a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+from urllib.parse import quote
+
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from spark.source.errors import DataLost, PushqSourceError, StreamChanged, WrongOption
+from spark.source.exact import messages_of
+from spark.source.gateway import Gateway
+from spark.source.limits import RANGE_MESSAGES
+from spark.source.offsets import (
+    Layout,
+    Places,
+    Split,
+    advance,
+    as_offset,
+    begin,
+    check_kept,
+    check_reached,
+    joined,
+    places_of,
+    reached,
+    splits,
+)
+from spark.source.options import Options
+from spark.source.rows import row_of
+from spark.source.sealing import Sealer
+
+KINDS: Final = ("stream", "companion")
+
+
+class Range(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, split: Split, uid: str) -> None:
+        super().__init__(split)
+        self.split = split
+        self.uid = uid
+
+
+def layout_now(options: Options) -> Layout:
+    """Raises `WrongOption` for a queue that is not kept by offset."""
+    with Gateway(options.url, options.token, options.retry_s) as gateway:
+        found = gateway.layout(options.queue)
+    if found.kind not in KINDS:
+        detail = f"{options.queue!r} is a work queue: it has no offsets; read it with readStream, or read a stream"
+        raise WrongOption("queue", detail)
+    return found
+
+
+def read_split(options: Options, split: Split, uid: str) -> Iterator[tuple[Any, ...]]:
+    """Page by page. Raises `StreamChanged` and `DataLost`."""
+    sealer = Sealer(options.seal_key) if options.seal and options.seal_key is not None else None
+    path = f"/v1/queues/{quote(options.queue, safe='')}/partitions/{split.partition}/messages"
+    at = split.start
+    with Gateway(options.url, options.token, options.retry_s) as gateway:
+        while at < split.end:
+            query = {"from": at, "until": split.end, "limit": RANGE_MESSAGES, "uid": uid}
+            try:
+                page, messages = messages_of(gateway.ask("GET", path, query))
+            except PushqSourceError as error:
+                if getattr(error, "code", "") == "conflict":
+                    raise StreamChanged(f"{error}: a job began with the stream that was there before")
+                raise
+            if options.fail_on_data_loss and page["first"] > at:
+                raise DataLost(
+                    f"{options.queue!r}, partition {split.partition}: offsets {at} to {page['first'] - 1} were dropped "
+                    'while they were read; keep the stream longer, or set option "failOnDataLoss" to false'
+                )
+            for message in messages:
+                yield row_of(options.queue, uid, message, sealer)
+            if page["next"] <= at:
+                if not options.fail_on_data_loss:
+                    break
+                raise DataLost(
+                    f"{options.queue!r}, partition {split.partition}: the stream ends at offset {at}, and {split.end} "
+                    "was its end when the job began: it was restored from a backup, or the gateway is behind"
+                )
+            at = page["next"]
+
+
+class RangeReader(DataSourceReader):
+    """All between `startingOffsets` and `endingOffsets`, as they are when the query is planned."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+
+    def partitions(self) -> list[InputPartition]:
+        options = self._options
+        layout = layout_now(options)
+        start = begin(options.starting, layout, "startingOffsets")
+        end = begin(options.ending, layout, "endingOffsets")
+        if options.starting.at == "places":
+            _check(options, start, end, layout)
+        return [Range(split, layout.uid) for split in splits(start, end, options.split)]
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+        if not isinstance(partition, Range):  # there was nothing to read, and Spark makes a task of it all the same
+            return iter(())
+        return read_split(self._options, partition.split, partition.uid)
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Batches, each from where the one before ended. Spark keeps the offsets; nobody else keeps anything."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._until: Places | None = None
+        """Where a query ends that takes what is there now."""
+
+    def initialOffset(self) -> dict[str, Any]:
+        layout = layout_now(self._options)
+        return as_offset(layout, begin(self._options.starting, layout, "startingOffsets"))
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        limit = self._options.max_offsets
+        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._until = {part.partition: part.next for part in layout_now(self._options).parts}
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        layout = layout_now(self._options)
+        at = places_of(start, layout)
+        if self._options.fail_on_data_loss:
+            check_reached(at, layout)
+        places = joined(reached(at, layout), layout)
+        target = self._until or {part.partition: part.next for part in layout.parts}
+        end = advance(places, target, self._options.max_offsets)
+        return as_offset(layout, {**places, **end})
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        layout = layout_now(self._options)
+        return as_offset(layout, {part.partition: part.next for part in layout.parts})
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        layout = layout_now(self._options)
+        began, until = places_of(start, layout), places_of(end, layout)
+        _check(self._options, began, until, layout)
+        first = {part.partition: part.first for part in layout.parts}
+        from_ = {number: began.get(number, first.get(number, 0)) for number in until}
+        here = {number: place for number, place in until.items() if number in first}
+        return [Range(split, layout.uid) for split in splits(from_, here, self._options.split)]
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+        assert isinstance(partition, Range)
+        return read_split(self._options, partition.split, partition.uid)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """The checkpoint has it; a stream keeps no place of its readers."""
+
+    def stop(self) -> None:
+        """Nothing is held."""
+
+
+def _check(options: Options, start: Places, end: Places, layout: Layout) -> None:
+    if options.fail_on_data_loss:
+        check_reached(end, layout)
+        check_kept(start, end, layout)

@@ -1,0 +1,1 @@
+"""Messages out of a gateway into files, and back: `archive` and `replay`."""

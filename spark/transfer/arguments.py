@@ -1,0 +1,73 @@
+"""What `archive` and `replay` take on a command line. Keys come from files or the environment, never from arguments."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from pyspark.errors import PySparkException
+
+from spark.source.errors import PushqSourceError
+
+ARCHIVE: Final = "a stream, or QUEUE.dead, into Parquet by day: what came since the last run"
+REPLAY: Final = "an archive back into a queue, each message once"
+
+
+class TransferFailed(RuntimeError):
+    """Why a run ended before its end, in one sentence."""
+
+
+def add_archive(parser: ArgumentParser) -> None:
+    parser.add_argument("queue")
+    parser.add_argument("folder", help="path or address that Spark can write")
+    parser.add_argument("--seal", action="store_true", help="bodies under the key of --seal-key-file")
+    parser.add_argument("--skip-lost", action="store_true", help="go on behind messages that were gone before this run")
+    parser.add_argument("--max-offsets-per-batch", dest="maxOffsetsPerBatch", type=int)
+    _add_gateway(parser)
+
+
+def add_replay(parser: ArgumentParser) -> None:
+    parser.add_argument("folder")
+    parser.add_argument("queue")
+    parser.add_argument("--since", help="the first day, such as 2026-11-23")
+    parser.add_argument("--until", help="the last day")
+    parser.add_argument("--where", help="SQL over the archive's columns")
+    parser.add_argument("--messages-per-request", dest="messagesPerRequest", type=int)
+    _add_gateway(parser)
+
+
+def _add_gateway(parser: ArgumentParser) -> None:
+    parser.add_argument("--url", help="the gateway's address, else PUSHQ_URL")
+    parser.add_argument("--key-file", dest="tokenFile", help="a file with the API key, else PUSHQ_KEY")
+    parser.add_argument("--seal-key-file", dest="sealKeyFile", help="64 hex digits, else PUSHQ_ARCHIVE_KEY")
+
+
+def options_of(given: Namespace) -> dict[str, str]:
+    """Those of `format("pushq")`."""
+    options = {"queue": given.queue}
+    for name in ("url", "tokenFile", "sealKeyFile", "maxOffsetsPerBatch", "messagesPerRequest"):
+        if (value := getattr(given, name, None)) is not None:
+            options[name] = str(value)
+    if getattr(given, "seal", False):
+        options["seal"] = "true"
+    if getattr(given, "skip_lost", False):
+        options["failOnDataLoss"] = "false"
+    return options
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """Raises `TransferFailed` for what Spark or the data source raise."""
+    try:
+        yield
+    except (PushqSourceError, PySparkException) as error:
+        raise TransferFailed(_reason(error)) from error
+
+
+def _reason(error: Exception) -> str:
+    """Of a traceback that came over from a worker: the sentence of ours in it."""
+    lines = str(error).splitlines()
+    ours = [line for line in lines if line.startswith("spark.source.errors.")]
+    return ours[-1].partition(": ")[2] if ours else (lines or [type(error).__name__])[0]

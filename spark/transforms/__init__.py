@@ -1,0 +1,1 @@
+"""What jobs compute: DataFrames in, DataFrames out; no files, no clock, nothing collected."""

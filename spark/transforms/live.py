@@ -1,0 +1,61 @@
+"""Usage as it comes: requests, messages and bytes of each minute, and the page about the last hour of them.
+
+Rows of a minute replace those that were there before, so the same rows again change nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F
+
+from spark.transforms.quality import reason
+from spark.usage_schema import SCHEMAS
+
+KEYS: Final = ("tenant", "queue", "operation", "outcome")
+SUMS: Final = ("requests", "messages", "bytes_in", "bytes_out", "seconds")
+SHOWN_MINUTES: Final = 60
+"""How much of the past a page is about."""
+SHOWN_QUEUES_MAX: Final = 200
+"""Rows of queue, operation and outcome that a tenant's page has; those with most requests."""
+_OTHER: Final = "other"
+"""In place of all names, where a minute had more rows than are kept: of no tenant."""
+
+
+def live(minutes: DataFrame, late: str) -> DataFrame:
+    """Requests, messages and bytes a minute of a tenant, queue, operation and outcome."""
+    names = [field.name for field in SCHEMAS["minutes"].fields]
+    good = minutes.where(reason("minutes", names).isNull()).where("operation <> 'start'").withWatermark("minute", late)
+    window = F.window("minute", "1 minute")
+    sums = [F.sum(name).alias(name) for name in SUMS]
+    added = good.groupBy(window, *KEYS).agg(*sums)
+    return added.select(F.to_date("window.start").alias("day"), F.col("window.start").alias("minute"), *KEYS, *SUMS)
+
+
+def of_tenants(minutes: DataFrame) -> DataFrame:
+    """Without what several tenants' rows were put together in."""
+    return minutes.where((F.col("tenant") != _OTHER) | (F.col("principal") != _OTHER))
+
+
+def brought_up_to_date(before: DataFrame, changed: DataFrame, last: str) -> DataFrame:
+    """The rows of `live` with those that have changed, of the hour that ends with the minute `last`, in RFC 3339."""
+    key = ["minute", *KEYS]
+    rows = before.join(changed.select(*key), key, "left_anti").unionByName(changed)
+    return rows.where(F.col("minute") > F.to_timestamp(F.lit(last)) - F.expr(f"interval {SHOWN_MINUTES} minutes"))
+
+
+def page_of(rows: DataFrame) -> DataFrame:
+    """A tenant's rows: `row` is `minute` or `queue`, and `rows` is how many of the second there would be."""
+    sums = [F.sum(name).alias(name) for name in SUMS]
+    minutes = rows.groupBy("tenant", "minute").agg(*sums).withColumn("row", F.lit("minute"))
+    tenant = Window.partitionBy("tenant")
+    order = tenant.orderBy(F.desc("requests"), "queue", "operation", "outcome")
+    queues = (
+        rows.groupBy(*KEYS)
+        .agg(*sums)
+        .withColumns({"rows": F.count(F.lit(1)).over(tenant), "place": F.row_number().over(order)})
+        .where(F.col("place") <= SHOWN_QUEUES_MAX)
+        .withColumn("row", F.lit("queue"))
+    )
+    return minutes.unionByName(queues.drop("place"), allowMissingColumns=True)

@@ -1,0 +1,58 @@
+"""Which rows of usage files can be counted, and why the others cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StringType, StructField, StructType
+
+from spark.usage_schema import LEDGER_FLOWS, SCHEMAS
+
+CORRUPT: Final = "_corrupt"
+REASON: Final = "reason"
+ADDED: Final[Mapping[str, Mapping[str, tuple[int, object]]]] = {"ledger": {}, "minutes": {}, "audit": {}}
+"""By kind: fields of later versions, with the version that brought each and what stands for it in older rows."""
+
+_NAT: Final = ("count", "requests", "messages", "bytes_in", "bytes_out", "seconds", "from", "partition")
+
+
+def schema_of(kind: str, columns: list[str] | None = None) -> StructType:
+    """The fields to read of a kind (all of them, or some), and one for what is no such row."""
+    fields = [field for field in SCHEMAS[kind].fields if columns is None or field.name in columns]
+    return StructType([*fields, StructField(CORRUPT, StringType())])
+
+
+def with_defaults(
+    rows: DataFrame, kind: str, added: Mapping[str, Mapping[str, tuple[int, object]]] = ADDED
+) -> DataFrame:
+    """Rows of older versions get what stands for the fields that they do not have."""
+    for name, (version, default) in added[kind].items():
+        rows = rows.withColumn(name, F.when(F.col("version") < version, F.lit(default)).otherwise(F.col(name)))
+    return rows
+
+
+def reason(kind: str, columns: list[str]) -> Column:
+    """Why a row cannot be counted; null if it can."""
+    there = set(columns)
+    why = F.when(F.col(CORRUPT).isNotNull(), F.lit("not a row of this kind"))
+    for field in SCHEMAS[kind].fields:
+        if not field.nullable and field.name in there:
+            why = why.when(F.col(field.name).isNull(), F.lit(f"{field.name} is missing"))
+    for name in _NAT:
+        if name in there:
+            why = why.when(F.col(name) < 0, F.lit(f"{name} is negative"))
+    if "kind" in there:
+        why = why.when(~F.col("kind").isin(*LEDGER_FLOWS), F.lit("kind is unknown"))
+    if {"from", "to"} <= there:
+        why = why.when(F.col("to") <= F.col("from"), F.lit("to is not behind from"))
+    if "latency_counts" in there:
+        added = F.aggregate("latency_counts", F.lit(0).cast("long"), lambda total, one: total + one)
+        why = why.when(F.size("latency_counts") != BUCKETS, F.lit("latency_counts has not 8 numbers"))
+        why = why.when(added != F.col("requests"), F.lit("latency_counts do not add up to requests"))
+    return why
+
+
+BUCKETS: Final = 8
