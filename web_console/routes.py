@@ -1,7 +1,7 @@
-"""The pages for people beside a message's path: the index, the demo of `--dev`, and the files both are made of.
+"""The pages for people beside a message's path: the index, the demo of `--dev`, the console, their files.
 
 The gateway makes a `ConsoleContext` and puts `routes(context)` beside its API. Pages here speak to the server as any
-other client does: over HTTP and `pushq.js`.
+other client does: over its HTTP API and `pushq.js`.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ from dataclasses import dataclass
 
 from starlette.routing import BaseRoute, Route
 
+from web_console.console import Console
 from web_console.pages.assets import asset_routes
 from web_console.pages.demo import demo_routes, kill_this_process
 from web_console.pages.index import index_endpoint
+from web_console.server import Server
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +29,13 @@ class ConsoleContext:
     version: str
     crash: Callable[[], None] = kill_this_process
     """Ends this process as a power cut would."""
+    server: Server | None = None
+    """What the console asks; None where there is no console: in tests of other pages."""
 
 
 def routes(context: ConsoleContext) -> list[BaseRoute]:
     """The pages' routes, for the gateway to put beside its own."""
     index = Route("/", index_endpoint(dev=context.dev, version=context.version), name="index")
     demo = demo_routes(context.demo_token, context.crash, version=context.version) if context.dev else []
-    return [index, *demo, *asset_routes()]
+    console = Console(context.server, context.version).routes() if context.server is not None else []
+    return [index, *demo, *console, *asset_routes()]

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.responses import HTMLResponse
 
+from web_console import tables, wording
+
 _TEMPLATES = Path(__file__).resolve().parents[1] / "templates"
 _environment = Environment(loader=FileSystemLoader(_TEMPLATES), autoescape=True, undefined=StrictUndefined)
+_environment.globals.update(
+    write=wording.write,
+    number=wording.number,
+    size=wording.size,
+    age=wording.age,
+    rate=wording.rate,
+    line_points=wording.line_points,
+    page_of=tables.page_of,
+)
+_environment.globals["m"] = _environment.get_template("console/macros.html").module
 
 PAGE_HEADERS = {
     # Everything a page runs, shows or connects to is a file or an endpoint of this server; nothing is inline.
@@ -22,3 +35,25 @@ PAGE_HEADERS = {
 def page(template: str, **values: object) -> HTMLResponse:
     """The template as a response; an unknown name in it is an error, not an empty place."""
     return HTMLResponse(_environment.get_template(template).render(values), headers=PAGE_HEADERS)
+
+
+CONSOLE_HEADERS = {
+    **PAGE_HEADERS,
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+    ),
+    "Cache-Control": "no-store",
+    # With no-referrer a browser would not say which origin a form comes from.
+    "Referrer-Policy": "same-origin",
+}
+
+
+def console_page(template: str, values: Mapping[str, object], status: int = 200) -> HTMLResponse:
+    return HTMLResponse(_environment.get_template(template).render(values), status, headers=CONSOLE_HEADERS)
+
+
+def live_part(template: str, values: Mapping[str, object]) -> str:
+    """The part of a page that changes while somebody looks at it."""
+    found = _environment.get_template(template)
+    return "".join(found.blocks["live"](found.new_context(dict(values))))

@@ -1,0 +1,254 @@
+"""The console's routes: every view for those who may see it, its export, its live part, and the acts."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import structlog
+from sse_starlette.event import ServerSentEvent
+from sse_starlette.sse import EventSourceResponse
+from starlette.datastructures import QueryParams
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import BaseRoute, Match, Route
+from starlette.types import Receive, Scope, Send
+
+from web_console.acts import ACTS
+from web_console.door import LOGIN, Door, read_form, require_form_token, require_same_origin, safe_target, to_login
+from web_console.limits import (
+    LIVE_SECONDS,
+    LIVE_SECONDS_MAX,
+    LIVE_SHARE_MAX,
+    LOOKS_REMEMBERED,
+    STREAMS_MAX,
+    STREAMS_PER_SESSION_MAX,
+    STREAMS_PER_TENANT_MAX,
+)
+from web_console.pages.render import CONSOLE_HEADERS, console_page, live_part
+from web_console.server import Server
+from web_console.tables import Table, as_csv, as_json
+from web_console.views import VIEWS, View
+from web_console.visit import Problem, SignedOut, Visit
+
+log = structlog.get_logger("pushq.console")
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+_LIVE_NO_MORE: Final = {401: "signed-out", 403: "gone", 404: "gone"}
+"""Answers after which a live page has nothing to show any more, and what it is told."""
+
+
+class Console:
+    def __init__(self, server: Server, version: str) -> None:
+        self._door = Door(server, version)
+        self._version = version
+        self._streams: Counter[str] = Counter()
+        """Pages that are live, by tenant."""
+        self._views = [(view, Route(view.path, _nothing)) for view in VIEWS]
+
+    def routes(self) -> list[BaseRoute]:
+        pages = [Route(view.path, self._guarded(self._page(view))) for view in VIEWS]
+        return [
+            Route(LOGIN, self._guarded(self._door.login_page)),
+            Route(LOGIN, self._guarded(self._door.login), methods=["POST"]),
+            Route("/console/logout", self._guarded(self._door.logout), methods=["POST"]),
+            Route("/console/live", self._guarded(self._live)),
+            Route("/console/do/{act}", self._guarded(self._act), methods=["POST"]),
+            *pages,
+        ]
+
+    # ------------------------------------------------------------------------------------------------------ pages
+
+    def _page(self, view: View) -> Endpoint:
+        async def endpoint(request: Request) -> Response:
+            visit = await self._door.visit(request)
+            if visit is None:
+                return to_login(request)
+            values = await self._load(view, visit)
+            wanted = request.query_params.get("format")
+            table = values.get("table")
+            if wanted is not None and isinstance(table, Table):
+                return _export(table, wanted, view.name)
+            notice, visit.session.notice = visit.session.notice, None
+            return console_page(f"console/{view.template}", {**values, "notice": notice})
+
+        return endpoint
+
+    async def _load(self, view: View, visit: Visit) -> dict[str, Any]:
+        if not visit.may_see(view.name):
+            raise Problem(403, "Forbidden", "forbidden", f"{view.title} is not for the role {visit.role}")
+        here = visit.path + (f"?{_encoded(visit)}" if visit.query else "")
+        values: dict[str, Any] = {
+            "visit": visit,
+            "view": view,
+            "title": view.title,
+            "cli": view.cli.replace("{0}", visit.params[0] if visit.params else ""),
+            "menu": [one for one in VIEWS if one.in_menu and visit.may_see(one.name)],
+            "here": here,
+            "version": self._version,
+            "table": None,
+            "notice": None,
+        }
+        return {**values, **await view.load(visit)}
+
+    async def _live(self, request: Request) -> Response:
+        """The live part of the page named in the query, again and again."""
+        target = urlsplit(safe_target(request.query_params.get("page")))
+        scope = {"type": "http", "method": "GET", "path": target.path, "headers": []}
+        view, params = self._find(scope)
+        visit = await self._door.visit(request, is_seen=False)
+        if visit is None:
+            raise Problem(401, "Signed out", "unauthenticated", "sign in again")
+        if view is None or not view.is_live:
+            raise Problem(404, "Not found", "not-found", "that page is not live")
+        if (
+            self._streams.total() >= STREAMS_MAX
+            or self._streams[visit.caller.tenant] >= STREAMS_PER_TENANT_MAX
+            or visit.session.streams >= STREAMS_PER_SESSION_MAX
+        ):
+            raise Problem(429, "Too many", "too-many-connections", "too many pages are live; close some")
+        query = dict(QueryParams(target.query))
+
+        async def look() -> str | None:
+            now = await self._door.visit(request, is_seen=False)
+            if now is None:
+                return None
+            there = Visit(now.server, now.session, now.role, now.address, target.path, query, params)
+            return live_part(f"console/{view.template}", await self._load(view, there))
+
+        return _LivePage(watched(look), leave=self._entered(visit))
+
+    def _entered(self, visit: Visit) -> Callable[[], None]:
+        """Counts a live page; the call that is returned counts it out."""
+        session, tenant = visit.session, visit.caller.tenant
+        self._streams[tenant] += 1
+        session.streams += 1
+
+        def leave() -> None:
+            self._streams[tenant] -= 1
+            if not self._streams[tenant]:
+                del self._streams[tenant]
+            session.streams -= 1
+
+        return leave
+
+    def _find(self, scope: dict[str, Any]) -> tuple[View | None, tuple[str, ...]]:
+        for view, route in self._views:
+            match, found = route.matches(scope)
+            if match is Match.FULL:
+                return view, tuple(str(value) for value in found["path_params"].values())
+        return None, ()
+
+    # ------------------------------------------------------------------------------------------------------- acts
+
+    async def _act(self, request: Request) -> Response:
+        require_same_origin(request)
+        visit = await self._door.visit(request)
+        if visit is None:
+            return to_login(request)
+        form = await read_form(request)
+        require_form_token(visit.session, form)
+        name = request.path_params["act"].replace("-", " ")
+        act = ACTS.get(name)
+        if act is None:
+            raise Problem(404, "Not found", "not-found", "there is no such act")
+        if not visit.may_do(name):
+            raise Problem(403, "Forbidden", "forbidden", f"{name} is not for the role {visit.role}")
+        back = safe_target(form.get("back"))
+        try:
+            done = await act(visit, form)
+        except Problem as problem:
+            visit.session.notice = ("bad", f"{problem.title} ({problem.code}): {problem.detail}")
+            return RedirectResponse(back, 303, headers=CONSOLE_HEADERS)
+        if done.secret is not None:
+            values = {"visit": visit, "done": done, "back": back, "version": self._version, "title": done.notice}
+            values |= {"menu": [v for v in VIEWS if v.in_menu and visit.may_see(v.name)], "notice": None, "view": None}
+            return console_page("console/secret.html", values)
+        visit.session.notice = ("good", done.notice)
+        return RedirectResponse(done.target or back, 303, headers=CONSOLE_HEADERS)
+
+    # ----------------------------------------------------------------------------------------------------- errors
+
+    def _guarded(self, endpoint: Endpoint) -> Endpoint:
+        async def guarded(request: Request) -> Response:
+            try:
+                return await endpoint(request)
+            except SignedOut:
+                return to_login(request)
+            except Problem as problem:
+                values = {"problem": problem, "version": self._version}
+                return console_page("console/problem.html", values, problem.status)
+
+        return guarded
+
+
+class _LivePage(EventSourceResponse):
+    """Counted out at its end, even where the browser had gone before it began."""
+
+    def __init__(self, events: AsyncIterator[ServerSentEvent], *, leave: Callable[[], None]) -> None:
+        headers = {**CONSOLE_HEADERS, "Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no"}
+        super().__init__(events, headers=headers, ping=15)
+        self._leave = leave
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._leave()
+
+
+async def watched(look: Callable[[], Awaitable[str | None]]) -> AsyncIterator[ServerSentEvent]:
+    """What `look` sees, whenever it is another; it ends when nobody is signed in or the page has gone.
+
+    A look that fails otherwise says nothing: the page shows that it is stale, and the next look may see again.
+    """
+    shown = ""
+    costs_s: deque[float] = deque(maxlen=LOOKS_REMEMBERED)
+    while True:
+        began = time.thread_time()
+        over = ""
+        part: str | None = None
+        try:
+            part = await look()
+            over = "signed-out" if part is None else ""
+        except SignedOut:
+            over = "signed-out"
+        except Problem as problem:
+            over = _LIVE_NO_MORE.get(problem.status, "")
+        if over:
+            yield ServerSentEvent(event=over, data="-")
+            return
+        # While a look waits, others use the thread: of several looks the cheapest says what one costs.
+        costs_s.append(time.thread_time() - began)
+        pause_s = min(LIVE_SECONDS_MAX, max(LIVE_SECONDS, min(costs_s) / LIVE_SHARE_MAX))
+        if part is not None:
+            if part != shown:
+                shown = part
+                yield ServerSentEvent(data=part)
+            yield ServerSentEvent(event="looked", data=f"{pause_s:.1f}")
+        await asyncio.sleep(pause_s)
+
+
+def _encoded(visit: Visit) -> str:
+    return str(QueryParams(dict(visit.query)))
+
+
+async def _nothing(request: Request) -> Response:
+    raise AssertionError("only asked whether it matches")
+
+
+def _export(table: Table, wanted: str, name: str) -> Response:
+    kinds: dict[str, tuple[str, Callable[[Table], str | bytes]]] = {
+        "json": ("application/json", as_json),
+        "csv": ("text/csv; charset=utf-8", as_csv),
+    }
+    if wanted not in kinds:
+        raise Problem(400, "Invalid request", "invalid-request", f"format is {wanted[:20]!r}; it is json or csv")
+    media_type, export = kinds[wanted]
+    file = f"{name.replace(' ', '-')}.{wanted}"
+    headers = {**CONSOLE_HEADERS, "Content-Disposition": f'attachment; filename="{file}"'}
+    return Response(export(table), media_type=media_type, headers=headers)

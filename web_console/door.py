@@ -1,0 +1,198 @@
+"""The console's door: signing in and out, the cookie, and the defence against forms of other sites."""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+import time
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import parse_qsl, quote, urlsplit
+
+import structlog
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from web_console.limits import CREDENTIAL_CHARS_MAX, FORM_BYTES_MAX, FORM_FIELDS_MAX, SESSION_SECONDS_MAX
+from web_console.pages.demo import is_loopback
+from web_console.pages.render import CONSOLE_HEADERS, console_page
+from web_console.roles import role_of
+from web_console.server import Caller, Refused, Server
+from web_console.sessions import Attempts, Session, Sessions
+from web_console.visit import Problem, Visit
+
+log = structlog.get_logger("pushq.console")
+
+HOME: Final = "/console"
+LOGIN: Final = "/console/login"
+_COOKIE: Final = "pushq_console"
+_COOKIE_TLS: Final = "__Host-pushq_console"
+_MULTIPART: Final = "multipart/form-data"
+
+
+@dataclass(slots=True)
+class Door:
+    server: Server
+    version: str
+    sessions: Sessions = field(default_factory=Sessions)
+    attempts: Attempts = field(default_factory=Attempts)
+
+    # --------------------------------------------------------------------------------------------------- sessions
+
+    async def visit(self, request: Request, *, is_seen: bool = True) -> Visit | None:
+        """Whoever the cookie belongs to, if the credential behind it is still good."""
+        secret = request.cookies.get(_cookie_name(request))
+        session = self.sessions.find(secret, time.monotonic(), is_seen=is_seen) if secret else None
+        if session is None or secret is None:
+            return None
+        try:
+            caller = await self.server.identify(session.credential)
+        except Refused:
+            self.sessions.end(secret)
+            return None
+        session.caller = caller
+        return self._visit(request, session, caller)
+
+    def _visit(self, request: Request, session: Session, caller: Caller) -> Visit:
+        return Visit(
+            self.server,
+            session,
+            role_of(caller.scopes),
+            _address(request),
+            request.url.path,
+            dict(request.query_params),
+            tuple(str(value) for value in request.path_params.values()),
+        )
+
+    def begin(self, request: Request, response: Response, caller: Caller, credential: str) -> Session:
+        secret = secrets.token_urlsafe(32)
+        session = self.sessions.begin(
+            caller, credential, secret=secret, form_token=secrets.token_urlsafe(24), now_s=time.monotonic()
+        )
+        is_tls = request.url.scheme == "https"
+        response.set_cookie(
+            _cookie_name(request),
+            secret,
+            max_age=SESSION_SECONDS_MAX,
+            path="/" if is_tls else HOME,
+            secure=is_tls,
+            httponly=True,
+            samesite="strict",
+        )
+        return session
+
+    # ---------------------------------------------------------------------------------------------------- sign-in
+
+    async def login_page(self, request: Request) -> Response:
+        target = safe_target(request.query_params.get("next"))
+        dev = self.server.dev_credential()
+        if dev is not None and is_loopback(request.url.hostname or ""):
+            response: Response = RedirectResponse(target, 303, headers=CONSOLE_HEADERS)
+            self.begin(request, response, await self.server.identify(dev), dev)
+            return response
+        return self._form(target)
+
+    def _form(self, target: str, wrong: str = "", status: int = 200) -> Response:
+        return console_page(
+            "console/login.html", {"target": target, "wrong": wrong, "version": self.version}, status=status
+        )
+
+    async def login(self, request: Request) -> Response:
+        require_same_origin(request)
+        form = await read_form(request)
+        target, address = safe_target(form.get("next")), _address(request)
+        if not self.attempts.may_try(address, time.monotonic()):
+            response = self._form(target, "Too many sign-ins were refused from here. Try again in a minute.", 429)
+            response.headers["Retry-After"] = "60"
+            return response
+        credential = form.get("credential", "").strip()
+        try:
+            if not credential or len(credential) > CREDENTIAL_CHARS_MAX:
+                raise Refused("give an API key (pushq_…) or a JWT")
+            caller = await self.server.identify(credential)
+        except Refused as refusal:
+            self.attempts.refused(address, time.monotonic())
+            log.warning("sign-in refused", address=address, reason=str(refusal))
+            return self._form(target, f"{str(refusal)[:1].upper()}{str(refusal)[1:]}.", 401)
+        await self.server.write_down(caller, "console.login", address)
+        response = RedirectResponse(target, 303, headers=CONSOLE_HEADERS)
+        self.begin(request, response, caller, credential)
+        return response
+
+    async def logout(self, request: Request) -> Response:
+        require_same_origin(request)
+        name = _cookie_name(request)
+        session = self.sessions.end(request.cookies.get(name, ""))
+        if session is not None:
+            try:
+                await self.server.write_down(session.caller, "console.logout", _address(request))
+            except Problem as problem:  # the session is over all the same
+                log.warning("a sign-out could not be written down", principal=session.caller.id, error=problem.detail)
+        response = RedirectResponse(LOGIN, 303, headers=CONSOLE_HEADERS)
+        is_tls = request.url.scheme == "https"
+        response.delete_cookie(name, path="/" if is_tls else HOME, secure=is_tls, httponly=True, samesite="strict")
+        return response
+
+
+def to_login(request: Request) -> Response:
+    here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    target = here if request.method == "GET" else HOME
+    return RedirectResponse(f"{LOGIN}?next={quote(target, safe='')}", 303, headers=CONSOLE_HEADERS)
+
+
+def safe_target(text: str | None) -> str:
+    """Where to go after signing in: a page of the console, never another site."""
+    if text is None or len(text) > 2000 or not text.isprintable() or "\\" in text:
+        return HOME
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        return HOME
+    is_ours = not parts.scheme and not parts.netloc and (parts.path == HOME or parts.path.startswith(f"{HOME}/"))
+    return text if is_ours and not parts.path.startswith(LOGIN) else HOME
+
+
+def require_same_origin(request: Request) -> None:
+    """A form of another site is refused. A proxy before us may speak TLS where we do not: the host counts."""
+    headers = request.headers
+    origin, site = headers.get("origin"), headers.get("sec-fetch-site")
+    if site not in (None, "same-origin"):
+        raise Problem(403, "Forbidden", "forbidden", "only a page of this console may send this form")
+    if origin is None or _host(origin) != headers.get("host"):
+        raise Problem(403, "Forbidden", "forbidden", "only a page of this console may send this form")
+
+
+def _host(origin: str) -> str | None:
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return None
+
+
+def require_form_token(session: Session, form: dict[str, str]) -> None:
+    if not hmac.compare_digest(form.get("form_token", "").encode(), session.form_token.encode()):
+        raise Problem(403, "Forbidden", "forbidden", "the form is not of this session; open its page again")
+
+
+async def read_form(request: Request) -> dict[str, str]:
+    """The fields of a form; of several of one name the last counts. Raises `Problem`."""
+    if request.headers.get("content-type", "").startswith(_MULTIPART):
+        raise Problem(415, "Unsupported media type", "unsupported-media-type", "forms come urlencoded")
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > FORM_BYTES_MAX:
+            raise Problem(413, "Too large", "message-too-large", f"a form may have {FORM_BYTES_MAX} bytes")
+    try:
+        pairs = parse_qsl(body.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=FORM_FIELDS_MAX)
+    except ValueError:
+        raise Problem(400, "Invalid request", "invalid-request", "the form does not parse") from None
+    return dict(pairs)
+
+
+def _cookie_name(request: Request) -> str:
+    return _COOKIE_TLS if request.url.scheme == "https" else _COOKIE
+
+
+def _address(request: Request) -> str:
+    return request.client.host if request.client is not None else ""

@@ -1,0 +1,67 @@
+"""Who may come in: tenants and API keys."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from web_console.tables import Button, Column, Table, cut
+from web_console.visit import Visit
+
+
+async def load_tenants(visit: Visit) -> dict[str, Any]:
+    rows = [{**one, **one["quotas"]} for one in await visit.every("/v1/tenants", 10_000)]
+    quotas = ("requests_per_s", "publish_messages_per_s", "connections", "queues")
+    table = Table(
+        "Tenants",
+        (
+            Column("name", "Tenant", is_sortable=True),
+            *(Column(name, name.replace("_", " ").capitalize(), "number", is_sortable=True) for name in quotas),
+            Column("stored_bytes", "Stored", "bytes", is_sortable=True),
+            Column("created_at", "Made", "time", is_sortable=True),
+        ),
+        rows,
+        "`pushq tenant create acme` makes one.",
+        path=visit.path,
+        query=dict(visit.query),
+    )
+    return {"table": cut(table, visit.query, default="name")}
+
+
+async def load_keys(visit: Visit) -> dict[str, Any]:
+    rows = [_key_row(one) for one in await visit.every("/v1/keys", 10_000)]
+    table = Table(
+        "API keys",
+        (
+            Column("name", "Key", is_sortable=True),
+            Column("tenant", "Tenant", is_sortable=True),
+            Column("scopes_text", "Scopes", "code"),
+            Column("last_used_at", "Last used", "time", is_sortable=True),
+            Column("expires_at", "Expires", "time", is_sortable=True),
+            Column("id", "Id", "code"),
+        ),
+        rows,
+        "`pushq key create --name worker --scope consume:orders` makes one.",
+        path=visit.path,
+        query=dict(visit.query),
+        has_buttons=visit.may_do("revoke key"),
+    )
+    return {"table": cut(table, visit.query, default="name")}
+
+
+def _key_row(one: dict[str, Any]) -> dict[str, Any]:
+    rotate = Button(
+        "rotate-key",
+        "Rotate",
+        {"item": one["id"]},
+        f"Gives {one['name']!r} a new secret, shown once. The old one works on for the time below.",
+        inputs=(("grace_ms", "Old secret works on for (ms)", "3600000"),),
+    )
+    revoke = Button(
+        "revoke-key",
+        "Revoke",
+        {"item": one["id"]},
+        f"Ends the key {one['name']!r} and every connection and session it opened. This cannot be undone.",
+        is_danger=True,
+        word=one["id"],
+    )
+    return {**one, "scopes_text": " ".join(one["scopes"]), "buttons": [rotate, revoke]}

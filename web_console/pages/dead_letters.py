@@ -1,0 +1,53 @@
+"""Dead letters of a queue: grouped by reason, moved back as an operation whose progress is shown."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, Final
+
+from web_console.limits import ROWS_PER_PAGE
+from web_console.pages.messages import message_row
+from web_console.tables import Column, Table
+from web_console.visit import Visit, queue_path
+
+LETTERS_LOOKED_AT_MAX: Final = 1000
+
+
+async def load(visit: Visit) -> dict[str, Any]:
+    name = visit.params[0]
+    letters = await visit.every(queue_path(name, "messages"), LETTERS_LOOKED_AT_MAX, state="dead")
+    jobs = await visit.maybe(queue_path(name, "redrives"), limit=100)
+    groups = Counter(_reason(letter) for letter in letters)
+    rows = [{**message_row(name, "dead", letter), **_ended(letter)} for letter in letters]
+    table = Table(
+        f"Dead letters of {name}",
+        (
+            Column("id", "Id", "code", link="href"),
+            Column("reason", "Reason", "state"),
+            Column("at", "Since", "time"),
+            Column("attempts", "Attempts", "number"),
+            Column("body", "Body", "code"),
+        ),
+        rows[:ROWS_PER_PAGE],
+        "No dead letters: every message of this queue was acknowledged, or still may be.",
+        path=visit.path,
+        query=dict(visit.query),
+    )
+    return {
+        "title": f"Dead letters of {name}",
+        "name": name,
+        "groups": groups.most_common(),
+        "looked_at": len(letters),
+        "is_all": len(letters) < LETTERS_LOOKED_AT_MAX,
+        "jobs": list(reversed(jobs["items"])) if jobs else [],
+        "table": table,
+    }
+
+
+def _ended(letter: dict[str, Any]) -> dict[str, Any]:
+    end = letter.get("dead_letter") or {}
+    return {"reason": end.get("reason"), "at": end.get("at"), "attempts": end.get("attempts")}
+
+
+def _reason(letter: dict[str, Any]) -> str:
+    return str((letter.get("dead_letter") or {}).get("reason", "unknown"))

@@ -1,0 +1,136 @@
+"""Messages of a queue: looked at and searched without touching them, and one of them in full."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Any, Final
+from urllib.parse import urlencode
+
+import msgspec
+
+from web_console.limits import MESSAGE_CHARS_SHOWN_MAX, ROWS_PER_PAGE
+from web_console.tables import Column, Table
+from web_console.visit import Problem, Visit, page_path, queue_path
+
+STATES: Final = ("ready", "in_flight", "delayed", "dead")
+FILTERS: Final = {"message": "id", "key": "key", "text": "contains", "since": "since", "until": "until"}
+"""The form's field → the API's. A field called `id` or `contains` would stand in a form's own place of that name."""
+PREVIEW_CHARS: Final = 120
+FORMS: Final = ("json", "text", "hex", "raw")
+
+
+async def load(visit: Visit) -> dict[str, Any]:
+    name, query = visit.params[0], visit.query
+    state = query.get("state", "ready")
+    wanted: dict[str, Any] = {name: query.get(field) for field, name in FILTERS.items()}
+    if query.get("header"):
+        header, _, value = query["header"].partition("=")
+        wanted[f"header.{header.strip()}"] = value.strip()
+    page = await visit.get(
+        queue_path(name, "messages"), state=state, limit=ROWS_PER_PAGE, cursor=query.get("cursor"), **wanted
+    )
+    rows = [message_row(name, state, message) for message in page["items"]]
+    table = Table(
+        f"Messages of {name}, {state.replace('_', ' ')}",
+        (
+            Column("id", "Id", "code", link="href"),
+            Column("published_at", "Published", "time"),
+            Column("key", "Key", "code"),
+            Column("attempt", "Attempts", "number"),
+            Column("body", "Body", "code"),
+        ),
+        rows,
+        f"No message fits. `pushq publish {name} '{{}}'` makes one.",
+        path=visit.path,
+        query=dict(query),
+        total=len(rows),
+        following=page["next"],
+    )
+    # What the server cut into pages is not cut again.
+    return {"title": f"Messages of {name}", "name": name, "table": table, "state": state, "scanned": page["scanned"]}
+
+
+def message_row(name: str, state: str, message: dict[str, Any]) -> dict[str, Any]:
+    preview = "hidden: needs consume" if is_hidden(message) else as_text(message)[: PREVIEW_CHARS + 1]
+    body = preview if len(preview) <= PREVIEW_CHARS else preview[:PREVIEW_CHARS] + "…"
+    address = f"{page_path('queues', name, 'message')}?{_query(message['id'], state)}"
+    return {**message, "body": body, "href": address}
+
+
+def _query(message_id: str, state: str) -> str:
+    return urlencode({"id": message_id, "state": state})
+
+
+def is_hidden(message: dict[str, Any]) -> bool:
+    return "body" not in message and "body_base64" not in message
+
+
+def raw_bytes(message: dict[str, Any]) -> bytes:
+    """The payload as it was published; a JSON value as its shortest text."""
+    if "body_base64" in message:
+        try:
+            return base64.b64decode(message["body_base64"])
+        except binascii.Error:
+            return b""
+    return msgspec.json.encode(message.get("body"))
+
+
+def as_text(message: dict[str, Any]) -> str:
+    return raw_bytes(message).decode("utf-8", "replace")
+
+
+def as_hex(data: bytes) -> str:
+    """Sixteen bytes a line: place, bytes, and what of them is printable ASCII."""
+    lines = []
+    for start in range(0, len(data), 16):
+        part = data[start : start + 16]
+        shown = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in part)
+        lines.append(f"{start:08x}  {part.hex(' '):<47}  {shown}")
+    return "\n".join(lines)
+
+
+def payload(message: dict[str, Any], form: str) -> str:
+    """The payload as `form` shows it, cut to what a page holds."""
+    data = raw_bytes(message)
+    match form:
+        case "hex":
+            text = as_hex(data[: MESSAGE_CHARS_SHOWN_MAX // 4])
+        case "raw":
+            text = repr(data[:MESSAGE_CHARS_SHOWN_MAX])[2:-1]
+        case "json":
+            try:
+                text = msgspec.json.format(data, indent=2).decode()
+            except (msgspec.MsgspecError, UnicodeDecodeError):
+                text = data.decode("utf-8", "replace")
+        case _:
+            text = data.decode("utf-8", "replace")
+    return text if len(text) <= MESSAGE_CHARS_SHOWN_MAX else text[:MESSAGE_CHARS_SHOWN_MAX] + "\n… cut"
+
+
+async def load_one(visit: Visit) -> dict[str, Any]:
+    name, message_id = visit.params[0], visit.query.get("id", "")
+    state = visit.query.get("state", "ready")
+    found = await visit.get(queue_path(name, "messages"), state=state, id=message_id, limit=1)
+    if not message_id or not found["items"]:
+        raise Problem(404, "Not found", "not-found", f"queue {name!r} has no such message that is {state} any more")
+    message = found["items"][0]
+    form = visit.query.get("form", "json")
+    form = form if form in FORMS else "json"
+    facts = [(key, str(value)) for key, value in message.items() if key not in _ELSEWHERE and value is not None]
+    dead = message.get("dead_letter")
+    return {
+        "title": f"Message of {name}",
+        "cli": f"pushq queue peek {name} --id {message_id} --json",
+        "name": name,
+        "facts": facts,
+        "headers": sorted(message["headers"].items()),
+        "hidden": is_hidden(message),
+        "payload": "" if is_hidden(message) else payload(message, form),
+        "forms": [(each, f"{visit.path}?{_query(message_id, state)}&form={each}", each == form) for each in FORMS],
+        "dead": dead,
+        "history": (dead or {}).get("history") or [],
+    }
+
+
+_ELSEWHERE: Final = frozenset({"body", "body_base64", "headers", "dead_letter"})

@@ -1,0 +1,67 @@
+"""The first page: four numbers, and the queues that are getting worse."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from web_console.pages.queues import as_row, growth, is_companion
+from web_console.server import QueueRow
+from web_console.tables import Column, Table
+from web_console.visit import Visit
+
+WORSE_MAX = 15
+
+
+def worse(rows: list[QueueRow]) -> list[QueueRow]:
+    """Queues with something waiting, by oldest age times growth: an old backlog that grows comes first."""
+    waiting = [row for row in rows if row.ready or row.dead]
+    return sorted(waiting, key=_score, reverse=True)[:WORSE_MAX]
+
+
+def _score(row: QueueRow) -> tuple[float, int, int]:
+    return row.oldest_age_ms / 1000 * (1 + max(0.0, growth(row) or 0.0)), row.dead, row.ready
+
+
+async def load(visit: Visit) -> dict[str, Any]:
+    rows = [row for row in await visit.queues() if not is_companion(row)]
+    series = await visit.maybe("/v1/series", range="15m") if visit.may_see("usage") else None
+    lines: dict[str, list[float | None]] = series["series"] if series else {}
+    table = Table(
+        "Getting worse: oldest age × growth",
+        (
+            Column("name", "Queue", link="href"),
+            Column("ready", "Ready", "number"),
+            Column("growth", "Growth", "rate"),
+            Column("oldest_age_ms", "Oldest", "age"),
+            Column("dead", "Dead", "number"),
+            Column("consumers", "Consumers", "number"),
+            Column("why", "Why", "state"),
+        ),
+        [as_row(row) for row in worse(rows)],
+        "Nothing waits. `pushq publish orders '{\"id\": 1}'` gives a queue something to do.",
+        path=visit.path,
+        query=dict(visit.query),
+    )
+    alerts = await visit.maybe("/v1/alerts", state="firing", limit=5)
+    oldest_ms = max((row.oldest_age_ms for row in rows), default=0)
+    return {
+        "table": table,
+        "alerts": alerts["items"] if alerts else [],
+        "tiles": [
+            ("Published", _sum(row.published_per_s for row in rows), "rate", lines.get("published_per_s", [])),
+            ("Acknowledged", _sum(row.acked_per_s for row in rows), "rate", lines.get("acked_per_s", [])),
+            ("Backlog", sum(row.ready for row in rows), "number", lines.get("ready", [])),
+            ("Oldest unacknowledged", oldest_ms, "age", lines.get("oldest_age_ms", [])),
+        ],
+        "counts": {
+            "queues": len(rows),
+            "in_flight": sum(row.in_flight for row in rows),
+            "dead": sum(row.dead for row in rows),
+            "consumers": sum(row.consumers for row in rows),
+        },
+    }
+
+
+def _sum(values: Any) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None

@@ -1,0 +1,126 @@
+"""The list of queues, and the page of one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from web_console.server import QueueRow
+from web_console.tables import Column, Table, cut
+from web_console.visit import Visit, page_path, queue_path
+
+RANGES: Final = ("15m", "1h", "6h", "24h")
+PLOTS: Final = (
+    ("Backlog", "messages", ("ready", "in_flight", "delayed")),
+    ("Rates", "messages a second", ("published_per_s", "acked_per_s", "redelivered_per_s")),
+    ("Oldest age", "ms", ("oldest_age_ms",)),
+    ("Dead letters", "messages", ("dead",)),
+)
+COLUMNS: Final = (
+    Column("name", "Queue", link="href", is_sortable=True),
+    Column("ready", "Ready", "number", is_sortable=True),
+    Column("in_flight", "In flight", "number", is_sortable=True),
+    Column("dead", "Dead", "number", is_sortable=True),
+    Column("published_per_s", "In", "rate", is_sortable=True),
+    Column("acked_per_s", "Out", "rate", is_sortable=True),
+    Column("oldest_age_ms", "Oldest", "age", is_sortable=True),
+    Column("consumers", "Consumers", "number", is_sortable=True),
+    Column("kind", "Kind", is_sortable=True),
+)
+
+
+def is_companion(row: QueueRow) -> bool:
+    """Whether it holds what another queue could not deliver: nobody is meant to consume it."""
+    return row.name.endswith((".dead", ".late"))
+
+
+def growth(row: QueueRow) -> float | None:
+    if row.published_per_s is None or row.acked_per_s is None:
+        return None
+    return row.published_per_s - row.acked_per_s
+
+
+def why(row: QueueRow) -> str:
+    """In words what is wrong with a queue; empty when nothing is."""
+    if is_companion(row):
+        return ""
+    grown = growth(row) or 0.0
+    if row.ready and not row.consumers:
+        return "nobody consumes"
+    if row.ready and grown > 0.5:
+        return "grows"
+    return "dead letters" if row.dead else ""
+
+
+def as_row(row: QueueRow) -> dict[str, Any]:
+    address = page_path("queues", row.name)
+    return {**msgspec.structs.asdict(row), "href": address, "growth": growth(row), "why": why(row)}
+
+
+def picked(rows: list[QueueRow], text: str, only: str) -> list[QueueRow]:
+    """Those whose name has `text`, and that are as `only` says."""
+    tests: dict[str, Callable[[QueueRow], bool]] = {
+        "waiting": lambda row: row.ready > 0,
+        "dead": lambda row: row.dead > 0,
+        "unattended": lambda row: row.ready > 0 and row.consumers == 0,
+    }
+    text, test = text.casefold(), tests.get(only)
+    return [row for row in rows if text in row.name.casefold() and (test is None or test(row))]
+
+
+async def load_list(visit: Visit) -> dict[str, Any]:
+    rows = picked(await visit.queues(), visit.query.get("q", "")[:200], visit.query.get("only", ""))
+    table = Table(
+        "Queues",
+        COLUMNS,
+        [as_row(row) for row in rows],
+        "No queue fits. `pushq queue create orders` makes one.",
+        path=visit.path,
+        query=dict(visit.query),
+    )
+    return {"table": cut(table, visit.query, default="-ready")}
+
+
+async def load_one(visit: Visit) -> dict[str, Any]:
+    name = visit.params[0]
+    queue = await visit.get(queue_path(name))
+    wanted = visit.query.get("range", "15m")
+    shown = wanted if wanted in RANGES else "15m"
+    series = await visit.maybe(queue_path(name, "series"), range=shown)
+    groups = await visit.maybe(queue_path(name, "groups"), limit=100) if queue["config"]["kind"] == "stream" else None
+    return {
+        "title": name,
+        "queue": queue,
+        "config": sorted((key, msgspec.json.encode(value).decode()) for key, value in queue["config"].items()),
+        "groups": groups["items"] if groups else [],
+        "ranges": [(one, f"{visit.path}?range={one}", one == shown) for one in RANGES],
+        "plots": plots(series) if series else [],
+        "consumers": await _consumers(visit, name),
+    }
+
+
+def plots(series: dict[str, Any], wanted: Any = PLOTS) -> list[tuple[str, str, str, str]]:
+    """Heading, unit, the latest values in words, and the data that the script draws."""
+    made = []
+    for heading, unit, names in wanted:
+        lines = {name: series["series"].get(name) for name in names if series["series"].get(name) is not None}
+        if lines:
+            data = {"start_ms": series["start_ms"], "step_ms": series["step_ms"], "lines": lines}
+            said = ", ".join(f"{name.replace('_', ' ')} {_last(values)}" for name, values in lines.items())
+            made.append((heading, unit, said, msgspec.json.encode(data).decode()))
+    return made
+
+
+def _last(values: list[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    return f"{known[-1]:g}" if known else "not measured"
+
+
+async def _consumers(visit: Visit, name: str) -> list[dict[str, Any]]:
+    """Connections that read this queue; only an administrator may know them."""
+    if not visit.may_see("connections"):
+        return []
+    every = await visit.every("/v1/connections", 1000)
+    return [one for one in every if any(each["queue"] == name for each in one["subscriptions"])]

@@ -1,0 +1,81 @@
+"""What a tenant used: this month by queue, exact, and the last hour by minute where the job `live_usage` runs."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Final
+
+from web_console.limits import ROWS_PER_PAGE
+from web_console.pages.queues import plots
+from web_console.tables import Column, Table, cut
+from web_console.visit import Visit
+
+MONTH: Final = (
+    Column("queue", "Queue", is_sortable=True),
+    Column("published", "Published", "number", is_sortable=True),
+    Column("published_bytes", "Published bytes", "bytes", is_sortable=True),
+    Column("delivered", "Delivered", "number", is_sortable=True),
+)
+HOUR: Final = (
+    Column("queue", "Queue"),
+    Column("operation", "Operation", "code"),
+    Column("outcome", "Outcome", "state"),
+    Column("requests", "Requests", "number"),
+    Column("messages", "Messages", "number"),
+    Column("bytes_in", "Bytes in", "bytes"),
+    Column("bytes_out", "Bytes out", "bytes"),
+)
+PLOTS: Final = (
+    ("Requests", "a minute", ("requests",)),
+    ("Messages", "a minute", ("messages",)),
+    ("Bytes", "a minute", ("bytes_in", "bytes_out")),
+)
+LINES: Final = ("requests", "messages", "bytes_in", "bytes_out")
+MINUTE_MS: Final = 60_000
+NOTICES: Final = {
+    "stale": "The job live_usage has stopped: these numbers are as it left them.",
+    "absent": "The job live_usage has written nothing yet.",
+    "unreadable": "What the job live_usage wrote cannot be read; the server's log says why.",
+}
+
+
+async def load(visit: Visit) -> dict[str, Any]:
+    rows = await visit.every("/v1/usage", 10_000)
+    empty = "Nothing was counted this month."
+    table = Table("Usage this month, by queue", MONTH, rows, empty, path=visit.path, query=dict(visit.query))
+    about = f"Counted from committed records of tenant {visit.caller.tenant}, exact as of the last commit."
+    live = await visit.maybe("/v1/usage/live")
+    return {"table": cut(table, visit.query, default="-published"), "about": about, "hour": _hour(visit, live)}
+
+
+def _hour(visit: Visit, live: dict[str, Any] | None) -> dict[str, Any] | None:
+    """The last hour; None where the server is not told of a job."""
+    if live is None:
+        return None
+    rows = live["queues"][:ROWS_PER_PAGE]
+    empty = "Nothing was counted in the last hour."
+    caption = "The last hour, by queue and operation"
+    there = rows[0]["rows"] if rows else 0
+    return {
+        "state": live["state"],
+        "notice": NOTICES.get(live["state"]),
+        "last_minute": live["last_minute"],
+        "looked_at": live["looked_at"],
+        "plots": plots(series(live["minutes"], live["last_minute"]), PLOTS) if live["minutes"] else [],
+        "table": Table(caption, HOUR, rows, empty, path=visit.path),
+        "more": max(0, there - len(rows)),
+    }
+
+
+def series(minutes: list[dict[str, Any]], last_minute: str | None) -> dict[str, Any]:
+    """Lines from the first minute on up to the last; what nothing was counted of is 0."""
+    by_time = {_ms(one["minute"]): one for one in minutes}
+    start, end = min(by_time), max(*by_time, _ms(last_minute) if last_minute else 0)
+    times = range(start, min(end, start + 59 * MINUTE_MS) + 1, MINUTE_MS)
+    nothing = dict.fromkeys(LINES, 0)
+    lines = {name: [by_time.get(at, nothing)[name] for at in times] for name in LINES}
+    return {"start_ms": start, "step_ms": MINUTE_MS, "series": lines}
+
+
+def _ms(minute: str) -> int:
+    return int(datetime.fromisoformat(minute).timestamp() * 1000)

@@ -1,0 +1,142 @@
+// The console's own script: live state and pause, plots, theme and keys. What a page shows is made on the server.
+
+const STALE_MS = 12_000; // a page that heard nothing for so long says so, or for three looks of one that looks seldom
+const LOOK_MS = 1_000;
+
+const live = document.getElementById("live");
+const state = document.getElementById("live-state");
+const pause = document.getElementById("pause");
+let isPaused = false;
+let heard = Date.now();
+let period = 2_000;
+
+function say(kind, text) {
+  if (!state) return;
+  const words = state.querySelector("[role=status]");
+  if (state.dataset.state !== kind) state.dataset.state = kind;
+  if (words.textContent !== text) words.textContent = text;
+}
+
+function look() {
+  if (isPaused) return say("paused", "Paused");
+  if (state.dataset.state === "over") return;
+  const silent = Date.now() - heard;
+  if (silent > Math.max(STALE_MS, 3 * period)) say("stale", `Stale: nothing new for ${Math.round(silent / 1000)} s`);
+  else if (state.dataset.state !== "waiting") say("live", "Live");
+}
+
+function setPaused(wanted) {
+  isPaused = wanted;
+  pause.setAttribute("aria-pressed", String(isPaused));
+  pause.textContent = isPaused ? "Go on" : "Pause";
+  if (!isPaused) say("live", "Live");
+  look();
+}
+
+if (state) {
+  document.addEventListener("htmx:sse:before:message", (event) => {
+    const message = event.detail.message;
+    if (message.event === "signed-out" || message.event === "gone") {
+      say("over", message.event === "gone" ? "Over: what this page shows has gone" : "Signed out: load the page again");
+      return;
+    }
+    if (message.event === "looked") period = 1_000 * Number(message.data) || period;
+    heard = Date.now();
+    if (state.dataset.state === "waiting" || state.dataset.state === "stale") say("live", "Live");
+    if (isPaused && !message.event) event.preventDefault();
+  });
+  document.addEventListener("htmx:sse:after:message", draw);
+  pause.addEventListener("click", () => setPaused(!isPaused));
+  setInterval(look, LOOK_MS);
+  // A browser keeps a page that was left, and its connection with it; it has only six of them for one server.
+  addEventListener("pagehide", () => live._htmx?.sse?.reader?.cancel());
+  addEventListener("pageshow", (event) => event.persisted && location.reload());
+}
+
+// ---------------------------------------------------------------------------------------------------------- plots
+
+const plots = new WeakMap();
+const DASHES = [[], [6, 4], [2, 3]];
+
+function colour(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+}
+
+function draw() {
+  for (const figure of document.querySelectorAll("figure[data-series]")) {
+    const text = figure.dataset.series;
+    const known = plots.get(figure);
+    if (known && known.text === text) continue;
+    const { start_ms, step_ms, lines } = JSON.parse(text);
+    const names = Object.keys(lines);
+    const times = lines[names[0]].map((_, index) => (start_ms + index * step_ms) / 1000);
+    const data = [times, ...names.map((name) => lines[name])];
+    if (known) {
+      known.plot.setData(data);
+      known.text = text;
+      continue;
+    }
+    const host = figure.querySelector(".canvas");
+    const colours = [colour("--accent"), colour("--good"), colour("--bad")];
+    const axis = { stroke: colour("--quiet"), grid: { stroke: colour("--line") }, ticks: { stroke: colour("--line") } };
+    const series = names.map((name, index) => ({
+      label: name.replaceAll("_", " "), stroke: colours[index], width: 2, dash: DASHES[index],
+    }));
+    const plot = new uPlot(
+      { width: host.clientWidth || 300, height: 170, series: [{}, ...series], axes: [axis, { ...axis, size: 60 }], cursor: { y: false } },
+      data,
+      host,
+    );
+    new ResizeObserver(() => plot.setSize({ width: host.clientWidth, height: 170 })).observe(host);
+    plots.set(figure, { plot, text });
+  }
+}
+
+draw();
+
+// ---------------------------------------------------------------------------------------------------------- theme
+
+const THEMES = ["auto", "light", "dark"];
+const theme = document.getElementById("theme");
+if (theme) {
+  let chosen = document.documentElement.dataset.theme ?? "auto";
+  theme.textContent = `Theme: ${chosen}`;
+  theme.addEventListener("click", () => {
+    chosen = THEMES[(THEMES.indexOf(chosen) + 1) % THEMES.length];
+    theme.textContent = `Theme: ${chosen}`;
+    if (chosen === "auto") delete document.documentElement.dataset.theme;
+    else document.documentElement.dataset.theme = chosen;
+    localStorage.setItem("pushq-theme", chosen);
+  });
+}
+
+// ----------------------------------------------------------------------------------------------------------- keys
+
+let isGoing = false;
+
+function move(step) {
+  const links = [...document.querySelectorAll("tbody th a")];
+  if (!links.length) return;
+  const place = links.indexOf(document.activeElement);
+  links[Math.min(links.length - 1, Math.max(0, place + step))].focus();
+}
+
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.altKey || event.metaKey || event.target.closest("input, textarea, select")) return;
+  const key = event.key;
+  if (isGoing) {
+    isGoing = false;
+    const link = document.querySelector(`nav.menu a[data-key="${CSS.escape(key)}"]`);
+    if (link) location.assign(link.href);
+    return;
+  }
+  if (key === "g") isGoing = true;
+  else if (key === "j") move(1);
+  else if (key === "k") move(-1);
+  else if (key === "p" && pause) setPaused(!isPaused);
+  else if (key === "?") location.assign("/console/help");
+  else if (key === "/") {
+    event.preventDefault();
+    document.getElementById("search")?.focus();
+  }
+});
