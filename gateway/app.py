@@ -5,15 +5,19 @@ from __future__ import annotations
 import resource
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from backend_store.client import Store
 from backend_store.model import NotFound
+from gateway.alerts.setup import watching
 from gateway.api import asyncapi, docs, metrics, openapi
 from gateway.auth import Keyring, wall_clock_ms
 from gateway.auto_create import auto_config
+from gateway.cluster_watch import ClusterWatch
+from gateway.console_server import ConsoleServer
 from gateway.context import Gateway
 from gateway.desk import GatewayDesk
 from gateway.dispatch import LOCAL, Api
@@ -28,12 +32,16 @@ from gateway.loop_lag import LoopLag
 from gateway.memory import limit_bytes
 from gateway.once import Once
 from gateway.overload import Overload
+from gateway.recovery import Recovery
+from gateway.series.sampler import Sampler
 from gateway.settings import Settings
 from gateway.shared_replies import RedisReplies
+from gateway.siblings import Siblings
 from gateway.site import Site
 from gateway.stored_quotas import StoredQuotas
 from gateway.tickets import TicketOffice
 from gateway.usage.export import Exporter
+from gateway.usage.live import LiveUsage
 from gateway.usage.meter import Meter
 from gateway.version import VERSION
 from push.hub import Hub
@@ -91,10 +99,19 @@ def create_app(
     guards: Guards | None = None,
     encryption: Encrypting | None = None,
     spans: Spans | None = None,
+    series_folder: Path | None = None,
+    cluster: ClusterWatch | None = None,
+    recovery: Recovery | None = None,
+    tickets: TicketOffice | None = None,
+    siblings: Siblings | None = None,
+    number: int = 1,
 ) -> Application:
-    """Puts the gateway together. Must run on the event loop that will serve it."""
+    """Puts the gateway together. Must run on the event loop that will serve it.
+
+    `series_folder`: where series are kept; without one they end with the process.
+    """
     keyring = Keyring(store, clock_ms) if keyring is None else keyring
-    tickets = TicketOffice(clock_ms)
+    tickets = TicketOffice(clock_ms) if tickets is None else tickets
     guards = Guards() if guards is None else guards
     redis = settings.redis.address()
     once = Once(RedisReplies(redis, guards, identity=store.identity) if redis else None)
@@ -136,6 +153,12 @@ def create_app(
         spans=spans,
     )
     hub.publish_ms = settings.dispatch.timeout_ms
+    lag = LoopLag()
+    entrance = entrance or Entrance()
+    sampler = Sampler(store, hub, lag, clock_ms=clock_ms, folder=series_folder)
+    watches = watching(
+        store, settings, sampler, usage.meter, entrance, encryption, memory_bytes_max=memory, clock_ms=clock_ms
+    )
     gateway = Gateway(
         settings,
         store,
@@ -148,11 +171,16 @@ def create_app(
         guards,
         once,
         usage,
+        sampler,
+        watches,
         encryption,
+        cluster,
+        LiveUsage(Path(settings.usage.live_dir)) if settings.usage.live_dir else None,
+        recovery,
+        siblings,
+        number,
     )
     api = Api(gateway)
-    lag = LoopLag()
-    entrance = entrance or Entrance()
     overload = Overload(store, hub, lag, settings.overload, memory_bytes_max=memory)
     door = Door(hub.intake, connections_max=_connections_max(settings))
     site = _site(gateway, api, lag, entrance, overload)
@@ -181,7 +209,14 @@ def _site(gateway: Gateway, api: Api, lag: LoopLag, entrance: Entrance, overload
     async def demo_token() -> str:
         return gateway.keyring.temporary(name="demo", scopes=DEMO_SCOPES)
 
-    console = routes(ConsoleContext(dev=gateway.settings.dev, demo_token=demo_token, version=VERSION))
+    console = routes(
+        ConsoleContext(
+            dev=gateway.settings.dev,
+            demo_token=demo_token,
+            version=VERSION,
+            server=ConsoleServer(gateway, api),
+        )
+    )
     pages = {
         "/metrics": metrics.page(api.answers, lag, entrance, overload),
         "/openapi.json": openapi.page(),

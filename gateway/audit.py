@@ -1,6 +1,7 @@
 """Writes down what administrators do: before it is done, and again, with its outcome, before it is answered.
 
-So no act is done without a row, whenever the process ends. What was refused is no act; it stands among the minutes.
+So no act is done without a row, whenever the process ends. An act that somebody had no right to, or that met another
+state than it was meant for, has a row that says so. Other mistakes are no acts; they stand among the minutes.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ _encode: Final = msgspec.json.Encoder().encode
 _ACTS: Final = ("manage", "admin", "operator")
 """The scopes that an operation asks for, if it is an act."""
 _SERVER_ERRORS: Final = 500
+_REFUSED: Final = (403, 409, 412)
 _UNSEEN: Final = frozenset({"secret_sha256", "previous_sha256", "key"})
 
 
@@ -80,13 +82,21 @@ class Act:
         if isinstance(error, PushqError):
             outcome, status = error.code, KINDS[error.code].status
             if status < _SERVER_ERRORS:
-                await self._audit.forget(self._row.seq)
+                await self._refused(outcome, status)
                 return
         elif error is not None:
             outcome = "unknown"  # it was cut off, or failed by our mistake: some of it may be done
         done = await found(self._changes) or _made(self._operation, answer)
         row = msgspec.structs.replace(self._row, outcome=outcome, status=status, changes=done)
         await self._audit.put(row.seq, _encode(row), has_ended=True)
+
+    async def _refused(self, outcome: str, status: int) -> None:
+        row, acts = self._row, self._gateway.refused_acts
+        if status in _REFUSED and acts.is_written(row.principal, self._gateway.clock_ms()):
+            row = msgspec.structs.replace(row, outcome=outcome, status=status)
+            await self._audit.put(row.seq, _encode(row), has_ended=True)
+        else:
+            await self._audit.forget(row.seq)
 
     def _now(self) -> dict[str, Any]:
         return state_of(self._gateway.store, self._operation.path, self._call.principal.tenant, self._call.params)

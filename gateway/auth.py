@@ -29,6 +29,7 @@ TOKEN_PREFIX = "pushq_"
 ADMIN_KEY_FILE = "admin.key"
 NEVER_MS = 1 << 62
 MINUTE_MS = 60_000
+KEY_ID_SHOWN = 64
 
 Clock = Callable[[], int]
 
@@ -74,7 +75,15 @@ class NewKey:
 class Keyring:
     """The API keys of the store and the issuers of JWTs, with the principals of tokens seen lately."""
 
-    def __init__(self, store: Store, clock_ms: Clock = wall_clock_ms, tokens: Tokens | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        clock_ms: Clock = wall_clock_ms,
+        tokens: Tokens | None = None,
+        expect: Callable[[str], None] = lambda what: None,
+    ) -> None:
+        """`expect` is asked before something is said to be unknown; it raises `LookingUp` while that is not sure."""
+        self._expect = expect
         self._metadata = store.metadata
         self._tokens = tokens
         self._clock_ms = clock_ms
@@ -138,6 +147,7 @@ class Keyring:
         key = self.find(_key_id(token))
         until_ms = _valid_until_ms(key, digest) if key is not None else 0
         if key is None or until_ms == 0:
+            self._expect(f"API key {_key_id(token)[:KEY_ID_SHOWN]!r}")
             raise Unauthenticated("the API key is not known: it was mistyped, revoked, or belongs to another server")
         return self._remember(
             Principal(key.id, key.tenant, key.name, compile_scopes(key.scopes), until_ms, digest), digest
@@ -151,6 +161,7 @@ class Keyring:
         verified = self._tokens.verify(token, self._clock_ms())
         grant = verified.grant
         if grant.tenant not in self._metadata.tenants:
+            self._expect(f"tenant {grant.tenant!r}")
             raise Unauthenticated(f"there is no tenant {grant.tenant!r} here, which the token is for")
         return Principal(
             principal_id(verified),

@@ -14,7 +14,10 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from gateway.alerts.core.addresses import parse_networks
+from gateway.alerts.limits import WEBHOOK_NETWORKS_MAX
 from gateway.auto_create import auto_create_entries
+from gateway.backend_rules import BACKEND_CHECKS, wrong_backend
 from gateway.entrance_rules import wrong_together
 from gateway.issuers import issuer_entries, without_secrets, wrong_issuers
 from gateway.limits import (
@@ -24,6 +27,7 @@ from gateway.limits import (
     JWT_LEEWAY_SECONDS_MAX,
     MASTER_TIMEOUT_MS_MAX,
 )
+from gateway.processes.limits import GATEWAYS_MAX
 from gateway.proxy import networks
 from gateway.rate_rules import rate_rules
 from gateway.settings import Encryption, Redis, Settings, parse_address
@@ -66,7 +70,7 @@ class Loaded:
     def describe(self) -> list[Described]:
         """Every setting with its value and origin, in the order of the reference page."""
         return [
-            Described(key, _value_of(self.settings, key), self.origins.get(key, DEFAULT)) for key in known_settings()
+            Described(key, value_of(self.settings, key), self.origins.get(key, DEFAULT)) for key in known_settings()
         ]
 
 
@@ -204,6 +208,7 @@ _RANGES: Final[dict[str, tuple[int, int]]] = {
         for whom in ("tenant", "principal", "address")
     },
     "limits.request_bytes_max": (1024, 1024 * 1024 * 1024),
+    "storage.publish_stop_percent": (1, 99),
     "usage.period_seconds": (1, 3600),
     "usage.bytes_max": (1024 * 1024, 1 << 50),
     "usage.kept_days": (1, 3660),
@@ -212,11 +217,20 @@ _RANGES: Final[dict[str, tuple[int, int]]] = {
     "limits.accepts_per_s": (1, 1_000_000),
     "limits.accepts_burst": (1, 1_000_000),
     "limits.drain_window_s": (0, 60),
+    "cluster.lanes": (1, 16),
+    "cluster.shards": (1, 256),
+    "cluster.replicas": (1, 7),
+    "cluster.min_in_sync": (1, 7),
+    "cluster.replace_after_s": (0, 604_800),
+    "cluster.rebalance_after_s": (0, 604_800),
+    "cluster.move_bytes_per_s": (0, 1 << 40),
     "overload.lag_ms_max": (10, 60_000),
     "overload.sojourn_ms_max": (5, 60_000),
 }
 MEMORY_BYTES_MIN: Final = 32 * 1024 * 1024
 """The least an `overload.memory_max_bytes` can say: the process itself needs most of that."""
+BALLAST_BYTES_MIN: Final = 1024 * 1024
+"""The least a `storage.ballast_bytes` can say: acks must have room to go on in."""
 
 
 def _wrong(key: str, value: Any) -> str:
@@ -225,10 +239,14 @@ def _wrong(key: str, value: Any) -> str:
         return "" if low <= value <= high else f"it goes from {low} to {high}"
     if key == "overload.memory_max_bytes":
         return "" if value == 0 or value >= MEMORY_BYTES_MIN else f"it is 0 or at least {MEMORY_BYTES_MIN}"
+    if key == "storage.ballast_bytes":
+        return "" if value == 0 or value >= BALLAST_BYTES_MIN else f"it is 0 or at least {BALLAST_BYTES_MIN}"
     if key == "gateways":
-        return "" if value == 1 else "this version runs one gateway; leave it out or say 1"
+        return "" if 1 <= value <= GATEWAYS_MAX else f"it goes from 1 to {GATEWAYS_MAX}"
     if key == "data":
         return "" if value else "name a folder"
+    if key in BACKEND_CHECKS:
+        return BACKEND_CHECKS[key](value)
     if key == "http.listen":
         try:
             parse_address(value)
@@ -236,12 +254,21 @@ def _wrong(key: str, value: Any) -> str:
             return str(error)
     if key == "metadata.url":
         return _wrong_metadata(value)
+    if key == "store.backends":
+        return next((f"{one!r}: {wrong}" for one in value if (wrong := _wrong_backend(one))), "")
     if key == "redis.url":
         return _wrong_redis(value)
     if key == "auth.jwt.audience":
         return "" if value else "name what the claim `aud` of a token must have"
     if key == "http.allowed_origins":
         return next((wrong for origin in value if (wrong := _wrong_origin(origin))), "")
+    if key == "alerts.webhook_networks":
+        try:
+            parse_networks(value)
+        except ValueError as error:
+            return str(error)
+        most = WEBHOOK_NETWORKS_MAX
+        return "" if len(value) <= most else f"it has {len(value)} entries, the most is {most}"
     if key == "http.trusted_proxies":
         try:
             networks(value)
@@ -250,18 +277,29 @@ def _wrong(key: str, value: Any) -> str:
     return ""
 
 
-def _wrong_metadata(url: str) -> str:
+def _wrong_metadata(urls: str) -> str:
+    return next((wrong for url in urls.split(",") if (wrong := _wrong_metadata_host(url.strip()))), "") if urls else ""
+
+
+def _wrong_metadata_host(url: str) -> str:
     try:
         parts = urlsplit(url)
         is_socket = parts.scheme == "ws" and bool(parts.port) and parts.path in ("", "/") and not parts.query
         address = parse_address(f"{parts.hostname}:{parts.port}") if is_socket else None
     except ValueError:
         address = None
-    if not url or (address is not None and address.is_loopback):
+    if address is not None and address.is_loopback:
         return ""
     if address is not None:
         return "this version asks a metadata service without TLS, so only one of this machine, such as 127.0.0.1"
     return "it is ws://HOST:PORT, such as ws://127.0.0.1:8081"
+
+
+def _wrong_backend(address: str) -> str:
+    try:
+        return "" if parse_address(address).port else "a backend's port is above 0"
+    except ValueError as error:
+        return str(error)
 
 
 def _wrong_redis(url: str) -> str:
@@ -284,6 +322,20 @@ def _wrong_origin(origin: str) -> str:
     return "" if is_origin and parts.netloc else f"{origin!r} is no origin, such as https://shop.example"
 
 
+def _wrong_with_several(settings: Settings) -> tuple[str, str] | None:
+    """A setting that is not for several gateway processes, and why."""
+    if settings.dev:
+        return "dev", "--dev signs pages in at one process, so it goes with one gateway only; leave --dev out"
+    if settings.store.backends:
+        return "store.backends", (
+            "store.backends names backends, and --gateways starts a storage process of its own; to have more gateways "
+            "in front of backends start `pushq serve` several times, with a folder and a port each"
+        )
+    if settings.metadata.url:
+        return "metadata.url", "metadata.url is for servers of one process; leave metadata.url out"
+    return None
+
+
 def _check_together(settings: Settings, origins: Mapping[str, str]) -> None:
     if settings.dev and not settings.address.is_loopback:
         raise ConfigError(
@@ -292,6 +344,9 @@ def _check_together(settings: Settings, origins: Mapping[str, str]) -> None:
             "listen on 127.0.0.1, or leave --dev out",
             origins.get("http.listen", DEFAULT),
         )
+    if settings.gateways > 1 and (wrong := _wrong_with_several(settings)) is not None:
+        key, detail = wrong
+        raise ConfigError(key, f"{detail}, or leave --gateways out", origins.get(key, DEFAULT))
     if settings.throttling.store == "redis" and not (settings.redis.url or settings.redis.url_file):
         detail = "counting in Redis needs redis.url, or redis.url_file"
         raise ConfigError("throttling.store", detail, origins.get("throttling.store", DEFAULT))
@@ -302,12 +357,29 @@ def _check_together(settings: Settings, origins: Mapping[str, str]) -> None:
     if bool(settings.metadata.url) != bool(settings.metadata.secret_file):
         detail = "metadata.url and metadata.secret_file go together; the secret is in the service's data folder"
         raise ConfigError("metadata.secret_file", detail, origins.get("metadata.secret_file", DEFAULT))
+    _check_store(settings, origins)
+    if (wrong := wrong_backend(settings.node, settings.cluster)) is not None:
+        raise ConfigError(*wrong, origins.get(wrong[0], DEFAULT))
     _check_encryption(settings.encryption, origins)
     if settings.redis.url and settings.redis.url_file:
         detail = "redis.url and redis.url_file name the same thing; leave one of them out"
         raise ConfigError("redis.url_file", detail, origins.get("redis.url_file", DEFAULT))
     if settings.redis.url_file:
         _check_redis_file(settings.redis, origins.get("redis.url_file", DEFAULT))
+
+
+def _check_store(settings: Settings, origins: Mapping[str, str]) -> None:
+    store = settings.store
+    files = (store.tls_cert, store.tls_key, store.tls_ca)
+    if store.backends and settings.metadata.url:
+        detail = "with store.backends the definitions come from the backends; leave metadata.url out"
+        raise ConfigError("metadata.url", detail, origins.get("metadata.url", DEFAULT))
+    if any(files) and not all(files):
+        detail = "store.tls_cert, store.tls_key and store.tls_ca go together; make them with `pushq ca`"
+        raise ConfigError("store.tls_cert", detail, origins.get("store.tls_cert", DEFAULT))
+    if not any(files) and not all(parse_address(one).is_loopback for one in store.backends):
+        detail = "backends of other machines are asked over TLS only: name store.tls_cert, store.tls_key, store.tls_ca"
+        raise ConfigError("store.tls_cert", detail, origins.get("store.backends", DEFAULT))
 
 
 def _check_encryption(encryption: Encryption, origins: Mapping[str, str]) -> None:
@@ -346,7 +418,8 @@ def shown(key: str, value: Any) -> Any:
     return (f"{scheme}://***@{rest}" if slashes else f"***@{rest}") if at else value
 
 
-def _value_of(settings: Settings, key: str) -> Any:
+def value_of(settings: Settings, key: str) -> Any:
+    """A setting by its dotted key, as people may see it."""
     value: Any = settings
     for step in key.split("."):
         value = getattr(value, step)

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from backend_store.client import Store
+from gateway.alerts.setup import Watching
 from gateway.auth import Keyring
+from gateway.cluster_watch import ClusterWatch
 from gateway.desk import GatewayDesk
 from gateway.encryption import Encrypting
 from gateway.guard import Guards
 from gateway.once import Once
+from gateway.recovery import Recovery
+from gateway.refused_acts import RefusedActs
+from gateway.series.sampler import Sampler
 from gateway.settings import Settings
+from gateway.siblings import Siblings
 from gateway.throttle import Throttle
 from gateway.tickets import TicketOffice
 from gateway.usage.export import Exporter
+from gateway.usage.live import LiveUsage
 from push.hub import Hub
 
 
@@ -31,5 +38,18 @@ class Gateway:
     guards: Guards
     once: Once
     usage: Exporter
+    sampler: Sampler
+    watching: Watching
     encryption: Encrypting | None = None
     """None where nothing is encrypted: in tests of other things."""
+    cluster: ClusterWatch | None = None
+    """None where the settings name no coordinator of a cluster."""
+    live_usage: LiveUsage | None = None
+    """None where the settings name no folder of the job `live_usage`."""
+    recovery: Recovery | None = None
+    """None where this gateway does not keep its messages with a cluster's backends."""
+    siblings: Siblings | None = None
+    """The other gateway processes, at the one that speaks for all; None at those, and for a process that is alone."""
+    number: int = 1
+    """Which gateway process of its server this one is."""
+    refused_acts: RefusedActs = field(default_factory=RefusedActs)

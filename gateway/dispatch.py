@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from backend_store.model import InvalidRequest, NotFound, PushqError, Unauthenticated
 from gateway import cors
-from gateway.api.table import LATER, OPERATIONS, Operation, kind_of
+from gateway.api.table import OPERATIONS, Operation, kind_of
 from gateway.auth import Principal
 from gateway.context import Gateway
 from gateway.held import Held
@@ -41,7 +41,6 @@ class Api:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._router: Router[Operation] = Router((o.method, o.path, o) for o in OPERATIONS)
-        self._later = Router(("GET", path, what) for path, what in LATER)
         self.answers: Counter[tuple[str, str, int]] = Counter()
         """Method, path and status → how often."""
 
@@ -152,9 +151,6 @@ class Api:
     def _not_found(self, path: str) -> NotFound:
         if path == "/v1/ws":
             return NotFound("/v1/ws speaks WebSocket only: send an Upgrade")
-        later = self._later.find(path)
-        if later is not None:
-            return NotFound(f"this version does not have {later.methods['GET']} yet")
         return NotFound(f"there is nothing at {path[:200]!r}; /openapi.json lists what there is")
 
     def _allows_origin(self, headers: dict[bytes, bytes]) -> bool:

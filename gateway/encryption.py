@@ -25,11 +25,18 @@ class Encrypting:
     """The master key was made by this start."""
 
     async def run(self) -> None:
-        await self.rotations.resume()
+        rotating = asyncio.get_running_loop().create_task(self._rotate(), name="rotations of keys")
         try:
             await self.vault.run()
         finally:
+            rotating.cancel()
+            await asyncio.gather(rotating, return_exceptions=True)
             await self.rotations.end()
+
+    async def _rotate(self) -> None:
+        """Beside the vault's own task: while a rotation cannot begin, keys that are wanted are made."""
+        await self.rotations.resume()
+        await self.rotations.follow()
 
 
 async def encrypting(
@@ -45,4 +52,4 @@ async def encrypting(
     vault = Vault(metadata, masters, data_key_days=settings.encryption.data_key_days, clock_ms=clock_ms)
     await vault.open()
     made = settings.encryption.master == "file" and not had_file
-    return Encrypting(vault, Rotations(vault, clock_ms), is_new=made)
+    return Encrypting(vault, Rotations(vault, clock_ms, is_alone=settings.gateways == 1), is_new=made)

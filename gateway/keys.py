@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, Protocol, TypeVar
 
 import msgspec
 import structlog
@@ -33,6 +33,16 @@ T = TypeVar("T")
 DAY_MS: Final = 24 * 3600 * 1000
 
 
+class OtherSecrets(Protocol):
+    """What somebody seals with the master key beside data keys."""
+
+    def masters(self) -> set[str]:
+        """The ids of the master keys that something is sealed with now."""
+
+    async def renew(self) -> None:
+        """Seals anew what another master key than the active one sealed. Raises `Unavailable` and `MasterError`."""
+
+
 class Vault:
     """Implements `backend_store.core.sealing.Sealer`. Its one task (`run`) makes keys; everybody else only asks."""
 
@@ -41,6 +51,7 @@ class Vault:
         self.masters = masters
         self.counts = Counts()
         self.master_failures = 0
+        self.others: list[OtherSecrets] = []
         self._is_away = False
         self._clock_ms = clock_ms
         self._age_ms_max = data_key_days * DAY_MS
@@ -58,6 +69,33 @@ class Vault:
             for key, secret in zip(some, await self.masters.unwrap(some), strict=True):
                 if key.uid in definitions:
                     self.of(definitions[key.uid]).add(_cipher(key, secret))
+
+    async def learn(self, keys: Sequence[DataKey]) -> None:
+        """Unwraps keys that another gateway made, each that opens. Raises `MasterError`, and `Unavailable`, when some
+        did not: they may later.
+        """
+        definitions = {one.uid: one for one in self.rows.queues.values()}
+        failed: Exception | None = None
+        for some in _portions([key for key in keys if key.uid in definitions]):
+            failed = await self._learnt(some, definitions) or failed
+        if failed is not None:
+            self.master_failures += 1
+            raise failed
+
+    async def _learnt(self, keys: Sequence[DataKey], definitions: Mapping[int, QueueDefinition]) -> Exception | None:
+        """Why some of them did not open. Where one does not, each of the others is asked about alone."""
+        new = [key for key in keys if key.id not in self.of(definitions[key.uid]).ciphers]
+        try:
+            secrets = await self.masters.unwrap(new) if new else []
+        except (PushqError, MasterError) as error:
+            if len(new) == 1:
+                return error
+            return next(filter(None, [await self._learnt([key], definitions) for key in new]), None)
+        for key, secret in zip(new, secrets, strict=True):
+            seal = self.of(definitions[key.uid])
+            if key.id not in seal.ciphers:  # it may have been made here, and told on its way
+                seal.add(_cipher(key, secret))
+        return None
 
     @property
     def keys(self) -> int:
@@ -161,7 +199,7 @@ class Vault:
         ]
         stored = await self.rows.add_data_keys([(s.definition.name, key) for s, key in zip(seals, keys, strict=True)])
         for seal, key, secret in zip(seals, keys, secrets, strict=True):
-            if key.id in stored:  # else the queue was deleted meanwhile
+            if key.id in stored:  # else the queue was deleted meanwhile, or the id is another gateway's
                 seal.add(_cipher(key, secret, blocks=0))
         return len(stored)
 
@@ -183,6 +221,19 @@ class Vault:
     def unwrapped_by_others(self) -> list[DataKey]:
         """Keys that another master than the active one wrapped."""
         return [key for key in self.rows.data_keys.by_id.values() if key.master != self.masters.active]
+
+    async def masters_needed(self) -> set[str]:
+        """The ids of the master keys without which something does not open."""
+        async with self._making:  # a key that is wrapped and not stored yet is stored then
+            return self._masters_needed()
+
+    def _masters_needed(self) -> set[str]:
+        return {key.master for key in self.rows.data_keys.by_id.values()}.union(*(one.masters() for one in self.others))
+
+    @property
+    def rests_on_others(self) -> bool:
+        """Whether something does not open without another master key than the active one."""
+        return bool(self._masters_needed() - {self.masters.active})
 
     async def rewrap(self, keys: Sequence[DataKey]) -> int:
         """Wraps keys under the active master. Raises `Unavailable`."""

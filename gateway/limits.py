@@ -109,9 +109,10 @@ AUTO_CREATE_ENTRIES_MAX: Final = 100
 REPLIES_RUNS_MAX: Final = 20_000
 """Runs of messages in replies that are kept by their idempotency keys, nearly always one a reply; the least recently
 used make room."""
-REPLIES_LINGER_SECONDS: Final = 0.02
-"""How long a reply waits for others before it is written to Redis."""
-REPLIES_PER_TRIP_MAX: Final = 256
+REPLIES_LINGER_SECONDS: Final = 0.1
+"""How long a reply waits for others before it is written to Redis: a round trip costs as much as some hundred messages,
+and until then a repeat at another gateway is answered by the partition."""
+REPLIES_PER_TRIP_MAX: Final = 512
 """Replies asked for or written in one round trip to Redis."""
 REPLIES_ASK_SECONDS: Final = 0.02
 """So long the partition has to answer a request under an idempotency key, before Redis is asked as well."""
@@ -122,6 +123,10 @@ REPLIES_WAITING_MAX: Final = 10_000
 
 PAGE_ITEMS_DEFAULT: Final = 100
 PAGE_ITEMS_MAX: Final = 1_000
+RANGE_MESSAGES_MAX: Final = 5_000
+"""Messages of one read of a partition's range; also what it takes without a `limit`."""
+RANGE_BYTES_MAX: Final = 4 * 1024 * 1024
+"""A read of a range takes no more chunks of messages after so many bytes."""
 RECEIVE_MESSAGES_DEFAULT: Final = 10
 
 QUEUES_LABELLED_MAX: Final = 200
@@ -141,8 +146,12 @@ DATA_KEYS_PER_REQUEST_MAX: Final = 100
 """Data keys that are wrapped or unwrapped with one request to the master key, and stored with one commit."""
 DATA_KEY_DAYS_MAX: Final = 3_650
 """The largest `encryption.data_key_days`."""
+BODY_DEPTH_MAX: Final = 32
+"""Levels of lists and objects within each other in a body that is a value, not bytes."""
 MASTER_KEYS_MAX: Final = 16
 """Master keys in a file: one wraps, the others only unwrap."""
+MASTER_FILE_SECONDS: Final = 2.0
+"""How often the file of the master keys is looked at for new ones."""
 MASTER_ANSWER_BYTES_MAX: Final = 1024 * 1024
 """What the command of a master key may answer."""
 MASTER_TIMEOUT_MS_MAX: Final = 60_000
@@ -179,6 +188,10 @@ ANSWERS_SECONDS_MAX: Final = 1
 
 USAGE_ROWS_PER_MINUTE_MAX: Final = 10_000
 """Different rows of one minute; what is more is counted under `other`."""
+REFUSED_ACTS_PER_MINUTE_MAX: Final = 60
+"""Refused acts of a principal that the audit has of each minute; what is more is counted among the minutes."""
+REFUSED_PRINCIPALS_MAX: Final = 10_000
+"""Principals whose refused acts the audit has of one minute."""
 USAGE_AUDIT_ROWS_KEPT: Final = 100_000
 """Acts that `/v1/audit` can list. Older ones are in the files."""
 USAGE_UNWRITTEN_ROWS_MAX: Final = 100_000
@@ -189,6 +202,18 @@ USAGE_AUDIT_LOOKS_MAX: Final = 10_000
 """Acts that one request to `/v1/audit` looks at before it answers with a cursor."""
 USAGE_DAYS_PER_REQUEST_MAX: Final = 366
 """Days that one request to `/v1/usage` adds up."""
+USAGE_LIVE_BYTES_MAX: Final = 1024 * 1024
+"""What the job `live_usage` may have written of one tenant's last hour."""
+USAGE_LIVE_FILES_MAX: Final = 16
+"""In so many files."""
+USAGE_LIVE_POINTER_BYTES_MAX: Final = 4_096
+"""The file that says which of the job's folders counts."""
+USAGE_LIVE_READ_SECONDS_MAX: Final = 2.0
+"""How long an answer waits for the job's folder."""
+USAGE_LIVE_STALE_MS: Final = 60_000
+"""A job that has said nothing for so long is taken for stopped."""
+USAGE_LIVE_TENANTS_KEPT: Final = 100
+"""Tenants whose last hour is remembered until the job has written another."""
 
 CATALOGUE_FRESH_MS: Final = 5_000
 """How old metadata may be that is served while a remote metadata service is heard; what is absent is known so long."""
@@ -224,3 +249,21 @@ HTTP_CONNECTIONS_MAX: Final = 10_000
 """Connections beside those of `limits.connections_max`: plain HTTP, and those that have not asked for anything yet."""
 READER_BYTES_MIN: Final = 16 * 1024
 """What a client must read of an answer in each 10 s; one that reads less is cut."""
+CLUSTER_STALE_SECONDS_MAX: Final = 5.0
+"""How old what `/v1/cluster` says may be; beyond it the answer is 503."""
+RECOVERY_BATCH_BYTES: Final = 4 * 1024 * 1024
+"""Quarantined messages that are read from a backend and published again in one go."""
+RECOVERY_SECONDS_MAX: Final = 10.0
+"""How long one request to publish quarantined messages goes on; what is left then is the next one's."""
+RECOVERY_BEGUN_MAX: Final = 64
+"""Chunks in quarantine that are marked as begun before they are published; each waits for the one before."""
+RECOVERY_SHOWN_MAX: Final = 100
+"""Messages of a piece in quarantine that are shown."""
+CLUSTER_RETRY_SECONDS: Final = 1.0
+"""The pause before a gateway looks for the cluster's coordinator again."""
+CONSOLE_LISTS_MAX: Final = 64
+"""Tenants whose list of queues is kept for the console's pages."""
+CONSOLE_LIST_SLICE: Final = 100
+"""Queues that the console looks at in one go."""
+CONSOLE_LIST_SHARE_MAX: Final = 0.01
+"""Of a core: what one tenant's list of queues may cost while somebody looks at it."""

@@ -256,12 +256,17 @@ def listener(
     return made
 
 
-def bind_tcp(address: Address) -> socket.socket:
-    """Raises `OSError`. The port is ours before the store is opened, so a port that is taken costs nothing."""
+def bind_tcp(address: Address, *, is_shared: bool = False) -> socket.socket:
+    """Raises `OSError`. The port is ours before the store is opened, so a port that is taken costs nothing.
+
+    `is_shared`: other processes of the same user may bind it too; the system spreads connections over those who listen.
+    """
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if is_shared:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         bound.bind((address.host, address.port))
     except BaseException:
         bound.close()
@@ -269,16 +274,17 @@ def bind_tcp(address: Address) -> socket.socket:
     return bound
 
 
-def bind_unix(directory: Path) -> socket.socket:
-    """The socket for local administration, mode 600. The folder's lock is held, so a socket left over is nobody's."""
-    path = directory / ADMIN_SOCKET
+def bind_unix(directory: Path, name: str = ADMIN_SOCKET) -> socket.socket:
+    """The socket for local administration, or another one of the folder, mode 600. The folder's lock is held, so one
+    that was left over is nobody's."""
+    path = directory / name
     path.unlink(missing_ok=True)
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     folder = os.open(directory, os.O_PATH | os.O_DIRECTORY)
     mask = os.umask(0o177)
     try:
         # A socket's address has room for 107 bytes; by way of the folder's descriptor any path fits.
-        bound.bind(f"/proc/self/fd/{folder}/{ADMIN_SOCKET}")
+        bound.bind(f"/proc/self/fd/{folder}/{name}")
     except BaseException:
         bound.close()
         raise
@@ -286,3 +292,13 @@ def bind_unix(directory: Path) -> socket.socket:
         os.umask(mask)
         os.close(folder)
     return bound
+
+
+class Folder:
+    """A folder that is kept open, so that each socket in it has a path that is short enough to connect to."""
+
+    def __init__(self, directory: Path) -> None:
+        self._fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def path(self, name: str) -> Path:
+        return Path(f"/proc/self/fd/{self._fd}/{name}")

@@ -57,6 +57,10 @@ class Masters(Protocol):
     def active(self) -> str:
         """The id of the one that wraps."""
 
+    @property
+    def count(self) -> int:
+        """How many there are, those among them that only unwrap; 1 where that is not known here."""
+
     async def wrap(self, keys: Sequence[tuple[Context, bytes]]) -> list[Wrapped]:
         """Raises `Unavailable` while the master key is away."""
 
@@ -102,6 +106,14 @@ class LocalMasters:
         self._origin = origin
         self.active = master_id(keys[0])
 
+    @property
+    def count(self) -> int:
+        return len(self._keys)
+
+    @property
+    def ids(self) -> set[str]:
+        return set(self._keys)
+
     async def wrap(self, keys: Sequence[tuple[Context, bytes]]) -> list[Wrapped]:
         out = []
         for context, secret in keys:
@@ -136,7 +148,20 @@ class FileMasters(LocalMasters):
 
     def __init__(self, file: Path):
         self.file = file
+        self._seen = _version(file)
         super().__init__(_read_masters(file), str(file))
+
+    def changed(self) -> list[bytes] | None:
+        """The keys of the file, where somebody else wrote it since it was looked at last. Raises `MasterError`."""
+        version = _version(self.file)
+        if version == self._seen:
+            return None
+        self._seen = version
+        return _read_masters(self.file)
+
+    def take(self, keys: Sequence[bytes]) -> None:
+        """Goes by these from now on: the first wraps."""
+        super().__init__(keys, str(self.file))
 
     def put_first(self, key: bytes) -> None:
         """Has a new key wrap from now on. The others stay for what they wrapped."""
@@ -150,7 +175,17 @@ class FileMasters(LocalMasters):
 
     def _write(self, keys: Sequence[bytes]) -> None:
         write_private(self.file, "".join(b64encode(key).decode() + "\n" for key in keys))
-        super().__init__(keys, str(self.file))
+        self._seen = _version(self.file)
+        self.take(keys)
+
+
+def _version(file: Path) -> tuple[int, ...]:
+    """Differs once somebody has written or replaced the file."""
+    try:
+        found = file.stat()
+    except OSError:
+        return ()
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _read_masters(file: Path) -> list[bytes]:
@@ -182,6 +217,8 @@ def write_private(file: Path, text: str) -> None:
 
 class CommandMasters:
     """A program that wraps and unwraps: one run a request, JSON on its stdin and stdout."""
+
+    count = 1
 
     def __init__(self, settings: Encryption, guard: Guard):
         self.active = settings.command_key

@@ -8,6 +8,7 @@ change of its leader or on a slow disk, Redis is asked what another gateway, or 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 PublishReply = Callable[[Published | PushqError], None]
 
 IN_PROGRESS_RETRY_MS: Final = 200
+_CLOCK_STEP_SECONDS: Final = 0.001
+"""A timer may be so much too early, by the loop's clock."""
 
 
 class Once:
@@ -39,6 +42,11 @@ class Once:
         self._memory = MemoryReplies()
         self._shared = shared
         self._ask_seconds = ask_seconds
+        self._late: deque[tuple[float, _Call]] = deque()
+        """When Redis is asked about which call, if it has no answer by then."""
+        self._timer: asyncio.TimerHandle | None = None
+        """For the first of them."""
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def publish(self, queue: Target, prepared: Prepared, reply: PublishReply) -> None:
         """Stores the messages of a call with a claim, or tells what became of the first such call."""
@@ -50,14 +58,30 @@ class Once:
             return
         call = _Call(prepared, claim, queue.config.dedupe_window_ms, reply)
         if self._shared is not None:
-            ask = partial(self._shared.ask, claim, partial(self._found, call))
-            call.timer = asyncio.get_running_loop().call_later(self._ask_seconds, ask)
+            loop = self._loop
+            if loop is None:  # asked for once: it costs a call of the system each time
+                loop = self._loop = asyncio.get_running_loop()
+            self._late.append((loop.time() + self._ask_seconds, call))
+            if self._timer is None:
+                self._timer = loop.call_later(self._ask_seconds, self._ask, loop, self._shared)
         queue.publish(prepared.blocks, partial(self._stored, call), claim, until_ms=prepared.until_ms)
 
     async def close(self) -> None:
         """Waits a moment for replies on their way."""
+        if self._timer is not None:
+            self._timer.cancel()
         if self._shared is not None:
             await self._shared.close()
+
+    def _ask(self, loop: asyncio.AbstractEventLoop, shared: RedisReplies) -> None:
+        """Asks for the replies to calls that wait long. Nearly all have their answer: one timer does for all."""
+        self._timer, late = None, self._late
+        while late and (late[0][1].is_answered or late[0][0] <= loop.time() + _CLOCK_STEP_SECONDS):
+            _, call = late.popleft()
+            if not call.is_answered:
+                shared.ask(call.claim, partial(self._found, call))
+        if late:
+            self._timer = loop.call_at(late[0][0], self._ask, loop, shared)
 
     def _found(self, call: _Call, known: Reply | None) -> None:
         """What Redis has. Whether a payload is another one than the first, the partition says."""
@@ -82,19 +106,19 @@ class Once:
 class _Call:
     """A call that the partition decides. Whoever knows the answer first gives it."""
 
-    __slots__ = ("claim", "prepared", "timer", "window_ms", "_reply")
+    __slots__ = ("claim", "prepared", "window_ms", "_reply")
 
     def __init__(self, prepared: Prepared, claim: Claim, window_ms: int, reply: PublishReply) -> None:
         self.prepared = prepared
         self.claim = claim
         self.window_ms = window_ms
-        self.timer: asyncio.TimerHandle | None = None
-        """Until Redis is asked."""
         self._reply: PublishReply | None = reply
 
+    @property
+    def is_answered(self) -> bool:
+        return self._reply is None
+
     def answer(self, result: Published | PushqError) -> None:
-        if self.timer is not None:
-            self.timer.cancel()
         reply, self._reply = self._reply, None
         if reply is not None:
             reply(result)

@@ -36,6 +36,7 @@ BROWSING: Final = frozenset(
     for path in (
         "/v1/queues",
         "/v1/queues/{queue}/messages",
+        "/v1/queues/{queue}/partitions/{partition}/messages",
         "/v1/queues/{queue}/groups",
         "/v1/queues/{queue}/redrives",
         "/v1/keys",

@@ -41,6 +41,11 @@ class Access:
             decided = self._decided[verb, queue] = self._decide(verb, queue)
         return decided
 
+    @property
+    def within(self) -> Access | None:
+        """The wider rights that these are a part of."""
+        return self._within
+
     def _decide(self, verb: Verb, queue: str) -> bool:
         if self._within is not None and not self._within.may(verb, queue):
             return False
@@ -94,13 +99,13 @@ def compile_scopes(scopes: Iterable[str]) -> Access:
     patterns: dict[Verb, tuple[re.Pattern[str], ...]] = {}
     for verb in VERBS:
         wanted = (scope.partition(":")[2] for scope in kept if scope.startswith(f"{verb}:"))
-        patterns[verb] = tuple(_compile(pattern) for pattern in wanted)
+        patterns[verb] = tuple(compile_pattern(pattern) for pattern in wanted)
     is_operator = OPERATOR in kept
     # An operator is an administrator everywhere, so also at home.
     return Access(kept, is_operator or ADMIN in kept, is_operator, patterns)
 
 
-def _compile(pattern: str) -> re.Pattern[str]:
+def compile_pattern(pattern: str) -> re.Pattern[str]:
     """The pattern as an expression that looks at a name once.
 
     The first place where a part fits is as good as any later one, so it is never tried again: with `.*` between the

@@ -18,6 +18,7 @@ from backend_store.model import MESSAGES_PER_REQUEST_MAX, FieldError, InvalidReq
 from gateway.dedupe import hashes
 from gateway.given import Given
 from gateway.idempotency import Named
+from gateway.nesting import TOO_DEEP, too_deep
 from gateway.schedule import due_times, expiries, priorities, stamp_columns, stamps
 from push.ports import Encoding, Prepared
 from push.protocol import PublishMessage
@@ -56,7 +57,8 @@ def prepare_plain(
     kind = KIND_JSON if encoding == "json" else KIND_BYTES
     named = name(kind, raw, {}) if name is not None else None
     is_plain = named is None or (config.dedupe == "none" and not is_split)
-    if not is_plain or max(map(len, raw)) > config.max_message_bytes or not _takes_bodies_alone(config):
+    is_plain = is_plain and max(map(len, raw)) <= config.max_message_bytes and _takes_bodies_alone(config)
+    if not is_plain or (encoding == "json" and too_deep(raw)):
         return _prepared(
             config,
             Given(len(raw), {}),
@@ -131,6 +133,7 @@ def _prepared(
     if headers is not None:
         table["headers"] = headers
     _check_sizes(given, bodies, header_sizes, config.max_message_bytes)
+    _check_depth(given, kind, bodies, config.max_message_bytes)
     dues = due_times(given, config, now_ms)
     expires = expiries(given, config, now_ms, dues)
     if expires is not None:
@@ -175,6 +178,18 @@ def _check_sizes(given: Given, bodies: Sequence[bytes], headers: list[int], limi
     for number, size in enumerate(sizes):
         if size > limit:
             given.too_large(number, f"{size} bytes of body and headers; this queue takes {limit} a message")
+
+
+def _check_depth(given: Given, kind: int | bytes, bodies: Sequence[bytes], limit: int) -> None:
+    """Only of bodies that are not refused for their size: it is a look at every byte."""
+    if isinstance(kind, bytes):
+        bodies = [body if own == KIND_JSON else b"" for own, body in zip(kind, bodies, strict=True)]
+    elif kind != KIND_JSON:
+        return
+    if max(map(len, bodies)) > limit:
+        bodies = [body if len(body) <= limit else b"" for body in bodies]
+    for number in too_deep(bodies):
+        given.wrong(number, "body", TOO_DEEP)
 
 
 # ------------------------------------------------------------------------------------------------------- bodies

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import structlog
 
 from backend_store.client import Queue, Store
-from backend_store.client.metadata import Change, Definitions, Moment, Read, RemoteMetadata, Tenant
+from backend_store.client.metadata import Change, Definitions, DirectoryClient, Moment, Read, RemoteMetadata, Tenant
 from backend_store.model import (
     ApiKey,
     Conflict,
@@ -55,7 +55,12 @@ class RemoteStore(Store):
     """See the file's first sentence. `start` follows the service, `close` ends that too."""
 
     def __init__(
-        self, store: Store, service: RemoteMetadata, look_ups: Guard, writes: Guard, settings: CatalogueSettings
+        self,
+        store: Store,
+        service: RemoteMetadata | DirectoryClient,
+        look_ups: Guard,
+        writes: Guard,
+        settings: CatalogueSettings,
     ) -> None:
         super().__init__(store.node)
         self._service = service
@@ -170,6 +175,8 @@ class RemoteStore(Store):
                 self.keys_known.cache.changed(change.name, at, now_ms)
             case "tenant":
                 self.tenants_known.cache.changed(change.name, at, now_ms)
+            case "placement":
+                pass  # a server with its own messages asks nobody where they are
 
     # ------------------------------------------------------------------------------------------------- taking over
 
@@ -260,10 +267,12 @@ class RemoteStore(Store):
 def remote_store(store: Store, settings: Settings, guards: Guards) -> RemoteStore:
     """The store of a folder whose definitions the settings' metadata service has. Raises `OSError` without a secret."""
     secret = Path(settings.metadata.secret_file).read_text().strip()
+    urls = [url.strip() for url in settings.metadata.url.split(",")]
+    is_one = len(urls) == 1 and settings.metadata.form == "replicated"
     unwell = GuardSettings(failures=(OSError, Unavailable))
     return RemoteStore(
         store,
-        RemoteMetadata(settings.metadata.url, secret),
+        RemoteMetadata(urls[0], secret) if is_one else DirectoryClient(urls, secret, settings.metadata.form),
         guards.guard("metadata", unwell),
         # Changes wait longer than look-ups: they must not take their places.
         guards.guard("metadata_writes", unwell),

@@ -1,15 +1,17 @@
 -- Replies to publishes under an idempotency key, many at once: one command and one answer cost a gateway as much as many.
 --
--- KEYS: of calls that are asked for, then of calls that were answered.
--- ARGV: how many are asked for; for each that was answered its reply and for how many milliseconds it is kept.
+-- KEYS: of calls that are asked for.
+-- ARGV: how many those are; what was answered, in one piece, since a client takes its time over each argument. A reply
+-- there has the size of its key and its own, for how many milliseconds it is kept, the key, the reply.
 -- Answers for each that is asked for: its reply, or false.
-local asked = tonumber(ARGV[1])
 local out = {}
-for i = 1, asked do
+for i = 1, tonumber(ARGV[1]) do
   out[i] = redis.call('GET', KEYS[i])
 end
-for i = asked + 1, #KEYS do
-  local at = 2 * (i - asked)
-  redis.call('SET', KEYS[i], ARGV[at], 'PX', ARGV[at + 1])
+local finished, at = ARGV[2], 1
+while at <= #finished do
+  local key_size, size, ms, from = struct.unpack('>I4I4d', finished, at)
+  at = from + key_size + size
+  redis.call('SET', finished:sub(from, from + key_size - 1), finished:sub(from + key_size, at - 1), 'PX', ms)
 end
 return out

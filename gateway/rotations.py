@@ -8,22 +8,29 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import structlog
 
 from backend_store.client import StoredRotation
-from backend_store.model import Conflict, FieldError, InvalidRequest, PushqError, Unavailable
+from backend_store.model import Conflict, FieldError, InvalidRequest, OutcomeUnknown, PushqError, Unavailable
 from gateway.encrypt import QueueSeal
 from gateway.keys import Vault
-from gateway.limits import DATA_KEY_RETRY_SECONDS, DATA_KEYS_PER_REQUEST_MAX, ROTATIONS_REMEMBERED_MAX
-from gateway.masters import FileMasters, MasterError, parse_masters
+from gateway.limits import (
+    DATA_KEY_RETRY_SECONDS,
+    DATA_KEYS_PER_REQUEST_MAX,
+    MASTER_FILE_SECONDS,
+    ROTATIONS_REMEMBERED_MAX,
+)
+from gateway.masters import FileMasters, MasterError, master_id, parse_masters
 
 log = structlog.get_logger("pushq.encryption")
 
+T = TypeVar("T")
 State = Literal["running", "done", "cancelled", "failed"]
 
 
@@ -49,25 +56,74 @@ class Rotation:
 class Rotations:
     """The rotation that runs, and the last ones, which can still be asked about."""
 
-    def __init__(self, vault: Vault, clock_ms: Callable[[], int]):
+    def __init__(self, vault: Vault, clock_ms: Callable[[], int], *, is_alone: bool = True):
+        """`is_alone`: no other process wraps with the keys of this one's file."""
+        self._is_alone = is_alone
         self._vault = vault
         self._clock_ms = clock_ms
         self._jobs: dict[str, Rotation] = {}
+        self._owes_rewrap = False
+        """Other master keys were taken up, and nothing was begun for them yet."""
 
     def get(self, rotation_id: str) -> Rotation | None:
         return self._jobs.get(rotation_id)
 
     async def resume(self) -> None:
-        """At start: goes on with what was cut off, or takes up a master key that came first in the settings since."""
-        stored = self._vault.rows.data_keys.rotation
-        if stored is None and self._vault.unwrapped_by_others():
-            stored = StoredRotation(secrets.token_hex(8), self._clock_ms(), rewraps=True)
-        if stored is not None:
-            await self._begin(stored)
+        """At start: goes on with what was cut off, or takes up a master key that came first in the settings since.
+
+        Returns when that has begun: until then it tries again, whatever is in the way.
+        """
+        while self._running() is None:
+            stored = self._vault.rows.data_keys.rotation
+            if stored is None and self._vault.rests_on_others:
+                stored = self._new_rewrap()
+            if stored is None:
+                return
+            try:
+                await self._begin(stored)
+            except PushqError as error:
+                log.warning("the rotation of keys does not begin yet", reason=str(error))
+                await asyncio.sleep(DATA_KEY_RETRY_SECONDS)
+
+    def _new_rewrap(self) -> StoredRotation:
+        return StoredRotation(secrets.token_hex(8), self._clock_ms(), rewraps=True)
+
+    async def follow(self) -> None:
+        """For as long as the process serves: takes up what somebody writes into the file of the master keys."""
+        while isinstance(self._vault.masters, FileMasters):
+            await asyncio.sleep(MASTER_FILE_SECONDS)
+            try:
+                await self._look(self._vault.masters)
+            except (MasterError, PushqError) as error:
+                log.warning("the changed file of the master keys is not taken up", error=str(error))
+            except Exception:
+                log.exception("the file of the master keys could not be looked at")
+
+    async def _look(self, masters: FileMasters) -> None:
+        """A file that drops a key which is still needed is not taken up: after a restart nothing would open with it."""
+        if self._running() is not None:
+            return
+        if (keys := masters.changed()) is not None:
+            held = masters.ids & await self._vault.masters_needed()
+            if missing := held - {master_id(key) for key in keys}:
+                raise MasterError(
+                    f"{masters.file} lacks the master key {', '.join(sorted(missing))}, which data keys or secrets of "
+                    "receivers are sealed with; put it on a line below the new one"
+                )
+            before = masters.active
+            masters.take(keys)
+            self._owes_rewrap = masters.active != before or self._vault.rests_on_others
+            log.info("the file of the master keys is read anew", active=masters.active, keys=masters.count)
+        if self._owes_rewrap and self._running() is None:
+            await self._begin(self._new_rewrap())
+            self._owes_rewrap = False
+
+    def _running(self) -> Rotation | None:
+        return next((one for one in self._jobs.values() if one.state == "running"), None)
 
     async def start(self, *, master_file: Path | None, queues: list[int] | None, all_queues: bool) -> Rotation:
         """Raises `Conflict` while another one runs, `InvalidRequest` for a master key that cannot be taken."""
-        running = next((one for one in self._jobs.values() if one.state == "running"), None)
+        running = self._running()
         if running is not None:
             raise Conflict(f"rotation {running.id} runs already: wait for it, or cancel it")
         if master_file is not None:
@@ -91,7 +147,13 @@ class Rotations:
             self._jobs.pop(next(iter(self._jobs)))
         keys = self._vault.unwrapped_by_others() if stored.rewraps else []
         job = self._jobs[stored.id] = Rotation(stored.id, len(keys) + len(self._queues(stored)))
-        await self._vault.rows.put_rotation(stored)
+        try:
+            await self._vault.rows.put_rotation(stored)
+        except BaseException as error:
+            # Entered before, so that only one begins; where nothing runs, nothing may look as if it did.
+            job.state, job.error = "failed", str(error)
+            job.ended.set()
+            raise
         job.task = asyncio.get_running_loop().create_task(self._run(job, stored), name=f"rotation {job.id}")
         return job
 
@@ -109,8 +171,10 @@ class Rotations:
             if stored.rewraps:
                 await self._rewrap(job)
             await self._renew(job, stored)
+            await self._insist(job, partial(self._vault.rows.put_rotation, None))
+            if job.stopping.is_set():
+                await self._vault.rows.put_rotation(None)
             job.state = "cancelled" if job.stopping.is_set() else "done"
-            await self._vault.rows.put_rotation(None)
         except asyncio.CancelledError:
             job.state = "cancelled"  # the process ends; the next one goes on
             raise
@@ -125,14 +189,16 @@ class Rotations:
 
     async def _rewrap(self, job: Rotation) -> None:
         vault = self._vault
+        await vault.masters_needed()  # what the old one wrapped until now is stored
         while (keys := vault.unwrapped_by_others()) and not job.stopping.is_set():
-            try:
-                job.done += await vault.rewrap(keys[:DATA_KEYS_PER_REQUEST_MAX])
-            except Unavailable:
-                await self._rest(job)
+            job.done += await self._insist(job, partial(vault.rewrap, keys[:DATA_KEYS_PER_REQUEST_MAX])) or 0
             await asyncio.sleep(0)
+        for other in vault.others:
+            await self._insist(job, other.renew)
         masters = vault.masters
-        if isinstance(masters, FileMasters) and not vault.unwrapped_by_others():
+        # Another process may wrap a key with the old one until it looks at the file again.
+        may_drop = self._is_alone and not vault.rests_on_others and not job.stopping.is_set()
+        if may_drop and isinstance(masters, FileMasters):
             masters.keep_active()
 
     async def _renew(self, job: Rotation, stored: StoredRotation) -> None:
@@ -140,17 +206,22 @@ class Rotations:
         seals = self._queues(stored)
         for start in range(0, len(seals), DATA_KEYS_PER_REQUEST_MAX):
             some = seals[start : start + DATA_KEYS_PER_REQUEST_MAX]
-            while not job.stopping.is_set():
-                try:
-                    await self._vault.new_keys(some, unless_since_ms=stored.started_at_ms)
-                    job.done += len(some)
-                    break
-                except Unavailable:
-                    await self._rest(job)
+            make = partial(self._vault.new_keys, some, unless_since_ms=stored.started_at_ms)
+            if await self._insist(job, make) is not None:
+                job.done += len(some)
             await asyncio.sleep(0)
 
+    async def _insist(self, job: Rotation, do: Callable[[], Awaitable[T]]) -> T | None:
+        """Does a step again for as long as a key server or the store is away. None: the rotation was cancelled."""
+        while not job.stopping.is_set():
+            try:
+                return await do()
+            except (Unavailable, OutcomeUnknown):
+                await self._rest(job)
+        return None
+
     async def _rest(self, job: Rotation) -> None:
-        """The master key is away. Ends early when the rotation is cancelled."""
+        """Something is away. Ends early when the rotation is cancelled."""
         try:
             async with asyncio.timeout(DATA_KEY_RETRY_SECONDS):
                 await job.stopping.wait()

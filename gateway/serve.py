@@ -13,23 +13,33 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 import structlog
 import uvloop
+from starlette.types import ASGIApp
 
 from backend_store.client import Metadata, Store, open_store
-from backend_store.model import Unavailable
+from backend_store.model import PushqError, Unavailable
+from backend_store.remote.store import RemoteBackends
+from backend_store.shard.rounds import Patience
 from backend_store.storage.engine import FolderInUse, StorageError
+from backend_store.storage.space import SpaceRules
 from gateway.app import Application, create_app
 from gateway.auth import ADMIN_KEY_FILE, Keyring, make_first_key, wall_clock_ms
+from gateway.backend_rules import members_of
+from gateway.backends import open_backends, tls_of
+from gateway.cannot_start import CannotStart
 from gateway.certificates import CertificateError
+from gateway.cluster_watch import ClusterWatch
 from gateway.config import Loaded
 from gateway.encryption import Encrypting, encrypting
 from gateway.entrance import Entrance, open_entrance
+from gateway.etcd_access import access_of, etcd_config
 from gateway.guard import Guards
 from gateway.jwks import BadKeys
 from gateway.key_care import KeyCare
@@ -40,46 +50,110 @@ from gateway.limits_setup import NoRedisLibrary
 from gateway.listeners import ADMIN_SOCKET, Listener, bind_tcp, bind_unix, listener
 from gateway.logs import configure_logs
 from gateway.masters import MASTER_FILE, MasterError
+from gateway.recovery import Recovery
 from gateway.remote_store import RemoteStore, remote_store
 from gateway.settings import Settings
+from gateway.siblings import Siblings
+from gateway.tickets import TicketOffice
 from gateway.tokens import Tokens
 from gateway.version import VERSION
 
 if TYPE_CHECKING:
     from push.spans import Spans
 
+__all__ = ["CannotStart", "serve"]
+
 log = structlog.get_logger("pushq.serve")
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-class CannotStart(Exception):
-    """Why the process ends with code 3 before it serves anything, and what to do about it."""
-
-
 def serve(loaded: Loaded) -> None:
     """Serves until a signal ends it. Raises `CannotStart`."""
-    configure_logs(loaded.settings.logs)
+    if loaded.settings.gateways > 1:
+        # Only who wants several pays for the import.
+        from gateway.processes.parent import serve_several
+
+        serve_several(loaded.settings)
+    else:
+        serve_as(loaded.settings, Alone())
+
+
+def serve_as(settings: Settings, place: Alone) -> None:
+    """Serves in this process. Raises `CannotStart`."""
+    configure_logs(settings.logs)
     files_max = _raise_open_files_limit()
-    uvloop.run(_serve(_within(loaded.settings, files_max)))
+    uvloop.run(_serve(_within(settings, files_max), place))
 
 
-async def _serve(settings: Settings) -> None:
+class Alone:
+    """How a process comes to its sockets and its store, and whom it tells: one that has everything in it."""
+
+    number = 1
+    is_desk = True
+    """Whether it does what one process does for the whole server."""
+    siblings: Siblings | None = None
+
+    def bind(self, settings: Settings) -> socket.socket:
+        return bind_tcp(settings.address)
+
+    async def open(self, settings: Settings, guards: Guards) -> tuple[Store, Encrypting]:
+        return await _opened(settings, guards)
+
+    def tickets(self, store: Store) -> TicketOffice | None:
+        """None for those in memory."""
+        return None
+
+    def front(self, app: Application) -> tuple[ASGIApp, ASGIApp]:
+        """The application for the public socket, and that for local administration."""
+        return app, app.local
+
+    def more(self, app: Application, settings: Settings) -> list[tuple[Listener, socket.socket]]:
+        """Listeners beside these."""
+        return []
+
+    def local_socket(self, settings: Settings) -> socket.socket:
+        return bind_unix(settings.directory)
+
+    def ready(self, settings: Settings, port: int, *, made_master_key: bool, end: Callable[[], None]) -> None:
+        """Said before the first request can be answered, and true already: from here on connections wait for us.
+        `end` has the process drain."""
+        announce(settings, port, is_new=made_master_key)
+
+    async def leave(self, settings: Settings) -> None:
+        """While the folder is still ours: the next process makes a socket of its own there."""
+        (settings.directory / ADMIN_SOCKET).unlink(missing_ok=True)
+
+
+async def _serve(settings: Settings, place: Alone) -> None:
     entrance = _entrance(settings)
     spans = _spans(settings)
-    tcp = _bind(settings)
+    tcp = _bind(settings, place)
     tokens = _tokens(settings)
     guards = Guards()
-    folder, encryption = await _open(settings, guards)
-    store = await _defined(folder, settings, guards)
+    store, encryption = await place.open(settings, guards)
     if tokens is not None:
         await tokens.key_sets.start()
-    keyring = Keyring(store, tokens=tokens)
-    is_remote = isinstance(store, RemoteStore)
-    key_file = settings.directory / ADMIN_KEY_FILE if is_remote else await make_first_key(keyring, settings.directory)
+    far = _far(store)
+    keyring = Keyring(store, tokens=tokens) if far is None else Keyring(store, tokens=tokens, expect=far.expect)
+    if not isinstance(store, RemoteStore):
+        await make_first_key(keyring, settings.directory)
+    cluster = _cluster(settings)
     try:
         app = create_app(
-            store, settings, keyring=keyring, entrance=entrance, guards=guards, encryption=encryption, spans=spans
+            store,
+            settings,
+            keyring=keyring,
+            entrance=entrance,
+            guards=guards,
+            encryption=encryption,
+            spans=spans,
+            series_folder=settings.directory if place.is_desk else None,
+            cluster=cluster,
+            recovery=_recovery(cluster, store, settings),
+            tickets=place.tickets(store),
+            siblings=place.siblings,
+            number=place.number,
         )
     except NoRedisLibrary as error:
         await store.close([])
@@ -88,29 +162,55 @@ async def _serve(settings: Settings) -> None:
     if isinstance(store, RemoteStore):
         await store.start(app.gateway.hub.queue_deleted)
     else:
+        if far is not None:
+            far.on_deleted(cast(Any, app.gateway.hub.queue_deleted))
         care = KeyCare(store, keyring, app.gateway.hub.open)
-    public = listener(app, entrance, app.door, hsts=_wants_hsts(settings))
-    server = Server(app, [public, listener(app.local)], care)
+    front, local = place.front(app)
+    public = listener(front, entrance, app.door, hsts=_wants_hsts(settings))
+    more = place.more(app, settings)
+    server = Server(app, [public, listener(local), *(each for each, _ in more)], care, samples=place.is_desk)
     server.handle_signals()
     _listen(tcp, settings)
-    # Said before the first request can be answered, and true already: from here on connections wait for us.
-    _announce(settings, key_file if key_file.exists() else None, tcp.getsockname()[1], is_new=encryption.is_new)
+    place.ready(settings, tcp.getsockname()[1], made_master_key=encryption.is_new, end=server.end)
     keys = asyncio.create_task(encryption.run(), name="data keys")
-    await server.run([tcp, bind_unix(settings.directory)])
+    await server.run([tcp, place.local_socket(settings), *(sock for _, sock in more)])
     keys.cancel()
     await asyncio.gather(keys, return_exceptions=True)
     await app.gateway.hub.close()
+    await app.gateway.watching.notifier.close()
     await app.gateway.usage.close()
     await app.gateway.throttle.limiter.close()
     await app.gateway.once.close()
     if tokens is not None:
         await tokens.key_sets.close()
     if care is not None:
-        await care.write_down()
-    # While the folder is still ours: the next process makes a socket of its own there.
-    (settings.directory / ADMIN_SOCKET).unlink(missing_ok=True)
+        try:
+            await care.write_down()
+        except PushqError as error:
+            log.warning("what keys were used last is not written down", error=error.detail)
+    await place.leave(settings)
     await store.close(app.gateway.hub.kept_sessions())
     log.info("stopped")
+
+
+def _far(store: object) -> RemoteBackends | None:
+    """The store, where it is one of other processes."""
+    return store if isinstance(store, RemoteBackends) else None
+
+
+def _cluster(settings: Settings) -> ClusterWatch | None:
+    endpoints = members_of(settings.cluster)
+    if not endpoints:
+        return None
+    cluster = settings.cluster
+    patience = Patience(cluster.replace_after_s, cluster.rebalance_after_s)
+    return ClusterWatch(etcd_config(endpoints, access_of(cluster)), patience)
+
+
+def _recovery(cluster: ClusterWatch | None, store: object, settings: Settings) -> Recovery | None:
+    if cluster is None or not isinstance(store, RemoteBackends):
+        return None
+    return Recovery(cluster, store, tls_of(settings.store))
 
 
 def _entrance(settings: Settings) -> Entrance:
@@ -143,11 +243,11 @@ def _wants_hsts(settings: Settings) -> bool:
     return bool(settings.http.tls_cert) and not settings.dev
 
 
-def _bind(settings: Settings) -> socket.socket:
+def _bind(settings: Settings, place: Alone) -> socket.socket:
     try:
-        return bind_tcp(settings.address)
+        return place.bind(settings)
     except OSError as error:
-        raise _cannot_listen(settings, error) from None
+        raise cannot_listen(settings, error) from None
 
 
 def _listen(tcp: socket.socket, settings: Settings) -> None:
@@ -155,10 +255,10 @@ def _listen(tcp: socket.socket, settings: Settings) -> None:
     try:
         tcp.listen(LISTEN_BACKLOG)
     except OSError as error:
-        raise _cannot_listen(settings, error) from None
+        raise cannot_listen(settings, error) from None
 
 
-def _cannot_listen(settings: Settings, error: OSError) -> CannotStart:
+def cannot_listen(settings: Settings, error: OSError) -> CannotStart:
     return CannotStart(f"cannot listen on {settings.http.listen}: {error.strerror}; choose another with --listen")
 
 
@@ -169,6 +269,15 @@ def _tokens(settings: Settings) -> Tokens | None:
         return Tokens(jwt, KeySets(jwt)) if jwt.issuers else None
     except BadKeys as error:
         raise CannotStart(f"auth.jwt.issuers: {error}") from None
+
+
+async def _opened(settings: Settings, guards: Guards) -> tuple[Store, Encrypting]:
+    """The store of the data folder, or that of the backends which the settings name."""
+    if settings.store.backends:
+        backends, encryption = await open_backends(settings, guards)
+        return cast(Store, backends), encryption
+    folder, encryption = await _open(settings, guards)
+    return await _defined(folder, settings, guards), encryption
 
 
 async def _defined(store: Store, settings: Settings, guards: Guards) -> Store:
@@ -195,8 +304,10 @@ async def _open(settings: Settings, guards: Guards) -> tuple[Store, Encrypting]:
         made.append(await encrypting(metadata, settings, guards, clock_ms=wall_clock_ms))
         return made[0].vault
 
+    kept = settings.storage
+    space = SpaceRules(kept.publish_stop_percent / 100, kept.ballast_bytes or None)
     try:
-        return await open_store(settings.directory, make), made[0]
+        return await open_store(settings.directory, make, space), made[0]
     except (MasterError, Unavailable) as error:
         raise CannotStart(f"cannot read the messages of {settings.data}: {error}") from None
     except FolderInUse as error:
@@ -213,6 +324,8 @@ class Server:
     listeners: list[Listener]
     care: KeyCare | None
     """None where a metadata service has the keys."""
+    samples: bool = True
+    """Whether this process looks at the queues for series and alerts."""
     _draining: asyncio.Task[None] | None = None
 
     async def run(self, sockets: list[socket.socket]) -> None:
@@ -223,7 +336,10 @@ class Server:
                 tasks.create_task(self.app.overload.watch(), name="overload"),
                 *([tasks.create_task(self.care.watch(), name="keys")] if self.care is not None else []),
                 tasks.create_task(self.app.stored.watch(), name="stored quotas"),
+                *([tasks.create_task(self.app.gateway.sampler.run(), name="series")] if self.samples else []),
             ]
+            if (cluster := self.app.gateway.cluster) is not None:
+                watches.append(tasks.create_task(cluster.run(), name="cluster"))
             if (certificates := self.app.entrance.certificates) is not None:
                 watches.append(tasks.create_task(certificates.watch(), name="certificates"))
             serving = [
@@ -248,6 +364,12 @@ class Server:
             # Whoever signals twice does not want to wait; what was confirmed is on the disk.
             os._exit(128 + number)
         log.info("draining", signal=signal.Signals(number).name)
+        self.end()
+
+    def end(self) -> None:
+        """Says farewell, and lets `run` come to its end."""
+        if self._draining is not None:
+            return
         self.app.gateway.hub.draining = True
         self._draining = asyncio.create_task(self._drain(), name="drain")
 
@@ -290,15 +412,23 @@ def _age_seconds() -> float:
 def _where_keys_are(settings: Settings, key_file: Path | None) -> str:
     if settings.metadata.url:
         return f"  key   of the metadata service at {settings.metadata.url}"
+    if settings.store.backends and key_file is None:
+        return "  key   the one that the first gateway of these backends made"
     return f"  key   in {key_file}" if key_file else f"  key   {settings.data}/admin.key is gone; its key is still good"
 
 
-def _announce(settings: Settings, key_file: Path | None, port: int, *, is_new: bool) -> None:
+def announce(settings: Settings, port: int, *, is_new: bool) -> None:
     """What a person needs to go on, on stdout. The key itself is never printed."""
     url = settings.url(port)
+    path = settings.directory / ADMIN_KEY_FILE
+    key_file = path if path.exists() else None
+    count = settings.gateways
+    processes = "one process" if count == 1 else f"{count} gateway processes and one for storage"
+    backends = settings.store.backends
+    data = f"messages with {', '.join(backends)}" if backends else f"data in {settings.data}"
     lines = [
-        f"pushq {VERSION}  one process, data in {settings.data}"
-        + ("" if settings.metadata.url else ", nothing else needed"),
+        f"pushq {VERSION}  {processes}, {data}"
+        + ("" if settings.metadata.url or backends else ", nothing else needed"),
         f"  API   {url}/v1",
         *([f"  demo  {url}/demo"] if settings.dev else []),
         f"  docs  {url}/docs",

@@ -50,9 +50,23 @@ class MetadataSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where queue definitions, API keys and tenants are kept, if not in the data folder."""
 
     url: str = ""
-    """A metadata service, `ws://HOST:PORT`; empty for the data folder of this process."""
+    """A metadata service, `ws://HOST:PORT`, or its hosts with commas; empty for the data folder of this process."""
     secret_file: str = ""
     """The file with the service's secret, `metadata.secret` of its data folder."""
+    form: Literal["replicated", "sharded", "ring"] = "replicated"
+    """How its hosts share the records; with one host it does not matter."""
+
+
+class StoreSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where messages are kept, if not in the data folder."""
+
+    backends: tuple[str, ...] = ()
+    """Backends, `HOST:PORT` each; empty for the data folder of this process."""
+    tls_cert: str = ""
+    """The certificate that this gateway shows to backends."""
+    tls_key: str = ""
+    tls_ca: str = ""
+    """The authority that signed the backends' certificates."""
 
 
 class CatalogueSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -137,6 +151,8 @@ class Usage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the folder may hold. The oldest minutes go first; the ledger and the audit never do: they wait."""
     kept_days: int = 400
     """For how many days `/v1/usage` knows each day's totals."""
+    live_dir: str = ""
+    """Where the job `live_usage` writes, its `--to`; empty: there is none, and nothing live is shown."""
 
 
 class Encryption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -150,6 +166,15 @@ class Encryption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     command_timeout_ms: int = 5_000
     data_key_days: int = 30
     """How long one data key seals what comes."""
+
+
+class StorageSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How much of the data folder's disk is left alone."""
+
+    publish_stop_percent: int = 90
+    """How full the disk may be, whoever filled it, while publishes go on."""
+    ballast_bytes: int = 0
+    """The file that is given up when the disk is full; 0 is 2 % of the disk, at most 256 MiB."""
 
 
 class Logs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -169,6 +194,65 @@ class Tracing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Spans of publishes, deliveries, receives and settlements; needs the extra `otel`."""
 
 
+class AlertSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where alerts may be told."""
+
+    webhook_networks: tuple[str, ...] = ()
+    """Networks that webhooks may go to beside the public Internet."""
+
+
+class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What one backend of a cluster is, for `pushq backend`."""
+
+    name: str = ""
+    zone: str = ""
+    """Where it stands; replicas are spread over zones."""
+    listen: str = "127.0.0.1:8090"
+    """For other backends, by mutual TLS."""
+    http: str = "127.0.0.1:8091"
+    """For health and metrics, without TLS."""
+    service: str = "127.0.0.1:8092"
+    """For gateways, by mutual TLS with the same certificate."""
+    tls_cert: str = ""
+    """The file of its certificate, which must be for its name and for the address that it listens on."""
+    tls_key: str = ""
+    tls_ca: str = ""
+    """The authority that signs the certificates of all backends."""
+
+
+Model = Literal["leader_follower", "independent_hosts"]
+"""How the backends of a cluster share its queues."""
+
+
+class ClusterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What all backends of a cluster are told alike."""
+
+    coordinator: str = "embedded"
+    """`embedded`, for one backend alone, or `etcd://HOST:PORT[,HOST:PORT]`."""
+    etcd_tls_ca: str = ""
+    """The authority of etcd's certificate; empty speaks to it in clear, which is for one machine."""
+    etcd_tls_cert: str = ""
+    """The certificate that is shown to etcd, where it asks for one."""
+    etcd_tls_key: str = ""
+    etcd_user: str = ""
+    etcd_password_file: str = ""
+    """A file that holds the user's password, so that it stands in no settings."""
+    model: Model = "leader_follower"
+    """`independent_hosts`: every queue has a lane at each of `lanes` hosts, and nobody is elected for it."""
+    lanes: int = 3
+    """How many hosts have a lane, where `model` is `independent_hosts`; it cannot change later."""
+    shards: int = 4
+    replicas: int = 3
+    min_in_sync: int = 2
+    replication: Literal["sync", "async"] = "sync"
+    replace_after_s: int = 300
+    """A backend that is away for so long loses its copies to others; 0: never."""
+    rebalance_after_s: int = 60
+    """Copies are evened out so long after a backend came; 0: only when asked."""
+    move_bytes_per_s: int = 32 * 1024 * 1024
+    """What one backend reads for copies that are made elsewhere; 0: as fast as it goes."""
+
+
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Everything `pushq serve` can be told."""
 
@@ -182,6 +266,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limits: Limits = Limits()
     dispatch: Dispatch = Dispatch()
     metadata: MetadataSettings = MetadataSettings()
+    store: StoreSettings = StoreSettings()
     catalogue: CatalogueSettings = CatalogueSettings()
     throttling: Throttling = Throttling()
     overload: OverloadSettings = OverloadSettings()
@@ -189,8 +274,12 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     redis: Redis = Redis()
     logs: Logs = Logs()
     tracing: Tracing = Tracing()
+    storage: StorageSettings = StorageSettings()
     usage: Usage = Usage()
     encryption: Encryption = Encryption()
+    alerts: AlertSettings = AlertSettings()
+    node: NodeSettings = NodeSettings()
+    cluster: ClusterSettings = ClusterSettings()
 
     @property
     def directory(self) -> Path:
@@ -210,13 +299,17 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return plain.replace("http", "https", 1) if self.http.tls_cert else plain
 
 
+def is_loopback_host(host: str) -> bool:
+    return host in ("localhost", "::1") or re.fullmatch(r"127(\.\d{1,3}){3}", host) is not None
+
+
 class Address(NamedTuple):
     host: str
     port: int
 
     @property
     def is_loopback(self) -> bool:
-        return self.host in ("localhost", "::1") or re.fullmatch(r"127(\.\d{1,3}){3}", self.host) is not None
+        return is_loopback_host(self.host)
 
     @property
     def url(self) -> str:

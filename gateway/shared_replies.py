@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from importlib.resources import files
+from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import msgspec
@@ -33,6 +34,9 @@ log = structlog.get_logger("pushq.replies")
 
 T = TypeVar("T")
 
+_FINISHED: Final = Struct(">IId")
+"""The sizes of a name and of the reply that follow, and for how many milliseconds it is kept."""
+
 Told = Callable[[Reply | None], None]
 
 _SCRIPT: Final = files("gateway").joinpath("replies.lua").read_text()
@@ -48,14 +52,6 @@ class _Asked(NamedTuple):
 
     name: bytes
     told: Told
-
-
-class _Finished(NamedTuple):
-    """A call's reply, and how long it is kept."""
-
-    name: bytes
-    reply: bytes
-    window_ms: int
 
 
 class RedisReplies:
@@ -80,7 +76,7 @@ class RedisReplies:
         self._guard: Guard = guards.guard("redis_replies", settings)
         self._prefix = _PREFIX + identity + b":"
         self._asked: list[_Asked] = []
-        self._finished: list[_Finished] = []
+        self._finished: list[bytes] = []
         self._trips: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -95,7 +91,8 @@ class RedisReplies:
     def finish(self, claim: Claim, reply: Reply, window_ms: int) -> None:
         """Keeps a reply. While more wait than Redis takes, the partition alone knows."""
         if len(self._finished) < REPLIES_WAITING_MAX:
-            self._finished.append(_Finished(self._prefix + claim.key, _encode(reply), window_ms))
+            name, encoded = self._prefix + claim.key, _encode(reply)
+            self._finished.append(_FINISHED.pack(len(name), len(encoded), window_ms) + name + encoded)
             self._go_later()
 
     def _go(self) -> None:
@@ -125,12 +122,10 @@ class RedisReplies:
         if self._finished:
             self._go_later()
 
-    async def _trip(self, asked: list[_Asked], finished: list[_Finished]) -> list[Any] | None:
+    async def _trip(self, asked: list[_Asked], finished: list[bytes]) -> list[Any] | None:
         """What Redis knows of each that is asked for; None where it does not answer."""
-        keys = [one.name for one in asked] + [one.name for one in finished]
-        args: list[Any] = [len(asked)]
-        for one in finished:
-            args += (one.reply, one.window_ms)
+        keys = [one.name for one in asked]
+        args: list[Any] = [len(asked), b"".join(finished)]
         try:
             found: list[Any] = await self._guard.call(
                 lambda: self._script(keys=keys, args=args), deadline_s=REPLIES_SECONDS_MAX

@@ -74,7 +74,6 @@ class Site:
 
 _LATER: Final = {
     "/demo": "the demo page is there when the server runs with --dev",
-    "/console": "this version does not have the console yet; `pushq top` shows the queues",
 }
 
 

@@ -13,11 +13,12 @@ from typing import Any
 
 from msgspec import Raw
 
-from backend_store.client import KIND_BYTES, SUFFIXES, Chunk, Lease, full_message, holes, indexes
+from backend_store.client import KIND_BYTES, SUFFIXES, Chunk, Lease, full_message, holes, indexes, message_id
 from push.limits import RENDERED_PER_CHUNK_MAX
 from push.ports import Encoding
 from push.rows import (
     BARE,
+    NAMED,
     as_msgpack,
     escaped,
     json_columns,
@@ -51,7 +52,11 @@ def leased_messages(lease: Lease, encoding: Encoding) -> list[bytes]:
     chunk, lease.chunk = lease.chunk, None
     assert chunk is not None, "a lease is encoded once"
     kind, bodies, columns = chunk.messages
-    if columns is not None or not lease.receipts:
+    if not lease.receipts:
+        return _leased_rows(lease, chunk, encoding)
+    if columns is not None:
+        if encoding == "msgpack" and kind == KIND_BYTES and not lease.state.attempts and shown_columns(chunk) == NAMED:
+            return _leasedpack_named(lease, chunk, bodies, columns["id"])
         return _leased_rows(lease, chunk, encoding)
     if encoding == "json":
         return _leased_json(lease, chunk, kind, bodies)
@@ -91,6 +96,23 @@ def _leasedpack(lease: Lease, chunk: Chunk, kind: int, bodies: list[bytes]) -> l
     ]
 
 
+def _leasedpack_named(lease: Lease, chunk: Chunk, bodies: list[bytes], names: Sequence[str | None]) -> list[bytes]:
+    """Bytes with ids of their own, at their first attempt: what comes of publishes under idempotency keys."""
+    template = pack_template(chunk.partition, chunk.shelf, chunk.time_ms, KIND_BYTES, NAMED)
+    template += _PACK_ATTEMPT + b"\x01" + _receipt(lease.token)
+    base, partition, suffixes = chunk.base, chunk.partition, SUFFIX_BYTES
+    return [
+        template
+        % (
+            pack(names[n] or message_id(partition, base + n)),
+            (base + n).to_bytes(8, "big"),
+            pack(bodies[n]),
+            suffixes[n],
+        )
+        for n in indexes(lease.bits)
+    ]
+
+
 def _receipt(token: str) -> bytes:
     return _PACK_RECEIPT + b"\xd9" + bytes([len(token) + 2]).replace(b"%", b"%%") + token.encode() + b"%b"
 
@@ -125,6 +147,14 @@ def _leased_one(lease: Lease, chunk: Chunk, number: int, encoding: Encoding) -> 
 def stream_messages(chunk: Chunk, start: int, stop: int, encoding: Encoding) -> list[bytes]:
     """Messages `start` to `stop` of a stream's chunk: no lease, no receipt. See `visible` for which there are."""
     return _rows(chunk, visible(chunk, start, stop), encoding, _JSON_FREE if encoding == "json" else _PACK_FREE, [])
+
+
+def numbered_messages(chunk: Chunk, numbers: Sequence[int]) -> list[bytes]:
+    """Some messages of a chunk as JSON, without a receipt; those that are not there or cannot be read are left out."""
+    _ = chunk.messages  # which of them can be read is known once they were
+    gone = holes(chunk) | chunk.unreadable
+    there = [number for number in numbers if not gone >> number & 1] if gone else numbers
+    return _rows(chunk, there, "json", _JSON_FREE, []) if there else []
 
 
 def visible(chunk: Chunk, start: int, stop: int) -> Sequence[int]:

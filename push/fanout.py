@@ -17,7 +17,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from backend_store.client import Chunk, Gap, Queue, cursors_along, encode_cursor
+from backend_store.model import PushqError
 from push.encode import deliver_frame, keep_rendered, stream_messages, visible
+from push.limits import FETCH_AGAIN_SECONDS
+from push.looking_up import LookingUp
 from push.pacing import Pacer
 from push.subscriptions import StreamSubscription
 from push.tails import Others, Tail, Tails
@@ -172,13 +175,21 @@ class Fanout:
             return False  # `start` is called again when there is room or credit
         for gap in self.tails.missed(sub.reading):
             outlet.tell_gap(sub.number, gap)
-        found = self.tails.next(sub.reading)
+        try:
+            found = self.tails.next(sub.reading)
+        except LookingUp as looking:
+            looking.flight.then(partial(self._fetched, sub, outlet))
+            return False
         if found is None:
             self._join(sub, outlet)
             return False
         self._hand_on(sub, outlet, *found)
         sub.feeding = True
         return True
+
+    def _fetched(self, sub: StreamSubscription, outlet: StreamOutlet, error: PushqError | None) -> None:
+        """What a reader comes to next had to be fetched first."""
+        self._loop.call_later(FETCH_AGAIN_SECONDS if error is not None else 0, self.start, sub, outlet)
 
     def _join(self, sub: StreamSubscription, outlet: StreamOutlet) -> None:
         """Counts a subscriber among the live. One with credit may be owed a part of a chunk: it is woken, not written

@@ -32,7 +32,7 @@ class Feeder:
         self._loop = loop
         self._ring: deque[Consumer] = deque()
         self._scheduled = False
-        queue.on_ready(self.dispatch)
+        queue.on_ready(self.dispatch, self.wanted)
 
     def add(self, consumer: Consumer) -> None:
         """Puts a consumer that can take messages in line; what is ready reaches it in the next turn of the loop."""
@@ -51,6 +51,15 @@ class Feeder:
         if consumer.in_ring:
             consumer.in_ring = False
             self._ring.remove(consumer)
+            self.queue.wanted_changed()
+
+    def wanted(self) -> dict[int, int]:
+        """What those in line would take now: visibility time in ms → messages."""
+        found: dict[int, int] = {}
+        for consumer in self._ring:
+            if (messages := consumer.wants()) > 0:
+                found[consumer.visibility_ms] = found.get(consumer.visibility_ms, 0) + messages
+        return found
 
     def _dispatch_soon(self) -> None:
         if not self._scheduled:

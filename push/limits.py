@@ -70,3 +70,5 @@ PINGS_PER_SECOND_MAX = 100
 """Pings of one socket; one that sends more is closed with 4008."""
 SPAN_LINKS_MAX = 32
 """Contexts of messages that a span of their delivery links to; an attribute says how many there are."""
+FETCH_AGAIN_SECONDS = 1.0
+"""When a reader of a stream tries again whose messages could not be fetched."""

@@ -6,9 +6,12 @@ they did so far must not count: they look up before they change anything.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
+from backend_store.client import ASKED_AT
 from backend_store.model import PushqError, Unavailable
 from push.limits import LOOK_UPS_MAX
 
@@ -46,22 +49,37 @@ async def outcome(flight: Flight) -> PushqError | None:
 
 async def found(look: Callable[[], T]) -> T:
     """What `look` returns, once everything it needs is known here."""
-    for _ in range(LOOK_UPS_MAX):
-        try:
-            return look()
-        except LookingUp as looking:
-            await looking.flight.landed()
+    with _asking():
+        for _ in range(LOOK_UPS_MAX):
+            try:
+                return look()
+            except LookingUp as looking:
+                await looking.flight.landed()
     raise _too_many()
 
 
 async def handled(handle: Callable[[], Awaitable[T]]) -> T:
     """The same for a handler that awaits."""
-    for _ in range(LOOK_UPS_MAX):
-        try:
-            return await handle()
-        except LookingUp as looking:
-            await looking.flight.landed()
+    with _asking():
+        for _ in range(LOOK_UPS_MAX):
+            try:
+                return await handle()
+            except LookingUp as looking:
+                await looking.flight.landed()
     raise _too_many()
+
+
+@contextmanager
+def _asking() -> Iterator[None]:
+    """What is found from here on must be as it was now, or later; inside of a request, as it was at its beginning."""
+    if ASKED_AT.get() is not None:
+        yield
+        return
+    token = ASKED_AT.set(asyncio.get_running_loop().time())
+    try:
+        yield
+    finally:
+        ASKED_AT.reset(token)
 
 
 def _too_many() -> PushqError:

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from backend_store.client import DIGITS, NumberedNames, message_id
+from backend_store.client import NumberedNames, message_id
 from backend_store.model import Offset, Original, Published, PushqError, QueueConfig
 from push.encode import array_header, encode
+from push.numbered import numbered_rows
 from push.ports import Encoding, Prepared
 from push.problems import problem
 from push.rows import escaped, pack, placed_id
@@ -136,10 +137,7 @@ def _pack_messages(published: Published, prepared: Prepared) -> bytes:
         return array_header(published.count) + b"".join(_scattered(published, prepared, "msgpack"))
     offsets, head = _offsets(published, prepared), array_header(published.count)
     if isinstance(prepared.ids, NumberedNames):
-        name = _literal(pack(prepared.ids.prefix + "0" * DIGITS)[:-DIGITS]) + b"%03d"
-        template = _pack_row(published.partition, name, published.is_repeat)
-        rows = zip(prepared.ids.numbers, offsets, strict=True)
-        return head + b"".join([template % (number, n.to_bytes(8, "big")) for number, n in rows])
+        return head + numbered_rows(published.partition, prepared.ids, offsets, is_repeat=published.is_repeat)
     template = _pack_template(published.partition, prepared.ids is None, published.is_repeat)
     if prepared.ids is None:
         return head + b"".join([template % (n, n.to_bytes(8, "big")) for n in offsets])

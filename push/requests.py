@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from backend_store.client import GroupQueue, Queue, SettledAndPublished, open_group
+from backend_store.client import GroupQueue, Queue, SettledAndPublished, Start, open_group
 from backend_store.model import (
     InvalidRequest,
     Overloaded,
@@ -263,16 +263,20 @@ def subscribe(session: Session, frame: Subscribe) -> None:
     if session.hub.draining:
         raise PushqError("the server is shutting down", code="draining")
     session.hub.intake.check_subscribe()
+    is_reader = frame.group is None and queue.config.kind == "stream"
+    if is_reader and frame.visibility_timeout_ms is not None:
+        raise field("/visibility_timeout_ms", "a stream without a group has no leases")
+    start = stream_start(queue, frame.from_) if is_reader else None  # it may have to be looked up: before all else
     verdict = session.hub.throttle.operation(session.who, "receive", frame.queue)
-    session.gate.enter(verdict, partial(_counted, session, frame, queue), partial(session.error, frame.id))
+    session.gate.enter(verdict, partial(_counted, session, frame, queue, start), partial(session.error, frame.id))
 
 
-def _counted(session: Session, frame: Subscribe, queue: Queue) -> None:
+def _counted(session: Session, frame: Subscribe, queue: Queue, start: Start | None) -> None:
     """Opens a subscription, counted from here to its end; one that is refused was none."""
     try:
         session.hub.throttle.enter("subscriptions", session.who)
         try:
-            _subscribe(session, frame, queue)
+            _subscribe(session, frame, queue, start)
         except PushqError:
             session.leave("subscriptions")
             raise
@@ -280,11 +284,11 @@ def _counted(session: Session, frame: Subscribe, queue: Queue) -> None:
         session.error(frame.id, error)
 
 
-def _subscribe(session: Session, frame: Subscribe, queue: Queue) -> None:
+def _subscribe(session: Session, frame: Subscribe, queue: Queue, start: Start | None) -> None:
     if frame.group is not None:
         _subscribe_group(session, frame, queue, frame.group)
-    elif queue.config.kind == "stream":
-        _subscribe_stream(session, frame, queue)
+    elif start is not None:
+        _subscribe_stream(session, frame, queue, start)
     elif frame.from_ is not None:
         raise field("/from", "a work queue has no positions: `from` is for streams")
     else:
@@ -332,7 +336,7 @@ def _subscribe_work(session: Session, frame: Subscribe, queue: Queue) -> None:
     session.subs[number] = sub
     queue.consumers += 1
     session.hub.hand_over(session, sub)
-    facts: dict[str, str] = {"mode": queue.mode} if isinstance(queue, GroupQueue) else {}
+    facts: dict[str, str] = {"mode": queue.mode} if queue.mode is not None else {}
     if queue.config.ordering == "strict":
         facts["ordering"] = "strict"  # so that a client hands on messages of one key one by one
     gaps = queue.take_gaps()
@@ -343,11 +347,8 @@ def _subscribe_work(session: Session, frame: Subscribe, queue: Queue) -> None:
     sub.grant(credit)
 
 
-def _subscribe_stream(session: Session, frame: Subscribe, queue: Queue) -> None:
-    if frame.visibility_timeout_ms is not None:
-        raise field("/visibility_timeout_ms", "a stream without a group has no leases")
+def _subscribe_stream(session: Session, frame: Subscribe, queue: Queue, start: Start) -> None:
     credit = checked_credit(frame.credit) if frame.credit is not None else None
-    start = stream_start(queue, frame.from_)
     number = session.number()
     key = "json" if session.encoding == "json" else "msgpack"
     sub = StreamSubscription(session, number, queue, places=start.places, credit=credit, key=key)

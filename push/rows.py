@@ -46,6 +46,8 @@ Write = Callable[[Any], bytes]
 Columns = frozenset[str]
 BARE: Final[Columns] = frozenset()
 """The columns of messages that are only bodies."""
+NAMED: Final[Columns] = frozenset({"id"})
+"""Of those that have ids beside."""
 
 
 def shown_columns(chunk: Chunk) -> Columns:

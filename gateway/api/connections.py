@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable
 
-from backend_store.client import Queue, timestamp
+from backend_store.client import timestamp
 from backend_store.model import Forbidden, NotFound
 from gateway.api.queues import decode_cursor, encode_cursor, link_to_next
 from gateway.api.shapes import ConnectionPage, ConnectionView, ReadingView
@@ -16,6 +16,7 @@ from gateway.limits import PAGE_ITEMS_DEFAULT, PAGE_ITEMS_MAX
 from gateway.policy import may_administer
 from push.connections import Connection
 from push.limits import SUBSCRIPTIONS_SHOWN_MAX
+from push.subscriptions import StreamSubscription, WorkSubscription
 
 
 async def list_connections(gateway: Gateway, call: Call) -> Answer:
@@ -26,8 +27,12 @@ async def list_connections(gateway: Gateway, call: Call) -> Answer:
     after = decode_cursor(query.get("cursor"))
     visible = (each for each in gateway.hub.open if each.id > after and _reaches(call, each))
     found = heapq.nsmallest(limit + 1, visible, key=lambda each: each.id)
-    following = encode_cursor(found[limit - 1].id) if len(found) > limit else None
-    page = ConnectionPage([_view(each) for each in found[:limit]], following)
+    views, has_more = [_view(each) for each in found], False
+    if gateway.siblings is not None:
+        elsewhere, has_more = await gateway.siblings.connections(call.headers, limit, query.get("cursor"))
+        views = heapq.nsmallest(limit + 1, [*views, *elsewhere], key=lambda each: each.id)
+    following = encode_cursor(views[limit - 1].id) if has_more or len(views) > limit else None
+    page = ConnectionPage(views[:limit], following)
     return json_answer(page, headers=link_to_next("/v1/connections", limit, following))
 
 
@@ -35,6 +40,8 @@ async def kick(gateway: Gateway, call: Call) -> Answer:
     """Its leases return at once, and its session cannot be resumed; whoever has a good key may connect again."""
     _require_admin(call)
     found = gateway.hub.open.find(call.params[0])
+    if found is None and gateway.siblings is not None and await gateway.siblings.kick(call.headers, call.params[0]):
+        return Answer(204, content_type=None)
     if found is None or not _reaches(call, found):
         raise NotFound(f"there is no connection {call.params[0][:100]!r}")
     call.query()
@@ -75,7 +82,7 @@ def _view(connection: Connection) -> ConnectionView:
 
 def _reading(connection: Connection) -> Iterable[ReadingView]:
     for each in connection.holder.reading():
-        if isinstance(each, Queue):
-            yield ReadingView(each.name, each.group, 0)
-        else:
+        if isinstance(each, WorkSubscription | StreamSubscription):
             yield ReadingView(each.queue.name, each.queue.group, each.messages_sent)
+        else:
+            yield ReadingView(each.name, each.group, 0)

@@ -22,6 +22,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from backend_store.client import COMMIT_SECONDS_BUCKETS, Queue
 from backend_store.model import QueueNotFound, QueueStats
 from gateway.api import (
+    alert_metrics,
     catalogue_metrics,
     dependency_metrics,
     encryption_metrics,
@@ -32,13 +33,16 @@ from gateway.api import (
     queue_metrics,
     usage_metrics,
 )
+from gateway.api.usage import visible_tenant
 from gateway.context import Gateway
 from gateway.entrance import Entrance
-from gateway.http import Answer
+from gateway.http import Answer, Call
 from gateway.limits import QUEUES_LABELLED_MAX
 from gateway.loop_lag import LoopLag
 from gateway.overload import Overload
+from gateway.series.exposition import labelled
 from gateway.version import VERSION
+from push.looking_up import found as looked_up
 
 OTHER: Final = "other"
 QUEUES_PER_TURN: Final = 50
@@ -55,9 +59,7 @@ def page(
     """The page; `answers` counts what the API answered."""
 
     async def metrics(gateway: Gateway, query: dict[str, str]) -> Answer:
-        stats = await _queue_stats(gateway)
-        more = await queue_metrics.families(gateway)
-        families = [*_queues(stats), *more, *_push(gateway), *_store(gateway), *_api(answers)]
+        families = [*_push(gateway), *_api(answers)]
         families += catalogue_metrics.families(gateway.store)
         families += limit_metrics.families(gateway.throttle)
         families += [*dependency_metrics.families(gateway.guards), *entrance_metrics.families(entrance)]
@@ -65,10 +67,30 @@ def page(
         families += _process_families(lag)
         families += encryption_metrics.families(gateway.encryption)
         families += identity_metrics.families(gateway)
-        text = generate_latest(_Families(families)) + generate_latest(_process)
-        return Answer(200, text, content_type=CONTENT_TYPE_LATEST.encode())
+        families += alert_metrics.families(gateway)
+        own = generate_latest(_Families(families)) + generate_latest(_process)
+        siblings = gateway.siblings
+        if siblings is None and gateway.number > 1:
+            return Answer(200, own, content_type=CONTENT_TYPE_LATEST.encode())
+        stats = await _queue_stats(gateway)
+        shared = [*_queues(stats), *await queue_metrics.families(gateway), *_store(gateway)]
+        text = generate_latest(_Families(shared))
+        if siblings is not None:
+            own = labelled({1: own.decode(), **await siblings.metrics()}).encode()
+        return Answer(200, text + own, content_type=CONTENT_TYPE_LATEST.encode())
 
     return metrics
+
+
+async def of_tenant(gateway: Gateway, call: Call) -> Answer:
+    """The same numbers of the caller's own queues, for a Prometheus of its own."""
+    query = call.query("tenant")
+    tenant = visible_tenant(gateway, call, query.get("tenant"))
+    stats = await _queue_stats(gateway, tenant)
+    families = [*_queues(stats), *await queue_metrics.families(gateway, tenant)]
+    families += alert_metrics.of_tenant(gateway, tenant)
+    text = generate_latest(_Families(families))
+    return Answer(200, text, content_type=CONTENT_TYPE_LATEST.encode())
 
 
 class _Families:
@@ -84,19 +106,22 @@ class _Families:
 Labels = tuple[str, str]
 
 
-async def _queue_stats(gateway: Gateway) -> dict[Labels, QueueStats]:
-    """(tenant, queue) → numbers. The first queues by name have series of their own, the others share one a tenant."""
+async def _queue_stats(gateway: Gateway, tenant_only: str | None = None) -> dict[Labels, QueueStats]:
+    """(tenant, queue) → numbers, of all tenants or of one. The first queues by name have series of their
+    own, the others share one a tenant.
+    """
     found: dict[Labels, QueueStats] = {}
-    for number, (tenant, name) in enumerate(sorted(gateway.store.names())):
+    for number, (tenant, name) in enumerate(sorted(gateway.store.names(tenant_only))):
         if number % QUEUES_PER_TURN == QUEUES_PER_TURN - 1:
             await asyncio.sleep(0)  # thousands of queues must not hold everybody's messages up
         queue = _find(gateway, tenant, name)
         if queue is None:
             continue
+        stats = await looked_up(queue.stats)
         if number < QUEUES_LABELLED_MAX:
-            found[tenant, name] = queue.stats()
+            found[tenant, name] = stats
         else:
-            found[tenant, OTHER] = _sum(found.get((tenant, OTHER), QueueStats()), queue.stats())
+            found[tenant, OTHER] = _sum(found.get((tenant, OTHER), QueueStats()), stats)
     return found
 
 

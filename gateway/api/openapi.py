@@ -10,11 +10,15 @@ from typing import Any, Final, cast
 import msgspec
 
 from gateway.api import shapes as s
+from gateway.api.series import POINTS_DEFAULT
 from gateway.api.table import OPERATIONS, Operation
 from gateway.context import Gateway
 from gateway.http import Answer, json_answer
 from gateway.limits import PAGE_ITEMS_DEFAULT, PAGE_ITEMS_MAX
 from gateway.schemas import cloud_event, components, publish_body, publish_message, queue_changes, reference
+from gateway.series.book import RANGES
+from gateway.series.core.columns import QUEUE_COLUMNS
+from gateway.series.limits import SPARK_POINTS_MAX
 from gateway.version import VERSION
 from push.limits import CREDIT_MAX, PUBLISH_MS_MAX
 from push.problems import KINDS
@@ -165,6 +169,12 @@ QUERY: Final[dict[str, dict[str, Any]]] = {
     "ack": {"enum": ["manual", "auto"], "default": "manual"},
     "from": {"type": "string", "description": "earliest, latest, seq:42, time:… or cursor:…; of a stream"},
     "last_event_id": {"type": "string"},
+    "rule": {"type": "string", "description": "Of this rule only."},
+    "queue": {"type": "string", "description": "About this queue only."},
+    "tenant": {"type": "string", "description": "Another tenant; for operators."},
+    "range": {"enum": list(RANGES), "default": "15m"},
+    "metric": {"enum": list(QUEUE_COLUMNS), "default": "ready"},
+    "points": {"type": "integer", "minimum": 1, "maximum": SPARK_POINTS_MAX, "default": POINTS_DEFAULT},
     "ticket": {"type": "string", "description": "In place of the Authorization header."},
 }
 
@@ -190,9 +200,12 @@ def _parameters(operation: Operation) -> list[dict[str, Any]]:
 
 
 def _schema(operation: Operation, name: str) -> dict[str, Any]:
+    if operation.path == "/v1/alerts" and name == "state":
+        return ALERT_STATES
     return DAYS if operation.path == "/v1/usage" and name in ("from", "to") else QUERY[name]
 
 
+ALERT_STATES: Final = {"enum": ["pending", "firing", "resolved"]}
 DAYS: Final = {"type": "string", "format": "date", "description": "A day in UTC."}
 _TIMEOUT: Final = {
     "type": "integer",

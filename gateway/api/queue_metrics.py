@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -15,6 +16,7 @@ from backend_store.client import list_groups
 from backend_store.model import QueueNotFound
 from gateway.context import Gateway
 from gateway.limits import GROUPS_LABELLED_MAX, QUEUES_LABELLED_MAX
+from push.looking_up import found
 
 OTHER: Final = "other"
 QUEUES_PER_TURN: Final = 50
@@ -25,13 +27,16 @@ PARTITION_LABELS: Final = ("tenant", "queue", "state")
 MOVING_LABELS: Final = ("tenant", "queue")
 
 
-async def families(gateway: Gateway) -> list[Metric]:
-    """The first queues and groups by name have series of their own, the others share one a tenant."""
+async def families(gateway: Gateway, tenant_only: str | None = None) -> list[Metric]:
+    """Of all tenants, or of one. The first queues and groups by name have series of their own, the others share one a
+    tenant.
+    """
     ended: Counter[tuple[str, str, str]] = Counter()
     lags: Counter[tuple[str, str, str]] = Counter()
     partitions: Counter[tuple[str, str, str]] = Counter()
     moving: Counter[tuple[str, str]] = Counter()
-    for number, (tenant, name) in enumerate(sorted(gateway.store.metadata.queues)):
+    names = sorted(one for one in gateway.store.metadata.queues if tenant_only in (None, one[0]))
+    for number, (tenant, name) in enumerate(names):
         if number % QUEUES_PER_TURN == QUEUES_PER_TURN - 1:
             await asyncio.sleep(0)  # thousands of queues must not hold everybody's messages up
         try:
@@ -39,12 +44,12 @@ async def families(gateway: Gateway) -> list[Metric]:
         except QueueNotFound:
             continue  # deleted while others were read
         shown = name if number < QUEUES_LABELLED_MAX else OTHER
-        for reason, messages in queue.ended.items():
+        for reason, messages in (await found(partial(getattr, queue, "ended"))).items():
             ended[tenant, shown, reason] += messages
-        for each in queue.layout or ():
+        for each in await found(partial(getattr, queue, "layout")) or ():
             partitions[tenant, shown, each.state] += 1
             moving[tenant, shown] += each.slots_arriving
-        for group in list_groups(queue):
+        for group in await found(partial(list_groups, queue)):
             own = len(lags) < GROUPS_LABELLED_MAX
             lags[(tenant, name, group.name) if own else (tenant, OTHER, OTHER)] += sum(part.lag for part in group.lag)
     return [*_ended(ended), *_lags(lags), *_partitions(partitions), *_moving(moving)]

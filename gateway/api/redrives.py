@@ -5,9 +5,8 @@ from __future__ import annotations
 import secrets
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
 
-from backend_store.client import Chunk, Queue, Redrive, headers_of, message_id_of
+from backend_store.client import LetterFilter, Queue, Redrive
 from backend_store.model import Forbidden, NotFound, PushqError, QueueNotFound
 from gateway.api.queues import link_to_next
 from gateway.api.shapes import REASONS, JobPage, JobView, RedriveBody, RedriveFilter, RedriveTotalView
@@ -16,8 +15,6 @@ from gateway.http import Answer, Call, integer, json_answer
 from gateway.limits import PAGE_ITEMS_DEFAULT, PAGE_ITEMS_MAX, REDRIVE_IDS_MAX, REDRIVE_PER_SECOND_MAX
 from gateway.validate import time_ms
 from push.checks import field as invalid_field
-
-Wanted = Callable[[Chunk, int, dict[str, Any]], bool]
 
 
 def view(job: Redrive) -> JobView:
@@ -40,7 +37,7 @@ async def start(gateway: Gateway, call: Call) -> Answer:
     total = counts.total()
     if given.dry_run:
         return json_answer(RedriveTotalView(total=total))
-    job = queue.redrive(secrets.token_hex(8), letters, total=total, rate_per_s=given.rate_per_s, find=find)
+    job = await queue.begin_redrive(secrets.token_hex(8), letters, total=total, rate_per_s=given.rate_per_s, find=find)
     location = f"/v1/queues/{queue.name}/redrives/{job.id}".encode()
     return json_answer(view(job), 202, ((b"location", location),))
 
@@ -113,31 +110,18 @@ def _check_origins(find: Find, counts: Counter[str]) -> None:
 # ------------------------------------------------------------------------------------------------------ filter
 
 
-def matcher(given: RedriveFilter) -> Wanted:
+def matcher(given: RedriveFilter) -> LetterFilter:
     """Whether a dead letter is among those asked for."""
-    ids = set(given.ids) if given.ids is not None else None
+    ids = frozenset(given.ids) if given.ids is not None else None
     before_ms = time_ms(given.older_than, pointer="/filter/older_than") if given.older_than is not None else None
-
-    def wanted(chunk: Chunk, index: int, end: dict[str, Any]) -> bool:
-        if given.reason is not None and end.get("reason") != given.reason:
-            return False
-        if before_ms is not None and int(end.get("at", 0)) >= before_ms:
-            return False
-        if ids is not None and message_id_of(chunk, index) not in ids:
-            return False
-        if given.header:
-            headers = headers_of(chunk, index)
-            return all(headers.get(name) == value for name, value in given.header.items())
-        return True
-
-    return wanted
+    return LetterFilter(given.reason, ids, before_ms, given.header or {})
 
 
 # -------------------------------------------------------------------------------------------------------- jobs
 
 
 async def get(gateway: Gateway, call: Call) -> Answer:
-    return json_answer(view(_find(gateway, call)))
+    return json_answer(view(await _find(gateway, call)))
 
 
 async def list_redrives(gateway: Gateway, call: Call) -> Answer:
@@ -147,7 +131,7 @@ async def list_redrives(gateway: Gateway, call: Call) -> Answer:
     limit = integer(query, "limit", PAGE_ITEMS_DEFAULT, low=1, high=PAGE_ITEMS_MAX)
     assert limit is not None
     start = integer(query, "cursor", 0, low=0, high=1 << 62) or 0
-    jobs = queue.redrives.since(start)
+    jobs = await queue.redrives.list_since(start)
     following = str(jobs[limit][0]) if len(jobs) > limit else None
     page = JobPage([view(job) for _, job in jobs[:limit]], following)
     return json_answer(page, headers=link_to_next(f"/v1/queues/{queue.name}/redrives", limit, following))
@@ -155,16 +139,16 @@ async def list_redrives(gateway: Gateway, call: Call) -> Answer:
 
 async def cancel(gateway: Gateway, call: Call) -> Answer:
     """What was moved stays moved."""
-    job = _find(gateway, call)
+    job = await _find(gateway, call)
     await job.cancel()
     return json_answer(view(job))
 
 
-def _find(gateway: Gateway, call: Call) -> Redrive:
+async def _find(gateway: Gateway, call: Call) -> Redrive:
     name, redrive_id = call.params
     queue = gateway.desk.queue(call.principal, name, "manage")
-    found = queue.redrives.get(redrive_id)
+    call.query()
+    found = await queue.redrives.find(redrive_id)
     if found is None:
         raise NotFound(f"queue {queue.name!r} has no redrive {redrive_id[:100]!r}, or it is long over")
-    call.query()
     return found

@@ -376,6 +376,32 @@ class PeekView(msgspec.Struct):
     scanned: int
 
 
+class PartitionOffsetsView(msgspec.Struct):
+    """Everything below `first` is gone; the next message comes at `next` or behind it."""
+
+    partition: int
+    first: int
+    next: int
+    epoch: int
+
+
+class OffsetsView(msgspec.Struct):
+    queue: str
+    uid: str
+    """A queue that is made anew under this name has another one."""
+    kind: Literal["stream", "companion", "work"]
+    partitions: list[PartitionOffsetsView]
+
+
+class RangeView(msgspec.Struct):
+    uid: str
+    epoch: int
+    first: int
+    next: int
+    """Where to go on."""
+    messages: list[DeliveredMessage]
+
+
 class ResultView(msgspec.Struct):
     receipt: str
     ok: bool

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
-from typing import Any, Final
-
-from starlette.types import ASGIApp
+from typing import Final
 
 from backend_store.model import QueueConfig
 from gateway.api import (
@@ -17,6 +13,7 @@ from gateway.api import (
     groups,
     keys,
     messages,
+    offsets,
     peek,
     purges,
     queues,
@@ -27,46 +24,13 @@ from gateway.api import (
     usage,
 )
 from gateway.api import shapes as s
+from gateway.api.operation import Handler, Operation
 from gateway.api.queue_shapes import QueuePage, QueueView
-from gateway.api.usage_shapes import AuditPage, UsagePage
-from gateway.context import Gateway
-from gateway.http import Answer, Call
+from gateway.api.usage_shapes import AuditPage, LiveUsageView, UsagePage
+from gateway.api.watching_table import WATCHING
 from throttling import rules
 
-Handler = Callable[[Gateway, Call], Awaitable[Answer | ASGIApp]]
-
-
-@dataclass(frozen=True, slots=True)
-class Operation:
-    method: str
-    path: str
-    handler: Handler
-    summary: str
-    scope: str
-    """What the caller's key must have, in words."""
-    answers: dict[int, Any]
-    """Status → type of the body; None for an answer without one."""
-    request: Any = None
-    query: tuple[str, ...] = ()
-    required: tuple[str, ...] = ()
-    """Those of `query` that must be given."""
-    refusals: tuple[int, ...] = field(default=(400, 401, 403, 404))
-    takes_ticket: bool = False
-    takes_key: bool = False
-    """Whether it may carry an `Idempotency-Key`."""
-    takes_timeout: bool = False
-    """Whether it may say how long it waits."""
-    name: str = field(init=False)
-    """What it is called among the rows of usage and audit: `publish`, `queues.patch`, …"""
-    has_queue: bool = field(init=False)
-    """Whether the first variable part of its path is a queue's name."""
-
-    def __post_init__(self) -> None:
-        module = self.handler.__module__.rpartition(".")[2]
-        name = self.handler.__name__
-        object.__setattr__(self, "name", name if module in ("messages", name) else f"{module}.{name}")
-        object.__setattr__(self, "has_queue", self.path.startswith("/v1/queues/{queue}"))
-
+__all__ = ["OPERATIONS", "Handler", "Operation", "kind_of"]
 
 _PAGING = ("limit", "cursor")
 
@@ -133,6 +97,24 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         "view or consume",
         {200: s.PeekView},
         query=peek.FILTERS,
+    ),
+    Operation(
+        "GET",
+        "/v1/queues/{queue}/offsets",
+        offsets.get,
+        "Where each partition begins and ends",
+        "view or consume",
+        {200: s.OffsetsView},
+    ),
+    Operation(
+        "GET",
+        "/v1/queues/{queue}/partitions/{partition}/messages",
+        offsets.read,
+        "Messages of a stream's or companion's partition, by offset",
+        "consume",
+        {200: s.RangeView},
+        query=offsets.RANGE,
+        refusals=(400, 401, 403, 404, 409),
     ),
     Operation(
         "DELETE",
@@ -393,6 +375,16 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     ),
     Operation(
         "GET",
+        "/v1/usage/live",
+        usage.live,
+        "The last hour by minute, where the job `live_usage` runs; `tenant` is for operators",
+        "admin",
+        {200: LiveUsageView},
+        query=usage.LIVE_FILTERS,
+        refusals=(400, 401, 403, 404),
+    ),
+    Operation(
+        "GET",
         "/v1/audit",
         audit.acts,
         "What administrators did, the newest first",
@@ -411,16 +403,8 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         {204: None},
         refusals=(400, 401, 403, 404, 409),
     ),
+    *WATCHING,
 )
-
-LATER: Final[tuple[tuple[str, str], ...]] = (
-    ("/v1/alert-rules", "alert rules"),
-    ("/v1/alerts", "alerts"),
-    ("/v1/silences", "silences"),
-    ("/v1/cluster", "clusters"),
-)
-"""Paths of the protocol that this version does not have: answered 404, with that reason."""
-
 
 _KINDS: Final[dict[tuple[str, str], rules.Operation]] = {
     ("POST", "/v1/queues/{queue}/messages"): "publish",

@@ -9,6 +9,7 @@ import msgspec
 from backend_store.client import timestamp
 from backend_store.client.metadata import Tenant
 from backend_store.model import FieldError, Forbidden, InvalidRequest, NotFound, Quotas
+from gateway import dashboards
 from gateway.api.queues import decode_cursor, encode_cursor, link_to_next
 from gateway.api.shapes import TenantBody, TenantPage, TenantView
 from gateway.context import Gateway
@@ -60,6 +61,8 @@ async def delete(gateway: Gateway, call: Call) -> Answer:
     name = _visible(gateway, call)
     await gateway.store.metadata.delete_tenant(name)
     gateway.keyring.forget_tenant(name)
+    await gateway.watching.forget_tenant(name)
+    await dashboards.forget_tenant(gateway.store.documents, name)
     return Answer(204, content_type=None)
 
 

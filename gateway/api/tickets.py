@@ -28,7 +28,7 @@ async def issue(gateway: Gateway, call: Call) -> Answer:
         scopes = check_scopes(wanted.scopes)
         _check_held(principal, access, scopes)
         access = access.narrowed(scopes)
-    ticket = gateway.tickets.issue(replace(principal, access=access))
+    ticket = await gateway.tickets.hand_out(replace(principal, access=access))
     view = TicketView(ticket.text, timestamp(ticket.expires_at_ms))
     return json_answer(view, 201, ((b"cache-control", b"no-store"),))
 

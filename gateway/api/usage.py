@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import UTC, date, datetime, timedelta
 from typing import Final
 
-from backend_store.client import QueueTotal
+from backend_store.client import QueueTotal, timestamp
 from backend_store.model import Forbidden, NotFound
 from gateway.api.queues import decode_cursor, encode_cursor, link_to_next
-from gateway.api.usage_shapes import UsagePage, UsageView
+from gateway.api.usage_shapes import LiveUsageView, UsagePage, UsageView
 from gateway.context import Gateway
 from gateway.http import Answer, Call, integer, json_answer
 from gateway.limits import PAGE_ITEMS_DEFAULT, PAGE_ITEMS_MAX, USAGE_DAYS_PER_REQUEST_MAX
@@ -16,6 +16,7 @@ from gateway.validate import check_name
 from push.checks import field as invalid_field
 
 FILTERS: Final = ("from", "to", "queue", "tenant", "limit", "cursor")
+LIVE_FILTERS: Final = ("tenant",)
 _EPOCH: Final = date(1970, 1, 1)
 
 
@@ -38,6 +39,17 @@ async def totals(gateway: Gateway, call: Call) -> Answer:
     page = UsagePage(items, following, tenant, first.isoformat(), last.isoformat())
     kept = {name: query[name] for name in ("from", "to", "queue", "tenant") if name in query}
     return json_answer(page, headers=link_to_next("/v1/usage", limit, following, **kept))
+
+
+async def live(gateway: Gateway, call: Call) -> Answer:
+    """A tenant's last hour by minute, as the job `live_usage` counted it from files."""
+    tenant = visible_tenant(gateway, call, call.query(*LIVE_FILTERS).get("tenant"))
+    if gateway.live_usage is None:
+        raise NotFound("nothing live is shown: usage.live_dir names no folder of the job live_usage")
+    found = await gateway.live_usage.of(tenant, gateway.clock_ms())
+    looked_at = None if found.looked_at_ms is None else timestamp(found.looked_at_ms)
+    view = LiveUsageView(tenant, found.state, looked_at, found.last_minute, found.minutes, found.queues)
+    return json_answer(view)
 
 
 def visible_tenant(gateway: Gateway, call: Call, named: str | None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from gateway.usage.live import LiveMinute, LiveQueue, State
 from gateway.usage.schema import AuditRow
 
 
@@ -27,6 +28,22 @@ class UsagePage(msgspec.Struct):
     tenant: str
     from_: str = msgspec.field(name="from")
     to: str
+
+
+class LiveUsageView(msgspec.Struct):
+    """The last hour that the job `live_usage` has of a tenant."""
+
+    tenant: str
+    state: State
+    """`live`; `stale`: the job has said nothing for a minute; `absent`: it has written nothing yet; `unreadable`."""
+    looked_at: str | None
+    """When the job last said that it is at work."""
+    last_minute: str | None
+    """The latest minute that the job counted anything of, of any tenant."""
+    minutes: list[LiveMinute]
+    """Those in which the tenant did something."""
+    queues: list[LiveQueue]
+    """Those with most requests."""
 
 
 class AuditPage(msgspec.Struct):

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final, Literal
 
 import click
 
 from gateway.commands.base import command
 from gateway.commands.exits import Exit, Failure
+
+Form = Literal["replicated", "sharded", "ring"]
+FORMS: Final = ("replicated", "sharded", "ring")
 
 
 @command("metadata")
@@ -20,12 +24,40 @@ from gateway.commands.exits import Exit, Failure
     help="The data folder.",
 )
 @click.option("--listen", metavar="HOST:PORT", default="127.0.0.1:8081", show_default=True, help="Where to listen.")
-def metadata(data: Path, listen: str) -> None:
+@click.option("--etcd", metavar="URL", multiple=True, help="A member of etcd that keeps the records; may be repeated.")
+@click.option(
+    "--form",
+    type=click.Choice(FORMS),
+    default="replicated",
+    show_default=True,
+    envvar="PUSHQ_METADATA__FORM",
+    help="With --etcd: every host has everything, has its arcs of the ring, or asks the host that has them.",
+)
+@click.option("--host", metavar="NAME", default="", help="With --etcd: the host's name, another one for each.")
+@click.option(
+    "--secret-file",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="With --etcd: the secret that all hosts share.  [default: DIR/metadata.secret]",
+)
+@click.option("--etcd-tls-ca", metavar="FILE", default="", help="With https: the authority of etcd's certificate.")
+@click.option("--etcd-tls-cert", metavar="FILE", default="", help="The certificate that is shown to etcd.")
+@click.option("--etcd-tls-key", metavar="FILE", default="", help="That certificate's key.")
+@click.option("--etcd-user", metavar="NAME", default="", help="The user that etcd knows.")
+@click.option("--etcd-password-file", metavar="FILE", default="", help="The file with that user's password.")
+def metadata(
+    data: Path, listen: str, etcd: tuple[str, ...], form: Form, host: str, secret_file: Path | None, **access: str
+) -> None:
     """Start a metadata service.
 
     It keeps queue definitions, API keys and tenants, and no messages. A server whose settings name it as `metadata.url`
     takes them from there, and shows the secret in DIR/metadata.secret. SIGTERM or Ctrl-C ends it.
+
+    With --etcd the records are in etcd and any number of hosts serves them; each is started with a name of its own and
+    all with one secret.
     """
+    from gateway.directory_role import serve_directory_role
+    from gateway.etcd_access import EtcdAccess
     from gateway.metadata_role import serve_metadata_role
     from gateway.serve import CannotStart
     from gateway.settings import parse_address
@@ -34,7 +66,15 @@ def metadata(data: Path, listen: str) -> None:
         address = parse_address(listen)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--listen") from None
+    known = EtcdAccess(**{name.removeprefix("etcd_"): value for name, value in access.items()})
     try:
-        serve_metadata_role(data, address)
+        if etcd:
+            serve_directory_role(
+                data, address, endpoints=etcd, form=form, host=host, secret_file=secret_file, access=known
+            )
+        elif host or secret_file is not None or form != "replicated" or any(access.values()):
+            raise click.UsageError("--form, --host, --secret-file and the options of etcd need --etcd")
+        else:
+            serve_metadata_role(data, address)
     except CannotStart as error:
         raise Failure(str(error), exit=Exit.CANNOT_START) from error

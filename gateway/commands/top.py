@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 HEADER = ("queue", "ready", "in flight", "delayed", "published/s", "acked/s", "oldest", "consumers")
 INTERVAL_S_MIN = 0.2
 KEYS_BYTES_MAX = 64
+TERMS_WITHOUT_SCREEN = ("dumb", "unknown")
 
 
 class Sample(NamedTuple):
@@ -66,6 +67,8 @@ def top(interval: float, once: bool, target: Target, as_json: bool) -> None:
         return
     if not (sys.stdout.isatty() and sys.stdin.isatty()):
         raise click.UsageError("this is no terminal: --once prints one table")
+    if os.environ.get("TERM", "").lower() in TERMS_WITHOUT_SCREEN:
+        raise click.UsageError("this terminal has no screen to draw on (TERM): --once prints one table")
     run(_watch(target, interval))
 
 
@@ -143,7 +146,9 @@ async def _is_pressed(pressed: asyncio.Event, seconds: float) -> bool:
 def _table(rows: list[Row], target: Target) -> Table:
     from rich.table import Table
 
-    table = Table(title=f"{target.base_url}  {time.strftime('%H:%M:%S')}  q ends", title_justify="left", box=None)
+    title = f"{target.base_url}  {time.strftime('%H:%M:%S')}  q ends"
+    # With one space between columns a name of 19 characters is whole in 80 columns.
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, collapse_padding=True)
     table.add_column(HEADER[0], overflow="fold")
     for name in HEADER[1:]:
         table.add_column(name, justify="right")

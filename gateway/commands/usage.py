@@ -45,6 +45,21 @@ def show(
         put_table(["queue", "published", "bytes", "delivered"], rows)
 
 
+@usage.command("live")
+@click.option("--tenant", metavar="TENANT", help="Another tenant; the key needs the scope operator.")
+@target_options
+@json_option
+def live(tenant: str | None, target: Target, as_json: bool) -> None:
+    """Show the last hour by minute, where the job live_usage runs and usage.live_dir names its folder."""
+    found = run(ask(target, lambda admin: admin.live_usage(tenant=tenant)))
+    if as_json:
+        put_json(found)
+        return
+    names = ["requests", "messages", "bytes_in", "bytes_out"]
+    put_table(["minute", *names], [[one["minute"], *(one[name] for name in names)] for one in found["minutes"]])
+    tell(f"{found['state']}; the job last looked at {found['looked_at'] or 'no time'}")
+
+
 @usage.command("audit")
 @click.option("--tenant", metavar="TENANT", help="Another tenant; the key needs the scope operator.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="How many.")
@@ -109,3 +124,19 @@ def verify(folder: Path, as_json: bool) -> None:
     if broken:
         lines = [f"{one.partition}: {one.detail}" for one in report.broken]
         raise Failure(f"the ledger is not whole: {len(broken)} faults", exit=Exit.FAILED, lines=lines)
+
+
+@usage.command("run", context_settings={"ignore_unknown_options": True})
+@click.argument("arguments", metavar="JOB [OPTIONS]...", nargs=-1, type=click.UNPROCESSED)
+def run_spark_job(arguments: Sequence[str]) -> None:
+    """Run a job on Spark, over usage files or messages. Without JOB it lists them; `-- JOB --help` says more."""
+    try:
+        from spark.jobs.main import main
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("pyspark", "py4j"):
+            raise
+        raise Failure(
+            "jobs need Spark, and it is not installed", exit=Exit.FAILED, lines=["pip install 'pushq[spark]'"]
+        )
+    if code := main(arguments or ["--help"]):
+        raise SystemExit(code)

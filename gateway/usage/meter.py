@@ -6,7 +6,8 @@ Counted once a request, a frame or a delivery, never once a message. It is memor
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from backend_store.client import timestamp
@@ -14,13 +15,14 @@ from gateway.limits import USAGE_ROWS_PER_MINUTE_MAX
 from gateway.usage.schema import LATENCY_SECONDS_BUCKETS, OTHER, SCHEMA_VERSION, MinuteRow
 
 MINUTE_MS: Final = 60_000
-
+MINUTES_REMEMBERED: Final = 2
+"""Minutes that are over and can still be read: whoever reads them once a minute misses none."""
 
 Doer = tuple[str, str, str, str, str, str]
 """Who did what, where and how it went: tenant, principal, queue, operation, transport, outcome."""
 
 
-class _Counts:
+class Counts:
     __slots__ = ("bytes_in", "bytes_out", "latency", "messages", "requests", "seconds")
 
     def __init__(self) -> None:
@@ -36,9 +38,10 @@ class Meter:
         self._node = node
         self._clock_ms = clock_ms
         self._rows_max = rows_max
-        self._counts: dict[Doer, _Counts] = {}
+        self._counts: dict[Doer, Counts] = {}
         self._ended: list[MinuteRow] = []
         self._minute_ms = clock_ms() // MINUTE_MS * MINUTE_MS
+        self._before: deque[tuple[int, dict[Doer, Counts]]] = deque(maxlen=MINUTES_REMEMBERED)
         self.overflowed = 0
         """What was counted under `other`, because the minute had its most rows."""
 
@@ -67,13 +70,18 @@ class Meter:
         counts.seconds += seconds
         counts.latency[bisect_left(LATENCY_SECONDS_BUCKETS, seconds)] += 1
 
-    def _made(self, doer: Doer) -> _Counts:
+    def _made(self, doer: Doer) -> Counts:
         """A row's counts when they are first needed: the moment to look whether another minute has begun."""
         self.turn()
         if len(self._counts) >= self._rows_max:
             self.overflowed += 1
             doer = (OTHER, OTHER, OTHER, *doer[3:])
-        return self._counts.setdefault(doer, _Counts())
+        return self._counts.setdefault(doer, Counts())
+
+    def recent(self) -> list[tuple[int, Mapping[Doer, Counts]]]:
+        """What was counted in the last minutes, and in this one so far, each with its begin in ms."""
+        self.turn()
+        return [*self._before, (self._minute_ms, self._counts)]
 
     def turn(self) -> None:
         """Closes the minute if it is over."""
@@ -85,6 +93,7 @@ class Meter:
     def _close(self) -> None:
         minute = timestamp(self._minute_ms)
         counts, self._counts = self._counts, {}
+        self._before.append((self._minute_ms, counts))
         for doer, one in counts.items():
             self._ended.append(
                 MinuteRow(

@@ -348,6 +348,10 @@ class Admin(Api):
         query = given(**{"from": from_}, to=to, queue=queue, tenant=tenant, limit=limit, cursor=cursor)
         return await self.ask("GET", "/v1/usage", params=query)
 
+    async def live_usage(self, *, tenant: str | None = None) -> JsonObject:
+        """The last hour by minute, where the server is given what the job `live_usage` writes."""
+        return await self.ask("GET", "/v1/usage/live", params=given(tenant=tenant))
+
     async def audit(
         self, *, tenant: str | None = None, limit: int | None = None, cursor: str | None = None
     ) -> JsonObject:

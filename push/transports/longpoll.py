@@ -13,6 +13,7 @@ from backend_store.model import Overloaded, PushqError
 from push.checks import checked_visibility, field
 from push.encode import stream_messages
 from push.hub import Hub
+from push.looking_up import LookingUp
 from push.rendering import rendered
 from push.starts import group_queue, stream_start
 from push.tails import Reading, Tails
@@ -128,7 +129,7 @@ async def _wait(hub: Hub, queue: Queue, ready: asyncio.Future[None], wait_ms: in
     for _ in range(LOOKS_MAX):
         if ready.done() or not queue.is_looking:
             break
-        await asyncio.sleep(0)
+        await queue.next_look()
     if ready.done() or wait_ms == 0:
         return True
     gone = asyncio.ensure_future(_gone(receive))
@@ -185,7 +186,12 @@ def _read(tails: Tails, reading: Reading, limit: int, parts: list[Part]) -> list
     messages: list[bytes] = []
     size = 0
     while len(messages) < limit and size < RESPONSE_BYTES_MAX:
-        found = tails.next(reading)
+        try:
+            found = tails.next(reading)
+        except LookingUp:
+            if not messages:
+                raise
+            break  # what is here is not kept waiting for the rest
         if found is None:
             reading.stand_at(tails.ends())
             break

@@ -1,0 +1,368 @@
+"""The alerts of one node: after each look at the queues every rule is asked, and what changed is written down and told.
+
+Rules, silences and receivers are changed by the API, one at a time. What is told was durable before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+import structlog
+
+from backend_store.client import Document, Documents
+from backend_store.model import Conflict, NotFound, PushqError
+from gateway.alerts.core.evaluate import Alert, observe
+from gateway.alerts.core.rules import KINDS, Rule
+from gateway.alerts.core.silences import Silence, muting, state_of
+from gateway.alerts.limits import (
+    HISTORY_MS_MAX,
+    HISTORY_PER_TENANT_MAX,
+    RECEIVERS_PER_TENANT_MAX,
+    RESOLVED_KEPT_MS,
+    RESOLVED_PER_TENANT_MAX,
+    RULES_MAX,
+    RULES_PER_TENANT_MAX,
+    SILENCES_PER_TENANT_MAX,
+)
+from gateway.alerts.stored import (
+    FIRING,
+    RECEIVERS,
+    RULES,
+    SILENCES,
+    Loaded,
+    Receiver,
+    Transition,
+    gone,
+    put,
+    put_transition,
+)
+from gateway.alerts.values import Sources
+from gateway.policy import compile_pattern
+from gateway.series.book import Book, Watched
+
+log = structlog.get_logger("pushq.alerts")
+
+COUNT_MS: Final = 10_000
+"""SLOs are about minutes: their requests are counted at the first look after so long."""
+ID_BYTES: Final = 6
+
+Told = Callable[[Rule, Alert, Silence | None], None]
+
+
+class Alerts:
+    """See the file's first sentence."""
+
+    def __init__(self, documents: Documents, book: Book, sources: Sources, *, clock_ms: Callable[[], int]) -> None:
+        loaded = Loaded(documents)
+        self.rules: dict[str, Rule] = loaded.rules
+        self.silences: dict[str, Silence] = loaded.silences
+        self.receivers: dict[str, Receiver] = loaded.receivers
+        self.open: dict[str, dict[str, Alert]] = {}
+        """By rule and subject: those that are pending or fire."""
+        for alert in loaded.firing:
+            if alert.rule in self.rules:
+                self.open.setdefault(alert.rule, {})[alert.subject] = alert
+        self.resolved: dict[str, deque[Alert]] = {}
+        """By tenant, of the last hour, the oldest first."""
+        self.history: dict[str, deque[Transition]] = {}
+        for one in loaded.history:
+            self.history.setdefault(one.tenant, deque()).append(one)
+        self.on_told: list[Told] = []
+        """Told of each transition after it is durable; the silence is the one that mutes it."""
+        self.omitted = 0
+        self.evaluations = 0
+        self.fired = 0
+        self._seq = max((one.seq for one in loaded.history), default=0)
+        self._documents = documents
+        self._taken_over = documents.changes_elsewhere
+        self._book = book
+        self.sources = sources
+        self._clock_ms = clock_ms
+        self._matches: dict[str, tuple[int, list[Watched]]] = {}
+        self._turn = asyncio.Lock()
+        self._counted_ms = 0
+
+    @property
+    def now_ms(self) -> int:
+        return self._clock_ms()
+
+    # ------------------------------------------------------------------------------------------------- one look
+
+    async def evaluate(self, now_ms: int) -> None:
+        """Asks every rule. What it changed is durable on return, and told."""
+        async with self._turn:
+            self._take_over()
+            enabled = [rule for rule in self.rules.values() if rule.enabled]
+            self._count_requests(enabled, now_ms)
+            changed: list[tuple[Rule, Alert]] = []
+            self.omitted = 0
+            for rule in enabled:
+                seen = observe(rule, self.open.get(rule.id, {}), self.values(rule, now_ms), now_ms)
+                self.open[rule.id] = seen.alerts
+                self.omitted += seen.omitted
+                changed += [(rule, alert) for alert in seen.changed]
+                await asyncio.sleep(0)
+            self.evaluations += 1
+            self._forget_resolved(now_ms)
+            if changed:
+                await self._keep(changed, now_ms)
+
+    def _take_over(self) -> None:
+        """What other gateways have changed of rules, silences and receivers since the last look."""
+        if self._taken_over == self._documents.changes_elsewhere:
+            return
+        self._taken_over = self._documents.changes_elsewhere
+        loaded = Loaded(self._documents)
+        for rule_id, rule in self.rules.items():
+            if loaded.rules.get(rule_id) != rule:
+                self._matches.pop(rule_id, None)
+                self.sources.forget(rule_id)
+            if rule_id not in loaded.rules or not loaded.rules[rule_id].enabled:
+                self.open.pop(rule_id, None)
+        self.rules, self.silences, self.receivers = loaded.rules, loaded.silences, loaded.receivers
+
+    def of_tenant(self, tenant: str) -> Iterator[tuple[Rule, Alert]]:
+        """Its alerts that are pending, fire, or are over since a moment ago."""
+        for rule in self.rules.values():
+            if rule.tenant == tenant:
+                for alert in self.open.get(rule.id, {}).values():
+                    yield rule, alert
+        for alert in self.resolved.get(tenant, ()):
+            if alert.rule in self.rules:
+                yield self.rules[alert.rule], alert
+
+    def values(self, rule: Rule, now_ms: int) -> list[tuple[str, float | None]]:
+        """What a rule looks at now, by subject."""
+        return list(self.sources.values(rule, self._queues(rule), now_ms))
+
+    def _queues(self, rule: Rule) -> list[Watched]:
+        if KINDS[rule.kind].about != "queue" and not KINDS[rule.kind].is_slo:
+            return []
+        version, found = self._matches.get(rule.id, (-1, []))
+        if version != self._book.version:
+            pattern = compile_pattern(rule.queue)
+            found = [
+                watched
+                for (tenant, name), uid in self._book.names.items()
+                if tenant == rule.tenant and pattern.fullmatch(name) and (watched := self._book.watched.get(uid))
+            ]
+            if rule.id in self.rules:
+                self._matches[rule.id] = (self._book.version, found)
+        return found
+
+    def _count_requests(self, enabled: Iterable[Rule], now_ms: int) -> None:
+        if 0 <= now_ms - self._counted_ms < COUNT_MS:
+            return
+        self._counted_ms = now_ms
+        slos = [rule for rule in enabled if KINDS[rule.kind].is_slo]
+        if slos:
+            self.sources.count_requests(slos, {r.id: {q.definition.name for q in self._queues(r)} for r in slos})
+
+    def _forget_resolved(self, now_ms: int) -> None:
+        for tenant, alerts in list(self.resolved.items()):
+            while alerts and (alerts[0].resolved_at_ms or 0) <= now_ms - RESOLVED_KEPT_MS:
+                alerts.popleft()
+            if not alerts:
+                del self.resolved[tenant]
+
+    async def _keep(self, changed: list[tuple[Rule, Alert]], now_ms: int) -> None:
+        """Writes down what changed, then tells of it. Pending alerts are of the moment only."""
+        documents: list[Document] = []
+        told: list[tuple[Rule, Alert, Silence | None]] = []
+        for rule, alert in changed:
+            silence = self.muting(rule, alert.subject)[0]
+            told.append((rule, alert, silence))
+            if alert.state == "pending":
+                continue
+            place = f"{rule.id}/{alert.subject}"
+            if alert.state == "firing":
+                self.fired += 1
+                documents.append(put(FIRING, place, alert))
+            else:
+                over = self.resolved.setdefault(rule.tenant, deque(maxlen=RESOLVED_PER_TENANT_MAX))
+                over.append(alert)
+                documents.append(gone(FIRING, place))
+            documents += self._noted(rule, alert, now_ms, silence)
+        await self._write(documents)
+        for rule, alert, silence in told:
+            if alert.state != "pending":
+                self._log(rule, alert, silence)
+            for tell in self.on_told:
+                tell(rule, alert, silence)
+
+    def _noted(self, rule: Rule, alert: Alert, now_ms: int, silence: Silence | None) -> list[Document]:
+        """A line of history, and the lines that make room for it."""
+        self._seq += 1
+        line = Transition(
+            self._seq, now_ms, rule.tenant, alert.id, rule.id, rule.name, rule.kind, rule.severity, alert.subject,
+            alert.state, alert.value, rule.limit, silence.id if silence is not None else None,
+        )  # fmt: skip
+        lines = self.history.setdefault(rule.tenant, deque())
+        lines.append(line)
+        documents = [put_transition(line)]
+        while len(lines) > HISTORY_PER_TENANT_MAX or lines[0].at_ms < now_ms - HISTORY_MS_MAX:
+            documents.append(gone("alert-history", f"{lines.popleft().seq:016x}"))
+        return documents
+
+    async def _write(self, documents: list[Document]) -> None:
+        try:
+            await self._documents.write(documents)
+        except PushqError as error:
+            # A full disk is what somebody may have to be told about: the alert goes on in memory.
+            log.warning("alerts could not be written down", error=error.detail)
+
+    def _log(self, rule: Rule, alert: Alert, silence: Silence | None) -> None:
+        say = log.warning if alert.state == "firing" and silence is None else log.info
+        say(
+            f"alert {alert.state}",
+            tenant=rule.tenant,
+            rule=rule.name,
+            kind=rule.kind,
+            subject=alert.subject,
+            value=round(alert.value, 3),
+            limit=rule.limit,
+            severity=rule.severity,
+            silence=silence.id if silence is not None else None,
+        )
+
+    def muting(self, rule: Rule, subject: str) -> tuple[Silence | None, Silence | None]:
+        """The silence that mutes such an alert now, and the last one that is over."""
+        return muting(self.silences.values(), rule, subject, self._clock_ms(), compile_pattern)
+
+    # ---------------------------------------------------------------------------------------------------- rules
+
+    async def put_rule(self, rule: Rule, known: Rule | None) -> None:
+        """`known`: what it is a change of. What a changed rule had found is looked for anew.
+
+        Raises `Conflict` where a tenant has its most, or somebody else was faster; `NotFound` where it has gone.
+        """
+        async with self._turn:
+            _check_known(self.rules.get(rule.id), known, "alert rule")
+            if known is None:
+                own = sum(other.tenant == rule.tenant for other in self.rules.values())
+                _check_room(own, RULES_PER_TENANT_MAX, "alert rules")
+                _check_room(len(self.rules), RULES_MAX, "alert rules on this server")
+            documents = [put(RULES, rule.id, rule)]
+            if known is not None and not rule.enabled:
+                documents += self._ended(known)
+            await self._documents.write(documents)
+            self.rules[rule.id] = rule
+            self._matches.pop(rule.id, None)
+            self.sources.forget(rule.id)
+
+    async def delete_rule(self, rule: Rule) -> None:
+        async with self._turn:
+            documents = [gone(RULES, rule.id), *self._ended(rule)]
+            await self._documents.write(documents)
+            self.rules.pop(rule.id, None)
+            self._matches.pop(rule.id, None)
+            self.sources.forget(rule.id)
+
+    def _ended(self, rule: Rule) -> list[Document]:
+        """Nobody looks any more, so its alerts go without being told as resolved."""
+        return [gone(FIRING, f"{rule.id}/{subject}") for subject in self.open.pop(rule.id, {})]
+
+    def rule(self, tenant: str, rule_id: str) -> Rule:
+        """Raises `NotFound`."""
+        rule = self.rules.get(rule_id)
+        if rule is None or rule.tenant != tenant:
+            raise NotFound(f"there is no alert rule {rule_id[:100]!r}")
+        return rule
+
+    # ----------------------------------------------------------------------------------------------- silences
+
+    async def put_silence(self, silence: Silence) -> None:
+        async with self._turn:
+            own = [one for one in self.silences.values() if one.tenant == silence.tenant and one.id != silence.id]
+            now_ms = self._clock_ms()
+            over = [
+                one
+                for one in sorted(own, key=lambda one: one.ends_at_ms)
+                if state_of(one, now_ms) == "expired"
+                and (one.ends_at_ms < now_ms - HISTORY_MS_MAX or len(own) >= SILENCES_PER_TENANT_MAX)
+            ]
+            if len(own) >= SILENCES_PER_TENANT_MAX:
+                over = over[:1] or over
+            _check_room(len(own) - len(over), SILENCES_PER_TENANT_MAX, "silences")
+            await self._documents.write([put(SILENCES, silence.id, silence), *(gone(SILENCES, one.id) for one in over)])
+            for one in over:
+                del self.silences[one.id]
+            self.silences[silence.id] = silence
+
+    def silence(self, tenant: str, silence_id: str) -> Silence:
+        """Raises `NotFound`."""
+        silence = self.silences.get(silence_id)
+        if silence is None or silence.tenant != tenant:
+            raise NotFound(f"there is no silence {silence_id[:100]!r}")
+        return silence
+
+    # ---------------------------------------------------------------------------------------------- receivers
+
+    async def put_receiver(self, receiver: Receiver, known: Receiver | None) -> None:
+        """`known`: what it is a change of. Raises as `put_rule`."""
+        async with self._turn:
+            _check_known(self.receivers.get(receiver.id), known, "receiver")
+            if known is None:
+                own = sum(other.tenant == receiver.tenant for other in self.receivers.values())
+                _check_room(own, RECEIVERS_PER_TENANT_MAX, "receivers of alerts")
+            await self._documents.write([put(RECEIVERS, receiver.id, receiver)])
+            self.receivers[receiver.id] = receiver
+
+    async def delete_receiver(self, receiver: Receiver) -> None:
+        """Raises `Conflict` while a rule names it."""
+        async with self._turn:
+            named = [rule.name for rule in self.rules.values() if receiver.id in rule.receivers]
+            if named:
+                raise Conflict(f"rule {named[0]!r} names this receiver; take it out of {len(named)} rules first")
+            await self._documents.write([gone(RECEIVERS, receiver.id)])
+            self.receivers.pop(receiver.id, None)
+
+    def receiver(self, tenant: str, receiver_id: str) -> Receiver:
+        """Raises `NotFound`."""
+        receiver = self.receivers.get(receiver_id)
+        if receiver is None or receiver.tenant != tenant:
+            raise NotFound(f"there is no receiver {receiver_id[:100]!r}")
+        return receiver
+
+    async def forget_tenant(self, tenant: str) -> list[str]:
+        """The tenant was removed. The ids of the receivers that went with it."""
+        async with self._turn:
+            rules = [rule for rule in self.rules.values() if rule.tenant == tenant]
+            silences = [one.id for one in self.silences.values() if one.tenant == tenant]
+            receivers = [one.id for one in self.receivers.values() if one.tenant == tenant]
+            documents = [document for rule in rules for document in (gone(RULES, rule.id), *self._ended(rule))]
+            documents += [gone(SILENCES, one) for one in silences] + [gone(RECEIVERS, one) for one in receivers]
+            documents += [gone("alert-history", f"{line.seq:016x}") for line in self.history.pop(tenant, ())]
+            for rule in rules:
+                del self.rules[rule.id]
+                self._matches.pop(rule.id, None)
+                self.sources.forget(rule.id)
+            self.resolved.pop(tenant, None)
+            for silence_id in silences:
+                del self.silences[silence_id]
+            for receiver_id in receivers:
+                del self.receivers[receiver_id]
+            await self._write(documents)
+        return receivers
+
+
+def new_id(kind: str) -> str:
+    """`rule_4f2a…`"""
+    return f"{kind}_{secrets.token_hex(ID_BYTES)}"
+
+
+def _check_known(stored: Rule | Receiver | None, known: Rule | Receiver | None, what: str) -> None:
+    """Between the look at it and this moment it may have been deleted or changed."""
+    if stored is None and known is not None:
+        raise NotFound(f"the {what} was deleted meanwhile")
+    if stored != known:
+        raise Conflict(f"the {what} was changed meanwhile; look at it and try again")
+
+
+def _check_room(held: int, most: int, what: str) -> None:
+    if held >= most:
+        raise Conflict(f"there are {held} {what}, the most that are taken; delete one first")

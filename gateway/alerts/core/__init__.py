@@ -1,0 +1,1 @@
+"""What rules decide, without clocks, files and sockets."""

@@ -1,0 +1,120 @@
+"""From values to alerts: pending, firing, resolved; at most one alert for a rule and a subject.
+
+An alert fires when its value was past the limit for the whole of `for_ms`. It is over when the value was at `clear_at`
+or better for the whole of `keep_ms`. In between nothing changes, so a value that trembles at its limit fires once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from gateway.alerts.core.rules import KINDS, Rule
+from gateway.alerts.limits import ALERTS_PER_RULE_MAX
+
+State = Literal["pending", "firing", "resolved"]
+
+
+class Alert(msgspec.Struct, frozen=True):
+    """What a rule found about one subject. `quiet_since_ms`: since when a firing one looks as if it were over."""
+
+    id: str
+    rule: str
+    subject: str
+    state: State
+    value: float
+    since_ms: int
+    fired_at_ms: int | None = None
+    resolved_at_ms: int | None = None
+    quiet_since_ms: int | None = None
+
+
+class Observed(NamedTuple):
+    """What a rule knows after a look: its alerts by subject, and those of which the state changed."""
+
+    alerts: dict[str, Alert]
+    changed: list[Alert]
+    omitted: int
+    """Subjects past the limit that found no room."""
+
+
+def observe(
+    rule: Rule, alerts: Mapping[str, Alert], values: Iterable[tuple[str, float | None]], now_ms: int
+) -> Observed:
+    """`values` has every subject that there is; None where its value is not known, and then nothing changes for it.
+
+    A subject that is not among them is gone, and its alert is over.
+    """
+    is_above = KINDS[rule.kind].is_above
+    limit = rule.limit
+    after: dict[str, Alert] = {}
+    changed: list[Alert] = []
+    omitted = met = 0
+    for subject, value in values:
+        known = alerts.get(subject)
+        if known is None:
+            if value is None or not (value > limit if is_above else value < limit):
+                continue
+            if len(after) + len(alerts) - met >= ALERTS_PER_RULE_MAX:
+                omitted += 1
+                continue
+            alert = _begun(rule, subject, value, now_ms)
+            changed.append(alert)
+            after[subject] = alert
+            continue
+        met += 1
+        alert_now = known if value is None else _judged(rule, known, value, now_ms, is_above=is_above)
+        if alert_now is not None and alert_now.state != "resolved":
+            after[subject] = alert_now
+        if alert_now is not None and alert_now.state != known.state:
+            changed.append(alert_now)
+    if met < len(alerts):
+        told = {alert.id for alert in changed}
+        for subject, known in alerts.items():
+            if subject not in after and known.state == "firing" and known.id not in told:
+                changed.append(_resolved(known, known.value, now_ms))
+    return Observed(after, changed, omitted)
+
+
+def alert_id(rule: Rule, subject: str, now_ms: int) -> str:
+    """One for each time that a rule fires about a subject."""
+    return f"{rule.id}.{subject}.{now_ms}"
+
+
+def _begun(rule: Rule, subject: str, value: float, now_ms: int) -> Alert:
+    is_pending = rule.for_ms > 0
+    return Alert(
+        alert_id(rule, subject, now_ms),
+        rule.id,
+        subject,
+        "pending" if is_pending else "firing",
+        value,
+        now_ms,
+        None if is_pending else now_ms,
+    )
+
+
+def _judged(rule: Rule, alert: Alert, value: float, now_ms: int, *, is_above: bool) -> Alert | None:
+    """The alert with a new value; None for a pending one that came to nothing."""
+    is_past = value > rule.limit if is_above else value < rule.limit
+    if alert.state == "pending":
+        if not is_past:
+            return None
+        if now_ms - alert.since_ms >= rule.for_ms:
+            return msgspec.structs.replace(alert, state="firing", value=value, fired_at_ms=now_ms)
+        return msgspec.structs.replace(alert, value=value)
+    is_clear = value <= rule.clear_at if is_above else value >= rule.clear_at
+    if not is_clear:
+        if alert.value == value and alert.quiet_since_ms is None:
+            return alert
+        return msgspec.structs.replace(alert, value=value, quiet_since_ms=None)
+    quiet_since_ms = alert.quiet_since_ms if alert.quiet_since_ms is not None else now_ms
+    if now_ms - quiet_since_ms >= rule.keep_ms:
+        return _resolved(alert, value, now_ms)
+    return msgspec.structs.replace(alert, value=value, quiet_since_ms=quiet_since_ms)
+
+
+def _resolved(alert: Alert, value: float, now_ms: int) -> Alert:
+    return msgspec.structs.replace(alert, state="resolved", value=value, resolved_at_ms=now_ms)

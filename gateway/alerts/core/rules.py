@@ -1,0 +1,83 @@
+"""What a rule is: the kinds there are, and the fields that each needs."""
+
+from __future__ import annotations
+
+from typing import Final, Literal, NamedTuple
+
+import msgspec
+
+About = Literal["queue", "tenant", "node"]
+Severity = Literal["info", "warning", "critical"]
+
+HYSTERESIS: Final = 0.1
+"""How far from its limit a value must be before an alert is over, unless the rule says where."""
+
+
+class Kind(NamedTuple):
+    """`is_above`: it is bad to be above the limit, not below it."""
+
+    about: About
+    unit: str
+    meaning: str
+    is_above: bool = True
+    has_window: bool = False
+    is_slo: bool = False
+
+
+KINDS: Final[dict[str, Kind]] = {
+    "depth": Kind("queue", "messages", "Messages that wait for a consumer."),
+    "growth": Kind("queue", "messages/s", "How fast the messages that wait become more, over the window.", True, True),
+    "oldest_age_ms": Kind("queue", "ms", "Age of the oldest message that nobody has acknowledged."),
+    "dead_letters": Kind("queue", "messages", "Messages in the queue's dead letters."),
+    "dead_letter_rate": Kind("queue", "messages/min", "Messages that ended unacked, over the window.", True, True),
+    "redelivery_rate": Kind("queue", "messages/min", "Messages that came back, over the window.", True, True),
+    "consumer_absence": Kind("queue", "messages", "Messages that wait while no consumer is connected."),
+    "key_days": Kind("tenant", "days", "Days until an API key of the tenant ends.", False),
+    "slo_availability": Kind(
+        "tenant", "of the threshold", "How fast failing publishes burn the error budget, in two windows at once.",
+        is_slo=True,
+    ),
+    "slo_latency": Kind(
+        "tenant", "of the threshold", "How fast slow publishes burn the error budget, in two windows at once.",
+        is_slo=True,
+    ),
+    "loop_lag_ms": Kind("node", "ms", "The longest that the event loop was late in the last 10 s."),
+    "disk_used_percent": Kind("node", "%", "How full the disk of the data folder is."),
+    "memory_used_percent": Kind("node", "%", "Memory of the process, of what it may use."),
+    "certificate_days": Kind("node", "days", "Days until the server's certificate ends.", False),
+}  # fmt: skip
+
+LATER: Final[dict[str, str]] = {
+    "replica_lag": "replicas",
+    "in_sync": "replicas",
+}
+"""Kinds that need what this version does not have."""
+
+
+class Rule(msgspec.Struct, frozen=True):
+    """A rule as it is stored. `limit` of an SLO is 1: its value is said against the thresholds of burn rates."""
+
+    id: str
+    tenant: str
+    name: str
+    kind: str
+    queue: str
+    limit: float
+    clear_at: float
+    for_ms: int
+    keep_ms: int
+    window_ms: int
+    severity: Severity
+    receivers: tuple[str, ...]
+    enabled: bool
+    note: str
+    objective: float | None
+    latency_ms: int | None
+    created_at_ms: int
+    created_by: str
+    updated_at_ms: int
+
+
+def default_clear_at(kind: Kind, limit: float) -> float:
+    """A tenth on the good side of the limit."""
+    return limit - abs(limit) * HYSTERESIS if kind.is_above else limit + abs(limit) * HYSTERESIS

@@ -1,0 +1,62 @@
+"""Silences: what they mute, and when."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Literal
+
+import msgspec
+
+from gateway.alerts.core.rules import Rule, Severity
+
+
+class Silence(msgspec.Struct, frozen=True):
+    """Mutes alerts that fit everything that it names; `queue` is a pattern."""
+
+    id: str
+    tenant: str
+    rule: str | None
+    queue: str | None
+    severity: Severity | None
+    author: str
+    reason: str
+    starts_at_ms: int
+    ends_at_ms: int
+    created_at_ms: int
+
+
+Compile = Callable[[str], re.Pattern[str]]
+
+
+def state_of(silence: Silence, now_ms: int) -> Literal["scheduled", "active", "expired"]:
+    if now_ms < silence.starts_at_ms:
+        return "scheduled"
+    return "active" if now_ms < silence.ends_at_ms else "expired"
+
+
+def fits(silence: Silence, rule: Rule, subject: str, compile_pattern: Compile) -> bool:
+    """Whether it is about such an alert, at whatever time."""
+    return (
+        silence.tenant == rule.tenant
+        and silence.rule in (None, rule.id)
+        and silence.severity in (None, rule.severity)
+        and (silence.queue is None or compile_pattern(silence.queue).fullmatch(subject) is not None)
+    )
+
+
+def muting(
+    silences: Iterable[Silence], rule: Rule, subject: str, now_ms: int, compile_pattern: Compile
+) -> tuple[Silence | None, Silence | None]:
+    """The silence that mutes an alert now, and the last one that did and is over."""
+    active: Silence | None = None
+    over: Silence | None = None
+    for silence in silences:
+        if not fits(silence, rule, subject, compile_pattern):
+            continue
+        match state_of(silence, now_ms):
+            case "active":
+                active = silence
+            case "expired" if over is None or silence.ends_at_ms > over.ends_at_ms:
+                over = silence
+    return active, over

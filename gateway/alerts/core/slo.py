@@ -1,0 +1,65 @@
+"""Service level objectives: how fast the error budget burns, in two windows of time at once.
+
+A short window alone cries wolf, a long one alone is late and does not end. So both of a pair must burn faster than the
+pair's threshold: 14.4 times over 5 minutes and an hour (2 % of a month's budget in an hour), or 6 times over 30 minutes
+and 6 hours.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from gateway.alerts.limits import SLO_EVENTS_MIN, SLO_MINUTES
+
+
+class Pair(NamedTuple):
+    short_minutes: int
+    long_minutes: int
+    threshold: float
+
+
+PAIRS: Final = (Pair(5, 60, 14.4), Pair(30, 360, 6.0))
+
+
+class Budget:
+    """Requests and those that were not good enough, by minute."""
+
+    __slots__ = ("_bad", "_minutes", "_total")
+
+    def __init__(self) -> None:
+        self._minutes = [-1] * SLO_MINUTES
+        self._total = [0] * SLO_MINUTES
+        self._bad = [0] * SLO_MINUTES
+
+    def put(self, minute: int, total: int, bad: int) -> None:
+        """What is known of a minute; a later word on it counts."""
+        at = minute % SLO_MINUTES
+        if minute >= self._minutes[at]:
+            self._minutes[at], self._total[at], self._bad[at] = minute, total, bad
+
+    def counts(self, until: int, minutes: int) -> tuple[int, int]:
+        """Total and bad of so many minutes, `until` the last one."""
+        total = bad = 0
+        for minute in range(until - minutes + 1, until + 1):
+            at = minute % SLO_MINUTES
+            if self._minutes[at] == minute:
+                total += self._total[at]
+                bad += self._bad[at]
+        return total, bad
+
+    def burn(self, until: int, minutes: int, objective: float) -> float | None:
+        """How many times faster than allowed; None where too little happened to say."""
+        total, bad = self.counts(until, minutes)
+        if total < SLO_EVENTS_MIN:
+            return None
+        return bad / total / (1 - objective / 100)
+
+    def value(self, until: int, objective: float) -> float | None:
+        """The burn rate against the threshold of the pair that burns most: above 1 is an alert."""
+        found: list[float] = []
+        for pair in PAIRS:
+            short = self.burn(until, pair.short_minutes, objective)
+            long = self.burn(until, pair.long_minutes, objective)
+            if long is not None:
+                found.append(min(short if short is not None else 0.0, long) / pair.threshold)
+        return max(found) if found else None

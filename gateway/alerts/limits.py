@@ -1,0 +1,72 @@
+"""Bounds of alerts, each with its unit last."""
+
+from __future__ import annotations
+
+from typing import Final
+
+RULES_PER_TENANT_MAX: Final = 100
+"""Alert rules of a tenant."""
+RULES_MAX: Final = 2_000
+"""Alert rules of a node, of all tenants."""
+SILENCES_PER_TENANT_MAX: Final = 200
+"""Silences of a tenant, those that are over among them; the oldest of these make room."""
+RECEIVERS_PER_TENANT_MAX: Final = 20
+"""Receivers of a tenant's alerts."""
+RECEIVERS_PER_RULE_MAX: Final = 10
+"""Receivers that a rule names."""
+ALERTS_PER_RULE_MAX: Final = 1_000
+"""Alerts of one rule at a time; what else it finds is counted, and waits until one of them is over."""
+HISTORY_PER_TENANT_MAX: Final = 2_000
+"""Transitions of alerts that are remembered of a tenant."""
+RESOLVED_PER_TENANT_MAX: Final = 2_000
+"""Alerts of a tenant that are over and still listed; of more the oldest are in the history alone."""
+HISTORY_MS_MAX: Final = 30 * 24 * 3600 * 1000
+"""How long transitions of alerts and silences that are over are remembered."""
+RESOLVED_KEPT_MS: Final = 3600 * 1000
+"""How long an alert that is over is still listed."""
+FOR_MS_MAX: Final = 24 * 3600 * 1000
+"""The longest `for_ms` and `keep_ms` of a rule."""
+WINDOW_MS_MIN: Final = 10_000
+"""The shortest `window_ms` of a rule: two rows of a series."""
+WINDOW_MS_MAX: Final = 850_000
+"""The longest `window_ms` of a rule: the series of the last quarter of an hour has to have it."""
+SILENCE_MS_MAX: Final = 365 * 24 * 3600 * 1000
+"""The longest silence."""
+TEXT_CHARS_MAX: Final = 1_000
+"""Notes of rules and reasons of silences."""
+URL_CHARS_MAX: Final = 2_000
+"""The address of a webhook."""
+SLO_MINUTES: Final = 360
+"""Minutes that an SLO looks back."""
+SLO_EVENTS_MIN: Final = 20
+"""Requests that a window must have before its burn rate means something."""
+WEBHOOKS_AT_ONCE_MAX: Final = 32
+"""Webhooks that are under way at once."""
+WEBHOOKS_PER_TENANT_AT_ONCE_MAX: Final = 4
+"""Webhooks of one tenant that are under way at once: receivers that never answer hold up nobody else's."""
+WEBHOOKS_PER_RECEIVER_AT_ONCE_MAX: Final = 2
+"""Webhooks to one receiver that are under way at once."""
+WEBHOOKS_WAITING_MAX: Final = 4_000
+"""Webhooks that wait for their turn or their next try; what comes more is dropped, and logged."""
+WEBHOOKS_PER_TENANT_WAITING_MAX: Final = 200
+"""Webhooks of one tenant that wait; what comes more is dropped, and logged."""
+WEBHOOKS_PER_RECEIVER_WAITING_MAX: Final = 100
+"""Webhooks to one receiver that wait; what comes more is dropped, and logged."""
+WEBHOOK_SECONDS_MAX: Final = 10.0
+"""How long a receiver may take to answer."""
+WEBHOOK_TRIES_MAX: Final = 8
+"""How often a webhook is tried."""
+WEBHOOK_RETRY_SECONDS: Final = 1.0
+"""The pause before the second try; each further one is twice as long."""
+WEBHOOK_RETRY_SECONDS_MAX: Final = 60.0
+"""The longest pause between two tries of a webhook."""
+WEBHOOK_NETWORKS_MAX: Final = 100
+"""Entries of `alerts.webhook_networks`."""
+LISTENERS_MAX: Final = 200
+"""Streams of alerts that are open at once."""
+LISTENERS_PER_TENANT_MAX: Final = 20
+"""Streams of alerts that one tenant has open at once."""
+EVENTS_WAITING_MAX: Final = 1_000
+"""Alerts that wait for the reader of a stream; one that is slower is cut, and reads the list anew."""
+PREVIEW_SUBJECTS_MAX: Final = 100
+"""Subjects that the preview of a rule shows."""

@@ -1,0 +1,137 @@
+"""Tells receivers and open streams of what alerts do. What is silenced is told to streams, and to no receiver."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+import structlog
+
+from backend_store.client import timestamp
+from backend_store.model import Overloaded, PushqError
+from gateway.alerts.alerts import Alerts
+from gateway.alerts.core.addresses import Network
+from gateway.alerts.core.evaluate import Alert
+from gateway.alerts.core.rules import Rule
+from gateway.alerts.core.silences import Silence
+from gateway.alerts.limits import EVENTS_WAITING_MAX, LISTENERS_MAX, LISTENERS_PER_TENANT_MAX
+from gateway.alerts.secrets import Secrets
+from gateway.alerts.stored import Receiver
+from gateway.alerts.views import AlertView, alert_view
+from gateway.alerts.webhooks import Note, Outcome, Webhooks
+
+log = structlog.get_logger("pushq.alerts")
+_encode = msgspec.json.Encoder().encode
+
+
+class Heard(msgspec.Struct):
+    """What became of a receiver's webhooks since the process began."""
+
+    at_ms: int | None = None
+    status: int | None = None
+    error: str | None = None
+    delivered: int = 0
+    failed: int = 0
+
+
+class Listener:
+    """One open stream. Its queue ends with None when it was too slow."""
+
+    def __init__(self, tenant: str) -> None:
+        self.tenant = tenant
+        self.waiting: asyncio.Queue[AlertView | None] = asyncio.Queue(EVENTS_WAITING_MAX + 1)
+        self.is_cut = False
+
+    def put(self, view: AlertView) -> None:
+        if self.is_cut:
+            return
+        if self.waiting.qsize() >= EVENTS_WAITING_MAX:
+            self.is_cut = True
+            self.waiting.put_nowait(None)
+            return
+        self.waiting.put_nowait(view)
+
+
+class Notifier:
+    """See the file's first sentence."""
+
+    def __init__(self, alerts: Alerts, secrets_: Secrets, *, networks: Iterable[Network]) -> None:
+        self.alerts = alerts
+        self.secrets = secrets_
+        self.networks = tuple(networks)
+        self.webhooks = Webhooks(self._secret, self._ended, networks=self.networks)
+        self.heard: dict[str, Heard] = {}
+        self.listeners: set[Listener] = set()
+        alerts.on_told.append(self.tell)
+
+    async def _secret(self, receiver_id: str) -> bytes:
+        return await self.secrets.open(self.alerts.receivers[receiver_id])
+
+    def _ended(self, note: Note, outcome: Outcome) -> None:
+        if note.receiver not in self.alerts.receivers:
+            return
+        heard = self.heard.setdefault(note.receiver, Heard())
+        heard.at_ms, heard.status, heard.error = self.alerts.now_ms, outcome.status, outcome.error
+        heard.delivered += outcome.ok
+        heard.failed += not outcome.ok
+
+    def tell(self, rule: Rule, alert: Alert, silence: Silence | None) -> None:
+        view = alert_view(self.alerts, rule, alert)
+        for listener in self.listeners:
+            if listener.tenant == rule.tenant:
+                listener.put(view)
+        if alert.state == "pending" or silence is not None:
+            return
+        for receiver_id in rule.receivers:
+            receiver = self.alerts.receivers.get(receiver_id)
+            if receiver is None or receiver.tenant != rule.tenant:
+                continue
+            if receiver.type == "webhook":
+                self.webhooks.send(self._note(receiver, f"alert.{alert.state}", view))
+            else:
+                log.warning(f"alert {alert.state}", receiver=receiver.name, detail=view.detail, subject=view.subject)
+
+    def _note(self, receiver: Receiver, type_: str, view: AlertView) -> Note:
+        message_id = f"msg_{secrets.token_hex(12)}"
+        body: dict[str, Any] = {"type": type_, "timestamp": timestamp(self.alerts.now_ms), "data": view}
+        return Note(receiver.tenant, receiver.id, receiver.url, message_id, _encode(body))
+
+    async def test(self, receiver: Receiver, view: AlertView) -> Outcome:
+        """One try with a message that says that it is a test."""
+        if receiver.type != "webhook":
+            log.warning("alert test", receiver=receiver.name, detail=view.detail)
+            return Outcome(True, None, None, 0)
+        note = self._note(receiver, "alert.test", view)
+        outcome = await self.webhooks.attempt(note)
+        self._ended(note, outcome)
+        return outcome
+
+    def forget(self, receiver_id: str) -> None:
+        """The receiver was deleted."""
+        self.secrets.forget(receiver_id)
+        self.heard.pop(receiver_id, None)
+
+    def listen(self, tenant: str) -> Listener:
+        """Raises `Overloaded` when as many streams are open as may be, `too-many-connections` when the tenant's are."""
+        own = sum(listener.tenant == tenant for listener in self.listeners)
+        if own >= LISTENERS_PER_TENANT_MAX:
+            detail = f"{own} streams of alerts of this tenant are open, the most it may have; close one first"
+            raise PushqError(detail, code="too-many-connections", retry_after_ms=5_000)
+        if len(self.listeners) >= LISTENERS_MAX:
+            raise Overloaded(f"{LISTENERS_MAX} streams of alerts are open", retry_after_ms=5_000)
+        listener = Listener(tenant)
+        self.listeners.add(listener)
+        return listener
+
+    def unlisten(self, listener: Listener) -> None:
+        self.listeners.discard(listener)
+
+    async def close(self) -> None:
+        for listener in list(self.listeners):
+            listener.is_cut = True
+            if not listener.waiting.full():
+                listener.waiting.put_nowait(None)
+        await self.webhooks.close()

@@ -1,0 +1,54 @@
+"""Alerts of one process, put together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from backend_store.client import Store
+from gateway.alerts.alerts import Alerts
+from gateway.alerts.core.addresses import parse_networks
+from gateway.alerts.notifier import Notifier
+from gateway.alerts.secrets import Renewal, Secrets
+from gateway.alerts.values import Sources
+from gateway.encryption import Encrypting
+from gateway.entrance import Entrance
+from gateway.series.sampler import Sampler
+from gateway.settings import Settings
+from gateway.usage.meter import Meter
+
+
+@dataclass(frozen=True, slots=True)
+class Watching:
+    """What the API needs of alerts."""
+
+    alerts: Alerts
+    notifier: Notifier
+    secrets: Secrets
+
+    async def forget_tenant(self, tenant: str) -> None:
+        """The tenant was removed."""
+        for receiver_id in await self.alerts.forget_tenant(tenant):
+            self.notifier.forget(receiver_id)
+
+
+def watching(
+    store: Store,
+    settings: Settings,
+    sampler: Sampler,
+    meter: Meter,
+    entrance: Entrance,
+    encryption: Encrypting | None,
+    *,
+    memory_bytes_max: int,
+    clock_ms: Callable[[], int],
+) -> Watching:
+    """Rules are asked after each look of the sampler."""
+    sources = Sources(store, sampler, meter, entrance, memory_bytes_max=memory_bytes_max)
+    alerts = Alerts(store.documents, sampler.book, sources, clock_ms=clock_ms)
+    secrets = Secrets(encryption)
+    notifier = Notifier(alerts, secrets, networks=parse_networks(settings.alerts.webhook_networks))
+    sampler.after.append(alerts.evaluate)
+    if encryption is not None:
+        encryption.vault.others.append(Renewal(alerts, secrets))
+    return Watching(alerts, notifier, secrets)

@@ -1,0 +1,168 @@
+"""Where the values of rules come from: pulses and series of queues, the process, keys, certificates, requests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from backend_store.client import Store
+from gateway.alerts.core.rules import Rule
+from gateway.alerts.core.slo import Budget
+from gateway.entrance import Entrance
+from gateway.series.book import PAUSE_SLOTS_MAX, Watched
+from gateway.series.core.columns import NODE_COLUMNS, QUEUE_COLUMNS
+from gateway.series.core.ring import TIERS
+from gateway.series.sampler import Sampler
+from gateway.usage.meter import Meter
+from gateway.usage.schema import LATENCY_SECONDS_BUCKETS
+from push.problems import KINDS as PROBLEMS
+
+Values = Iterable[tuple[str, float | None]]
+
+DAY_MS: Final = 86_400_000
+NODE: Final = "node"
+REQUESTS: Final = "publishes"
+_STEP_MS: Final = TIERS[0].step_ms
+_READY: Final = QUEUE_COLUMNS.index("ready")
+_SERVER_ERRORS: Final = 500
+_RATES: Final = {
+    "dead_letter_rate": QUEUE_COLUMNS.index("dead_per_s"),
+    "redelivery_rate": QUEUE_COLUMNS.index("redelivered_per_s"),
+}
+
+
+class Sources:
+    """Everything that rules may look at."""
+
+    def __init__(
+        self, store: Store, sampler: Sampler, meter: Meter, entrance: Entrance, *, memory_bytes_max: int
+    ) -> None:
+        self._store = store
+        self._sampler = sampler
+        self._meter = meter
+        self._entrance = entrance
+        self._memory_bytes_max = memory_bytes_max
+        self._budgets: dict[str, Budget] = {}
+
+    def values(self, rule: Rule, queues: list[Watched], now_ms: int) -> Values:
+        """Subject and value of each; None where nothing is known yet."""
+        match rule.kind:
+            case "depth":
+                return [(one.definition.name, one.pulse.ready) for one in queues]
+            case "dead_letters":
+                return [(one.definition.name, one.pulse.dead) for one in queues]
+            case "oldest_age_ms":
+                steady_ms = self._store.steady_ms()
+                return [
+                    (one.definition.name, steady_ms - since if (since := one.pulse.oldest_since_ms) else 0)
+                    for one in queues
+                ]
+            case "consumer_absence":
+                return [(one.definition.name, 0 if one.pulse.consumers else one.pulse.ready) for one in queues]
+            case "growth":
+                is_whole = self._has_seen(rule.window_ms, now_ms)
+                return [
+                    (one.definition.name, _growth(one, rule.window_ms, now_ms, is_whole=is_whole)) for one in queues
+                ]
+            case "dead_letter_rate" | "redelivery_rate":
+                return self._rates(rule, queues, now_ms)
+            case "key_days":
+                return self._keys(rule.tenant, now_ms)
+            case "slo_availability" | "slo_latency":
+                return [(REQUESTS, self._burn(rule, now_ms))]
+            case _:
+                return [(NODE, value)] if (value := self._of_node(rule.kind, now_ms)) is not None else []
+
+    def forget(self, rule_id: str) -> None:
+        self._budgets.pop(rule_id, None)
+
+    def _has_seen(self, window_ms: int, now_ms: int) -> bool:
+        """Whether this process looked during all of a window."""
+        return 0 < self._sampler.book.began_ms <= now_ms - window_ms
+
+    def _rates(self, rule: Rule, queues: list[Watched], now_ms: int) -> Values:
+        """Messages a minute over the window. Those of before a queue was looked at count as none, so what a young
+        process knows is the least that there was: enough to raise an alert, and not to end one.
+        """
+        column, is_whole = _RATES[rule.kind], self._has_seen(rule.window_ms, now_ms)
+        end = now_ms // _STEP_MS + 1
+        start = end - rule.window_ms // _STEP_MS
+        spans = self._sampler.book.spans(start, end)
+        for one in queues:
+            rate = 0.0
+            if one.series is not None and one.changed_ms >= start * _STEP_MS:
+                values = one.series.rings[0].column(column, start, end)
+                seen = sum(value * span for value, span in zip(values, spans, strict=True) if value == value)
+                rate = seen / len(spans) * 60
+            yield one.definition.name, rate if is_whole or rate > rule.limit else None
+
+    def _of_node(self, kind: str, now_ms: int) -> float | None:
+        row = self._sampler.node_row
+        match kind:
+            case "memory_used_percent":
+                return row[NODE_COLUMNS.index("memory_bytes")] / self._memory_bytes_max * 100
+            case "certificate_days":
+                certificates = self._entrance.certificates
+                return (certificates.expires_s * 1000 - now_ms) / DAY_MS if certificates is not None else None
+            case _:
+                return row[NODE_COLUMNS.index(kind)]
+
+    def _keys(self, tenant: str, now_ms: int) -> Iterator[tuple[str, float]]:
+        for key in list(self._store.node.metadata.keys.values()):
+            if key.tenant == tenant and key.expires_at_ms is not None:
+                yield f"key:{key.id}", (key.expires_at_ms - now_ms) / DAY_MS
+
+    # ----------------------------------------------------------------------------------------------------- SLOs
+
+    def _burn(self, rule: Rule, now_ms: int) -> float | None:
+        assert rule.objective is not None
+        budget = self._budgets.get(rule.id)
+        return budget.value(now_ms // 60_000, rule.objective) if budget is not None else None
+
+    def count_requests(self, rules: Iterable[Rule], fits: dict[str, set[str]]) -> None:
+        """What the meter has of the minute that goes on, and of those just over. `fits`: queues that a rule names."""
+        slos = list(rules)
+        if not slos:
+            return
+        for minute_ms, counts in self._meter.recent():
+            found: dict[str, list[int]] = {rule.id: [0, 0] for rule in slos}
+            for (tenant, _, queue, operation, _, outcome), one in counts.items():
+                if operation != "publish":
+                    continue
+                for rule in slos:
+                    if rule.tenant == tenant and queue in fits[rule.id]:
+                        tally = found[rule.id]
+                        tally[0] += one.requests
+                        tally[1] += _bad(rule, outcome, one.requests, one.latency)
+            for rule in slos:
+                self._budgets.setdefault(rule.id, Budget()).put(minute_ms // 60_000, *found[rule.id])
+
+
+def _bad(rule: Rule, outcome: str, requests: int, latency: list[int]) -> int:
+    """Of requests with one outcome, those that a rule's objective counts as bad. A caller's mistake is none."""
+    if rule.kind == "slo_availability":
+        return requests if outcome != "ok" and _is_ours(outcome) else 0
+    assert rule.latency_ms is not None
+    if outcome != "ok":
+        return 0
+    bounds = (*LATENCY_SECONDS_BUCKETS, float("inf"))
+    return sum(count for bound, count in zip(bounds, latency, strict=True) if bound * 1000 > rule.latency_ms)
+
+
+def _is_ours(outcome: str) -> bool:
+    kind = PROBLEMS.get(outcome)
+    return outcome == "internal" or (kind is not None and kind.status >= _SERVER_ERRORS)
+
+
+def _growth(watched: Watched, window_ms: int, now_ms: int, *, is_whole: bool) -> float | None:
+    """Messages a second that the queue has more now than when the window began, by the rows of its series."""
+    series, now = watched.series, now_ms // _STEP_MS
+    if series is None:
+        return 0.0 if is_whole else None
+    ring = series.rings[0]
+    then = max(now - window_ms // _STEP_MS, ring.last - ring.rows + 1 + PAUSE_SLOTS_MAX)
+    for slot in range(then, then - PAUSE_SLOTS_MAX - 1, -1):
+        before = ring.row(slot)
+        if before is not None and before[_READY] == before[_READY]:
+            return (watched.pulse.ready - before[_READY]) / ((now - slot) * _STEP_MS / 1000)
+    return None

@@ -1,0 +1,255 @@
+"""Alert rules: made, changed, looked at, tried out. A tenant has its own; those about the process are for operators."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import msgspec
+
+from backend_store.client import timestamp
+from backend_store.model import FieldError, Forbidden, InvalidRequest
+from gateway.alerts.alerts import Alerts, new_id
+from gateway.alerts.core.rules import KINDS, LATER, Kind, Rule, default_clear_at
+from gateway.alerts.limits import (
+    FOR_MS_MAX,
+    PREVIEW_SUBJECTS_MAX,
+    RECEIVERS_PER_RULE_MAX,
+    TEXT_CHARS_MAX,
+    WINDOW_MS_MAX,
+    WINDOW_MS_MIN,
+)
+from gateway.alerts.prometheus import rules_file
+from gateway.alerts.views import AlertView, rule_view
+from gateway.api.alert_shapes import (
+    PATTERN_RULE,
+    KindPage,
+    KindView,
+    PreviewItem,
+    RuleBody,
+    RulePage,
+    RulePreview,
+    TestPage,
+    TestView,
+)
+from gateway.api.paging import page_of
+from gateway.api.usage import visible_tenant
+from gateway.context import Gateway
+from gateway.http import Answer, Call, json_answer
+from gateway.limits import NAME_CHARS_MAX
+from gateway.usage.schema import LATENCY_SECONDS_BUCKETS
+from push.problems import nearest
+
+LATENCIES_MS = tuple(round(bound * 1000) for bound in LATENCY_SECONDS_BUCKETS)
+
+
+async def kinds(gateway: Gateway, call: Call) -> Answer:
+    call.query()
+    items = [
+        KindView(
+            name,
+            kind.about,
+            kind.unit,
+            "above" if kind.is_above else "below",
+            kind.meaning,
+            fields_of(name, kind),
+            "operator" if kind.about == "node" else None,
+        )
+        for name, kind in KINDS.items()
+    ]
+    return json_answer(KindPage(items))
+
+
+def fields_of(name: str, kind: Kind) -> list[str]:
+    """What a rule of this kind takes beside what all take."""
+    found = ["objective"] if kind.is_slo else ["limit", "clear_at"]
+    if name == "slo_latency":
+        found.append("latency_ms")
+    if kind.has_window:
+        found.append("window_ms")
+    if kind.about == "queue" or kind.is_slo:
+        found.append("queue")
+    return found
+
+
+async def create(gateway: Gateway, call: Call) -> Answer:
+    tenant = visible_tenant(gateway, call, None)
+    rule = _rule(gateway, call, tenant, await call.fields(RuleBody), None)
+    alerts = gateway.watching.alerts
+    await alerts.put_rule(rule, None)
+    return json_answer(rule_view(alerts, rule), 201, ((b"location", f"/v1/alert-rules/{rule.id}".encode()),))
+
+
+async def list_rules(gateway: Gateway, call: Call) -> Answer:
+    query = call.query("tenant", "limit", "cursor")
+    tenant = visible_tenant(gateway, call, query.get("tenant"))
+    alerts = gateway.watching.alerts
+    own = [rule for rule in alerts.rules.values() if rule.tenant == tenant]
+    found, following, headers = page_of(query, own, lambda rule: f"{rule.name}/{rule.id}", "/v1/alert-rules")
+    return json_answer(RulePage([rule_view(alerts, rule) for rule in found], following), headers=headers)
+
+
+async def get(gateway: Gateway, call: Call) -> Answer:
+    rule = _find(gateway, call)
+    call.query()
+    return json_answer(rule_view(gateway.watching.alerts, rule))
+
+
+async def put(gateway: Gateway, call: Call) -> Answer:
+    known = _find(gateway, call)
+    _check_may(call, KINDS[known.kind])
+    rule = _rule(gateway, call, known.tenant, await call.fields(RuleBody), known)
+    alerts = gateway.watching.alerts
+    await alerts.put_rule(rule, known)
+    return json_answer(rule_view(alerts, rule))
+
+
+async def delete(gateway: Gateway, call: Call) -> Answer:
+    rule = _find(gateway, call)
+    _check_may(call, KINDS[rule.kind])
+    call.query()
+    await gateway.watching.alerts.delete_rule(rule)
+    return Answer(204, content_type=None)
+
+
+async def preview(gateway: Gateway, call: Call) -> Answer:
+    """What a rule would find now."""
+    tenant = visible_tenant(gateway, call, None)
+    rule = _rule(gateway, call, tenant, await call.fields(RuleBody), None)
+    is_above = KINDS[rule.kind].is_above
+    found = []
+    for subject, value in gateway.watching.alerts.values(rule, gateway.clock_ms()):
+        is_past = value is not None and (value > rule.limit if is_above else value < rule.limit)
+        shown = None if value is None else round(value, 3)
+        found.append(PreviewItem(subject, shown, "firing" if is_past else "unknown" if value is None else "quiet"))
+    firing = sum(item.would == "firing" for item in found)
+    found.sort(key=lambda item: (item.would != "firing", item.subject))
+    return json_answer(RulePreview(len(found), firing, found[:PREVIEW_SUBJECTS_MAX]))
+
+
+async def test(gateway: Gateway, call: Call) -> Answer:
+    """Tells the rule's receivers, with a message that says that it is a test."""
+    rule = _find(gateway, call)
+    call.query()
+    watching = gateway.watching
+    items = []
+    for receiver_id in rule.receivers:
+        outcome = await watching.notifier.test(
+            watching.alerts.receiver(rule.tenant, receiver_id), sample_view(rule, gateway.clock_ms())
+        )
+        items.append(TestView(receiver_id, outcome.ok, outcome.status, outcome.error, outcome.ms))
+    return json_answer(TestPage(items))
+
+
+async def prometheus(gateway: Gateway, call: Call) -> Answer:
+    """The tenant's rules, as far as Prometheus' metrics can say them."""
+    query = call.query("tenant")
+    tenant = visible_tenant(gateway, call, query.get("tenant"))
+    own = [rule for rule in gateway.watching.alerts.rules.values() if rule.tenant == tenant]
+    return Answer(200, rules_file(own).encode(), content_type=b"application/yaml")
+
+
+def sample_view(rule: Rule, now_ms: int) -> AlertView:
+    """An alert of a rule that never happened."""
+    at = timestamp(now_ms)
+    return AlertView(
+        "test", rule.id, rule.name, rule.kind, rule.severity, rule.tenant, "test", None, "firing", rule.limit,
+        rule.limit, KINDS[rule.kind].unit, at, at, None, None, None, f"{rule.name}: this is a test, nothing happened",
+    )  # fmt: skip
+
+
+# ---------------------------------------------------------------------------------------------------- checking
+
+
+def _find(gateway: Gateway, call: Call) -> Rule:
+    tenant = visible_tenant(gateway, call, None)
+    return gateway.watching.alerts.rule(tenant, call.params[0])
+
+
+def _check_may(call: Call, kind: Kind) -> None:
+    if kind.about == "node" and not call.principal.access.is_operator:
+        raise Forbidden(f"rules about the process are for operators, and {call.principal.name!r} has no scope operator")
+
+
+def _rule(gateway: Gateway, call: Call, tenant: str, given: RuleBody, known: Rule | None) -> Rule:
+    """The rule as it is to be stored. Raises `InvalidRequest` with everything that is wrong, and `Forbidden`."""
+    kind = KINDS.get(given.kind)
+    if kind is None:
+        if given.kind in LATER:
+            raise _invalid(
+                "/kind", f"this version does not have {LATER[given.kind]} yet, so no rule about {given.kind}"
+            )
+        raise _invalid("/kind", f"there is no kind {given.kind[:100]!r}{nearest(given.kind, KINDS)}")
+    _check_may(call, kind)
+    errors = list(_wrong(given, kind, gateway.watching.alerts, tenant))
+    if errors:
+        raise InvalidRequest(errors[0].detail, errors=tuple(errors))
+    now_ms = gateway.clock_ms()
+    limit = 1.0 if kind.is_slo else given.limit
+    assert limit is not None
+    return Rule(
+        known.id if known is not None else new_id("rule"),
+        tenant,
+        given.name,
+        given.kind,
+        given.queue,
+        limit,
+        given.clear_at if given.clear_at is not None else default_clear_at(kind, limit),
+        given.for_ms,
+        given.keep_ms,
+        given.window_ms,
+        given.severity,
+        tuple(dict.fromkeys(given.receivers)),
+        given.enabled,
+        given.note,
+        given.objective,
+        given.latency_ms,
+        known.created_at_ms if known is not None else now_ms,
+        known.created_by if known is not None else call.principal.name,
+        now_ms,
+    )
+
+
+def _wrong(given: RuleBody, kind: Kind, alerts: Alerts, tenant: str) -> list[FieldError]:
+    found: list[FieldError] = []
+
+    def check(is_wrong: bool, field: str, detail: str) -> None:
+        if is_wrong:
+            found.append(FieldError(f"/{field}", detail))
+
+    allowed = fields_of(given.kind, kind)
+    defaults = {field.name: field.default for field in msgspec.structs.fields(RuleBody)}
+    for name in ("limit", "clear_at", "window_ms", "queue", "objective", "latency_ms"):
+        check(name not in allowed and getattr(given, name) != defaults[name], name, f"{given.kind} takes no {name}")
+    check(not 1 <= len(given.name) <= NAME_CHARS_MAX, "name", f"a name has 1 to {NAME_CHARS_MAX} characters")
+    check(len(given.note) > TEXT_CHARS_MAX, "note", f"a note has {TEXT_CHARS_MAX} characters at most")
+    check(re.fullmatch(PATTERN_RULE, given.queue) is None, "queue", "a pattern has 1 to 128 of A-Z a-z 0-9 _ . - and *")
+    for name in ("for_ms", "keep_ms"):
+        value = getattr(given, name)
+        check(not 0 <= value <= FOR_MS_MAX, name, f"{name} is {value}; it goes from 0 to {FOR_MS_MAX}")
+    is_window = WINDOW_MS_MIN <= given.window_ms <= WINDOW_MS_MAX
+    check(not is_window, "window_ms", f"window_ms goes from {WINDOW_MS_MIN} to {WINDOW_MS_MAX}")
+    if kind.is_slo:
+        objective = given.objective
+        is_fine = objective is not None and 0 < objective < 100
+        check(not is_fine, "objective", "an SLO needs an objective in percent, above 0 and below 100, such as 99.9")
+    else:
+        check(given.limit is None, "limit", f"{given.kind} needs a limit, in {kind.unit}")
+        numbers = [value for value in (given.limit, given.clear_at) if value is not None]
+        check(not all(map(math.isfinite, numbers)), "limit", "a limit is a finite number")
+        if given.limit is not None and given.clear_at is not None:
+            is_past = given.clear_at > given.limit if kind.is_above else given.clear_at < given.limit
+            side = "above" if kind.is_above else "below"
+            check(is_past, "clear_at", f"clear_at is {side} the limit: an alert would be over before it begins")
+    if given.kind == "slo_latency":
+        check(given.latency_ms not in LATENCIES_MS, "latency_ms", f"latency_ms is one of {LATENCIES_MS}")
+    check(len(given.receivers) > RECEIVERS_PER_RULE_MAX, "receivers", f"{RECEIVERS_PER_RULE_MAX} receivers at most")
+    for number, receiver_id in enumerate(given.receivers):
+        receiver = alerts.receivers.get(receiver_id)
+        is_there = receiver is not None and receiver.tenant == tenant
+        check(not is_there, f"receivers/{number}", f"there is no receiver {receiver_id[:100]!r}")
+    return found
+
+
+def _invalid(pointer: str, detail: str) -> InvalidRequest:
+    return InvalidRequest(detail, errors=(FieldError(pointer, detail),))

@@ -1,0 +1,46 @@
+"""One operation of the HTTP API: what answers it, and what the OpenAPI document says about it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.types import ASGIApp
+
+from gateway.context import Gateway
+from gateway.http import Answer, Call
+
+Handler = Callable[[Gateway, Call], Awaitable[Answer | ASGIApp]]
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    method: str
+    path: str
+    handler: Handler
+    summary: str
+    scope: str
+    """What the caller's key must have, in words."""
+    answers: dict[int, Any]
+    """Status → type of the body; None for an answer without one."""
+    request: Any = None
+    query: tuple[str, ...] = ()
+    required: tuple[str, ...] = ()
+    """Those of `query` that must be given."""
+    refusals: tuple[int, ...] = field(default=(400, 401, 403, 404))
+    takes_ticket: bool = False
+    takes_key: bool = False
+    """Whether it may carry an `Idempotency-Key`."""
+    takes_timeout: bool = False
+    """Whether it may say how long it waits."""
+    name: str = field(init=False)
+    """What it is called among the rows of usage and audit: `publish`, `queues.patch`, …"""
+    has_queue: bool = field(init=False)
+    """Whether the first variable part of its path is a queue's name."""
+
+    def __post_init__(self) -> None:
+        module = self.handler.__module__.rpartition(".")[2]
+        name = self.handler.__name__
+        object.__setattr__(self, "name", name if module in ("messages", name) else f"{module}.{name}")
+        object.__setattr__(self, "has_queue", self.path.startswith("/v1/queues/{queue}"))

@@ -1,0 +1,161 @@
+"""Receivers of alerts: webhooks, each with a secret of its own that is shown once, and the server's log."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from backend_store.client import timestamp
+from backend_store.model import FieldError, InvalidRequest
+from gateway.alerts.alerts import new_id
+from gateway.alerts.core.addresses import refused
+from gateway.alerts.core.rules import Rule
+from gateway.alerts.core.signing import secret_text
+from gateway.alerts.limits import URL_CHARS_MAX
+from gateway.alerts.notifier import Heard
+from gateway.alerts.stored import Receiver
+from gateway.alerts.views import NewReceiverView, ReceiverView, receiver_fields
+from gateway.api.alert_rules import sample_view
+from gateway.api.alert_shapes import ReceiverBody, ReceiverPage, TestView
+from gateway.api.paging import page_of
+from gateway.api.usage import visible_tenant
+from gateway.context import Gateway
+from gateway.http import Answer, Call, json_answer
+from gateway.limits import NAME_CHARS_MAX
+
+
+async def create(gateway: Gateway, call: Call) -> Answer:
+    tenant = visible_tenant(gateway, call, None)
+    given: ReceiverBody = await call.fields(ReceiverBody)
+    _check(gateway, given)
+    receiver_id, secret, master, sealed = new_id("receiver"), None, "", b""
+    if given.type == "webhook":
+        secret, master, sealed = await gateway.watching.secrets.sealed(receiver_id)
+    receiver = Receiver(
+        receiver_id, tenant, given.name, given.type, given.url or "", master, sealed, gateway.clock_ms()
+    )
+    await gateway.watching.alerts.put_receiver(receiver, None)
+    view = NewReceiverView(**_fields(gateway, receiver), secret=secret_text(secret) if secret is not None else None)
+    return json_answer(view, 201, ((b"location", f"/v1/alert-receivers/{receiver_id}".encode()),))
+
+
+async def list_receivers(gateway: Gateway, call: Call) -> Answer:
+    query = call.query("tenant", "limit", "cursor")
+    tenant = visible_tenant(gateway, call, query.get("tenant"))
+    own = [one for one in gateway.watching.alerts.receivers.values() if one.tenant == tenant]
+    found, following, headers = page_of(query, own, lambda one: f"{one.name}/{one.id}", "/v1/alert-receivers")
+    return json_answer(ReceiverPage([_view(gateway, one) for one in found], following), headers=headers)
+
+
+async def get(gateway: Gateway, call: Call) -> Answer:
+    receiver = _find(gateway, call)
+    call.query()
+    return json_answer(_view(gateway, receiver))
+
+
+async def put(gateway: Gateway, call: Call) -> Answer:
+    """Another name or address; the secret stays, and so does the type."""
+    receiver = _find(gateway, call)
+    given: ReceiverBody = await call.fields(ReceiverBody)
+    _check(gateway, given)
+    if given.type != receiver.type:
+        raise _invalid("/type", "the type of a receiver stays; make another one")
+    changed = msgspec.structs.replace(receiver, name=given.name, url=given.url or "")
+    await gateway.watching.alerts.put_receiver(changed, receiver)
+    return json_answer(_view(gateway, changed))
+
+
+async def delete(gateway: Gateway, call: Call) -> Answer:
+    receiver = _find(gateway, call)
+    call.query()
+    await gateway.watching.alerts.delete_receiver(receiver)
+    gateway.watching.notifier.forget(receiver.id)
+    return Answer(204, content_type=None)
+
+
+async def test(gateway: Gateway, call: Call) -> Answer:
+    """Sends one message that says that it is a test, and tells how that went."""
+    receiver = _find(gateway, call)
+    call.query()
+    now_ms = gateway.clock_ms()
+    rule = Rule(
+        "test",
+        receiver.tenant,
+        "test",
+        "depth",
+        "*",
+        0,
+        0,
+        0,
+        0,
+        0,
+        "info",
+        (),
+        True,
+        "",
+        None,
+        None,
+        now_ms,
+        "",
+        now_ms,
+    )
+    outcome = await gateway.watching.notifier.test(receiver, sample_view(rule, now_ms))
+    return json_answer(TestView(receiver.id, outcome.ok, outcome.status, outcome.error, outcome.ms))
+
+
+def _find(gateway: Gateway, call: Call) -> Receiver:
+    tenant = visible_tenant(gateway, call, None)
+    return gateway.watching.alerts.receiver(tenant, call.params[0])
+
+
+def _fields(gateway: Gateway, receiver: Receiver) -> dict[str, Any]:
+    heard = gateway.watching.notifier.heard.get(receiver.id, Heard())
+    return {
+        **receiver_fields(receiver),
+        "last_at": timestamp(heard.at_ms) if heard.at_ms is not None else None,
+        "last_status": heard.status,
+        "last_error": heard.error,
+        "delivered": heard.delivered,
+        "failed": heard.failed,
+    }
+
+
+def _view(gateway: Gateway, receiver: Receiver) -> ReceiverView:
+    return ReceiverView(**_fields(gateway, receiver))
+
+
+def _check(gateway: Gateway, given: ReceiverBody) -> None:
+    if not 1 <= len(given.name) <= NAME_CHARS_MAX:
+        raise _invalid("/name", f"a name has 1 to {NAME_CHARS_MAX} characters")
+    if given.type == "log":
+        if given.url is not None:
+            raise _invalid("/url", "a log has no address; leave url out")
+        return
+    wrong = wrong_url(given.url or "")
+    if wrong is None:
+        host = urlsplit(given.url or "").hostname or ""
+        is_address = ":" in host or host.replace(".", "").isdigit()
+        # A name is judged whenever something is sent: what it leads to changes.
+        wrong = refused(host, gateway.watching.notifier.networks) if is_address else None
+    if wrong is not None:
+        raise _invalid("/url", wrong)
+
+
+def wrong_url(url: str) -> str | None:
+    """What is wrong with a webhook's address, as a sentence."""
+    try:
+        parts = urlsplit(url)
+        is_web = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return "this is no address: it is https://HOST[:PORT]/PATH"
+    if not is_web or len(url) > URL_CHARS_MAX or not url.isascii() or not url.isprintable() or " " in url:
+        return f"a webhook needs https://HOST[:PORT]/PATH, up to {URL_CHARS_MAX} characters of ASCII"
+    if parts.username is not None or parts.password is not None:
+        return "leave the password out of the address: webhooks are signed"
+    return "leave the part behind # out" if parts.fragment else None
+
+
+def _invalid(pointer: str, detail: str) -> InvalidRequest:
+    return InvalidRequest(detail, errors=(FieldError(pointer, detail),))

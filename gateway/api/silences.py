@@ -1,0 +1,120 @@
+"""Silences: alerts go on, and nobody is told, until a time and for a reason that somebody gave."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from backend_store.model import FieldError, InvalidRequest
+from gateway.alerts.alerts import new_id
+from gateway.alerts.core.silences import Silence, state_of
+from gateway.alerts.limits import PREVIEW_SUBJECTS_MAX, SILENCE_MS_MAX, TEXT_CHARS_MAX
+from gateway.alerts.views import alert_view, muted, silence_view
+from gateway.api.alert_shapes import PATTERN_RULE, SilenceBody, SilencePage, SilencePreview
+from gateway.api.paging import page_of
+from gateway.api.usage import visible_tenant
+from gateway.context import Gateway
+from gateway.http import Answer, Call, json_answer
+from gateway.limits import NAME_CHARS_MAX
+from gateway.validate import time_ms
+
+_LATE_MS = 1 << 53
+
+
+async def create(gateway: Gateway, call: Call) -> Answer:
+    tenant = visible_tenant(gateway, call, None)
+    silence = _silence(gateway, call, tenant, await call.fields(SilenceBody))
+    alerts = gateway.watching.alerts
+    await alerts.put_silence(silence)
+    location = (b"location", f"/v1/silences/{silence.id}".encode())
+    return json_answer(silence_view(alerts, silence), 201, (location,))
+
+
+async def preview(gateway: Gateway, call: Call) -> Answer:
+    """What a silence would mute of the alerts of now."""
+    tenant = visible_tenant(gateway, call, None)
+    silence = _silence(gateway, call, tenant, await call.fields(SilenceBody))
+    alerts = gateway.watching.alerts
+    found = muted(alerts, silence)
+    return json_answer(SilencePreview(len(found), [alert_view(alerts, *pair) for pair in found[:PREVIEW_SUBJECTS_MAX]]))
+
+
+async def list_silences(gateway: Gateway, call: Call) -> Answer:
+    """The one that ends last comes first."""
+    query = call.query("tenant", "limit", "cursor")
+    tenant = visible_tenant(gateway, call, query.get("tenant"))
+    alerts = gateway.watching.alerts
+    own = [one for one in alerts.silences.values() if one.tenant == tenant]
+    found, following, headers = page_of(
+        query, own, lambda one: f"{_LATE_MS - one.ends_at_ms:017d}/{one.id}", "/v1/silences"
+    )
+    return json_answer(SilencePage([silence_view(alerts, one) for one in found], following), headers=headers)
+
+
+async def get(gateway: Gateway, call: Call) -> Answer:
+    silence = _find(gateway, call)
+    call.query()
+    return json_answer(silence_view(gateway.watching.alerts, silence))
+
+
+async def end(gateway: Gateway, call: Call) -> Answer:
+    """It ends now, and stays in the list."""
+    silence = _find(gateway, call)
+    call.query()
+    now_ms = gateway.clock_ms()
+    if state_of(silence, now_ms) != "expired":
+        ended = msgspec.structs.replace(silence, starts_at_ms=min(silence.starts_at_ms, now_ms), ends_at_ms=now_ms)
+        await gateway.watching.alerts.put_silence(ended)
+    return Answer(204, content_type=None)
+
+
+def _find(gateway: Gateway, call: Call) -> Silence:
+    tenant = visible_tenant(gateway, call, None)
+    return gateway.watching.alerts.silence(tenant, call.params[0])
+
+
+def _silence(gateway: Gateway, call: Call, tenant: str, given: SilenceBody) -> Silence:
+    errors: list[FieldError] = []
+
+    def check(is_wrong: bool, field: str, detail: str) -> None:
+        if is_wrong:
+            errors.append(FieldError(f"/{field}", detail))
+
+    now_ms = gateway.clock_ms()
+    starts_ms = time_ms(given.starts_at, pointer="/starts_at") if given.starts_at is not None else now_ms
+    check((given.ends_at is None) == (given.duration_ms is None), "ends_at", "say either ends_at or duration_ms")
+    if given.ends_at is not None:
+        ends_ms = time_ms(given.ends_at, pointer="/ends_at")
+    else:
+        ends_ms = starts_ms + (given.duration_ms or 0)
+    check(not now_ms < ends_ms, "ends_at", "a silence ends in the future")
+    check(not starts_ms < ends_ms <= starts_ms + SILENCE_MS_MAX, "ends_at", "a silence lasts up to a year")
+    check(
+        not 1 <= len(given.reason.strip()) <= TEXT_CHARS_MAX, "reason", f"a reason has 1 to {TEXT_CHARS_MAX} characters"
+    )
+    check(len(given.author or "") > NAME_CHARS_MAX, "author", f"an author has {NAME_CHARS_MAX} characters at most")
+    if given.queue is not None:
+        is_pattern = re.fullmatch(PATTERN_RULE, given.queue) is not None
+        check(not is_pattern, "queue", "a pattern has 1 to 128 of A-Z a-z 0-9 _ . - and *")
+    if given.rule is not None:
+        rule = gateway.watching.alerts.rules.get(given.rule)
+        is_there = rule is not None and rule.tenant == tenant
+        check(not is_there, "rule", f"there is no alert rule {given.rule[:100]!r}")
+    is_everything = given.rule is None and given.queue is None and given.severity is None
+    check(is_everything, "queue", 'name what it mutes: `rule`, `queue` ("*" for all) or `severity`')
+    if errors:
+        raise InvalidRequest(errors[0].detail, errors=tuple(errors))
+    author = given.author or call.principal.name
+    return Silence(
+        new_id("silence"),
+        tenant,
+        given.rule,
+        given.queue,
+        given.severity,
+        author,
+        given.reason,
+        starts_ms,
+        ends_ms,
+        now_ms,
+    )

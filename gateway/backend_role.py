@@ -1,0 +1,236 @@
+"""`pushq backend`: the role that keeps shards of queues together with the other backends of a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import ssl
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from pathlib import Path
+
+import structlog
+
+from backend_store.client.embedded import EmbeddedStore
+from backend_store.cluster.coordinator import Coordinator
+from backend_store.cluster.embedded_host import open_embedded
+from backend_store.cluster.etcd.driver import open_etcd
+from backend_store.core.replication.record import NodeId
+from backend_store.hosts.door import Door, OwnersOfLanes
+from backend_store.hosts.table import table_of
+from backend_store.model import PushqError
+from backend_store.node.node import Node, end_process
+from backend_store.remote.doors import Unheard
+from backend_store.remote.line import Line
+from backend_store.service.recovering import operate
+from backend_store.service.serving import Leader, StoreServer, StoreService, mutual_tls
+from backend_store.shard.health import serve_health
+from backend_store.shard.host import BackendHost, HostConfig, open_host
+from backend_store.shard.interface import Shard, ShardNumber
+from backend_store.shard.limits import HOME_SECONDS, LANE_HOME_SECONDS
+from backend_store.shard.lines import Certificates
+from backend_store.shard.manager import Rules
+from backend_store.shard.rounds import Patience
+from backend_store.storage.engine import FolderInUse, StorageError
+from backend_store.storage.folder import FolderLock, make_private
+from backend_store.storage.writer import prepare_interpreter
+from gateway.backend_rules import members_of
+from gateway.etcd_access import access_of, etcd_config
+from gateway.logs import configure_logs
+from gateway.serve import SIGNALS, CannotStart
+from gateway.settings import Address, Settings, parse_address
+from gateway.version import VERSION
+
+log = structlog.get_logger("pushq.backend")
+
+
+Attach = Callable[[BackendHost], AbstractAsyncContextManager[None]]
+"""What serves the shards of a host to others, entered once it runs and left before it ends."""
+
+
+def serve_backend_role(settings: Settings, attach: Attach | None = None) -> None:
+    """Serves until a signal ends it. Raises `CannotStart`."""
+    if not settings.node.name:
+        raise CannotStart("node.name is missing: a backend needs a name that no other one of its cluster has")
+    configure_logs(settings.logs)
+    prepare_interpreter()
+    asyncio.run(_serve(settings, attach or partial(to_gateways, settings)))
+
+
+@contextlib.asynccontextmanager
+async def to_gateways(settings: Settings, host: BackendHost) -> AsyncIterator[None]:
+    """Serves gateways the shards that are led here, for as long as they are. Raises `CannotStart`."""
+    node, address = settings.node, parse_address(settings.node.service)
+    services: dict[int, StoreService] = {}
+    lanes = _lanes(settings)
+
+    def leader(shard: int) -> str | None:
+        found = host.leaders.get(ShardNumber(shard))
+        return found.address if found is not None else None
+
+    def led(shard: Shard, store: Node) -> None:
+        is_first = shard.number == 0  # it has the definitions of all
+        embedded = EmbeddedStore(store)
+        if lanes:
+            services[shard.number] = StoreService(embedded, lane=shard.number, lanes=lanes)
+        else:
+            services[shard.number] = StoreService(embedded, shards=settings.cluster.shards if is_first else 1)
+
+    def lost(shard: Shard) -> None:
+        if (service := services.pop(shard.number, None)) is not None:
+            service.close()
+
+    door: Door | None = None
+    tls = None
+    try:
+        if node.tls_cert:
+            tls = mutual_tls(Path(node.tls_cert), Path(node.tls_key), Path(node.tls_ca), is_server=True)
+        if lanes:
+            door = _door(settings, host, services, leader)
+        server = StoreServer(services, leader, partial(operate, host.recovery), door=door)
+        await server.listen(address.host, address.port, tls)
+    except OSError as error:
+        raise CannotStart(f"node.service: cannot listen on {node.service}: {error.strerror or error}") from None
+    host.listen(on_lead=led, on_lose=lost)
+    try:
+        yield
+    finally:
+        await server.close()
+        if door is not None:
+            await door.close()
+        for service in services.values():
+            service.close()
+
+
+def _lanes(settings: Settings) -> int:
+    """0 but for independent hosts."""
+    return settings.cluster.lanes if settings.cluster.model == "independent_hosts" else 0
+
+
+def _door(settings: Settings, host: BackendHost, services: Mapping[int, StoreService], owner: Leader) -> Door:
+    """Raises `OSError`."""
+    node, lanes = settings.node, _lanes(settings)
+    tls = None
+    if node.tls_cert:
+        tls = mutual_tls(Path(node.tls_cert), Path(node.tls_key), Path(node.tls_ca), is_server=False)
+
+    def open_line(lane: int, heard: Unheard) -> Line:
+        return Line(lane, OwnersOfLanes(owner), heard, f"host-{node.name}", tls, whose=f"the owner of lane {lane}")
+
+    return Door(
+        node.name, lambda: table_of(host.view, lanes), lambda: host.view.nodes, services, open_line, lanes=lanes
+    )
+
+
+async def _serve(settings: Settings, attach: Attach) -> None:
+    directory = settings.directory
+    make_private(directory)
+    try:
+        lock = FolderLock(directory)
+    except FolderInUse as error:
+        raise CannotStart(f"{error}; stop it, or choose another folder with --data") from None
+    try:
+        async with _coordinator(settings) as coordinator:
+            await _serve_with(settings, coordinator, attach)
+    finally:
+        lock.release()
+    log.info("stopped")
+
+
+@contextlib.asynccontextmanager
+async def _coordinator(settings: Settings) -> AsyncIterator[Coordinator]:
+    endpoints = members_of(settings.cluster)
+    if not endpoints:
+        try:
+            embedded = open_embedded(settings.directory / "coordinator", on_fatal=end_process)
+        except (StorageError, OSError) as error:
+            raise CannotStart(f"cannot open the coordinator's folder: {error}") from error
+        try:
+            yield embedded.coordinator
+        finally:
+            await embedded.close()
+        return
+    try:
+        etcd = await open_etcd(etcd_config(endpoints, access_of(settings.cluster)))
+    except PushqError as error:
+        raise CannotStart(f"cluster.coordinator: {error.detail}") from None
+    try:
+        yield etcd
+    finally:
+        await etcd.close()
+
+
+async def _serve_with(settings: Settings, coordinator: Coordinator, attach: Attach) -> None:
+    http = parse_address(settings.node.http)
+    ended = asyncio.Event()
+    for number in SIGNALS:
+        asyncio.get_running_loop().add_signal_handler(number, _end, number, ended)
+    try:
+        host = await open_host(_config(settings), coordinator)
+    except (StorageError, OSError, ssl.SSLError, ValueError) as error:
+        raise CannotStart(f"cannot start the backend in {settings.directory}: {error}") from error
+    try:
+        health = await _listen(host, http)
+        try:
+            async with attach(host):
+                _announce(settings, host, http._replace(port=health.sockets[0].getsockname()[1]))
+                await ended.wait()
+                await host.drain()
+        finally:
+            health.close()
+            await health.wait_closed()
+    finally:
+        await host.close()
+
+
+async def _listen(host: BackendHost, http: Address) -> asyncio.Server:
+    try:
+        return await serve_health(host, http.host, http.port)
+    except OSError as error:
+        raise CannotStart(f"node.http: cannot listen on {http.host}:{http.port}: {error.strerror}") from None
+
+
+def _config(settings: Settings) -> HostConfig:
+    node, cluster = settings.node, settings.cluster
+    is_alone = not members_of(cluster)
+    certificates = None
+    if node.tls_cert:
+        certificates = Certificates(Path(node.tls_cert), Path(node.tls_key), Path(node.tls_ca))
+    return HostConfig(
+        NodeId(node.name),
+        settings.directory,
+        node.listen,
+        zone=node.zone,
+        service=node.service,
+        http=node.http,
+        certificates=certificates,
+        rules=Rules(
+            shards=cluster.shards,
+            replicas=1 if is_alone else cluster.replicas,
+            min_in_sync=1 if is_alone else cluster.min_in_sync,
+            mode=cluster.replication,
+            lanes=_lanes(settings),
+            patience=Patience(cluster.replace_after_s, cluster.rebalance_after_s),
+        ),
+        move_bytes_per_s=cluster.move_bytes_per_s,
+        home_s=LANE_HOME_SECONDS if _lanes(settings) else HOME_SECONDS,
+    )
+
+
+def _end(number: int, ended: asyncio.Event) -> None:
+    log.info("stopping", signal=signal.Signals(number).name)
+    ended.set()
+
+
+def _announce(settings: Settings, host: BackendHost, http: Address) -> None:
+    lines = [
+        f"pushq {VERSION}  backend {settings.node.name}, data in {settings.directory}",
+        f"  peers   {host.peer}",
+        f"  health  {http.url}/health",
+        f"  gateways  {settings.node.service}",
+        "ready",
+    ]
+    print("\n".join(lines), file=sys.stdout, flush=True)

@@ -1,0 +1,104 @@
+"""What the settings `node.*` and `cluster.*` may say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Final
+
+from gateway.etcd_access import access_of, wrong_access
+from gateway.settings import ClusterSettings, NodeSettings, parse_address
+
+ETCD: Final = "etcd://"
+_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
+
+
+def _wrong_name(name: str) -> str:
+    is_name = not name or _NAME.fullmatch(name) is not None
+    return "" if is_name else "it is 1 to 63 of a-z, 0-9, dot and hyphen, as in a host's name"
+
+
+def _wrong_address(address: str) -> str:
+    try:
+        parse_address(address)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def _wrong_service(address: str) -> str:
+    wrong = _wrong_address(address)
+    return wrong or ("" if parse_address(address).port else "gateways must know its port: it is above 0")
+
+
+def _wrong_coordinator(text: str) -> str:
+    if text == "embedded":
+        return ""
+    try:
+        return "" if etcd_endpoints(text) else 'it is "embedded" or etcd://HOST:PORT[,HOST:PORT]'
+    except ValueError as error:
+        return f"an address of etcd is wrong: {error}"
+
+
+def etcd_endpoints(text: str, *, tls: bool = False) -> list[str]:
+    """The members of `etcd://HOST:PORT,HOST:PORT` as URLs; none for anything else. Raises `ValueError`."""
+    if not text.startswith(ETCD):
+        return []
+    urls = [parse_address(part).url for part in text.removeprefix(ETCD).rstrip("/").split(",")]
+    return [url.replace("http", "https", 1) for url in urls] if tls else urls
+
+
+def members_of(cluster: ClusterSettings) -> list[str]:
+    """URLs of the cluster's etcd; none where there is no etcd."""
+    return etcd_endpoints(cluster.coordinator, tls=bool(cluster.etcd_tls_ca))
+
+
+BACKEND_CHECKS: Final[dict[str, Callable[[str], str]]] = {
+    "node.name": _wrong_name,
+    "node.zone": _wrong_name,
+    "node.listen": _wrong_address,
+    "node.http": _wrong_address,
+    "node.service": _wrong_service,
+    "cluster.coordinator": _wrong_coordinator,
+}
+"""Setting → what is wrong with a value; "" where nothing is."""
+
+
+def wrong_backend(node: NodeSettings, cluster: ClusterSettings) -> tuple[str, str] | None:
+    """The setting that does not go with the others and a sentence; None where all is well."""
+    files = {"tls_cert": node.tls_cert, "tls_key": node.tls_key, "tls_ca": node.tls_ca}
+    missing = [name for name, file in files.items() if not file]
+    if missing and len(missing) < len(files):
+        return (
+            f"node.{missing[0]}",
+            f"node.{missing[0]} is missing: node.tls_cert, node.tls_key, node.tls_ca go together",
+        )
+    if missing and not parse_address(node.service).is_loopback:
+        return "node.service", (
+            f"node.service is {node.service}: gateways of other machines need node.tls_cert, node.tls_key and "
+            "node.tls_ca, which `pushq ca` makes"
+        )
+    if missing and not parse_address(node.listen).is_loopback:
+        return "node.listen", (
+            f"node.listen is {node.listen}: backends of several machines need node.tls_cert, node.tls_key and "
+            "node.tls_ca, which `pushq ca` makes"
+        )
+    wrong = wrong_access(members_of(cluster), access_of(cluster), lambda field: f"cluster.etcd_{field}")
+    if wrong is not None:
+        return f"cluster.etcd_{wrong[0]}" if wrong[0] else "cluster.coordinator", wrong[1]
+    if cluster.model == "independent_hosts" and not members_of(cluster):
+        return "cluster.coordinator", (
+            "cluster.coordinator is embedded, and cluster.model independent_hosts is for several hosts: "
+            "name their etcd, etcd://HOST:PORT"
+        )
+    if cluster.model == "independent_hosts" and cluster.min_in_sync > cluster.lanes:
+        return "cluster.min_in_sync", (
+            f"cluster.min_in_sync is {cluster.min_in_sync} of {cluster.lanes} hosts with a lane; raise cluster.lanes, "
+            f"or choose at most {cluster.lanes}"
+        )
+    if cluster.min_in_sync > cluster.replicas:
+        return "cluster.min_in_sync", (
+            f"cluster.min_in_sync is {cluster.min_in_sync} of {cluster.replicas} replicas; choose at most "
+            f"{cluster.replicas}"
+        )
+    return None

@@ -1,0 +1,72 @@
+"""The store of a gateway that keeps no messages itself: its backends, and the keys by which only it reads bodies."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from pathlib import Path
+from typing import cast
+
+from backend_store.client import Metadata
+from backend_store.model import PushqError, Unavailable
+from backend_store.remote.directory import Directory, FixedDirectory, LocalDirectory
+from backend_store.remote.store import Landing, RemoteBackends
+from backend_store.service.serving import mutual_tls
+from gateway.alerts.stored import FIRING, HISTORY
+from gateway.auth import wall_clock_ms
+from gateway.cannot_start import CannotStart
+from gateway.encryption import Encrypting, encrypting
+from gateway.guard import Guards
+from gateway.masters import MasterError
+from gateway.settings import Settings, StoreSettings, parse_address
+from push.looking_up import LookingUp
+
+
+async def open_backends(settings: Settings, guards: Guards) -> tuple[RemoteBackends, Encrypting]:
+    """Connects, and makes what seals and opens. Raises `CannotStart`."""
+    settings.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    addresses = [parse_address(one) for one in settings.store.backends]
+    backends = [(one.host, one.port) for one in addresses]
+    store = RemoteBackends(
+        FixedDirectory(backends), tls_of(settings.store), _looking_up, own_kinds=(FIRING, HISTORY), addresses=backends
+    )
+    return await _opened(store, settings, guards, f"the backends {', '.join(settings.store.backends)}")
+
+
+async def open_storage(settings: Settings, guards: Guards, path: Path) -> tuple[RemoteBackends, Encrypting]:
+    """The same with the storage process of this server, by its socket. Raises `CannotStart`."""
+    directory: Directory = LocalDirectory(path)
+    # One of its gateways asks the alert rules, so what fires is the server's and lies in the folder.
+    store = RemoteBackends(directory, None, _looking_up, is_local=True)
+    return await _opened(store, settings, guards, "the storage process")
+
+
+async def _opened(
+    store: RemoteBackends, settings: Settings, guards: Guards, name: str
+) -> tuple[RemoteBackends, Encrypting]:
+    try:
+        await store.open()
+        encryption = await encrypting(cast(Metadata, store.metadata), settings, guards, clock_ms=wall_clock_ms)
+    except (MasterError, Unavailable) as error:
+        await store.close()
+        raise CannotStart(f"cannot start with {name}: {error}") from None
+    except asyncio.CancelledError:
+        await store.close()
+        raise
+    store.seal_with(encryption.vault, encryption.vault.learn)
+    encrypted = [one for one in store.metadata.queues.values() if one.config.encrypted]
+    await encryption.vault.ready(encrypted)
+    return store, encryption
+
+
+def tls_of(store: StoreSettings) -> ssl.SSLContext | None:
+    if not store.tls_cert:
+        return None
+    try:
+        return mutual_tls(Path(store.tls_cert), Path(store.tls_key), Path(store.tls_ca), is_server=False)
+    except OSError as error:
+        raise CannotStart(f"cannot speak TLS to the backends: {error}") from None
+
+
+def _looking_up(what: str, flight: Landing) -> PushqError:
+    return LookingUp(what, flight)

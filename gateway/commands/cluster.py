@@ -1,0 +1,265 @@
+"""`pushq cluster …`: the backends behind a gateway, who leads and keeps what, drains, removals, rebalancing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import click
+
+from gateway.commands.asking import all_pages, ask
+from gateway.commands.base import group, json_option, run
+from gateway.commands.exits import Exit, Failure
+from gateway.commands.output import put_json, put_table, size, tell
+from gateway.commands.target import Target, target_options
+
+LOOK_S = 0.5
+
+
+def _ask(target: Target, method: str, path: str) -> dict[str, Any]:
+    found: dict[str, Any] = run(ask(target, lambda admin: admin.ask(method, path)))
+    return found
+
+
+def _led_by(state: dict[str, Any], node: str) -> list[str]:
+    return [shard["name"] for shard in state["shards"] if shard["leader"] == node]
+
+
+@group("cluster")
+def cluster() -> None:
+    """Look after the backends of a cluster.
+
+    The server is a gateway whose settings name the cluster's coordinator; the key has the scope operator.
+    """
+
+
+@cluster.command("status")
+@click.option("--events", "with_events", is_flag=True, help="Also show what the manager did, and why; newest last.")
+@target_options
+@json_option
+def status(with_events: bool, target: Target, as_json: bool) -> None:
+    """Show the backends, and who leads and keeps which shard."""
+    state = _ask(target, "GET", "/v1/cluster")
+    if as_json:
+        put_json(state)
+        return
+    put_table(
+        ("node", "zone", "address", "alive", "asked", "leads", "copies", "disk used", "disk free"),
+        [_node_row(state, node) for node in state["nodes"]],
+    )
+    put_table(
+        ("shard", "leader", "epoch", "in sync", "copies", "lag", "moves to", "serving"),
+        [_shard_row(shard) for shard in state["shards"]],
+    )
+    if with_events:
+        events = [[event["number"], event["at"], event["kind"], event["text"]] for event in state["events"]]
+        put_table(("event", "time", "kind", "what"), events)
+
+
+def _node_row(state: dict[str, Any], node: dict[str, Any]) -> list[Any]:
+    asked = "to leave" if node["removing"] else "to drain" if node["draining"] else "–"
+    used, free = node["disk_used_bytes"], node["disk_free_bytes"]
+    return [
+        node["name"],
+        node["zone"] or "–",
+        node["address"] or "–",
+        "yes" if node["alive"] else "no",
+        asked,
+        ",".join(_led_by(state, node["name"])) or "–",
+        node["copies"],
+        "–" if used is None else size(used),
+        "–" if free is None else size(free),
+    ]
+
+
+def _shard_row(shard: dict[str, Any]) -> list[Any]:
+    to = [node for node in shard["wanted"] if node not in shard["replicas"] or node not in shard["in_sync"]]
+    lag = [f"{node}:{'?' if entries is None else entries}" for node, entries in sorted(shard["lag"].items())]
+    is_moving = set(shard["wanted"]) != set(shard["replicas"])
+    return [
+        shard["name"],
+        shard["leader"] or "–",
+        shard["epoch"],
+        ",".join(shard["in_sync"]) or "–",
+        f"{len(shard['in_sync'])} of {len(shard['replicas'])}",
+        ",".join(lag) or "–",
+        (",".join(to) or "–") if is_moving else "–",
+        "yes" if shard["serving"] else "no",
+    ]
+
+
+@cluster.command("drain")
+@click.argument("node", metavar="NODE")
+@click.option("--undo", is_flag=True, help="End the drain: it may lead again.")
+@click.option(
+    "--wait",
+    "wait_s",
+    type=click.FloatRange(min=0, max=3600),
+    default=30,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait until it leads nothing.",
+)
+@target_options
+@json_option
+def drain(node: str, undo: bool, wait_s: float, target: Target, as_json: bool) -> None:
+    """Let a backend give away what it leads, and get nothing until the drain is undone.
+
+    It goes on keeping its copies, so it may be stopped then without anybody waiting. It cannot give a shard away
+    while no other backend that is not draining is in sync.
+    """
+    path = f"/v1/cluster/nodes/{quote(node, safe='')}/drain"
+    found = _ask(target, "DELETE" if undo else "PUT", path)
+    if not undo:
+        _wait_until_free(target, node, wait_s)
+    if as_json:
+        put_json(found)
+    else:
+        tell(f"{node} may lead again" if undo else f"{node} leads nothing")
+
+
+def _wait_until_free(target: Target, node: str, wait_s: float) -> None:
+    deadline = time.monotonic() + wait_s
+    while led := _led_by(_ask(target, "GET", "/v1/cluster"), node):
+        if time.monotonic() > deadline:
+            raise Failure(f"{node} still leads {', '.join(led)}; it goes on giving away what it can")
+        time.sleep(LOOK_S)
+
+
+@cluster.command("remove")
+@click.argument("node", metavar="NODE")
+@click.option("--undo", is_flag=True, help="Let it stay: it gets copies again.")
+@click.option(
+    "--wait",
+    "wait_s",
+    type=click.FloatRange(min=0, max=86_400),
+    default=600,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait until it keeps nothing.",
+)
+@target_options
+@json_option
+def remove(node: str, undo: bool, wait_s: float, target: Target, as_json: bool) -> None:
+    """Take a backend out: its copies are made elsewhere, and then deleted there.
+
+    It serves on meanwhile. When it keeps nothing it may be stopped for good; one that is gone already is
+    replaced at once. Copies stay where no other backend can take them.
+    """
+    path = f"/v1/cluster/nodes/{quote(node, safe='')}/removal"
+    found = _ask(target, "DELETE" if undo else "PUT", path)
+    if not undo:
+        _wait_until_empty(target, node, wait_s)
+    if as_json:
+        put_json(found)
+    else:
+        tell(f"{node} stays" if undo else f"{node} keeps nothing, and may be stopped for good")
+
+
+def _wait_until_empty(target: Target, node: str, wait_s: float) -> None:
+    deadline = time.monotonic() + wait_s
+    while copies := sum(
+        found["copies"] for found in _ask(target, "GET", "/v1/cluster")["nodes"] if found["name"] == node
+    ):
+        if time.monotonic() > deadline:
+            raise Failure(
+                f"{node} still has {copies} copies; they go elsewhere as soon as others can take them, and what "
+                "pushq recover list shows there has to be published or dropped"
+            )
+        time.sleep(LOOK_S)
+
+
+@cluster.command("rebalance")
+@click.option("--dry-run", is_flag=True, help="Only show what would be moved.")
+@target_options
+@json_option
+def rebalance(dry_run: bool, target: Target, as_json: bool) -> None:
+    """Even out copies and leaderships now, without waiting as cluster.rebalance_after_s says.
+
+    Moves are made a few at a time; ask again when they are done. Nothing moves while a copy is on its way.
+    """
+    found: dict[str, Any] = run(
+        ask(target, lambda admin: admin.ask("POST", "/v1/cluster/rebalance", json={"dry_run": dry_run}))
+    )
+    if as_json:
+        put_json(found)
+        return
+    moves = [
+        [move["shard"], move["kind"], move["source"] or "–", move["to"] or "–", move["why"]] for move in found["moves"]
+    ]
+    put_table(("shard", "what", "from", "to", "why"), moves)
+
+
+@cluster.command("apply-plan")
+@click.argument("file", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--dry-run", is_flag=True, help="Only check the plan, and show what it says.")
+@click.option("--cluster", "clusters", multiple=True, metavar="NAME", help="A cluster that there is. Repeats.")
+@target_options
+@json_option
+def apply_plan(file: Path, dry_run: bool, clusters: Sequence[str], target: Target, as_json: bool) -> None:
+    """Check the plan in FILE that the job capacity_plan made against the queues that there are.
+
+    The key has the scope admin. Queues of other tenants are not looked up, and clusters only with --cluster. This
+    version moves nothing between clusters: --dry-run is needed.
+    """
+    if not dry_run:
+        raise Failure(
+            "--dry-run is missing: this version moves nothing between clusters, and only checks plans", exit=Exit.USAGE
+        )
+    from backend_store.client import plans
+    from backend_store.model import InvalidRequest
+
+    try:
+        with file.open("rb") as opened:
+            plan = plans.parse(opened.read(plans.PLAN_BYTES_MAX + 1))
+        if clusters:
+            plans.check_clusters(plan, clusters)
+        tenant = run(ask(target, lambda admin: admin.usage(limit=1)))["tenant"]
+        plans.check_queues(plan, tenant, _partitions(target))
+    except InvalidRequest as error:
+        raise Failure(f"{file}: {error.detail}") from None
+    except OSError as error:
+        raise Failure(f"{file}: {error.strerror}") from None
+    rows: list[dict[str, Any]] = [
+        {
+            "tenant": move.tenant,
+            "queue": move.queue,
+            "what": _what(move.partition),
+            "from": move.source,
+            "to": [move.to],
+        }
+        for move in plan.moves
+    ]
+    for entry in plan.partitions:
+        what = f"{entry.partitions} partitions"
+        rows.append(
+            {"tenant": entry.tenant, "queue": entry.queue, "what": what, "from": None, "to": list(entry.clusters)}
+        )
+    for row in rows:
+        row["is_checked"] = row["tenant"] == tenant
+    if as_json:
+        put_json({"items": rows})
+        return
+    shown = [
+        [one["tenant"], one["queue"], one["what"], one["from"] or "–", ",".join(one["to"]), one["is_checked"]]
+        for one in rows
+    ]
+    put_table(("tenant", "queue", "what", "from", "to", "looked up"), [[*one[:5], _yes(one[5])] for one in shown])
+    tell(f"the plan is good: {len(plan.moves)} moves, {len(plan.partitions)} queues that get more partitions")
+
+
+def _yes(is_so: bool) -> str:
+    return "yes" if is_so else "no"
+
+
+def _what(partition: int | None) -> str:
+    return "the whole queue" if partition is None else f"partition {partition}"
+
+
+def _partitions(target: Target) -> dict[str, int]:
+    """How many each queue has."""
+    queues = run(ask(target, lambda admin: all_pages(admin.list_queues)))
+    return {one["name"]: one["partitions"]["open"] if "partitions" in one else 1 for one in queues}

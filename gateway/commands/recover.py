@@ -1,0 +1,178 @@
+"""`pushq recover …`: confirmed messages that a lost leader alone had, shown, published again or dropped."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+import click
+
+from gateway.commands.asking import ask
+from gateway.commands.base import group, json_option, run, yes_option
+from gateway.commands.exits import Failure
+from gateway.commands.output import confirm, put_json, put_table, size, tell
+from gateway.commands.target import Target, target_options
+
+ROUNDS_MAX = 1_000
+"""Requests of one `publish`, each of some seconds; then it can be asked for again."""
+
+
+def _ask(target: Target, method: str, path: str, json: dict[str, Any] | None = None) -> dict[str, Any]:
+    found: dict[str, Any] = run(ask(target, lambda admin: admin.ask(method, path, json=json)))
+    return found
+
+
+def _path(piece: str, act: str = "") -> str:
+    return f"/v1/cluster/recovery/{quote(piece, safe='')}{act}"
+
+
+def _warn_unreachable(names: list[str]) -> None:
+    if names:
+        tell(f"could not be asked, and may keep more: {', '.join(names)}")
+
+
+@group("recover")
+def recover() -> None:
+    """Bring back what a lost leader confirmed alone.
+
+    In a shard with async replication a leader confirms what only its own disk has. When another one leads before that
+    was copied, and the old one comes back, these messages go into quarantine there: `list` shows them, `publish` puts
+    them into their queue again, `drop` deletes them. Nothing else does. The key has the scope operator.
+    """
+
+
+@recover.command("list")
+@target_options
+@json_option
+def list_pieces(target: Target, as_json: bool) -> None:
+    """Show what is in quarantine, a piece for each queue and leadership."""
+    found = _ask(target, "GET", "/v1/cluster/recovery")
+    if as_json:
+        put_json(found)
+        return
+    if found["pieces"]:
+        put_table(
+            ("piece", "queue", "messages", "in doubt", "size", "confirmed from", "until", "kept by"),
+            [_row(piece) for piece in found["pieces"]],
+        )
+    else:
+        tell("nothing is in quarantine")
+    _warn_unreachable(found["unreachable"])
+
+
+def _queue(piece: dict[str, Any]) -> str:
+    name = f"{piece['tenant']}/{piece['queue']}" if piece["queue"] else "(unknown)"
+    return name if piece["queue_exists"] else f"{name} (deleted)"
+
+
+def _row(piece: dict[str, Any]) -> list[Any]:
+    return [
+        piece["name"],
+        _queue(piece),
+        piece["messages"],
+        piece["in_doubt"] or "–",
+        size(piece["bytes"]),
+        piece["confirmed_from"],
+        piece["confirmed_until"],
+        ",".join(piece["backends"]),
+    ]
+
+
+@recover.command("show")
+@click.argument("piece", metavar="PIECE")
+@target_options
+@json_option
+def show(piece: str, target: Target, as_json: bool) -> None:
+    """Show the messages of a piece, without their bodies."""
+    found = _ask(target, "GET", _path(piece))
+    if as_json:
+        put_json(found)
+        return
+    put_table(
+        ("id", "key", "confirmed", "expires", "in doubt"),
+        [
+            [
+                one["id"],
+                one["key"] or "–",
+                one["confirmed_at"],
+                one["expires_at"] or "–",
+                "yes" if one["in_doubt"] else "–",
+            ]
+            for one in found["items"]
+        ],
+    )
+    if found["more"]:
+        tell(f"and {found['more']} more")
+
+
+@recover.command("publish")
+@click.argument("piece", metavar="PIECE")
+@click.option("--dry-run", is_flag=True, help="Only say what would be published.")
+@click.option("--in-doubt", is_flag=True, help="Also what may be in the queue already: it may come twice.")
+@click.option("--partial", is_flag=True, help="Although not every backend answers: drop what those bring back later.")
+@target_options
+@json_option
+def publish(piece: str, dry_run: bool, in_doubt: bool, partial: bool, target: Target, as_json: bool) -> None:
+    """Publish the messages of a piece to their queue again, each once.
+
+    It may be interrupted and run again. A message leaves the quarantine when its queue has confirmed it; one that
+    a run began and did not finish within half of the queue's dedupe_window_ms is in doubt from then on.
+    """
+    wanted = {"dry_run": dry_run, "in_doubt": in_doubt, "partial": partial}
+    total = {"published": 0, "already_there": 0, "expired": 0}
+    for _ in range(ROUNDS_MAX):
+        found = _ask(target, "POST", _path(piece, "/publish"), wanted)
+        for name in total:
+            total[name] += found[name]
+        gets_on = any(found[name] for name in total)
+        if dry_run or found["left"] <= found["in_doubt"] or found["problems"] or not gets_on:
+            break
+    found |= total
+    if as_json:
+        put_json(found)
+    else:
+        _tell_published(piece, found)
+    if not dry_run and found["left"]:
+        raise Failure(f"{found['left']} messages stay in quarantine{_why(found)}")
+
+
+def _tell_published(piece: str, found: dict[str, Any]) -> None:
+    verb = "would be published" if found["dry_run"] else "published"
+    tell(f"piece {piece}: {found['published']} messages {verb}")
+    if found["already_there"]:
+        tell(f"{found['already_there']} were in the queue already")
+    if found["expired"]:
+        tell(f"{found['expired']} had expired, and {'would be' if found['dry_run'] else 'are'} let go of")
+    if found["dry_run"] and found["in_doubt"]:
+        tell(f"{found['in_doubt']} in doubt would stay; --in-doubt publishes them too")
+    for problem in found["problems"] if found["dry_run"] else []:
+        tell(problem)
+
+
+def _why(found: dict[str, Any]) -> str:
+    why = list(found["problems"])
+    if found["in_doubt"]:
+        why.append(f"{found['in_doubt']} may be in the queue already, --in-doubt publishes them too")
+    return ": " + "; ".join(why) if why else "; run it again"
+
+
+@recover.command("drop")
+@click.argument("piece", metavar="PIECE")
+@yes_option
+@click.option("--dry-run", is_flag=True, help="Only say what would be dropped.")
+@target_options
+@json_option
+def drop(piece: str, is_sure: bool, dry_run: bool, target: Target, as_json: bool) -> None:
+    """Delete the messages of a piece for good. Their producers were told that they are safe."""
+    known = _ask(target, "GET", _path(piece))["piece"]
+    what = f"{known['messages']} confirmed messages of {_queue(known)}"
+    if dry_run:
+        tell(f"would drop {what}")
+        return
+    confirm(f"Drop {what} for good?", is_sure=is_sure)
+    found = _ask(target, "POST", _path(piece, "/drop"), {"messages": known["messages"]})
+    if as_json:
+        put_json(found)
+        return
+    tell(f"dropped {what}")
+    _warn_unreachable(found["unreachable"])

@@ -1,0 +1,237 @@
+"""The server as the console sees it: its own HTTP API without a socket between, and a list of queues that stays cheap.
+
+Each request of a page passes the API with the credential of whoever is signed in: the same checks, limits and audit as
+from outside.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from backend_store.client import Store, timestamp
+from backend_store.model import PushqError, QueueNotFound, Unauthenticated
+from gateway import dashboards
+from gateway.auth import Principal
+from gateway.config import known_settings, value_of
+from gateway.context import Gateway
+from gateway.dispatch import Api
+from gateway.limits import CONSOLE_LIST_SHARE_MAX, CONSOLE_LIST_SLICE, CONSOLE_LISTS_MAX
+from gateway.usage.schema import SCHEMA_VERSION, AuditRow
+from push.looking_up import found
+from push.problems import KINDS
+from web_console.server import Caller, QueueRow, Refused, Reply
+from web_console.visit import Problem
+
+_FRESH_S: Final = 2.0
+_RATE_S: Final = 5.0
+"""Rates are taken over at least so long."""
+
+
+class _List:
+    """The queues of one tenant, as of a moment ago."""
+
+    def __init__(self) -> None:
+        self.rows: list[QueueRow] = []
+        self.good_until_s = 0.0
+        self.lock = asyncio.Lock()
+        self.base: dict[str, tuple[float, int, int]] = {}
+        """Queue → when its totals were noted, and what they were."""
+
+
+class ConsoleServer:
+    """Implements `web_console.server.Server`."""
+
+    def __init__(self, gateway: Gateway, api: Api) -> None:
+        self._gateway = gateway
+        self._api = api
+        self._lists: OrderedDict[str, _List] = OrderedDict()
+
+    async def identify(self, credential: str) -> Caller:
+        principal = await self._principal(credential)
+        return Caller(principal.id, principal.tenant, principal.name, principal.access.scopes)
+
+    async def _principal(self, credential: str) -> Principal:
+        with _problems():
+            try:
+                return await found(lambda: self._gateway.keyring.identify(credential))
+            except Unauthenticated as error:
+                raise Refused(error.detail) from None
+
+    async def ask(
+        self,
+        credential: str,
+        address: str,
+        method: str,
+        path: str,
+        *,
+        query: Sequence[tuple[str, str]] = (),
+        body: bytes = b"",
+        headers: Sequence[tuple[str, str]] = (),
+    ) -> Reply:
+        given = [(b"authorization", f"Bearer {credential}".encode("latin-1", "replace"))]
+        if body:
+            given.append((b"content-length", str(len(body)).encode()))
+            if not any(name.lower() == "content-type" for name, _ in headers):
+                given.append((b"content-type", b"application/json"))
+        given += [(name.lower().encode(), value.encode("latin-1", "replace")) for name, value in headers]
+        scope = {
+            "type": "http",
+            "method": method,
+            "path": path,
+            "raw_path": quote(path).encode(),
+            "query_string": urlencode(query).encode(),
+            "headers": given,
+            "client": (address, 0) if address else None,
+        }
+        exchange = _Exchange(body)
+        await self._api(scope, exchange.receive, exchange.send)
+        return Reply(exchange.status, exchange.headers, b"".join(exchange.parts))
+
+    async def queues(self, credential: str) -> list[QueueRow]:
+        principal = await self._principal(credential)
+        with _problems():
+            rows = await self._rows(principal.tenant)
+        if principal.access.is_admin:
+            return rows
+        return [row for row in rows if principal.access.may("view", row.name)]
+
+    async def _rows(self, tenant: str) -> list[QueueRow]:
+        kept = self._lists.get(tenant)
+        if kept is None:
+            kept = self._lists[tenant] = _List()
+            while len(self._lists) > CONSOLE_LISTS_MAX:
+                self._lists.popitem(last=False)
+        self._lists.move_to_end(tenant)
+        async with kept.lock:
+            if time.monotonic() >= kept.good_until_s:
+                cost_s = await self._look(tenant, kept)
+                # Many queues are looked at more seldom: all lists together cost a known share of a core.
+                kept.good_until_s = time.monotonic() + max(_FRESH_S, cost_s / CONSOLE_LIST_SHARE_MAX)
+            return kept.rows
+
+    async def _look(self, tenant: str, kept: _List) -> float:
+        cost_s, rows, base = 0.0, [], {}
+        store = self._gateway.store
+        names = await found(lambda: sorted(name for _, name in store.names(tenant)))
+        for start in range(0, len(names), CONSOLE_LIST_SLICE):
+            began = time.thread_time()
+            now_s = time.monotonic()
+            for name in names[start : start + CONSOLE_LIST_SLICE]:
+                try:
+                    row = await found(partial(_row, store, tenant, name))
+                except QueueNotFound:
+                    continue  # deleted meanwhile
+                base[name] = _rated(row, now_s, kept.base.get(name))
+                rows.append(row)
+            cost_s += time.thread_time() - began
+            await asyncio.sleep(0)  # messages come first
+        kept.rows, kept.base = rows, base
+        return cost_s
+
+    async def write_down(self, caller: Caller, act: str, address: str) -> None:
+        store, audit = self._gateway.store, self._gateway.store.audit
+        row = AuditRow(
+            SCHEMA_VERSION,
+            store.id,
+            audit.begin(),
+            timestamp(self._gateway.clock_ms()),
+            caller.tenant,
+            caller.id,
+            caller.name,
+            act,
+            "/console",
+            "ok",
+            None,
+            None,
+            address or None,
+            [],
+        )
+        with _problems():
+            await audit.put(row.seq, msgspec.json.encode(row), has_ended=True)
+
+    def dashboards(self, tenant: str) -> dict[str, tuple[str, ...]]:
+        with _problems():
+            return dashboards.of_tenant(self._gateway.store.documents, tenant)
+
+    async def save_dashboard(self, tenant: str, name: str, queues: tuple[str, ...] | None) -> None:
+        with _problems():
+            await dashboards.save(self._gateway.store.documents, tenant, name, queues)
+
+    def settings(self) -> list[tuple[str, str]]:
+        return [
+            (key, msgspec.json.encode(value_of(self._gateway.settings, key), enc_hook=str).decode())
+            for key in sorted(known_settings())
+        ]
+
+    def dev_credential(self) -> str | None:
+        if not self._gateway.settings.dev:
+            return None
+        return self._gateway.keyring.temporary(name="console", scopes=("admin", "operator"))
+
+
+@contextmanager
+def _problems() -> Iterator[None]:
+    """What the server cannot do now is a page that says so: nobody is signed out by it."""
+    try:
+        yield
+    except PushqError as error:
+        kind = KINDS[error.code]
+        raise Problem(kind.status, kind.title, error.code, error.detail) from error
+
+
+def _row(store: Store, tenant: str, name: str) -> QueueRow:
+    queue = store.queue(tenant, name)
+    stats = queue.stats()
+    return QueueRow(
+        name,
+        queue.config.kind,
+        stats.ready,
+        stats.in_flight,
+        stats.delayed,
+        stats.dead,
+        stats.oldest_age_ms,
+        stats.consumers,
+        stats.published_total,
+        stats.acked_total,
+    )
+
+
+def _rated(row: QueueRow, now_s: float, base: tuple[float, int, int] | None) -> tuple[float, int, int]:
+    """Sets the rates since `base`, and returns what the next look counts from."""
+    here = (now_s, row.published_total, row.acked_total)
+    if base is None or row.published_total < base[1]:
+        return here
+    seconds = now_s - base[0]
+    if seconds > 0:
+        row.published_per_s = (row.published_total - base[1]) / seconds
+        row.acked_per_s = (row.acked_total - base[2]) / seconds
+    return here if seconds >= _RATE_S else base
+
+
+class _Exchange:
+    """The two ends of one request without a socket."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+        self.status = 500
+        self.headers: dict[str, str] = {}
+        self.parts: list[bytes] = []
+
+    async def receive(self) -> dict[str, Any]:
+        return {"type": "http.request", "body": self._body, "more_body": False}
+
+    async def send(self, message: Any) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            self.headers = {name.decode().lower(): value.decode("latin-1") for name, value in message["headers"]}
+        elif message["type"] == "http.response.body":
+            self.parts.append(message.get("body", b""))

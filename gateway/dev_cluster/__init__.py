@@ -1,0 +1,1 @@
+"""A whole cluster on this machine, for development: the processes of `pushq dev-cluster`."""

@@ -1,0 +1,80 @@
+"""What `cluster.json` says of the parts of a cluster, and whether their processes live."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+
+FILE: Final = "cluster.json"
+
+Role = Literal["etcd", "backend", "gateway", "haproxy"]
+
+
+class StateError(Exception):
+    """The state cannot be read, and why."""
+
+
+class Part(msgspec.Struct, forbid_unknown_fields=True):
+    """One process. Its number alone says little, for numbers come again: it goes with the time of its start."""
+
+    role: Role
+    name: str
+    address: str
+    """`HOST:PORT` of what the others, or clients, ask it for."""
+    ready: str
+    """The URL that answers 200 once it is ready."""
+    argv: list[str]
+    env: dict[str, str]
+    log: str
+    pid: int | None = None
+    started: int = 0
+    """Ticks since the machine's start; with `pid` it names one process for ever."""
+
+    @property
+    def is_alive(self) -> bool:
+        return self.pid is not None and started_ticks(self.pid) == self.started
+
+
+class State(msgspec.Struct, forbid_unknown_fields=True):
+    """In the order in which they start."""
+
+    parts: list[Part]
+
+    def of(self, role: Role) -> list[Part]:
+        return [part for part in self.parts if part.role == role]
+
+    @property
+    def public(self) -> Part:
+        """Where clients go: the balancer, or else the first gateway."""
+        return (self.of("haproxy") or self.of("gateway"))[0]
+
+
+def started_ticks(pid: int) -> int | None:
+    """When a process was started; None where there is none, or only what its parent has not looked at."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in ("Z", "X") else int(fields[19])
+
+
+def load(folder: Path) -> State | None:
+    """None where no cluster was started in that folder. Raises `StateError`."""
+    file = folder / FILE
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=State)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.MsgspecError) as error:
+        raise StateError(f"{file} cannot be read: {error}; end its processes by hand and remove the folder") from None
+
+
+def save(folder: Path, state: State) -> None:
+    """In one step: whoever reads meanwhile sees the one before. Raises `OSError`."""
+    fresh = folder / f".{FILE}.new"
+    with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
+        out.write(msgspec.json.format(msgspec.json.encode(state)))
+    fresh.replace(folder / FILE)

@@ -1,0 +1,124 @@
+"""`pushq metadata --etcd`: one host of a metadata service whose records a coordinator keeps."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import structlog
+
+from backend_store.client import Store
+from backend_store.cluster.etcd.driver import EtcdConfig, open_etcd
+from backend_store.metadata.directory.client import Form
+from backend_store.metadata.directory.handing import Handing
+from backend_store.metadata.directory.service import DirectoryService, open_directory
+from backend_store.metadata.host import SECRET_FILE, secret_of
+from backend_store.metadata.server import serve_metadata
+from backend_store.model import ApiKey, PushqError
+from gateway.auth import Keyring, make_first_key
+from gateway.etcd_access import EtcdAccess, etcd_config, wrong_access
+from gateway.logs import configure_logs
+from gateway.serve import SIGNALS, CannotStart
+from gateway.settings import Address
+from gateway.version import VERSION
+
+log = structlog.get_logger("pushq.metadata")
+
+
+class _Keys:
+    """What the first key needs of the metadata: those that are there, and a way to add one."""
+
+    def __init__(self, service: DirectoryService, keys: Mapping[str, ApiKey]) -> None:
+        self.keys = keys
+        self._service = service
+
+    async def put_key(self, key: ApiKey) -> None:
+        await self._service.put_key(key)
+
+
+def serve_directory_role(
+    directory: Path,
+    address: Address,
+    *,
+    endpoints: Sequence[str],
+    form: Form,
+    host: str,
+    secret_file: Path | None,
+    access: EtcdAccess,
+) -> None:
+    """Serves until a signal ends it. Raises `CannotStart`."""
+    if not address.is_loopback:
+        raise CannotStart(
+            f"the metadata service speaks without TLS in this version, so it refuses to listen on {address.host}; "
+            "listen on 127.0.0.1"
+        )
+    if (wrong := wrong_access(endpoints, access, lambda field: f"--etcd-{field.replace('_', '-')}")) is not None:
+        raise CannotStart(wrong[1])
+    configure_logs()
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        secret = secret_of(directory) if secret_file is None else secret_file.read_text().strip()
+    except OSError as error:
+        raise CannotStart(f"cannot read the secret: {error}; name it with --secret-file") from None
+    if not secret:
+        raise CannotStart(f"the secret in {secret_file} is empty")
+    name = host or f"{socket.gethostname()}-{address.port}"
+    asyncio.run(_serve(directory, address, etcd_config(endpoints, access), form, name, secret))
+
+
+async def _serve(directory: Path, address: Address, etcd: EtcdConfig, form: Form, name: str, secret: str) -> None:
+    ended = asyncio.Event()
+    for number in SIGNALS:
+        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    async with AsyncExitStack() as stack:
+        try:
+            coordinator = await open_etcd(etcd)
+            stack.push_async_callback(coordinator.close)
+            own = await stack.enter_async_context(
+                open_directory(coordinator, host=name, keeps_all=form == "replicated")
+            )
+            key_file = await _first_key(own, directory)
+        except PushqError as error:
+            raise CannotStart(f"cannot use etcd at {', '.join(etcd.endpoints)}: {error.detail}") from None
+        service: DirectoryService | Handing = own
+        if form == "ring":
+            service = handing = Handing(own, secret)
+            stack.push_async_callback(handing.close)
+        try:
+            server = await serve_metadata(service, secret, address.host, address.port, own=own)
+        except OSError as error:
+            detail = f"cannot listen on {address.host}:{address.port}: {error.strerror}; choose another with --listen"
+            raise CannotStart(detail) from None
+        bound = address._replace(port=next(iter(server.sockets)).getsockname()[1])
+        url = bound.url.replace("http", "ws", 1)
+        own.store.announce(url)
+        _announce(directory, url, form, name, key_file)
+        await ended.wait()
+        log.info("stopping")
+        server.close()
+        await server.wait_closed()
+    log.info("stopped")
+
+
+async def _first_key(service: DirectoryService, directory: Path) -> Path:
+    known = {key.id: key for key in await service.list_keys(limit=1)}
+    # A keyring asks its store for the metadata only.
+    store = cast(Store, SimpleNamespace(metadata=_Keys(service, known)))
+    return await make_first_key(Keyring(store), directory)
+
+
+def _announce(directory: Path, url: str, form: Form, name: str, key_file: Path) -> None:
+    lines = [
+        f"pushq {VERSION}  metadata service, host {name}, form {form}",
+        f"  url     {url}",
+        f"  secret  in {directory / SECRET_FILE}, or as named",
+        *([f"  key     in {key_file}"] if key_file.exists() else []),
+        "ready",
+    ]
+    print("\n".join(lines), file=sys.stdout, flush=True)

@@ -1,0 +1,81 @@
+"""How this program comes to etcd: in clear on one machine, otherwise by TLS, with a certificate or a password."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from backend_store.cluster.etcd.driver import EtcdConfig
+from gateway.cannot_start import CannotStart
+from gateway.settings import ClusterSettings, is_loopback_host
+
+
+class EtcdAccess(NamedTuple):
+    """Files, and a user's name; each may be empty."""
+
+    tls_ca: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
+    user: str = ""
+    password_file: str = ""
+
+
+def access_of(cluster: ClusterSettings) -> EtcdAccess:
+    return EtcdAccess(
+        cluster.etcd_tls_ca,
+        cluster.etcd_tls_cert,
+        cluster.etcd_tls_key,
+        cluster.etcd_user,
+        cluster.etcd_password_file,
+    )
+
+
+def wrong_access(endpoints: Sequence[str], access: EtcdAccess, name_of: Callable[[str], str]) -> tuple[str, str] | None:
+    """The field that is wrong, "" for the addresses, and a sentence; None where all is well.
+
+    `name_of`: how a field is called where it is set.
+    """
+    for one, other in (("tls_cert", "tls_key"), ("tls_key", "tls_cert"), ("user", "password_file")):
+        if getattr(access, one) and not getattr(access, other):
+            return other, f"{name_of(other)} is missing: it goes with {name_of(one)}"
+    if access.password_file and not access.user:
+        return "user", f"{name_of('user')} is missing: it goes with {name_of('password_file')}"
+    if access.tls_cert and not access.tls_ca:
+        return "tls_ca", f"{name_of('tls_ca')} is missing: without it etcd is spoken to in clear"
+    for url in endpoints:
+        if url.startswith("http://") and not is_loopback_host(urlsplit(url).hostname or ""):
+            return "", (
+                f"etcd at {url} is spoken to in clear, and who changes its records can lose messages; name the "
+                f"authority of its certificate as {name_of('tls_ca')}"
+            )
+    return None
+
+
+def etcd_config(endpoints: Sequence[str], access: EtcdAccess) -> EtcdConfig:
+    """Reads the files. Raises `CannotStart`."""
+    password = ""
+    if access.password_file:
+        try:
+            password = Path(access.password_file).read_text().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise CannotStart(f"the password of etcd cannot be read: {error}") from None
+        if not password:
+            raise CannotStart(f"the password in {access.password_file} is empty")
+    return EtcdConfig(endpoints, tls=_context(access), user=access.user, password=password)
+
+
+def _context(access: EtcdAccess) -> ssl.SSLContext | None:
+    if not access.tls_ca:
+        return None
+    try:
+        context = ssl.create_default_context(cafile=access.tls_ca)
+        if access.tls_cert:
+            # An encrypted key would make OpenSSL ask the terminal for its password.
+            context.load_cert_chain(access.tls_cert, access.tls_key, password=lambda: "")
+    except OSError as error:
+        files = ", ".join(file for file in (access.tls_ca, access.tls_cert, access.tls_key) if file)
+        raise CannotStart(f"certificates for etcd cannot be used ({files}): {error}") from None
+    return context

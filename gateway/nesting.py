@@ -1,0 +1,55 @@
+"""How deep the values of bodies may be nested: a consumer in any language must be able to read what it is pushed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from gateway.limits import BODY_DEPTH_MAX
+
+TOO_DEEP: Final = f"it is nested deeper than {BODY_DEPTH_MAX} levels; flatten it, or send it as bytes"
+
+_AS_LISTS: Final = bytes.maketrans(b"{}", b"[]")
+_BEFORE_OR_OPENING: Final = frozenset(b"[{ \t\r\n")
+_TOO_MANY: Final = b"[" * (BODY_DEPTH_MAX + 1)
+_VALLEYS: Final = tuple(b"]" * levels + b"[" * levels for levels in (16, 8, 4, 2, 1))
+"""Ways down and up again by as many levels: without them the greatest depth is the same."""
+_OTHERS: Final = bytes(byte for byte in range(256) if byte not in b'[]{}"')
+
+
+def too_deep(bodies: Sequence[bytes]) -> list[int]:
+    """The numbers of the bodies, each valid JSON or empty, that are nested too deep."""
+    # Scalars, short and flat values are told by a glance; who has few brackets is not deep either.
+    return [
+        number
+        for number, body in enumerate(bodies)
+        if len(body) > 2 * BODY_DEPTH_MAX
+        and body[0] in _BEFORE_OR_OPENING
+        and (body.find(b"{", 1) > 0 or body.find(b"[", 1) > 0)
+        and body.count(b"{") + body.count(b"[") > BODY_DEPTH_MAX
+        and _is_deep(body)
+    ]
+
+
+def _is_deep(body: bytes) -> bool:
+    brackets = _outside_strings(body)
+    while _TOO_MANY not in brackets:
+        before = len(brackets)
+        for valley in _VALLEYS:
+            brackets = brackets.replace(valley, b"")
+        if len(brackets) == before:  # one opening after the other, then the closing ones
+            return before > 2 * BODY_DEPTH_MAX
+    return True
+
+
+def _outside_strings(body: bytes) -> bytes:
+    """The brackets that are no part of a text, all as those of lists.
+
+    Each step is one pass in C over what the step before left. A regular expression for strings keeps a hundred bytes
+    for each character of one, and a body may be one string.
+    """
+    if b"\\" in body:  # it occurs in strings only: what is left of them has quotes at its ends and nowhere else
+        body = body.replace(b"\\\\", b"").replace(b'\\"', b"")
+    # Texts without brackets go in pairs of quotes: as many stand before each bracket as before, odd or even.
+    marks = body.translate(_AS_LISTS, _OTHERS).replace(b'""', b"")
+    return b"".join(marks.split(b'"')[::2])

@@ -1,0 +1,1 @@
+"""`pushq serve --gateways N`: several gateway processes in front of one storage process, and their parent."""

@@ -1,0 +1,34 @@
+"""A child of `pushq serve --gateways N`. Nobody starts it by hand: what it is comes from its parent."""
+
+from __future__ import annotations
+
+import sys
+
+from gateway.cannot_start import CannotStart
+from gateway.processes.child import hired
+from gateway.processes.core import EXIT_CANNOT_START, STORAGE
+
+
+def main() -> int:
+    try:
+        parent, spec = hired()
+    except (EOFError, OSError) as error:
+        print(f"pushq: {error}; start `pushq serve --gateways N`", file=sys.stderr)
+        return EXIT_CANNOT_START
+    try:
+        if spec.number == STORAGE:
+            from gateway.processes.storage import serve_storage
+
+            serve_storage(spec, parent)
+        else:
+            from gateway.processes.gateway import serve_gateway
+
+            serve_gateway(spec, parent)
+    except CannotStart as error:
+        parent.failed(str(error))
+        return EXIT_CANNOT_START
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,94 @@
+"""A process of the crew, as it sees its parent: what it was told to be, and the line by which each knows the other.
+
+The line is a pair of sockets that nobody else has. A parent that dies, however it dies, closes it, and its children
+end; one that wants a child to end closes its half. So no child outlives the server, and a signal that a service manager
+sends to all processes at once does no harm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from gateway.processes.limits import SPEC_BYTES_MAX
+from gateway.settings import Settings
+
+
+class Spec(msgspec.Struct, frozen=True):
+    """What a child is."""
+
+    number: int
+    gateways: int
+    settings: Settings
+    admin_fd: int = -1
+    """The socket for local administration, which all gateways serve."""
+
+
+class Said(msgspec.Struct, frozen=True):
+    """A child's word to its parent: ready, or why it never will be."""
+
+    failed: str = ""
+    made_master_key: bool = False
+    """This start made the master key."""
+
+
+_encode = msgspec.json.Encoder().encode
+_spec = msgspec.json.Decoder(Spec).decode
+said = msgspec.json.Decoder(Said).decode
+
+
+def packed(spec: Spec) -> bytes:
+    return _encode(spec) + b"\n"
+
+
+class Parent:
+    def __init__(self, line: socket.socket) -> None:
+        self._line = line
+
+    def ready(self, **facts: Any) -> None:
+        self._say(Said(**facts))
+
+    def failed(self, detail: str) -> None:
+        self._say(Said(failed=detail))
+
+    def _say(self, word: Said) -> None:
+        try:
+            self._line.sendall(_encode(word) + b"\n")
+        except OSError:
+            pass  # it is gone, which `when_gone` tells
+
+    def when_gone(self, call: Callable[[], None]) -> None:
+        """Calls once, when the parent is gone or wants this process to end."""
+        loop = asyncio.get_running_loop()
+        self._line.setblocking(False)
+
+        def readable() -> None:
+            try:
+                if self._line.recv(1):
+                    return
+            except BlockingIOError:
+                return
+            except OSError:
+                pass
+            loop.remove_reader(self._line)
+            call()
+
+        loop.add_reader(self._line, readable)
+
+
+def hired() -> tuple[Parent, Spec]:
+    """The parent and what it wants, from standard input, which is closed for everybody else. Raises `EOFError`."""
+    line = socket.socket(fileno=os.dup(0))
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)
+    text = bytearray()
+    while not text.endswith(b"\n"):
+        if not (some := line.recv(65536)) or len(text) > SPEC_BYTES_MAX:
+            raise EOFError("nobody said what this process is to be")
+        text += some
+    return Parent(line), _spec(bytes(text))

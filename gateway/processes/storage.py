@@ -1,0 +1,131 @@
+"""The storage process: it holds the data folder, and serves its messages to the gateway processes of the same server.
+
+It is what a backend of a cluster is to its gateways, with one shard and one copy, over a socket in the folder. It does
+what gateways ask, knows no caller and has no key: what is sealed, only gateways open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+
+import structlog
+import uvloop
+
+from backend_store.client import Store, open_store
+from backend_store.core.shelves import VIEW_OUTBOX
+from backend_store.model import COMPANION
+from backend_store.service.serving import StoreServer, StoreService
+from backend_store.storage.engine import FolderInUse, StorageError
+from backend_store.storage.space import SpaceRules
+from gateway.auth import wall_clock_ms
+from gateway.cannot_start import CannotStart
+from gateway.listeners import bind_unix
+from gateway.logs import configure_logs
+from gateway.processes.child import Parent, Spec
+from gateway.processes.limits import LEAVING_SECONDS_MAX
+from gateway.settings import Settings
+from gateway.usage.export import Exporter
+from gateway.usage.meter import Meter
+
+log = structlog.get_logger("pushq.storage")
+
+STORAGE_SOCKET = "storage.sock"
+
+
+def serve_storage(spec: Spec, parent: Parent) -> None:
+    """Serves until its parent has it end, or is gone. Raises `CannotStart`."""
+    configure_logs(spec.settings.logs)
+    uvloop.run(_serve(spec.settings, parent))
+
+
+async def _serve(settings: Settings, parent: Parent) -> None:
+    over = asyncio.Event()
+    store = await _opened(settings)
+    try:
+        _check(store, settings)
+        service = StoreService(store, shards=1)
+        server = StoreServer({0: service})
+        await server.listen_local(bind_unix(settings.directory, STORAGE_SOCKET))
+    except BaseException:
+        await store.close()
+        raise
+    exporter = _exporter(store, settings)
+    exporting = asyncio.create_task(exporter.run(), name="usage")
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # Whoever sends it to all processes at once means the server: the gateways still need this one.
+        asyncio.get_running_loop().add_signal_handler(number, over.set)
+    parent.when_gone(over.set)
+    parent.ready()
+    await over.wait()
+    await _gateways_left(service)
+    await server.close()
+    service.close()
+    exporter.stop()
+    await exporting
+    await exporter.close()
+    (settings.directory / STORAGE_SOCKET).unlink(missing_ok=True)
+    await store.close([])
+    log.info("stopped")
+
+
+async def _opened(settings: Settings) -> Store:
+    kept = settings.storage
+    space = SpaceRules(kept.publish_stop_percent / 100, kept.ballast_bytes or None)
+    try:
+        return await open_store(settings.directory, space=space)
+    except FolderInUse as error:
+        raise CannotStart(f"{error}; stop it, or choose another folder with --data") from None
+    except (StorageError, OSError) as error:
+        raise CannotStart(f"cannot open the data folder {settings.data}: {error}") from error
+
+
+def _check(store: Store, settings: Settings) -> None:
+    """Refuses a folder with something in it that one process could do and a storage without keys cannot."""
+    metadata = store.node.metadata
+    if metadata.adopted_from is not None:
+        raise CannotStart(f"the queues in {settings.data} belong to a metadata service: start without --gateways")
+    for definition in metadata.queues.values():
+        name = f"queue {definition.name!r} of tenant {definition.tenant!r}"
+        if not definition.config.encrypted:
+            continue
+        if definition.config.dead_letter_queue not in (None, COMPANION):
+            raise CannotStart(
+                f"{name} is encrypted and sends its dead letters to {definition.config.dead_letter_queue!r}, which "
+                "only one process can seal them for: set its dead_letter_queue to its own, or start without --gateways"
+            )
+        if any(VIEW_OUTBOX in one.state.views for one in store.node.queues.of(definition).all):
+            raise CannotStart(
+                f"{name} is encrypted, and some of its messages are on their way to another queue: "
+                "start without --gateways until they have arrived"
+            )
+    for moved in metadata.moved.values():
+        if moved.definition.config.encrypted:
+            raise CannotStart(
+                f"queue {moved.definition.name!r} of tenant {moved.definition.tenant!r} was encrypted and deleted with "
+                "move_to, and what is still published to it goes on: start without --gateways until that is over"
+            )
+
+
+def _exporter(store: Store, settings: Settings) -> Exporter:
+    """The ledger and the audit go to files where they are stored; the minutes come from the gateways."""
+    return Exporter(
+        settings.usage_directory,
+        store.id,
+        ledger=store.ledger,
+        audit=store.audit,
+        meter=Meter(store.id, wall_clock_ms),
+        clock_ms=wall_clock_ms,
+        period_ms=settings.usage.period_seconds * 1000,
+        bytes_max=settings.usage.bytes_max,
+        kept_days=settings.usage.kept_days,
+    )
+
+
+async def _gateways_left(service: StoreService) -> None:
+    """Waits for farewells: what clients still ack must be stored."""
+    try:
+        async with asyncio.timeout(LEAVING_SECONDS_MAX):
+            await service.is_empty.wait()
+    except TimeoutError:
+        log.warning("gateway processes do not leave: they are cut off")

@@ -1,0 +1,1 @@
+"""Rings of numbers, decided without clocks and files."""

@@ -1,0 +1,31 @@
+"""Metrics of several processes as one page: each sample says whose it is, and each family stands once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+
+def labelled(pages: Mapping[int, str]) -> str:
+    """Pages in Prometheus' text format by the number of their gateway process, put together with a label `gateway`."""
+    heads: dict[str, list[str]] = {}
+    samples: dict[str, list[str]] = {}
+    for number, page in sorted(pages.items()):
+        family = ""
+        for line in page.splitlines():
+            if line.startswith("# "):
+                family = line.split(" ", 3)[2]
+                if line not in (told := heads.setdefault(family, [])):
+                    told.append(line)
+            elif line:
+                samples.setdefault(family, []).append(_with_label(line, number))
+    return "".join(
+        "\n".join([*head, *samples.get(family, [])]) + "\n" for family, head in heads.items() if samples.get(family)
+    )
+
+
+def _with_label(sample: str, number: int) -> str:
+    """A sample's labels begin behind its name, which has neither a brace nor a space."""
+    at = min(place for place in (sample.find("{"), sample.find(" ")) if place >= 0)
+    if sample[at] == "{":
+        return f'{sample[: at + 1]}gateway="{number}",{sample[at + 1 :]}'
+    return f'{sample[:at]}{{gateway="{number}"}}{sample[at:]}'

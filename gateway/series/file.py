@@ -1,0 +1,186 @@
+"""The series on the disk: one file, written whole and put in place at once. What does not read well is left behind.
+
+They are a convenience and no data: whoever loses the file loses plots, so nothing waits for them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import zlib
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import structlog
+
+from gateway.series.book import NODE, Place, node_series, queue_series
+from gateway.series.core.columns import NODE_COLUMNS, QUEUE_COLUMNS
+from gateway.series.core.ring import TIERS, Series, Tier
+from gateway.series.limits import QUEUES_PER_WRITE_MAX
+
+log = structlog.get_logger("pushq.series")
+
+FILE: Final = "series.bin"
+_FRAME_BYTES: Final = 8
+"""Length and checksum before each record."""
+
+
+class Head(msgspec.Struct, frozen=True):
+    """What the rows of a file mean; one of another shape is not read."""
+
+    version: int
+    tiers: tuple[Tier, ...]
+    queue: tuple[str, ...]
+    node: tuple[str, ...]
+
+
+HEAD: Final = Head(1, TIERS, QUEUE_COLUMNS, NODE_COLUMNS)
+
+
+class Record(msgspec.Struct, array_like=True, frozen=True):
+    """One series: its place, the last slots of its rings, and their values."""
+
+    tenant: str
+    uid: int
+    lasts: list[int]
+    values: list[bytes]
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Record).decode
+_decode_head = msgspec.msgpack.Decoder(Head).decode
+
+
+class SeriesFile:
+    """`DIR/series.bin`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / FILE
+
+    async def write(self, all_of_them: Iterator[tuple[Place, Series]]) -> None:
+        """Copies some series a turn and writes them in a thread. An error leaves the file as it was."""
+        partial = self._partial
+        try:
+            with _Created(partial) as fd:
+                await _to_the_end(_put, fd, [_encode(HEAD)])
+                while some := [_copied(*one) for one in islice(all_of_them, QUEUES_PER_WRITE_MAX)]:
+                    await _to_the_end(_put_records, fd, some)
+                await _to_the_end(os.fsync, fd)
+            os.replace(partial, self.path)
+        except OSError as error:
+            self._failed(error)
+
+    def write_now(self, all_of_them: Iterable[tuple[Place, Series]]) -> None:
+        """All at once, when the process ends."""
+        try:
+            with _Created(self._partial) as fd:
+                _put(fd, [_encode(HEAD)])
+                _put_records(fd, [_copied(*one) for one in all_of_them])
+                os.fsync(fd)
+            os.replace(self._partial, self.path)
+        except OSError as error:
+            self._failed(error)
+
+    @property
+    def _partial(self) -> Path:
+        return self.path.with_suffix(".partial")
+
+    def _failed(self, error: OSError) -> None:
+        log.warning("the series could not be written", file=str(self.path), error=str(error))
+        self._partial.unlink(missing_ok=True)
+
+    def read(self) -> list[tuple[Place, Series]]:
+        """What the file has, up to the first record that is damaged. Nothing where there is none."""
+        try:
+            data = self.path.read_bytes()
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            log.warning("the series cannot be read", file=str(self.path), error=str(error))
+            return []
+        found: list[tuple[Place, Series]] = []
+        try:
+            records = _records(data)
+            if _decode_head(next(records)) != HEAD:
+                return []
+            found.extend(_restored(_decode(record)) for record in records)
+        except (ValueError, StopIteration, zlib.error, msgspec.MsgspecError) as error:
+            log.warning("a part of the series does not read", file=str(self.path), read=len(found), error=str(error))
+        return found
+
+
+async def _to_the_end(call: Callable[..., None], *arguments: object) -> None:
+    """Calls it in a thread, and waits for the thread even when cancelled: it writes to a descriptor that is closed
+    next, and its number may then be another file's.
+    """
+    work = asyncio.ensure_future(asyncio.to_thread(call, *arguments))
+    cancelled: asyncio.CancelledError | None = None
+    while not work.done():
+        try:
+            await asyncio.wait([work])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if (failed := cancelled or work.exception()) is not None:
+        raise failed
+
+
+class _Created:
+    """A new file that only its owner may read."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> int:
+        self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        return self._fd
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._fd)
+
+
+def _copied(place: Place, series: Series) -> tuple[Place, list[int], list[bytes]]:
+    return place, [ring.last for ring in series.rings], [ring.values.tobytes() for ring in series.rings]
+
+
+def _put_records(fd: int, copies: Iterable[tuple[Place, list[int], list[bytes]]]) -> None:
+    _put(
+        fd,
+        [
+            _encode(Record(place[0], place[1], lasts, [zlib.compress(one, 1) for one in values]))
+            for place, lasts, values in copies
+        ],
+    )
+
+
+def _put(fd: int, records: Iterable[bytes]) -> None:
+    data = b"".join(len(one).to_bytes(4, "big") + zlib.crc32(one).to_bytes(4, "big") + one for one in records)
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def _records(data: bytes) -> Iterator[bytes]:
+    at = 0
+    while at < len(data):
+        size = int.from_bytes(data[at : at + 4], "big")
+        record = data[at + _FRAME_BYTES : at + _FRAME_BYTES + size]
+        if len(record) != size or zlib.crc32(record) != int.from_bytes(data[at + 4 : at + _FRAME_BYTES], "big"):
+            raise ValueError(f"the record at byte {at} is damaged")
+        yield record
+        at += _FRAME_BYTES + size
+
+
+def _restored(record: Record) -> tuple[Place, Series]:
+    place = (record.tenant, record.uid)
+    series = node_series() if place == NODE else queue_series()
+    for ring, last, packed in zip(series.rings, record.lasts, record.values, strict=True):
+        values = array("f")
+        values.frombytes(zlib.decompress(packed))
+        if len(values) != len(ring.values):
+            raise ValueError("a ring has another size")
+        ring.values, ring.last = values, last
+    return place, series

@@ -1,0 +1,55 @@
+"""The rows of an answer to messages with numbered names, in MessagePack.
+
+All rows of such an answer have one size. So they are one row many times over, and what differs is written column by
+column: a few steps an answer, and none a message.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from backend_store.client import DIGITS, NumberedNames
+from push.rows import pack
+
+_SEQ_BYTES = 8
+_BYTE = 256
+_RAMP = bytes(range(_BYTE)) * (2 + 10**DIGITS // _BYTE)
+"""The lowest bytes of numbers that follow each other, whatever the first is."""
+_HEAD = b"\x84" + pack("id")
+_SEQ = pack("seq") + b"\xcf"
+
+
+def numbered_rows(partition: int, names: NumberedNames, offsets: list[int] | range, *, is_repeat: bool) -> bytes:
+    """A row `{id, seq, partition, duplicate}` for each name, one behind the other."""
+    start = _HEAD + pack(names.prefix + "0" * DIGITS)
+    first = offsets[0].to_bytes(_SEQ_BYTES, "big")
+    row = b"".join([start, _SEQ, first, _end(partition, is_repeat)])
+    size, rows = len(row), bytearray(row * len(names))
+    digits_at, seq_at = len(start) - DIGITS, len(start) + len(_SEQ)
+    for at, digits in enumerate(_digits(names.first, len(names)), digits_at):
+        rows[at::size] = digits
+    if isinstance(offsets, range):
+        rows[seq_at + _SEQ_BYTES - 1 :: size] = _RAMP[first[-1] : first[-1] + len(names)]
+        same = _BYTE - first[-1]  # so many rows have the other bytes of the first one
+        for at in range(same, len(names), _BYTE):
+            begin = at * size + seq_at
+            count = min(_BYTE, len(names) - at)
+            for byte, value in enumerate((offsets[at] >> 8).to_bytes(_SEQ_BYTES - 1, "big")):
+                rows[begin + byte : begin + byte + (count - 1) * size + 1 : size] = bytes([value]) * count
+    else:
+        column = b"".join([offset.to_bytes(_SEQ_BYTES, "big") for offset in offsets])
+        for byte in range(_SEQ_BYTES):
+            rows[seq_at + byte :: size] = column[byte::_SEQ_BYTES]
+    return bytes(rows)
+
+
+@lru_cache
+def _end(partition: int, is_repeat: bool) -> bytes:
+    return b"".join([pack("partition"), pack(partition), pack("duplicate"), pack(is_repeat)])
+
+
+@lru_cache
+def _digits(first: int, count: int) -> tuple[bytes, ...]:
+    """The first digits of so many numbers, their second ones, and so on."""
+    numbers = [b"%0*d" % (DIGITS, number) for number in range(first, first + count)]
+    return tuple(bytes(column) for column in zip(*numbers, strict=True))
