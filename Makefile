@@ -8,9 +8,13 @@ STAMP := $(VENV)/.installed
 PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
 ARGS ?=
+# Test processes; each file of tests stays in one of them.
+PROCESSES ?= 2
+# Not empty: tests that failed beside others are run once more by themselves, and that run decides. Both are shown.
+AGAIN ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install prerequisites demo serve check format quick test bench storm overload crash-long model-long simulation-long clean
+.PHONY: help install prerequisites demo serve check format quick test bench storm overload faults soak crash-long model-long simulation-long spark-long clean
 .NOTPARALLEL:
 
 help: ## this list
@@ -49,7 +53,9 @@ quick: check ## check and the unit tests, in less than a minute
 	@$(BIN)/pytest -q tests/unit $(ARGS)
 
 test: prerequisites check ## check, then every test
-	@$(BIN)/pytest $(ARGS)
+	@$(BIN)/pytest --numprocesses $(PROCESSES) --dist loadgroup $(ARGS) || { \
+		code=$$?; [ $$code -eq 1 ] && [ -n "$(AGAIN)" ] || exit $$code; \
+		$(BIN)/pytest --last-failed --last-failed-no-failures none $(ARGS); }
 
 bench: $(STAMP) ## the benchmark, on this machine
 	@$(BIN)/python -m tests.bench $(ARGS)
@@ -61,13 +67,22 @@ overload: $(STAMP) ## a minute of twice the load that the server can take
 	@OVERLOAD_SECONDS=$${OVERLOAD_SECONDS:-60} $(BIN)/pytest -s tests/overload $(ARGS)
 
 crash-long: $(STAMP) ## many more rounds of SIGKILL under load
-	@CRASH_ROUNDS=$${CRASH_ROUNDS:-1000} $(BIN)/pytest tests/crash $(ARGS)
+	@CRASH_ROUNDS=$${CRASH_ROUNDS:-1000} GATEWAY_KILLS=$${GATEWAY_KILLS:-60} $(BIN)/pytest tests/crash $(ARGS)
 
 model-long: $(STAMP) ## many more examples against the reference queue
 	@$(BIN)/pytest tests/model --hypothesis-profile=long $(ARGS)
 
+faults: $(STAMP) ## every fault of a cluster under load, with sync and async replication
+	@FAULTS=$${FAULTS:-all} $(BIN)/pytest -s tests/cluster/test_faults.py $(ARGS)
+
+soak: $(STAMP) ## an hour, or SOAK_SECONDS, of faults at random from a seed that is printed (again with FAULT_SEED)
+	@SOAK_SECONDS=$${SOAK_SECONDS:-3600} $(BIN)/pytest -s tests/cluster/test_faults.py $(ARGS)
+
 simulation-long: $(STAMP) ## many more seeds of the simulated clocks, producers and partitions
 	@SIMULATION_SEEDS=$${SEEDS:-500} SIM_SEEDS=$${SEEDS:-500} $(BIN)/pytest tests/simulation $(ARGS)
+
+spark-long: $(STAMP) ## jobs over 50 million rows of the ledger and 10 million of minutes, and a tenth of them
+	@$(BIN)/python -m tests.bench.spark_scale $(ARGS)
 
 clean: ## remove .venv and what tools left behind; data folders stay
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

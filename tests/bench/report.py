@@ -70,6 +70,7 @@ _COLUMNS: dict[Table, tuple[str, ...]] = {
     ),
     "exactness": ("rate", *_LATENCIES, "latest_ms", *_PROCESSORS[1:-1]),
     "fairness": ("rate", "p50_ms_usual", "p50_ms", "p99_ms_usual", "p99_ms", "p99_more_pct", *_PROCESSORS[1:-1]),
+    "cluster": ("rate", *_LATENCIES, "server_cpu_pct", "generator_cpu_pct", "other_cpu_pct"),
     "against": ("rate", "rate_usual", "kept_pct", "cpu_s_per_100k", "cpu_s_per_100k_usual", *_PROCESSORS[1:]),
 }
 _TITLES: dict[Table, str] = {
@@ -83,6 +84,7 @@ _TITLES: dict[Table, str] = {
     "scheduled": "Messages for later",
     "exactness": "How long after its time a message comes",
     "fairness": "A queue beside one at ten times its usual load",
+    "cluster": "Three backends, etcd and one gateway on the cores of one machine",
     "against": "Against the other checkout, in turns",
 }
 OTHERS_PCT_MAX = 10

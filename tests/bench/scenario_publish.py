@@ -12,7 +12,7 @@ from tests.bench.machine import Meter
 from tests.bench.rows import Row, percentiles_ms
 from tests.bench.scale import HTTP_CONNECTIONS, PER_FRAME, WINDOW
 from tests.bench.speech import SPEECHES, Encoding
-from tests.bench.world import HOST, Server, World, check, close, connect, say_in, until
+from tests.bench.world import HOST, Served, Server, World, check, close, connect, say_in, until
 
 QUEUE = "bench"
 
@@ -31,9 +31,16 @@ def keep_full(publisher: Publisher, window: int, room: Callable[[], int] | None 
     return fill
 
 
-async def publish(world: World, *, encoding: Encoding, window: int = WINDOW, per_frame: int = PER_FRAME) -> Row:
+async def publish(
+    world: World,
+    *,
+    encoding: Encoding,
+    window: int = WINDOW,
+    per_frame: int = PER_FRAME,
+    served: Served = World.server,
+) -> Row:
     scale = world.scale
-    with world.server() as server:
+    with served(world) as server:
         server.create(QUEUE)
         [publisher] = await connect(
             lambda: Publisher(*say_in(SPEECHES[encoding], server), queue=QUEUE, per_frame=per_frame)

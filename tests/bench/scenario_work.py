@@ -13,7 +13,7 @@ from tests.bench.rows import Row, percentiles_ms
 from tests.bench.scale import CONSUMERS, CREDIT, LATENCY_RATE, PER_FRAME, WINDOW, WORK_BACKLOG_MAX
 from tests.bench.scenario_publish import QUEUE, keep_full
 from tests.bench.speech import SPEECHES, AnyArrival, Encoding, Speech
-from tests.bench.world import Server, World, check, close, connect, say_in, until
+from tests.bench.world import Served, Server, World, check, close, connect, say_in, until
 
 
 class Received:
@@ -159,9 +159,16 @@ def _nothing() -> None:
     """Nobody waits for messages."""
 
 
-async def work(world: World, *, encoding: Encoding, per_frame: int = PER_FRAME, ack_singly: bool = False) -> Row:
+async def work(
+    world: World,
+    *,
+    encoding: Encoding,
+    per_frame: int = PER_FRAME,
+    ack_singly: bool = False,
+    served: Served = World.server,
+) -> Row:
     scale = world.scale
-    with world.server() as server:
+    with served(world) as server:
         server.create(QUEUE)
         bench = Bench(server, encoding=encoding, per_frame=per_frame, ack_singly=ack_singly)
         await bench.open(CONSUMERS)
@@ -177,10 +184,10 @@ async def work(world: World, *, encoding: Encoding, per_frame: int = PER_FRAME, 
     return {"rate": round(count / figures["wall_s"]), "unit": "msg/s", **figures, "rss_anon_mib": rss_anon_mib, **ended}
 
 
-async def latency(world: World, *, encoding: Encoding) -> Row:
+async def latency(world: World, *, encoding: Encoding, served: Served = World.server) -> Row:
     """Publish → received at a steady rate that does not wait for the server."""
     scale = world.scale
-    with world.server() as server:
+    with served(world) as server:
         server.create(QUEUE)
         bench = Bench(server, encoding=encoding, timed=True)
         await bench.open(1)

@@ -36,6 +36,7 @@ Table = Literal[
     "exactness",
     "fairness",
     "against",
+    "cluster",
 ]
 
 
@@ -145,6 +146,34 @@ PLAIN: dict[str, Scenario] = {
         ),
     ),
 }
+
+
+CLUSTER: dict[str, Scenario] = {
+    "cluster-publish": Scenario(
+        "cluster",
+        "publish, window 256, 100 a frame, MessagePack",
+        partial(publish, encoding="msgpack", served=World.cluster),
+        (_least("rate", 40_000),),
+    ),
+    "cluster-single": Scenario(
+        "cluster",
+        "publish, window 256, one message a frame, MessagePack",
+        partial(publish, encoding="msgpack", per_frame=1, served=World.cluster),
+    ),
+    "cluster-work": Scenario(
+        "cluster",
+        "work queue, 4 consumers, every message acked, MessagePack",
+        partial(work, encoding="msgpack", served=World.cluster),
+        (_least("rate", 20_000),),
+    ),
+    "cluster-latency": Scenario(
+        "cluster",
+        "1,000 a second, publish → received, MessagePack",
+        partial(latency, encoding="msgpack", served=World.cluster),
+        (_most("p50_ms", 2.0),),
+    ),
+}
+"""Three backends over etcd: what is confirmed lies on two disks at least. They and the gateway share the cores."""
 
 
 def _pairs(says: str, run: Callable[[World], Awaitable[Row]], *goals: Goal) -> Scenario:
@@ -258,11 +287,11 @@ AGAINST: dict[str, Scenario] = {
 """What `--against` runs instead."""
 
 
-SCENARIOS = PLAIN | SEMANTICS | DUTIES
+SCENARIOS = PLAIN | SEMANTICS | DUTIES | CLUSTER
 KNOWN = SCENARIOS | AGAINST
 ONCE = frozenset(SEMANTICS | DUTIES | AGAINST)
 """They measure in pairs that lie close together, so that one round of them is enough."""
-PARTS = {"plain": list(PLAIN), "semantics": list(SEMANTICS), "duties": list(DUTIES)}
+PARTS = {"plain": list(PLAIN), "semantics": list(SEMANTICS), "duties": list(DUTIES), "cluster": list(CLUSTER)}
 
 
 def chosen(names: list[str]) -> list[str]:

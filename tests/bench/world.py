@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 import ssl
 import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -18,6 +19,7 @@ from tests.bench.clients import Client, ClientFailed
 from tests.bench.machine import Cores, settle_on
 from tests.bench.scale import CONNECT_SECONDS_MAX, CONNECTING_AT_ONCE_MAX, SETTLE_SECONDS_MAX, Scale
 from tests.bench.speech import Speech
+from tests.support.backends import ROLE, Backends
 from tests.support.server import PushqServer
 
 HOST = "127.0.0.1"
@@ -96,6 +98,22 @@ class World:
             process.kill()
             shutil.rmtree(place, ignore_errors=True)
 
+    @contextmanager
+    def cluster(self) -> Iterator[Server]:
+        """A gateway of three backends over etcd, each the home of one shard of three, on all cores alike."""
+        place = Path(tempfile.mkdtemp(prefix="pushq-bench-", dir=self.folder))
+        own = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, range(os.cpu_count() or 1))
+        try:
+            with Backends(place, ROLE, shards=3) as backends:
+                backends.all_in_sync()
+                began = time.monotonic()
+                with PushqServer(place / "gateway", env=backends.gateway_env("gateway")) as gateway:
+                    yield Server(gateway, time.monotonic() - began)
+        finally:
+            os.sched_setaffinity(0, own)
+            shutil.rmtree(place, ignore_errors=True)
+
     def start(self, process: PushqServer) -> float:
         """Starts a server on its core; the seconds until it said that it was ready."""
         began = time.monotonic()
@@ -107,6 +125,10 @@ class World:
                 raise ClientFailed(f"the server was not ready\n{process.log_tail()}")
             time.sleep(_POLL_S)
         return time.monotonic() - began
+
+
+Served = Callable[[World], AbstractContextManager[Server]]
+"""What a scenario is run against."""
 
 
 async def connect(make: Callable[[], C], count: int = 1, *, tls: ssl.SSLContext | None = None) -> list[C]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 CHROMIUM_ARGS = [
     "--no-sandbox",
@@ -18,6 +18,7 @@ CHROMIUM_ARGS = [
     "--disable-component-update",
 ]
 WAIT_MS_MAX = 20_000
+expect.set_options(timeout=WAIT_MS_MAX)
 
 
 @pytest.fixture(scope="module")

@@ -1,20 +1,27 @@
-"""One set of promises over every metadata service: in the process of its caller, and behind a socket."""
+"""One set of promises over every metadata service: in the process of its caller, behind a socket, over a coordinator.
+
+Over a coordinator, embedded or a real etcd, what "another gateway changes" is changed at another host.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import aclosing
+import uuid
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 import pytest
 
+from backend_store.cluster.coordinator import Coordinator
 from backend_store.metadata.changes import Change, Moment, News
+from backend_store.metadata.directory.service import open_directory
 from backend_store.metadata.limits import CHANGES_KEPT_MAX, CHANGES_PER_TURN_MAX
-from backend_store.metadata.local import LocalMetadata
 from backend_store.metadata.service import MetadataService
 from backend_store.model import ApiKey, Conflict, NotFound, QueueConfig, QueueNotFound, Quotas
+from tests.support.coordinators import open_folder, over_etcd, until
 from tests.support.metadata import local_service, remote_service
 
 pytestmark = pytest.mark.anyio
@@ -26,18 +33,55 @@ STREAM = QueueConfig(kind="stream", tags={"a": "b"})
 @dataclass
 class Subject:
     service: MetadataService
-    behind: LocalMetadata
-    """The rows themselves: what another gateway changes is changed here."""
+    behind: MetadataService
+    """What another gateway changes is changed here."""
+    add: Callable[[Sequence[Change]], None]
+    """Writes into the log of what happened."""
 
 
-@pytest.fixture(params=["local", "remote"])
-async def subject(request: pytest.FixtureRequest) -> AsyncIterator[Subject]:
+@pytest.fixture(params=["local", "remote", "directory embedded", "directory etcd"])
+async def subject(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Subject]:
+    if request.param == "directory embedded":
+        host = open_folder(tmp_path / "data")
+        try:
+            async with two_hosts(host.coordinator, host.coordinator) as subject:
+                yield subject
+        finally:
+            await host.close()
+        return
+    if request.param == "directory etcd":
+        endpoints = request.getfixturevalue("etcd").endpoints
+        namespace = f"{uuid.uuid4()}/".encode()
+        async with (
+            over_etcd(*endpoints, namespace=namespace) as one,
+            over_etcd(*endpoints, namespace=namespace) as two,
+            two_hosts(one, two) as subject,
+        ):
+            yield subject
+        return
     behind = local_service()
+
+    def add(changes: Sequence[Change]) -> None:
+        for change in changes:
+            behind._metadata.changes.add(change)
+
     if request.param == "local":
-        yield Subject(behind, behind)
+        yield Subject(behind, behind, add)
         return
     async with remote_service(behind) as remote:
-        yield Subject(remote, behind)
+        yield Subject(remote, behind, add)
+
+
+@asynccontextmanager
+async def two_hosts(here: Coordinator, there: Coordinator) -> AsyncIterator[Subject]:
+    async with open_directory(here, host="here") as service, open_directory(there, host="there") as behind:
+        history = service.store.history
+
+        def add(changes: Sequence[Change]) -> None:
+            for change in changes:
+                history.add(history.revision + 1, [change])
+
+        yield Subject(service, behind, add)
 
 
 @pytest.fixture
@@ -60,8 +104,8 @@ async def test_what_is_not_there_is_none_and_no_error(service: MetadataService) 
 
 async def test_another_config_under_a_name_is_a_conflict(service: MetadataService) -> None:
     await service.create_queue("default", "q", STREAM)
-    with pytest.raises(Conflict, match="exists with another config"):
-        await service.create_queue("default", "q", QueueConfig())
+    with pytest.raises(Conflict, match="exists with another config: kind, max_attempts, tags; change it with PATCH"):
+        await service.create_queue("default", "q", QueueConfig(max_attempts=3))
 
 
 async def test_a_queue_needs_a_tenant_that_is_there(service: MetadataService) -> None:
@@ -162,8 +206,13 @@ async def test_who_watches_hears_of_changes_in_their_order(subject: Subject) -> 
 async def test_an_answer_is_as_new_as_the_moment_it_names(subject: Subject) -> None:
     before = (await subject.service.get_queue("default", "q")).at
     await subject.behind.create_queue("default", "q", QueueConfig())
+
+    async def is_there() -> bool:
+        return (await subject.service.get_queue("default", "q")).value is not None
+
+    await until(is_there)
     after = (await subject.service.get_queue("default", "q")).at
-    assert after.era == before.era and after.revision == before.revision + 1
+    assert after.era == before.era and after.revision > before.revision
 
 
 async def test_a_quiet_service_sends_heartbeats(subject: Subject) -> None:
@@ -177,15 +226,19 @@ async def test_who_was_away_hears_what_happened_meanwhile(subject: Subject) -> N
     await subject.behind.put_tenant("t0")
     here = (await subject.service.get_tenant("t0")).at
     await subject.behind.put_tenant("t1")
-    news = await _first(subject.service, here)
-    assert news.changes == [Change("tenant", "t1")] and not news.is_reset
-    assert news.now.revision == here.revision + 1
+    told: list[Change] = []
+    async with aclosing(subject.service.watch(here)) as watch:
+        while Change("tenant", "t1") not in told:
+            news = await anext(watch)
+            assert not news.is_reset
+            told += news.changes
+    assert set(told) <= {Change("tenant", "t0"), Change("tenant", "t1")}
+    assert news.now.revision > here.revision
 
 
 async def test_who_was_away_too_long_must_doubt_everything(subject: Subject) -> None:
     here = (await subject.service.get_tenant("default")).at
-    for number in range(CHANGES_KEPT_MAX + 1):
-        subject.behind._metadata.changes.add(Change("tenant", f"t{number}"))
+    subject.add([Change("tenant", f"t{number}") for number in range(CHANGES_KEPT_MAX + 1)])
     assert (await _first(subject.service, here)).is_reset
 
 
@@ -197,13 +250,37 @@ async def test_who_comes_from_another_life_of_the_service_must_doubt_everything(
 async def test_many_changes_come_in_several_pieces_and_none_is_missing(subject: Subject) -> None:
     here = (await subject.service.get_tenant("default")).at
     wanted = [Change("tenant", f"t{number}") for number in range(CHANGES_PER_TURN_MAX * 2 + 1)]
-    for change in wanted:
-        subject.behind._metadata.changes.add(change)
+    subject.add(wanted)
     heard: list[Change] = []
     async with aclosing(subject.service.watch(here)) as watch:
         while len(heard) < len(wanted):
             heard += (await anext(watch)).changes
     assert heard == wanted
+
+
+async def test_a_quota_holds_and_a_deleted_queue_makes_room(service: MetadataService) -> None:
+    await service.put_tenant("acme", Quotas(queues=2))
+    for name in ("a", "b"):
+        await service.create_queue("acme", name, QueueConfig())
+    with pytest.raises(Conflict, match="its quota is 2"):
+        await service.create_queue("acme", "c", QueueConfig())
+    await service.delete_queue("acme", "a")
+    assert (await service.create_queue("acme", "c", QueueConfig()))[1]
+
+
+async def test_two_hosts_at_once_keep_quotas_and_give_no_number_twice(subject: Subject) -> None:
+    await subject.service.put_tenant("acme", Quotas(queues=5))
+    makers = [
+        asyncio.ensure_future(host.create_queue("acme", f"q{number}", QueueConfig()))
+        for number in range(5)
+        for host in (subject.service, subject.behind)
+    ]
+    more = [asyncio.ensure_future(subject.behind.create_queue("acme", f"more{n}", QueueConfig())) for n in range(3)]
+    made = await asyncio.gather(*makers, *more, return_exceptions=True)
+    news = [one[0] for one in made if not isinstance(one, BaseException) and one[1]]
+    assert len(news) == 5 and len({queue.uid for queue in news}) == 5
+    assert all(isinstance(one, Conflict) for one in made if isinstance(one, BaseException))
+    assert len(await subject.behind.list_queues("acme")) == 5
 
 
 async def _first(service: MetadataService, after: Moment) -> News:

@@ -21,6 +21,7 @@ from backend_store.node.node import Node
 from backend_store.storage.engine import Table
 from backend_store.storage.env import open_engine
 from backend_store.storage.keys import parse_lane_key
+from tests.support.environment import SMALL_FOLDER
 from tests.support.old_data import HOUR_MS, OPENED_MS
 from tests.support.queues import draft
 from tests.support.stores import drained, published, until
@@ -44,7 +45,7 @@ def copied(folder: str, to: Path) -> Path:
 
 
 async def test_version_1_opens_with_its_queues_messages_attempts_and_keys(tmp_path: Path) -> None:
-    store = await open_store(copied("format_v1", tmp_path))
+    store = await open_store(copied("format_v1", tmp_path), space=SMALL_FOLDER)
     try:
         work = store.queue("default", "work")
         assert (work.config.visibility_timeout_ms, work.config.tags) == (60_000, {"a": "b"})
@@ -112,7 +113,7 @@ def clock() -> Clock:
 @pytest.fixture
 async def v2(tmp_path: Path, clock: Clock) -> AsyncIterator[Opened]:
     folder = copied("format_v2", tmp_path)
-    node = Node(open_engine(folder), directory=folder, clock_ms=clock)
+    node = Node(open_engine(folder), directory=folder, space=SMALL_FOLDER, clock_ms=clock)
     await node.start()
     yield Opened(node)
     await node.close()
@@ -131,7 +132,8 @@ def test_the_folder_of_version_2_has_every_kind_of_row(tmp_path: Path) -> None:
         rows = {table: engine.scan(table, b"", b"\xff" * 64, 10_000) for table in Table}
     finally:
         engine.close()
-    assert [table for table, found in rows.items() if not found] == [Table.USAGE], "the ledger came after version 2"
+    later = [Table.USAGE, Table.REPLICATION]
+    assert [table for table, found in rows.items() if not found] == later, "these came after version 2"
     named = {key.split(b"/")[0] for key, _ in rows[Table.META] if b"/" in key}
     assert named == {b"queue", b"key", b"tenant", b"state", b"slots", b"book", b"moved", b"garbage"}
     assert {b"next-uid", b"receipt-key", b"kept"} <= {key for key, _ in rows[Table.META]}
@@ -263,7 +265,7 @@ async def test_version_2_opens_whatever_time_it_is(tmp_path: Path) -> None:
     for number, now_ms in enumerate((OPENED_MS - 1_000 * HOUR_MS, OPENED_MS + 100_000 * HOUR_MS)):
         (tmp_path / str(number)).mkdir()
         folder = copied("format_v2", tmp_path / str(number))
-        node = Node(open_engine(folder), directory=folder, clock_ms=lambda now_ms=now_ms: now_ms)  # type: ignore[misc]
+        node = Node(open_engine(folder), directory=folder, space=SMALL_FOLDER, clock_ms=lambda now_ms=now_ms: now_ms)  # type: ignore[misc]
         await node.start()
         store = EmbeddedStore(node)
         for _, name in [*store.names()]:

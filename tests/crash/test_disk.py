@@ -15,6 +15,7 @@ import httpx2
 import lmdb
 import pytest
 
+from tests.support.environment import AS_SHIPPED
 from tests.support.prerequisites import require
 from tests.support.server import PushqServer, ServerFailed
 
@@ -105,7 +106,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_full_disk_stops_publishes_and_lets_acks_make_room(small_disk: Path) -> None:
-    with PushqServer(small_disk / "data") as server:
+    with PushqServer(small_disk / "data", env=AS_SHIPPED) as server:
         api = Api(server)
         api.create("q")
         stored = 0

@@ -221,8 +221,11 @@ def read_until(fd: int, text: bytes) -> bytes:
     return shown
 
 
-def test_top_watches_on_a_terminal_until_q(cli: Cli, queue: str) -> None:
-    with terminal() as (ours, theirs):
+@pytest.mark.parametrize("columns", [80, 120])
+def test_top_watches_on_a_terminal_until_q(cli: Cli, queue: str, columns: int) -> None:
+    # The fullest stand first: among many empty ones this one might be below the last line.
+    cli("publish", queue, "--lines", stdin="x\n" * 1000)
+    with terminal(columns) as (ours, theirs):
         before = termios.tcgetattr(theirs)
         streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
         with cli.running("top", "--interval", "0.2", **streams) as watching:
@@ -230,6 +233,14 @@ def test_top_watches_on_a_terminal_until_q(cli: Cli, queue: str) -> None:
             os.write(ours, b"xq")
             assert watching.wait(RUN_S_MAX) == 0
         assert termios.tcgetattr(theirs) == before
+
+
+def test_top_says_that_it_cannot_draw_on_a_terminal_without_a_screen(cli: Cli) -> None:
+    with terminal() as (ours, theirs):
+        streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
+        with cli.running("top", env=cli.env | {"TERM": "dumb"}, **streams) as watching:
+            assert b"--once prints one table" in read_until(ours, b"one table")
+            assert watching.wait(RUN_S_MAX) == 2
 
 
 def test_long_work_has_a_bar_on_a_terminal_and_data_stays_off_it(cli: Cli, queue: str, tmp_path: Path) -> None:
@@ -244,3 +255,32 @@ def test_long_work_has_a_bar_on_a_terminal_and_data_stays_off_it(cli: Cli, queue
     assert f"publishing to {queue}".encode() in shown[0]
     assert b"/40000" in shown[0]
     assert len(out.splitlines()) == 20_000
+
+
+# Plans
+
+
+def test_a_plan_is_checked_against_the_queues_that_there_are(cli: Cli, queue: str, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    move = {"queue": queue, "from": "eu", "to": "us", "partition": 0}
+    other = {"queue": "theirs", "tenant": "acme", "partitions": 4, "clusters": ["eu", "us"]}
+    plan.write_text(json.dumps({"version": 1, "moves": [move], "partitions": [other]}))
+    refused = cli.any("cluster", "apply-plan", str(plan))
+    assert refused.code == 2 and "--dry-run" in refused.err
+    checked = cli(
+        "cluster", "apply-plan", "--dry-run", str(plan), "--cluster", "eu", "--cluster", "us", "--json"
+    ).json()
+    assert [(one["queue"], one["what"], one["from"], one["to"], one["is_checked"]) for one in checked["items"]] == [
+        (queue, "partition 0", "eu", ["us"], True),
+        ("theirs", "4 partitions", None, ["eu", "us"], False),
+    ]
+    assert "1 moves, 1 queues" in cli("cluster", "apply-plan", "--dry-run", str(plan)).err
+    nowhere = cli.any("cluster", "apply-plan", "--dry-run", str(plan), "--cluster", "eu")
+    assert nowhere.code == 1 and "moves[0].to: there is no cluster 'us'" in nowhere.err
+    for moves, said in (
+        ([{**move, "partition": 1}], "partition is 1"),
+        ([{**move, "queue": "gone"}], "no queue 'gone'"),
+    ):
+        plan.write_text(json.dumps({"version": 1, "moves": moves}))
+        wrong = cli.any("cluster", "apply-plan", "--dry-run", str(plan))
+        assert wrong.code == 1 and said in wrong.err

@@ -310,6 +310,25 @@ def test_while_a_key_server_is_away_queues_go_on_and_only_new_ones_wait(
         assert [m["id"] for m in receive(http, "new", wait_ms=2000)] == ["readable-3"]
 
 
+def test_a_new_key_in_the_master_file_is_taken_up_while_the_server_runs(server: PushqServer, http: Client) -> None:
+    created(http, "q")
+    assert publish(http, "q", full(1)).status_code == 201
+    file = server.data / "master.key"
+    old, new = file.read_text().strip(), new_master_text()
+    file.write_text(f"{new}\n")
+    until(lambda: "lacks the master key" in server.log(), "a key that is needed must not go")
+    assert publish(http, "q", full(2)).status_code == 201
+    file.write_text(f"{new}\n{old}\n")
+    until(
+        lambda: file.read_text() == f"{new}\n", "every data key is wrapped by the new one, and the old one is dropped"
+    )
+    until(lambda: "\npushq_master_keys 1.0\n" in http.get("/metrics").text, "one key is in use")
+    server.kill()
+    server.start()
+    with client_of(server) as again:
+        assert [m["id"] for m in receive(again, "q", wait_ms=2000)] == ["readable-1", "readable-2"]
+
+
 def test_the_master_key_of_the_environment_leaves_no_file(start_server: StartServer) -> None:
     server = start_server(env={"PUSHQ_ENCRYPTION__MASTER": "environment", "PUSHQ_MASTER_KEY": new_master_text()})
     with client_of(server) as http:

@@ -149,9 +149,9 @@ def test_an_unknown_path_is_a_problem(http: Client, path: str) -> None:
     refused(http.get(path), 404, "not-found")
 
 
-@pytest.mark.parametrize("path", ["/v1/alerts", "/v1/cluster", "/v1/silences"])
-def test_a_path_of_a_later_version_says_so(http: Client, path: str) -> None:
-    assert "does not have" in refused(http.get(path), 404, "not-found")["detail"]
+def test_a_server_without_a_cluster_says_so(http: Client) -> None:
+    assert "cluster.coordinator" in refused(http.get("/v1/cluster"), 404, "not-found")["detail"]
+    assert "cluster.coordinator" in refused(http.put("/v1/cluster/nodes/a/drain"), 404, "not-found")["detail"]
 
 
 @pytest.mark.parametrize(

@@ -63,3 +63,12 @@ def test_it_refuses_an_address_it_cannot_serve_safely(tmp_path: Path, listen: st
     else:
         ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert ended.returncode in (2, 3) and told in ended.stderr
+
+
+def test_what_is_for_several_hosts_needs_a_coordinator(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "gateway", "metadata", "--data", str(tmp_path / "meta"), "--form", "ring"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert ended.returncode == 2 and "need --etcd" in ended.stderr
+    command += ["--etcd", "http://127.0.0.1:1", "--listen", "127.0.0.1:0"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 3 and "cannot use etcd at http://127.0.0.1:1" in ended.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
@@ -204,18 +205,20 @@ async def test_a_service_that_drips_is_as_good_as_none(meta: MetadataProcess, tm
 
 
 async def test_what_another_gateway_changes_is_seen_within_seconds(http: httpx2.AsyncClient, away: Gateway) -> None:
-    assert (await http.put("/v1/queues/changing", json={})).status_code == 201
+    path = f"/v1/queues/changing-{secrets.token_hex(4)}"
+    assert (await http.put(path, json={})).status_code == 201
     async with client_of(away) as other:
-        etag = (await http.get("/v1/queues/changing")).headers["etag"]
-        assert etag == (await other.get("/v1/queues/changing")).headers["etag"], "one queue, at whichever gateway"
-        changed = await http.patch("/v1/queues/changing", json={"max_attempts": 3}, headers={"If-Match": etag})
+        await _works_again(other, "known")
+        etag = (await http.get(path)).headers["etag"]
+        assert etag == (await other.get(path)).headers["etag"], "one queue, at whichever gateway"
+        changed = await http.patch(path, json={"max_attempts": 3}, headers={"If-Match": etag})
         assert changed.json()["config"]["max_attempts"] == 3, "who changes it sees it at once"
 
         async def is_seen() -> bool:
-            return bool((await other.get("/v1/queues/changing")).json()["config"]["max_attempts"] == 3)
+            return bool((await other.get(path)).json()["config"]["max_attempts"] == 3)
 
         await _until(is_seen, STALE_SECONDS_MAX)
-        stale = await other.patch("/v1/queues/changing", json={"max_attempts": 4}, headers={"If-Match": etag})
+        stale = await other.patch(path, json={"max_attempts": 4}, headers={"If-Match": etag})
         assert stale.status_code == 412
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,16 +11,26 @@ from typing import Any
 import httpx2
 import pytest
 
+from gateway.limits import REFUSED_ACTS_PER_MINUTE_MAX, USAGE_LIVE_STALE_MS
 from gateway.usage.files import found, read
 from gateway.usage.verify import verify
 from tests.support.cli import Cli, until
 from tests.support.server import PushqServer
+from tests.support.usage import live_minute, live_queue, write_live
+
+MINUTE = "2026-11-20T22:00:00.000Z"
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PushqServer]:
+def live_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("live")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, live_dir: Path) -> Iterator[PushqServer]:
     folder = tmp_path_factory.mktemp("usage") / "data"
-    with PushqServer(folder, env={"PUSHQ_USAGE__PERIOD_SECONDS": "1"}) as server:
+    env = {"PUSHQ_USAGE__PERIOD_SECONDS": "1", "PUSHQ_USAGE__LIVE_DIR": str(live_dir)}
+    with PushqServer(folder, env=env) as server:
         yield server
 
 
@@ -121,8 +132,44 @@ def test_a_tenant_sees_its_own_usage_and_acts_only(http: httpx2.Client, server: 
 def test_usage_and_audit_need_an_administrator(http: httpx2.Client, server: PushqServer) -> None:
     key = http.post("/v1/keys", json={"name": "shop", "scopes": ["publish:*", "view:*"]}).raise_for_status().json()
     headers = {"Authorization": f"Bearer {key['key']}"}
-    for path in ("/v1/usage", "/v1/audit"):
+    for path in ("/v1/usage", "/v1/usage/live", "/v1/audit"):
         assert httpx2.get(server.url + path, headers=headers, trust_env=False).status_code == 403
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def test_a_tenants_last_hour_is_its_own_and_what_the_job_has_of_others_is_for_operators(
+    http: httpx2.Client, server: PushqServer, live_dir: Path
+) -> None:
+    assert http.get("/v1/usage/live").json()["state"] == "absent"
+    tenants = {
+        "default": [live_queue("ours", 5), live_minute(MINUTE, 5)],
+        "livid": [live_queue("theirs", 2, rows=300), live_minute(MINUTE, 2)],
+    }
+    write_live(live_dir, tenants, last_minute=MINUTE, at_ms=now_ms())
+    with of_another_tenant(http, server, "livid") as theirs:
+        seen = theirs.get("/v1/usage/live").raise_for_status().json()
+        assert (seen["tenant"], seen["state"], seen["last_minute"]) == ("livid", "live", MINUTE)
+        assert [(one["queue"], one["messages"], one["rows"]) for one in seen["queues"]] == [("theirs", 2, 300)]
+        assert [(one["minute"], one["messages"]) for one in seen["minutes"]] == [(MINUTE, 2)]
+        assert theirs.get("/v1/usage/live", params={"tenant": "default"}).status_code == 404
+    others = http.get("/v1/usage/live", params={"tenant": "livid"}).raise_for_status().json()
+    assert [one["queue"] for one in others["queues"]] == ["theirs"]
+    said = Cli(server)("usage", "live")
+    assert MINUTE in said.out and "live; the job last looked at 20" in said.err
+    told = Cli(server)("usage", "live", "--tenant", "livid", "--json").json()
+    assert [one["queue"] for one in told["queues"]] == ["theirs"]
+    write_live(live_dir, tenants, last_minute=MINUTE, at_ms=now_ms() - USAGE_LIVE_STALE_MS - 1_000)
+    stale = http.get("/v1/usage/live").json()
+    assert stale["state"] == "stale" and [one["queue"] for one in stale["queues"]] == ["ours"]
+
+
+def test_nothing_live_is_there_where_no_folder_is_named(shared_server: PushqServer) -> None:
+    url = f"{shared_server.url}/v1/usage/live"
+    answer = httpx2.get(url, headers=shared_server.headers, trust_env=False)
+    assert answer.status_code == 404 and "usage.live_dir" in answer.json()["detail"]
 
 
 def test_an_act_is_written_down_with_what_it_changed(http: httpx2.Client) -> None:
@@ -147,10 +194,31 @@ def test_a_new_key_is_written_down_without_its_secret(http: httpx2.Client) -> No
     made_now = [act for act in acts(http, "/v1/keys") if json.dumps(key["id"]) in str(act["changes"])]
     assert len(made_now) == 1 and rotated["outcome"] == revoked["outcome"] == "ok"
     text = json.dumps([made_now, rotated, revoked])
-    assert key["key"] not in text and key["key"].rpartition("_")[2] not in text and "sha256" not in text
+    assert key["key"] not in text and key["key"].split("_", 2)[2] not in text and "sha256" not in text
 
 
-def test_what_was_refused_is_no_act(http: httpx2.Client) -> None:
+def test_what_somebody_had_no_right_to_is_written_down_and_cannot_fill_the_audit(
+    http: httpx2.Client, server: PushqServer
+) -> None:
+    queue = made(http, "guarded")
+    key = http.post("/v1/keys", json={"name": "curious", "scopes": ["view:*"]}).raise_for_status().json()
+    with httpx2.Client(
+        base_url=server.url, headers={"Authorization": f"Bearer {key['key']}"}, trust_env=False
+    ) as curious:
+        for _ in range(REFUSED_ACTS_PER_MINUTE_MAX + 5):
+            assert curious.post(f"/v1/queues/{queue}/purge").status_code == 403
+    found = acts(http, f"/v1/queues/{queue}/purge")
+    assert {(act["name"], act["outcome"], act["status"], *act["changes"]) for act in found} == {
+        ("curious", "forbidden", 403)
+    }
+    assert 5 <= len(found) <= 2 * REFUSED_ACTS_PER_MINUTE_MAX
+    stale = http.patch(f"/v1/queues/{queue}", json={"max_attempts": 9}, headers={"If-Match": '"0"'})
+    assert stale.status_code == 412
+    newest = acts(http, f"/v1/queues/{queue}")[0]
+    assert (newest["outcome"], newest["changes"]) == (stale.json()["code"], [])
+
+
+def test_a_mistake_is_no_act(http: httpx2.Client) -> None:
     assert http.put("/v1/queues/refused", json={"kind": "pile"}).status_code == 400
     assert http.delete("/v1/keys/nobody").status_code == 404
     assert not acts(http, "/v1/queues/refused") and not acts(http, "/v1/keys/nobody")

@@ -288,6 +288,22 @@ async def test_a_deeply_nested_body_is_delivered_or_refused_and_never_fatal(
         await assert_alive(socket)
 
 
+async def test_a_body_of_33_levels_is_refused_by_name_and_one_of_32_is_not(
+    shared_server: PushqServer, http: httpx2.AsyncClient
+) -> None:
+    queue = await made(http)
+    deep = json.loads("[" * 33 + "]" * 33)
+    for is_binary, more in ((False, {}), (True, {}), (False, {"key": "k"})):
+        async with Socket.open(shared_server, binary=is_binary) as socket:
+            messages = [{"body": body, **more} for body in (1, deep, deep[0])]
+            refused = await socket.ask(type="publish", queue=queue, messages=messages)
+            assert [one["pointer"] for one in refused["problem"]["errors"]] == ["/messages/1/body"]
+            assert "deeper than 32 levels" in refused["problem"]["detail"]
+            assert (await socket.ask(type="publish", queue=queue, messages=messages[2:]))["type"] == "ok"
+    answer = await http.post(f"/v1/queues/{queue}/messages", json={"messages": [{"body": deep}]})
+    assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (400, "/messages/0/body")
+
+
 async def test_queues_that_are_absent_have_their_own_code(socket: Socket) -> None:
     for frame in (
         {"type": "subscribe", "queue": "absent"},

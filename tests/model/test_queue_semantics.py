@@ -237,11 +237,12 @@ class QueueSemantics(Bench):
     def prepare(self) -> None:
         """The reference decides what waits as the partition does, and the commit is on its way."""
         self._see()
-        live = self.model.disk.live("main")
+        live, strange = self.model.disk.live("main"), self._strange_tokens()
         if not self.world.committer.prepare():
             return
         moves = self._decide_moves(live)
-        checks = [self._decide_asked(one) for one in sorted(self.asked, key=lambda one: one.outcome is not None)]
+        checks = self._decide_acks([one for one in self.asked if one.outcome is None], strange)
+        checks += [self._decide_nack(one) for one in self.asked if one.outcome is not None]
         gone = self._evicted()
         evictable = self.model.evictable
         self.model.begin()

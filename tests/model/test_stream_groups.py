@@ -130,12 +130,9 @@ class StreamGroup(RuleBasedStateMachine):
     def ack(self, picks: list[int], fate: Fate) -> None:
         """Old receipts too; what they may do is the group's to say, what they did is the reference's."""
         texts = list(dict.fromkeys(self.issued[-1 - n % min(len(self.issued), 20)][0] for n in picks))
-        before = set(self.reference.done)
-        expected = self.expected_acks(texts)
+        expected = self.expected_acks(texts) if fate != "lost" else {}
         answers = self.asked(texts, RunningGroup.settle, fate)
-        assert answers in (None, [expected[text] for text in texts])
-        if fate == "lost":
-            self.reference.done = before
+        assert answers in (None, [expected.get(text) for text in texts])
 
     def expected_acks(self, texts: list[str]) -> dict[str, bool]:
         """Decides an ack, as a commit would. Receipts of one request that compete go by their tokens."""
@@ -322,7 +319,7 @@ class OffsetMachine(StreamGroup):
     def __init__(self) -> None:
         super().__init__()
         self.void: set[str] = set()
-        """Receipts of messages that a nack brought back. What an earlier process gave out it knows nothing of."""
+        """Receipts of messages that a nack brought back, and of those behind. An earlier process's are unknown."""
         self.given_before = 0
 
     def may_have(self, which: int) -> list[int]:
@@ -354,11 +351,8 @@ class OffsetMachine(StreamGroup):
         reference.due = {one: at for one, at in reference.due.items() if one > seq}
 
     def came_back(self, seq: int) -> None:
-        held = self.reference.held
-        self.void |= {text for text, _ in self.issued[self.given_before :]}
-        for one in [one for one in held.values() if one.seq < seq]:
-            self.void.discard(one.receipt)
-        self.reference.held = {at: one for at, one in held.items() if at < seq}
+        self.void |= {text for text, at in self.issued[self.given_before :] if at >= seq}
+        self.reference.held = {at: one for at, one in self.reference.held.items() if at < seq}
 
     def ran_out(self, now_ms: int) -> None:
         over = [seq for seq, one in self.reference.held.items() if one.until_ms <= now_ms]

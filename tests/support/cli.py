@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 
 from tests.support.server import PushqServer
 
+OF_OUR_TERMINAL = ("COLUMNS", "LINES", "TERM")
+"""What our environment says of it, or says where there is none: a command is to see its own."""
 RUN_S_MAX = 30.0
 LOOK_S = 0.05
 _ROOT = Path(__file__).resolve().parents[2]
@@ -41,8 +43,9 @@ class Cli:
 
     def __init__(self, server: PushqServer) -> None:
         self.server = server
-        clean = {name: value for name, value in os.environ.items() if not name.startswith("PUSHQ_")}
-        self.env = clean | {"PUSHQ_URL": server.url, "PUSHQ_KEY": server.key, "NO_COLOR": "1"}
+        others = {name: value for name, value in os.environ.items() if not name.startswith("PUSHQ_")}
+        clean = {name: value for name, value in others.items() if name not in OF_OUR_TERMINAL}
+        self.env = clean | {"PUSHQ_URL": server.url, "PUSHQ_KEY": server.key, "NO_COLOR": "1", "TERM": "xterm"}
         self.data = ("--data", str(server.data))
 
     def __call__(self, *arguments: str, stdin: str | bytes = "", env: dict[str, str] | None = None) -> Ran:

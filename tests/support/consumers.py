@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from base64 import b64decode
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -19,8 +20,6 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 from websockets.typing import Subprotocol
 
-from tests.support.server import PushqServer
-
 TRANSPORTS = ("ws-json", "ws-msgpack", "sse", "poll")
 ANSWER_S_MAX = 10.0
 QUIET_S = 0.3
@@ -30,7 +29,22 @@ Frame = dict[str, Any]
 Message = dict[str, Any]
 
 
-def http_client(server: PushqServer, key: str | None = None) -> httpx2.AsyncClient:
+class Server(Protocol):
+    """What is to be known of a running `pushq serve`."""
+
+    @property
+    def url(self) -> str: ...
+    @property
+    def ws_url(self) -> str: ...
+    @property
+    def key(self) -> str:
+        """The admin key."""
+
+    @property
+    def headers(self) -> dict[str, str]: ...
+
+
+def http_client(server: Server, key: str | None = None) -> httpx2.AsyncClient:
     """A client with the admin key, or with another one."""
     headers = server.headers if key is None else {"Authorization": f"Bearer {key}"}
     return httpx2.AsyncClient(base_url=server.url, headers=headers, timeout=20, trust_env=False)
@@ -59,12 +73,12 @@ class Socket:
     @classmethod
     @asynccontextmanager
     async def open(
-        cls, server: PushqServer, *, binary: bool = False, resume: str | None = None, **options: Any
+        cls, server: Server, *, binary: bool = False, resume: str | None = None, **options: Any
     ) -> AsyncIterator[Socket]:
         async with raw_socket(server, "pushq.v1.msgpack" if binary else "pushq.v1.json", **options) as ws:
             self = cls(ws, is_binary=binary)
             try:
-                resumed = {"resume": {"session": resume}} if resume is not None else {}
+                resumed: dict[str, Any] = {"resume": {"session": resume}} if resume is not None else {}
                 connected = await self.ask(type="connect", token=server.key, **resumed)
                 assert connected["type"] == "connected", connected
                 self.session, self.resumed = connected["session"], connected["resumed"]
@@ -93,8 +107,11 @@ class Socket:
         if waiting is not None and not waiting.done():
             waiting.set_result(frame)
         elif frame["type"] == "deliver":
+            now = time.monotonic()
             for message in frame["messages"]:
-                self.inbox.put_nowait({"type": "message", "sub": frame["sub"], "message": plain(message)})
+                self.inbox.put_nowait(
+                    {"type": "message", "sub": frame["sub"], "message": plain(message), "came_at": now}
+                )
         elif frame["type"] == "ping":
             pass
         else:
@@ -103,13 +120,13 @@ class Socket:
     async def send(self, frame: Any) -> None:
         await self.ws.send(msgspec.msgpack.encode(frame) if self.is_binary else json.dumps(frame))
 
-    async def ask(self, **frame: Any) -> Frame:
+    async def ask(self, *, within_s: float = ANSWER_S_MAX, **frame: Any) -> Frame:
         """Sends a request and waits for its answer, an `ok` or an `error`."""
         self._number += 1
         waiting: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
         self._answers[self._number] = waiting
         await self.send({**frame, "id": self._number})
-        async with asyncio.timeout(ANSWER_S_MAX):
+        async with asyncio.timeout(within_s):
             return await waiting
 
     async def frame(self, kind: str, seconds: float = ANSWER_S_MAX) -> Frame:
@@ -126,7 +143,7 @@ class Socket:
 
 
 @asynccontextmanager
-async def raw_socket(server: PushqServer, *subprotocols: str, **options: Any) -> AsyncIterator[ClientConnection]:
+async def raw_socket(server: Server, *subprotocols: str, **options: Any) -> AsyncIterator[ClientConnection]:
     """A WebSocket to the server that has said nothing yet."""
     usual: dict[str, Any] = {"compression": None, "ping_interval": None, "max_size": None, "proxy": None}
     names = [Subprotocol(name) for name in subprotocols]
@@ -326,7 +343,7 @@ class PollConsumer(HttpConsumer):
 
 @asynccontextmanager
 async def consuming(
-    server: PushqServer, transport: str, queue: str, *, credit: int | None = None, **how: Any
+    server: Server, transport: str, queue: str, *, credit: int | None = None, **how: Any
 ) -> AsyncIterator[SocketConsumer | EventConsumer | PollConsumer]:
     """A consumer of a queue by a transport. `how` is what a subscribe frame may say, such as `from`."""
     async with AsyncExitStack() as stack:

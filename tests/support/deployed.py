@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
 FILES = sorted(path for path in DEPLOY.rglob("*") if path.is_file())
 _VARIABLE = re.compile(r"\bPUSHQ_[A-Z0-9_]+")
-_METRIC = re.compile(r"\bpushq_[a-z0-9_]+")
+_METRIC = re.compile(r"(?<!:)\bpushq_[a-z0-9_]+")
 _CELL = re.compile(r"^\| `([^`]+)` \|(?: `([^`]+)` \|)?", re.MULTILINE)
 
 
@@ -21,7 +21,8 @@ def variables(text: str) -> set[str]:
 
 
 def metrics(text: str) -> set[str]:
-    return set(_METRIC.findall(text))
+    """Series of a server. A name with colons is one that a rule records, and one in `cook()` is a cookie's."""
+    return set(_METRIC.findall(re.sub(r"cook\([\w-]+\)", "", text)))
 
 
 def known_variables() -> set[str]:
@@ -32,12 +33,17 @@ def known_variables() -> set[str]:
 
 
 def known_metrics() -> dict[str, set[str]]:
-    """Each series and its labels, from the page that is made from a server's answer."""
-    found = {}
-    for line in (ROOT / "docs" / "reference" / "metrics.md").read_text().splitlines():
-        cells = [cell.strip() for cell in line.split("|")[1:-1]]
-        if len(cells) == 4 and cells[0].startswith("`pushq_"):
-            found[cells[0].strip("`")] = set(re.findall(r"`(\w+)`", cells[2]))
+    """Each series and its labels, from the page that is made from a server's answer, and from the one of backends."""
+    found: dict[str, set[str]] = {}
+    for page in ("reference/metrics.md", "how-to/run-backends.md"):
+        for line in (ROOT / "docs" / page).read_text().splitlines():
+            cells = [cell.strip() for cell in line.split("|")[1:-1]]
+            if len(cells) not in (2, 4) or not cells[0].startswith("`pushq_"):
+                continue
+            name, labels = cells[0].strip("`"), set(re.findall(r"`(\w+)`", cells[2])) if len(cells) == 4 else set()
+            found.setdefault(name, labels)
+            if cells[1] == "histogram":
+                found |= {f"{name}_{part}": labels for part in ("bucket", "count", "sum")}
     return found
 
 

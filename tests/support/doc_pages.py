@@ -15,6 +15,7 @@ from pathlib import Path
 from subprocess import DEVNULL, Popen, TimeoutExpired
 from typing import NamedTuple
 
+from tests.support.environment import SMALL_FOLDERS, without_settings
 from tests.support.server import free_port
 
 PAGE_S_MAX = 120.0
@@ -30,7 +31,8 @@ wait_until_listening() {
   done
   cat serve.out; echo "pushq serve does not listen"; return 1
 }
-pushq() { [ "$1" = serve ] && exec pushq serve --listen 127.0.0.1:$DOC_PORT "${@:2}"; command pushq "$@"; }
+serve() { exec env $DOC_SERVER pushq serve --listen 127.0.0.1:$DOC_PORT "$@"; }
+pushq() { [ "$1" = serve ] && serve "${@:2}"; command pushq "$@"; }
 """
 
 
@@ -84,8 +86,9 @@ def _matches(shown: str, printed: str) -> bool:
 
 
 def _run_shell(script: str, folder: Path, port: str) -> str:
-    env = {name: value for name, value in os.environ.items() if not name.startswith("PUSHQ_")}
+    env = without_settings()
     env |= {"PATH": f"{Path(sys.executable).parent}:{env['PATH']}", "HOME": str(folder), "DOC_PORT": port}
+    env["DOC_SERVER"] = " ".join(f"{name}={value}" for name, value in SMALL_FOLDERS.items())
     env |= {"PUSHQ_URL": f"http://127.0.0.1:{port}", "NO_COLOR": "1", "TERM": "dumb", "COLUMNS": "200"}
     with (folder / "page.out").open("w+b") as out:
         argv = ["bash", "-c", script]

@@ -62,8 +62,10 @@ class QueueHistory:
     """(message, life) of what was given back."""
     life: int = 0
 
-    def deliver(self, message: str, attempt: int, consumer: str = "") -> None:
-        self.deliveries.append(Delivery(message, attempt, self.life, message in self.acked, consumer))
+    def deliver(self, message: str, attempt: int, consumer: str = "", *, after_ack: bool | None = None) -> None:
+        """`after_ack`: said by who knows when the message came; else it came now."""
+        is_after = message in self.acked if after_ack is None else after_ack
+        self.deliveries.append(Delivery(message, attempt, self.life, is_after, consumer))
 
     def give_back(self, message: str) -> None:
         self.returned.add((message, self.life))

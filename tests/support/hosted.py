@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from tests.support.environment import SMALL_FOLDERS
 from tests.support.hosts import Host, end
 from tests.support.prerequisites import require
 from tests.support.server import UNHURRIED
@@ -56,7 +57,7 @@ class HostedPushq:
         """Start and wait until it listens."""
         self.listen = listen or self.listen
         command = [sys.executable, "-m", "gateway", "serve", "--data", str(self.data), "--listen", self.listen]
-        env = UNHURRIED | self._env | {"PYTHONPATH": str(_ROOT)}
+        env = UNHURRIED | SMALL_FOLDERS | self._env | {"PYTHONPATH": str(_ROOT)}
         self._process = process = self.host.start("pushq", *command, env=env)
         until(
             lambda: process.poll() is not None or accepts(self.host, self.listen),

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from tests.support.environment import without_settings
 from tests.support.prerequisites import require
 
 HELD_S_MAX = 10.0
@@ -138,7 +139,7 @@ class Host:
 
 def _clean() -> dict[str, str]:
     """The environment without settings of the person who runs the tests."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("PUSHQ_")}
+    return without_settings()
 
 
 def end(process: subprocess.Popen[bytes]) -> None:

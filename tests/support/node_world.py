@@ -144,7 +144,7 @@ class NodeWorld:
             on_fatal=lambda error: self.faults.append(f"the process ends: {error!r}"),
         )
         await node.writer.close()
-        node.writer = node.committer._writer = self.writer  # type: ignore[assignment]
+        node.writer = node.committer._writer = self.writer
         await node.start()
         return EmbeddedStore(node)
 

@@ -30,6 +30,7 @@ from backend_store.storage.backup import backup
 from backend_store.storage.engine import Batch, Table
 from backend_store.storage.env import open_engine
 from backend_store.storage.keys import log_key
+from tests.support.environment import SMALL_FOLDER
 from tests.support.queues import draft
 from tests.support.stores import asked, died, made, published, receipts, until
 from tests.support.world import Consumer
@@ -57,7 +58,7 @@ class Maker:
 
     def __init__(self, folder: Path):
         self.now_ms = MADE_MS
-        self.node = Node(open_engine(folder), directory=folder, clock_ms=lambda: self.now_ms)
+        self.node = Node(open_engine(folder), directory=folder, space=SMALL_FOLDER, clock_ms=lambda: self.now_ms)
         self.store = EmbeddedStore(self.node)
 
     async def pass_time(self, ms: int) -> None:

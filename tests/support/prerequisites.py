@@ -58,6 +58,8 @@ GROUPS: dict[str, tuple[Prerequisite, ...]] = {
         _command("keepalived", "keepalived", "tests of addresses that move"),
         _command("nsenter", "util-linux", "tests of several hosts"),
         _command("openssl", "openssl", "tests of TLS"),
+        _command("prometheus", "prometheus", "tests of the dashboards for Grafana"),
+        _command("promtool", "prometheus", "tests of the rules for Prometheus"),
         _command("redis-server", "redis-server", "tests of limits that several gateways share"),
         _command("setpriv", "util-linux", "tests of several hosts"),
         _command("strace", "strace", "tests of a failing disk"),

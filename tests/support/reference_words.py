@@ -28,7 +28,7 @@ RETRY = {
     "unavailable": "after `Retry-After`",
     "overloaded": "after `Retry-After`",
     "draining": "after `Retry-After`",
-    "not-durable": "not in this version",
+    "not-durable": "after `Retry-After`",
     "outcome-unknown": "yes, with the same `id`",
     "queue-full": "when there is room",
     "storage-full": "when there is room",
@@ -55,7 +55,8 @@ CLOSES = {
 SETTINGS = {
     "data": "The data folder.",
     "dev": "For development: any localhost origin may connect, the demo is at `/demo`. Needs a loopback address.",
-    "gateways": "Gateway processes. Only 1 in this version.",
+    "gateways": "Gateway processes, 1 to 64. More than 1 stand in front of [a process for storage]"
+    "(../how-to/several-processes.md), and go neither with `dev` nor with `store.backends` or `metadata.url`.",
     "resume_ms": "How long the leases of a cut session wait for it, 0 to 3,600,000.",
     "http.listen": "`HOST:PORT` or `[IPV6]:PORT`.",
     "http.allowed_origins": "Origins of pages, besides the server's own, that may use the API; `*` is any.",
@@ -102,12 +103,50 @@ SETTINGS = {
     "auth.jwt.issuers": "Whose tokens are taken: a list of [tables](#issuers-of-tokens). As a variable it is JSON.",
     "dispatch.timeout_ms": "How long a publish waits for the disk that names no `timeout_ms`, 1 to 60,000.",
     "metadata.url": "A metadata service that keeps queue definitions, keys and tenants for this server, "
-    "`ws://HOST:PORT`. See [caching](../explanation/caching.md).",
+    "`ws://HOST:PORT`, or its hosts with commas in between. See [caching](../explanation/caching.md).",
+    "metadata.form": "How the hosts of that service share what they hold: every host has everything (`replicated`), "
+    "this server asks the host that keeps a name (`sharded`), or hosts ask each other (`ring`). The same as theirs.",
     "metadata.secret_file": "The file with that service's secret, `metadata.secret` of its data folder.",
+    "store.backends": "Backends that keep the messages in place of the data folder, `HOST:PORT` each. This gateway "
+    "then takes queue definitions, keys and tenants from them as well.",
+    "store.tls_cert": "The certificate that this gateway shows to its backends, from `pushq ca`.",
+    "store.tls_key": "That certificate's key.",
+    "store.tls_ca": "The authority that signed the backends' certificates. Without TLS only backends of this machine "
+    "are asked.",
     "catalogue.stale_max_s": "How long queues are served that a silent metadata service did not confirm, 5 to "
     "2,592,000.",
     "catalogue.identity_stale_max_s": "The same for keys and tenants, 5 to 86,400: a revoked key works for so long at "
     "most.",
+    "node.name": "The name of a backend, which no other one of its cluster has. Its certificate must be for it.",
+    "node.zone": "Where a backend stands; the replicas of a shard are spread over zones.",
+    "node.listen": "Where a backend listens for the others, by mutual TLS. Port 0 takes a free one.",
+    "node.service": "Where a backend listens for gateways, `HOST:PORT`: what `store.backends` of a gateway names.",
+    "node.http": "Where a backend says how it is: `/lbz`, `/health`, `/metrics`, without TLS.",
+    "node.tls_cert": "The file of a backend's certificate, for its name and its address. `pushq ca` makes some.",
+    "node.tls_key": "The file of that certificate's key.",
+    "node.tls_ca": "The authority that signs the certificates of all backends; nobody else is let in.",
+    "cluster.coordinator": "Through what backends agree: `embedded`, for one that is alone, or "
+    "`etcd://HOST:PORT,HOST:PORT`. A gateway that has it answers `/v1/cluster`.",
+    "cluster.etcd_tls_ca": "The authority of etcd's certificate. Empty speaks to etcd in clear, which is refused where "
+    "it is on another machine.",
+    "cluster.etcd_tls_cert": "The certificate that is shown to etcd, where it asks for one.",
+    "cluster.etcd_tls_key": "The file of that certificate's key.",
+    "cluster.etcd_user": "The user that etcd knows.",
+    "cluster.etcd_password_file": "The file with that user's password.",
+    "cluster.model": "`leader_follower`: a queue lies in one shard, which one backend leads; `independent_hosts`: each "
+    "queue has a lane at each of `cluster.lanes` backends. It cannot change later. See "
+    "[independent hosts](../explanation/independent-hosts.md#what-runs).",
+    "cluster.lanes": "Of independent hosts how many have a lane, 1 to 16. It cannot change later.",
+    "cluster.shards": "Shards of the cluster, 1 to 256: a few for each backend. More can be made later, never fewer.",
+    "cluster.replicas": "Copies of each shard, 1 to 7. A backend that is alone has one.",
+    "cluster.min_in_sync": "On so many disks a message must be before it is confirmed, 1 to 7.",
+    "cluster.replication": "`sync`: confirmed when it is on the disks of all in sync; `async`: on the "
+    "leader's. See [replication](../explanation/replication.md).",
+    "cluster.replace_after_s": "A backend that is away for so many seconds loses its copies to other ones; 0: never.",
+    "cluster.rebalance_after_s": "So many seconds after a backend came, copies and leaderships are evened out; 0: only "
+    "when `pushq cluster rebalance` asks for it.",
+    "cluster.move_bytes_per_s": "Bytes a second that one backend reads for copies that are made elsewhere; 0: as fast "
+    "as it goes.",
     "encryption.master": "Where the master key comes from: `file` (`master.key` in the data folder), `environment` "
     "(`PUSHQ_MASTER_KEY`, or the file that `PUSHQ_MASTER_KEY_FILE` names), or `command`.",
     "encryption.command": "The program that wraps and unwraps data keys, and its arguments.",
@@ -122,11 +161,19 @@ SETTINGS = {
     "redis.url": "`redis://[:PASSWORD@]HOST:PORT/DB` or `rediss://…` of a Redis that gateways share. Shown without its "
     "password.",
     "redis.url_file": "A file with that URL in it, in place of `redis.url`.",
+    "storage.publish_stop_percent": "How full the disk may be, whoever filled it, while publishes go on, 1 to 99. See "
+    "[when the disk is full](../how-to/full-disk.md).",
+    "storage.ballast_bytes": "The size of the file that is given up when the disk is full, at least 1,048,576; 0 is "
+    "2 % of the disk, at most 256 MiB.",
     "usage.dir": "Where [usage files](../how-to/usage.md) are written; empty is `usage` in the data folder.",
     "usage.period_seconds": "How often there are new ones, 1 to 3600.",
     "usage.bytes_max": "What that folder may hold. The oldest minutes go first; the ledger and the audit wait in the "
     "store.",
+    "alerts.webhook_networks": "Networks that webhooks of alerts may go to beside the public Internet, such as "
+    "`10.1.0.0/16`. Without it a webhook to this machine or a private network is refused.",
     "usage.kept_days": "For how many days `/v1/usage` knows each day's totals.",
+    "usage.live_dir": "Where the job [`live_usage`](../how-to/usage-jobs.md#see-it-live) writes, its `--to`; empty "
+    "shows nothing live.",
 }
 
 LEDGER_KINDS = {

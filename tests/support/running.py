@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from tests.support.environment import SMALL_FOLDERS, without_settings
 from tests.support.hosted import until
 
 READY_S_MAX = 20.0
@@ -32,7 +32,7 @@ class Running:
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
-        clean = {name: value for name, value in os.environ.items() if not name.startswith("PUSHQ_")}
+        clean = without_settings() | SMALL_FOLDERS
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 self._command,

@@ -169,19 +169,33 @@ class Bench(RuleBasedStateMachine):
             going.append(one)
         return going
 
-    def _decide_asked(self, asked: Asked) -> Callable[[], None]:
-        view, texts, receipts, answers, outcome, due_ms, reason = asked
-        if outcome is None:
-            tokens = list(dict.fromkeys(token for token, _ in receipts))
-            in_turn = sorted(receipts, key=lambda r: tokens.index(r[0]))
-            won = {r: bool(r[0]) and self.model.ack(view, r) for r in in_turn}
-            wanted = [won[r] for r in receipts]
-        else:
-            wanted = [self.model.holds(r) for r in receipts]
-            for receipt, is_held in zip(receipts, wanted, strict=True):
-                if is_held:
-                    self.model.give_back(self.model.messages[receipt[1]], outcome, due_ms, reason)
-        return self._expect(answers, lambda got: verdicts(texts, got) == wanted)
+    def _decide_acks(self, acks: list[Asked], strange: set[str]) -> list[Callable[[], None]]:
+        """One of a message's receipts wins: those of leases in memory are looked at before `strange` ones."""
+        won: dict[tuple[int, Receipt], bool] = {}
+        for is_strange in (False, True):
+            for number, asked in enumerate(acks):
+                tokens = list(dict.fromkeys(token for token, _ in asked.receipts))
+                for r in sorted(asked.receipts, key=lambda r: tokens.index(r[0])):
+                    if (r[0] in strange) == is_strange:
+                        won[number, r] = bool(r[0]) and self.model.ack(asked.view, r)
+        return [self._expect_verdicts(one, [won[n, r] for r in one.receipts]) for n, one in enumerate(acks)]
+
+    def _strange_tokens(self) -> set[str]:
+        """Tokens among those asked about that no lease in memory explains."""
+        view = self.world.partition.view
+        asked = {(one.view, token) for one in self.asked for token, _ in one.receipts}
+        return {token for name, token in asked if view(VIEWS[name]).core.is_strange(token)}
+
+    def _decide_nack(self, asked: Asked) -> Callable[[], None]:
+        wanted = [self.model.holds(r) for r in asked.receipts]
+        for receipt, is_held in zip(asked.receipts, wanted, strict=True):
+            if is_held:
+                m = self.model.messages[receipt[1]]
+                self.model.give_back(m, asked.outcome or "nacked", asked.due_ms, asked.reason)
+        return self._expect_verdicts(asked, wanted)
+
+    def _expect_verdicts(self, asked: Asked, wanted: list[bool]) -> Callable[[], None]:
+        return self._expect(asked.answers, lambda got: verdicts(asked.texts, got) == wanted)
 
     def _evicted(self) -> list[Message]:
         """What the cycle ended to make room, as it is missing now."""

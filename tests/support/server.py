@@ -18,7 +18,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
-READY_S_MAX = 15.0
+from tests.support.environment import SMALL_FOLDERS, without_settings
+
+READY_S_MAX = 45.0
 STOP_S_MAX = 15.0
 POLL_S = 0.02
 LOG_TAIL_BYTES = 8_000
@@ -119,9 +121,9 @@ class PushqServer:
         command = [sys.executable, "-m", "gateway", "serve", "--data", str(self.data)]
         command += ["--listen", f"127.0.0.1:{self.port}", *(["--dev"] if self.dev else []), *self.extra]
         # Settings of the person who runs the tests must not reach the server under test.
-        env = {name: value for name, value in os.environ.items() if not name.startswith("PUSHQ_")}
+        env = without_settings()
         if self.tree == _ROOT:
-            env |= UNHURRIED
+            env |= UNHURRIED | SMALL_FOLDERS
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 command,

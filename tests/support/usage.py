@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
+import uuid
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from gateway.usage.schema import LedgerRow, MinuteRow
 from gateway.usage.verify import Report, verify
@@ -35,3 +40,35 @@ def ledger_of(folder: Path, queue: str) -> tuple[Counter[str], int, Report]:
     report = verify(folder)
     mine = [log for log in report.logs.values() if log.name.split("/")[1] == queue]
     return sum((log.totals for log in mine), Counter()), sum(log.held for log in mine), report
+
+
+def live_minute(minute: str, messages: int) -> dict[str, Any]:
+    """A minute of the page that the job `live_usage` writes."""
+    return {"row": "minute", "minute": minute, **_amounts(messages)}
+
+
+def live_queue(queue: str, messages: int, operation: str = "publish", rows: int = 1) -> dict[str, Any]:
+    """A queue's row of that page."""
+    return {"row": "queue", "queue": queue, "operation": operation, "outcome": "ok", **_amounts(messages), "rows": rows}
+
+
+def _amounts(messages: int) -> dict[str, Any]:
+    return {"requests": 2, "messages": messages, "bytes_in": 100, "bytes_out": 0, "seconds": 0.5}
+
+
+def write_live(
+    folder: Path, tenants: Mapping[str, Sequence[dict[str, Any]]] | None, *, last_minute: str | None, at_ms: int
+) -> Path:
+    """A folder as that job leaves it; without tenants, as it begins."""
+    name = None if tenants is None else f"page-{uuid.uuid4().hex}"
+    for tenant, rows in (tenants or {}).items():
+        place = folder / "console" / str(name) / "tenants" / f"tenant={tenant}"
+        place.mkdir(parents=True)
+        (place / "part-00000-a.c000.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    now = folder / "console" / "now.json"
+    now.parent.mkdir(parents=True, exist_ok=True)
+    part = now.with_name("now.json.part")
+    part.write_text(json.dumps({"version": 1, "folder": name, "last_minute": last_minute}))
+    os.utime(part, (at_ms / 1000, at_ms / 1000))
+    part.rename(now)
+    return folder

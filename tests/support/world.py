@@ -21,6 +21,7 @@ from backend_store.core.shelves import VIEW_MAIN
 from backend_store.core.work import WorkView
 from backend_store.model import Epoch, Offset, Published, PushqError, QueueConfig, QueueDefinition
 from backend_store.node.cores import core_of
+from backend_store.node.cycle_room import CycleRoom
 from backend_store.node.partition import Partition
 from backend_store.node.partitions import Partitions
 from backend_store.node.rows import read_state
@@ -43,9 +44,13 @@ class ManualCommitter:
         self._waiting: dict[Partition, None] = {}
         self._riders: dict[Partition, None] = {}
         self.is_shared = False
+        self.room = CycleRoom()
         self._in_flight: tuple[Batch, list[Partition]] | None = None
 
     def request(self, member: Partition) -> None:
+        self._waiting[member] = None
+
+    def wait_for_room(self, member: Partition) -> None:
         self._waiting[member] = None
 
     def ride_along(self, member: Partition) -> None:
@@ -71,6 +76,7 @@ class ManualCommitter:
         self._waiting.clear()
         self._riders.clear()
         batch = Batch()
+        self.room.begin()
         for member in members:
             member.join()
         members += [member for member in self._waiting | self._riders if member not in members]
@@ -127,6 +133,7 @@ class World:
         self.now_ms = START_MS
         self.engine = engine or MemoryEngine()
         self.allowed = True
+        self.not_durable = ""
         self.quarantined: list[int] = []
         self.broken_rows = 0
         self.exported: list[Partition] = []
@@ -141,6 +148,9 @@ class World:
 
     def why_no_publishes(self) -> str:
         return "the test's disk is full"
+
+    def why_not_durable(self) -> str:
+        return self.not_durable
 
     def wrote(self, size: int) -> None:
         """Nobody watches the disk here."""

@@ -1,4 +1,7 @@
-"""Tells the story of one world: `python -m tests.simulation.replication SEED [FROM_MS]`, each effect on a line."""
+"""Tells the story of one world, each effect on a line: `python -m tests.simulation.replication SEED [FROM_MS] [moves]`.
+
+With `moves` replicas go from node to node.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,8 @@ from tests.simulation.replication import node as nodes
 from tests.simulation.replication.world import World
 
 
-def tell(seed: int, from_ms: float) -> None:
-    world = World(seed)
+def tell(seed: int, from_ms: float, *, moves: bool) -> None:
+    world = World(seed, moves=moves)
     print(f"mode {world.mix.mode}, {world.mix.nodes} nodes, {vars(world.mix)}")
 
     def say(text: str) -> None:
@@ -47,4 +50,5 @@ def _told(kind: type, do: Callable[..., None], say: Callable[[str], None]) -> Ca
 
 
 if __name__ == "__main__":
-    tell(int(sys.argv[1]), float(sys.argv[2]) if len(sys.argv) > 2 else 0.0)
+    given = [word for word in sys.argv[1:] if word != "moves"]
+    tell(int(given[0]), float(given[1]) if len(given) > 1 else 0.0, moves="moves" in sys.argv)

@@ -79,6 +79,9 @@ class Checks:
             raise Violation(f"V7: {after} names another leader in the same epoch")
         if after.leader is not None and after.epoch > before.epoch and after.leader not in after.isr:
             raise Violation(f"V7: {after} has a leader out of sync")
+        gone = set(before.replicas) - set(after.replicas)
+        if gone & set(before.isr) and len(after.isr) < after.min_in_sync:
+            raise Violation(f"{gone} of {before} are taken out, and {after.isr} are left")
 
     # ------------------------------------------------------------------------------------------------------- steps
 
@@ -243,6 +246,9 @@ class Checks:
         """Of two async leaders the older one confirms nothing that the younger one lacks, while leases hold."""
         story, leader = self.stories[number], node.replicas[number].leader
         assert leader is not None
+        entry = next((entry for entry in node.memory[number].entries if entry.offset < end <= entry.end), None)
+        if entry is not None and story.crcs.get(entry.end) == entry.crc:
+            return  # committed, so every later leader has it
         if leader.epoch >= story.confirming[0]:
             story.confirming = (leader.epoch, node.name)
         elif self.world.leases_hold:
@@ -265,6 +271,7 @@ class Checks:
         for number, record in self.world.coordinator.records.items():
             self._is_live(number, record)
             self._lost_nothing(number, record)
+            self._keeps_nothing_committed(number)
             self.counts["confirmed"] += len(self.stories[number].confirmed)
 
     def _is_live(self, number: int, record: PartitionRecord) -> None:
@@ -274,6 +281,9 @@ class Checks:
             raise Violation(f"partition {number} has no leader after healing: {record}")
         if set(record.isr) != set(record.replicas):
             raise Violation(f"not all replicas of {number} are in sync after healing: {record}")
+        moves = self.world.moves
+        if moves is not None and set(record.replicas) != set(moves.wanted[number]):
+            raise Violation(f"the replicas of {number} are not those wanted, {moves.wanted[number]}: {record}")
         if not any(time > self.world.healed_ms for time in story.confirmed.values()):
             raise Violation(f"nothing is confirmed in {number} after healing: {record}")
         ends = {name: self.world.by_name[name].replicas[number].log.high_watermark for name in record.replicas}
@@ -298,11 +308,25 @@ class Checks:
             if seqs != sorted(seqs):
                 raise Violation(f"messages of producer {producer} are out of order in {number}")
 
+    def _keeps_nothing_committed(self, number: int) -> None:
+        """What is in quarantine and not in doubt would be published again: the log must not have it."""
+        story = self.stories[number]
+        for node in self.world.nodes:
+            image = node.disk.images.get(number)
+            if image is None or node.disk.is_damaged:
+                continue
+            self.counts["kept"] += len(image.quarantine)
+            self.counts["kept in doubt"] += sum((one.offset, one.epoch) in image.in_doubt for one in image.quarantine)
+            for entry in image.quarantine:
+                is_sure = (entry.offset, entry.epoch) not in image.in_doubt
+                if is_sure and entry.payload and story.crcs.get(entry.end) == entry.crc:
+                    raise Violation(f"{node.name} keeps {entry.offset} of {number}, which is committed")
+
     def _kept(self, number: int) -> set[Message]:
         """What can be recovered of an async partition: in the logs and in the quarantines."""
         kept = set()
         for node in self.world.nodes:
-            image = Image() if node.disk.is_damaged else node.disk.images.get(number, Image())
-            for entry in [*image.quarantine, *image.entries]:
+            images = [] if node.disk.is_damaged else [node.disk.images.get(number, Image()), *node.disk.aside]
+            for entry in [entry for image in images for entry in (*image.quarantine, *image.entries)]:
                 kept |= {msgspec.msgpack.decode(key, type=Message) for key, _ in effects_of(entry)}
         return kept

@@ -39,7 +39,9 @@ class Producer:
 
     def _again(self, tries: int) -> None:
         if tries == self._tries:
-            self._target = self.world.rng.choice(self.world.nodes)
+            nodes = self.world.nodes
+            is_tidy = self.world.moves is not None and self.world.is_healed  # of many nodes chance may miss the one
+            self._target = nodes[tries % len(nodes)] if is_tidy else self.world.rng.choice(nodes)
             self._send()
 
     def _on_confirmed(self, message: Message) -> None:

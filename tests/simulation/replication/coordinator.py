@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from backend_store.core.replication import controller, record
+from backend_store.core.replication import controller, moving, record
 from backend_store.core.replication.record import Change, ControllerIs, Guard, Identity, NodeId, PartitionRecord
 from tests.simulation.replication.mix import SESSION_MS
 
@@ -85,7 +85,8 @@ class Coordinator:
         if holder != name:
             self._term += 1
         self._manager = (name, self.world.now + SESSION_MS)
-        reply(self._term, list(self.records.values()), self.sessions())
+        moves = self.world.moves
+        reply(self._term, list(self.records.values()), self.sessions(), {} if moves is None else dict(moves.wanted))
 
     # ---------------------------------------------------------------------------------------------------- faults
 
@@ -115,10 +116,18 @@ class Manager:
         world.send(self.name, COORDINATOR, target.on_campaign, self.name, reply)
         world.at(CAMPAIGN_MS, self._campaign)
 
-    def _on_term(self, term: int, records: list[PartitionRecord], sessions: dict[NodeId, Identity]) -> None:
+    def _on_term(
+        self,
+        term: int,
+        records: list[PartitionRecord],
+        sessions: dict[NodeId, Identity],
+        wanted: dict[int, tuple[NodeId, ...]],
+    ) -> None:
         world = self.world
         for found in records:
             change = controller.decide(found, sessions, term=term)
+            if change is None and found.partition in wanted:
+                change = moving.next_step(found, wanted[found.partition], sessions, term=term)
             if change is not None:
                 world.send(self.name, COORDINATOR, world.coordinator.on_change, change, _ignored)
 

@@ -10,6 +10,7 @@ import msgspec
 from backend_store.core.replication.entries import Entry
 from backend_store.core.replication.log import StoredLog
 from backend_store.core.replication.messages import Row, SnapshotBase
+from backend_store.core.replication.stranded import where
 
 Op = Callable[["Image"], None]
 Message = tuple[int, int]
@@ -29,13 +30,15 @@ class Image:
         self.unacked: dict[Message, None] = {}
         self.staged: dict[bytes, bytes] = {}
         self.quarantine: list[Entry] = []
+        self.in_doubt: set[tuple[int, int]] = set()
+        """Of it, by (offset, epoch): what the log that won may have."""
 
     def copy(self) -> Image:
         made = Image()
         made.entries, made._offsets = self.entries[:], self._offsets[:]
         made.stored, made.applied, made.hash = self.stored, self.applied, self.hash
         made.rows, made.unacked = self.rows.copy(), self.unacked.copy()
-        made.quarantine = self.quarantine[:]
+        made.quarantine, made.in_doubt = self.quarantine[:], self.in_doubt.copy()
         return made
 
     # ----------------------------------------------------------------------------------------------------- reading
@@ -63,13 +66,21 @@ class Image:
     # ---------------------------------------------------------------------------------------------------- changing
 
     def append(self, entries: tuple[Entry, ...]) -> None:
+        if self.quarantine:
+            came = {(entry.offset, entry.epoch) for entry in entries}
+            self.quarantine = [one for one in self.quarantine if (one.offset, one.epoch) not in came]
         self.entries += entries
         self._offsets += [entry.offset for entry in entries]
 
-    def truncate(self, end: int, *, keeps: bool) -> None:
+    def truncate(self, end: int, *, keeps: bool, base: SnapshotBase | None = None) -> None:
+        """`base`: see `quarantine.keep` of the shards."""
         index = bisect.bisect_left(self._offsets, end)
-        if keeps:
-            self.quarantine += self.entries[index:]
+        for entry in self.entries[index:] if keeps else ():
+            fate = "lacked" if base is None else where(entry.epoch, entry.offset, base.epochs, base.end)
+            if fate != "there":
+                self.quarantine.append(entry)
+            if fate == "unknown":
+                self.in_doubt.add((entry.offset, entry.epoch))
         del self.entries[index:], self._offsets[index:]
 
     def trim(self, start: int) -> None:
@@ -107,8 +118,11 @@ class Image:
             self.staged.clear()
         self.staged |= rows
 
-    def switch(self, base: SnapshotBase, end: int, *, keeps: bool) -> None:
-        self.truncate(end, keeps=keeps)
+    def switch(self, base: SnapshotBase, end: int, *, keeps: bool, has_parted: bool) -> None:
+        self.truncate(end, keeps=keeps, base=None if has_parted else base)
+        self.quarantine = [
+            one for one in self.quarantine if where(one.epoch, one.offset, base.epochs, base.end) != "there"
+        ]
         self.trim(base.end)
         rows = dict(self.staged)
         self.rows, self.unacked, self.hash = {}, {}, 0
@@ -135,4 +149,6 @@ class NodeDisk:
         self.id = name
         self.inc = 0
         self.images: dict[int, Image] = {}
+        self.aside: list[Image] = []
+        """Of async partitions: what it had when it was taken out."""
         self.is_damaged = False

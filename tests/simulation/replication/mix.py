@@ -40,6 +40,7 @@ class Mix:
         self.settings = Settings(
             fetch_wait_ms=draw([50, 500]),
             fetch_timeout_ms=draw([600, 1_200]),
+            fetch_timeout_ms_max=4_000,
             lag_ms_max=draw([1_000, 2_000]),
             catchup_bytes_max=draw([2_000, 20_000, 10**9]),
             peer_lease_ms=1_500,

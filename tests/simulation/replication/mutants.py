@@ -13,14 +13,14 @@ from contextlib import ExitStack, contextmanager
 from types import FunctionType
 from typing import Any, NamedTuple
 
-from backend_store.core.replication import controller, entries, record, replica
+from backend_store.core.replication import controller, entries, moving, record, replica, stranded
 from backend_store.core.replication.follower import Follower
 from backend_store.core.replication.leader import Leader
 from backend_store.core.replication.log import ReplicaLog
 from backend_store.core.replication.progress import Followers
 from backend_store.core.replication.replica import Replica
 from backend_store.core.replication.reshaping import Reshaping
-from tests.unit.backend_store.core.replication import test_follower, test_leader
+from tests.unit.backend_store.core.replication import test_follower, test_leader, test_moving
 
 
 class Piece(NamedTuple):
@@ -217,6 +217,51 @@ CORE_MUTANTS: dict[str, Edit] = {
     ),
 }
 
+MOVE_MUTANTS: dict[str, Edit] = {
+    "counts a new copy at once": Edit(
+        0,
+        record.admitted,
+        "return replace(record, replicas=(*_without(record.replicas, node), node), left=left)",
+        "disks = {**record.disks, node: DiskId(f'{node}/0')}\n"
+        "    return replace(\n"
+        "        record, replicas=(*record.replicas, node), left=left, isr=(*record.isr, node), disks=disks\n"
+        "    )",
+    ),
+    "takes copies out before others have everything": Edit(
+        0, moving.may_be_removed, "there >= (len(wanted) if node in record.isr else record.min_in_sync)", "True"
+    ),
+    "takes the leader out": Edit(
+        87,
+        moving.may_be_removed,
+        "if node == record.leader:",
+        "if False:",
+        Piece(record.removed, 'assert node != record.leader, "a leader hands over first"', ""),
+    ),
+    "lets go of what it has to keep": Edit(
+        0,
+        moving.letting_go,
+        "if me.node in record.replicas or me.node in wanted or",
+        "if",
+        Piece(record.let_go, 'assert node not in record.replicas, "a replica keeps what it has"', ""),
+    ),
+    "follows though it is no replica": Edit(
+        test_follower.test_replica_that_is_taken_out_fetches_no_more,
+        Replica.on_record,
+        "goes_on = goes_on and self.me.node in record.replicas",
+        "pass",
+    ),
+    "is admitted again in the life that has let go": Edit(
+        test_moving.test_who_has_let_go_is_admitted_again_only_in_another_life,
+        moving._may_be_admitted,
+        "and session.inc > record.left.get(session.node, NO_INCARNATION)",
+        "",
+    ),
+    "keeps in quarantine what the other log has": Edit(
+        43, stranded.where, 'return "there" if known.epoch == epoch else "lacked"', 'return "lacked"'
+    ),
+}
+"""Found out by worlds in which replicas move."""
+
 SHELL_MUTANTS = {
     "answers a duplicate at once": 0,
     "knows only what it took itself": 0,
@@ -224,6 +269,7 @@ SHELL_MUTANTS = {
     "delivers without a lease": 14,
     "counts its lives in memory": 33,
 }
+MOVE_SHELL_MUTANTS = {"deletes before it has let go": 25}
 
 
 @contextmanager

@@ -45,6 +45,7 @@ class Node(Process):
         self.inbox: dict[int, list[tuple[str, Message, Reply]]] = {}
         self.taken: dict[int, dict[Message, int]] = {}
         self._ops: list[tuple[int, Op]] = []
+        self._in_flight: list[tuple[int, Op]] = []
         self._is_committing = self._is_kicked = False
         if self.disk.is_damaged:
             self._verify()
@@ -124,8 +125,13 @@ class Node(Process):
             self._register(known.inc + 1)
         for found in records:
             self.on_record_here(found)
+            replica = self.replicas.get(found.partition)
+            if replica is None:
+                continue
             if is_kept and known == self.me:
-                self.replicas[found.partition].keep_lease(sent_ms + LEASE_MS)
+                replica.keep_lease(sent_ms + LEASE_MS)
+            elif not is_kept:
+                replica.lose_lease()
 
     # ------------------------------------------------------------------------------------------------------ replicas
 
@@ -147,7 +153,9 @@ class Node(Process):
             self.settle(message.partition)
 
     def _on_changed(self, is_made: bool, change: Change, found: PartitionRecord) -> None:
-        replica = self.replicas[found.partition]
+        replica = self.replicas.get(found.partition)
+        if replica is None:
+            return
         now = {"now_ms": self.clock(), "wall_ms": self.wall()}
         if is_made:
             replica.on_record(found, **now)
@@ -160,6 +168,15 @@ class Node(Process):
             replica.look(now_ms=self.clock())
             self.settle(number)
         self.later(LOOK_MS, self._look)
+        if self.world.moves is not None:
+            self.world.moves.looked(self)
+
+    def forget(self, number: int) -> None:
+        """It has no replica of it any more; what was on its way to the disk is void."""
+        for known in (self.replicas, self.memory, self.ids, self.inbox, self.taken):
+            del known[number]  # type: ignore[attr-defined]
+        self._ops = [op for op in self._ops if op[0] != number]
+        self._in_flight = [op for op in self._in_flight if op[0] != number]
 
     def settle(self, number: int) -> None:
         """Does what the replica asks for."""
@@ -200,7 +217,10 @@ class Node(Process):
 
     def _switch(self, number: int, effect: effect_types.Switch) -> None:
         self.world.checks.switched(self, number, effect)
-        self._store(number, lambda image: image.switch(effect.base, effect.end, keeps=effect.keeps))
+        self._store(
+            number,
+            lambda image: image.switch(effect.base, effect.end, keeps=effect.keeps, has_parted=effect.has_parted),
+        )
 
     def _send(self, number: int, effect: effect_types.Send) -> None:
         world = self.world
@@ -302,6 +322,8 @@ class Node(Process):
         self._land()
         self._is_committing = False
         for number, mark in marks.items():
+            if number not in self.replicas:
+                continue
             self.replicas[number].committed(mark, now_ms=self.clock())
             self.settle(number)
             if not self.is_up:

@@ -13,7 +13,14 @@ from collections import Counter
 import pytest
 
 from tests.simulation.replication.checks import Violation
-from tests.simulation.replication.mutants import CORE_MUTANTS, SHELL_MUTANTS, Known, mutated
+from tests.simulation.replication.mutants import (
+    CORE_MUTANTS,
+    MOVE_MUTANTS,
+    MOVE_SHELL_MUTANTS,
+    SHELL_MUTANTS,
+    Known,
+    mutated,
+)
 from tests.simulation.replication.world import World, broken_by
 
 WORLDS = int(os.environ.get("SIM_SEEDS", "0"))
@@ -38,6 +45,19 @@ def test_no_world_breaks_a_promise() -> None:
     assert counts["duplicates"] > worlds and counts["hand over"] > worlds / 4 and counts["damage found"], counts
 
 
+def test_no_world_in_which_replicas_move_breaks_a_promise() -> None:
+    counts: Counter[str] = Counter()
+    worlds = WORLDS or FEW_WORLDS
+    for seed in range(worlds):
+        try:
+            counts.update(World(seed, moves=True).run().counts)
+        except (Violation, AssertionError) as broken:
+            raise AssertionError(
+                f"seed {seed}: {broken}; see python -m tests.simulation.replication {seed} moves"
+            ) from broken
+    assert counts["moves"] > 5 * worlds and counts["let go"] > worlds and counts["snapshots"] > worlds, counts
+
+
 def test_a_seed_is_a_whole_world() -> None:
     """What a seed found can be looked at again."""
     first, again = (World(3).run() for _ in range(2))
@@ -56,14 +76,27 @@ def test_a_shell_that_breaks_what_the_core_asks_is_found_out(name: str) -> None:
     assert _is_found_out(SHELL_MUTANTS[name], frozenset([name])), f"{name!r} survives {MUTANT_WORLDS_MAX} worlds"
 
 
-def _is_found_out(known: Known, breaks: frozenset[str]) -> bool:
+@pytest.mark.parametrize("name", MOVE_MUTANTS)
+def test_moves_with_one_rule_less_are_found_out(name: str) -> None:
+    with mutated(MOVE_MUTANTS[name]):
+        known = MOVE_MUTANTS[name].known
+        assert _is_found_out(known, frozenset(), moves=True), f"{name!r} survives {MUTANT_WORLDS_MAX} worlds"
+
+
+@pytest.mark.parametrize("name", MOVE_SHELL_MUTANTS)
+def test_a_shell_that_moves_carelessly_is_found_out(name: str) -> None:
+    found = _is_found_out(MOVE_SHELL_MUTANTS[name], frozenset([name]), moves=True)
+    assert found, f"{name!r} survives {MUTANT_WORLDS_MAX} worlds"
+
+
+def _is_found_out(known: Known, breaks: frozenset[str], *, moves: bool = False) -> bool:
     if not isinstance(known, int):
         with pytest.raises(AssertionError):
             known()
         return True
     seeds = range(MUTANT_WORLDS_MAX) if WORLDS else [known, *range(MUTANT_WORLDS_MAX)]
     for seed in seeds:
-        broken = broken_by(seed, breaks=breaks)
+        broken = broken_by(seed, breaks=breaks, moves=moves)
         if broken is not None:
             print(f"found out by {broken[:200]}")
             return True

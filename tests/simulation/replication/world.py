@@ -17,6 +17,7 @@ from tests.simulation.replication.clients import Consumer, Producer
 from tests.simulation.replication.coordinator import Coordinator, Manager
 from tests.simulation.replication.faults import Faults
 from tests.simulation.replication.mix import Mix
+from tests.simulation.replication.moves import MORE_NODES, Moves
 from tests.simulation.replication.node import Node
 
 HEALING_MS = 20_000
@@ -24,8 +25,10 @@ HEALING_MS = 20_000
 
 
 class World:
-    def __init__(self, seed: int, *, breaks: frozenset[str] = frozenset(), duration_ms: int = 60_000):
-        """`breaks`: duties of a shell that nodes do not do, by name."""
+    def __init__(
+        self, seed: int, *, breaks: frozenset[str] = frozenset(), duration_ms: int = 60_000, moves: bool = False
+    ):
+        """`breaks`: duties of a shell that nodes do not do, by name. `moves`: replicas go from node to node."""
         self.seed = seed
         self.breaks = breaks
         self.rng = Random(seed)
@@ -41,11 +44,15 @@ class World:
         self._number = 0
         self.checks = Checks(self)
         self.coordinator = Coordinator(self)
-        self.nodes = [Node(self, NodeId(f"n{number}")) for number in range(1, self.mix.nodes + 1)]
+        self.moves = Moves(self) if moves else None
+        more = MORE_NODES if moves else 0
+        self.nodes = [Node(self, NodeId(f"n{number}")) for number in range(1, self.mix.nodes + more + 1)]
         self.by_name = {node.name: node for node in self.nodes}
         for number in range(self.mix.partitions):
             chosen = self.rng.sample(self.nodes, self.mix.replicas)
             self.coordinator.found(number, {node.name: node.disk.id for node in chosen})
+            if self.moves is not None:
+                self.moves.wanted[number] = tuple(node.name for node in chosen)
         self.managers = {name: Manager(self, name) for name in ("manager 1", "manager 2")}
         self.producers = [Producer(self, number, number % self.mix.partitions) for number in range(3)]
         if self.mix.consumes:

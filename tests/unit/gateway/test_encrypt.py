@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import count as counted
+import os
+import threading
 from typing import Any
 
 import pytest
@@ -26,7 +27,16 @@ from backend_store.client import (
 from backend_store.core.chunk import Chunk, clear_column, extract, holes, moved_whole, punch
 from backend_store.core.split import cut
 from backend_store.model import Block, Stamp, Unavailable
-from gateway.encrypt import DATA_KEY_BYTES, SEAL_BYTES, BlockCipher, Counts, QueueSeal
+from gateway.encrypt import (
+    DATA_KEY_BYTES,
+    NONCE_BYTES,
+    NONCES_DRAWN,
+    SEAL_BYTES,
+    BlockCipher,
+    Counts,
+    Nonces,
+    QueueSeal,
+)
 from tests.support.sealed import a_definition, a_seal
 from tests.unit.backend_store.core.test_chunk import as_drafts, stored
 from tests.unit.backend_store.core.test_chunk_columns import stamped_drafts
@@ -219,10 +229,12 @@ def test_no_two_blocks_have_one_nonce() -> None:
     assert len(nonces) == 500
 
 
-def test_the_nonce_is_what_the_source_of_randomness_gives() -> None:
-    numbers = counted()
-    sealed = cipher().seal(plain_blocks(KIND_JSON, [b"1"])[0], lambda size: next(numbers).to_bytes(size, "big"))
-    assert parts(sealed).sealed[:12] == bytes(12)
+def test_nonces_are_what_the_system_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = bytes(range(NONCE_BYTES)) * NONCES_DRAWN
+    monkeypatch.setattr("gateway.encrypt.os.urandom", lambda size: numbers[:size])
+    monkeypatch.setattr("gateway.encrypt._fresh", Nonces())
+    sealed = cipher().seal(plain_blocks(KIND_JSON, [b"1"])[0])
+    assert parts(sealed).sealed[:NONCE_BYTES] == bytes(range(NONCE_BYTES))
 
 
 def named_block(count: int) -> Block:
@@ -248,3 +260,34 @@ def test_numbered_names_are_bound_and_open_wherever_the_block_goes(count: int) -
     assert clear_column(chunk_of([part], seal), "id") == names[-1:]
     forged = Block(sealed.data.replace(b"called-", b"forged-"), count)
     assert chunk_of([forged], with_keys(1, 2)).unreadable
+
+
+def test_no_nonce_comes_twice_in_any_thread() -> None:
+    nonces, found = Nonces(), []
+
+    def draw() -> None:
+        found.extend([nonces() for _ in range(20 * NONCES_DRAWN)])
+
+    threads = [threading.Thread(target=draw) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(found)) == len(found) == 80 * NONCES_DRAWN
+    assert {len(nonce) for nonce in found} == {NONCE_BYTES}
+
+
+def test_a_child_of_this_process_has_nonces_of_its_own() -> None:
+    nonces = Nonces()
+    nonces()
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.write(writing, nonces())
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    childs = os.read(reading, NONCE_BYTES)
+    os.close(reading)
+    os.close(writing)
+    assert len(childs) == NONCE_BYTES
+    assert childs not in [nonces() for _ in range(NONCES_DRAWN)]

@@ -122,6 +122,13 @@ def test_bodies_alone_go_through_a_template_that_says_the_same(some: list[tuple[
     assert_both_say(lease_of([Draft(k, body, None) for k, body in some if k == kind], attempts))
 
 
+@given(st.lists(st.tuples(st.none() | texts.filter(bool), st.binary(max_size=20)), min_size=1, max_size=12))
+def test_bytes_with_names_go_through_a_template_that_says_the_same(some: list[tuple[str | None, bytes]]) -> None:
+    drafts = [Draft(KIND_BYTES, body, {"id": name} if name else None) for name, body in some]
+    for attempts in (1, 2):
+        assert_both_say(lease_of(drafts, attempts))
+
+
 @pytest.mark.parametrize("text", ODD_TEXTS)
 def test_texts_that_mean_something_to_templates_pass_through_them(text: str) -> None:
     assert_both_say(lease_of([Draft(KIND_JSON, msgspec.json.encode(text), None)] * 3))

@@ -9,7 +9,10 @@ import msgspec
 import pytest
 
 from backend_store.core.chunk import KIND_JSON, Columns, Draft, blocks_of, column_blocks, plain_blocks
+from backend_store.core.names import NumberedNames
 from backend_store.model import DedupeFull, Offset, Original, Published, PushqError, QueueConfig, QueueFull
+from push.encode import array_header
+from push.numbered import numbered_rows
 from push.ports import Encoding, Prepared
 from push.published import published_messages_json, published_ok, refusal
 
@@ -183,3 +186,31 @@ def test_a_call_is_refused_when_each_of_its_messages_is(
     others: dict[int, Original | PushqError] | None, reason: PushqError | None
 ) -> None:
     assert refusal(Published(0, Offset(9), 2, others=others)) is reason
+
+
+@pytest.mark.parametrize("count", [1, 256, 257, 1000])
+@pytest.mark.parametrize("base", [0, 1, 255, 256, 65_535, 2**32 - 300])
+def test_places_of_a_call_of_any_length_follow_each_other(base: int, count: int) -> None:
+    names = NumberedNames("n-", count)
+    found = msgspec.msgpack.decode(
+        array_header(count) + numbered_rows(1, names, range(base, base + count), is_repeat=False)
+    )
+    wanted = zip(names, range(base, base + count), strict=True)
+    assert found == [{"id": name, "seq": seq, "partition": 1, "duplicate": False} for name, seq in wanted]
+
+
+@pytest.mark.parametrize("base", [0, 65_500, 2**40 - 50, 2**53 - 101])
+@pytest.mark.parametrize("order", [None, [*range(99, -1, -1)]])
+@pytest.mark.parametrize(("prefix", "first"), [("a" * 24 + "-", 0), ("%s-", 900)])
+def test_numbered_names_stand_each_with_its_own_place(
+    base: int, order: list[int] | None, prefix: str, first: int
+) -> None:
+    """Also where a call passes multiples of 256 and of 65,536 on its way."""
+    names = NumberedNames(prefix, 100, first)
+    prepared = Prepared(plain_blocks(KIND_JSON, [b"1"] * 100, None, names), names, order)
+    for is_repeat in (False, True):
+        found = rows(Published(3, Offset(base), 100, is_repeat=is_repeat), prepared)
+        assert [row["id"] for row in found] == [f"{prefix}{n:03d}" for n in range(first, first + 100)]
+        wanted = [*range(base, base + 100)]
+        assert [row["seq"] for row in found] == (wanted if order is None or is_repeat else wanted[::-1])
+        assert {(row["partition"], row["duplicate"]) for row in found} == {(3, is_repeat)}

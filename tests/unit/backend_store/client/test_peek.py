@@ -55,6 +55,16 @@ def test_each_state_shows_its_messages_in_the_order_of_the_log(world: World) -> 
     assert seqs(world) == [4, 5, 6, 7, 8, 9]
 
 
+def test_a_message_whose_turn_has_come_is_delayed_until_that_is_on_the_disk_as_the_stats_say() -> None:
+    world = World(config=QueueConfig(sequencing="clock", sort_window_ms=300))
+    world.stored(b"0", b"1")
+    world.pass_time(300)
+    assert world.committer.prepare()
+    assert (seqs(world, state="delayed"), seqs(world), world.counts) == ([0, 1], [], (0, 0, 2))
+    world.committer.land()
+    assert (seqs(world, state="delayed"), seqs(world), world.counts) == ([], [0, 1], (2, 0, 0))
+
+
 def test_the_states_are_the_same_after_a_crash_but_for_what_was_in_flight(world: World) -> None:
     world.crash()
     assert (seqs(world, state="in_flight"), seqs(world, state="delayed")) == ([], [2])

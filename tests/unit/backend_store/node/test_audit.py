@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
 from backend_store.client.embedded import EmbeddedStore
+from backend_store.model import StorageFull
+from backend_store.storage.engine import Batch
 from tests.support.stores import opened, reopened
 
 pytestmark = pytest.mark.anyio
@@ -56,6 +59,38 @@ async def test_what_is_in_a_file_is_not_taken_again_and_the_newest_can_still_be_
     assert [entry.data for entry in store.audit.before(None, 10)] == [b"d", b"c", b"b", b"a"]
     await store.audit.taken(4, kept=2)
     assert [entry.data for entry in store.audit.before(None, 10)] == [b"d", b"c", b"b"]
+
+
+def fail_once(store: EmbeddedStore, monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    written: Callable[[Batch], object] = store.audit._write
+
+    async def write(batch: Batch) -> None:
+        monkeypatch.setattr(store.audit, "_write", written)
+        raise error
+
+    monkeypatch.setattr(store.audit, "_write", write)
+
+
+@pytest.mark.parametrize("error", [StorageFull("the disk is full"), asyncio.CancelledError()])
+async def test_an_act_that_cannot_be_written_down_holds_up_no_other(
+    store: EmbeddedStore, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    fail_once(store, monkeypatch, error)
+    with pytest.raises(type(error)):
+        await store.audit.put(store.audit.begin(), b"not begun", has_ended=False)
+    await done(store, b"b")
+    seq = store.audit.begin()
+    await store.audit.put(seq, b"c", has_ended=False)
+    fail_once(store, monkeypatch, error)
+    with pytest.raises(type(error)):
+        await store.audit.put(seq, b"c ended", has_ended=True)
+    seq = store.audit.begin()
+    await store.audit.put(seq, b"d", has_ended=False)
+    fail_once(store, monkeypatch, error)
+    with pytest.raises(type(error)):
+        await store.audit.forget(seq)
+    await done(store, b"e")
+    assert [entry.data for entry in store.audit.waiting()] == [b"b", b"c", b"d", b"e"]
 
 
 async def test_nothing_is_left_of_what_was_not_done(store: EmbeddedStore) -> None:

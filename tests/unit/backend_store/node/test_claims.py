@@ -189,3 +189,19 @@ def test_a_queue_that_looks_at_ids_from_now_on_still_knows_a_call() -> None:
     world.partition.configure(QueueConfig())
     assert code(call(world, claim(2), b"1", b"2")) == "duplicate"
     assert world.partition.state.published_total == 4
+
+
+def test_one_known_claim_among_new_ones_changes_nothing_for_the_others() -> None:
+    """Whether a commit's claims are decided all at once or one by one."""
+    world = World()
+    first = call(world, claim(1), b"1", b"2")
+    answers: list[Published | PushqError] = []
+    for one, bodies in ((claim(2), (b"3",)), (claim(1), (b"1", b"2")), (None, (b"4",)), (claim(3), (b"5", b"6"))):
+        blocks = column_blocks(Columns(KIND_JSON, bodies, claim=one)).blocks
+        world.partition.publish(blocks, answers.append, claim=one)
+    world.commit()
+    assert [code(answer) for answer in answers] == ["accepted", "duplicate", "accepted", "accepted"]
+    assert [places(answer) for answer in answers] == [[2], places(first), [3], [4, 5]]
+    for number, wanted in ((1, [0, 1]), (2, [2]), (3, [4, 5])):
+        assert places(call(world, claim(number), *[b"x"] * len(wanted))) == wanted
+    assert code(call(world, claim(3, 1), b"x")) == "idempotency-mismatch"

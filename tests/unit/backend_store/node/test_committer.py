@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from backend_store.model import OutcomeUnknown, PushqError
+from backend_store.model import OutcomeUnknown, PushqError, Unavailable
 from backend_store.node import committer as node_committer
 from backend_store.node.committer import Committer
-from backend_store.storage.engine import Batch, Table
+from backend_store.storage.engine import Batch, StorageFailed, Table
 from backend_store.storage.memory import MemoryEngine
-from backend_store.storage.writer import Writer
+from backend_store.storage.writer import Done, Writer
 
 pytestmark = pytest.mark.anyio
 
@@ -152,6 +152,26 @@ async def test_what_nobody_waits_for_begins_no_commit_after_the_end(
     assert before.story == after.story == []
 
 
+async def test_who_writes_after_the_end_is_told_so(setup: Setup) -> None:
+    setup.committer.end()
+    async with asyncio.timeout(5):
+        with pytest.raises(Unavailable):
+            await setup.committer.write(Batch())
+    setup.committer.abandon(OutcomeUnknown("too late to matter"))
+    with pytest.raises(Unavailable):
+        await setup.committer.write(Batch())
+
+
+async def test_who_writes_when_the_store_was_given_up_is_told_why(setup: Setup) -> None:
+    before = asyncio.ensure_future(setup.committer.write(Batch()))
+    await asyncio.sleep(0)
+    setup.committer.abandon(PushqError("another leads", code="not-leader"))
+    async with asyncio.timeout(5):
+        for waiting in (before, setup.committer.write(Batch())):
+            with pytest.raises(PushqError, match="another leads"):
+                await waiting
+
+
 async def test_a_failed_commit_is_told_to_all_and_ends_the_process(setup: Setup) -> None:
     setup.engine.fail_next_commit()
     members = [Member("a"), Member("b")]
@@ -171,6 +191,42 @@ async def test_a_batch_that_did_not_fit_ends_the_process_too(setup: Setup) -> No
     setup.committer.request(member)
     await landed(member)
     assert member.story == ["prepared", "outcome-unknown"] and setup.fatal
+
+
+async def test_a_batch_that_the_writer_refuses_ends_the_process_and_leaves_nobody_waiting(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(batch: Batch, done: Done) -> None:
+        raise StorageFailed("a commit of 300 MiB is too much")
+
+    monkeypatch.setattr(setup.writer, "submit", refuse)
+    members = [Member("a"), Member("b")]
+    for member in members:
+        setup.committer.request(member)
+    async with asyncio.timeout(5):
+        with pytest.raises(OutcomeUnknown, match="300 MiB"):
+            await setup.committer.write(Batch())
+        await landed(*members)
+    assert all(member.story == ["prepared", "outcome-unknown"] for member in members)
+    assert [type(error) for error in setup.fatal] == [StorageFailed]
+
+
+async def test_who_had_no_room_in_a_commit_is_the_first_of_the_next(setup: Setup) -> None:
+    prepared: list[str] = []
+
+    class Crowded(Member):
+        def prepare(self, batch: Batch) -> None:
+            super().prepare(batch)
+            prepared.append(self.name)
+            if len(prepared) <= 3 and self.name == "a":
+                setup.committer.request(self)
+            elif len(prepared) <= 3:
+                setup.committer.wait_for_room(self)
+
+    for name in "abc":
+        setup.committer.request(Crowded(name))
+    await setup.committer.drain()
+    assert "".join(prepared) == "abcbca"
 
 
 async def test_a_decision_that_fails_ends_the_process_and_leaves_nobody_waiting(setup: Setup) -> None:

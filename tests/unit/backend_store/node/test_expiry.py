@@ -6,6 +6,7 @@ import pytest
 
 from backend_store.core.receipts import by_token
 from backend_store.core.shelves import OUTBOX
+from backend_store.node import clockwork
 from backend_store.node.placing import EXPIRY_STEP_MS
 from backend_store.storage.engine import Table
 from tests.support.queues import (
@@ -175,3 +176,17 @@ def test_a_message_that_was_in_flight_when_it_expired_is_gone_after_a_crash() ->
     assert took(world) is None
     world.settle_down()
     assert counts(world) == (0, 0, 0)
+
+
+def test_what_expires_while_a_commit_takes_long_does_not_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clockwork, "EXPIRING_BYTES_MAX", 1)
+    world = queue()
+    for number in range(5):
+        publish(world, draft(str(number), expires_ms=world.now_ms + 100))
+    for _ in range(20):
+        world.pass_time(100)
+    world.commit()
+    assert world.partition.state.ended == {"expired": 1}, "the disk was slow: the others wait for it"
+    for _ in range(20):
+        time_passes(world, 100)
+    assert world.partition.state.ended == {"expired": 5} and counts(world) == (0, 0, 0)

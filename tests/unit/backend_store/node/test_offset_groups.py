@@ -45,6 +45,32 @@ def test_with_offsets_a_nack_brings_back_everything_behind_it_in_order() -> None
     assert [attempts_by_seq(lease) for lease in again.leases][:2] == [{2: 2, 3: 2}, {4: 2, 5: 2}]
 
 
+def test_with_offsets_a_nack_takes_no_receipt_from_what_lies_before_it() -> None:
+    world = stream(4)
+    group, consumer = world.group(), Consumer()
+    group.drained(consumer)
+    receipts = all_receipts(consumer)
+    assert group.nack(receipts[2]) == [True]
+    group.give_back(consumer)
+    assert group.ack(receipts[3], receipts[2], receipts[1]) == [False, False, True]
+    assert (group.position, group.drained()) == (2, [2, 3])
+
+
+def test_with_offsets_a_second_nack_leaves_the_first_in_force() -> None:
+    world = stream(4)
+    group, consumer = world.group(), Consumer()
+    group.drained(consumer)
+    first = all_receipts(consumer)
+    assert group.nack(first[1]) == [True]
+    group.drained(consumer)
+    again = all_receipts(consumer)
+    assert group.nack(again[3]) == [True]
+    group.give_back(consumer)
+    assert group.ack(first[2]) == [False], "it was given back after this receipt"
+    assert group.ack(again[2]) == [True]
+    assert group.drained() == [3]
+
+
 def test_with_offsets_several_nacks_in_one_request_are_one_way_back() -> None:
     world = stream(8)
     group, consumer = world.group(), Consumer()

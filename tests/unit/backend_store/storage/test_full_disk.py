@@ -12,7 +12,7 @@ from backend_store.storage.engine import Engine, StorageFailed, Table
 from backend_store.storage.env import open_engine
 from backend_store.storage.folder import BALLAST_FILE
 from backend_store.storage.keys import log_key, log_range, mark_key
-from backend_store.storage.space import SpaceGuard
+from backend_store.storage.space import SpaceGuard, SpaceRules
 from tests.support.storage import all_rows, commit, entry, entry_problem, small_disk
 
 DISK_MIB = 24
@@ -84,7 +84,7 @@ def test_publishes_stop_at_nine_tenths_and_acks_go_on_for_thousands_of_commits(d
 
 def test_when_others_fill_the_disk_the_ballast_carries_the_acks(disk: Path) -> None:
     engine = open_engine(disk / "data")
-    guard = SpaceGuard(engine, disk / "data", ballast_bytes=2 * MIB)
+    guard = SpaceGuard(engine, disk / "data", SpaceRules(ballast_bytes=2 * MIB))
     guard.refresh()
     for number in range(300):
         _publish(engine, number)
@@ -138,7 +138,7 @@ def test_a_commit_on_a_full_disk_is_fatal_and_nothing_committed_is_lost(disk: Pa
 
 def test_a_disk_without_one_free_byte_still_opens_by_giving_the_ballast_up(disk: Path) -> None:
     engine = open_engine(disk / "data")
-    SpaceGuard(engine, disk / "data", ballast_bytes=2 * MIB).refresh()
+    SpaceGuard(engine, disk / "data", SpaceRules(ballast_bytes=2 * MIB)).refresh()
     _publish(engine, 0)
     engine.close()
     _fill_up(disk, bytes_left=0)

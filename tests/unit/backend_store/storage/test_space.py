@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend_store.storage.engine import Space, Table
+from backend_store.storage.engine import Batch, Space, Table
 from backend_store.storage.folder import BALLAST_FILE
 from backend_store.storage.memory import MemoryEngine
-from backend_store.storage.space import Ballast, Decision, SpaceGuard, decide, make_ballast
+from backend_store.storage.space import Ballast, Decision, SpaceGuard, SpaceRules, decide, make_ballast
 from tests.support.storage import commit
 
 MIB = 1 << 20
@@ -73,8 +73,8 @@ def test_an_unknown_disk_counts_as_full() -> None:
     assert Space(disk_total=0, disk_free=0, file_bytes=0, live_bytes=0).used_fraction == 1.0
 
 
-def _guard(tmp_path: Path, engine: MemoryEngine, **options: int) -> SpaceGuard:
-    return SpaceGuard(engine, tmp_path, **options)
+def _guard(tmp_path: Path, engine: MemoryEngine, ballast_bytes: int | None = None) -> SpaceGuard:
+    return SpaceGuard(engine, tmp_path, SpaceRules(ballast_bytes=ballast_bytes))
 
 
 def test_the_ballast_is_made_by_the_first_refresh_with_real_blocks(tmp_path: Path) -> None:
@@ -91,6 +91,18 @@ def test_the_ballast_is_made_by_the_first_refresh_with_real_blocks(tmp_path: Pat
 def test_the_default_ballast_is_two_percent_of_the_disk_and_at_most_256_mib(tmp_path: Path) -> None:
     assert _guard(tmp_path, MemoryEngine(disk_bytes=1000 * MIB)).ballast_bytes == 20 * MIB
     assert _guard(tmp_path, MemoryEngine(disk_bytes=100_000 * MIB)).ballast_bytes == 256 * MIB
+
+
+def test_publishes_stop_where_the_rules_say(tmp_path: Path) -> None:
+    engine = MemoryEngine(disk_bytes=10 * MIB)
+    batch = Batch()
+    batch.put(Table.META, b"k", bytes(6 * MIB))
+    engine.commit(batch, lambda: None)
+    for fraction, allowed in ((0.9, True), (0.5, False)):
+        guard = SpaceGuard(engine, tmp_path, SpaceRules(fraction, ballast_bytes=MIB))
+        guard.refresh()
+        assert guard.publishes_allowed is allowed
+        assert ("publishes stop at 50%" in guard.reason) is not allowed
 
 
 def test_making_the_full_ballast_does_not_delay_a_start(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from backend_store.core.replication import effects
+from backend_store.core.replication.limits import EARLY_PAUSE_MS
 from backend_store.core.replication.log import ProtocolBroken
 from backend_store.core.replication.messages import Diverged, Fetch, Fetched
 from backend_store.core.replication.settings import Settings
@@ -111,6 +112,24 @@ def test_only_the_answer_to_the_latest_request_counts() -> None:
     b.wait(Settings().fetch_timeout_ms)
     b.hear(Diverged(0, Epoch(1), stale, Offset(1), Epoch(0), Offset(0)))
     assert b.log == a.log
+
+
+def test_follower_that_hears_of_a_leader_before_that_one_does_asks_again_in_a_moment() -> None:
+    """It once slept for a whole time-out, and nothing was confirmed meanwhile: it was in sync."""
+    record, (a, b, c) = led(A, B, C)
+    after = changed(record, **_elects(record, b))
+    for shell in (a, b, c):
+        shell.outbox.clear()
+    c.learn(after)
+    let_go(b, c)
+    b.learn(after)
+    a.learn(after)
+    let_go(a, b)
+    assert b.replica.log.high_watermark < 2, "c counts"
+    for _ in range(2):
+        c.wait(EARLY_PAUSE_MS)
+        let_go(a, b, c)
+    assert b.replica.log.high_watermark == 2
 
 
 def test_answer_to_a_request_of_a_former_life_does_not_count() -> None:
@@ -232,3 +251,15 @@ def test_disk_keeps_all_that_a_replica_needs_to_go_on() -> None:
     again = Shell(B, inc=2, stored=stored, entries=tuple(b.entries))
     assert again.replica.log.stored() == b.replica.log.stored()
     assert (again.replica.log.end, again.replica.log.last_epoch) == (2, 1)
+
+
+def test_replica_that_is_taken_out_fetches_no_more() -> None:
+    record, [leader, follower, _] = led(A, B, C)
+    follower.learn(changed(record, replicas=(A, C), isr=(A, C)))
+    follower.outbox.clear()
+    follower.wait(10_000)
+    assert follower.outbox == [] and follower.replica.role is None
+    again = changed(record, version=record.version + 2)
+    follower.learn(again)
+    assert [type(message) for _, message in follower.outbox] == [Fetch]
+    assert leader.replica.leader is not None

@@ -12,6 +12,7 @@ from backend_store.core.replication.settings import Settings
 from backend_store.model import Epoch, Offset
 from tests.support.replicas import WALL_MS, A, B, C, Shell, changed, disk_of, led, let_go, record_of
 
+UNFOLLOWED_MS = Settings().unfollowed_ms
 LAG_MS = Settings().lag_ms_max
 
 
@@ -74,6 +75,20 @@ def test_member_that_lags_counts_until_the_change_is_made() -> None:
     a.learn(asked.record)
     b.wait(Settings().fetch_timeout_ms)
     let_go(a, b)
+    assert a.confirmed == [b"one"]
+
+
+def test_member_whose_session_has_ended_is_dropped_without_waiting_and_counts_until_then() -> None:
+    _, (a, b, _) = led(A, B, C)
+    a.publish(b"one")
+    let_go(a, b)
+    b.wait(1)
+    a.replica.has_ended([C])
+    a.wait(1)
+    let_go(a, b)
+    [asked] = a.submitted
+    assert asked.record.isr == (A, B) and a.confirmed == []
+    a.learn(asked.record)
     assert a.confirmed == [b"one"]
 
 
@@ -256,6 +271,17 @@ def test_async_publish_is_confirmed_on_the_leaders_own_disk_while_it_is_vouched_
     assert a.confirmed == [b"one"]
 
 
+def test_session_that_is_lost_vouches_no_longer_for_as_long_as_it_was_kept() -> None:
+    """The coordinator may end one early: the next leader waits only for what followers lent, and not for this lease."""
+    _, (a, _) = led(A, B, mode="async", min_in_sync=1)
+    a.wait(60_000)
+    a.replica.keep_lease(a.now_ms + 4_000)
+    assert isinstance(a.publish(b"one"), tuple)
+    a.replica.lose_lease()
+    a.commit()
+    assert a.confirmed == [] and a.publish(b"two") == "not-durable"
+
+
 def test_async_leader_without_the_coordinator_goes_on_while_all_others_follow_it() -> None:
     settings = Settings(peer_lease_ms=1_000)
     record = record_of(A, B, mode="async", min_in_sync=1, is_released=True)
@@ -303,6 +329,46 @@ def test_leader_resigns_when_everything_is_committed() -> None:
     let_go(a, b)
     a.wait(Settings().look_ms)
     assert a.submitted[-1].record.leader is None and a.submitted[-1].record.resigned == A
+
+
+def test_leader_whom_nobody_asks_lets_another_one_lead() -> None:
+    """Cut off from its followers, and not from the coordinator, it would refuse publishes for ever."""
+    _, (a, _, _) = led(A, B, C)
+    a.publish(b"never confirmed")
+    a.commit()
+    a.wait(LAG_MS + 1)
+    a.learn(a.submitted[-1].record)  # one is dropped
+    a.wait(1)
+    a.learn(a.submitted[-1].record)  # and the other, without whom nothing was confirmed
+    [could_lead] = a.replica.record.elr  # type: ignore[union-attr]
+    asked = len(a.submitted)
+    a.wait(UNFOLLOWED_MS - 1)
+    assert len(a.submitted) == asked
+    a.replica.has_ended([could_lead])
+    a.wait(1)
+    assert len(a.submitted) == asked, "nobody else could lead"
+    a.replica.has_ended([])
+    a.wait(1)
+    assert a.submitted[-1].record.leader is None and a.submitted[-1].record.resigned == A
+    assert a.confirmed == []
+
+
+def test_leader_with_too_few_in_sync_stays_while_one_of_the_others_asks_it() -> None:
+    """That one is about to have everything, and to be in sync again."""
+    record, (a, b) = led(A, B)
+    a.learn(changed(record, isr=(A,), elr=(B,)))
+    for _ in range(4):
+        a.wait(UNFOLLOWED_MS // 2)
+        b.wait(UNFOLLOWED_MS // 2)
+        let_go(a, b)
+    assert all(change.record.leader == A for change in a.submitted)
+
+
+def test_async_leader_whom_nobody_asks_goes_on() -> None:
+    record, (a, _) = led(A, B, mode="async")
+    a.learn(changed(record, isr=(A,), elr=(B,)))
+    a.wait(10 * UNFOLLOWED_MS)
+    assert all(change.record.leader == A for change in a.submitted)
 
 
 def test_log_is_kept_for_a_replica_that_is_behind_until_it_is_too_far() -> None:

@@ -20,6 +20,7 @@ from backend_store.core.replication.record import (
     may_apply,
     resigned,
 )
+from backend_store.model import Epoch, Offset
 from tests.support.replicas import A, B, C, changed, disk_of, record_of
 
 
@@ -129,6 +130,40 @@ def test_resigned_leader_is_elected_last_and_leaves_no_lease_to_wait_out() -> No
     assert change is not None and change.record.leader == B and change.record.is_released
 
 
+def test_only_one_in_sync_that_resigned_is_elected_after_those_that_have_the_same() -> None:
+    """It reached the coordinator and none of them; nothing was committed without those who are eligible."""
+    record = changed(resigned(record_of(A, B, C, isr=(A,), elr=(B,))))
+    change = controller.decide(record, _sessions(A, B, C), term=1)
+    assert change is not None and change.record.leader == B
+    assert (change.record.isr, change.record.elr) == ((B,), (A,))
+    alone = controller.decide(record, _sessions(A, C), term=1)
+    assert alone is not None and alone.record.leader == A, "c may lack something"
+
+
 def test_handover_is_a_new_epoch_with_the_same_members() -> None:
     after = handed_over(record_of(A, B), B, Incarnation(1))
     assert (after.epoch, after.leader, after.isr, after.is_released) == (2, B, (A, B), True)
+
+
+def test_record_that_is_older_than_the_logs_is_led_beyond_them_by_the_longest() -> None:
+    """The coordinator was put back from a copy: no replica obeys an epoch below its log's, and none was elected.
+    Who is in sync the record does not say any more."""
+    record, sessions = record_of(A, B, C), _sessions(A, B, C)
+    logs = {A: (Epoch(4), Offset(9)), B: (Epoch(5), Offset(7)), C: (Epoch(5), Offset(8))}
+    assert controller.decide(record, sessions, term=1, logs=dict.fromkeys(logs, (record.epoch, Offset(1)))) is None
+    change = controller.decide(record, sessions, term=1, logs=logs)
+    assert change is not None
+    assert (change.record.epoch, change.record.leader, change.record.isr, change.record.elr) == (6, C, (C,), ())
+    assert NodeIs(C, Incarnation(1)) in change.guards
+    del sessions[B], logs[B]
+    assert controller.decide(record, sessions, term=1, logs=logs) is None, "b may have had more"
+
+
+def test_nobody_leads_by_an_old_record_while_a_node_that_it_does_not_know_has_more() -> None:
+    """Copies had moved since: those that the record names may be empty."""
+    record, sessions = record_of(A, B), _sessions(A, B, C)
+    logs = {A: (Epoch(0), Offset(0)), B: (Epoch(5), Offset(7)), C: (Epoch(5), Offset(8))}
+    assert controller.decide(record, sessions, term=1, logs=logs) is None
+    logs[B] = logs[C]
+    change = controller.decide(record, sessions, term=1, logs=logs)
+    assert change is not None and change.record.leader == B

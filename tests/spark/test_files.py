@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,30 +12,10 @@ from pyspark.sql import SparkSession
 
 from gateway.usage.files import packed, write_durably
 from spark.usage_schema import KEYS, SCHEMAS
-from tests.support import prerequisites
 from tests.support.server import PushqServer
 from tests.support.usage import ledger_of, span
 
 MESSAGES = 12
-
-
-@pytest.fixture(scope="module")
-def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    os.environ.setdefault("JAVA_HOME", str(Path(prerequisites.require("java")).resolve().parents[1]))
-    folder = tmp_path_factory.mktemp("spark")
-    session = (
-        SparkSession.builder.master("local[1]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.sql.shuffle.partitions", "1")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.local.dir", str(folder))
-        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
-        .getOrCreate()
-    )
-    yield session
-    session.stop()
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,335 @@
+"""The console in real Chromium: each view in each role, at 320 px, by keyboard alone, read by axe, fed foreign code.
+
+What the pages looked like is kept in `artefacts/`.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, expect
+
+from tests.browser.conftest import WAIT_MS_MAX
+from tests.browser.waiting import wait_until
+from tests.support.server import PushqServer
+from tests.support.usage import live_minute, live_queue, write_live
+from web_console.roles import Role
+
+ROOT = Path(__file__).resolve().parents[2]
+ARTEFACTS = ROOT / "artefacts" / "console"
+AXE = (Path(__file__).parent / "vendor" / "axe.min.js").read_text()
+SCOPES: dict[Role, list[str]] = {
+    "viewer": ["view:*"],
+    "operator": ["view:*", "consume:*", "publish:*", "manage:*"],
+    "customer": ["admin"],
+    "admin": ["admin", "operator"],
+}
+EVIL = '<img src=x onerror="window.hacked = 1"><script>window.hacked = 1</script>'
+QUEUE = "/console/queues/orders"
+VIEWS = {
+    "viewer": (
+        "/console",
+        "/console/queues",
+        QUEUE,
+        f"{QUEUE}/messages",
+        f"{QUEUE}/message?id=evil",
+        "/console/alerts",
+    ),
+    "operator": (f"{QUEUE}/dead", f"{QUEUE}/publish", f"{QUEUE}/message?id=evil", "/console/help"),
+    "customer": ("/console/connections", "/console/keys", "/console/usage", "/console/audit", "/console/alerts/rules"),
+    "admin": (
+        "/console",
+        "/console/node",
+        "/console/tenants",
+        "/console/settings",
+        "/console/alerts/history",
+        "/console/alerts/silences",
+    ),
+}
+"""What each role is shown that those before it are not, or not so."""
+
+
+@pytest.fixture(scope="module")
+def live_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As the job `live_usage` leaves it."""
+    folder = tmp_path_factory.mktemp("live")
+    used(folder, 7)
+    return folder
+
+
+def used(folder: Path, messages: int) -> None:
+    minutes = [live_minute(f"2026-11-20T22:{minute:02}:00.000Z", messages) for minute in range(0, 60, 3)]
+    rows = [*minutes, live_queue("orders", messages, rows=300), live_queue(EVIL, 1, rows=300)]
+    an_hour_from_now_ms = (time.time_ns() // 1_000_000) + 3_600_000  # it is not taken for stopped during these tests
+    write_live(folder, {"default": rows}, last_minute="2026-11-20T22:57:00Z", at_ms=an_hour_from_now_ms)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, live_dir: Path) -> Iterator[PushqServer]:
+    env = {"PUSHQ_USAGE__LIVE_DIR": str(live_dir)}
+    with PushqServer(tmp_path_factory.mktemp("console") / "data", env=env) as running:
+        fill(running)
+        yield running
+
+
+def api(server: PushqServer, method: str, path: str, body: object = None) -> Any:
+    answer = httpx2.request(method, server.url + path, json=body, headers=server.headers)
+    assert answer.status_code < 300, answer.text
+    return answer.json() if answer.content else None
+
+
+def fill(server: PushqServer) -> None:
+    """Some queues with a backlog, one with dead letters and with messages that want to be code."""
+    for name in ("orders", "mail", "thumbnails", "invoices-of-a-customer-with-a-very-long-name", "audit.log"):
+        api(server, "PUT", f"/v1/queues/{name}", {"max_attempts": 1} if name == "orders" else {})
+    bodies = [{"body": {"order": number}, "key": f"customer-{number % 3}"} for number in range(5)]
+    api(server, "POST", "/v1/queues/orders/messages", {"messages": bodies})
+    leased = api(server, "POST", "/v1/queues/orders/receive", {"max": 5})["messages"]
+    receipts = [message["receipt"] for message in leased]
+    api(server, "POST", "/v1/queues/orders/nack", {"receipts": receipts, "reason": EVIL})
+    evil = {"id": "evil", "body": EVIL, "headers": {"x-note": EVIL}, "key": EVIL}
+    waiting = [{"body": {"order": number}} for number in range(40)]
+    api(server, "POST", "/v1/queues/orders/messages", {"messages": [evil, *waiting]})
+    api(server, "POST", "/v1/queues/mail/messages", {"messages": waiting})
+
+
+@pytest.fixture(scope="module")
+def signed_in(server: PushqServer, browser: Browser) -> Iterator[Callable[[str], Page]]:
+    """A page of somebody with that role. Their scripts must not fail, and nothing may break the security policy."""
+    contexts: dict[str, BrowserContext] = {}
+    wrong: list[str] = []
+
+    def of(role: str) -> Page:
+        if role not in contexts:
+            contexts[role] = browser.new_context(viewport={"width": 1280, "height": 900})
+            page = contexts[role].new_page()
+            page.set_default_timeout(WAIT_MS_MAX)
+            page.on("pageerror", lambda error: wrong.append(f"{page.url}: {error}"))
+            page.on("console", lambda said: wrong.append(said.text) if "Content Security" in said.text else None)
+            sign_in(page, server, role)
+        page = contexts[role].pages[0]
+        page.set_viewport_size({"width": 1280, "height": 900})
+        return page
+
+    yield of
+    for context in contexts.values():
+        context.close()
+    assert wrong == []
+
+
+def sign_in(page: Page, server: PushqServer, role: str) -> None:
+    """By keyboard: the field has the focus."""
+    scopes = SCOPES[role]  # type: ignore[index]
+    key = api(server, "POST", "/v1/keys", {"name": f"{role}'s key", "scopes": scopes})["key"]
+    page.goto(f"{server.url}/console")
+    expect(page.get_by_label("API key or JWT")).to_be_focused()
+    page.keyboard.insert_text(key)
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Overview")
+
+
+def file_of(role: str, path: str, more: str = "") -> Path:
+    name = path.removeprefix("/console").replace("/", "-").partition("?")[0] or "-overview"
+    return ARTEFACTS / f"{role}{name}{more}.png"
+
+
+def serious(page: Page) -> list[str]:
+    """What axe finds of serious and critical, WCAG 2.2 AA and best practices."""
+    page.evaluate(AXE)
+    found = page.evaluate(
+        "async () => (await axe.run({runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa']})).violations"
+        ".filter((one) => ['serious', 'critical'].includes(one.impact))"
+        ".map((one) => `${one.id}: ${one.nodes.map((node) => node.html).slice(0, 3).join(' ')}`)"
+    )
+    return list(found)
+
+
+def test_the_usage_page_follows_the_job_without_being_loaded_again(
+    server: PushqServer, signed_in: Callable[[str], Page], live_dir: Path
+) -> None:
+    page = signed_in("customer")
+    page.goto(f"{server.url}/console/usage")
+    hour = page.get_by_role("region", name="The last hour, by queue and operation")
+    expect(hour.get_by_role("row", name="orders")).to_contain_text("7")
+    expect(page.locator("figure.plot canvas")).to_have_count(3)
+    expect(page.get_by_text("298 more rows of fewer requests")).to_be_visible()
+    page.evaluate("() => { window.isTheSame = true; }")
+    used(live_dir, 9)
+    expect(hour.get_by_role("row", name="orders")).to_contain_text("9", timeout=WAIT_MS_MAX)
+    assert page.evaluate("() => window.isTheSame")
+
+
+@pytest.mark.parametrize("role", list(VIEWS))
+def test_each_view_is_whole_narrow_readable_and_safe(
+    server: PushqServer, signed_in: Callable[[str], Page], role: str
+) -> None:
+    page = signed_in(role)
+    for path in VIEWS[role]:
+        page.set_viewport_size({"width": 1280, "height": 900})
+        assert page.goto(server.url + path).status == 200, path  # type: ignore[union-attr]
+        expect(page.get_by_role("heading", level=1)).to_be_visible()
+        expect(page.get_by_text("On the command line:")).to_be_visible()
+        page.screenshot(path=file_of(role, path), full_page=True)
+        assert serious(page) == [], path
+        page.set_viewport_size({"width": 320, "height": 700})
+        wide = page.evaluate("() => document.documentElement.scrollWidth")
+        page.screenshot(path=file_of(role, path, "-320"))
+        assert wide <= 320, f"{path} is {wide} px wide at 320 px"
+        assert page.evaluate("() => window.hacked") is None, path
+
+
+def test_dark_pages_are_readable_too(server: PushqServer, signed_in: Callable[[str], Page]) -> None:
+    page = signed_in("admin")
+    page.goto(f"{server.url}/console")
+    for wanted in ("light", "dark"):
+        page.get_by_role("button", name="Theme").click()
+        expect(page.locator("html")).to_have_attribute("data-theme", wanted)
+    for path in ("/console", "/console/queues", "/console/keys", QUEUE):
+        page.goto(server.url + path)
+        expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+        page.screenshot(path=file_of("dark", path), full_page=True)
+        assert serious(page) == [], path
+    page.get_by_role("button", name="Theme").click()
+    expect(page.locator("html")).not_to_have_attribute("data-theme", "dark")
+
+
+def test_by_keyboard_alone_a_message_is_published_found_and_seen_live(
+    server: PushqServer, signed_in: Callable[[str], Page]
+) -> None:
+    page = signed_in("operator")
+    page.goto(f"{server.url}/console")
+    page.keyboard.press("g")
+    page.keyboard.press("q")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Queues")
+    page.wait_for_load_state("domcontentloaded")  # a heading is there before the script that knows the keys
+    page.keyboard.press("/")
+    page.keyboard.insert_text("thumb")
+    page.keyboard.press("Enter")
+    expect(page.locator("tbody tr")).to_have_count(1)
+    page.locator("body").press("j")
+    expect(page.get_by_role("link", name="thumbnails")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", level=1)).to_have_text("thumbnails")
+    expect(page.locator("#live-state [role=status]")).to_have_text("Live")
+    ready = page.locator(".facts div").first.locator("dd")
+    expect(ready).to_have_text("0")
+    api(server, "POST", "/v1/queues/thumbnails/messages", {"messages": [{"body": 1}]})
+    expect(ready).to_have_text("1")
+    page.locator("nav.sub").first.get_by_role("link", name="Publish").press("Enter")
+    page.locator("textarea[name=body]").fill(json.dumps({"from": "keyboard"}))
+    page.get_by_role("button", name="Publish").press("Enter")
+    expect(page.get_by_role("status")).to_contain_text("Published ")
+    page.locator("#live").get_by_role("link").first.press("Enter")
+    expect(page.locator("pre.payload")).to_contain_text('"from": "keyboard"')
+
+
+def test_a_paused_page_stays_and_says_so(server: PushqServer, signed_in: Callable[[str], Page]) -> None:
+    page = signed_in("operator")
+    page.goto(f"{server.url}/console/queues/mail")
+    said = page.locator("#live-state [role=status]")
+    expect(said).to_have_text("Live")
+    page.locator("body").press("p")
+    expect(said).to_have_text("Paused")
+    ready = page.locator(".facts div").first.locator("dd")
+    before = ready.inner_text()
+    page.evaluate("() => { window.looks = 0; document.addEventListener('looked', () => { window.looks += 1; }); }")
+    api(server, "POST", "/v1/queues/mail/messages", {"messages": [{"body": 1}]})
+    wait_until(page, "window.looks >= 2")
+    assert ready.inner_text() == before
+    page.get_by_role("button", name="Go on").click()
+    expect(ready).to_have_text(str(int(before) + 1))
+
+
+def test_dead_letters_go_back_as_an_operation(server: PushqServer, signed_in: Callable[[str], Page]) -> None:
+    page = signed_in("operator")
+    page.goto(f"{server.url}{QUEUE}/dead")
+    expect(page.locator("tbody tr")).to_have_count(5)
+    page.locator("summary", has_text="Redrive").press("Enter")
+    page.get_by_role("button", name="Count only").press("Enter")
+    expect(page.locator(".notice")).to_contain_text("would move 5 messages")
+    page.locator("summary", has_text="Redrive").press("Enter")
+    page.get_by_label("Type orders").fill("orders")
+    page.locator("details[open]").get_by_role("button", name="Redrive").press("Enter")
+    expect(page.locator("progress")).to_have_attribute("value", "5")
+    expect(page.get_by_text("No dead letters")).to_be_visible()
+    page.screenshot(path=file_of("operator", f"{QUEUE}/redriven"), full_page=True)
+
+
+def test_a_new_key_is_shown_once(server: PushqServer, signed_in: Callable[[str], Page]) -> None:
+    page = signed_in("customer")
+    page.goto(f"{server.url}/console/keys")
+    page.get_by_text("Make a key").press("Enter")
+    page.get_by_label("Name").fill(EVIL[:60])
+    page.get_by_label("Scopes").fill("consume:orders")
+    page.get_by_role("button", name="Make").press("Enter")
+    expect(page.locator("code.secret")).to_contain_text("pushq_")
+    page.get_by_role("link", name="Back").click()
+    expect(page.locator("code.secret")).to_have_count(0)
+    expect(page.get_by_role("rowheader").get_by_text(EVIL[:60])).to_be_visible()
+    assert page.evaluate("() => window.hacked") is None
+
+
+def test_a_growing_queue_fires_is_silenced_and_resolves(server: PushqServer, signed_in: Callable[[str], Page]) -> None:
+    page = signed_in("customer")
+    page.goto(f"{server.url}/console/alerts/rules")
+    page.locator("summary", has_text="Make a rule").press("Enter")
+    page.get_by_label("Name").fill("invoices wait")
+    page.get_by_label("Queues").fill("invoices*")
+    page.get_by_label("Limit").fill("10")
+    page.get_by_role("button", name="Make").press("Enter")
+    expect(page.get_by_role("rowheader", name="invoices wait")).to_be_visible()
+    queue = "/v1/queues/invoices-of-a-customer-with-a-very-long-name"
+    api(server, "POST", f"{queue}/messages", {"messages": [{"body": 1}] * 20})
+    page.goto(f"{server.url}/console/alerts")
+    firing = page.locator("article.firing")
+    expect(firing).to_contain_text("invoices wait")
+    page.screenshot(path=file_of("customer", "/console/alerts-firing"), full_page=True)
+    assert serious(page) == []
+    firing.get_by_role("link", name="Silence").press("Enter")
+    page.get_by_label("Reason").fill("the month's end")
+    page.locator("details[open]").get_by_role("button", name="Silence").press("Enter")
+    expect(page.locator(".notice")).to_contain_text("it mutes 1 alerts now")
+    page.goto(f"{server.url}/console/alerts")
+    expect(page.locator("article.silenced")).to_contain_text("invoices wait")
+    page.screenshot(path=file_of("customer", "/console/alerts-silenced"), full_page=True)
+    name = queue.rpartition("/")[2]
+    api(server, "POST", f"{queue}/purge", {"confirm": name})
+    expect(page.locator("article.resolved")).to_contain_text("invoices wait")
+
+
+def test_a_customer_composes_and_saves_a_dashboard(server: PushqServer, signed_in: Callable[[str], Page]) -> None:
+    page = signed_in("customer")
+    page.goto(f"{server.url}/console/dashboards")
+    page.locator("summary", has_text="Compose").press("Enter")
+    page.get_by_label("Name").fill("mine")
+    page.get_by_label("Queues").fill("mail nowhere")
+    page.get_by_role("button", name="Save").press("Enter")
+    expect(page.locator(".notice.bad")).to_contain_text("there is no queue 'nowhere'")
+    page.locator("summary", has_text="Compose").press("Enter")
+    page.get_by_label("Name").fill("mine")
+    page.get_by_label("Queues").fill("mail orders")
+    page.get_by_role("button", name="Save").press("Enter")
+    expect(page.get_by_role("heading", level=1)).to_have_text("mine")
+    expect(page.locator(".scroll tbody tr")).to_have_count(2)
+    page.screenshot(path=file_of("customer", "/console/dashboards/mine"), full_page=True)
+    assert serious(page) == []
+
+
+def test_a_page_whose_server_is_gone_says_that_it_is_stale(
+    server: PushqServer, signed_in: Callable[[str], Page]
+) -> None:
+    page = signed_in("admin")
+    page.clock.install()
+    page.goto(f"{server.url}/console/queues")
+    said = page.locator("#live-state [role=status]")
+    expect(said).to_have_text("Live")
+    server.stop()
+    page.clock.fast_forward(60_000)
+    expect(said).to_contain_text("Stale")
+    page.screenshot(path=file_of("admin", "/console/stale"))

@@ -1,0 +1,66 @@
+"""A cluster under load while everything fails that can: what was confirmed is there once, in order, and stays acked.
+
+CI lets the most telling faults strike. `make faults` tries each of them, in both modes; `make soak` draws them at
+random, for an hour or for `SOAK_SECONDS`, from a seed that it prints, or from `FAULT_SEED`.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from tests.support.fault_load import FaultLoad
+from tests.support.faults import FAULTS, FaultRunner
+from tests.support.netted_cluster import NettedCluster
+from tests.support.prerequisites import require
+
+IN_CI = ("stop-leader", "cut-from-etcd", "fail-fsync", "drain-leader")
+NAMED = os.environ.get("FAULTS", "")
+"""`all`, or names of faults with commas."""
+SOAK_S = float(os.environ.get("SOAK_SECONDS", "0"))
+SEED = int(os.environ.get("FAULT_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
+SHARDS = 2
+DISK_MEBIBYTES = 128
+Mode = Literal["sync", "async"]
+MODES: tuple[Mode, ...] = ("sync", "async") if NAMED == "all" else ("sync",)
+
+
+def faults() -> tuple[str, ...]:
+    return tuple(FAULTS) if NAMED == "all" else tuple(NAMED.split(",")) if NAMED else IN_CI
+
+
+@pytest.fixture(autouse=True)
+def _needs_etcd() -> None:
+    require("etcd")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_no_fault_loses_doubles_or_reorders_a_message(
+    tmp_path: Path, mode: Mode, capsys: pytest.CaptureFixture[str]
+) -> None:
+    is_long = bool(NAMED or SOAK_S)
+    with NettedCluster(
+        tmp_path,
+        shards=SHARDS,
+        mode=mode,
+        etcd_members=3 if is_long else 1,
+        disk_mebibytes=DISK_MEBIBYTES if is_long else 0,
+    ) as cluster:
+        load = FaultLoad(cluster.clients, cluster.gateways, SHARDS, may_lose=mode == "async")
+        runner = FaultRunner(cluster, load, SEED)
+        with capsys.disabled():
+            print(f"\n{mode}, FAULT_SEED={SEED}", file=sys.stderr)
+            with load.running():
+                if SOAK_S:
+                    runner.strike_at_random(SOAK_S)
+                else:
+                    for name in faults():
+                        runner.strike(name)
+            print(f"{runner.summary()}\n{load.confirmed} confirmed, {load.lost} lost, {load.again} delivered again")
+        assert not (broken := load.broken()), "\n".join(broken[:20])
+        assert load.confirmed > 100

@@ -1,0 +1,58 @@
+"""`pushq alert` and the scrape of one tenant, against a real server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from tests.support.cli import Cli, until
+from tests.support.server import PushqServer
+
+
+@pytest.fixture(scope="module")
+def cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
+    with PushqServer(tmp_path_factory.mktemp("alerts") / "data") as server:
+        yield Cli(server)
+
+
+def test_an_alert_from_its_rule_to_its_silence(cli: Cli, tmp_path: Path) -> None:
+    cli("queue", "create", "orders")
+    receiver = json.loads(cli("alert", "add-receiver", "log", "--json").out)
+    given = ("too deep", "--kind", "depth", "--queue", "ord*", "--limit", "1", "--receiver", receiver["id"])
+    rule = cli("alert", "add", *given).out.strip()
+    for body in ("1", "2", "3"):
+        cli("publish", "orders", body)
+    until(lambda: "firing" in cli("alert", "list").out, "the alert fires")
+    assert json.loads(cli("alert", "add", *given, "--preview", "--json").out)["firing"] == 1
+    assert json.loads(cli("alert", "test", rule, "--json").out)["items"][0]["ok"]
+    silence = cli("alert", "silence", "--queue", "orders", "--minutes", "5", "--reason", "we know").out.strip()
+    (alert,) = json.loads(cli("alert", "list", "--state", "firing", "--json").out)["items"]
+    assert alert["silenced_by"] == silence and alert["rule"] == rule
+    assert "we know" in cli("alert", "silences").out
+    cli("alert", "unsilence", silence)
+    assert "expired" in cli("alert", "silences").out
+    assert "too deep" in cli("alert", "rules").out and "too deep" in cli("alert", "history").out
+    assert "slo_availability" in cli("alert", "kinds").out and receiver["id"] in cli("alert", "receivers").out
+    assert "pushq_queue_ready_messages" in cli("alert", "export", "--prometheus").out
+    cli("alert", "remove", rule)
+    assert json.loads(cli("alert", "list", "--json").out)["items"] == []
+
+
+def test_a_tenant_scrapes_its_own_queues_only(cli: Cli) -> None:
+    server = cli.server
+    cli("queue", "create", "own-secret")
+    with httpx2.Client(base_url=server.url, headers=server.headers, trust_env=False) as http:
+        http.put("/v1/tenants/acme", json={}).raise_for_status()
+        body = {"name": "k", "tenant": "acme", "scopes": ["admin"]}
+        key = http.post("/v1/keys", json=body).raise_for_status().json()["key"]
+        whole = http.get("/v1/metrics").raise_for_status().text
+    with httpx2.Client(base_url=server.url, headers={"Authorization": f"Bearer {key}"}, trust_env=False) as acme:
+        acme.put("/v1/queues/theirs", json={}).raise_for_status()
+        text = acme.get("/v1/metrics").raise_for_status().text
+        assert acme.get("/v1/metrics", params={"tenant": "default"}).status_code == 404
+    assert 'queue="own-secret"' in whole and 'queue="theirs"' in text
+    assert "own-secret" not in text and 'tenant="default"' not in text and "process_" not in text

@@ -1,0 +1,74 @@
+"""Rules for Prometheus: promtool takes them, their unit tests hold, and every metric they name is in a live scrape."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gateway.alerts.core.rules import KINDS
+from tests.support.prerequisites import require
+from tests.support.server import PushqServer
+from tests.support.tls import Authority, settings
+
+RULES = Path(__file__).resolve().parents[2] / "deploy" / "prometheus"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PushqServer]:
+    folder = tmp_path_factory.mktemp("prometheus")
+    authority = Authority(folder / "authority")
+    with PushqServer(folder / "data", env=settings(authority.issue()), tls=authority.context()) as server:
+        yield server
+
+
+def promtool(*arguments: str) -> str:
+    ended = subprocess.run([require("promtool"), *arguments], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended.stdout + ended.stderr
+
+
+def asked(server: PushqServer, method: str, path: str, body: object = None) -> bytes:
+    data = json.dumps(body).encode() if body is not None else None
+    headers = {**server.headers, "Content-Type": "application/json"}
+    request = urllib.request.Request(server.url + path, data=data, headers=headers, method=method)
+    with urllib.request.urlopen(request, context=server.tls, timeout=20) as answer:
+        found: bytes = answer.read()
+    return found
+
+
+def scraped(server: PushqServer) -> set[str]:
+    text = asked(server, "GET", "/metrics").decode()
+    return set(re.findall(r"^# TYPE (\S+)", text, re.MULTILINE)) | set(re.findall(r"^(pushq_\w+)", text, re.MULTILINE))
+
+
+def named(text: str) -> set[str]:
+    return set(re.findall(r"(?<![\w:])pushq_\w+", text))
+
+
+def test_the_rules_for_operators_hold() -> None:
+    promtool("check", "rules", str(RULES / "pushq.rules.yml"))
+    promtool("test", "rules", str(RULES / "pushq.rules.test.yml"))
+
+
+def test_every_metric_of_the_rules_is_there(server: PushqServer) -> None:
+    asked(server, "PUT", "/v1/queues/orders", {})
+    known = scraped(server)
+    assert named((RULES / "pushq.rules.yml").read_text()) <= known
+
+
+def test_exported_rules_are_taken_and_name_metrics_that_are_there(server: PushqServer, tmp_path: Path) -> None:
+    for kind, known in KINDS.items():
+        body = {"name": f"about {kind}", "kind": kind, "for_ms": 60_000, "keep_ms": 30_000}
+        body |= {"objective": 99.9} if known.is_slo else {"limit": 5.5}
+        body |= {"latency_ms": 100} if kind == "slo_latency" else {}
+        asked(server, "POST", "/v1/alert-rules", body)
+    text = asked(server, "GET", "/v1/alert-rules/prometheus").decode()
+    (tmp_path / "rules.yml").write_text(text)
+    assert f"{len(KINDS) - 4} rules found" in promtool("check", "rules", str(tmp_path / "rules.yml"))
+    assert named(text) <= scraped(server)

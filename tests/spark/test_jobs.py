@@ -1,0 +1,198 @@
+"""Jobs over small files whose right answers are known, in a real local Spark."""
+
+from __future__ import annotations
+
+import gzip
+import random
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from pyspark.sql import SparkSession
+
+from gateway.usage.schema import LedgerRow
+from spark.jobs import delivery_audit, usage_rollup
+from tests.support.spark import file, minute, ran, stamp
+
+
+def history(seed: int = 1, logs: int = 3, ranges: int = 12, minutes_apart: int = 25) -> list[LedgerRow]:
+    """Ranges of some partitions, that add up."""
+    dice = random.Random(seed)
+    rows: list[LedgerRow] = []
+    for log in range(logs):
+        held = offset = 0
+        for n in range(ranges):
+            published, end = dice.randint(0, 9), offset + dice.randint(10, 20)
+            settled = dice.randint(0, held + published)
+            expired = dice.randint(0, held + published - settled)
+            held += published - settled - expired
+            counts = {"published": published, "settled": settled, "expired": expired, "held": held}
+            rows += [
+                LedgerRow(
+                    1, "node-1", "a", f"q{log}", log + 1, 0, 1, kind, offset, end, count, None, stamp(n * minutes_apart)
+                )
+                for kind, count in counts.items()
+                if count or kind in ("published", "held")
+            ]
+            offset = end
+    return rows
+
+
+def changed(rows: list[LedgerRow], at: int, **values: Any) -> list[LedgerRow]:
+    return [msgspec.structs.replace(row, **values) if n == at else row for n, row in enumerate(rows)]
+
+
+def table(session: SparkSession, to: Path, name: str, *columns: str) -> list[tuple[Any, ...]]:
+    found = session.read.option("basePath", str(to / name)).parquet(str(to / name)).selectExpr(*columns)
+    return sorted(tuple(row) for row in found.collect())
+
+
+def total(rows: list[LedgerRow], kind: str) -> int:
+    return sum(row.count for row in rows if row.kind == kind)
+
+
+def test_a_rollup_counts_hours_days_and_the_bill_and_each_file_once(session: SparkSession, tmp_path: Path) -> None:
+    source, to = tmp_path / "files", tmp_path / "tables"
+    ledger = history()
+    file(source, "minutes", 1, [minute(0), minute(1), minute(61, "ack"), minute(119)])
+    file(source, "ledger", 1, ledger[: len(ledger) // 2])
+    first = ran(session, usage_rollup, source, to)
+    assert first["files"] == 2 and first["quarantined"] == 0 and "2026-11-20" in first["days"]
+    assert ran(session, usage_rollup, source, to)["files"] == 0
+    # A late file for both days, with rows that the first one had: of the ledger they count once.
+    file(source, "minutes", 2, [minute(2), minute(130), minute(131, tenant="b")])
+    file(source, "ledger", 2, ledger[len(ledger) // 2 - 6 :])
+    assert ran(session, usage_rollup, source, to)["files"] == 2
+    hours = table(session, to, "usage_hours", "hour(hour)", "tenant", "operation", "messages", "requests")
+    assert hours == [
+        (0, "a", "publish", 3, 2),
+        (0, "b", "publish", 3, 2),
+        (22, "a", "publish", 9, 6),
+        (23, "a", "ack", 3, 2),
+        (23, "a", "publish", 3, 2),
+    ]
+    days = table(session, to, "usage_days", "day", "tenant", "operation", "messages", "p50_seconds", "p99_seconds")
+    assert [(str(row[0]), *row[1:]) for row in days] == [
+        ("2026-11-20", "a", "ack", 3, 0.001, 0.1),
+        ("2026-11-20", "a", "publish", 12, 0.001, 0.1),
+        ("2026-11-21", "a", "publish", 3, 0.001, 0.1),
+        ("2026-11-21", "b", "publish", 3, 0.001, 0.1),
+    ]
+    bill = table(session, to, "bill", "published", "delivered", "expired")
+    assert tuple(map(sum, zip(*bill, strict=True))) == tuple(
+        total(ledger, k) for k in ("published", "settled", "expired")
+    )
+
+
+def test_a_run_that_died_after_its_journal_is_gone_on_with(session: SparkSession, tmp_path: Path) -> None:
+    source, to = tmp_path / "files", tmp_path / "tables"
+    file(source, "minutes", 1, [minute(0)])
+    ran(session, usage_rollup, source, to)
+    # The moment after the journal: the new days are still aside.
+    aside = to / "_aside" / "x" / "usage_hours"
+    aside.mkdir(parents=True)
+    (to / "usage_hours" / "day=2026-11-20").rename(aside / "day=2026-11-20")
+    (to / "_files.json").rename(to / "files.before")
+    names = [path.name for path in source.iterdir()]
+    (to / "_journal.json").write_bytes(msgspec.json.encode({"aside": "_aside/x", "files": names}))
+    (to / "files.before").unlink()
+    assert ran(session, usage_rollup, source, to)["files"] == 0
+    assert table(session, to, "usage_hours", "messages") == [(3,)] and not (to / "_aside").exists()
+
+
+def test_bad_rows_are_counted_and_kept_with_their_reason(session: SparkSession, tmp_path: Path) -> None:
+    source, to = tmp_path / "files", tmp_path / "tables"
+    path = file(source, "minutes", 1, [minute(0), minute(1, messages=-1), minute(2, requests=4)])
+    lines = (
+        gzip.decompress(path.read_bytes()) + b'{"version":1,"node":"n"}\n{"version":1,"requests":"many"}\nnot json\n'
+    )
+    lines += msgspec.json.encode(minute(3)).replace(b'"lossy"', b'"of_version_2":7,"lossy"') + b"\n"
+    path.write_bytes(gzip.compress(lines))
+    done = ran(session, usage_rollup, source, to)
+    assert (done["rows"], done["quarantined"]) == (7, 4)
+    found = table(session, to, "quarantine", "reason", "kind", "source")
+    assert [row[0] for row in found] == [
+        "messages is negative",
+        "minute is missing",
+        "not a row of this kind",
+        "not a row of this kind",
+    ]
+    assert {row[1:] for row in found} == {("minutes", path.name)}
+    assert table(session, to, "usage_hours", "messages") == [(9,)]
+
+
+def rows_of(rows: list[LedgerRow], queue: str, n: int) -> list[LedgerRow]:
+    """The rows of a queue's range."""
+    at = sorted({row.from_ for row in rows if row.queue == queue})[n]
+    return [row for row in rows if row.queue == queue and row.from_ == at]
+
+
+def index(rows: list[LedgerRow], queue: str, n: int, kind: str) -> int:
+    (row,) = (row for row in rows_of(rows, queue, n) if row.kind == kind)
+    return rows.index(row)
+
+
+def planted() -> tuple[list[LedgerRow], dict[str, set[str]]]:
+    """A history with one fault in each queue but the first two, and what an audit must say of it."""
+    rows = history(logs=9)
+    # q0 is whole; of q1 a crash repeated rows.
+    rows += rows_of(rows, "q1", 3) + rows_of(rows, "q1", 4)
+    # A range of q2 is missing.
+    gone = rows_of(rows, "q2", 4)
+    rows = [row for row in rows if row not in gone]
+    # Of q3 less is there than should be, and then more.
+    at = index(rows, "q3", 5, "held")
+    rows = changed(rows, at, count=rows[at].count + 4)
+    # q4 says itself that messages were lost.
+    rows.append(msgspec.structs.replace(rows_of(rows, "q4", 11)[-1], kind="lost", count=2))
+    # Two ranges of q5 are about the same offsets.
+    rows += [msgspec.structs.replace(row, to=row.to + 3) for row in rows_of(rows, "q5", 3)]
+    # A repeated row of q6 differs, and one of q7 is not there.
+    rows.append(msgspec.structs.replace(rows_of(rows, "q6", 2)[0], count=77))
+    del rows[index(rows, "q7", 6, "published")]
+    # Of q8 an earlier range was closed later.
+    late = rows_of(rows, "q8", 2)
+    rows = [msgspec.structs.replace(row, at=stamp(9_000)) if row in late else row for row in rows]
+    balance = {"lost", "appeared"}
+    return rows, {
+        "q2": {"missing"},
+        "q3": balance,
+        "q4": balance,
+        "q5": {"doubled", *balance},
+        "q6": {"at_odds", *balance},
+        "q7": {"incomplete", *balance},
+        "q8": {"out_of_order"},
+    }
+
+
+def test_an_audit_finds_each_fault_that_was_planted_and_no_other(session: SparkSession, tmp_path: Path) -> None:
+    rows, expected = planted()
+    random.Random(5).shuffle(rows)
+    for number, part in enumerate((rows[::2], rows[1::2]), 1):
+        file(tmp_path / "files", "ledger", number, part)
+    seen = []
+    for screen in ("never", "always"):
+        done = ran(session, delivery_audit, tmp_path / "files", tmp_path / screen, "--screen", screen)
+        assert done["quarantined"] == 0 and done["rows"] == len(rows)
+        faults: dict[str, set[str]] = {}
+        for fault in done["first_faults"]:
+            faults.setdefault(fault["queue"], set()).add(fault["fault"])
+        assert faults.keys() == expected.keys()
+        assert all(faults[queue] <= expected[queue] for queue in faults)
+        assert all(
+            min(expected[queue] - {"lost", "appeared"}, default=None) in {*faults[queue], None} for queue in faults
+        )
+        totals = table(session, tmp_path / screen, "audit_queues", "queue", "published", "outstanding", "is_accounted")
+        seen.append((done, totals))
+    assert seen[0] == seen[1]
+    whole = [row for row in history(logs=9) if row.queue in ("q0", "q1")]
+    for queue, published, outstanding, is_accounted in seen[0][1][:2]:
+        mine = [row for row in whole if row.queue == queue]
+        assert (published, outstanding, is_accounted) == (total(mine, "published"), mine[-1].count, True)
+
+
+def test_a_whole_ledger_has_no_faults(session: SparkSession, tmp_path: Path) -> None:
+    file(tmp_path / "files", "ledger", 1, history())
+    for screen in ("never", "always"):
+        done = ran(session, delivery_audit, tmp_path / "files", tmp_path / screen, "--screen", screen)
+        assert (done["faults"], done["lost"], done["published"]) == (0, 0, total(history(), "published"))

@@ -1,0 +1,114 @@
+"""From a server's files through `live_usage` to the page that the server shows: numbers that clients counted."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import httpx2
+from pyspark.sql import DataFrame, SparkSession
+
+from gateway.limits import USAGE_LIVE_STALE_MS
+from gateway.usage.live import Live, LiveUsage
+from spark.jobs import live_usage
+from spark.jobs.live_page import FOLDERS_KEPT, LivePage
+from spark.transforms.live import SHOWN_MINUTES, SHOWN_QUEUES_MAX, SUMS, of_tenants, page_of
+from tests.support.server import PushqServer
+from tests.support.spark import BEGIN, ran, stamp
+
+PUBLISHED = 12
+
+
+def shown(folder: Path, tenant: str = "a") -> Live:
+    at_ms = (folder / "console" / "now.json").stat().st_mtime_ns // 1_000_000
+    return asyncio.run(LiveUsage(folder).of(tenant, at_ms))
+
+
+def by_minute(live: Live) -> list[tuple[str, int]]:
+    return [(row.minute, row.messages) for row in live.minutes]
+
+
+def changed(session: SparkSession, *rows: tuple[int, str, str, str, int]) -> DataFrame:
+    """Rows as the query gives them: minute, tenant, queue, operation, messages."""
+    columns = "day date, minute timestamp, tenant string, queue string, operation string, outcome string, " + ", ".join(
+        f"{name} {'double' if name == 'seconds' else 'long'}" for name in SUMS
+    )
+    told = [
+        (None, BEGIN + timedelta(minutes=at), tenant, queue, operation, "ok", 2, messages, 10, 20, 0.5)
+        for at, tenant, queue, operation, messages in rows
+    ]
+    return session.createDataFrame(told, columns)
+
+
+def test_a_page_has_the_last_hour_of_each_tenant_and_rows_that_come_again_change_nothing(
+    session: SparkSession, tmp_path: Path
+) -> None:
+    page = LivePage(session, tmp_path / "console")
+    page.begin()
+    assert shown(tmp_path) == replace(shown(tmp_path), state="live", last_minute=None, minutes=[], queues=[])
+    first = changed(session, (0, "a", "q", "publish", 3), (1, "a", "q", "ack", 3), (1, "b", "q", "publish", 9))
+    page.turn(first)
+    assert by_minute(shown(tmp_path)) == [(stamp(0), 3), (stamp(1), 3)]
+    assert by_minute(shown(tmp_path, "b")) == [(stamp(1), 9)]
+    # A minute that has changed has its new sums, and one that is over an hour ago goes.
+    later = changed(session, (1, "a", "q", "ack", 5), (SHOWN_MINUTES, "a", "q", "publish", 4))
+    for _ in range(2):  # a crash behind the page, and before Spark has noted the batch, brings the batch again
+        page.turn(later)
+        live = shown(tmp_path)
+        assert by_minute(live) == [(stamp(1), 5), (stamp(SHOWN_MINUTES), 4)]
+        told = [(row.queue, row.operation, row.messages, row.rows) for row in live.queues]
+        assert told == [("q", "ack", 5, 2), ("q", "publish", 4, 2)]
+    assert by_minute(shown(tmp_path, "b")) == [(stamp(1), 9)]
+    assert len(list((tmp_path / "console").glob("*page-*"))) == FOLDERS_KEPT
+
+
+def test_a_page_has_the_busiest_rows_alone_and_says_how_many_there_are(session: SparkSession) -> None:
+    rows = [(0, "a", f"q{n:03}", "publish", n) for n in range(SHOWN_QUEUES_MAX + 5)]
+    page = page_of(changed(session, *rows, (1, "a", "q204", "publish", 1)).drop("day"))
+    found = page.where("row = 'queue'").orderBy("requests", "queue", ascending=[False, True]).collect()
+    assert [row["queue"] for row in found] == ["q204", *(f"q{n:03}" for n in range(SHOWN_QUEUES_MAX - 1))]
+    assert {row["rows"] for row in found} == {SHOWN_QUEUES_MAX + 5}
+
+
+def test_what_several_tenants_rows_were_put_together_in_is_of_none(session: SparkSession) -> None:
+    names = [("a", "key"), ("other", "key"), ("other", "other")]
+    rows = session.createDataFrame(names, "tenant string, principal string")
+    assert sorted(tuple(row) for row in of_tenants(rows).collect()) == names[:2]
+
+
+def test_the_usage_page_shows_what_clients_did_and_says_when_the_job_has_stopped(
+    session: SparkSession, tmp_path: Path
+) -> None:
+    live = tmp_path / "live"
+    now = live / "console" / "now.json"
+    with PushqServer(tmp_path / "data", env={"PUSHQ_USAGE__LIVE_DIR": str(live)}) as server:
+        with httpx2.Client(base_url=server.url, headers=server.headers, trust_env=False) as http:
+            http.put("/v1/queues/orders", json={}).raise_for_status()
+            body = {"messages": [{"body": n} for n in range(PUBLISHED)]}
+            http.post("/v1/queues/orders/messages", json=body).raise_for_status()
+            assert http.get("/v1/usage/live").json()["state"] == "absent"
+        assert 'data-usage="absent"' in usage_page(server)
+        server.stop()  # the minute that has begun is in the files then
+        ran(session, live_usage, server.data / "usage", live, "--once")
+        server.start()
+        os.utime(now)
+        with httpx2.Client(base_url=server.url, headers=server.headers, trust_env=False) as http:
+            found = http.get("/v1/usage/live").raise_for_status().json()
+        assert found["state"] == "live"
+        told = {(row["queue"], row["operation"]): row["messages"] for row in found["queues"]}
+        assert told["orders", "publish"] == PUBLISHED == sum(one["messages"] for one in found["minutes"])
+        page = usage_page(server)
+        assert "The last hour, by queue and operation" in page and 'data-series="' in page
+        assert "data-usage=" not in page
+        old_s = now.stat().st_mtime - USAGE_LIVE_STALE_MS / 1000 - 1
+        os.utime(now, (old_s, old_s))
+        assert 'data-usage="stale"' in usage_page(server)
+
+
+def usage_page(server: PushqServer) -> str:
+    with httpx2.Client(base_url=server.url, headers={"Origin": server.url}, trust_env=False) as client:
+        assert client.post("/console/login", data={"credential": server.key}).status_code == 303
+        return client.get("/console/usage").text

@@ -1,0 +1,170 @@
+"""Capacity, anomalies, the live table and the report, over small tables whose right answers are known."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import xml.etree.ElementTree as ElementTree
+from datetime import timedelta
+from pathlib import Path
+
+import msgspec
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from backend_store.core.outer import plans
+from gateway.usage.live import LiveUsage
+from gateway.usage.schema import LedgerRow
+from spark import report as pages
+from spark.jobs import anomalies, capacity_plan, live_usage, report, usage_rollup
+from spark.jobs.reading import Rows, usage_files
+from spark.jobs.tables import Tables
+from spark.transforms import audit, rollup, screen
+from tests.support.spark import BEGIN, file, minute, ran, stamp
+
+GOLDEN = Path(__file__).resolve().parents[1] / "data" / "usage_v1"
+HOUR = 60
+WEEK = 7 * 24 * HOUR
+
+
+def day_of(queue: str, uid: int, partition: int, n: int, published: int, held: int, at: int) -> list[LedgerRow]:
+    """A range: what was published in it, and what is there at its end, 1,000 bytes each."""
+    place = ("node-1", "a", queue, uid, partition, 1)
+    size = {"published": published * 1_000, "held": held * 1_000}
+    counts = {"published": published, "held": held}
+    return [LedgerRow(1, *place, k, n * 10, n * 10 + 10, v, size[k], stamp(at)) for k, v in counts.items()]
+
+
+def test_a_plan_has_growth_peaks_costs_partitions_and_moves(session: SparkSession, tmp_path: Path) -> None:
+    rows: list[LedgerRow] = []
+    for n in range(4):  # both grow by 600 messages a day; all of `busy` is there, in two partitions
+        for partition in (0, 1):
+            rows += day_of("busy", 1, partition, n, 6_000 + 300 * n, 1_000 * (n + 1), n * 24 * HOUR)
+        rows += day_of("skew", 2, 0, n, 600, 0, n * 24 * HOUR) + day_of("skew", 2, 1, n, 0, 0, n * 24 * HOUR)
+    file(tmp_path / "files", "ledger", 1, rows)
+    ran(session, usage_rollup, tmp_path / "files", tmp_path / "tables")
+    placed = [{"uid": 1, "partition": p, "cluster": "eu"} for p in (0, 1)]
+    (tmp_path / "placements.json").write_text(json.dumps(placed))
+    (tmp_path / "prices.json").write_text('{"per_million_messages": 10, "per_gigabyte": 1}')
+    given = ["--prices", str(tmp_path / "prices.json"), "--placements", str(tmp_path / "placements.json")]
+    given += ["--per-partition", "100", "--storage-bytes", "20000000"]
+    given += ["--clusters", "us"]
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "plan.json").write_text("the plan before")
+    with (tmp_path / "out" / "plan.json").open() as before:
+        done = ran(session, capacity_plan, tmp_path / "tables", tmp_path / "out", *given)
+        assert before.read() == "the plan before", "who reads meanwhile has a whole plan"
+    assert done == {"queues": 2, "hot": 1, "too_narrow": 1, "partitions": 1, "moves": 0}
+    plan = plans.parse((tmp_path / "out" / "plan.json").read_bytes())
+    # The peak is 13,800 messages a minute: 230 a second, and twice that needs five partitions of 100 a second.
+    assert plan == plans.Plan(1, (), (plans.PlannedPartitions("busy", 5, ("eu", "us"), "a"),))
+    busy, skew = session.read.parquet(str(tmp_path / "out" / "capacity")).orderBy("queue").collect()
+    assert (busy["published_per_day"], busy["skew"]) == (12_900, 1.0)
+    assert busy["bytes_growth_per_day"] == pytest.approx(600_000)  # the last digits depend on the order of rows
+    assert (skew["skew"], skew["is_skewed"], busy["is_skewed"]) == (2.0, True, False)
+    assert abs(busy["cost_per_day"] - (12_900 / 1e6 * 10 + 12_900_000 / 1e9)) < 1e-9
+    # 16 MB of 20 MB may be full; 8 MB are, and 2 MB come each day.
+    assert busy["days_left"] == pytest.approx(4)
+
+
+def test_an_hour_unlike_the_same_hour_of_other_weeks_is_found(session: SparkSession, tmp_path: Path) -> None:
+    rows: list[LedgerRow] = []
+    for week in range(6):
+        for hour, usual in ((0, 1_000), (1, 20)):
+            n = week * 2 + hour
+            unusual = {(4, 0): 9_000, (5, 1): 60}.get((week, hour), usual)  # the second is too few to matter
+            rows += day_of("q", 1, 0, n, unusual, 0, week * WEEK + hour * HOUR)
+    file(tmp_path / "files", "ledger", 1, rows)
+    ran(session, usage_rollup, tmp_path / "files", tmp_path / "tables")
+    since = (BEGIN + timedelta(weeks=4)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    done = ran(session, anomalies, tmp_path / "tables", tmp_path / "out", "--since", since)
+    (one,) = session.read.parquet(str(tmp_path / "out" / "anomalies")).collect()
+    assert (one["measure"], one["value"], one["median"], one["weeks"]) == ("published", 9_000, 1_000, 4)
+    (suggested,) = done["suggestions"]
+    assert (suggested["measure"], suggested["side"], suggested["high"]) == ("published", "above", 5_000)
+
+
+def test_a_queue_that_went_silent_is_found_and_one_that_was_deleted_is_not(
+    session: SparkSession, tmp_path: Path
+) -> None:
+    rows: list[LedgerRow] = []
+    for week in range(4):
+        for queue, uid in (("silent", 1), ("deleted", 2)):
+            rows += day_of(queue, uid, 0, week, 1_000, 7, week * WEEK)
+    (gone,) = (row for row in rows if row.queue == "deleted" and row.from_ == 30 and row.kind == "published")
+    rows.append(msgspec.structs.replace(gone, kind="deleted", count=7))
+    for n in range(2):  # of the hour of silence, and of the next: so it is over
+        rows += day_of("other", 3, 0, n, 1, 0, 4 * WEEK + n * HOUR)
+    file(tmp_path / "files", "ledger", 1, rows)
+    ran(session, usage_rollup, tmp_path / "files", tmp_path / "tables")
+    since = (BEGIN + timedelta(weeks=4)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    done = ran(session, anomalies, tmp_path / "tables", tmp_path / "out", "--since", since)
+    (one,) = session.read.parquet(str(tmp_path / "out" / "anomalies")).collect()
+    assert (one["queue"], one["measure"], one["value"], one["median"]) == ("silent", "published", 0, 1_000)
+    assert one["score"] < -4 and one["weeks"] == 4
+    assert [row["side"] for row in done["suggestions"]] == ["below"]
+
+
+def test_a_live_minute_is_written_once_when_no_late_row_is_awaited_and_shown_at_once(
+    session: SparkSession, tmp_path: Path
+) -> None:
+    source, to = tmp_path / "files", tmp_path / "live"
+    file(source, "minutes", 1, [minute(0), minute(1)])
+    assert ran(session, live_usage, source, to, "--once", "--late", "2 minutes")["rows"] == 2
+    file(source, "minutes", 2, [minute(0, messages=4), minute(30)])  # late for the first minute, and in time
+    ran(session, live_usage, source, to, "--once", "--late", "2 minutes")
+    assert shown(to) == [(stamp(0), 7), (stamp(1), 3), (stamp(30), 3)]
+    file(source, "minutes", 3, [minute(1, messages=50), minute(60)])  # too late: the minute has been written
+    ran(session, live_usage, source, to, "--once", "--late", "2 minutes")
+    found = session.read.parquet(str(to / "live_usage")).orderBy("minute").collect()
+    assert [(row["minute"].minute, row["messages"]) for row in found] == [(0, 7), (1, 3), (30, 3)]
+    assert shown(to) == [(stamp(1), 3), (stamp(30), 3), (stamp(60), 3)]
+
+
+def shown(folder: Path) -> list[tuple[str, int]]:
+    """The minutes of a gateway's page."""
+    live = asyncio.run(LiveUsage(folder).of("a", 0))
+    return [(row.minute, row.messages) for row in live.minutes]
+
+
+def test_reading_some_days_reads_no_others(session: SparkSession, tmp_path: Path) -> None:
+    file(tmp_path / "files", "minutes", 1, [minute(0), minute(200), minute(1, tenant="b")])
+    ran(session, usage_rollup, tmp_path / "files", tmp_path / "tables")
+    hours = Tables(session, tmp_path / "tables").read("usage_hours", ["2026-11-20"])
+    assert hours is not None and hours.select("tenant").distinct().count() == 2
+    assert {Path(path).parts[-3] for path in hours.inputFiles()} == {"day=2026-11-20"}
+    plan = session.read.parquet(str(tmp_path / "tables" / "usage_hours")).where("day = '2026-11-21' and tenant = 'a'")
+    planned = plan._jdf.queryExecution().executedPlan().toString()  # type: ignore[operator]
+    assert "PartitionFilters: [isnotnull(day" in planned and "isnotnull(tenant" in planned.split("PartitionFilters")[1]
+    assert plan.count() == 1
+    page = tmp_path / "report.html"
+    page.write_text("the page before")
+    with page.open() as before:
+        assert ran(session, report, tmp_path / "tables", page)["sections"] == ["Usage"]
+        assert before.read() == "the page before", "who reads meanwhile has a whole page"
+    assert "publish" in page.read_text()
+
+
+def test_a_log_that_has_most_of_the_rows_is_added_up_where_it_is_read(session: SparkSession) -> None:
+    def good(kind: str, **how: bool) -> DataFrame:
+        return Rows(session, usage_files(GOLDEN, kind), kind).good(**how)
+
+    for made in (
+        rollup.usage_of(good("minutes")),
+        rollup.flows_of(good("ledger")),
+        audit.ranges_of(good("ledger")),
+        screen.chunks_of(good("ledger", times_as_text=True)),
+    ):
+        plan = made._jdf.queryExecution().executedPlan().toString().splitlines()  # type: ignore[operator]
+        moved = [number for number, line in enumerate(plan) if "Exchange" in line]
+        assert len(moved) == 1 and "partial_" in plan[moved[0] + 1], "\n".join(plan)
+
+
+def test_a_page_escapes_what_it_shows_and_its_plot_is_svg() -> None:
+    made = pages.page(
+        "<Usage>", [pages.Section("Bill", "a & b", ["q"], [["<script>"]], [("2026-11-20", 2.0), ("x", 1.0)])]
+    )
+    assert "<script>" not in made and "&lt;script&gt;" in made and "a &amp; b" in made
+    drawn = ElementTree.fromstring(made[made.index("<svg") : made.index("</svg>") + 6])
+    first, second = (float(bar.attrib["height"]) for bar in drawn.iter("rect"))
+    assert first == 2 * second > 0

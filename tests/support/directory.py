@@ -1,0 +1,93 @@
+"""A metadata service of three hosts over a real etcd, as processes."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.support.etcd import Etcd
+
+READY_S_MAX = 30.0
+SECRET = "the secret of these tests"
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+class DirectoryHosts:
+    """They listen on ports that they choose; `start` after `kill` is the same host elsewhere."""
+
+    def __init__(self, folder: Path, etcd: Etcd, form: str, *, count: int = 3, flags: Sequence[str] = ()) -> None:
+        """`flags`: further ones of the command."""
+        self.form = form
+        self.names = [f"h{number}" for number in range(count)]
+        self.urls: dict[str, str] = {}
+        self.secret_file = folder / "secret"
+        self.secret_file.write_text(SECRET)
+        self._folder = folder
+        self._etcd = etcd
+        self._flags = flags
+        self._running: dict[str, subprocess.Popen[str]] = {}
+
+    def __enter__(self) -> Self:
+        try:
+            for name in self.names:
+                self.start(name)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    @property
+    def key(self) -> str:
+        return (self._folder / self.names[0] / "admin.key").read_text().strip()
+
+    @property
+    def env(self) -> dict[str, str]:
+        """For a server that uses it."""
+        return {
+            "PUSHQ_METADATA__URL": ",".join(self.urls.values()),
+            "PUSHQ_METADATA__SECRET_FILE": str(self.secret_file),
+            "PUSHQ_METADATA__FORM": self.form,
+        }
+
+    def start(self, name: str) -> None:
+        command = [sys.executable, "-m", "gateway", "metadata", "--data", str(self._folder / name)]
+        command += ["--listen", self.urls.get(name, "ws://127.0.0.1:0").removeprefix("ws://"), "--form", self.form]
+        command += ["--host", name, "--secret-file", str(self.secret_file)]
+        for url in self._etcd.endpoints:
+            command += ["--etcd", url]
+        command += self._flags
+        with (self._folder / f"{name}.log").open("ab") as log:
+            process = subprocess.Popen(command, cwd=_ROOT, stdout=subprocess.PIPE, stderr=log, text=True)
+        self._running[name] = process
+        assert process.stdout is not None
+        deadline = time.monotonic() + READY_S_MAX
+        for line in process.stdout:
+            if line.startswith("  url"):
+                self.urls[name] = line.split()[1]
+            if line.startswith("ready"):
+                return
+            assert time.monotonic() < deadline, "pushq metadata was not ready in time"
+        raise AssertionError(f"{name} ended: {(self._folder / f'{name}.log').read_text()[-2000:]}")
+
+    def signal(self, name: str, number: signal.Signals) -> None:
+        self._running[name].send_signal(number)
+
+    def kill(self, name: str) -> None:
+        process = self._running.pop(name)
+        process.kill()
+        process.wait(10)
+        assert process.stdout is not None
+        process.stdout.close()
+
+    def close(self) -> None:
+        for name in list(self._running):
+            self.kill(name)

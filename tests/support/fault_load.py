@@ -1,0 +1,350 @@
+"""Producers and consumers that go on through every fault, and what they saw: the judge of the fault tests.
+
+Each message has an id and a key. A producer sends a call again, to the one gateway or the other, until it is confirmed,
+and nothing newer of that key before; queues are in strict order and drop repeats. So nothing may be lost, nothing may
+be there twice, every key is in order, and nothing comes after its ack was confirmed. The load runs in a thread of its
+own, on the host of the gateways.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import math
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from typing import Any, Final
+
+import httpx2
+
+from tests.support.consumers import Socket, call, http_client
+from tests.support.hosts import Host
+from tests.support.keyed_history import KeyedHistory, Name, Place
+from tests.support.netted_cluster import Gateway, enter, until
+
+PRODUCERS: Final = "ab"
+"""Of each queue."""
+KEYS: Final = 4
+"""Of each producer."""
+CALL_MESSAGES: Final = 3
+PAUSE_S: Final = 0.02
+"""Between two calls of a producer: a fault test is no benchmark."""
+AGAIN_S: Final = 0.05
+"""Before a refused call is sent again."""
+ANSWER_S_MAX: Final = 120.0
+SERVICE_S_MAX: Final = 60.0
+"""Far above what is promised, 10 s: these machines are busy, and etcd may take its time."""
+VISIBILITY_MS: Final = 10_000
+"""In strict order a lease outlives its leader: what was about to be given out waits until it ends."""
+CREDIT: Final = 20
+AHEAD_MESSAGES_MAX: Final = 200
+"""Producers wait for consumers."""
+EMPTY_S_MAX: Final = 120.0
+END_S_MAX: Final = 30.0
+QUEUE: Final = {
+    "ordering": "strict",
+    "dedupe": "id",
+    "visibility_timeout_ms": VISIBILITY_MS,
+    "dead_letter_queue": None,
+}
+LATER: Final = ("unavailable", "overloaded", "not-durable", "outcome-unknown", "storage-full")
+"""What a call may be answered with while something is broken."""
+
+
+class QueueLoad:
+    """One queue: its history, and how long its publishes waited."""
+
+    def __init__(self, name: str, *, may_lose: bool) -> None:
+        self.name = name
+        self.history = KeyedHistory(is_ordered=not may_lose)
+        self.may_lose = may_lose
+        self.asked: dict[tuple[str, int], float] = {}
+        """Calls that are not confirmed yet, and when they were sent first."""
+        self.waits: list[tuple[float, float]] = []
+        """(when it was confirmed, seconds since it was sent first) of each call."""
+        self.again = 0
+        """Deliveries of what had been delivered before."""
+        self.codes: Counter[str] = Counter()
+        self.seen: list[str] = []
+        self.latest_acked_sent_at = -math.inf
+        """Of what was acked, when the newest was sent."""
+        self.sent_at: dict[Name, float] = {}
+        self.places: dict[Name, Place] = {}
+        """Where each was delivered from."""
+        self.acked_at: dict[Name, float] = {}
+        self.highest: dict[str, int] = defaultdict(lambda: -1)
+        """By key, the greatest number that was delivered."""
+        self.skipped: set[Name] = set()
+        self.trail: defaultdict[Name, list[str]] = defaultdict(list)
+        """What became of each message, in order."""
+
+    def tell(self, name: Name, what: str) -> None:
+        self.trail[name].append(f"{time.monotonic():.3f} {what}")
+
+    def delivered(self, message: dict[str, Any], came_at: float) -> Name:
+        name, place = Name(*message["body"]), (message.get("partition", 0), message["seq"])
+        is_first = name not in self.places
+        self.again += not is_first
+        self.tell(name, f"delivered at {place}, attempt {message['attempt']}")
+        if self.may_lose:
+            self._delivered_async(name, place, is_first=is_first)
+        else:
+            if self.places.setdefault(name, place) != place or self.history.places.get(name, place) != place:
+                self.seen.append(f"{name} is at {self.places[name]}, at {place}, at {self.history.places.get(name)}")
+            # It may have come while its consumer still waited for the answer to an ack.
+            if came_at > self.acked_at.get(name, math.inf):
+                self.seen.append(f"{name} was delivered after its ack was confirmed")
+        self.places[name] = place
+        if name not in self.history.acked:
+            self.history.deliver(name)
+        return name
+
+    def _delivered_async(self, name: Name, place: Place, *, is_first: bool) -> None:
+        """What was lost leaves a gap; what comes out of its order after all is none.
+
+        What a lost leader had and never confirmed may come from another place when it is sent again.
+        """
+        if self.history.places.get(name, place) != place:
+            self.seen.append(f"{name} was confirmed at {self.history.places[name]}, and is at {place}")
+        highest = self.highest[name.key]
+        if name in self.skipped:
+            self.seen.append(f"{name} was delivered after {Name(name.key, highest)}")
+        if is_first and name.number > highest:
+            self.skipped.update(Name(name.key, number) for number in range(highest + 1, name.number))
+            self.highest[name.key] = name.number
+
+    @property
+    def behind(self) -> int:
+        return len(self.history.places) - len(self.history.settling)
+
+    def settled(self, name: Name) -> None:
+        self.tell(name, "acked")
+        self.history.ack([name])
+        self.acked_at.setdefault(name, time.monotonic())
+        self.latest_acked_sent_at = max(self.latest_acked_sent_at, self.sent_at[name])
+
+    def lost(self) -> list[Name]:
+        """What was confirmed and never delivered, when the queue is empty."""
+        return sorted(self.history.places.keys() - self.places.keys())
+
+    def broken(self) -> list[str]:
+        if self.may_lose:
+            return self.seen
+        lost = [f"{name} was confirmed and never delivered" for name in self.lost()]
+        return [*self.seen, *lost, *self.history.violations(())]
+
+    def slowest(self, since: float) -> tuple[float, Name | None]:
+        """Of what was acked since then: the longest from its first publish to its ack, and which it was."""
+        found = [(at - self.sent_at[name], name) for name, at in list(self.acked_at.items()) if at >= since]
+        return max(found, default=(0.0, None))
+
+    def longest_wait(self, since: float) -> float:
+        """Of the publishes that were confirmed since then, or wait still."""
+        waited = [seconds for at, seconds in self.waits if at >= since]
+        now = time.monotonic()
+        return max([*waited, *(now - at for at in list(self.asked.values()))], default=0.0)
+
+
+class FaultLoad:
+    """See the file's first sentence. Its methods are for the thread of the test."""
+
+    def __init__(self, host: Host, gateways: list[Gateway], queues: int, *, may_lose: bool = False) -> None:
+        self._host = host
+        self._gateways = gateways
+        self.queues = [QueueLoad(f"load{number}", may_lose=may_lose) for number in range(queues)]
+        self._stopping = threading.Event()
+        """Producers send nothing new."""
+        self._ending = threading.Event()
+        self._number = 0
+        self._failed: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="load", daemon=True)
+
+    # ------------------------------------------------------------------------------------------------------ the test
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """In the end everything that was confirmed is delivered and acked, or lost."""
+        self._thread.start()
+        try:
+            yield
+            self._stopping.set()
+            until(self._is_over, lambda: f"the queues are empty: {self.told()}", within_s=EMPTY_S_MAX)
+        finally:
+            self._stopping.set()
+            self._ending.set()
+            self._thread.join(END_S_MAX)
+        self._check()
+
+    def serves(self, *, since: float | None = None, within_s: float = SERVICE_S_MAX) -> float:
+        """Seconds until something of each queue is acked that was sent after `since`, or now."""
+        began = time.monotonic()
+        since = began if since is None else since
+        until(
+            lambda: self._is_over() or all(queue.latest_acked_sent_at > since for queue in self.queues),
+            self.told,
+            within_s=within_s,
+        )
+        self._check()
+        return time.monotonic() - began
+
+    def longest_wait(self, since: float) -> float:
+        return max(queue.longest_wait(since) for queue in self.queues)
+
+    def slowest(self, since: float) -> tuple[float, str]:
+        """Of what was acked since then: the longest time from its first publish to its ack, and its whole way."""
+        seconds, name, queue = max(((*queue.slowest(since), queue) for queue in self.queues), key=lambda one: one[0])
+        return seconds, "" if name is None else f"{name}\n  " + "\n  ".join(queue.trail[name])
+
+    @property
+    def again(self) -> int:
+        return sum(queue.again for queue in self.queues)
+
+    @property
+    def confirmed(self) -> int:
+        return sum(len(queue.history.places) for queue in self.queues)
+
+    @property
+    def lost(self) -> int:
+        return sum(len(queue.lost()) for queue in self.queues)
+
+    def broken(self) -> list[str]:
+        """What must never be and was, when all is over."""
+        return [f"{queue.name}: {one}" for queue in self.queues for one in queue.broken()]
+
+    def broken_so_far(self) -> list[str]:
+        return [f"{queue.name}: {one}" for queue in self.queues for one in queue.seen + queue.history.seen]
+
+    def told(self) -> str:
+        return "\n".join(
+            f"{queue.name}: {queue.history.sent.total()} sent, {len(queue.history.places)} confirmed,"
+            f" {len(queue.history.acked)} acked, {queue.again} again, waiting {list(queue.asked.values())[:3]},"
+            f" refused {dict(queue.codes)}"
+            for queue in self.queues
+        )
+
+    def _is_over(self) -> bool:
+        return self._failed is not None or not self._thread.is_alive()
+
+    def _check(self) -> None:
+        if self._failed is not None:
+            raise self._failed
+
+    # ------------------------------------------------------------------------------------------------------- the load
+
+    def _run(self) -> None:
+        try:
+            enter(self._host)
+            asyncio.run(self._all())
+        except BaseException as error:
+            self._failed = error
+
+    async def _all(self) -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            clients = [await stack.enter_async_context(http_client(one)) for one in self._gateways]
+            for client in clients:
+                client.timeout = httpx2.Timeout(ANSWER_S_MAX)
+            for queue in self.queues:
+                await call(clients[0], "PUT", queue.name, QUEUE)
+            sockets = [await stack.enter_async_context(Socket.open(one)) for one in self._gateways]
+            async with asyncio.TaskGroup() as tasks:
+                consumers = [tasks.create_task(self._consume(socket)) for socket in sockets]
+                await self._produce_all(clients)
+                await self._until_empty(clients[0])
+                for consumer in consumers:
+                    consumer.cancel()
+
+    async def _produce_all(self, clients: list[httpx2.AsyncClient]) -> None:
+        async with asyncio.TaskGroup() as producers:
+            for number, queue in enumerate(self.queues):
+                for letter in PRODUCERS:
+                    producers.create_task(self._produce(f"{number}{letter}", queue, clients))
+
+    async def _until_empty(self, client: httpx2.AsyncClient) -> None:
+        for queue in self.queues:
+            while not self._ending.is_set():
+                stats = (await call(client, "GET", queue.name))["stats"]
+                if stats["ready"] + stats["in_flight"] + stats["delayed"] == 0:
+                    break
+                await asyncio.sleep(0.2)
+            if not queue.may_lose and stats["published_total"] != len(queue.history.places):
+                queue.seen.append(f"{stats['published_total']} are stored of {len(queue.history.places)} confirmed")
+
+    # --------------------------------------------------------------------------------------------------------- clients
+
+    async def _produce(self, name: str, queue: QueueLoad, clients: list[httpx2.AsyncClient]) -> None:
+        for number in itertools.count():
+            if self._stopping.is_set():
+                return
+            names = [queue.history.next(f"{name}-{(number + one) % KEYS}") for one in range(CALL_MESSAGES)]
+            await self._publish((name, number), names, queue, clients)
+            await asyncio.sleep(PAUSE_S)
+            while queue.behind > AHEAD_MESSAGES_MAX and not self._stopping.is_set():  # noqa: ASYNC110 - consumers move it
+                await asyncio.sleep(PAUSE_S)
+
+    async def _publish(
+        self, number: tuple[str, int], names: list[Name], queue: QueueLoad, clients: list[httpx2.AsyncClient]
+    ) -> None:
+        began = queue.asked[number] = time.monotonic()
+        queue.sent_at.update(dict.fromkeys(names, began))
+        for name in names:
+            queue.tell(name, "published")
+        messages = [{"body": list(name), "key": name.key, "id": str(name)} for name in names]
+        for client in itertools.cycle(clients if number[1] % 2 else clients[::-1]):
+            answer = await client.post(f"/v1/queues/{queue.name}/messages", json={"messages": messages})
+            if answer.status_code == 201:
+                break
+            queue.codes[answer.json()["code"]] += 1
+            for name in names:
+                queue.tell(name, answer.text)
+            assert answer.json()["code"] in LATER, answer.text
+            if self._ending.is_set():
+                return
+            await asyncio.sleep(AGAIN_S)
+        for name, row in zip(names, answer.json()["messages"], strict=True):
+            assert row["id"] == str(name) and "error" not in row, row
+            queue.history.confirm(name, (row["partition"], row["seq"]))
+            queue.tell(name, f"confirmed at {(row['partition'], row['seq'])}")
+        del queue.asked[number]
+        queue.waits.append((now := time.monotonic(), now - began))
+
+    async def _consume(self, socket: Socket) -> None:
+        for queue in self.queues:
+            answer = await socket.ask(within_s=ANSWER_S_MAX, type="subscribe", queue=queue.name, credit=CREDIT)
+            assert answer["type"] == "ok", answer
+        async with asyncio.TaskGroup() as settling:
+            while True:
+                frames = [await socket.inbox.get()]
+                while not socket.inbox.empty():
+                    frames.append(socket.inbox.get_nowait())
+                assert not [frame for frame in frames if frame["type"] == "closed"], frames
+                receipts: defaultdict[int, dict[str, Name]] = defaultdict(dict)
+                for frame in frames:
+                    if frame["type"] == "message":
+                        message = frame["message"]
+                        number = int(message["body"][0][0])
+                        name = self.queues[number].delivered(message, frame["came_at"])
+                        receipts[number][message["receipt"]] = name
+                for number, given in receipts.items():
+                    settling.create_task(self._settle(socket, self.queues[number], given))
+
+    async def _settle(self, socket: Socket, queue: QueueLoad, receipts: dict[str, Name]) -> None:
+        queue.history.settle(receipts.values())
+        while receipts and not self._ending.is_set():
+            answer = await socket.ask(within_s=ANSWER_S_MAX, type="ack", queue=queue.name, receipts=list(receipts))
+            if answer["type"] == "ok":
+                for row, (_, name) in zip(answer["results"], receipts.items(), strict=True):
+                    queue.tell(name, f"ack: {row}")
+                for row, (receipt, name) in zip(answer["results"], list(receipts.items()), strict=True):
+                    if row["ok"]:
+                        queue.settled(name)
+                    if row["ok"] or row["error"] == "stale-receipt":
+                        del receipts[receipt]  # who holds it now acks it
+            else:
+                for name in receipts.values():
+                    queue.tell(name, f"ack: {answer}")
+                assert answer["type"] == "error" and answer["problem"]["code"] in LATER, answer
+            if receipts:
+                await asyncio.sleep(AGAIN_S)

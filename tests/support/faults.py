@@ -1,0 +1,300 @@
+"""Faults of a cluster, and the runner that lets them strike one after the other under load, in an order from a seed.
+
+Each fault is a block: it strikes where the block begins, and heals where it ends. Meanwhile, and not only afterwards,
+the service must come back.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Final, NamedTuple
+
+from tests.support.fault_load import FaultLoad
+from tests.support.netted_cluster import Backend, NettedCluster, both
+
+STOOD_S: Final = 8.0
+"""More than a session lasts, so a stopped leader wakes up deposed."""
+CUT_S: Final = 9.0
+"""Longer than it takes to notice: what is acked of what was sent after it was served under the cut."""
+ETCD_AWAY_S: Final = 7.0
+REFUSED_S: Final = 6.0
+"""So long a disk stays full."""
+LOOK_S: Final = 0.3
+SLOW_S: Final = 30.0
+"""The way of a message that took longer is shown."""
+
+Fault = Callable[[NettedCluster, random.Random], AbstractContextManager[float | None]]
+"""What it yields: so many seconds it lasts at least, before the service is asked for. None: publishes may be refused
+for as long as it lasts."""
+
+
+def _leader(cluster: NettedCluster, rng: random.Random) -> Backend:
+    return cluster.leader(rng.randrange(cluster.shards))
+
+
+@contextmanager
+def kill_leader(cluster: NettedCluster, rng: random.Random) -> Iterator[float]:
+    with _killed(_leader(cluster, rng)):
+        yield 0.0
+
+
+@contextmanager
+def kill_any(cluster: NettedCluster, rng: random.Random) -> Iterator[float]:
+    with _killed(rng.choice(cluster.backends)):
+        yield rng.uniform(0, 3)
+
+
+@contextmanager
+def kill_each(cluster: NettedCluster, rng: random.Random) -> Iterator[float]:
+    """All three, one after the other; the next when the one before is back."""
+    first = _leader(cluster, rng)
+    for one in cluster.others(first):
+        with _killed(one):
+            pass
+        cluster.whole()
+    with _killed(first):
+        yield 0.0
+
+
+@contextmanager
+def _killed(backend: Backend) -> Iterator[None]:
+    backend.kill()
+    try:
+        yield
+    finally:
+        backend.start()
+
+
+@contextmanager
+def stop_leader(cluster: NettedCluster, rng: random.Random) -> Iterator[float]:
+    """It stands still, another one leads, and it wakes up: it must serve nothing of what it led."""
+    leader = _leader(cluster, rng)
+    leader.send(signal.SIGSTOP)
+    try:
+        yield STOOD_S
+    finally:
+        leader.send(signal.SIGCONT)
+    for _ in range(5):
+        assert not (twice := cluster.led_twice()), f"shards {twice} are served twice: {cluster.state()}"
+
+
+@contextmanager
+def cut_from_followers(cluster: NettedCluster, rng: random.Random) -> Iterator[float]:
+    """The leader reaches etcd and gateways, and no other backend."""
+    leader = _leader(cluster, rng)
+    with cluster.cut(*both(leader.host, [one.host for one in cluster.others(leader)])):
+        yield CUT_S
+
+
+@contextmanager
+def cut_from_etcd(cluster: NettedCluster, rng: random.Random) -> Iterator[float]:
+    with cluster.cut(*both(_leader(cluster, rng).host, [cluster.etcd_host])):
+        yield CUT_S
+
+
+@contextmanager
+def cut_from_all(cluster: NettedCluster, rng: random.Random) -> Iterator[float]:
+    """The leader's cable is out."""
+    leader = _leader(cluster, rng)
+    others = [one.host for one in cluster.others(leader)]
+    with cluster.cut(*both(leader.host, [*others, cluster.etcd_host, cluster.clients])):
+        yield CUT_S
+
+
+@contextmanager
+def mute_leader(cluster: NettedCluster, rng: random.Random) -> Iterator[float]:
+    """The other backends do not hear the leader; it hears them."""
+    leader = _leader(cluster, rng)
+    with cluster.cut(*((leader.host, one.host) for one in cluster.others(leader))):
+        yield CUT_S
+
+
+@contextmanager
+def deaf_leader(cluster: NettedCluster, rng: random.Random) -> Iterator[float]:
+    """The leader does not hear the other backends; they hear it."""
+    leader = _leader(cluster, rng)
+    with cluster.cut(*((one.host, leader.host) for one in cluster.others(leader))):
+        yield CUT_S
+
+
+@contextmanager
+def kill_etcd(cluster: NettedCluster, rng: random.Random) -> Iterator[float]:
+    """All members, for longer than a session: nobody may be made leader, so nobody else leads."""
+    for member in cluster.etcd:
+        member.kill()
+    began = time.monotonic()
+    try:
+        while time.monotonic() - began < ETCD_AWAY_S:
+            time.sleep(LOOK_S)
+            assert not (twice := cluster.led_twice()), f"shards {twice} are served twice: {cluster.state()}"
+        yield 0.0
+    finally:
+        for member in cluster.etcd:
+            member.begin()
+        for member in cluster.etcd:
+            member.wait_up()
+
+
+@contextmanager
+def stop_etcd(cluster: NettedCluster, rng: random.Random) -> Iterator[float]:
+    """One member stands still; of several, the others go on."""
+    member = rng.choice(cluster.etcd)
+    member.send(signal.SIGSTOP)
+    try:
+        yield rng.uniform(2, ETCD_AWAY_S)
+    finally:
+        member.send(signal.SIGCONT)
+
+
+@contextmanager
+def fill_disk(cluster: NettedCluster, rng: random.Random) -> Iterator[float | None]:
+    """Somebody else fills the disk of the leader: publishes are refused, or it ends and another one leads."""
+    leader = _leader(cluster, rng)
+    with leader.full_disk():
+        yield None
+    time.sleep(LOOK_S)  # what did not fit is ending it
+    if not leader.is_running:
+        leader.start()
+
+
+@contextmanager
+def fail_fsync(cluster: NettedCluster, rng: random.Random) -> Iterator[float]:
+    """The leader's disk says no: the process ends at once, and begins anew."""
+    leader = _leader(cluster, rng)
+    with leader.failing_fsync():
+        code = leader.wait_end("ends when its disk fails")
+    assert code == -signal.SIGKILL, f"{code}: {leader.tail()}"
+    try:
+        yield 0.0
+    finally:
+        leader.start()
+
+
+@contextmanager
+def drain_leader(cluster: NettedCluster, rng: random.Random) -> Iterator[float]:
+    """It is told to stop, and started again."""
+    leader = _leader(cluster, rng)
+    _drained(leader)
+    try:
+        yield 0.0
+    finally:
+        leader.start()
+
+
+def _drained(backend: Backend) -> None:
+    backend.send(signal.SIGTERM)
+    assert backend.wait_end("drains") == 0, backend.tail()
+
+
+@contextmanager
+def drain_all(cluster: NettedCluster, rng: random.Random) -> Iterator[float]:
+    """Every backend is told to stop, and started again; the next when all is well."""
+    for backend in rng.sample(cluster.backends, len(cluster.backends)):
+        _drained(backend)
+        backend.start()
+        cluster.whole()
+    yield 0.0
+
+
+FAULTS: Final[Mapping[str, Fault]] = {
+    "stop-leader": stop_leader,
+    "kill-each": kill_each,
+    "kill-leader": kill_leader,
+    "kill-any": kill_any,
+    "kill-etcd": kill_etcd,
+    "stop-etcd": stop_etcd,
+    "drain-leader": drain_leader,
+    "drain-all": drain_all,
+    "fill-disk": fill_disk,
+    "fail-fsync": fail_fsync,
+    "cut-from-followers": cut_from_followers,
+    "cut-from-etcd": cut_from_etcd,
+    "cut-from-all": cut_from_all,
+    "mute-leader": mute_leader,
+    "deaf-leader": deaf_leader,
+}
+GENTLE: Final = frozenset({"drain-leader", "drain-all"})
+"""Nothing is delivered twice because of these."""
+WEIGHTS: Final[Mapping[str, int]] = {"kill-leader": 10, "kill-any": 6, "kill-each": 1, "drain-all": 1}
+"""How often a fault is drawn, beside 2 for each other one."""
+
+
+def drawn(rng: random.Random, names: Sequence[str] = tuple(FAULTS)) -> Iterator[str]:
+    """Faults without end, each as often as its weight says."""
+    weights = [WEIGHTS.get(name, 2) for name in names]
+    while True:
+        yield rng.choices(names, weights)[0]
+
+
+class Struck(NamedTuple):
+    """What one fault did."""
+
+    fault: str
+    wait_s: float
+    """The longest that any publish waited for its confirmation, from the fault until all was whole again."""
+    acked_s: float
+    """The longest that any message took from its first publish to its confirmed ack, meanwhile."""
+    whole_s: float
+    """From the end of the fault until every copy was in sync."""
+    again: int
+    """Deliveries of what had been delivered before."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.fault}: a publish waited for {self.wait_s:.2f} s at most, an ack for {self.acked_s:.2f} s,"
+            f" whole after {self.whole_s:.1f} s, {self.again} delivered again"
+        )
+
+
+class FaultRunner:
+    """Lets faults strike a cluster under load, and keeps what each did."""
+
+    def __init__(self, cluster: NettedCluster, load: FaultLoad, seed: int) -> None:
+        self.struck: list[Struck] = []
+        self._cluster = cluster
+        self._load = load
+        self._rng = random.Random(seed)
+
+    def strike(self, name: str) -> Struck:
+        """One fault, from a whole cluster to a whole cluster; the service came back while it lasted."""
+        cluster, load = self._cluster, self._load
+        load.serves()
+        began, again = time.monotonic(), load.again
+        with FAULTS[name](cluster, self._rng) as seconds:
+            time.sleep(max(0.0, began + (REFUSED_S if seconds is None else seconds) - time.monotonic()))
+            if seconds is not None:
+                load.serves()
+        whole_s = cluster.whole()
+        load.serves()
+        acked_s, slowest = load.slowest(began)
+        struck = Struck(name, load.longest_wait(began), acked_s, whole_s, load.again - again)
+        self.struck.append(struck)
+        print(f"{time.strftime('%H:%M:%S')} {struck}", flush=True)
+        if acked_s > SLOW_S:
+            print(slowest, flush=True)
+        assert name not in GENTLE or struck.again == 0, f"{struck}: delivered twice by a planned handover"
+        assert not (broken := load.broken_so_far()), "\n".join(broken[:20])
+        return struck
+
+    def strike_at_random(self, seconds: float) -> None:
+        """For so long."""
+        until_s = time.monotonic() + seconds
+        for name in drawn(self._rng):
+            if time.monotonic() >= until_s:
+                return
+            self.strike(name)
+
+    def summary(self) -> str:
+        """By fault, how often it struck, and the longest waits."""
+        waits: defaultdict[str, list[float]] = defaultdict(list)
+        for one in self.struck:
+            waits[one.fault].append(one.wait_s)
+        lines = [f"{name}: {len(found)} times, longest wait {max(found):.2f} s" for name, found in waits.items()]
+        every = sorted(one.wait_s for one in self.struck)
+        p99 = every[max(0, -(-len(every) * 99 // 100) - 1)] if every else 0.0
+        return "\n".join([*lines, f"all: {len(every)} faults, p99 of the longest waits {p99:.2f} s"])

@@ -1,0 +1,391 @@
+"""A cluster on hosts of its own: etcd, three backends and two gateways, each role in a network namespace.
+
+So a test can cut any host off from any other, in one direction or both. What is lost is lost silently: the frames go
+to a machine that is not there. The test's own process stays where it is and reaches a host by a thread that enters its
+network; programs are started from the main thread alone, for they end with the thread that started them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Literal, Self, TypeVar
+
+from gateway.dev_ca import CA_CERTIFICATE, Pair, create, issue
+from tests.support.environment import SMALL_FOLDERS
+from tests.support.hosted import accepts
+from tests.support.hosts import Host, end, wire
+from tests.support.prerequisites import require
+from tests.support.server import UNHURRIED
+
+READY_S_MAX: Final = 60.0
+WHOLE_S_MAX: Final = 90.0
+STOP_S_MAX: Final = 60.0
+LOOK_S: Final = 0.1
+ADDRESS: Final = "192.0.2.{}"
+ETCD: Final = 2
+GATEWAYS: Final = 3
+BACKENDS: Final = {"a": 11, "b": 12, "c": 13}
+NOWHERE: Final = "02:00:00:00:00:01"
+"""The hardware address of nobody."""
+_CLONE_NEWNET: Final = 0x40000000
+_ROOT = Path(__file__).resolve().parents[2]
+
+T = TypeVar("T")
+
+
+def enter(host: Host) -> None:
+    """From now on the sockets of this thread are the host's."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    network = os.open(f"/proc/{host.pid}/ns/net", os.O_RDONLY)
+    try:
+        if libc.setns(network, _CLONE_NEWNET) != 0:
+            raise OSError(ctypes.get_errno(), f"cannot enter the network of {host.name}")
+    finally:
+        os.close(network)
+
+
+def within(host: Host, what: Callable[[], T]) -> T:
+    """What a program on that host would get."""
+
+    def run() -> T:
+        enter(host)
+        return what()
+
+    with ThreadPoolExecutor(1, thread_name_prefix=host.name) as there:
+        return there.submit(run).result()
+
+
+def until(is_so: Callable[[], bool], what: Callable[[], str], *, within_s: float = WHOLE_S_MAX) -> float:
+    """How long it took, in seconds."""
+    began = time.monotonic()
+    while not is_so():
+        assert time.monotonic() - began < within_s, f"not within {within_s:g} s: {what()}"
+        time.sleep(LOOK_S)
+    return time.monotonic() - began
+
+
+class Program:
+    """Something that runs on a host, is ended and started again."""
+
+    def __init__(self, host: Host, name: str, command: Sequence[str], env: Mapping[str, str], is_up: str) -> None:
+        """`is_up`: `ADDRESS:PORT` where it listens once it is."""
+        self.host, self.name = host, name
+        self._command, self._env, self._is_up = list(command), dict(env), is_up
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, f"{self.name} does not run"
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def begin(self) -> None:
+        assert threading.current_thread() is threading.main_thread(), "it would end with the thread"
+        self._process = self.host.start(self.name, *self._command, env=self._env)
+
+    def is_listening(self) -> bool:
+        return accepts(self.host, self._is_up)
+
+    def wait_up(self) -> None:
+        process = self._process
+        assert process is not None
+        until(lambda: process.poll() is not None or self.is_listening(), self.tail, within_s=READY_S_MAX)
+        assert process.poll() is None, f"{self.name} ended with {process.returncode}: {self.tail()}"
+
+    def start(self) -> None:
+        self.begin()
+        self.wait_up()
+
+    def send(self, number: signal.Signals) -> None:
+        os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        if self._process is not None:
+            end(self._process)
+            self._process = None
+
+    def wait_end(self, what: str, *, within_s: float = STOP_S_MAX) -> int:
+        """Its exit code, when it ends by itself."""
+        process = self._process
+        assert process is not None
+        until(lambda: process.poll() is not None, lambda: f"{self.name} {what}: {self.tail()}", within_s=within_s)
+        self._process = None
+        return process.returncode
+
+    def tail(self) -> str:
+        return f"{self.name}: {self.host.log(self.name)[-3000:]}"
+
+
+class Backend(Program):
+    """`pushq backend` on a host, with its data on a disk of that host where it was given one."""
+
+    def __init__(self, name: str, host: Host, address: str, data: Path, env: Mapping[str, str]) -> None:
+        self.address = address
+        self.data = data
+        command = [sys.executable, "-m", "gateway", "backend"]
+        super().__init__(host, name, command, env, f"{address}:8092")
+
+    def health(self) -> dict[str, Any]:
+        """{} where it does not answer."""
+
+        def ask() -> dict[str, Any]:
+            try:
+                with urllib.request.urlopen("http://127.0.0.1:8091/health", timeout=2) as answer:
+                    found: dict[str, Any] = json.load(answer)
+            except urllib.error.HTTPError as error:
+                with error:
+                    return dict(json.load(error))
+            except (OSError, ValueError):
+                return {}
+            return found
+
+        return within(self.host, ask) if self.is_running else {}
+
+    def serves(self) -> set[int]:
+        return {one["shard"] for one in self.health().get("shards", []) if one["is_serving"]}
+
+    def give_disk(self, mebibytes: int) -> None:
+        """A small one, which the host alone sees; once, before the first start."""
+        self.data.mkdir()
+        self.host.run("mount", "-t", "tmpfs", "-o", f"size={mebibytes}m", "tmpfs", str(self.data))
+
+    @contextlib.contextmanager
+    def full_disk(self) -> Iterator[None]:
+        """Somebody else writes until nothing is left."""
+        other = self.data / "other"
+        self.host.run("sh", "-c", f"cat /dev/zero > {other} 2>/dev/null || true")
+        try:
+            yield
+        finally:
+            self.host.run("rm", "-f", str(other))
+
+    @contextlib.contextmanager
+    def failing_fsync(self) -> Iterator[None]:
+        """Each fsync of the process that runs now fails."""
+        inject = "inject=fdatasync,fsync,msync:error=EIO"
+        tracer = subprocess.Popen(
+            [require("strace"), "-f", "-qq", "-p", str(self.pid), "-e", "trace=fdatasync,fsync,msync", "-e", inject],
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            yield
+        finally:
+            tracer.terminate()
+            tracer.wait(10)
+
+
+class Gateway(Program):
+    """What `Socket` and `http_client` of the other helpers want of a server; to be used on its host."""
+
+    def __init__(self, host: Host, number: int, folder: Path, env: Mapping[str, str]) -> None:
+        self.data = folder / f"g{number}"
+        listen = f"127.0.0.1:{8080 + number}"
+        self.url, self.ws_url = f"http://{listen}", f"ws://{listen}/v1/ws"
+        command = [sys.executable, "-m", "gateway", "serve", "--data", str(self.data), "--listen", listen]
+        super().__init__(host, f"g{number}", command, env, listen)
+
+    @property
+    def key(self) -> str:
+        return (self.data / "admin.key").read_text().strip()
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.key}"}
+
+
+class NettedCluster:
+    """See the file's first sentence. It ends with the block."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        shards: int = 2,
+        mode: Literal["sync", "async"] = "sync",
+        etcd_members: int = 1,
+        disk_mebibytes: int = 0,
+    ) -> None:
+        """`disk_mebibytes`: each backend has a disk of that size; 0: all share this machine's."""
+        self._folder = folder
+        self.shards = shards
+        self._mode = mode
+        self._disk_mebibytes = disk_mebibytes
+        self._members = etcd_members
+        self._stack = ExitStack()
+        self.etcd: list[Program] = []
+        self.backends: list[Backend] = []
+        self.gateways: list[Gateway] = []
+
+    def __enter__(self) -> Self:
+        create(self._folder / "ca")
+        with ExitStack() as stack:
+            switch, etcd, clients = (stack.enter_context(Host(n, self._folder)) for n in ("switch", "etcd", "clients"))
+            hosts = {name: stack.enter_context(Host(name, self._folder)) for name in BACKENDS}
+            places = {etcd: ETCD, clients: GATEWAYS, **{hosts[name]: place for name, place in BACKENDS.items()}}
+            self._places = {host: ADDRESS.format(place) for host, place in places.items()}
+            wire(switch, [(host, f"{address}/24") for host, address in self._places.items()])
+            self.clients, self.etcd_host = clients, etcd
+            self._start_etcd(etcd)
+            self.backends = [self._backend(name, host) for name, host in hosts.items()]
+            for backend in self.backends:
+                backend.begin()
+            for backend in self.backends:
+                backend.wait_up()
+            self.whole()
+            self._start_gateways(clients)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        for backend in self.backends:
+            if backend.is_running:
+                backend.send(signal.SIGCONT)
+        self._stack.close()
+
+    # ------------------------------------------------------------------------------------------------------ programs
+
+    def _certified(self, name: str, address: str) -> Pair:
+        return issue(self._folder / "ca", [name, address, "localhost", "127.0.0.1"])
+
+    def _start_etcd(self, host: Host) -> None:
+        address = self._places[host]
+        pair = self._certified("etcd", address)
+        urls = [
+            (f"m{n}", f"https://{address}:{2379 + 100 * n}", f"http://127.0.0.1:{2380 + 100 * n}")
+            for n in range(self._members)
+        ]
+        peers = ",".join(f"{name}={peer}" for name, _, peer in urls)
+        for name, client, peer in urls:
+            command = [require("etcd"), "--name", name, "--data-dir", str(self._folder / f"etcd-{name}")]
+            command += ["--listen-client-urls", client, "--advertise-client-urls", client]
+            command += ["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", peers]
+            command += ["--cert-file", str(pair.certificate), "--key-file", str(pair.key)]
+            command += ["--logger", "zap", "--log-level", "error"]
+            command += ["--experimental-watch-progress-notify-interval", "1s"]
+            self.etcd.append(Program(host, name, command, {}, client.removeprefix("https://")))
+        for member in self.etcd:
+            member.begin()
+        for member in self.etcd:
+            member.wait_up()
+        self._coordinator = "etcd://" + ",".join(client.removeprefix("https://") for _, client, _ in urls)
+
+    def _backend(self, name: str, host: Host) -> Backend:
+        address, data = self._places[host], self._folder / name
+        pair, authority = self._certified(name, address), str(self._folder / "ca" / CA_CERTIFICATE)
+        env = SMALL_FOLDERS | {
+            "PYTHONPATH": str(_ROOT),
+            "PUSHQ_DATA": str(data),
+            "PUSHQ_NODE__NAME": name,
+            "PUSHQ_NODE__ZONE": f"zone-{name}",
+            "PUSHQ_NODE__LISTEN": f"{address}:8090",
+            "PUSHQ_NODE__HTTP": "127.0.0.1:8091",
+            "PUSHQ_NODE__SERVICE": f"{address}:8092",
+            "PUSHQ_NODE__TLS_CERT": str(pair.certificate),
+            "PUSHQ_NODE__TLS_KEY": str(pair.key),
+            "PUSHQ_NODE__TLS_CA": authority,
+            "PUSHQ_CLUSTER__COORDINATOR": self._coordinator,
+            "PUSHQ_CLUSTER__ETCD_TLS_CA": authority,
+            "PUSHQ_CLUSTER__SHARDS": str(self.shards),
+            "PUSHQ_CLUSTER__REPLICATION": self._mode,
+        }
+        backend = Backend(name, host, address, data, env)
+        if self._disk_mebibytes:
+            backend.give_disk(self._disk_mebibytes)
+        return backend
+
+    def _start_gateways(self, host: Host) -> None:
+        address = self._places[host]
+        for number in range(2):
+            pair = self._certified(f"g{number}", address)
+            env = (
+                UNHURRIED
+                | SMALL_FOLDERS
+                | {
+                    "PYTHONPATH": str(_ROOT),
+                    "PUSHQ_STORE__BACKENDS": ",".join(f"{one.address}:8092" for one in self.backends),
+                    "PUSHQ_STORE__TLS_CERT": str(pair.certificate),
+                    "PUSHQ_STORE__TLS_KEY": str(pair.key),
+                    "PUSHQ_STORE__TLS_CA": str(self._folder / "ca" / CA_CERTIFICATE),
+                }
+            )
+            gateway = Gateway(host, number, self._folder, env)
+            self.gateways.append(gateway)
+            if number:  # it has the keys of the first one
+                gateway.data.mkdir(mode=0o700)
+                for name in ("master.key", "admin.key"):
+                    shutil.copy(self.gateways[0].data / name, gateway.data / name)
+            gateway.start()
+
+    # ------------------------------------------------------------------------------------------------------- looking
+
+    def leader(self, shard: int) -> Backend:
+        """The only one that serves the shard, as soon as there is one."""
+        found: list[Backend] = []
+
+        def one_leads() -> bool:
+            found[:] = [one for one in self.backends if shard in one.serves()]
+            return len(found) == 1
+
+        until(one_leads, lambda: f"one backend serves shard {shard}: {self.state()}")
+        return found[0]
+
+    def led_twice(self) -> set[int]:
+        """Shards that two backends serve; look at what cannot change meanwhile."""
+        served = [shard for one in self.backends for shard in one.serves()]
+        return {shard for shard in served if served.count(shard) > 1}
+
+    def whole(self) -> float:
+        """Seconds until every shard is served and all copies are in sync."""
+        return until(self._is_whole, lambda: f"all is whole: {self.state()}")
+
+    def _is_whole(self) -> bool:
+        found = [one.health().get("shards", []) for one in self.backends]
+        return all(
+            len(shards) == self.shards and all(len(one["in_sync"]) == len(self.backends) for one in shards)
+            for shards in found
+        ) and {one["shard"] for shards in found for one in shards if one["is_serving"]} == set(range(self.shards))
+
+    def state(self) -> str:
+        """What every backend says, and the end of its log."""
+        return "\n".join(f"{one.name}: {one.health()}\n{one.tail()}" for one in self.backends)
+
+    # ----------------------------------------------------------------------------------------------------------- cuts
+
+    @contextlib.contextmanager
+    def cut(self, *ways: tuple[Host, Host]) -> Iterator[None]:
+        """Nothing that the first of a pair sends reaches the second."""
+        for sender, receiver in ways:
+            how = ("lladdr", NOWHERE, "nud", "permanent", "dev", "eth0")
+            sender.run("ip", "neigh", "replace", self._places[receiver], *how)
+        try:
+            yield
+        finally:
+            for sender, receiver in ways:
+                sender.run("ip", "neigh", "del", self._places[receiver], "dev", "eth0")
+
+    def others(self, backend: Backend) -> list[Backend]:
+        return [one for one in self.backends if one is not backend]
+
+
+def both(one: Host, others: Sequence[Host]) -> list[tuple[Host, Host]]:
+    """Both directions between one host and each of the others."""
+    return [way for other in others for way in ((one, other), (other, one))]

@@ -1,0 +1,91 @@
+"""A real Prometheus that scrapes what a test names, every second."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tests.support.prerequisites import require
+from tests.support.server import free_port
+
+READY_S_MAX = 60.0
+
+
+class Prometheus:
+    """It ends with the block. `targets`: `http(s)://HOST:PORT` each; `ca`: who signed their certificates."""
+
+    def __init__(self, folder: Path, targets: Sequence[str], *, ca: Path) -> None:
+        self._folder = folder
+        self._url = f"http://127.0.0.1:{free_port()}"
+        self._log = folder / "prometheus.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        jobs = [
+            {
+                "job_name": f"pushq{number}",
+                "scheme": urllib.parse.urlsplit(target).scheme,
+                "tls_config": {"ca_file": str(ca)},
+                "static_configs": [{"targets": [urllib.parse.urlsplit(target).netloc]}],
+            }
+            for number, target in enumerate(targets)
+        ]
+        # JSON is YAML.
+        config = {"global": {"scrape_interval": "1s", "scrape_timeout": "1s"}, "scrape_configs": jobs}
+        (folder / "prometheus.yml").write_text(json.dumps(config))
+
+    def __enter__(self) -> Self:
+        command = [
+            require("prometheus"),
+            f"--config.file={self._folder / 'prometheus.yml'}",
+            f"--storage.tsdb.path={self._folder / 'tsdb'}",
+            f"--web.listen-address={urllib.parse.urlsplit(self._url).netloc}",
+        ]
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def query(self, expression: str) -> list[Any]:
+        """The samples of now. Raises `AssertionError` where Prometheus refuses the expression."""
+        answer = self._asked("query", query=expression)
+        assert answer["status"] == "success", f"{expression}: {answer.get('error')}"
+        found: list[Any] = answer["data"]["result"]
+        return found
+
+    def names(self) -> set[str]:
+        """Of every series that was scraped, and of families that had no samples yet."""
+        return set(self._asked("label/__name__/values")["data"]) | set(self._asked("metadata")["data"])
+
+    def wait_for(self, expression: str) -> None:
+        """Until it has a sample."""
+        deadline = time.monotonic() + READY_S_MAX
+        while True:
+            try:
+                if self.query(expression):
+                    return
+            except OSError:
+                assert self._process is not None and self._process.poll() is None, self._log.read_text()[-2000:]
+            assert time.monotonic() < deadline, f"never: {expression}\n{self._log.read_text()[-2000:]}"
+            time.sleep(0.1)
+
+    def _asked(self, path: str, **query: str) -> dict[str, Any]:
+        address = f"{self._url}/api/v1/{path}?{urllib.parse.urlencode(query)}"
+        try:
+            with urllib.request.urlopen(address, timeout=20) as answer:
+                found: dict[str, Any] = json.load(answer)
+        except urllib.error.HTTPError as error:
+            if error.code >= 500:
+                raise
+            found = json.load(error)
+        return found

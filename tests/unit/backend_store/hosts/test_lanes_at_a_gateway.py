@@ -1,0 +1,274 @@
+"""A queue of independent hosts as gateways use it: sent to any host, stored in a lane, received from all."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from backend_store.client.filters import PeekFilter
+from backend_store.core.slots import slot_of
+from backend_store.model import InvalidRequest, Published, PushqError, QueueConfig, Verdict
+from backend_store.node.node import Node
+from backend_store.remote.laned import LanedQueue
+from tests.support.lanes import Lanes, Taker, columns, make, places, publish, queue_at, until
+
+pytestmark = pytest.mark.anyio
+
+MESSAGES = 30
+
+
+@pytest.fixture
+async def lanes() -> AsyncIterator[Lanes]:
+    async with Lanes() as world:
+        yield world
+
+
+async def settle(queue: LanedQueue, receipts: list[str]) -> list[Verdict] | PushqError:
+    done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    queue.settle(receipts, done.set_result)
+    return await done
+
+
+async def stats(queue: LanedQueue) -> Any:
+    """Looked up as a handler would."""
+    while True:
+        try:
+            return queue.stats()
+        except PushqError as looking:
+            await looking.flight.landed()  # type: ignore[attr-defined]
+
+
+async def test_messages_without_a_key_go_to_all_hosts_and_each_has_a_place_of_its_own(lanes: Lanes) -> None:
+    queue = await make(await lanes.store())
+    found = places(*[await publish(queue, b"%d" % n) for n in range(MESSAGES)])
+    assert len(set(found)) == MESSAGES
+    assert {lane for lane, _ in found} == {0, 1, 2}
+
+
+async def test_a_key_has_one_lane_whichever_host_is_asked(lanes: Lanes) -> None:
+    one = await make(await lanes.store("h1"))
+    other = await queue_at(await lanes.store("h3"))
+    keys = [f"k{n}" for n in range(12)]
+    for key in keys:
+        home = slot_of(key) % 3
+        found = places(await publish(one, b"1", keys=[key]), await publish(other, b"2", keys=[key]))
+        assert [lane for lane, _ in found] == [home, home]
+
+
+async def test_a_host_without_a_lane_passes_sends_on_and_answers_with_their_places(lanes: Lanes) -> None:
+    queue = await make(await lanes.store("h3"))
+    found = places(*[await publish(queue, b"%d" % n) for n in range(MESSAGES)])
+    assert len(set(found)) == MESSAGES
+    assert {lane for lane, _ in found} == {0, 1, 2}
+    assert lanes.hosts["h3"].door.passed_on == MESSAGES
+
+
+async def test_each_message_of_a_call_goes_where_it_belongs(lanes: Lanes) -> None:
+    queue = await make(await lanes.store())
+    keys = ["k0", None, "k1", "k2", None, "k3"]
+    bodies = [b"%d" % n for n in range(6)]
+    order = queue.blocks(columns(bodies, keys), None).order
+    assert order is not None
+    found = dict(zip(order, places(await publish(queue, *bodies, keys=keys)), strict=True))
+    assert len(set(found.values())) == 6
+    for number, key in enumerate(keys):
+        assert key is None or found[number][0] == slot_of(key) % 3
+    assert found[1][0] == found[4][0]
+
+
+async def test_an_id_sent_again_at_another_host_is_the_same_message(lanes: Lanes) -> None:
+    one = await make(await lanes.store("h0"), dedupe="id")
+    other = await queue_at(await lanes.store("h2"))
+    for n in range(8):
+        first = places(await publish(one, b"1", ids=[b"id%d" % n]))
+        again = await publish(other, b"1", ids=[b"id%d" % n])
+        assert isinstance(again, Published)
+        [original] = (again.others or {}).values()
+        assert (again.partition, original.offset) == first[0]  # type: ignore[union-attr]
+
+
+async def test_messages_of_all_lanes_come_to_any_gateway_and_are_acked_at_another(lanes: Lanes) -> None:
+    one = await make(await lanes.store())
+    other = await queue_at(await lanes.store("h3"))
+    sent = [b"%d" % n for n in range(MESSAGES)]
+    for body in sent:
+        await publish(one, body)
+    taker = Taker(one, MESSAGES)
+    await until(lambda: len(taker.bodies) == MESSAGES)
+    assert sorted(taker.bodies) == sorted(sent)
+    verdicts = await settle(other, taker.receipts)
+    assert isinstance(verdicts, list)
+    assert all(one.ok for one in verdicts)
+    assert (await stats(other)).ready == 0
+
+
+async def test_a_consumer_of_one_message_gets_one_and_the_others_stay_ready(lanes: Lanes) -> None:
+    queue = await make(await lanes.store())
+    for n in range(MESSAGES):
+        await publish(queue, b"%d" % n)
+    taker = Taker(queue, 1)
+    await until(lambda: bool(taker.bodies))
+    # The other lanes granted one, too: what nobody takes goes back.
+    end = time.monotonic() + 30
+    while (found := await stats(queue)).in_flight != 1:
+        assert time.monotonic() < end, found
+        await asyncio.sleep(0.05)
+    assert len(taker.bodies) == 1
+    assert found.ready == MESSAGES - 1
+
+
+async def test_an_adopted_lane_takes_what_has_a_key_and_nothing_else(lanes: Lanes) -> None:
+    queue = await make(await lanes.store())
+    key = next(f"k{n}" for n in range(100) if slot_of(f"k{n}") % 3 == 1)
+    lanes.alive.pop("h1")
+    lanes.own(1, "h2")
+    found = places(*[await publish(queue, b"%d" % n) for n in range(MESSAGES)])
+    assert {lane for lane, _ in found} == {0, 2}
+    assert [lane for lane, _ in places(await publish(queue, b"1", keys=[key]))] == [1]
+    lanes.alive["h1"] = 2
+    lanes.own(1, "h1")
+    found = places(*[await publish(queue, b"%d" % n) for n in range(MESSAGES)])
+    assert {lane for lane, _ in found} == {0, 1, 2}
+
+
+async def test_a_lane_without_an_owner_refuses_its_keys_and_stops_nobody_else(lanes: Lanes) -> None:
+    queue = await make(await lanes.store())
+    key = next(f"k{n}" for n in range(100) if slot_of(f"k{n}") % 3 == 1)
+    lanes.own(1, None)
+    refused = await publish(queue, b"1", keys=[key])
+    assert isinstance(refused, PushqError)
+    assert refused.code == "unavailable"
+    assert refused.retry_after_ms is not None
+    found = places(*[await publish(queue, b"%d" % n) for n in range(MESSAGES)])
+    assert {lane for lane, _ in found} == {0, 2}
+
+
+async def test_receipts_of_a_lane_that_is_away_are_refused_and_the_others_count(
+    lanes: Lanes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = await make(await lanes.store())
+    for n in range(MESSAGES):
+        await publish(queue, b"%d" % n)
+    taker = Taker(queue, MESSAGES)
+    await until(lambda: len(taker.bodies) == MESSAGES)
+    lanes.own(1, None)
+    await until(lambda: not queue.lanes[1].home.line.is_open)
+    monkeypatch.setattr("backend_store.remote.queue.SETTLE_MS_MAX", 200)
+    verdicts = await settle(queue, taker.receipts)
+    monkeypatch.undo()
+    assert isinstance(verdicts, list)
+    assert {one.error for one in verdicts} == {None, "unavailable"}
+    lanes.own(1, "h0")
+    verdicts = await settle(queue, taker.receipts)
+    assert isinstance(verdicts, list)
+    assert all(one.ok for one in verdicts)
+
+
+async def test_numbers_a_peek_a_purge_and_a_cancel_are_of_all_lanes(lanes: Lanes) -> None:
+    queue = await make(await lanes.store())
+    for n in range(MESSAGES):
+        await publish(queue, b"%d" % n)
+    assert (await stats(queue)).ready == MESSAGES
+    assert queue.layout is not None
+    assert [(one.partition, one.slots) for one in queue.layout] == [(0, 86), (1, 85), (2, 85)]
+    for limit in (1, 7, MESSAGES - 1, MESSAGES):  # a page may end just where a lane does
+        seen, cursor = [], None
+        while True:
+            page = await queue.peek(PeekFilter(limit=limit, cursor=cursor))
+            seen += [one.message["id"] for one in page.items]
+            if (cursor := page.next) is None:
+                break
+        assert len(set(seen)) == len(seen) == MESSAGES
+    last = max(seen)
+    assert last.startswith("2-")
+    assert await queue.cancel(last) == "cancelled"
+    assert (await queue.purge("p")).total == MESSAGES - 1
+
+
+async def test_dead_letters_of_all_lanes_are_in_one_companion(lanes: Lanes) -> None:
+    store = await lanes.store()
+    queue = await make(store, max_attempts=1)
+    for n in range(MESSAGES):
+        await publish(queue, b"%d" % n)
+    taker = Taker(queue, MESSAGES)
+    await until(lambda: len(taker.bodies) == MESSAGES)
+    done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    queue.give_back(taker.receipts, None, done.set_result)
+    assert all(one.ok for one in await done)
+    assert (await stats(queue)).dead == MESSAGES
+    dead = store.queue("default", "q.dead")
+    assert isinstance(dead, LanedQueue)
+    assert len((await dead.peek(PeekFilter())).items) == MESSAGES
+
+
+async def test_a_changed_setting_is_changed_in_all_lanes(lanes: Lanes) -> None:
+    store = await lanes.store()
+    queue = await make(store)
+    await store.update_queue("default", "q", QueueConfig(encrypted=False, max_attempts=3), 1)
+    await until(lambda: all(_attempts(node) == 3 for node in lanes.nodes))
+    assert [one.config.max_attempts for one in queue.lanes] == [3, 3, 3]
+    with pytest.raises(InvalidRequest):
+        await store.update_queue("default", "q", QueueConfig(encrypted=False, priorities=2), 2)
+
+
+def _attempts(node: Node) -> int:
+    return node.metadata.find("default", "q").config.max_attempts
+
+
+async def test_a_queue_made_while_a_lane_was_away_is_there_when_it_is_back(lanes: Lanes) -> None:
+    store = await lanes.store()
+    lanes.own(2, None)
+    await until(lambda: not store.homes[2].line.is_open)
+    queue = await make(store)
+    lanes.own(2, "h2")
+    await until(lambda: any(one.name == "q" for one in lanes.nodes[2].metadata.queues.values()))
+    found = places(*[await publish(queue, b"%d" % n) for n in range(MESSAGES)])
+    assert 2 in {lane for lane, _ in found}
+
+
+async def test_a_deleted_queue_goes_from_all_lanes(lanes: Lanes) -> None:
+    store = await lanes.store()
+    await make(store)
+    await store.delete_queue("default", "q")
+    await until(lambda: not any(node.metadata.queues for node in lanes.nodes))
+
+
+async def test_a_gateway_goes_back_to_a_host_that_was_lost_and_came_back(lanes: Lanes) -> None:
+    queue = await make(await lanes.store())
+    await lanes.hosts["h0"].server.close()
+    lanes.alive.pop("h0")
+    lanes.own(0, "h1")
+    found = places(*[await publish(queue, b"%d" % n) for n in range(MESSAGES)])
+    assert 0 not in {lane for lane, _ in found}
+    await lanes.hosts["h0"].open()
+    lanes.alive["h0"] = 2
+    lanes.own(0, "h0")
+    end = time.monotonic() + 30
+    while 0 not in {lane for lane, _ in places(await publish(queue, b"again"))}:
+        assert time.monotonic() < end
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"kind": "stream"}, "kind"),
+        ({"partitions": 2}, "partitions"),
+        ({"delivery": "at_most_once"}, "delivery"),
+        ({"sequencing": "clock"}, "sequencing"),
+        ({"priorities": 3}, "priorities"),
+        ({"max_messages": 10}, "max_messages"),
+        ({"max_bytes": 10}, "max_bytes"),
+        ({"colocate_with": "other"}, "colocate_with"),
+        ({"dead_letter_queue": "other"}, "dead_letter_queue"),
+    ],
+)
+async def test_what_lanes_do_not_have_is_refused_by_name(lanes: Lanes, settings: dict[str, Any], named: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        await make(await lanes.store(), **settings)
+    assert [one.pointer for one in refused.value.errors] == [f"/{named}"]
+    assert not lanes.nodes[0].metadata.queues

@@ -1,0 +1,45 @@
+from msgspec.structs import replace
+
+from backend_store.core.host_lanes.table import Owner
+from backend_store.core.replication.record import DiskId, Incarnation, NodeId, first_record
+from backend_store.hosts.table import table_of
+from backend_store.model import Epoch
+from backend_store.shard.interface import ShardNumber
+from backend_store.shard.placing import Plan
+from backend_store.shard.view import ClusterView
+
+A, B, C = map(NodeId, "abc")
+
+
+def view() -> ClusterView:
+    made = ClusterView()
+    for number, holders in enumerate([(A, B), (B, C), (C, A)]):
+        shard = ShardNumber(number)
+        made.plans[shard] = Plan(shard, holders, 2, lanes=3)
+        record = first_record(number, {node: DiskId(node) for node in holders}, min_in_sync=2)
+        made.records[shard] = replace(record, leader=holders[0], leader_inc=Incarnation(1), epoch=Epoch(1))
+    return made
+
+
+def test_there_is_no_table_until_all_lanes_are_founded() -> None:
+    known = view()
+    del known.records[ShardNumber(2)]
+    assert table_of(known, 3) is None
+
+
+def test_whose_a_lane_is_comes_from_its_plan_and_who_owns_it_from_its_record() -> None:
+    known = view()
+    first = table_of(known, 3)
+    assert first is not None
+    assert [row.preferred for row in first.lanes.values()] == [A, B, C]
+    assert all(row.is_home for row in first.lanes.values())
+    shard = ShardNumber(0)
+    adopted = replace(known.records[shard], leader=B, leader_inc=Incarnation(7), epoch=Epoch(2), isr=(B,), elr=(A,))
+    known.records[shard] = replace(adopted, version=adopted.version + 1)
+    after = table_of(known, 3)
+    assert after is not None
+    row = after.lanes[0]
+    assert (row.preferred, row.owner, row.epoch, row.is_home) == (A, Owner(B, 7), 2, False)
+    assert (row.in_sync, row.eligible) == ((B,), (A,))
+    assert after.version > first.version
+    assert after.slots == first.slots

@@ -1,0 +1,203 @@
+"""Queues that lie in another shard than their definitions, whatever became of the gateway that made them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import NamedTuple
+
+import msgspec
+import pytest
+
+from backend_store.client.embedded import EmbeddedStore
+from backend_store.core.chunk import KIND_JSON, Columns, column_blocks
+from backend_store.model import Published, PushqError, QueueConfig, QueueDefinition
+from backend_store.node.node import Node
+from backend_store.remote.directory import FixedDirectory
+from backend_store.remote.queue import RemoteQueue
+from backend_store.remote.store import RemoteBackends
+from backend_store.service.operations import DropQueues
+from backend_store.service.serving import StoreServer, StoreService
+from backend_store.storage.memory import MemoryEngine
+from push.looking_up import LookingUp
+
+pytestmark = pytest.mark.anyio
+
+WAIT_S = 30.0
+TENANT = "default"
+
+
+class World(NamedTuple):
+    """Two shards, each a node; the first has the definitions. And one gateway's store."""
+
+    first: Node
+    second: Node
+    services: dict[int, StoreService]
+    store: RemoteBackends
+
+    async def defined(self, name: str) -> QueueDefinition:
+        """A queue of the second shard, whose gateway died before it told that."""
+        definition, _ = await self.first.metadata.create_queue(TENANT, name, QueueConfig(), 1)
+        assert definition.shard == 1
+        return definition
+
+    async def known(self, name: str) -> RemoteQueue:
+        """That queue, as soon as the other gateway has heard of it."""
+        await until(lambda: (TENANT, name) in self.store.metadata.queues)
+        return self.store.queue(TENANT, name)
+
+    @property
+    def taken_over(self) -> list[QueueDefinition]:
+        return list(self.second.metadata.queues.values())
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    nodes = [Node(MemoryEngine(), directory=None) for _ in range(2)]
+    services = {}
+    for shard, node in enumerate(nodes):
+        await node.start()
+        services[shard] = StoreService(EmbeddedStore(node), shards=len(nodes) if shard == 0 else 1)
+    server = StoreServer(services)
+    port = await server.listen("127.0.0.1", 0, None)
+    store = RemoteBackends(FixedDirectory([("127.0.0.1", port)]), None, LookingUp)
+    try:
+        await store.open()
+        yield World(*nodes, services, store)
+    finally:
+        await store.close()
+        for service in services.values():
+            service.close()
+        await server.close()
+        for node in nodes:
+            await node.close()
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(WAIT_S):
+        while not is_so():  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
+
+
+def publish(queue: RemoteQueue, *bodies: bytes) -> asyncio.Future[Published | PushqError]:
+    done: asyncio.Future[Published | PushqError] = asyncio.get_running_loop().create_future()
+    queue.publish(list(column_blocks(Columns(KIND_JSON, list(bodies))).blocks), done.set_result)
+    return done
+
+
+async def test_another_gateway_tells_the_shard(world: World) -> None:
+    definition = await world.defined("new")
+    await until(lambda: world.taken_over == [definition])
+
+
+async def test_what_is_published_before_the_shard_knows_keeps_its_order(world: World) -> None:
+    await world.defined("new")
+    queue = await world.known("new")
+    calls = [publish(queue, b"%d" % number) for number in range(20)]
+    await asyncio.sleep(0)
+    calls += [publish(queue, b"%d" % number) for number in range(20, 40)]
+    placed = await asyncio.gather(*calls)
+    offsets = [one.base for one in placed if isinstance(one, Published)]
+    assert len(offsets) == 40, placed
+    assert offsets == sorted(offsets)
+
+
+async def test_a_queue_changed_at_the_definitions_alone_is_changed_in_its_shard(world: World) -> None:
+    await world.defined("new")
+    await until(lambda: bool(world.taken_over))
+    changed = await world.first.metadata.update_queue(TENANT, "new", QueueConfig(max_attempts=3), 1)
+    await until(lambda: world.taken_over == [changed])
+
+
+async def test_a_queue_deleted_at_the_definitions_alone_goes_from_its_shard(world: World) -> None:
+    await world.defined("old")
+    queue = await world.known("old")
+    assert isinstance(await publish(queue, b"1"), Published)
+    await world.first.metadata.delete_elsewhere(TENANT, "old")
+    await until(lambda: not world.taken_over)
+
+
+async def test_a_name_used_again_is_another_queue(world: World) -> None:
+    await world.defined("name")
+    before = await world.known("name")
+    assert isinstance(await publish(before, b"1"), Published)
+    await world.first.metadata.delete_elsewhere(TENANT, "name")
+    again = await world.defined("name")
+    await until(lambda: world.taken_over == [again])
+    queue = await world.known("name")
+    await until(lambda: world.store.queue(TENANT, "name").uid == again.uid)
+    assert isinstance(await publish(world.store.queue(TENANT, "name"), b"2"), Published)
+    found = EmbeddedStore(world.second).queue(TENANT, "name")
+    assert found.stats().published_total == 1
+    assert queue is not before
+
+
+async def test_a_shard_that_is_away_hears_when_it_is_back(world: World) -> None:
+    kept = await world.defined("kept")
+    gone = await world.first.metadata.create_queue(TENANT, "first", QueueConfig(), 1)
+    assert gone[0].shard == 0
+    deleted = await world.defined("deleted")
+    await until(lambda: sorted(one.uid for one in world.taken_over) == [kept.uid, deleted.uid])
+    away = world.services.pop(1)
+    away.close()
+    await until(lambda: not world.store.homes[1].line.is_open)
+    await world.first.metadata.delete_elsewhere(TENANT, "deleted")
+    new = await world.defined("new")
+    world.services[1] = StoreService(EmbeddedStore(world.second))
+    await until(lambda: sorted(one.uid for one in world.taken_over) == [kept.uid, new.uid])
+
+
+async def test_a_stale_word_of_a_queue_that_was_moved_or_made_again_changes_nothing(world: World) -> None:
+    old = await world.defined("name")
+    await until(lambda: bool(world.taken_over))
+    await world.first.metadata.delete_elsewhere(TENANT, "name")
+    new = await world.defined("name")
+    await until(lambda: world.taken_over == [new])
+    await world.store.homes[1].adopt([old])
+    assert world.taken_over == [new]
+
+
+async def test_a_publish_that_knows_less_than_the_shard_is_answered(world: World) -> None:
+    old = await world.defined("name")
+    queue = await world.known("name")
+    await until(lambda: bool(world.taken_over))
+    await world.store.homes[1].adopt([msgspec.structs.replace(old, uid=old.uid + 100)])
+    await until(lambda: not world.store.homes[1].has(old))
+    async with asyncio.timeout(WAIT_S):
+        assert isinstance(await publish(queue, b"1"), PushqError)
+    assert [one.uid for one in world.taken_over] == [old.uid + 100], "nothing brings the old one back"
+
+
+async def test_queues_are_dropped_by_their_numbers(world: World) -> None:
+    first, second = (
+        await world.defined("a"),
+        (await world.first.metadata.create_queue(TENANT, "x", QueueConfig(), 1))[0],
+    )
+    assert second.shard == 0
+    second = await world.defined("b")
+    await until(lambda: len(world.taken_over) == 2)
+    home = world.store.homes[1]
+    again = msgspec.structs.replace(second, uid=second.uid + 100)
+    await asyncio.gather(home.ask(DropQueues([first.uid, second.uid])), home.adopt([again]))
+    assert world.taken_over == [again], "made anew while the earlier ones went"
+    await home.adopt([first])
+    assert world.taken_over == [again], "a late word brings nothing back"
+
+
+async def test_who_waits_for_messages_before_the_shard_knows_the_queue_gets_them(world: World) -> None:
+    away = world.services.pop(1)
+    away.close()
+    await until(lambda: not world.store.homes[1].line.is_open)
+    await world.defined("new")
+    queue = await world.known("new")
+    woken = asyncio.Event()
+    queue.on_ready(woken.set, lambda: {30_000: 5})
+    queue.wanted_changed()
+    publishing = publish(queue, b"1")
+    world.services[1] = StoreService(EmbeddedStore(world.second))
+    async with asyncio.timeout(WAIT_S):
+        while isinstance(await publishing, PushqError):
+            publishing = publish(queue, b"1")
+        while not queue.has_ready:
+            woken.clear()
+            await woken.wait()

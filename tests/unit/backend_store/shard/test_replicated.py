@@ -1,0 +1,161 @@
+"""One replica on a real disk, with nobody around it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from backend_store.cluster.coordinator import boot_seconds
+from backend_store.core.replication.entries import Draft
+from backend_store.core.replication.follower import Follower
+from backend_store.core.replication.log import ProtocolBroken
+from backend_store.core.replication.messages import Diverged, Fetch, Message
+from backend_store.core.replication.record import (
+    Change,
+    DiskId,
+    Identity,
+    Incarnation,
+    NodeId,
+    PartitionRecord,
+    first_record,
+)
+from backend_store.model import Epoch, Offset
+from backend_store.node.node import wall_clock_ms
+from backend_store.shard import entry_rows
+from backend_store.shard.interface import ShardNumber
+from backend_store.shard.replicated import Replicated, now_ms
+from backend_store.storage.engine import Table
+from tests.support.replicas import changed
+from tests.support.shards import until
+
+pytestmark = pytest.mark.anyio
+A, B = NodeId("a"), NodeId("b")
+ENTRIES = 1_000
+AT_ONCE = 100
+
+
+class Nobody:
+    """What is around a replica that is alone."""
+
+    def send(self, to: NodeId, message: Message) -> None: ...
+
+    def submit(self, shard: ShardNumber, change: Change) -> None: ...
+
+    def reread(self, shard: ShardNumber) -> None: ...
+
+    def followed(self, shard: ShardNumber) -> None: ...
+
+
+def opened(folder: Path, *, inc: int = 1) -> tuple[Replicated, list[BaseException]]:
+    """a's replica, and what would have ended its process."""
+    fatal: list[BaseException] = []
+    return Replicated(ShardNumber(0), (A, Incarnation(inc)), folder, Nobody(), on_fatal=fatal.append), fatal
+
+
+def led_by(replicated: Replicated, *, epoch: int = 1) -> PartitionRecord:
+    """b is a replica that is away: the log is kept for it."""
+    first = first_record(0, {A: DiskId(replicated.store.disk)}, min_in_sync=1)
+    inc = replicated.replica.me.inc
+    return changed(first, epoch=epoch, leader=A, leader_inc=inc, replicas=(A, B))
+
+
+async def stored(replicated: Replicated) -> None:
+    await until(lambda: not replicated.store.is_busy and replicated.replica.log.is_clean, "all is on the disk")
+
+
+def entries_of(replicated: Replicated) -> int:
+    return len(replicated.store.engine.scan(Table.REPLICATION, entry_rows.entry_key(0), b"f", 1 << 20))
+
+
+async def test_log_that_nobody_needs_any_more_is_deleted_in_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When a replica is given up, what was kept for it is a gigabyte: in one commit all replicas would stand still."""
+    monkeypatch.setattr(entry_rows, "TRIM_ROWS_MAX", AT_ONCE)
+    replicated, fatal = opened(tmp_path / "shard")
+    record = led_by(replicated)
+    replicated.on_record(record)
+    await stored(replicated)
+    drafts = [Draft(1, (b"",))] * ENTRIES
+    assert isinstance(replicated.replica.append(drafts, now_ms=now_ms(), wall_ms=wall_clock_ms()), tuple)
+    replicated.look(0.0, [A])
+    await stored(replicated)
+    replicated.look(0.0, [A])
+    await stored(replicated)
+    left = entries_of(replicated)
+    assert left == ENTRIES + 1
+    replicated.on_record(changed(record, replicas=(A,)))
+    replicated.look(0.0, [A])
+    looks = 0
+    while left:
+        if looks == 3:
+            await replicated.close()
+            replicated, fatal = opened(tmp_path / "shard", inc=2)
+        replicated.look(0.0, [A])
+        await stored(replicated)
+        looks += 1
+        assert left - AT_ONCE <= entries_of(replicated) < left
+        left = entries_of(replicated)
+    assert looks > ENTRIES // AT_ONCE and not fatal
+    assert replicated.replica.log.start == ENTRIES + 1
+    await replicated.close()
+
+
+async def test_leader_whose_session_is_known_to_be_lost_serves_no_longer(tmp_path: Path) -> None:
+    replicated, _ = opened(tmp_path / "shard")
+    replicated.on_record(changed(led_by(replicated), is_released=True))
+    await stored(replicated)
+    replicated.look(boot_seconds() + 60, [A, B])
+    assert replicated.may_serve
+    replicated.look(None, [A, B])
+    assert not replicated.may_serve
+    await replicated.close()
+
+
+async def test_a_message_that_breaks_the_protocol_ends_the_process(tmp_path: Path) -> None:
+    """The replica stops before it writes what is wrong: an error that a line swallows would let it go on."""
+    replicated, fatal = opened(tmp_path / "shard")
+    record = led_by(replicated)
+    replicated.on_record(record)
+    await stored(replicated)
+    assert replicated.replica.log.high_watermark == 1
+    replicated.on_record(changed(record, epoch=2, leader=B))
+    follower = replicated.replica.role
+    assert isinstance(follower, Follower)
+    replicated.on_message(B, Diverged(0, Epoch(2), follower.request, Offset(1), Epoch(0), Offset(0)))
+    assert [type(error) for error in fatal] == [ProtocolBroken]
+    await replicated.close()
+
+
+async def test_nobody_is_heard_in_the_name_of_another(tmp_path: Path) -> None:
+    """A fetch is an acknowledgement: one that a has not sent, but somebody in a's name, confirms what b lacks."""
+    replicated, fatal = opened(tmp_path / "shard")
+    first = led_by(replicated)
+    replicated.on_record(changed(first, isr=(A, B), disks={**first.disks, B: DiskId("b")}))
+    await stored(replicated)
+    fetch = Fetch(0, Epoch(1), 1 << 40, Identity(B, Incarnation(1), DiskId("b")), Offset(1), Epoch(1))
+    replicated.on_message(NodeId("gateway"), fetch)
+    assert replicated.replica.log.high_watermark == 0
+    replicated.on_message(B, fetch)
+    assert replicated.replica.log.high_watermark == 1
+    replicated.on_record(changed(first, epoch=Epoch(2), leader=B, version=first.version + 2))
+    follower = replicated.replica.role
+    assert isinstance(follower, Follower)
+    forged = Diverged(0, Epoch(2), follower.request, Offset(1), Epoch(0), Offset(0))
+    replicated.on_message(NodeId("c"), forged)
+    assert not fatal and follower.asked_ms is not None
+    await replicated.close()
+
+
+async def test_replica_says_that_the_record_is_older_than_its_log(tmp_path: Path) -> None:
+    replicated, _ = opened(tmp_path / "shard")
+    replicated.on_record(led_by(replicated, epoch=5))
+    await stored(replicated)
+    await replicated.close()
+    replicated, _ = opened(tmp_path / "shard", inc=2)
+    replicated.on_record(led_by(replicated, epoch=3))
+    assert replicated.replica.is_ahead and replicated.replica.role is None
+    replicated.on_record(led_by(replicated, epoch=6))
+    assert not replicated.replica.is_ahead and replicated.replica.leader is not None
+    await replicated.close()

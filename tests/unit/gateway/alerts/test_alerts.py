@@ -1,0 +1,189 @@
+"""Alerts of an application in this process: what is kept of them, who pays for a list, and who changes what."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from backend_store.client import Store
+from backend_store.model import Conflict, NotFound
+from gateway.alerts.alerts import Alerts
+from gateway.alerts.core.evaluate import Alert
+from gateway.alerts.core.rules import Rule
+from gateway.alerts.limits import LISTENERS_PER_TENANT_MAX, RESOLVED_KEPT_MS, RESOLVED_PER_TENANT_MAX
+from gateway.alerts.notifier import Heard
+from gateway.alerts.secrets import Renewal
+from gateway.alerts.setup import Watching
+from gateway.alerts.stored import Receiver
+from gateway.app import Application, create_app
+from gateway.settings import Settings
+from tests.unit.gateway.conftest import Clock
+
+pytestmark = pytest.mark.anyio
+
+RULE = Rule(
+    "rule_1", "shop", "deep", "depth", "*", 0, 0, 0, 0, 60_000, "warning", (), True, "", None, None, 0, "me", 0
+)  # fmt: skip
+RECEIVER = Receiver("receiver_1", "shop", "ops", "webhook", "https://hooks.example/", "m", b"sealed", 0)
+
+
+@pytest.fixture
+async def app(store: Store, clock: Clock) -> AsyncIterator[Application]:
+    app = create_app(store, Settings(), clock_ms=clock)
+    yield app
+    await app.gateway.hub.close()
+
+
+@pytest.fixture
+def watching(app: Application) -> Watching:
+    return app.gateway.watching
+
+
+@pytest.fixture
+def alerts(watching: Watching) -> Alerts:
+    return watching.alerts
+
+
+async def flapped(alerts: Alerts, clock: Clock, monkeypatch: pytest.MonkeyPatch, *, subjects: int, times: int) -> None:
+    """So many queues are past the limit of the tenant's rule, and well again, so many times."""
+    for value in (1.0, 0.0) * times:
+        clock.ms += 1
+        values = [(f"q{n}", value) for n in range(subjects)]
+        monkeypatch.setattr(alerts, "values", lambda rule, now_ms, values=values: values)
+        await alerts.evaluate(clock.ms)
+
+
+async def test_of_alerts_that_are_over_the_newest_of_an_hour_are_listed(
+    alerts: Alerts, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await alerts.put_rule(RULE, None)
+    await flapped(alerts, clock, monkeypatch, subjects=900, times=3)
+    listed = list(alerts.of_tenant("shop"))
+    assert len(listed) == RESOLVED_PER_TENANT_MAX and {alert.state for _, alert in listed} == {"resolved"}
+    assert max(alert.resolved_at_ms or 0 for _, alert in listed) == clock.ms
+    clock.ms += RESOLVED_KEPT_MS
+    await flapped(alerts, clock, monkeypatch, subjects=1, times=1)
+    assert len(list(alerts.of_tenant("shop"))) == 1
+
+
+class Untouched(deque[Alert]):
+    def __iter__(self) -> Any:
+        raise AssertionError("another tenant's alerts were gone through")
+
+
+class UntouchedAlerts(dict[str, Alert]):
+    def values(self) -> Any:
+        raise AssertionError("another tenant's alerts were gone through")
+
+
+async def test_a_list_costs_what_its_own_tenant_has(alerts: Alerts) -> None:
+    await alerts.put_rule(RULE, None)
+    mine = msgspec.structs.replace(RULE, id="rule_2", tenant="mine")
+    await alerts.put_rule(mine, None)
+    found = Alert("a", "rule_2", "q", "firing", 1, 0)
+    alerts.open = {"rule_1": UntouchedAlerts(), "rule_2": {"q": found}}
+    alerts.resolved = {"shop": Untouched()}
+    assert list(alerts.of_tenant("mine")) == [(mine, found)]
+
+
+async def test_nothing_is_left_of_a_tenant_that_was_removed(
+    watching: Watching, alerts: Alerts, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slo = msgspec.structs.replace(RULE, id="rule_2", kind="slo_availability", objective=99.9)
+    for rule in (RULE, slo):
+        await alerts.put_rule(rule, None)
+    await alerts.put_receiver(RECEIVER, None)
+    await alerts.evaluate(clock.ms)
+    await flapped(alerts, clock, monkeypatch, subjects=2, times=2)
+    watching.notifier.heard[RECEIVER.id] = Heard()
+    watching.secrets._known[RECEIVER.id] = (b"sealed", b"secret")
+    assert alerts.sources._budgets and alerts.resolved
+    await watching.forget_tenant("shop")
+    assert not alerts.rules and not alerts.receivers and not alerts.history and not alerts.resolved
+    assert not alerts.sources._budgets and not watching.notifier.heard and not watching.secrets._known
+    assert alerts._documents.rows() == {}
+
+
+async def test_a_change_of_what_was_deleted_meanwhile_does_not_bring_it_back(alerts: Alerts) -> None:
+    await alerts.put_rule(RULE, None)
+    await alerts.put_receiver(RECEIVER, None)
+    for delete, put, known in (
+        (alerts.delete_rule, alerts.put_rule, RULE),
+        (alerts.delete_receiver, alerts.put_receiver, RECEIVER),
+    ):
+        await delete(known)  # type: ignore[arg-type]
+        with pytest.raises(NotFound):
+            await put(msgspec.structs.replace(known, name="other"), known)  # type: ignore[arg-type]
+    assert not alerts.rules and not alerts.receivers and alerts._documents.rows() == {}
+
+
+async def test_of_two_changes_of_one_thing_the_second_looks_again(alerts: Alerts) -> None:
+    await alerts.put_rule(RULE, None)
+    await alerts.put_receiver(RECEIVER, None)
+    puts: list[tuple[Callable[..., Awaitable[None]], Rule | Receiver]]
+    puts = [(alerts.put_rule, RULE), (alerts.put_receiver, RECEIVER)]
+    for put, known in puts:
+        first = msgspec.structs.replace(known, name="first")
+        await put(first, known)
+        with pytest.raises(Conflict):
+            await put(msgspec.structs.replace(known, name="second"), known)
+        await put(msgspec.structs.replace(first, name="second"), first)
+    assert alerts.rules["rule_1"].name == alerts.receivers["receiver_1"].name == "second"
+
+
+async def test_a_rotation_of_master_keys_keeps_an_address_that_was_changed_meanwhile(
+    watching: Watching, alerts: Alerts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two receivers: of one the address is changed while its secret is sealed anew, the other is deleted."""
+    gone = msgspec.structs.replace(RECEIVER, id="receiver_2")
+    for receiver in (RECEIVER, gone):
+        await alerts.put_receiver(receiver, None)
+    masters = Masters(alerts, gone)
+    monkeypatch.setattr(type(watching.secrets), "masters", masters)
+    await Renewal(alerts, watching.secrets).renew()
+    assert alerts.receivers == {
+        RECEIVER.id: msgspec.structs.replace(
+            RECEIVER, url="https://new.example/", master="new", sealed=b"sealed by the new"
+        )
+    }
+
+
+class Masters:
+    """A new master key is active; while it seals for the first time, somebody changes what is sealed."""
+
+    active = "new"
+
+    def __init__(self, alerts: Alerts, gone: Receiver) -> None:
+        self.alerts = alerts
+        self.gone: Receiver | None = gone
+
+    async def unwrap(self, keys: list[Any]) -> list[bytes]:
+        return [b"secret" for _ in keys]
+
+    async def wrap(self, secrets: list[Any]) -> list[Any]:
+        if self.gone is not None:
+            gone, self.gone = self.gone, None
+            await self.alerts.delete_receiver(gone)
+            await self.alerts.put_receiver(msgspec.structs.replace(RECEIVER, url="https://new.example/"), RECEIVER)
+        return [Wrapped("new", b"sealed by the new") for _ in secrets]
+
+
+class Wrapped(msgspec.Struct):
+    master: str
+    data: bytes
+
+
+async def test_streams_of_one_tenant_leave_room_for_the_others(watching: Watching) -> None:
+    notifier = watching.notifier
+    for _ in range(LISTENERS_PER_TENANT_MAX):
+        last = notifier.listen("shop")
+    with pytest.raises(Exception, match="of this tenant") as refused:
+        notifier.listen("shop")
+    assert refused.value.code == "too-many-connections"  # type: ignore[attr-defined]
+    notifier.listen("other")
+    notifier.unlisten(last)
+    notifier.listen("shop")

@@ -1,0 +1,42 @@
+"""Burn rates: both windows of a pair must burn, and a few requests prove nothing."""
+
+from __future__ import annotations
+
+from gateway.alerts.core.slo import Budget
+
+
+def filled(minutes: range, *, total: int, bad: int) -> Budget:
+    budget = Budget()
+    for minute in minutes:
+        budget.put(minute, total, bad)
+    return budget
+
+
+def test_a_steady_stream_of_failures_is_an_alert() -> None:
+    """2 % of failures burn a budget of 0.1 % twenty times too fast."""
+    value = filled(range(1000, 1060), total=100, bad=2).value(1059, 99.9)
+    assert value is not None and round(value, 2) == round(20 / 6, 2)
+
+
+def test_what_is_over_is_no_alert_any_more() -> None:
+    budget = filled(range(1000, 1030), total=100, bad=50)
+    for minute in range(1030, 1061):
+        budget.put(minute, 100, 0)
+    assert budget.value(1060, 99.9) == 0.0
+
+
+def test_a_failure_among_few_requests_proves_nothing() -> None:
+    assert filled(range(1000, 1005), total=1, bad=1).value(1004, 99.9) is None
+
+
+def test_minutes_that_are_long_gone_do_not_count() -> None:
+    budget = filled(range(300), total=100, bad=100)
+    for minute in range(1000, 1360):
+        budget.put(minute, 100, 0)
+    assert budget.value(1359, 99.9) == 0.0
+
+
+def test_a_later_word_on_a_minute_counts() -> None:
+    budget = filled(range(10, 70), total=100, bad=0)
+    budget.put(69, 100, 7)
+    assert budget.counts(69, 1) == (100, 7)

@@ -1,0 +1,180 @@
+"""The sampler: a queue's numbers come into its series, and the series come back after a restart."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from backend_store.client import Store
+from backend_store.core.chunk import KIND_JSON, Draft
+from backend_store.model import COMPANION, QueueConfig
+from gateway.app import Application, create_app
+from gateway.series import file
+from gateway.series.book import Book
+from gateway.series.core.columns import QUEUE_COLUMNS
+from gateway.series.core.ring import Series
+from gateway.series.file import FILE, SeriesFile
+from gateway.series.sampler import Sampler
+from gateway.settings import Settings
+from tests.support.stores import died, drained, published
+from tests.unit.gateway.conftest import Clock
+
+pytestmark = pytest.mark.anyio
+
+MESSAGE = Draft(KIND_JSON, b"1", {})
+
+
+def sampler_of(store: Store, clock: Clock, folder: Path | None = None) -> tuple[Application, Sampler]:
+    app = create_app(store, Settings(), clock_ms=clock, series_folder=folder)
+    return app, app.gateway.sampler
+
+
+async def look(sampler: Sampler, clock: Clock, looks: int = 1) -> None:
+    for _ in range(looks):
+        clock.ms += 5_000
+        await sampler.look()
+
+
+def column(sampler: Sampler, clock: Clock, queue: str, name: str, steps: int) -> list[float]:
+    watched = sampler.book.of_queue("default", queue)
+    assert watched is not None and watched.series is not None
+    end = clock.ms // 5_000 + 1
+    return watched.series.column(0, QUEUE_COLUMNS.index(name), end - steps, end)
+
+
+async def test_levels_and_rates_follow_what_happens(store: Store, clock: Clock) -> None:
+    app, sampler = sampler_of(store, clock)
+    queue, _ = await store.create_queue("default", "orders", QueueConfig())
+    await look(sampler, clock)
+    assert sampler.book.of_queue("default", "orders").series is None  # type: ignore[union-attr]
+    await published(queue, *[MESSAGE] * 10)
+    await look(sampler, clock, 2)
+    await drained(queue)
+    await look(sampler, clock)
+    assert column(sampler, clock, "orders", "ready", 3) == [10, 10, 0]
+    assert column(sampler, clock, "orders", "published_per_s", 3) == [2, 0, 0]
+    assert column(sampler, clock, "orders", "acked_per_s", 3) == [0, 0, 2]
+    assert column(sampler, clock, "orders", "oldest_age_ms", 3)[2] == 0
+    await app.gateway.hub.close()
+
+
+async def test_the_quick_numbers_are_the_exact_ones(store: Store, clock: Clock) -> None:
+    """A queue that nothing happened to is not added up anew, and says the same."""
+    app, sampler = sampler_of(store, clock)
+    fails, _ = await store.create_queue("default", "fails", QueueConfig(max_attempts=2, dead_letter_queue=COMPANION))
+    await store.create_queue("default", "wide", QueueConfig(partitions=3))
+    await published(store.queue("default", "wide"), *[MESSAGE] * 20)
+    await died(fails, MESSAGE, MESSAGE)
+    await published(fails, MESSAGE)
+    for _ in range(3):
+        await look(sampler, clock)
+        for name in ("fails", "wide"):
+            stats, watched = store.queue("default", name).stats(), sampler.book.of_queue("default", name)
+            assert watched is not None
+            pulse = watched.pulse._asdict()
+            since = pulse["oldest_since_ms"]
+            assert stats.oldest_age_ms == (store.steady_ms() - since if since else 0)
+            assert {k: pulse[k] for k in pulse if hasattr(stats, k)} == {
+                k: getattr(stats, k) for k in pulse if hasattr(stats, k)
+            }
+    fails_now = sampler.book.of_queue("default", "fails")
+    assert fails_now is not None and fails_now.pulse.redelivered_total == 2 and fails_now.pulse.ended_total == 2
+    await app.gateway.hub.close()
+
+
+async def test_a_deleted_queue_is_forgotten_and_one_of_its_name_begins_anew(store: Store, clock: Clock) -> None:
+    app, sampler = sampler_of(store, clock)
+    queue, _ = await store.create_queue("default", "orders", QueueConfig())
+    await published(queue, MESSAGE)
+    await look(sampler, clock)
+    await store.delete_queue("default", "orders")
+    await store.create_queue("default", "orders", QueueConfig())
+    await look(sampler, clock)
+    watched = sampler.book.of_queue("default", "orders")
+    assert watched is not None and watched.series is None and len(sampler.book.watched) == 1
+    await app.gateway.hub.close()
+
+
+async def test_series_come_back_after_a_restart(store: Store, clock: Clock, tmp_path: Path) -> None:
+    app, sampler = sampler_of(store, clock, tmp_path)
+    queue, _ = await store.create_queue("default", "orders", QueueConfig())
+    await published(queue, *[MESSAGE] * 7)
+    await look(sampler, clock, 3)
+    await sampler.save()
+    assert (tmp_path / FILE).stat().st_mode & 0o077 == 0
+    again, later = sampler_of(store, clock, tmp_path)
+    for place, series in SeriesFile(tmp_path).read():
+        later._take_over(place, series)
+    clock.ms += 20_000
+    await look(later, clock)
+    found = column(later, clock, "orders", "ready", 6)
+    assert found[0] == 7 and found[5] == 7 and found[2] != found[2]  # nobody looked while it was down
+    await app.gateway.hub.close()
+    await again.gateway.hub.close()
+
+
+async def test_a_damaged_file_costs_what_lies_behind_the_damage(tmp_path: Path) -> None:
+    file = SeriesFile(tmp_path)
+    all_of_them = [((f"t{n}", 0), Series(10, 6)) for n in range(3)]
+    file.write_now(iter(all_of_them))
+    whole = (tmp_path / FILE).read_bytes()
+    assert len(file.read()) == 3
+    (tmp_path / FILE).write_bytes(whole[:-5])
+    assert len(file.read()) == 2
+    (tmp_path / FILE).write_bytes(b"nonsense")
+    assert file.read() == []
+    (tmp_path / FILE).unlink()
+    assert file.read() == []
+
+
+async def test_the_quietest_queues_make_room(store: Store, clock: Clock) -> None:
+    app, sampler = sampler_of(store, clock)
+    sampler.book.queues_max = 2
+    for name in ("a", "b", "c"):
+        queue, _ = await store.create_queue("default", name, QueueConfig())
+        await published(queue, MESSAGE)
+        await look(sampler, clock)
+    kept = {w.definition.name for w in sampler.book.watched.values() if w.series is not None}
+    assert kept == {"b", "c"} and sampler.book.forgotten == 1
+    await app.gateway.hub.close()
+
+
+async def test_tenants_are_added_up_apart(store: Store, clock: Clock) -> None:
+    app, sampler = sampler_of(store, clock)
+    await store.metadata.put_tenant("acme", 1)
+    for tenant, name, messages in (("default", "a", 2), ("default", "b", 3), ("acme", "c", 50)):
+        queue, _ = await store.create_queue(tenant, name, QueueConfig())
+        await published(queue, *[MESSAGE] * messages)
+    await look(sampler, clock)
+    book: Book = sampler.book
+    slot = clock.ms // 5_000
+    assert {t: s.column(0, 0, slot, slot + 1) for t, s in book.tenants.items()} == {"default": [5.0], "acme": [50.0]}
+    await app.gateway.hub.close()
+
+
+async def test_a_write_that_is_cancelled_ends_before_its_file_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, may_go_on, is_open = threading.Event(), threading.Event(), []
+
+    def slow(fd: int, records: Iterable[bytes]) -> None:
+        begun.set()
+        assert may_go_on.wait(30)
+        is_open.append(os.fstat(fd).st_ino == (tmp_path / FILE).with_suffix(".partial").stat().st_ino)
+
+    monkeypatch.setattr(file, "_put", slow)
+    writing = asyncio.create_task(SeriesFile(tmp_path).write(iter([(("t", 0), Series(10, 6))])))
+    assert await asyncio.to_thread(begun.wait, 30)
+    for _ in range(3):
+        writing.cancel()
+        done, _ = await asyncio.wait([writing], timeout=0.05)
+        assert not done
+    may_go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await writing
+    assert is_open == [True] and not (tmp_path / FILE).exists()

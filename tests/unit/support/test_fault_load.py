@@ -1,0 +1,111 @@
+"""The judge of the fault tests finds each kind of violation, and none where there is none."""
+
+from __future__ import annotations
+
+import random
+import time
+from itertools import islice
+from typing import Any
+
+import pytest
+
+from tests.support.fault_load import QueueLoad
+from tests.support.faults import FAULTS, drawn
+from tests.support.keyed_history import Name
+
+A0, A1, A2 = Name("a", 0), Name("a", 1), Name("a", 2)
+
+
+def load(*, may_lose: bool = False) -> QueueLoad:
+    """Three messages of one key, all confirmed at places 0, 1 and 2."""
+    load = QueueLoad("q", may_lose=may_lose)
+    for seq, name in enumerate(load.history.next("a") for _ in range(3)):
+        load.sent_at[name] = time.monotonic()
+        load.history.confirm(name, (0, seq))
+    return load
+
+
+def give(load: QueueLoad, *names: Name, came_at: float | None = None, at: int | None = None) -> None:
+    for name in names:
+        message: dict[str, Any] = {
+            "body": list(name),
+            "partition": 0,
+            "attempt": 1,
+            "seq": name.number if at is None else at,
+        }
+        load.delivered(message, time.monotonic() if came_at is None else came_at)
+
+
+def ack(load: QueueLoad, *names: Name) -> None:
+    load.history.settle(names)
+    for name in names:
+        load.settled(name)
+
+
+@pytest.mark.parametrize("may_lose", [False, True])
+def test_a_history_as_it_should_be(may_lose: bool) -> None:
+    one = load(may_lose=may_lose)
+    early = time.monotonic()
+    give(one, A0, A0, A1)
+    ack(one, A0, A1)
+    give(one, A1, came_at=early)  # it had come before its ack was confirmed
+    give(one, A2)
+    ack(one, A2)
+    assert one.broken() == [] and one.lost() == [] and one.again == 2
+
+
+def test_where_something_may_be_lost_a_confirmed_id_has_one_place() -> None:
+    one = load(may_lose=True)
+    give(one, A0, at=7)
+    assert one.broken() == ["a#0 was confirmed at (0, 0), and is at (0, 7)"]
+
+
+def test_what_was_confirmed_and_never_delivered_is_lost() -> None:
+    one = load()
+    give(one, A0, A1)
+    ack(one, A0, A1)
+    assert one.lost() == [A2]
+    assert "a#2 was confirmed and never delivered" in one.broken()
+
+
+def test_one_id_at_two_places_is_a_duplicate() -> None:
+    one = load()
+    give(one, A0)
+    give(one, A0, at=7)
+    assert "a#0 is at (0, 0), at (0, 7)" in one.broken()[0]
+
+
+def test_a_delivery_after_a_confirmed_ack_is_found() -> None:
+    one = load()
+    give(one, A0)
+    ack(one, A0)
+    give(one, A0)
+    assert "a#0 was delivered after its ack was confirmed" in one.broken()
+
+
+def test_a_message_that_overtakes_another_is_found() -> None:
+    one = load()
+    give(one, A0, A2)
+    assert "a#2 was delivered before a#1" in one.broken()
+
+
+def test_where_something_may_be_lost_a_gap_is_none_and_a_break_of_order_is_one() -> None:
+    one = load(may_lose=True)
+    give(one, A0, A2)
+    assert one.lost() == [A1] and one.broken() == []
+    give(one, A1)
+    assert one.lost() == [] and one.broken() == ["a#1 was delivered after a#2"]
+
+
+def test_the_longest_wait_counts_what_waits_still() -> None:
+    one = load()
+    now = time.monotonic()
+    one.waits += [(now - 50, 30.0), (now - 5, 2.0)]
+    assert one.longest_wait(now - 10) == 2.0
+    one.asked["p", 1] = now - 20
+    assert one.longest_wait(now - 10) >= 20.0
+
+
+def test_a_seed_is_a_whole_order_of_faults_and_every_fault_comes() -> None:
+    first, again = (list(islice(drawn(random.Random(7)), 500)) for _ in range(2))
+    assert first == again and set(first) == set(FAULTS)

@@ -1,0 +1,110 @@
+"""What pages are made of: tables, words, payloads and addresses."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+import web_console
+from web_console.door import safe_target
+from web_console.pages import alerts, messages, overview
+from web_console.server import QueueRow
+from web_console.tables import Column, Table, as_csv, as_json, cut, page_of
+from web_console.wording import age, line_points, number, rate, size
+
+TREE = Path(web_console.__file__).parents[1]
+
+
+@pytest.mark.parametrize("folder", ["web_console/static/vendor", "tests/browser/vendor"])
+def test_vendored_files_are_those_of_the_manifest(folder: str) -> None:
+    place = TREE / folder
+    rows = json.loads((place / "manifest.json").read_text())["files"]
+    for row in rows:
+        assert hashlib.sha256((place / row["file"]).read_bytes()).hexdigest() == row["sha256"], row["file"]
+        assert row["version"] and row["licence"] and (place / row["licence_file"]).read_text()
+    licences = {row["licence_file"] for row in rows}
+    assert {path.name for path in place.iterdir()} == {row["file"] for row in rows} | licences | {"manifest.json"}
+
+
+def _table(rows: list[dict[str, object]], **query: str) -> Table:
+    columns = (Column("name", "Name", is_sortable=True), Column("n", "N", "number", is_sortable=True))
+    return cut(Table("T", columns, rows, "", path="/console/t", query=query), query, default="name")
+
+
+def test_a_table_is_sorted_as_the_query_asks() -> None:
+    rows: list[dict[str, object]] = [{"name": "b", "n": 1}, {"name": "a", "n": None}, {"name": "C", "n": 5.5}]
+    assert [row["name"] for row in _table(list(rows)).rows] == ["a", "b", "C"]
+    assert [row["n"] for row in _table(list(rows), sort="-n").rows] == [5.5, 1, None]
+    assert [row["name"] for row in _table(list(rows), sort="secret").rows] == ["a", "b", "C"]
+
+
+def test_a_page_beyond_the_last_is_the_last() -> None:
+    rows: list[dict[str, object]] = [{"name": f"q{number:03}", "n": number} for number in range(120)]
+    table = _table(rows, page="99", sort="n")
+    assert (table.page, table.pages) == (3, 3)
+    assert [row["n"] for row in page_of(table)] == list(range(100, 120))
+    assert table.address(page="2") == "/console/t?page=2&sort=n"
+
+
+def test_exported_texts_are_no_formulas() -> None:
+    table = _table([{"name": "=HYPERLINK(1)", "n": -3}])
+    assert as_csv(table).splitlines() == ["name,n", "'=HYPERLINK(1),-3"]
+    assert json.loads(as_json(table)) == {"items": [{"name": "=HYPERLINK(1)", "n": -3}]}
+
+
+def test_values_read_well() -> None:
+    assert (number(None), number(1234567), number(1.25)) == ("–", "1\u202f234\u202f567", "1.2")
+    assert (size(999), size(1536)) == ("999 B", "1.5 KiB")
+    assert (age(5), age(65_000), age(3 * 86_400_000 + 4 * 3_600_000)) == ("5 ms", "1 min 5 s", "3 d 4 h")
+    assert (rate(0.25), rate(1500.0)) == ("0.2/s", "1500/s")
+    assert line_points([1, None, 3]) == "0.0,18.0 120.0,2.0" and line_points([1]) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("/console/queues?sort=name", "/console/queues?sort=name"),
+        (None, "/console"),
+        ("https://elsewhere.example/console", "/console"),
+        ("//elsewhere.example/console", "/console"),
+        ("/\\elsewhere.example", "/console"),
+        ("/consoles", "/console"),
+        ("/console/login", "/console"),
+        ("//[", "/console"),
+        ("/console/\n", "/console"),
+    ],
+)
+def test_signing_in_leads_to_pages_of_the_console_only(text: str | None, place: str) -> None:
+    assert safe_target(text) == place
+
+
+def test_a_payload_is_shown_in_each_form() -> None:
+    message = {"body": {"a": [1, "é"]}}
+    assert messages.payload(message, "json") == '{\n  "a": [\n    1,\n    "é"\n  ]\n}'
+    assert messages.payload(message, "text") == '{"a":[1,"é"]}'
+    assert messages.payload({"body_base64": "AAH/"}, "raw") == "\\x00\\x01\\xff"
+    assert messages.payload({"body_base64": "AAH/QQ=="}, "hex").startswith("00000000  00 01 ff 41 ")
+    assert messages.payload({"body_base64": "AAH/"}, "json") == "\x00\x01\ufffd"
+    assert messages.is_hidden({"id": "1"})
+
+
+def _row(name: str, *, age_ms: int, ready: int, grown: float | None) -> QueueRow:
+    rates = (None, None) if grown is None else (grown + 1, 1.0)
+    return QueueRow(name, "work", ready, 0, 0, 0, age_ms, 1, 0, 0, *rates)
+
+
+def test_an_old_backlog_that_grows_comes_before_an_older_one_that_does_not() -> None:
+    rows = [
+        _row("idle", age_ms=0, ready=0, grown=None),
+        _row("stuck", age_ms=60_000, ready=5, grown=0.0),
+        _row("growing", age_ms=30_000, ready=5, grown=9.0),
+        _row("draining", age_ms=30_000, ready=5, grown=-9.0),
+    ]
+    assert [row.name for row in overview.worse(rows)] == ["growing", "stuck", "draining"]
+
+
+def test_whoever_ends_a_silence_waits_for_no_second_word_on_what_fires_already() -> None:
+    assert "not told anew" in alerts._end_silence({"id": "silence_1"}).question
