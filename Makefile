@@ -8,13 +8,15 @@ STAMP := $(VENV)/.installed
 PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
 ARGS ?=
-# Test processes; each file of tests stays in one of them.
+# Test processes.
 PROCESSES ?= 2
-# Not empty: tests that failed beside others are run once more by themselves, and that run decides. Both are shown.
-AGAIN ?=
+MINUTES ?= 10
+# For `deflake`.
+N ?= 20
+TEST ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install prerequisites demo serve check format quick test bench storm overload faults soak crash-long model-long simulation-long spark-long clean
+.PHONY: help install prerequisites demo serve check format quick test gate explore deflake bench storm overload faults soak crash-long model-long simulation-long spark-long clean
 .NOTPARALLEL:
 
 help: ## this list
@@ -52,10 +54,17 @@ format: $(STAMP) ## write what `check` asks for, where a tool can
 quick: check ## check and the unit tests, in less than a minute
 	@$(BIN)/pytest -q tests/unit $(ARGS)
 
-test: prerequisites check ## check, then every test
-	@$(BIN)/pytest --numprocesses $(PROCESSES) --dist loadgroup $(ARGS) || { \
-		code=$$?; [ $$code -eq 1 ] && [ -n "$(AGAIN)" ] || exit $$code; \
-		$(BIN)/pytest --last-failed --last-failed-no-failures none $(ARGS); }
+test: prerequisites check ## check, then every test: what needs no machine strictly, the rest patiently
+	@$(BIN)/python -m tests.tools.run --processes $(PROCESSES) $(ARGS)
+
+gate: $(STAMP) ## what is committed, in a fresh clone, as .ci/run does it; ARGS="--hog --times 3"
+	@$(BIN)/python -m tests.tools.gate $(ARGS)
+
+explore: prerequisites ## the tests that draw from a seed with new seeds, for MINUTES; ARGS="model" names suites
+	@$(BIN)/python -m tests.tools.explore --minutes $(MINUTES) $(ARGS)
+
+deflake: $(STAMP) ## one test N times on a busy machine: TEST=tests/…::test_…
+	@$(BIN)/python -m tests.tools.deflake --times $(N) $(ARGS) "$(TEST)"
 
 bench: $(STAMP) ## the benchmark, on this machine
 	@$(BIN)/python -m tests.bench $(ARGS)
@@ -75,7 +84,7 @@ model-long: $(STAMP) ## many more examples against the reference queue
 faults: $(STAMP) ## every fault of a cluster under load, with sync and async replication
 	@FAULTS=$${FAULTS:-all} $(BIN)/pytest -s tests/cluster/test_faults.py $(ARGS)
 
-soak: $(STAMP) ## an hour, or SOAK_SECONDS, of faults at random from a seed that is printed (again with FAULT_SEED)
+soak: $(STAMP) ## an hour, or SOAK_SECONDS, of faults at random from TEST_SEED
 	@SOAK_SECONDS=$${SOAK_SECONDS:-3600} $(BIN)/pytest -s tests/cluster/test_faults.py $(ARGS)
 
 simulation-long: $(STAMP) ## many more seeds of the simulated clocks, producers and partitions

@@ -16,10 +16,11 @@ from hypothesis import settings
 
 from backend_store.core.ledger import flowed, held_in
 from backend_store.node.partition import Partition
-from tests.support import network, prerequisites
+from tests.support import network, prerequisites, seeds
 from tests.support import server as servers
 from tests.support.server import PushqServer
 from tests.support.several import SeveralServer
+from tests.tools.tiers import is_of
 
 SHOWN_PACKAGES = ("pytest", "hypothesis", "lmdb", "msgspec", "starlette", "uvicorn", "websockets", "sse-starlette")
 SHOWN_PROGRAMS = ("chromium", "strace", "curl")
@@ -27,18 +28,29 @@ SHOWN_PROGRAMS = ("chromium", "strace", "curl")
 DEBUGGED_FOLDERS = ("unit", "model", "contracts")
 MODEL_LONG_EXAMPLES = 5_000
 
+# The same examples each time: what a change broke shows, not what the dice found beside it; `make explore` has others.
 # A loaded machine makes one example slow now and then; that says nothing about the code.
-settings.register_profile("default", deadline=None, print_blob=True)
-settings.register_profile("long", deadline=None, print_blob=True, max_examples=MODEL_LONG_EXAMPLES)
-# The same examples each time: what a change broke shows, not what the dice found beside it. Elsewhere they are random.
-settings.register_profile("ci", deadline=None, print_blob=True, derandomize=True, database=None)
-settings.load_profile("ci" if os.environ.get("CI") else "default")
+settings.register_profile("gate", deadline=None, print_blob=True, derandomize=True, database=None)
+settings.register_profile("explore", deadline=None, print_blob=True, database=None)
+settings.register_profile("long", settings.get_profile("explore"), max_examples=MODEL_LONG_EXAMPLES)
+settings.load_profile("explore" if seeds.IS_EXPLORING else "gate")
 
 # Each of these keeps both cores busy or measures time, so two processes of tests never have two of them.
 LONELY_FOLDERS = ("cluster", "contracts", "crash", "overload", "storm")
 
 StartServer = Callable[..., PushqServer]
 _skipped: list[str] = []
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--tier", choices=("pure", "real"), help="only tests of this tier; see tests/tools/tiers.py")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    tier, here = config.getoption("tier"), Path(__file__).parent
+    if tier is None or not collection_path.is_relative_to(here) or collection_path == here:
+        return None
+    return None if is_of(collection_path.relative_to(here).as_posix(), tier) else True
 
 
 def pytest_configure() -> None:

@@ -1,13 +1,12 @@
 """A cluster under load while everything fails that can: what was confirmed is there once, in order, and stays acked.
 
 CI lets the most telling faults strike. `make faults` tries each of them, in both modes; `make soak` draws them at
-random, for an hour or for `SOAK_SECONDS`, from a seed that it prints, or from `FAULT_SEED`.
+random, for an hour or for `SOAK_SECONDS`, from `TEST_SEED`.
 """
 
 from __future__ import annotations
 
 import os
-import random
 import sys
 from pathlib import Path
 from typing import Literal
@@ -18,12 +17,12 @@ from tests.support.fault_load import FaultLoad
 from tests.support.faults import FAULTS, FaultRunner
 from tests.support.netted_cluster import NettedCluster
 from tests.support.prerequisites import require
+from tests.support.seeds import AGAIN, SEED
 
 IN_CI = ("stop-leader", "cut-from-etcd", "fail-fsync", "drain-leader")
 NAMED = os.environ.get("FAULTS", "")
 """`all`, or names of faults with commas."""
 SOAK_S = float(os.environ.get("SOAK_SECONDS", "0"))
-SEED = int(os.environ.get("FAULT_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
 SHARDS = 2
 DISK_MEBIBYTES = 128
 Mode = Literal["sync", "async"]
@@ -54,7 +53,7 @@ def test_no_fault_loses_doubles_or_reorders_a_message(
         load = FaultLoad(cluster.clients, cluster.gateways, SHARDS, may_lose=mode == "async")
         runner = FaultRunner(cluster, load, SEED)
         with capsys.disabled():
-            print(f"\n{mode}, FAULT_SEED={SEED}", file=sys.stderr)
+            print(f"\n{mode}, {AGAIN}", file=sys.stderr)
             with load.running():
                 if SOAK_S:
                     runner.strike_at_random(SOAK_S)

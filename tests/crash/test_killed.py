@@ -14,12 +14,12 @@ import pytest
 
 from tests.support.history import QueueHistory, StreamHistory, Violation
 from tests.support.load import Load
+from tests.support.seeds import AGAIN, SEED
 from tests.support.server import PushqServer
 
 pytestmark = pytest.mark.anyio
 
 ROUNDS = int(os.environ.get("CRASH_ROUNDS", "40"))
-SEED = int(os.environ.get("CRASH_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
 LOAD_SECONDS = (0.05, 0.6)
 KILLED_AT_START = 0.2
 START_SECONDS = (0.1, 0.6)
@@ -38,7 +38,7 @@ async def test_nothing_confirmed_is_lost_and_nothing_settled_comes_back(
     server: PushqServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with capsys.disabled():
-        print(f"\n{ROUNDS} rounds; CRASH_SEED={SEED} repeats the choices")
+        print(f"\n{ROUNDS} rounds; {AGAIN} repeats the choices")
     rng = random.Random(SEED)
     for first in range(0, ROUNDS, ROUNDS_PER_QUEUE):
         seen = await killed_in_turn(server, rng, range(first, min(ROUNDS, first + ROUNDS_PER_QUEUE)))
@@ -87,7 +87,7 @@ def make_queues(server: PushqServer, queue: str, stream: str) -> None:
 
 def refuse(violations: list[Violation], number: int) -> None:
     shown = "\n".join(str(v) for v in violations[:SHOWN])
-    assert not violations, f"round {number}, seed {SEED}: {len(violations)} violations\n{shown}"
+    assert not violations, f"round {number}, {AGAIN}: {len(violations)} violations\n{shown}"
 
 
 def read_to_the_end(server: PushqServer, stream: str, log: StreamHistory) -> None:

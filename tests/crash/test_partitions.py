@@ -18,12 +18,12 @@ import pytest
 from tests.support.consumers import call, http_client
 from tests.support.keyed_history import KeyedHistory
 from tests.support.keyed_load import KeyedLoad, Producer
+from tests.support.seeds import AGAIN, SEED
 from tests.support.server import PushqServer
 
 pytestmark = pytest.mark.anyio
 
 ROUNDS = int(os.environ.get("CRASH_PARTITION_ROUNDS", "8"))
-SEED = int(os.environ.get("CRASH_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
 LOAD_SECONDS = (0.02, 0.8)
 KILLED_AT_START = 0.3
 START_SECONDS = (0.1, 0.8)
@@ -61,7 +61,7 @@ async def test_no_kill_in_the_middle_of_a_move_loses_doubles_or_reorders_a_messa
     assert delay_ms_max or stats["published_total"] == len(history.places), "something is stored twice"
     assert len(history.settling) == len(history.places) == history.sent.total() > 100 and sum(sizes) >= ROUNDS
     with capsys.disabled():
-        print(f"\nCRASH_SEED={SEED}: {ROUNDS} rounds, {sum(sizes)} changes of size, {len(history.places)} messages")
+        print(f"\n{AGAIN}: {ROUNDS} rounds, {sum(sizes)} changes of size, {len(history.places)} messages")
 
 
 def make_queue(server: PushqServer, config: dict[str, Any]) -> None:
@@ -118,7 +118,7 @@ async def drained(load: KeyedLoad, producers: list[Producer]) -> dict[str, int]:
         for producer in producers:
             await load.produce_by_http(producer)
         while not is_done(found := await call(http, "GET", "work")):
-            assert time.monotonic() < deadline, f"seed {SEED}: it has not come to an end: {found}"
+            assert time.monotonic() < deadline, f"{AGAIN}: it has not come to an end: {found}"
             assert not any(task.done() for task in consuming), "a consumer has left"
             await asyncio.sleep(0.05)
     for task in consuming:
@@ -137,4 +137,4 @@ def is_done(queue: dict[str, Any]) -> bool:
 
 def refuse(violations: list[str]) -> None:
     shown = "\n".join(violations[:SHOWN])
-    assert not violations, f"seed {SEED}: {len(violations)} violations\n{shown}"
+    assert not violations, f"{AGAIN}: {len(violations)} violations\n{shown}"

@@ -15,13 +15,13 @@ import pytest
 from gateway.usage.files import PART, found, read
 from tests.support.history import QueueHistory, StreamHistory
 from tests.support.load import Load
+from tests.support.seeds import AGAIN, SEED
 from tests.support.server import PushqServer
 from tests.support.usage import ledger_of
 
 pytestmark = pytest.mark.anyio
 
 KILLS = int(os.environ.get("USAGE_CRASH_ROUNDS", "6"))
-SEED = int(os.environ.get("CRASH_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
 LOAD_SECONDS = (0.3, 1.6)
 """Files are written once a second: some kills come just then."""
 QUEUE, STREAM = "orders", "news"
@@ -67,7 +67,7 @@ def check(
 ) -> None:
     folder = server.data / "usage"
     counts, held, report = ledger_of(folder, QUEUE)
-    assert not report.broken, f"seed {SEED}: {report.broken}"
+    assert not report.broken, f"{AGAIN}: {report.broken}"
     assert not list(folder.glob(f"*{PART}"))
     # What was confirmed is among what was published; what was sent and never answered may be.
     assert len(work.confirmed) <= counts["published"] <= len(work.sent) - len(work.refused)

@@ -27,6 +27,7 @@ from push.subscriptions import StreamSubscription
 from push.tails import Others, Reading, Tails
 from push.transports.longpoll import _read as read_poll
 from tests.support.node_world import TENANT, NodeWorld
+from tests.support.seeds import worlds
 from tests.support.world import Consumer, receipts_by_seq
 
 KEYS = [f"k{n}" for n in range(12)]
@@ -352,7 +353,7 @@ class Story:
         assert all(part.lag == 0 for part in info.lag), info
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", worlds(SEEDS))
 def test_nobody_misses_anything_while_a_stream_changes_its_partitions(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,6 +18,7 @@ from backend_store.core.leases import Lease
 from backend_store.core.limits import LEASE_MS_MIN
 from backend_store.core.receipts import SUFFIXES, by_token
 from backend_store.model import PeekPage, Published, PushqError
+from tests.support.contest import decide
 from tests.support.queue_model import Message, QueueModel, Receipt
 from tests.support.world import Consumer, World, attempts_by_seq, bodies_by_seq, receipts_by_seq, verdicts
 
@@ -199,13 +200,16 @@ class WorkQueue(RuleBasedStateMachine):
     @rule()
     def prepare(self) -> None:
         """The reference decides what waits as the partition does: publishes, acks, nacks, purges."""
+        asked = {token for _, receipts, _ in self.acks for token, _ in receipts}
+        strange = {token for token in asked if self.world.main.core.is_strange(token)}
         if not self.world.committer.prepare():
             return
         publishes, self.publishes = self.publishes, []
         acks, self.acks = self.acks, []
         nacks, self.nacks = self.nacks, []
         purges, self.purges = self.purges, []
-        expected = [(ack, self._won(ack[1])) for ack in acks]
+        won = decide([receipts for _, receipts, _ in acks], strange, lambda _, receipt: self.model.ack(receipt))
+        expected = list(zip(acks, won, strict=True))
         expected += [(nack, self._returned(nack, due_ms)) for nack, due_ms in nacks]
         seq = self.world.partition.state.end
         new = [Message(seq + n, body) for n, body in enumerate(body for bodies, _ in publishes for body in bodies)]
@@ -216,12 +220,6 @@ class WorkQueue(RuleBasedStateMachine):
             lambda: self._check_verdicts(expected),
             lambda: self._check_purges(purges, live),
         ]
-
-    def _won(self, receipts: list[Receipt]) -> list[bool]:
-        """Receipts of one request that name one message compete: those of the token named first go first."""
-        tokens = list(dict.fromkeys(token for token, _ in receipts))
-        won = {r: bool(r[0]) and self.model.ack(r) for r in sorted(receipts, key=lambda r: tokens.index(r[0]))}
-        return [won[r] for r in receipts]
 
     def _returned(self, nack: Ack, due_ms: int) -> list[bool]:
         held = [self.model.holds(r) for r in nack[1]]

@@ -20,6 +20,7 @@ from backend_store.core.hlc import HybridClock
 from backend_store.core.limits import CLOCK_AHEAD_MS_MAX, GAPS_PER_PRODUCER_MAX
 from backend_store.core.order_records import ProducerAdvanced
 from backend_store.model import Original, Overloaded, Stamp
+from tests.support.seeds import worlds
 from tests.support.sorted_log import START_MS, Accepted, Answer, Crash, SortedLog, config
 
 SEEDS = int(os.environ.get("SIMULATION_SEEDS", "20"))
@@ -33,7 +34,7 @@ FEW_HELD_MAX = 1000
 Kind = Literal["producer", "clock"]
 
 kinds = pytest.mark.parametrize("kind", ["producer", "clock"])
-seeds = pytest.mark.parametrize("seed", range(SEEDS))
+seeds = pytest.mark.parametrize("seed", worlds(SEEDS))
 
 
 # ------------------------------------------------------------------------------------------------------ the world

@@ -16,6 +16,7 @@ from tests.simulation.slots_clients import run_world
 from tests.simulation.slots_mutants import CORE_MUTANTS, SHELL_MUTANTS, mutated
 from tests.simulation.slots_process import Core
 from tests.simulation.slots_world import World
+from tests.support import seeds
 
 WORLDS = int(os.environ.get("SIM_SEEDS", "0"))
 FEW_WORLDS = 50
@@ -25,7 +26,7 @@ MUTANT_WORLDS_MAX = 300
 
 def test_no_world_breaks_a_promise() -> None:
     counts: Counter[str] = Counter()
-    for seed in range(WORLDS or FEW_WORLDS):
+    for seed in seeds.worlds(WORLDS or FEW_WORLDS):
         try:
             checks = run_world(World(seed)).checks
         except (Violation, AssertionError) as broken:

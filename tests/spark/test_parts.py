@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from gateway.usage.schema import LedgerRow, MinuteRow
 from spark.jobs import usage_rollup
 from tests.spark.test_jobs import history, table
+from tests.support.seeds import AGAIN, SEED
 from tests.support.spark import file, minute, ran
 
 FLOWS = ("published", "settled", "expired", "held")
@@ -47,9 +48,8 @@ def flows(ledger: list[LedgerRow]) -> list[tuple[Any, ...]]:
 
 
 def test_parts_in_any_order_with_repeats_add_up_to_the_whole(session: SparkSession, tmp_path: Path) -> None:
-    seed = random.SystemRandom().randrange(1 << 32)
-    dice = random.Random(seed)
-    ledger = history(seed)
+    dice = random.Random(SEED)
+    ledger = history(SEED)
     minutes = [minute(dice.randrange(1500), dice.choice(["publish", "ack"]), dice.choice("ab"), n) for n in range(40)]
     dice.shuffle(minutes)
     repeated = ledger + dice.sample(ledger, 10)
@@ -74,11 +74,11 @@ def test_parts_in_any_order_with_repeats_add_up_to_the_whole(session: SparkSessi
         "latency_0",
         "latency_3",
     )
-    assert hours == sums(used(minutes)), f"seed {seed}"
+    assert hours == sums(used(minutes)), AGAIN
     days = table(session, to, "usage_days", day, "tenant", "operation", "requests", "messages", "p95_seconds")
     by_day = sums(((key[0], key[1], key[3]), numbers[:2]) for key, numbers in used(minutes))
-    assert days == [(*row, 0.1) for row in by_day], f"seed {seed}"
+    assert days == [(*row, 0.1) for row in by_day], AGAIN
     ranges = table(session, to, "flows", day, "queue", "`from`", "to", *FLOWS)
-    assert ranges == flows(ledger), f"seed {seed}"
+    assert ranges == flows(ledger), AGAIN
     bill = table(session, to, "bill", day, "queue", "published", "delivered", "expired")
-    assert bill == sums(((row[0], row[1]), row[4:7]) for row in flows(ledger)), f"seed {seed}"
+    assert bill == sums(((row[0], row[1]), row[4:7]) for row in flows(ledger)), AGAIN

@@ -11,6 +11,7 @@ from backend_store.core import backlog, lanes
 from backend_store.core.leases import Lease
 from backend_store.core.receipts import read_token
 from backend_store.model import Original, QueueConfig, QueueFull
+from tests.support.contest import decide
 from tests.support.semantics_facts import Message, Receipt
 from tests.support.semantics_model import SemanticsModel
 from tests.support.semantics_seen import VIEWS, numbers_of, value_at, walk
@@ -170,15 +171,8 @@ class Bench(RuleBasedStateMachine):
         return going
 
     def _decide_acks(self, acks: list[Asked], strange: set[str]) -> list[Callable[[], None]]:
-        """One of a message's receipts wins: those of leases in memory are looked at before `strange` ones."""
-        won: dict[tuple[int, Receipt], bool] = {}
-        for is_strange in (False, True):
-            for number, asked in enumerate(acks):
-                tokens = list(dict.fromkeys(token for token, _ in asked.receipts))
-                for r in sorted(asked.receipts, key=lambda r: tokens.index(r[0])):
-                    if (r[0] in strange) == is_strange:
-                        won[number, r] = bool(r[0]) and self.model.ack(asked.view, r)
-        return [self._expect_verdicts(one, [won[n, r] for r in one.receipts]) for n, one in enumerate(acks)]
+        wanted = decide([one.receipts for one in acks], strange, lambda n, r: self.model.ack(acks[n].view, r))
+        return [self._expect_verdicts(one, verdict) for one, verdict in zip(acks, wanted, strict=True)]
 
     def _strange_tokens(self) -> set[str]:
         """Tokens among those asked about that no lease in memory explains."""

@@ -18,6 +18,7 @@ from tests.simulation.lanes.mutants import CORE_MUTANTS, SHELL_MUTANTS, mutated
 from tests.simulation.lanes.process import Core, Violation
 from tests.simulation.lanes.scenarios import SCENARIOS
 from tests.simulation.lanes.world import World
+from tests.support import seeds
 
 WORLDS = int(os.environ.get("SIM_SEEDS", "0"))
 ONE = os.environ.get("SIM_SEED")
@@ -28,12 +29,12 @@ MUTANT_WORLDS_MAX = 300
 
 def test_no_world_breaks_a_promise() -> None:
     counts: Counter[str] = Counter()
-    seeds = [int(ONE)] if ONE else range(WORLDS or FEW_WORLDS)
-    for seed in seeds:
+    numbers = [int(ONE)] if ONE else seeds.worlds(WORLDS or FEW_WORLDS)
+    for seed in numbers:
         checks = _lived(seed)
         counts.update(checks.counts, confirmed=len(checks.confirmed))
     if not ONE:
-        _were_worth_living_in(counts, len(seeds))
+        _were_worth_living_in(counts, len(numbers))
 
 
 def _lived(seed: int, breaks: frozenset[str] = frozenset()) -> Checks:

@@ -22,6 +22,7 @@ from tests.simulation.replication.mutants import (
     mutated,
 )
 from tests.simulation.replication.world import World, broken_by
+from tests.support import seeds
 
 WORLDS = int(os.environ.get("SIM_SEEDS", "0"))
 FEW_WORLDS = 12
@@ -31,7 +32,7 @@ MUTANT_WORLDS_MAX = 300
 
 def test_no_world_breaks_a_promise() -> None:
     counts: Counter[str] = Counter()
-    for seed in range(WORLDS or FEW_WORLDS):
+    for seed in seeds.worlds(WORLDS or FEW_WORLDS):
         try:
             counts.update(World(seed).run().counts)
         except (Violation, AssertionError) as broken:
@@ -48,7 +49,7 @@ def test_no_world_breaks_a_promise() -> None:
 def test_no_world_in_which_replicas_move_breaks_a_promise() -> None:
     counts: Counter[str] = Counter()
     worlds = WORLDS or FEW_WORLDS
-    for seed in range(worlds):
+    for seed in seeds.worlds(worlds):
         try:
             counts.update(World(seed, moves=True).run().counts)
         except (Violation, AssertionError) as broken:

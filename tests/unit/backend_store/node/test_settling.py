@@ -195,6 +195,31 @@ def test_who_acks_many_old_receipts_keeps_nobody_waiting_whose_receipts_are_know
     assert verdicts(given[1:9], many[0]) == [True] * 8
 
 
+@pytest.mark.parametrize("asked", [[(0, 1)], [(1, 0)], [(0,), (1,)], [(1,), (0,)], [(0, 1), (1, 0)]])
+def test_of_old_receipts_of_a_message_that_nobody_holds_exactly_one_acks(asked: list[tuple[int, ...]]) -> None:
+    """One from before a crash, one of a known lease that gave the message back: in any order, together or not."""
+    world = queue()
+    publish(world, draft("a"), draft("b"))
+    old = receipts(took(world))[0]
+    world.settle_down()
+    world.crash()
+    young = receipts(took(world))[0]
+    assert world.nack(young) == [True]
+    given = (old, young)
+    answers: list[list[Any]] = [[] for _ in asked]
+    for picks, heard in zip(asked, answers, strict=True):
+        world.main.settle(by_token([given[n] for n in picks]), heard.append)
+    world.settle_down()
+    won = {
+        given[n]
+        for picks, (done,) in zip(asked, answers, strict=True)
+        for n, ok in zip(picks, verdicts([given[n] for n in picks], done), strict=True)
+        if ok
+    }
+    assert len(won) == 1 and counts(world) == (0, 1, 0)
+    assert world.ack(*won) == [True] and world.ack(*({*given} - won)) == [False]
+
+
 # ------------------------------------------------------------------------------------------------------ forged ones
 
 

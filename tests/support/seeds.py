@@ -1,0 +1,24 @@
+"""Where tests take the seed of what they draw: a constant, so that a run of the gate is a function of the commit alone.
+
+`make explore` runs the same tests from other seeds. What it finds names its seed: with that in `TEST_SEED`, exactly the
+same is drawn again.
+"""
+
+from __future__ import annotations
+
+import os
+
+GATE_SEED = 1
+VARIABLE = "TEST_SEED"
+SEED = int(os.environ.get(VARIABLE, "0")) or GATE_SEED
+IS_EXPLORING = SEED != GATE_SEED
+AGAIN = f"{VARIABLE}={SEED}"
+"""What repeats this run's choices, for the text of a failure."""
+WORLDS_APART = 1_000_003
+"""Between the first worlds of two neighbouring seeds: no two searches live through the same ones."""
+
+
+def worlds(count: int) -> range:
+    """The seeds of so many simulated worlds: the first ones in the gate, as many others elsewhere."""
+    first = (SEED - GATE_SEED) * WORLDS_APART
+    return range(first, first + count)

@@ -1,0 +1,55 @@
+"""Writes what became of each test into a file, for whoever judges the run: a pytest plugin, loaded by `-p`.
+
+The file is named by the variable `TEST_REPORT`; each line is a `Report` as JSON. Of several test processes only the one
+that hands out the tests writes it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.tools.tiers import Outcome, Report
+
+VARIABLE = "TEST_REPORT"
+TEXT_CHARS_MAX = 2_000
+_WEIGHT: dict[Outcome, int] = {"passed": 0, "skipped": 1, "failed": 2}
+
+_reports: dict[str, Report] = {}
+
+
+def read(file: Path) -> list[Report]:
+    """What a run wrote; nothing where it ended before it could."""
+    return [Report(*json.loads(line)) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    outcome: Outcome = "passed" if hasattr(report, "wasxfail") and report.outcome == "skipped" else report.outcome
+    before = _reports.get(report.nodeid, Report(report.nodeid, "passed", 0.0))
+    worse = _WEIGHT[outcome] > _WEIGHT[before.outcome]
+    _reports[report.nodeid] = Report(
+        report.nodeid,
+        outcome if worse else before.outcome,
+        round(before.seconds + report.duration, 3),
+        first_lines(report) if worse and outcome == "failed" else before.text,
+    )
+
+
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    if report.failed:
+        _reports[report.nodeid] = Report(report.nodeid, "failed", 0.0, str(report.longrepr)[-TEXT_CHARS_MAX:])
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    file = os.environ.get(VARIABLE)
+    if file and not hasattr(session.config, "workerinput"):
+        Path(file).write_text("".join(json.dumps(one) + "\n" for one in _reports.values()))
+
+
+def first_lines(report: pytest.TestReport) -> str:
+    """What a failure says of itself, without the source around it."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    return (crash.message if crash is not None else str(report.longrepr))[:TEXT_CHARS_MAX]
