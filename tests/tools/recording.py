@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,10 @@ _reports: dict[str, Report] = {}
 def read(file: Path) -> list[Report]:
     """What a run wrote; nothing where it ended before it could."""
     return [Report(*json.loads(line)) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def write(file: Path, reports: Iterable[Report]) -> None:
+    file.write_text("".join(json.dumps(one) + "\n" for one in reports))
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -46,7 +51,7 @@ def pytest_collectreport(report: pytest.CollectReport) -> None:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     file = os.environ.get(VARIABLE)
     if file and not hasattr(session.config, "workerinput"):
-        Path(file).write_text("".join(json.dumps(one) + "\n" for one in _reports.values()))
+        write(Path(file), _reports.values())
 
 
 def first_lines(report: pytest.TestReport) -> str:

@@ -45,6 +45,7 @@ NO_TESTS = 5
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.tools.run", description=__doc__)
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--reports", type=Path, help="a file that gets what became of each test, a line of JSON each")
     chosen, extra = parser.parse_known_args(arguments)
     if any(word.startswith("tests") for word in extra):
         return subprocess.run([sys.executable, "-m", "pytest", *extra], check=False).returncode
@@ -53,7 +54,11 @@ def main(arguments: Sequence[str]) -> int:
     except BadQuarantine as bad:
         print(f"{QUARANTINE.name}: {bad}", file=sys.stderr)
         return 2
-    return 0 if Gate(chosen.processes, extra, quarantine).run().is_green else 1
+    gate = Gate(chosen.processes, extra, quarantine)
+    verdict = gate.run()
+    if chosen.reports is not None:
+        recording.write(chosen.reports, gate.reports)
+    return 0 if verdict.is_green else 1
 
 
 class Gate:
@@ -63,16 +68,18 @@ class Gate:
         self.processes = processes
         self.extra = extra
         self.quarantine = {one.test: one for one in quarantine}
+        self.reports: list[Report] = []
         self.minutes: dict[str, float] = {}
         self.broken: list[str] = []
         """What kept pytest from running tests at all."""
 
     def run(self) -> Verdict:
-        reports = [report for tier in get_args(Tier) for report in self.run_tier(tier)]
-        again = self.run_again(to_run_again(reports, self.quarantine))
-        verdict = judge(reports, again, self.quarantine)
+        for tier in get_args(Tier):
+            self.reports += self.run_tier(tier)
+        again = self.run_again(to_run_again(self.reports, self.quarantine))
+        verdict = judge(self.reports, again, self.quarantine)
         verdict.complaints.extend(self.broken)
-        self.say(reports, verdict)
+        self.say(verdict)
         return verdict
 
     def run_tier(self, tier: Tier) -> list[Report]:
@@ -99,7 +106,8 @@ class Gate:
         self.minutes["again"] = (time.monotonic() - started) / 60
         return passed
 
-    def say(self, reports: Sequence[Report], verdict: Verdict) -> None:
+    def say(self, verdict: Verdict) -> None:
+        reports = self.reports
         slowest = sorted(reports, key=lambda one: -one.seconds)[:SLOWEST_SHOWN]
         print(f"\nslowest {len(slowest)}")
         for one in slowest:
