@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.metadata
 import os
 import platform
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from backend_store.core.ledger import flowed, held_in
 from backend_store.node.partition import Partition
@@ -20,7 +21,7 @@ from tests.support import network, prerequisites, seeds
 from tests.support import server as servers
 from tests.support.server import PushqServer
 from tests.support.several import SeveralServer
-from tests.tools.tiers import is_of
+from tests.tools.tiers import is_of, tier_of
 
 SHOWN_PACKAGES = ("pytest", "hypothesis", "lmdb", "msgspec", "starlette", "uvicorn", "websockets", "sse-starlette")
 SHOWN_PROGRAMS = ("chromium", "strace", "curl")
@@ -30,8 +31,9 @@ MODEL_LONG_EXAMPLES = 5_000
 
 # The same examples each time: what a change broke shows, not what the dice found beside it; `make explore` has others.
 # A loaded machine makes one example slow now and then; that says nothing about the code.
-settings.register_profile("gate", deadline=None, print_blob=True, derandomize=True, database=None)
-settings.register_profile("explore", deadline=None, print_blob=True, database=None)
+_usual = settings(deadline=None, print_blob=True, database=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("gate", _usual, derandomize=True)
+settings.register_profile("explore", _usual)
 settings.register_profile("long", settings.get_profile("explore"), max_examples=MODEL_LONG_EXAMPLES)
 settings.load_profile("explore" if seeds.IS_EXPLORING else "gate")
 
@@ -74,6 +76,20 @@ def _stays_on_this_machine() -> Iterator[None]:
     network.refused.clear()
     yield
     assert not network.refused, f"connects beyond this machine: {', '.join(network.refused)}"
+
+
+def pytest_collection_finish() -> None:
+    # What is there before the first test stays for good: a collection after a test looks at its objects alone.
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def _leaks_are_its_own(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A socket or file that a real test left open fails that test, and not whichever runs when it is collected."""
+    yield
+    if tier_of(request.node.nodeid) == "real":
+        gc.collect()
 
 
 def pytest_report_header() -> list[str]:

@@ -1,4 +1,4 @@
-"""The benchmark still runs: every scenario, very small, against the real server; and its page shows what it printed."""
+"""The benchmark still runs, very small, against the real server; and its page shows what it printed."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from tests.bench.rows import Row, read_rows
 from tests.bench.scale import SMOKE
 from tests.bench.scenarios import KNOWN, PARTS, SCENARIOS, chosen
 from tests.bench.world import World
+from tests.support.seeds import IS_EXPLORING
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -24,13 +25,11 @@ def _measure(name: str, folder: Path) -> Row:
     return measure(name, World(SMOKE, choose_cores(pin=False), folder, against=ROOT))
 
 
-ALIKE = {name for name in KNOWN if name.startswith("duty-")} - {"duty-all", "duty-all-work"}
-ALIKE |= {"publish-32", "publish-32-json", "publish-1024", "publish-1024-json"}
-ALIKE |= {"against-publish", "against-single-publish", "against-work", "strict-memory", "sorted-clock"}
-"""What others do as well, with other numbers; each scenario starts servers, which takes time."""
+IN_GATE = ("work",)
+"""Each scenario starts servers, which takes time: `make explore ARGS=bench` runs them all, and so does `make bench`."""
 
 
-@pytest.mark.parametrize("name", [name for name in KNOWN if name not in ALIKE])
+@pytest.mark.parametrize("name", KNOWN if IS_EXPLORING else IN_GATE)
 def test_scenario_moves_every_message_once(name: str, tmp_path: Path) -> None:
     row = _measure(name, tmp_path)
     assert row["rate"] > 0

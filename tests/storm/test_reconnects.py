@@ -22,7 +22,7 @@ from tests.support.crowd import CrowdProcess
 from tests.support.server import PushqServer
 
 FILES_KEPT = 500
-CLIENTS = min(int(os.environ.get("STORM_CLIENTS", "5000")), resource.getrlimit(resource.RLIMIT_NOFILE)[1] - FILES_KEPT)
+CLIENTS = min(int(os.environ.get("STORM_CLIENTS", "1500")), resource.getrlimit(resource.RLIMIT_NOFILE)[1] - FILES_KEPT)
 IS_LONG = "STORM_CLIENTS" in os.environ
 PACE = {"PUSHQ_LIMITS__ACCEPTS_PER_S": "200" if IS_LONG else "500", "PUSHQ_LIMITS__ACCEPTS_BURST": "500"}
 BACK_SECONDS_MAX = 120.0

@@ -33,8 +33,10 @@ SUITES: dict[str, tuple[str, ...]] = {
     "spark": ("tests/spark/test_parts.py",),
     "faults": ("tests/cluster/test_faults.py",),
     "properties": (),
+    "bench": ("tests/integration/test_bench.py", "-k", "scenario"),
 }
-"""What draws from the seed; `properties` are all tests of `FOLDERS` that Hypothesis drives."""
+"""What draws from the seed, or has more to try than the gate has time for. `properties` are all tests of `FOLDERS` that
+Hypothesis drives."""
 
 
 class Finding(NamedTuple):
