@@ -51,8 +51,8 @@ format: $(STAMP) ## write what `check` asks for, where a tool can
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-quick: check ## check and the unit tests, in less than a minute
-	@$(BIN)/pytest -q tests/unit $(ARGS)
+quick: check ## check and the unit tests that start nothing
+	@$(BIN)/pytest -q --tier pure --numprocesses $(PROCESSES) --dist worksteal tests/unit $(ARGS)
 
 test: prerequisites check ## check, then every test: what needs no machine strictly, the rest patiently
 	@$(BIN)/python -m tests.tools.run --processes $(PROCESSES) $(ARGS)

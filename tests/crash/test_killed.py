@@ -14,12 +14,12 @@ import pytest
 
 from tests.support.history import QueueHistory, StreamHistory, Violation
 from tests.support.load import Load
-from tests.support.seeds import AGAIN, SEED
+from tests.support.seeds import AGAIN, IS_EXPLORING, SEED
 from tests.support.server import PushqServer
 
 pytestmark = pytest.mark.anyio
 
-ROUNDS = int(os.environ.get("CRASH_ROUNDS", "40"))
+ROUNDS = int(os.environ.get("CRASH_ROUNDS", "40" if IS_EXPLORING else "12"))
 LOAD_SECONDS = (0.05, 0.6)
 KILLED_AT_START = 0.2
 START_SECONDS = (0.1, 0.6)

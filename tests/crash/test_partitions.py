@@ -18,12 +18,12 @@ import pytest
 from tests.support.consumers import call, http_client
 from tests.support.keyed_history import KeyedHistory
 from tests.support.keyed_load import KeyedLoad, Producer
-from tests.support.seeds import AGAIN, SEED
+from tests.support.seeds import AGAIN, IS_EXPLORING, SEED
 from tests.support.server import PushqServer
 
 pytestmark = pytest.mark.anyio
 
-ROUNDS = int(os.environ.get("CRASH_PARTITION_ROUNDS", "8"))
+ROUNDS = int(os.environ.get("CRASH_PARTITION_ROUNDS", "8" if IS_EXPLORING else "4"))
 LOAD_SECONDS = (0.02, 0.8)
 KILLED_AT_START = 0.3
 START_SECONDS = (0.1, 0.8)

@@ -15,13 +15,13 @@ import pytest
 from gateway.usage.files import PART, found, read
 from tests.support.history import QueueHistory, StreamHistory
 from tests.support.load import Load
-from tests.support.seeds import AGAIN, SEED
+from tests.support.seeds import AGAIN, IS_EXPLORING, SEED
 from tests.support.server import PushqServer
 from tests.support.usage import ledger_of
 
 pytestmark = pytest.mark.anyio
 
-KILLS = int(os.environ.get("USAGE_CRASH_ROUNDS", "6"))
+KILLS = int(os.environ.get("USAGE_CRASH_ROUNDS", "6" if IS_EXPLORING else "3"))
 LOAD_SECONDS = (0.3, 1.6)
 """Files are written once a second: some kills come just then."""
 QUEUE, STREAM = "orders", "news"
