@@ -1,0 +1,65 @@
+"""A run in a process of its own, and what is known of its tests afterwards."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from tests.tools.explore import SUITES, Finding, driven
+from tests.tools.run import ran
+
+ROOT = Path(__file__).parents[3]
+TESTS = """
+import pytest
+
+def test_good(): pass
+
+def test_bad(): assert 1 == 2, "one is not two"
+
+@pytest.fixture
+def broken():
+    yield
+    raise RuntimeError("left open")
+
+def test_bad_end(broken): pass
+
+def test_skipped(): pytest.skip("not here")
+
+@pytest.mark.xfail(strict=True)
+def test_known(): assert False
+"""
+
+
+def test_each_test_has_its_outcome_its_time_and_the_first_lines_of_its_failure(tmp_path: Path) -> None:
+    (tmp_path / "test_some.py").write_text(TESTS)
+    code, reports = ran([f"--rootdir={tmp_path}", str(tmp_path)], stdout=subprocess.DEVNULL)
+    found = {one.test.split("::")[1]: one for one in reports}
+    assert code == 1 and {name: one.outcome for name, one in found.items()} == {
+        "test_good": "passed",
+        "test_bad": "failed",
+        "test_bad_end": "failed",
+        "test_skipped": "skipped",
+        "test_known": "passed",
+    }
+    assert "one is not two" in found["test_bad"].text and "left open" in found["test_bad_end"].text
+    assert all(one.seconds >= 0 for one in reports)
+
+
+def test_a_file_that_cannot_be_read_is_a_failure(tmp_path: Path) -> None:
+    (tmp_path / "test_wrong.py").write_text("import nothing_of_this_name\n")
+    code, (report,) = ran([f"--rootdir={tmp_path}", str(tmp_path)], stdout=subprocess.DEVNULL)
+    assert code == 2 and report.outcome == "failed" and "nothing_of_this_name" in report.text
+
+
+def test_what_is_explored_is_there() -> None:
+    paths = [word for words in SUITES.values() for word in words if word.startswith("tests/")]
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+def test_a_finding_says_how_to_run_it_again() -> None:
+    finding = Finding("model", 7, "tests/model/test_x.py::test_y[a b]", "")
+    assert finding.again == "TEST_SEED=7 python -m pytest --hypothesis-seed=7 'tests/model/test_x.py::test_y[a b]'"
+
+
+def test_properties_are_files_that_use_hypothesis() -> None:
+    assert "tests/unit/throttling/test_gcra.py" in driven()
