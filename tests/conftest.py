@@ -37,9 +37,6 @@ settings.register_profile("explore", _usual)
 settings.register_profile("long", settings.get_profile("explore"), max_examples=MODEL_LONG_EXAMPLES)
 settings.load_profile("explore" if seeds.IS_EXPLORING else "gate")
 
-# Each of these keeps both cores busy or measures time, so two processes of tests never have two of them.
-LONELY_FOLDERS = ("cluster", "contracts", "crash", "overload", "storm")
-
 StartServer = Callable[..., PushqServer]
 _skipped: list[str] = []
 
@@ -59,16 +56,14 @@ def pytest_configure() -> None:
     network.refuse_outside()
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Which process runs what, where there are several: a file stays whole, and lonely folders share one process."""
-    if config.getoption("dist", "no") != "loadgroup":
-        return
-    here = Path(__file__).parent
-    for item in items:
-        folder, *rest = item.path.relative_to(here).parts
-        group = "alone" if folder in LONELY_FOLDERS else "/".join((folder, *rest))
-        item.add_marker(pytest.mark.xdist_group(group))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Which process runs what, where there are several: see `tests/tools/together.py`."""
+    if config.getoption("dist") != "loadscope":
+        return None
+    from tests.tools.together import Together
+
+    return Together(config, log)
 
 
 @pytest.fixture(autouse=True)

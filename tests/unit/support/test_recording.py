@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
+import sys
 from pathlib import Path
 
 from tests.tools.explore import SUITES, Finding, driven
 from tests.tools.run import ran
+from tests.tools.together import scope_of
 
 ROOT = Path(__file__).parents[3]
 TESTS = """
@@ -49,6 +52,19 @@ def test_a_file_that_cannot_be_read_is_a_failure(tmp_path: Path) -> None:
     (tmp_path / "test_wrong.py").write_text("import nothing_of_this_name\n")
     code, (report,) = ran([f"--rootdir={tmp_path}", str(tmp_path)], stdout=subprocess.DEVNULL)
     assert code == 2 and report.outcome == "failed" and "nothing_of_this_name" in report.text
+
+
+def test_with_several_processes_a_file_stays_in_one() -> None:
+    files = ["tests/unit/support/test_history.py", "tests/unit/support/test_tiers.py"]
+    command = [sys.executable, "-m", "pytest", "-v", "--numprocesses", "2", "--dist", "loadscope", *files]
+    shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    where = {(file, worker) for worker, file in re.findall(r"\[(gw\d)\] .* PASSED ([^:]+)::", shown)}
+    assert len(where) == 2 and {file for file, _ in where} == {*files}, shown
+
+
+def test_lonely_folders_share_one_process() -> None:
+    assert scope_of("tests/crash/test_a.py::test_b[c/d]") == scope_of("tests/storm/test_e.py::test_f") == "alone"
+    assert scope_of("tests/js/test_a.py::test_b") == "tests/js/test_a.py"
 
 
 def test_what_is_explored_is_there() -> None:
