@@ -13,16 +13,14 @@ from backend_store.core.bits import indexes
 from backend_store.core.chunk import Chunk, holes
 from backend_store.core.leases import ChunkState
 from backend_store.core.shelves import (
-    DEAD,
     SCHEDULED,
     SHELF_OF_VIEW,
     SORTING,
     VIEW_DEAD,
     VIEW_MAIN,
     is_scheduled,
-    view_of,
 )
-from backend_store.model import CHUNK_MESSAGES_MAX, PRIORITIES_MAX
+from backend_store.model import PRIORITIES_MAX
 from backend_store.node.limits import DUE_ROWS_PER_TICK, PEEK_MESSAGES_MAX
 from backend_store.node.partition import Partition
 from backend_store.storage.engine import StorageCorrupt
@@ -127,8 +125,7 @@ def chunk_at(partition: Partition, shelf: int, offset: int) -> Chunk | None:
     found = partition.read(offset, shelf)
     if found is not None and found.base == offset:
         return found  # the usual case: a page goes on where a chunk begins
-    low = partition.state.low if shelf < DEAD else partition.floor_of(view_of(shelf))
-    before = partition.reader.last(max(low, offset - CHUNK_MESSAGES_MAX + 1), offset, shelf)
+    before = partition.read_before(offset, shelf)
     return before if before is not None and before.base + before.count > offset else found
 
 

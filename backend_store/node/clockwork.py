@@ -241,7 +241,7 @@ class Expiry:
         found = self._view.partition.reader.next_expiry()
         if found is None:
             self._is_used = self._is_coming
-        elif self._looking:
+        elif self._looking or self._is_coming:
             return max(found, self._view.partition.steady_ms() + 10)
         return found
 
@@ -254,8 +254,8 @@ class Expiry:
         ):
             if waiting >= EXPIRING_BYTES_MAX:
                 return  # what dies here may move, and a commit must not grow without end: after the next ones
-            if (expires_ms, base) in self._looking:
-                continue
+            if (expires_ms, base) in self._looking or base >= view.partition.state.high_watermark:
+                continue  # it is looked at; or its commit is on the disk, and `committed` asks to be woken for it
             state = view.find(shelf, base) if shelf >= 0 else None
             later = size = 0
             if state is not None and state.expires is not None:

@@ -123,7 +123,9 @@ class RunningGroup(View):
 
     @property
     def is_idle(self) -> bool:
-        return self.core.is_at_rest and not (self.awaits_decisions or self.group.is_wanted())
+        """While a commit moves the group on, its row is behind the marks on the disk: nobody may begin from both."""
+        busy = self.awaits_decisions or self.group.staged is not None or self.group.is_wanted()
+        return self.core.is_at_rest and not busy
 
     def tick(self, now_ms: int) -> None:
         super().tick(now_ms)

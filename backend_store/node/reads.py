@@ -1,4 +1,9 @@
-"""What a partition reads of its own log: entries on any shelf, found by place."""
+"""What a partition reads of its own log: entries on any shelf, found by place, and the order of their release.
+
+The disk may be ahead of the partition: a commit is durable before its partition takes it in, and where other replicas
+must have it too that takes a while. What came with it is not there for whoever reads in between: he would have passed
+it by when it is.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +12,7 @@ from typing import TYPE_CHECKING
 from backend_store.core.chunk import Chunk
 from backend_store.core.records import PartitionState
 from backend_store.core.shelves import (
+    DEAD,
     MAIN,
     MAIN_SHELVES,
     SCHEDULED,
@@ -15,7 +21,7 @@ from backend_store.core.shelves import (
     view_of,
 )
 from backend_store.model import CHUNK_MESSAGES_MAX, Offset, QueueConfig
-from backend_store.node.reader import LogReader, Progress
+from backend_store.node.reader import LogReader, OrderRow, Progress
 
 if TYPE_CHECKING:
     from backend_store.node.partition import Surroundings
@@ -35,8 +41,17 @@ class LogReads:
 
         What was purged is not there, even while its rows still wait to be swept.
         """
-        floor = self.state.low if shelf < 32 else self.floor_of(view_of(shelf))
-        return self.reader.first(max(offset, floor), self.state.high_watermark, shelf)
+        return self.reader.first(max(offset, self._floor(shelf)), self.state.high_watermark, shelf)
+
+    def read_before(self, offset: int, shelf: int = MAIN) -> Chunk | None:
+        """The last committed chunk of a shelf that begins at or below `offset`, and may have it."""
+        start, end = self._floor(shelf), min(offset, self.state.high_watermark - 1)
+        return self.reader.last(max(start, offset - CHUNK_MESSAGES_MAX + 1), end, shelf)
+
+    def released_row(self, is_head: bool, number: int) -> OrderRow | None:
+        """The first committed batch of the release order at or above a number."""
+        row = self.reader.order(is_head, number)
+        return row if row is not None and row.number < self.state.released else None
 
     def oldest(self, view: int) -> int | None:
         """When the oldest message of a view was published; None when it has none."""
@@ -49,6 +64,9 @@ class LogReads:
     def floor_of(self, view: int) -> int:
         tally = self.state.views.get(view)
         return self.state.floor if view == VIEW_MAIN else tally.floor if tally is not None else 0
+
+    def _floor(self, shelf: int) -> int:
+        return self.state.low if shelf < DEAD else self.floor_of(view_of(shelf))
 
     def progress(self, base: int, view: int = VIEW_MAIN) -> Progress:
         """What is stored of a chunk's messages."""

@@ -13,7 +13,7 @@ import structlog
 from backend_store.core.chunk import Chunk, claimed_messages, holes
 from backend_store.core.groups import below
 from backend_store.core.records import MessagesCounted, PartitionState, Record
-from backend_store.model import CHUNK_MESSAGES_MAX, Offset
+from backend_store.model import Offset
 from backend_store.node.limits import COUNTED_CHUNKS
 from backend_store.node.rows import read_counted
 from backend_store.storage.engine import Batch, StorageCorrupt, Table
@@ -33,8 +33,7 @@ def read_at(partition: Partition, offset: int) -> Chunk | None:
     found = partition.read(offset)
     if found is not None and found.base == offset:
         return found  # the usual case: a reader goes on where a chunk begins
-    reader, low = partition.reader, partition.state.low
-    before = reader.last(max(low, offset - CHUNK_MESSAGES_MAX + 1), offset)
+    before = partition.read_before(offset)
     return before if before is not None and before.base + before.count > offset else found
 
 

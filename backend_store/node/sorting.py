@@ -198,7 +198,7 @@ class Sorting:
 
     def scan(self, view: View, lane: Lane) -> None:
         """Takes the next row of the release order into a lane's runs."""
-        row = self._partition.reader.order(lane.shelf == HEAD_LANE, lane.next_scan)
+        row = self._partition.released_row(lane.shelf == HEAD_LANE, lane.next_scan)
         if row is None:
             lane.more = False
             return

@@ -46,6 +46,8 @@ class ManualCommitter:
         self.is_shared = False
         self.room = CycleRoom()
         self._in_flight: tuple[Batch, list[Partition]] | None = None
+        self.is_on_disk = False
+        """What is in flight is durable, and nobody knows it yet."""
 
     def request(self, member: Partition) -> None:
         self._waiting[member] = None
@@ -87,19 +89,23 @@ class ManualCommitter:
         self._in_flight = batch, members
         return True
 
-    def reach_the_disk(self) -> list[Partition]:
+    def reach_the_disk(self) -> None:
         """The batch is durable, and nobody knows it yet."""
         assert self._in_flight is not None
-        (batch, members), self._in_flight = self._in_flight, None
-        self._world.engine.commit(batch, lambda: None)
-        return members
+        if not self.is_on_disk:
+            self.is_on_disk = True
+            self._world.engine.commit(self._in_flight[0], lambda: None)
 
     def land(self) -> None:
-        for member in self.reach_the_disk():
+        assert self._in_flight is not None
+        self.reach_the_disk()
+        (_, members), self._in_flight = self._in_flight, None
+        self.is_on_disk = False
+        for member in members:
             member.committed()
 
     def fail(self, error: PushqError) -> None:
-        assert self._in_flight is not None
+        assert self._in_flight is not None and not self.is_on_disk
         (_, members), self._in_flight = self._in_flight, None
         for member in members:
             member.failed(error)

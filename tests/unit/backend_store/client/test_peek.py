@@ -55,6 +55,16 @@ def test_each_state_shows_its_messages_in_the_order_of_the_log(world: World) -> 
     assert seqs(world) == [4, 5, 6, 7, 8, 9]
 
 
+def test_a_page_that_begins_at_the_end_shows_nothing_of_a_commit_that_is_not_taken_in(world: World) -> None:
+    world.publish(b"10")
+    world.committer.prepare()
+    world.committer.reach_the_disk()
+    end = world.partition.state.end
+    assert seqs(world, from_seq=end) == []
+    world.committer.land()
+    assert seqs(world, from_seq=end) == [end]
+
+
 def test_a_message_whose_turn_has_come_is_delayed_until_that_is_on_the_disk_as_the_stats_say() -> None:
     world = World(config=QueueConfig(sequencing="clock", sort_window_ms=300))
     world.stored(b"0", b"1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from backend_store.node.limits import GROUP_IDLE_MS
 from backend_store.storage.engine import Table
 from tests.support.streams import StreamWorld, all_receipts, seqs_of, stream
 from tests.support.world import VISIBILITY_MS, Consumer, attempts_by_seq, receipts_by_seq
@@ -90,3 +91,20 @@ def test_a_group_may_begin_within_a_chunk_and_goes_on_there_after_a_crash() -> N
     world.crash()
     group = world.found()
     assert (group.lag, group.drained()) == (5, [5, 6, 7, 8, 9])
+
+
+def test_a_group_does_not_leave_memory_while_a_commit_moves_it_on() -> None:
+    world = stream(2)
+    receipts = receipts_by_seq(world.group(mode="leases").leased(2))
+    world.crash()
+    group = world.found()
+    assert all(group.ack(*receipts.values())), "before the new process has read so far"
+    assert group.take() is None
+    world.publish(b"2")
+    world.committer.prepare()
+    world.committer.reach_the_disk()
+    world.pass_time(1)
+    world.pass_time(GROUP_IDLE_MS)
+    assert group.take() is None
+    world.committer.land()
+    assert group.drained() == [3] and group.lag == 1

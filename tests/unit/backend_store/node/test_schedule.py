@@ -57,11 +57,10 @@ def test_a_message_that_is_due_when_its_commit_is_on_the_disk_and_nobody_was_tol
     world, answers = scheduled(), list[Any]()
     world.partition.publish(blocks_of([draft("soon", due_ms=world.now_ms + 5)]).blocks, answers.append)
     assert world.committer.prepare()
-    members = world.committer.reach_the_disk()
+    world.committer.reach_the_disk()
     world.pass_time(10)
     assert took(world) is None and counts(world) == (0, 0, 1)
-    for member in members:
-        member.committed()
+    world.committer.land()
     assert len(answers) == 1 and counts(world) == (1, 0, 1)
     assert drained(world) == ["soon"]
 

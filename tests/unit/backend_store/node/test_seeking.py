@@ -31,6 +31,16 @@ def test_a_chunk_is_found_by_any_offset_of_it() -> None:
     assert read_at(world.partition, world.partition.state.end) is None
 
 
+def test_an_offset_at_the_end_leads_nowhere_while_a_commit_is_on_the_disk_and_not_taken_in() -> None:
+    world = StreamWorld()
+    world.publish(b"x")
+    world.committer.prepare()
+    world.committer.reach_the_disk()
+    assert read_at(world.partition, 0) is None
+    world.committer.land()
+    assert read_at(world.partition, 0) is not None
+
+
 def test_an_offset_of_a_decision_leads_to_the_chunk_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
     world = StreamWorld()
     group = world.group(mode="leases")
