@@ -175,6 +175,8 @@ class Hub:
             leases = parked.held.pop((sub.queue.tenant, sub.queue.place), None)
             if leases:
                 sub.adopt(leases)
+                if sub.queue.mode == "offsets":
+                    sub.doubt(leases, within_ms=self.resume_ms)
 
     def _resume_over(self, session: Session) -> None:
         parked = self._resuming.pop(session, None)

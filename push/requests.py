@@ -234,6 +234,7 @@ def nack(session: Session, frame: Nack) -> None:
 def extend(session: Session, frame: Extend) -> None:
     queue = _consumed(session, frame.queue, frame.receipts)
     visibility_ms = checked_visibility(frame.visibility_timeout_ms)
+    session.vouched(frame.receipts)
     asked = Asked(session, "extend", frame.queue, messages=len(frame.receipts))
     queue.extend(frame.receipts, visibility_ms, partial(_judged, asked, frame.id, frame.receipts))
 

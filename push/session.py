@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from backend_store.client import Gap, Queue
+from backend_store.client import Gap, Queue, by_token
 from backend_store.model import InvalidRequest, PushqError, Unauthenticated
 from push.checks import check_id, gap_fields
 from push.closes import Close
@@ -408,6 +408,12 @@ class Session:
         else:
             self.fanout(sub.queue).stop(sub)
             sub.queue.consumers -= 1
+
+    def vouched(self, receipts: list[str]) -> None:
+        """Their messages came, also where that was in doubt since the session was cut."""
+        for sub in self.subs.values():
+            if type(sub) is WorkSubscription and sub.in_doubt:
+                sub.vouched(by_token(receipts))
 
     def end(self, sub: Subscription, error: PushqError) -> None:
         """Ends a subscription because its queue is gone."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from backend_store.client import Lease, Queue
+from backend_store.client import SUFFIXES, Lease, Queue, indexes
 from push.feeder import Feeder
 from push.tails import Reading
 
@@ -33,6 +33,7 @@ class WorkSubscription:
         "auto",
         "credit",
         "feeder",
+        "in_doubt",
         "in_ring",
         "leases",
         "messages_sent",
@@ -72,9 +73,14 @@ class WorkSubscription:
         self.pending: list[Lease] = []
         self.pending_bytes = 0
         self.leases: list[Lease] = []
+        self.in_doubt: dict[str, int] = {}
+        """Of a group with offsets: what was sent over a connection that was cut, by token. Nobody knows if it came, and
+        an ack of anything newer would settle it too."""
 
     def wants(self) -> int:
         if self.pending_bytes >= self.pending_bytes_max or not self.outlet.writable:
+            return 0
+        if self.in_doubt and self._is_in_doubt():
             return 0
         credit = self.credit
         if shift := self.feeder.intake.credit_shift:
@@ -148,6 +154,31 @@ class WorkSubscription:
                 self.outstanding += part.bits.bit_count()
         self.leases.extend(leases)
 
+    def doubt(self, leases: list[Lease], within_ms: int) -> None:
+        """What the session was sent before it was cut comes again if its client does not show within `within_ms` that
+        it has it. Nothing newer is taken until then."""
+        receipts: list[str] = []
+        for part in [part for lease in leases for part in lease.parts() if part.bits]:
+            self.in_doubt[part.token] = self.in_doubt.get(part.token, 0) | part.bits
+            receipts += [part.token + SUFFIXES[index] for index in indexes(part.bits)]
+        if receipts:
+            self.queue.extend(receipts, min(within_ms, self.visibility_ms), _unheard)
+
+    def vouched(self, grouped: Mapping[str, int]) -> None:
+        """The client has the messages of these receipts, and holds on to them."""
+        for token, bits in grouped.items():
+            if token in self.in_doubt:
+                self.in_doubt[token] &= ~bits
+        self.feeder.add(self)
+
+    def _is_in_doubt(self) -> bool:
+        """Whether some of it is neither settled, nor vouched for, nor back in its place."""
+        parts = (part for lease in self.leases for part in lease.parts())
+        if any(part.bits & self.in_doubt.get(part.token, 0) for part in parts):
+            return True
+        self.in_doubt = {}
+        return False
+
     def held(self) -> list[Lease]:
         return [lease for lease in self.leases if any(part.bits for part in lease.parts())]
 
@@ -170,6 +201,10 @@ class WorkSubscription:
         for lease in leases:
             for part in list(lease.parts()):
                 self.queue.give_back_lease(part)
+
+
+def _unheard(result: object) -> None:
+    """Nobody asked for it: what could not be extended ends by itself."""
 
 
 class StreamSubscription:

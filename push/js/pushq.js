@@ -474,6 +474,8 @@ export class Client extends EventTarget {
   /** Acks of before the cut go first: what they settle is then not delivered again. */
   #carry(name, link) {
     this.#link = link;
+    const isResumed = Boolean(link.session) && link.session === this.#session;
+    this.#consumers.forEach((consumer) => (consumer.isTakenUp = isResumed));
     this.#session = link.session ?? this.#session;
     this.#worked.add(name);
     this.#enter("connected");
@@ -788,6 +790,7 @@ class Consumer {
   #room = []; #idle = []; #resolveReady; #rejectReady; #finish; // who waits for what
   /** Of the last message taken in: where the next subscribe begins. @type {string | null} */ cursor = null;
   /** Our number on this connection. @type {number | null} */ sub = null;
+  isTakenUp = false; // the session goes on after a cut, and the server does not know yet what of ours came
 
   constructor(queue, options, handler, client) {
     if (typeof handler !== "function") throw new TypeError("subscribe(queue, options, handler) needs a handler");
@@ -851,6 +854,9 @@ class Consumer {
     const usual = isRead || mode === "leases" ? ordering === "strict" && "key" : true;
     this.#inOrder = this.#inOrderAsked ?? usual;
     this.#isKeptInOrder = ordering === "strict" || mode === "offsets";
+    // What is not extended soon comes again, and nothing newer until then.
+    if (this.isTakenUp && mode === "offsets") this.#held.forEach((delivery) => (delivery.extendAt = 0));
+    this.isTakenUp = false;
   }
 
   /** The connection is gone; its number for us means nothing on the next one. */

@@ -15,6 +15,7 @@ import pytest
 from tests.support.backend import Backend
 from tests.support.consumers import Socket, call, consuming, http_client
 from tests.support.server import PushqServer
+from tests.support.ws import Client as WebSocket
 
 pytestmark = pytest.mark.anyio
 
@@ -166,6 +167,28 @@ async def test_a_group_with_offsets_gives_a_partition_to_one_consumer_at_a_time(
         for task in rest:
             task.cancel()
         await asyncio.gather(*rest, return_exceptions=True)
+
+
+async def test_what_a_cut_session_never_read_comes_before_anything_newer(
+    gateway: PushqServer, http: httpx2.AsyncClient
+) -> None:
+    stream = await made(http, visibility_timeout_ms=1500)
+    await call(http, "PUT", f"{stream}/groups/g", {"position": "earliest", "mode": "offsets"})
+    async with WebSocket(gateway) as client:
+        await client.subscribe(stream, credit=100, group="g")
+        await publish(http, stream, *range(5))
+        await client.next("deliver", seconds=WAIT_S)
+        await client.cut()
+    came: list[int] = []
+    async with WebSocket(gateway, resume=client.session) as again:
+        assert again.connected["resumed"]
+        await again.subscribe(stream, credit=100, group="g")
+        await publish(http, stream, *range(5, 10))
+        while len(came) < 10:
+            messages = (await again.next("deliver", seconds=WAIT_S))["messages"]
+            came += bodies(messages)
+            await again.ask(type="ack", queue=stream, receipts=[m["receipt"] for m in messages])
+    assert came == list(range(10))
 
 
 async def test_two_gateways_share_a_group_with_leases(

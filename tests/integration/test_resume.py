@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import anyio
 import httpx2
 import pytest
 
+from tests.conftest import StartServer
 from tests.support.server import PushqServer
 from tests.support.ws import Client, create_queue
 
@@ -28,6 +31,80 @@ async def test_cut_session_keeps_its_leases_and_goes_on(server: PushqServer) -> 
         answer = await again.ask(type="ack", queue="q", receipts=[m["receipt"] for m in held])
         assert [row["ok"] for row in answer["results"]] == [True, True]
         assert await other.is_quiet(), "nothing was redelivered"
+
+
+def make(server: PushqServer, kind: str, **config: Any) -> dict[str, str]:
+    """A work queue, or a group of a stream, by the name `q`; what a subscription says of it."""
+    if kind == "work":
+        create_queue(server, "q", **config)
+        return {}
+    create_queue(server, "q", kind="stream", **config)
+    wanted = {"position": "earliest", "mode": kind}
+    assert httpx2.put(f"{server.url}/v1/queues/q/groups/g", json=wanted, headers=server.headers).status_code == 201
+    return {"group": "g"}
+
+
+@pytest.mark.parametrize("kind", ["work", "leases", "offsets"])
+async def test_what_a_cut_session_was_sent_and_never_read_comes_again(server: PushqServer, kind: str) -> None:
+    of = make(server, kind, visibility_timeout_ms=1500)
+    async with Client(server) as client, Client(server) as producer:
+        await client.subscribe("q", credit=100, **of)
+        await producer.publish("q", *range(5))
+        await client.next("deliver")  # to the test's side of the socket, and no further
+        await client.cut()
+    came: list[int] = []
+    async with Client(server, resume=client.session) as again:
+        assert again.connected["resumed"]
+        await again.subscribe("q", credit=100, **of)
+        await again.publish("q", *range(5, 10))
+        while len(came) < 10:
+            messages = (await again.next("deliver"))["messages"]
+            came += [m["body"] for m in messages]
+            answer = await again.ask(type="ack", queue="q", receipts=[m["receipt"] for m in messages])
+            assert all(row["ok"] for row in answer["results"])
+        assert await again.is_quiet()
+    assert sorted(came) == list(range(10))
+    if kind == "offsets":
+        assert came == list(range(10)), "an ack of a newer one would have settled the first five"
+
+
+async def test_of_a_group_with_offsets_newer_messages_wait_until_the_client_shows_what_it_has(
+    server: PushqServer,
+) -> None:
+    of = make(server, "offsets")
+    async with Client(server) as client:
+        await client.publish("q", *range(3))
+        await client.subscribe("q", credit=100, **of)
+        held = [m["receipt"] for m in await client.messages(3)]
+        await client.cut()
+    async with Client(server, resume=client.session) as again:
+        await again.subscribe("q", credit=100, **of)
+        await again.publish("q", "newer")
+        assert await again.is_quiet()
+        answer = await again.ask(type="extend", queue="q", receipts=held, visibility_timeout_ms=30_000)
+        assert all(row["ok"] for row in answer["results"]), "receipts stay good"
+        assert [m["body"] for m in await again.messages(1)] == ["newer"]
+        answer = await again.ask(type="ack", queue="q", receipts=held)
+        assert all(row["ok"] for row in answer["results"])
+
+
+async def test_of_a_group_with_offsets_what_the_client_does_not_show_in_time_is_lost_and_comes_again(
+    start_server: StartServer,
+) -> None:
+    server = start_server(env={"PUSHQ_RESUME_MS": "700"})
+    of = make(server, "offsets")
+    async with Client(server) as client:
+        await client.publish("q", *range(4))
+        await client.subscribe("q", credit=100, **of)
+        held = [m["receipt"] for m in await client.messages(4)]
+        await client.cut()
+    async with Client(server, resume=client.session) as again:
+        await again.subscribe("q", credit=100, **of)
+        await again.publish("q", "newer")
+        answer = await again.ask(type="ack", queue="q", receipts=held[1:2])
+        assert answer["results"][0]["ok"]
+        assert sorted((await again.next("lost"))["receipts"]) == sorted(held[2:])
+        assert [m["body"] for m in await again.messages(3)] == [2, 3, "newer"]
 
 
 async def test_cut_session_that_stays_away_gives_its_messages_to_others(start_server) -> None:

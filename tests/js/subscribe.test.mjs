@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import {test} from "node:test";
 
-import {event, eventually, leased, quickClient, settle, subscribed} from "./fakes.mjs";
+import {aMoment, event, eventually, leased, quickClient, settle, subscribed} from "./fakes.mjs";
 
 test("what resolves is acked and what throws is nacked, each in one frame a turn", async (t) => {
   const handler = async ({body}) => {
@@ -101,6 +101,21 @@ test("acks that a cut swallowed are sent again first, before the queue is subscr
   assert.deepEqual(again.sent[0].resume, {session: "s1"});
   assert.deepEqual(again.sent[1].receipts, ["t.1"]);
   assert.equal("sub" in again.sent[1], false, "the old number means nothing on the new connection");
+});
+
+test("a session that goes on says at once what it has of a group with offsets, and of no other", async (t) => {
+  for (const [mode, session, extended] of [["offsets", "s1", 1], ["offsets", "s9", 0], ["leases", "s1", 0]]) {
+    const handler = () => new Promise(() => {});
+    const {socket, sockets} = await subscribed(t, {group: "g", credit: 2}, handler, {ok: {mode}});
+    socket.say({type: "deliver", sub: 1, messages: [leased(1)]});
+    socket.end(1006);
+    const again = await eventually(() => sockets[1]);
+    again.accept(session);
+    const frame = await eventually(() => again.last("subscribe"));
+    again.say({type: "ok", id: frame.id, sub: 1, resume: "complete", mode});
+    await aMoment(100);
+    assert.deepEqual(again.frames("extend").map(({receipts}) => receipts), Array(extended).fill(["t.1"]));
+  }
 });
 
 test("a stream goes on at its last cursor", async (t) => {

@@ -114,6 +114,14 @@ class Leases:
                     self._schedule(delivery, receipt, now)
         return deliveries
 
+    def all_due(self, now: float) -> None:
+        """Everything held is to be extended now, where leases are extended at all."""
+        if self.extension_s is None or not self._held:
+            return
+        self._buckets = {now: dict(self._held)}
+        for delivery in self._held.values():
+            delivery.bucket = self._buckets[now]
+
     def next_due(self) -> float:
         """When `due` has something; buckets are opened in the order they fall due."""
         return next(iter(self._buckets), math.inf)

@@ -278,8 +278,9 @@ class SessionCore:
         self._reconnects.opened(now)
         if frame.ping_ms:
             self._ping_s = frame.ping_ms / 1000
-        if not is_resumed:
-            for state in self.subscriptions:
+        for state in self.subscriptions:
+            state.is_taken_up = is_resumed
+            if not is_resumed:
                 state.session_gone()
         self.session = frame.session
         for state in self.subscriptions:

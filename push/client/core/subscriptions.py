@@ -39,6 +39,8 @@ class SubscriptionState:
         self.ended: PushqError | None = None
         self.is_closed = False
         self.was_subscribed = False
+        self.is_taken_up = False
+        """The session goes on after a cut, and the server does not know yet what of the subscription came."""
         self.subscribe_after = -math.inf
         self.is_resting = False
         self.tries = 0
@@ -81,6 +83,9 @@ class SubscriptionState:
             self.visibility_timeout_ms = ok.visibility_timeout_ms
             if (extension_s := self._extension_s()) is not None:
                 self.leases.set_extension(extension_s, now)
+        if self.is_taken_up and self._commits:
+            self.leases.all_due(now)  # what is not extended soon comes again, and nothing newer until then
+        self.is_taken_up = False
 
     def delivered(self, frame: Deliver, now: float) -> None:
         """Messages arrived: their leases run from now on."""

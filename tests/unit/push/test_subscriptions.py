@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from backend_store.core.receipts import by_token
 from push.feeder import Feeder
 from push.subscriptions import LEASES_BEFORE_PRUNING, WorkSubscription
 from tests.support.world import VISIBILITY_MS, World, attempts_by_seq, queue_of, receipts_by_seq
@@ -197,3 +198,25 @@ def test_under_load_credit_counts_half_and_never_nothing(setup: Setup, credit: i
     assert sub.wants() == under_load
     setup.feeder.intake.set_level(Level.NORMAL, "")
     assert sub.wants() == credit
+
+
+def test_nothing_newer_is_taken_while_it_is_in_doubt_what_came_before_a_cut(setup: Setup) -> None:
+    setup.world.stored(*[b"1"] * 5)
+    before = setup.subscribe(credit=3)
+    setup.send(before)
+    before.stop()
+    again = setup.subscribe(credit=0)
+    again.adopt(before.held())
+    again.doubt(before.held(), within_ms=500)
+    receipts = setup.receipts(again)
+    again.grant(100)
+    setup.turn()
+    assert setup.send(again) == []
+    setup.world.ack(receipts[0])
+    again.vouched(by_token([receipts[1]]))
+    setup.turn()
+    assert setup.send(again) == [], "the third may not have come"
+    setup.world.pass_time(500)
+    setup.world.settle_down()
+    setup.turn()
+    assert setup.send(again) == [1, 2, 3, 4], "nobody extended them"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from push.client.core import Subscribed, SubscriptionState
-from push.client.frames import Ack, Credit, Deliver, Nack, Ok, Subscribe, Unsubscribe, WireMessage
+from push.client.frames import Ack, Credit, Deliver, Extend, Nack, Ok, Subscribe, Unsubscribe, WireMessage
 from tests.unit.push.client.world import World
 
 
@@ -120,3 +120,28 @@ def test_a_reader_far_behind_a_queue_that_delivers_at_most_once_unsubscribes_for
     world.subscribe(credit=1)
     world.deliver("a", "b", "c", "d", with_receipt=False)
     assert [frame.sub for frame in world.take(Unsubscribe)] == [1]
+
+
+def test_a_session_that_goes_on_says_at_once_what_it_has_of_a_group_with_offsets() -> None:
+    world = World()
+    world.open("s1")
+    joined(world, mode="offsets")
+    deliver(world, "a", "b")
+    for session, extended in (("s1", [["r-a", "r-b"]]), ("s2", [])):
+        world.cut()
+        world.open(session)
+        world.feed(Ok(id=world.take(Subscribe)[0].id, sub=1, mode="offsets"))
+        world.pass_time(0)
+        assert [frame.receipts for frame in world.take(Extend)] == extended
+
+
+def test_a_session_that_goes_on_says_nothing_of_a_group_with_leases() -> None:
+    world = World()
+    world.open("s1")
+    joined(world, mode="leases")
+    deliver(world, "a")
+    world.cut()
+    world.open("s1")
+    world.feed(Ok(id=world.take(Subscribe)[0].id, sub=1, mode="leases"))
+    world.pass_time(0)
+    assert world.take(Extend) == []
