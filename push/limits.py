@@ -10,6 +10,10 @@ OUTBOX_BYTES_HARD_MAX = 1024 * 1024
 WRITE_BLOCKED_SECONDS_MAX = 10.0
 FRAGMENTS_PER_FRAME_MAX = 16_384
 """Pieces in which a client may send one frame."""
+FRAMES_PER_TURN_MAX = 256
+"""Frames of one socket that are parsed in a turn of the loop, control frames among them; others wait for the next."""
+READ_BYTES_PER_TURN_MAX = 128 * 1024
+"""A socket that had more to read at once is not read again in the same turn of the loop."""
 CREDIT_MAX = 10_000
 CREDIT_DEFAULT = 32
 SUBSCRIPTIONS_PER_SESSION_MAX = 1_000
@@ -67,7 +71,9 @@ STREAM_RETRY_MS_MAX = 15_000
 BYE_RETRY_MS_MIN = 200
 """The least that a drained WebSocket is asked to wait: the server has to start again."""
 PINGS_PER_SECOND_MAX = 100
-"""Pings of one socket; one that sends more is closed with 4008."""
+"""Pings and pongs of one socket; one that sends more is closed with 4008."""
+REFUSED_PER_SECOND_MAX = 1_000
+"""Requests of one socket that are refused, publishes aside; one that sends more is closed with 4008."""
 SPAN_LINKS_MAX = 32
 """Contexts of messages that a span of their delivery links to; an attribute says how many there are."""
 FETCH_AGAIN_SECONDS = 1.0

@@ -269,7 +269,7 @@ def subscribe(session: Session, frame: Subscribe) -> None:
         raise field("/visibility_timeout_ms", "a stream without a group has no leases")
     start = stream_start(queue, frame.from_) if is_reader else None  # it may have to be looked up: before all else
     verdict = session.hub.throttle.operation(session.who, "receive", frame.queue)
-    session.gate.enter(verdict, partial(_counted, session, frame, queue, start), partial(session.error, frame.id))
+    session.gate.enter(verdict, partial(_counted, session, frame, queue, start), partial(session.refuse, frame.id))
 
 
 def _counted(session: Session, frame: Subscribe, queue: Queue, start: Start | None) -> None:
@@ -282,7 +282,7 @@ def _counted(session: Session, frame: Subscribe, queue: Queue, start: Start | No
             session.leave("subscriptions")
             raise
     except PushqError as error:
-        session.error(frame.id, error)
+        session.refuse(frame.id, error)
 
 
 def _subscribe(session: Session, frame: Subscribe, queue: Queue, start: Start | None) -> None:

@@ -26,6 +26,7 @@ from push.limits import (
     CREDIT_MAX,
     DELIVER_FRAME_BYTES_MAX,
     PINGS_PER_SECOND_MAX,
+    REFUSED_PER_SECOND_MAX,
     REPLY_FRAME_BYTES_MAX,
     SUBSCRIPTIONS_PER_SESSION_MAX,
 )
@@ -68,11 +69,12 @@ Subscription = WorkSubscription | StreamSubscription
 
 class Session:
     __slots__ = (
+        "_beat_ms",
         "_dirty",
         "_in_progress",
         "_next_sub",
         "_pings",
-        "_pings_beat_ms",
+        "_refused",
         "_replies",
         "closed",
         "encoding",
@@ -108,8 +110,9 @@ class Session:
         self._dirty = False
         self._in_progress = 0
         self.gate = Gate(self)
+        self._beat_ms = 0
         self._pings = 0
-        self._pings_beat_ms = 0
+        self._refused = 0
 
     # -------------------------------------------------------------------------------------------------- frames in
 
@@ -177,7 +180,7 @@ class Session:
         request_id = loose.get("id")
         known = isinstance(request_id, str | int) and not isinstance(request_id, bool)
         fields = kind.__struct_encode_fields__ + PublishMessage.__struct_encode_fields__
-        self.error(request_id if known else None, invalid(error, fields))
+        self.refuse(request_id if known else None, invalid(error, fields))
 
     def _plain(self, decoder: Any, data: bytes) -> bool:
         """The hot frame, tried first: messages that are only bodies."""
@@ -234,7 +237,7 @@ class Session:
             self.count(handler.__name__, "", error.code)
             if self.hub.spans is not None:
                 self.hub.spans.refused(handler.__name__, args[1], self.who.tenant, error.code)
-            self.error(request_id, error)
+            (self.error if handler is publish else self.refuse)(request_id, error)
 
     def _wait(self, looking: LookingUp, request_id: RequestId, again: Callable[[], None]) -> None:
         """What a request needs is asked for; it begins anew when that is here. Others go on meanwhile."""
@@ -322,6 +325,15 @@ class Session:
 
     # --------------------------------------------------------------------------------------------------- limits
 
+    def refuse(self, request_id: RequestId, error: PushqError) -> None:
+        """The socket stays open, unless its client asks for little else: a refusal costs it nothing. Publishes have a
+        rule of their own, for a producer may have sent thousands ahead."""
+        self.error(request_id, error)
+        self._look_at_beat()
+        self._refused += 1
+        if self._refused > REFUSED_PER_SECOND_MAX:
+            self.close(Close.RATE_LIMITED, f"more than {REFUSED_PER_SECOND_MAX} refused requests in a second")
+
     def refuse_publish(self, request_id: RequestId, error: PushqError) -> None:
         """The socket stays open, unless its client does nothing else for long."""
         self.error(request_id, error)
@@ -381,14 +393,17 @@ class Session:
             batch.delivered(queue, self.who.tenant, messages)
 
     def pinged(self) -> bool:
-        """Counts a ping, ours or one of RFC 6455. False when they come too fast and the socket is closed for it."""
-        if self._pings_beat_ms != self.hub.now_ms:  # it moves on once a second
-            self._pings_beat_ms, self._pings = self.hub.now_ms, 0
+        """Counts a ping or a pong, ours or one of RFC 6455. False when the socket is closed, for too many or before."""
+        self._look_at_beat()
         self._pings += 1
-        if self._pings <= PINGS_PER_SECOND_MAX:
-            return not self.closed
-        self.close(Close.RATE_LIMITED, f"more than {PINGS_PER_SECOND_MAX} pings in a second")
-        return False
+        if self._pings > PINGS_PER_SECOND_MAX:
+            self.close(Close.RATE_LIMITED, f"more than {PINGS_PER_SECOND_MAX} pings and pongs in a second")
+        return not self.closed
+
+    def _look_at_beat(self) -> None:
+        """The counts of a second begin anew with each beat of the hub."""
+        if self._beat_ms != self.hub.now_ms:
+            self._beat_ms, self._pings, self._refused = self.hub.now_ms, 0, 0
 
     def number(self) -> int:
         number = self._next_sub

@@ -2,12 +2,15 @@
 
 ASGI would put a queue, a task and a wake-up between them; with one message a frame those cost more than the message,
 and with ten thousand idle sockets most of the memory. So the protocol class below is uvicorn's own with its two ends
-replaced: what arrives is given to the session in the same call, what leaves is written to the transport in the same
-call.
+replaced: what arrives is given to the session in the same call, up to a turn's share of it, and what leaves is written
+to the transport in the same call.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -24,7 +27,13 @@ from push.closes import Close
 from push.credentials import close_for
 from push.encode import encode
 from push.hub import Hub, binary_frame, text_frame
-from push.limits import FRAGMENTS_PER_FRAME_MAX, OUTBOX_BYTES_HARD_MAX, OUTBOX_BYTES_SOFT_MAX
+from push.limits import (
+    FRAGMENTS_PER_FRAME_MAX,
+    FRAMES_PER_TURN_MAX,
+    OUTBOX_BYTES_HARD_MAX,
+    OUTBOX_BYTES_SOFT_MAX,
+    READ_BYTES_PER_TURN_MAX,
+)
 from push.looking_up import LookingUp, found
 from push.ports import Encoding, Principal
 from push.problems import problem, retry_after
@@ -56,13 +65,19 @@ class PushProtocol(WebSocketsSansIOProtocol):
 
     session: Session | None = None
     splitter: Splitter | None = None
-    """None: the library gets all that comes."""
+    """None before the handshake, and where nothing is looked at any more."""
     via: tuple[str, int] | None = None
     """The client, where a trusted proxy has named it."""
     is_writable = True
     _blocked_since: float | None = None
-    _paused_by_session = False
+    _paused_by_session = True
+    """Until `attach` there is nobody who could hear what comes."""
     _paused_by_outbox = False
+    _is_held = True
+    """One of the two: frames that are here wait with those that are not read."""
+    _rest: Iterator[tuple[bool, bytes]] | None = None
+    """What was read, and is not this turn's any more."""
+    _next_turn: asyncio.Handle | None = None
 
     # ---------------------------------------------------------------------------------------------- the handshake
 
@@ -85,14 +100,9 @@ class PushProtocol(WebSocketsSansIOProtocol):
         del self.scope, self.request, self.response
         while not waiting.empty():
             message = waiting.get_nowait()
-            if message["type"] == "websocket.receive":
-                text = message.get("text")
-                session.receive(text.encode() if text is not None else message["bytes"] or b"")
-            elif message["type"] == "websocket.disconnect":
+            if message["type"] == "websocket.disconnect":
                 session.gone(clean=True, code=message.get("code", 1005))
-        if self.read_paused:
-            self.read_paused = False
-            self.transport.resume_reading()
+        self.unpause()
 
     async def run_asgi(self) -> None:
         """Runs the application for the handshake. With a session attached its end is not the connection's end."""
@@ -109,27 +119,54 @@ class PushProtocol(WebSocketsSansIOProtocol):
     # ------------------------------------------------------------------------------------------------- frames in
 
     def data_received(self, data: bytes) -> None:
-        if self.splitter is None or self.session is None:
-            is_handshake = not self.handshake_initiated
-            super().data_received(data)
-            # Frames begin right behind the request's head. A client that did not wait for the answer, and sent more,
-            # stays with the library: where its next frame begins is not known here.
-            ends_here = is_handshake and self.handshake_initiated and data.endswith(b"\r\n\r\n")
-            self.splitter = Splitter(FRAME_BYTES_MAX) if ends_here else None
+        splitter = self.splitter
+        if splitter is None:
+            if not self.handshake_initiated:
+                self._greet(data)
             return
-        for is_message, piece in self.splitter.feed(data):
-            if not is_message:
-                super().data_received(piece)
-                if self.conn.parser_exc is not None:
-                    self.splitter = None
-                    return
-            else:
+        pieces = splitter.feed(data)
+        if self._rest is not None:
+            self._rest = chain(self._rest, pieces)  # the loop had read it before it was told to wait
+            return
+        self._parse(pieces)
+        if len(data) > READ_BYTES_PER_TURN_MAX:
+            self._end_turn()  # or the loop reads on for as long as the peer fills its buffer
+
+    def _greet(self, data: bytes) -> None:
+        """The request's head, whole, as the HTTP side has checked it. Frames begin right behind it."""
+        super().data_received(data)
+        if self.handshake_initiated:
+            self.splitter = Splitter(FRAME_BYTES_MAX)
+
+    def _parse(self, pieces: Iterator[tuple[bool, bytes]]) -> None:
+        """A turn's share of what came. The rest waits for another turn, and nothing more is read until then."""
+        if not self._parsed_all(pieces):
+            self._rest = pieces
+            self._hold()
+
+    def _parsed_all(self, pieces: Iterator[tuple[bool, bytes]]) -> bool:
+        """False where this turn has had enough of them, or nobody may hear them now."""
+        if self._is_held and not self.close_sent:
+            return False
+        for number, (is_message, piece) in enumerate(pieces, start=1):
+            if is_message:
                 self._receive(piece)
+            else:
+                super().data_received(piece)
+                if self.splitter is None:
+                    return True  # nothing more is looked at
+            if number == FRAMES_PER_TURN_MAX or self._is_held:
+                return False
+        return True
+
+    def _take_turn(self) -> None:
+        self._next_turn = None
+        rest, self._rest = self._rest, None
+        if rest is not None and not self.transport.is_closing():
+            self._parse(rest)
+        self._hold()
 
     def send_receive_event_to_app(self) -> None:
-        if self.session is None:
-            super().send_receive_event_to_app()
-            return
         frames, self.frames = self.frames, []
         data = frames[0] if len(frames) == 1 else b"".join(frames)
         self._receive(data if type(data) is bytes else bytes(data))
@@ -140,13 +177,14 @@ class PushProtocol(WebSocketsSansIOProtocol):
 
     def handle_parser_exception(self) -> None:
         """A frame that breaks RFC 6455, or one too large: the client is told which, with our own close codes."""
+        self.splitter = None
         sent = self.conn.close_sent
         session = self.session
         if session is None or sent is None:
             super().handle_parser_exception()
             return
         if self.close_sent:
-            return  # the rest of what the peer was sending is read and thrown away
+            return
         self.conn.data_to_send()  # the library's own close frame, replaced by ours
         if sent.code == _MESSAGE_TOO_BIG:
             self._refuse(session, MessageTooLarge(f"a frame may have {FRAME_BYTES_MAX} bytes"), Close.TOO_LARGE)
@@ -169,6 +207,7 @@ class PushProtocol(WebSocketsSansIOProtocol):
     def _refuse(self, session: Session, error: PushqError, code: Close) -> None:
         """Says why, and reads on for a moment what the peer is still sending, without looking at it."""
         self.close_sent = True
+        self.splitter = None
         self.send_frame(encode({"type": "error", "problem": problem(error)}, session.encoding), session.encoding)
         self.transport.write(_close_frame(code, error.detail))
         session.gone(clean=True, code=code)
@@ -188,6 +227,7 @@ class PushProtocol(WebSocketsSansIOProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        self._rest = None
         session, self.session = self.session, None
         if session is not None:
             session.gone(clean=False, code=1006)
@@ -204,6 +244,11 @@ class PushProtocol(WebSocketsSansIOProtocol):
             return
         super().handle_ping()
         self._hold_when_full()
+
+    def handle_pong(self, event: Frame) -> None:
+        """Nobody asked for it: our own pings are frames of the protocol. It counts like a ping."""
+        if self.session is not None:
+            self.session.pinged()
 
     def _hold_when_full(self) -> None:
         """Pongs and answers count alike: a peer that asks without reading is not read."""
@@ -246,14 +291,26 @@ class PushProtocol(WebSocketsSansIOProtocol):
         self._hold()
 
     def _hold(self) -> None:
-        """Reads, or not: neither too many requests may wait for the disk, nor too many answers for the peer."""
-        wanted = self._paused_by_session or self._paused_by_outbox
-        if wanted != self.read_paused and not self.transport.is_closing():
+        """Reads, or not: neither too many requests may wait for the disk, nor too many answers for the peer, nor may
+        one client's frames fill a turn of the loop."""
+        if self.transport.is_closing():
+            return
+        self._is_held = (self._paused_by_session or self._paused_by_outbox) and not self.close_sent
+        if self._rest is not None and not self._is_held:
+            self._end_turn()
+        wanted = self._is_held or self._next_turn is not None
+        if wanted != self.read_paused:
             self.read_paused = wanted
             if wanted:
                 self.transport.pause_reading()
             else:
                 self.transport.resume_reading()
+
+    def _end_turn(self) -> None:
+        """Goes on when everybody else has had a turn."""
+        if self._next_turn is None:
+            self._next_turn = self.loop.call_soon(self._take_turn)
+            self._hold()
 
     def close(self, code: int, reason: str) -> None:
         """Says why, then waits a moment for the peer's own close frame. A peer that does not read is cut."""

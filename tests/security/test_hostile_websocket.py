@@ -17,7 +17,7 @@ import httpx2
 import pytest
 
 from push.limits import FRAGMENTS_PER_FRAME_MAX
-from tests.support.hostile import CONTINUATION, PING, TEXT, exchange, frame, statuses, until_closed, upgraded
+from tests.support.hostile import CONTINUATION, PING, PONG, TEXT, exchange, frame, statuses, until_closed, upgraded
 from tests.support.server import PushqServer
 
 OTHERS_SECONDS_MAX = 2.0
@@ -72,6 +72,36 @@ def test_a_flood_of_tiny_frames_holds_nobody_else_up(shared_server: PushqServer,
         flooding.join()
     assert worst < OTHERS_SECONDS_MAX
     assert shared_server.rss_anon_kib() - before < 32 * 1024
+
+
+@pytest.mark.parametrize("is_connected", [False, True], ids=["before connect", "connected"])
+@pytest.mark.parametrize(
+    "piece",
+    [frame(PING), frame(PONG), frame(PONG, b"x" * 125), frame(TEXT, b'{"type":"credit","sub":7,"n":1}')],
+    ids=["pings", "pongs", "long pongs", "refused requests"],
+)
+def test_a_flood_that_asks_for_nothing_ends_its_own_socket(
+    shared_server: PushqServer, piece: bytes, *, is_connected: bool
+) -> None:
+    if piece[0] & 0xF == TEXT and not is_connected:
+        expected = b"\x11\x95"  # 4501: the first frame is `connect`
+    else:
+        expected = b"\x0f\xa8"  # 4008
+    with upgraded(shared_server) as (connection, _):
+        if is_connected:
+            connection.sendall(hello(shared_server))
+        done = threading.Event()
+        flooding = threading.Thread(target=flood, args=(connection, piece * 10_000, 50, threading.Event()))
+        worst: list[float] = []
+        others = threading.Thread(target=lambda: worst.append(worst_of_others(shared_server, done)))
+        others.start()
+        flooding.start()
+        said = until_closed(connection)
+        done.set()
+        others.join()
+        flooding.join()
+    assert expected in said
+    assert worst[0] < OTHERS_SECONDS_MAX
 
 
 def test_fragments_without_end_are_told_and_end_the_socket(shared_server: PushqServer) -> None:

@@ -42,7 +42,7 @@ CLOSES = {
     "read yet.",
     "KICKED": "An administrator ended the connection. The session cannot be resumed.",
     "RATE_LIMITED": "Too many connections; or nearly everything that was published for 10 s was above its rate; or "
-    "more than 100 pings a second.",
+    "more than 100 pings and pongs in a second, or 1,000 refused requests that are no publishes.",
     "TOKEN_EXPIRED": "The token has expired, or the key was revoked or rotated away. Come back with a new one.",
     "PROTOCOL_ERROR": "A frame that is none: it does not parse, is empty, or has an unknown `type`.",
     "UNAUTHENTICATED": "No credential, one that is not known, or another first frame than `connect`.",
