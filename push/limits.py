@@ -8,12 +8,14 @@ OUTBOX_BYTES_SOFT_MAX = 256 * 1024
 OUTBOX_BYTES_HARD_MAX = 1024 * 1024
 """Above it a socket is not read either: a peer that asks without reading the answers must wait."""
 WRITE_BLOCKED_SECONDS_MAX = 10.0
+HANDSHAKE_SECONDS_MAX = 10.0
+"""From a whole request for a WebSocket to its answer, whoever has to be asked for it."""
 FRAGMENTS_PER_FRAME_MAX = 16_384
 """Pieces in which a client may send one frame."""
 FRAMES_PER_TURN_MAX = 256
 """Frames of one socket that are parsed in a turn of the loop, control frames among them; others wait for the next."""
 READ_BYTES_PER_TURN_MAX = 128 * 1024
-"""A socket that had more to read at once is not read again in the same turn of the loop."""
+"""A connection of any kind that had more to read at once is not read again in the same turn of the loop."""
 CREDIT_MAX = 10_000
 CREDIT_DEFAULT = 32
 SUBSCRIPTIONS_PER_SESSION_MAX = 1_000

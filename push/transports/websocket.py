@@ -22,7 +22,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.frames import Close as CloseFrame
 from websockets.frames import Frame, Opcode
 
-from backend_store.model import Forbidden, MessageTooLarge, PushqError, Unauthenticated
+from backend_store.model import Forbidden, InvalidRequest, MessageTooLarge, PushqError, Unauthenticated
 from push.closes import Close
 from push.credentials import close_for
 from push.encode import encode
@@ -30,6 +30,7 @@ from push.hub import Hub, binary_frame, text_frame
 from push.limits import (
     FRAGMENTS_PER_FRAME_MAX,
     FRAMES_PER_TURN_MAX,
+    HANDSHAKE_SECONDS_MAX,
     OUTBOX_BYTES_HARD_MAX,
     OUTBOX_BYTES_SOFT_MAX,
     READ_BYTES_PER_TURN_MAX,
@@ -48,6 +49,10 @@ REASON_BYTES_MAX = 123
 CLOSE_SECONDS_MAX = 2.0
 """How long a peer may take to answer our close frame before its socket is cut."""
 _MESSAGE_TOO_BIG = 1009
+_REFUSED_HANDSHAKE = (
+    b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/problem+json\r\ncontent-length: %d\r\n"
+    b"connection: close\r\n\r\n%b"
+)
 
 
 class _NoQueue:
@@ -66,6 +71,8 @@ class PushProtocol(WebSocketsSansIOProtocol):
     session: Session | None = None
     splitter: Splitter | None = None
     """None before the handshake, and where nothing is looked at any more."""
+    is_refused = False
+    """The handshake was none, and has been answered so."""
     via: tuple[str, int] | None = None
     """The client, where a trusted proxy has named it."""
     is_writable = True
@@ -78,6 +85,7 @@ class PushProtocol(WebSocketsSansIOProtocol):
     _rest: Iterator[tuple[bool, bytes]] | None = None
     """What was read, and is not this turn's any more."""
     _next_turn: asyncio.Handle | None = None
+    _handshake_timer: asyncio.TimerHandle | None = None
 
     # ---------------------------------------------------------------------------------------------- the handshake
 
@@ -85,6 +93,7 @@ class PushProtocol(WebSocketsSansIOProtocol):
         super().connection_made(transport)
         if self.via is not None:
             self.client = self.via
+        self._handshake_timer = self.loop.call_later(HANDSHAKE_SECONDS_MAX, self._handshake_too_late)
 
     def handle_connect(self, event: Any) -> None:
         super().handle_connect(event)
@@ -94,6 +103,7 @@ class PushProtocol(WebSocketsSansIOProtocol):
     def attach(self, session: Session) -> None:
         """From here on this is the session's wire; what only the handshake needed is let go."""
         self.session = session
+        self._handshake_ended()
         self.stop_keepalive()
         self.transport.set_write_buffer_limits(high=OUTBOX_BYTES_SOFT_MAX)
         waiting, self.queue = self.queue, _NO_QUEUE
@@ -137,6 +147,28 @@ class PushProtocol(WebSocketsSansIOProtocol):
         super().data_received(data)
         if self.handshake_initiated:
             self.splitter = Splitter(FRAME_BYTES_MAX)
+        else:
+            self._refuse_handshake()
+
+    def _refuse_handshake(self) -> None:
+        """The library found no handshake in the head, and keeps its answer to itself."""
+        self.is_refused = True
+        self.conn.data_to_send()
+        why = self.conn.handshake_exc
+        cause = why if why is None or why.__cause__ is None else why.__cause__
+        body = encode(problem(InvalidRequest(f"this opens no WebSocket: {cause}")), "json")
+        self.transport.write(_REFUSED_HANDSHAKE % (len(body), body))
+        self.transport.close()
+
+    def _handshake_too_late(self) -> None:
+        self._handshake_timer = None
+        if not self.handshake_complete:
+            self.transport.abort()
+
+    def _handshake_ended(self) -> None:
+        if self._handshake_timer is not None:
+            self._handshake_timer.cancel()
+            self._handshake_timer = None
 
     def _parse(self, pieces: Iterator[tuple[bool, bytes]]) -> None:
         """A turn's share of what came. The rest waits for another turn, and nothing more is read until then."""
@@ -227,6 +259,7 @@ class PushProtocol(WebSocketsSansIOProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        self._handshake_ended()
         self._rest = None
         session, self.session = self.session, None
         if session is not None:

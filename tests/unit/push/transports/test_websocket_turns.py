@@ -1,4 +1,4 @@
-"""How much of what a socket sent is parsed in a turn of the loop, and that nothing is lost by it."""
+"""A socket's bytes: how much is parsed in a turn of the loop, that nothing is lost by it, and heads that open none."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 import uvicorn
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.server import ServerState
 
 from push.limits import FRAMES_PER_TURN_MAX, READ_BYTES_PER_TURN_MAX
 from push.protocol import FRAME_BYTES_MAX
+from push.transports import websocket
 from push.transports.websocket import EXTENSION, PushProtocol
 from tests.support.hostile import PONG, TEXT, frame
 
@@ -72,6 +73,16 @@ class Session:
     def gone(self, *, clean: bool, code: int) -> None: ...
 
 
+async def nobody(scope: Scope, receive: Receive, send: Send) -> None: ...
+
+
+def made(app: ASGIApp = nobody) -> tuple[PushProtocol, Transport]:
+    config = uvicorn.Config(app, ws=PushProtocol, ws_max_size=FRAME_BYTES_MAX, ws_ping_interval=None, log_config=None)
+    protocol, transport = PushProtocol(config=config, server_state=ServerState(), app_state={}), Transport()
+    protocol.connection_made(transport)
+    return protocol, transport
+
+
 async def greeted(*, is_attached: bool = True) -> tuple[PushProtocol, Transport, Session]:
     """A connection after its handshake, or in the middle of it."""
     session = Session()
@@ -84,9 +95,7 @@ async def greeted(*, is_attached: bool = True) -> tuple[PushProtocol, Transport,
         await send({"type": "websocket.accept"})
         scope["extensions"][EXTENSION].attach(session)
 
-    config = uvicorn.Config(app, ws=PushProtocol, ws_max_size=FRAME_BYTES_MAX, ws_ping_interval=None, log_config=None)
-    protocol, transport = PushProtocol(config=config, server_state=ServerState(), app_state={}), Transport()
-    protocol.connection_made(transport)
+    protocol, transport = made(app)
     protocol.data_received(HEAD)
     await turns(5)
     return protocol, transport, session
@@ -167,3 +176,23 @@ async def test_what_waits_of_a_connection_that_ended_is_let_go() -> None:
     protocol.connection_lost(None)
     await turns(5)
     assert len(session.heard) == FRAMES_PER_TURN_MAX
+
+
+# ------------------------------------------------------------------------------------------------------- the handshake
+
+
+async def test_a_handshake_that_takes_too_long_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(websocket, "HANDSHAKE_SECONDS_MAX", 0.02)
+    _, attached, _ = await greeted()
+    _, waiting, _ = await greeted(is_attached=False)
+    async with asyncio.timeout(5):
+        while not waiting.is_closed:  # noqa: ASYNC110 - what is waited for is the protocol's timer
+            await asyncio.sleep(0.01)
+    assert not attached.is_closed
+
+
+async def test_a_head_that_the_library_refuses_is_answered_and_closed() -> None:
+    protocol, transport = made()
+    protocol.data_received(HEAD[:-2] + b"Cookie: " + b"a" * 9000 + b"\r\n\r\n")
+    assert transport.written.startswith(b"HTTP/1.1 400 ") and b'"invalid-request"' in transport.written
+    assert transport.is_closed and protocol.is_refused
