@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 
 from backend_store.model import Overloaded
+from gateway.heads import Reason
 from gateway.http import problem_answer
 from gateway.limits import CONNECTIONS_PER_SOCKET
 from push.intake import Intake
@@ -33,6 +34,10 @@ class Door:
     def cut_reader(self) -> None:
         """Counts a connection that ends because its peer does not read its answer."""
         self._intake.readers_cut += 1
+
+    def refuse_head(self, reason: Reason) -> None:
+        """Counts a connection that ends by a request's head."""
+        self._intake.heads_refused[reason] += 1
 
     def refusal(self, connections: int) -> bytes | None:
         """The answer to a connection that cannot come in now; None lets it in."""

@@ -164,6 +164,8 @@ ROTATION_QUEUES_MAX: Final = 1_000
 HEADERS_MAX: Final = 100
 HEADERS_BYTES_MAX: Final = 64 * 1024
 REQUEST_HEAD_SECONDS_MAX: Final = 5
+PIECES_PER_TURN_MAX: Final = 64
+"""Pieces of what one HTTP connection sent, cut behind each empty line, that are parsed in a turn of the loop."""
 REQUEST_BODY_SECONDS_MAX: Final = 120
 TLS_HANDSHAKE_SECONDS_MAX: Final = 10.0
 """A peer that connects and does not greet holds a socket no longer."""

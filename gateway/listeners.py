@@ -22,11 +22,13 @@ from typing import Any, Final
 
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from backend_store.model import InvalidRequest
 from gateway.door import Door
 from gateway.entrance import Entrance, ProxyGate
+from gateway.heads import MALFORMED, TOO_LARGE, Fault, Reason, fault_of
 from gateway.http import problem_answer
 from gateway.limits import (
     ANSWERS_SECONDS_MAX,
@@ -34,33 +36,58 @@ from gateway.limits import (
     HEADERS_MAX,
     KEEP_ALIVE_SECONDS,
     LISTEN_BACKLOG,
+    PIECES_PER_TURN_MAX,
     READER_BYTES_MIN,
     REQUEST_HEAD_SECONDS_MAX,
     TLS_HANDSHAKE_SECONDS_MAX,
 )
 from gateway.proxy import Client
 from gateway.settings import Address
-from push.limits import WRITE_BLOCKED_SECONDS_MAX
+from push.limits import READ_BYTES_PER_TURN_MAX, WRITE_BLOCKED_SECONDS_MAX
 from push.protocol import FRAME_BYTES_MAX
 from push.transports.websocket import PushProtocol
 
 ADMIN_SOCKET: Final = "admin.sock"
 HSTS: Final = ("strict-transport-security", "max-age=31536000")
 """Over TLS: for a year browsers ask this host by https:// only (RFC 6797)."""
+_HEAD_END: Final = b"\r\n\r\n"
 _HEAD: Final = b"HTTP/1.1 %d Bad Request\r\ncontent-type: %b\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
 
 
-class TooManyHeaders(Exception):
-    """A request's head passed its bounds."""
+class HeadRefused(Exception):
+    """Ends the parser's work on a request's head."""
+
+
+class Flow(FlowControl):
+    """Reads nothing more while a request waits for the answer to the one before it."""
+
+    is_held = False
+
+    def hold(self) -> None:
+        self.is_held = True
+        self.pause_reading()
+
+    def let_go(self) -> None:
+        self.is_held = False
+        self.resume_reading()
+
+    def resume_reading(self) -> None:
+        if not self.is_held:
+            super().resume_reading()
 
 
 class HttpProtocol(HttpToolsProtocol):
-    """uvicorn's HTTP with bounds on a request's head, and problems in place of plain text."""
+    """uvicorn's HTTP with bounds on a request's head and on what is sent ahead, and problems in place of plain text."""
 
     via: Client | None = None
     """The client, where a trusted proxy has named it."""
+    flow: Flow
     _head_bytes = 0
     _in_head = True
+    _fault: Fault | None = None
+    _rest: tuple[bytes, int] | None = None
+    """What was read and is not parsed yet, and where that begins: a request is not answered, or the turn is over."""
+    _is_upgraded = False
     _head_timer: asyncio.TimerHandle | None = None
     _reader_timer: asyncio.TimerHandle | None = None
     _unread_bytes = 0
@@ -68,6 +95,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        self.flow = Flow(transport)
         if self.door is not None and (refusal := self.door.refusal(len(self.connections))) is not None:
             transport.write(refusal)
             transport.close()
@@ -80,14 +108,75 @@ class HttpProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._head_arrived()
         self._reader_reads()
+        self._rest = None
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        super().data_received(data)
+        if self._rest is not None:
+            rest, at = self._rest
+            self._rest = rest[at:] + data, 0  # the loop had read it before it was told to wait
+            return
+        self._parse(data, 0)
+        if len(data) > READ_BYTES_PER_TURN_MAX and not self.flow.is_held and not self._is_upgraded:
+            self._wait(data, len(data))  # or the loop reads on for as long as the peer fills its buffer
+
+    def _parse(self, data: bytes, at: int) -> None:
+        """One request at a time. What a client sends ahead of its answers costs its bytes, and is not read on."""
+        pieces = 0
+        while at < len(data) and not self.transport.is_closing():
+            if self._is_answering():
+                # Empty lines behind a request are nothing to wait for (RFC 9112, section 2.2).
+                if len(data) - at > len(_HEAD_END) or data[at:].strip(b"\r\n"):
+                    self._wait(data, at)
+                return
+            if pieces == PIECES_PER_TURN_MAX:
+                self._wait(data, at)
+                return
+            found = data.find(_HEAD_END, at)
+            end = len(data) if found < 0 else found + len(_HEAD_END)
+            super().data_received(data[at:end])
+            pieces, at = pieces + 1, end
+            if self._is_upgraded:
+                self._hand_over(data[at:])
+                return
         if self._in_head and self._head_timer is None and not self.transport.is_closing():
             # A client that sends its head drop by drop would hold a socket for ever. Most heads come in one piece, so
             # that a request costs no timer.
             self._head_timer = self.loop.call_later(REQUEST_HEAD_SECONDS_MAX, self._head_too_late)
+
+    def _is_answering(self) -> bool:
+        """Whether a request is here, whole or behind another one, that has no answer yet."""
+        cycle: Any = self.cycle  # None before the first request
+        return bool(self.pipeline) or (cycle is not None and not cycle.more_body and not cycle.response_complete)
+
+    def _wait(self, data: bytes, at: int) -> None:
+        """For the answer that is due, or else for the next turn of the loop."""
+        if self.transport.is_closing():
+            return
+        self._rest = data, at
+        self.flow.hold()
+        if not self._is_answering():
+            self.loop.call_soon(self._parse_rest)
+
+    def _parse_rest(self) -> None:
+        if self._rest is not None and not self.transport.is_closing():
+            (data, at), self._rest = self._rest, None
+            self.flow.let_go()
+            self._parse(data, at)
+
+    def handle_websocket_upgrade(self) -> None:
+        self._is_upgraded = True
+        self._head_arrived()
+        self._reader_reads()
+        super().handle_websocket_upgrade()
+
+    def _hand_over(self, data: bytes) -> None:
+        """The rest of what was read is the WebSocket's: its client did not wait for the answer."""
+        websocket: Any = self.transport.get_protocol()
+        if websocket.is_refused:
+            self._count_fault("upgrade")
+        elif data and not self.transport.is_closing():
+            websocket.data_received(data)
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -100,16 +189,31 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._count_head(len(name) + len(value))
-        super().on_header(name, value)
+        if self._in_head:
+            super().on_header(name, value)
+        # A trailer is none: it comes when everybody has decided by the head (RFC 9110, section 6.5.1).
 
     def on_headers_complete(self) -> None:
         self._head_arrived()
+        parser = self.parser
+        is_upgrade = parser.should_upgrade() and self._should_upgrade()
+        fault = fault_of(self.headers, parser.get_http_version(), is_upgrade=is_upgrade)
+        if fault is not None:
+            self._refuse_head(fault)
         super().on_headers_complete()
 
     def _count_head(self, size: int) -> None:
         self._head_bytes += size
         if self._head_bytes > HEADERS_BYTES_MAX or len(self.headers) >= HEADERS_MAX:
-            raise TooManyHeaders
+            self._refuse_head(TOO_LARGE)
+
+    def _refuse_head(self, fault: Fault) -> None:
+        self._fault = fault
+        raise HeadRefused
+
+    def _count_fault(self, reason: Reason) -> None:
+        if self.door is not None:
+            self.door.refuse_head(reason)
 
     def _head_arrived(self) -> None:
         self._in_head = False
@@ -120,6 +224,7 @@ class HttpProtocol(HttpToolsProtocol):
     def _head_too_late(self) -> None:
         self._head_timer = None
         if not self.transport.is_closing():
+            self._count_fault("late")
             self.transport.close()
 
     # ------------------------------------------------------------------------------------------ whoever does not read
@@ -134,6 +239,8 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
+        if self._rest is not None:
+            self.loop.call_soon(self._parse_rest)
         if self.transport.get_write_buffer_size():
             self._watch_reader()  # nothing more will be written that could notice
 
@@ -161,14 +268,12 @@ class HttpProtocol(HttpToolsProtocol):
             self._reader_timer = None
 
     def send_400_response(self, msg: str) -> None:
-        detail = (
-            f"the request's head has more than {HEADERS_BYTES_MAX} bytes or {HEADERS_MAX} headers"
-            if self._head_bytes > HEADERS_BYTES_MAX or len(self.headers or ()) >= HEADERS_MAX
-            else "this is not HTTP/1.1"
-        )
-        answer = problem_answer(InvalidRequest(detail))
-        head = _HEAD % (answer.status, answer.content_type, len(answer.body))
-        self.transport.write(head + answer.body)
+        fault = self._fault or MALFORMED
+        self._count_fault(fault.reason)
+        if not self._is_answering():  # or it would be taken for the answer that is due
+            answer = problem_answer(InvalidRequest(fault.detail))
+            head = _HEAD % (answer.status, answer.content_type, len(answer.body))
+            self.transport.write(head + answer.body)
         self.transport.close()
 
 

@@ -57,6 +57,8 @@ class Intake:
         self.refused: Counter[tuple[Stage, Reason]] = Counter()
         self.readers_cut = 0
         """HTTP connections ended because their peer did not read its answer."""
+        self.heads_refused: Counter[str] = Counter()
+        """HTTP connections ended by a request's head, by what was wrong with it."""
         self.sockets = Pace(rate=accepts_per_s, burst=accepts_burst)
         self._clock_ns = clock_ns
         self._chance = chance

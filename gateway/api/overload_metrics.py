@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from gateway.context import Gateway
+from gateway.heads import REASONS
 from gateway.overload import Overload
 from throttling.admission import Level
 
@@ -51,3 +52,9 @@ def families(gateway: Gateway, overload: Overload) -> Iterator[Metric]:
     cut = CounterMetricFamily("pushq_slow_readers_cut", "HTTP connections cut because their answer was not read.")
     cut.add_metric((), intake.readers_cut)
     yield cut
+    heads = CounterMetricFamily(
+        "pushq_heads_refused", "HTTP connections ended by a request's head, by what was wrong.", labels=("reason",)
+    )
+    for reason in REASONS:
+        heads.add_metric((reason,), intake.heads_refused[reason])
+    yield heads

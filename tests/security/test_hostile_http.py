@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import socket
+import time
 import zlib
 
 import httpx2
@@ -17,6 +19,8 @@ from tests.support.server import PushqServer
 from tests.support.told_client import listening
 
 BOMB_BYTES = 64 * 1024 * 1024
+OTHERS_SECONDS_MAX = 2.0
+"""What a request of somebody else may take meanwhile, on a machine with other work."""
 
 
 def smuggled(server: PushqServer, name: str) -> bytes:
@@ -74,6 +78,26 @@ def test_a_chunk_that_is_none_ends_the_connection(shared_server: PushqServer, ch
     assert 201 not in statuses(answer)
     there = httpx2.get(f"{shared_server.url}/v1/queues/{name}", headers=shared_server.headers)
     assert there.status_code == 404
+
+
+@pytest.mark.parametrize("name", ["Authorization", "authorization"])
+def test_a_trailer_becomes_no_header(shared_server: PushqServer, name: str) -> None:
+    request = (
+        "PUT /v1/queues/trailed HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+        f"2\r\n{{}}\r\n0\r\n{name}: Bearer {shared_server.key}\r\n\r\n"
+    )
+    assert statuses(exchange(shared_server, request.encode())) == [401]
+    there = httpx2.get(f"{shared_server.url}/v1/queues/trailed", headers=shared_server.headers)
+    assert there.status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("version", "hosts", "status"),
+    [("1.1", [], 400), ("1.1", ["a", "b"], 400), ("1.1", ["a", "a"], 400), ("1.0", ["a", "a"], 400), ("1.0", [], 200)],
+)
+def test_a_request_has_one_host(shared_server: PushqServer, version: str, hosts: list[str], status: int) -> None:
+    lines = [f"GET /livez HTTP/{version}", *(f"Host: {host}" for host in hosts), "Connection: close", "", ""]
+    assert statuses(exchange(shared_server, "\r\n".join(lines).encode())) == [status]
 
 
 # ---------------------------------------------------------------------------------------------------- strange paths
@@ -203,6 +227,28 @@ def test_of_a_field_that_is_given_twice_the_same_one_is_checked_and_used(shared_
         f"{shared_server.url}/v1/queues/twice-more", content=b'{"max_attempts":7,"max_attempts":0}', headers=headers
     )
     assert refused.status_code == 400
+
+
+# ----------------------------------------------------------------------------------------------------- requests ahead
+
+
+def test_requests_sent_ahead_without_reading_take_little_memory_and_hold_nobody_up(shared_server: PushqServer) -> None:
+    before = shared_server.rss_anon_kib()
+    ahead = b"GET /livez HTTP/1.1\r\nHost:\r\n\r\n" * 10_000
+    with socket.create_connection(("127.0.0.1", shared_server.port), timeout=1) as connection:
+        worst, sent = 0.0, 0
+        try:
+            for _ in range(50):
+                connection.sendall(ahead)
+                sent += 1
+                began = time.monotonic()
+                assert httpx2.get(f"{shared_server.url}/livez", timeout=20).status_code == 200
+                worst = max(worst, time.monotonic() - began)
+        except TimeoutError:
+            pass  # the server does not read on, as it should
+        assert sent < 50
+        assert shared_server.rss_anon_kib() - before < 32 * 1024
+        assert worst < OTHERS_SECONDS_MAX
 
 
 # ---------------------------------------------------------------------------------------------------------- patience

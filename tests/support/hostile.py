@@ -40,8 +40,8 @@ def statuses(answer: bytes) -> list[int]:
 
 
 @contextmanager
-def upgraded(server: PushqServer, *extra: str) -> Iterator[tuple[socket.socket, bytes]]:
-    """A WebSocket after its handshake, and the head of the answer."""
+def upgraded(server: PushqServer, *extra: str, behind: bytes = b"") -> Iterator[tuple[socket.socket, bytes]]:
+    """A WebSocket after its handshake, and the head of the answer. `behind`: sent together with the request."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=ANSWER_SECONDS_MAX) as connection:
         lines = [
             "GET /v1/ws HTTP/1.1",
@@ -52,7 +52,7 @@ def upgraded(server: PushqServer, *extra: str) -> Iterator[tuple[socket.socket, 
             f"Sec-WebSocket-Key: {b64encode(os.urandom(16)).decode()}",
             *extra,
         ]
-        connection.sendall("\r\n".join([*lines, "", ""]).encode())
+        connection.sendall("\r\n".join([*lines, "", ""]).encode() + behind)
         head = b""
         while not head.endswith(b"\r\n\r\n"):
             head += connection.recv(1)

@@ -9,10 +9,11 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from starlette.types import ASGIApp
 
 from gateway import listeners
 from gateway.door import Door
-from gateway.listeners import listener
+from gateway.listeners import HttpProtocol, listener
 from push.intake import Intake
 from throttling.gcra import NS_PER_S
 
@@ -30,10 +31,12 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
 
 
 @asynccontextmanager
-async def serving(intake: Intake, *, connections_max: int = 100) -> AsyncIterator[tuple[str, int]]:
+async def serving(
+    intake: Intake, *, connections_max: int = 100, answers: ASGIApp = app
+) -> AsyncIterator[tuple[str, int]]:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
-        server = listener(app, None, Door(intake, connections_max=connections_max, clock_ns=lambda: NS_PER_S))
+        server = listener(answers, None, Door(intake, connections_max=connections_max, clock_ns=lambda: NS_PER_S))
         task = asyncio.create_task(server.serve(sockets=[bound]))
         while not server.started:  # noqa: ASYNC110 - uvicorn has no event for it
             await asyncio.sleep(0.001)
@@ -100,3 +103,157 @@ async def test_there_are_never_more_connections_than_there_is_room_for() -> None
         assert intake.refused == {("connection", "full"): 2}
         for _, _, writer in answers:
             writer.close()
+
+
+# -------------------------------------------------------------------------------------------------- requests sent ahead
+
+
+class Slow:
+    """An application that answers with the path, when it may; a body is read first."""
+
+    def __init__(self) -> None:
+        self.may_answer = asyncio.Event()
+        self.asked: list[str] = []
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.asked.append(scope["path"])
+        body = b""
+        while (message := await receive())["type"] == "http.request":
+            body += message["body"]
+            if not message["more_body"]:
+                break
+        await self.may_answer.wait()
+        said = scope["path"].encode() + body
+        headers = [(b"content-length", b"%d" % len(said))]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": said})
+
+
+def bodies(answers: bytes) -> list[bytes]:
+    return [part.partition(b"\r\n\r\n")[2] for part in answers.split(b"HTTP/1.1 200 OK\r\n")[1:]]
+
+
+async def test_requests_sent_ahead_are_answered_in_their_order_one_at_a_time() -> None:
+    slow = Slow()
+    async with serving(Intake(), answers=slow) as address, asyncio.timeout(20):
+        reader, writer = await asyncio.open_connection(*address)
+        gets = [b"GET /%d HTTP/1.1\r\nhost: x\r\n\r\n" % number for number in range(1000)]
+        posts = [b"POST /p HTTP/1.1\r\nhost: x\r\ncontent-length: 6\r\n\r\n\r\n\r\nab"] * 2
+        chunked = b"POST /c HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n"
+        last = b"GET /end HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+        writer.write(b"".join([*gets, *posts, chunked, last]))
+        while not slow.asked:  # noqa: ASYNC110 - what is waited for is the listener's
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+        assert slow.asked == ["/0"]
+        slow.may_answer.set()
+        expected = [b"/%d" % number for number in range(1000)] + [b"/p\r\n\r\nab"] * 2 + [b"/cab", b"/end"]
+        assert bodies(await reader.read()) == expected
+        writer.close()
+
+
+async def test_what_is_sent_ahead_is_neither_parsed_nor_read_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[HttpProtocol] = []
+    made = HttpProtocol.connection_made
+    monkeypatch.setattr(HttpProtocol, "connection_made", lambda self, tr: (seen.append(self), made(self, tr))[1])
+    slow = Slow()
+    async with serving(Intake(), answers=slow) as address, asyncio.timeout(20):
+        _, writer = await asyncio.open_connection(*address)
+        writer.write(b"GET /1 HTTP/1.1\r\nhost:\r\n\r\n" * 1_000_000)  # 28 MB, far more than the system holds
+        await asyncio.sleep(0.5)
+        (protocol,) = seen
+        assert slow.asked == ["/1"] and not protocol.pipeline
+        assert protocol.flow.read_paused
+        left = writer.transport.get_write_buffer_size()
+        await asyncio.sleep(0.2)
+        assert writer.transport.get_write_buffer_size() == left > 0
+        writer.transport.abort()
+        slow.may_answer.set()
+
+
+async def test_an_empty_line_behind_a_request_keeps_nobody_from_seeing_its_client_leave() -> None:
+    slow = Slow()
+    left = asyncio.Event()
+
+    async def waiting(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        slow.asked.append(scope["path"])
+        assert (await receive())["type"] == "http.disconnect"
+        left.set()
+
+    async with serving(Intake(), answers=waiting) as address, asyncio.timeout(10):
+        _, writer = await asyncio.open_connection(*address)
+        writer.write(b"GET /1 HTTP/1.1\r\nhost: x\r\n\r\n\r\n")
+        while not slow.asked:  # noqa: ASYNC110 - what is waited for is the listener's
+            await asyncio.sleep(0.01)
+        writer.close()
+        await left.wait()
+
+
+async def test_a_bad_request_sent_ahead_gets_no_answer_in_anothers_place() -> None:
+    slow = Slow()
+    async with serving(Intake(), answers=slow) as address, asyncio.timeout(10):
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(b"GET /1 HTTP/1.1\r\nhost: x\r\n\r\n" + b"nonsense\r\n\r\n")
+        await asyncio.sleep(0.1)
+        slow.may_answer.set()
+        answers = await reader.read()
+        assert [part[:3] for part in answers.split(b"HTTP/1.1 ")[1:]] == [b"200", b"400"]
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"\r\n\r\n" * 1000, b"x" * 3_000_000],
+    ids=["many pieces", "many reads"],
+)
+async def test_a_body_that_takes_many_turns_comes_whole(body: bytes) -> None:
+    slow = Slow()
+    slow.may_answer.set()
+    async with serving(Intake(), answers=slow) as address, asyncio.timeout(20):
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(
+            b"POST / HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body) + body
+        )
+        head, _, said = (await reader.read()).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200") and said == b"/" + body
+        writer.close()
+
+
+# ------------------------------------------------------------------------------------------------------- bad heads
+
+
+@pytest.mark.parametrize(
+    ("sent", "reason"),
+    [
+        (b"nonsense\r\n\r\n", "malformed"),
+        (b"GET /5 HTTP/1.1\r\n\r\n", "host"),
+        (b"GET /5 HTTP/1.1\r\nhost: a\r\nhost: a\r\n\r\n", "host"),
+        (b"GET /5 HTTP/1.1\r\nhost: a\r\nx: " + b"x" * 70_000 + b"\r\n\r\n", "size"),
+        (
+            b"POST /5 HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n0\r\nx: " + b"x" * 70_000 + b"\r\n\r\n",
+            "size",
+        ),
+    ],
+    ids=["nonsense", "no host", "two hosts", "large head", "large trailer"],
+)
+async def test_a_bad_head_is_told_counted_and_ends_the_connection(sent: bytes, reason: str) -> None:
+    intake = Intake()
+    slow = Slow()
+    async with serving(intake, answers=slow) as address, asyncio.timeout(10):
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(sent)
+        answer = await reader.read()
+        assert answer.startswith(b"HTTP/1.1 400") and b'"invalid-request"' in answer
+        assert intake.heads_refused == {reason: 1}
+        writer.close()
+
+
+async def test_a_head_that_comes_too_late_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listeners, "REQUEST_HEAD_SECONDS_MAX", 0.05)
+    intake = Intake()
+    async with serving(intake) as address, asyncio.timeout(10):
+        reader, writer = await asyncio.open_connection(*address)
+        assert await reader.read() == b""
+        assert intake.heads_refused == {"late": 1}
+        writer.close()

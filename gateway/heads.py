@@ -1,0 +1,49 @@
+"""What a request's head must keep to before anybody is asked who sent it. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from gateway.limits import HEADERS_BYTES_MAX, HEADERS_MAX
+
+Reason = Literal["malformed", "size", "host", "upgrade", "late"]
+
+REASONS: Final[tuple[Reason, ...]] = ("malformed", "size", "host", "upgrade", "late")
+"""What is wrong with a head; `late` are those that did not come."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    reason: Reason
+    detail: str
+    """A sentence for the client."""
+
+
+MALFORMED: Final = Fault("malformed", "this is not HTTP/1.1")
+TOO_LARGE: Final = Fault("size", f"the request's head has more than {HEADERS_BYTES_MAX} bytes or {HEADERS_MAX} headers")
+NO_HOST: Final = Fault("host", "the request has no Host header, which every one but those of HTTP/1.0 has")
+TWO_HOSTS: Final = Fault("host", "the request has more than one Host header")
+BODY_BEHIND_UPGRADE: Final = Fault("upgrade", "an upgrade to WebSocket has no body: leave its length and coding out")
+
+
+def fault_of(headers: Sequence[tuple[bytes, bytes]], version: str, *, is_upgrade: bool) -> Fault | None:
+    """Why a head is refused; None lets it in. Names are in lower case, `version` as in `1.1`.
+
+    Source: RFC 9112, section 3.2 (Host), and RFC 6455, section 4.1 (the handshake).
+    """
+    names = [name for name, _ in headers]
+    hosts = names.count(b"host")
+    if hosts != 1:
+        if hosts:
+            return TWO_HOSTS
+        if version != "1.0":
+            return NO_HOST
+    if is_upgrade and any(_announces_body(name, value) for name, value in headers):
+        return BODY_BEHIND_UPGRADE
+    return None
+
+
+def _announces_body(name: bytes, value: bytes) -> bool:
+    return name == b"transfer-encoding" or (name == b"content-length" and value.strip() != b"0")
