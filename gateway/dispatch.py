@@ -55,8 +55,12 @@ class Api:
             if cors.is_preflight(scope["method"], headers) and self._allows_origin(headers):
                 answer: Answer | ASGIApp = cors.preflight(headers)
             else:
-                self._let_in(scope, match)
+                is_stream = match is not None and match.path == EVENTS and scope["method"] == "GET"
+                if is_stream:
+                    self._let_in(scope, headers)
                 caller = await found(lambda: self._caller(scope, headers, match))
+                if is_stream and b"authorization" in headers and isinstance(caller, Principal):
+                    self._pace(_who(scope, caller))
                 account = Account(self._gateway.throttle, _who(scope, caller), _queue(match))
                 answer = await self._handle(scope, receive, headers, match, caller, account)
         except PushqError as error:
@@ -113,12 +117,20 @@ class Api:
 
     # ---------------------------------------------------------------------------------------------------- checks
 
-    def _let_in(self, scope: Scope, match: Match[Operation] | None) -> None:
-        """Before anybody asks who it is: a stream of events is a socket, and new ones come at a pace."""
-        if match is not None and match.path == EVENTS and scope["method"] == "GET":
-            refusal = self._gateway.hub.refusal()
-            if refusal is not None:
-                raise refusal
+    def _let_in(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
+        """Before anybody asks who it is: a stream of events is a socket. New ones come at a pace, each on the account
+        of its principal; with a ticket, which is spent by looking at it, on that of its address. Who has neither comes
+        to no socket, and takes no place in the pace."""
+        refusal = self._gateway.hub.refusal()
+        if refusal is not None:
+            raise refusal
+        if b"authorization" not in headers and b"ticket=" in scope["query_string"]:
+            self._pace(Who(address=_address(scope)))
+
+    def _pace(self, who: Who) -> None:
+        refusal = self._gateway.hub.intake.refusal_by_pace(who)
+        if refusal is not None:
+            raise refusal
 
     def _held(self, operation: Operation, caller: Principal, scope: Scope) -> Held:
         """A place for the request's body. Raises `Overloaded` for what is not taken at this level of load."""
@@ -218,9 +230,13 @@ def _allowed(match: Match[Any]) -> bytes:
 
 def _who(scope: Scope, caller: Principal | Unauthenticated) -> Who:
     """On whose account a request goes. Of somebody unknown only the address counts."""
-    client = scope.get("client")
-    address = client[0] if client else ""
+    address = _address(scope)
     return Who(caller.tenant, caller.id, address) if isinstance(caller, Principal) else Who(address=address)
+
+
+def _address(scope: Scope) -> str:
+    client = scope.get("client")
+    return client[0] if client else ""
 
 
 def _queue(match: Match[Operation] | None) -> str | None:

@@ -14,7 +14,8 @@ from gateway.heads import Reason
 from gateway.http import problem_answer
 from gateway.limits import CONNECTIONS_PER_SOCKET
 from push.intake import Intake
-from throttling.pace import Pace
+from throttling.census import network_of
+from throttling.pace import FairPace
 
 _HEAD = b"HTTP/1.1 %d Service Unavailable\r\ncontent-type: %b\r\ncontent-length: %d\r\nretry-after: %d\r\n"
 _END = b"connection: close\r\n\r\n"
@@ -25,9 +26,10 @@ class Door:
         self, intake: Intake, *, connections_max: int, clock_ns: Callable[[], int] = time.monotonic_ns
     ) -> None:
         """`connections_max`: of all kinds, plain HTTP and WebSockets together."""
-        sockets = intake.sockets
         self.connections_max = connections_max
-        self._pace = Pace(rate=sockets.rate * CONNECTIONS_PER_SOCKET, burst=sockets.burst * CONNECTIONS_PER_SOCKET)
+        self._pace = FairPace(
+            rate=intake.accepts_per_s * CONNECTIONS_PER_SOCKET, burst=intake.accepts_burst * CONNECTIONS_PER_SOCKET
+        )
         self._intake = intake
         self._clock_ns = clock_ns
 
@@ -39,11 +41,11 @@ class Door:
         """Counts a connection that ends by a request's head."""
         self._intake.heads_refused[reason] += 1
 
-    def refusal(self, connections: int) -> bytes | None:
+    def refusal(self, connections: int, address: str) -> bytes | None:
         """The answer to a connection that cannot come in now; None lets it in."""
         if connections > self.connections_max:
             error = self._intake.refusal("connection", "full", f"{self.connections_max} connections are open")
-        elif not self._pace.admits(self._clock_ns()):
+        elif not self._pace.admits(self._clock_ns(), network_of(address)):
             error = self._intake.refusal("connection", "pace", f"more than {self._pace.rate} connections a second came")
         else:
             return None

@@ -96,13 +96,14 @@ class HttpProtocol(HttpToolsProtocol):
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         self.flow = Flow(transport)
-        if self.door is not None and (refusal := self.door.refusal(len(self.connections))) is not None:
-            transport.write(refusal)
-            transport.close()
-            return
         if self.via is not None:
             self.client = self.via
             self.ws_protocol_class = partial(_websocket, self.via)  # type: ignore[assignment]
+        address = self.client[0] if self.client else ""
+        if self.door is not None and (refusal := self.door.refusal(len(self.connections), address)) is not None:
+            transport.write(refusal)
+            transport.close()
+            return
         self._head_timer = self.loop.call_later(REQUEST_HEAD_SECONDS_MAX, self._head_too_late)
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -8,15 +8,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
-from ipaddress import IPv6Address
 from typing import Any, Final
 
 from backend_store.model import MessageTooLarge, PushqError, Quotas, Unavailable
 from gateway.limits import TENANTS_REMEMBERED_MAX
 from gateway.rate_rules import rules_of_quotas
 from push.ports import Publishing
-from throttling.census import Census, Full, Kind, Who
+from throttling.census import Census, Full, Kind, Who, network_of
 from throttling.decision import Charge, Outcome, tighter
 from throttling.limiter import Limiter
 from throttling.rules import OPERATIONS, PER_PRINCIPAL, Header, Operation, Rule, headers
@@ -158,7 +156,7 @@ class Throttle:
     def _subject(self, rule: Rule, who: Who, queue: str | None) -> str | None:
         """Whose account it is; None where the rule says nothing about such a request."""
         if rule.per == PER_PRINCIPAL.per:
-            return who.principal or f"@{_network(who.address)}"  # somebody unknown is known by the address
+            return who.principal or f"@{network_of(who.address)}"  # somebody unknown is known by the address
         parts: list[str] = []
         for per in rule.per:
             if per == "queue":
@@ -166,7 +164,7 @@ class Throttle:
                 known = queue is not None and bool(who.tenant) and self._has_queue(who.tenant, queue)
                 part = f"{who.tenant}/{queue}" if known else ""
             else:
-                part = _network(who.address) if per == "address" else getattr(who, per)
+                part = network_of(who.address) if per == "address" else getattr(who, per)
             if not part:
                 return None
             parts.append(part)
@@ -218,17 +216,6 @@ def _merged(charges: list[Charge]) -> list[Charge]:
         known = costs.get(key)
         costs[key] = charge if known is None else known._replace(cost=known.cost + charge.cost)
     return list(costs.values())
-
-
-@lru_cache(maxsize=10_000)
-def _network(address: str) -> str:
-    """An IPv6 customer has 2^64 addresses, and counts as one."""
-    if ":" not in address:
-        return address
-    try:
-        return str(IPv6Address(int(IPv6Address(address.partition("%")[0])) >> 64 << 64)) + "/64"
-    except ValueError:
-        return address
 
 
 def _too_many(full: Full) -> PushqError:

@@ -91,7 +91,7 @@ class Hub:
         self.connections_max = connections_max
         self.throttle: Throttle = NoThrottle() if throttle is None else throttle
         self.intake = Intake() if intake is None else intake
-        self.farewells = Farewells(window_s=drain_window_s, accepts_per_s=self.intake.sockets.rate)
+        self.farewells = Farewells(window_s=drain_window_s, accepts_per_s=self.intake.accepts_per_s)
         self.loop = asyncio.get_running_loop()
         self.draining = False
         self.sessions: dict[str, Session] = {}
@@ -131,7 +131,7 @@ class Hub:
         return self.connections >= self.connections_max
 
     def refusal(self) -> PushqError | None:
-        """Why a new socket or stream cannot come in now; None lets it in."""
+        """Why no socket or stream can come in now, whoever asks. The pace is asked when that is known."""
         if self.draining:
             return PushqError("the server is shutting down", code="draining")
         return self.intake.refusal_of_socket(self.connections, self.connections_max)

@@ -23,11 +23,12 @@ from push.limits import (
     UNCONFIRMED_BYTES_MAX,
 )
 from throttling.admission import Level
-from throttling.pace import Pace
+from throttling.census import Who, network_of
+from throttling.pace import FairPace
 from throttling.room import Room
 
 Stage = Literal["connection", "socket", "subscribe", "browse", "publish", "call"]
-Reason = Literal["load", "pace", "full", "backlog", "room", "line"]
+Reason = Literal["load", "pace", "strangers", "full", "backlog", "room", "line"]
 
 TAKES_ALL: Final = 0
 TAKES_DURABLE: Final = 1
@@ -59,7 +60,12 @@ class Intake:
         """HTTP connections ended because their peer did not read its answer."""
         self.heads_refused: Counter[str] = Counter()
         """HTTP connections ended by a request's head, by what was wrong with it."""
-        self.sockets = Pace(rate=accepts_per_s, burst=accepts_burst)
+        self.accepts_per_s = accepts_per_s
+        self.accepts_burst = accepts_burst
+        self._known = FairPace(rate=accepts_per_s, burst=accepts_burst)
+        """Of those who showed a good credential, by principal."""
+        self._strangers = FairPace(rate=accepts_per_s, burst=accepts_burst)
+        """Of all others, by address: however many they are, they take nothing from those who are known."""
         self._clock_ns = clock_ns
         self._chance = chance
         self._why = ""
@@ -97,13 +103,22 @@ class Intake:
     # --------------------------------------------------------------------------------------------------- questions
 
     def refusal_of_socket(self, connections: int, connections_max: int) -> Overloaded | None:
-        """Why a new WebSocket or SSE stream cannot come in now; None lets it in, and counts it."""
+        """Why no WebSocket or SSE stream can come in now, whoever asks; asked before anybody looks who it is."""
         if self.level >= Level.NO_NEW_SOCKETS:
             return self._socket("load", f"no new connections now: {self._why}")
         if connections >= connections_max:
             return self._socket("full", f"{connections} connections are open, the most this process takes")
-        if not self.sockets.admits(self._clock_ns()):
-            return self._socket("pace", f"more than {self.sockets.rate} connections a second came")
+        return None
+
+    def refusal_by_pace(self, who: Who) -> Overloaded | None:
+        """Why a new WebSocket or SSE stream comes too soon; None lets it in, and counts it on its account."""
+        now_ns = self._clock_ns()
+        if who.principal:
+            if not self._known.admits(now_ns, who.principal):
+                return self._socket("pace", f"more than {self.accepts_per_s} connections a second came")
+        elif not self._strangers.admits(now_ns, network_of(who.address)):
+            detail = f"more than {self.accepts_per_s} connections a second came that say nothing of who they are"
+            return self._socket("strangers", detail)
         return None
 
     def _socket(self, reason: Reason, detail: str) -> Overloaded:

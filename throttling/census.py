@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import lru_cache
+from ipaddress import IPv6Address
 from typing import Literal, NamedTuple
 
 Kind = Literal["connections", "subscriptions"]
@@ -14,6 +16,17 @@ class Who(NamedTuple):
     tenant: str = ""
     principal: str = ""
     address: str = ""
+
+
+@lru_cache(maxsize=10_000)
+def network_of(address: str) -> str:
+    """An IPv6 customer has 2^64 addresses, and counts as one."""
+    if ":" not in address:
+        return address
+    try:
+        return str(IPv6Address(int(IPv6Address(address.partition("%")[0])) >> 64 << 64)) + "/64"
+    except ValueError:
+        return address
 
 
 class Caps(NamedTuple):

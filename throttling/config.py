@@ -8,6 +8,8 @@ SUBJECTS_MAX: Final = 100_000
 """Principals, tenants, queues or addresses with a state of their own in one rule; about 150 bytes each."""
 LOOKED_AT_PER_NEW: Final = 8
 """Subjects that a new one looks at for one that is idle, or the least busy where the table is full."""
+PACE_OF_ONE_FRACTION: Final = 0.9
+"""The most that one address, or one principal, gets of the pace at which sockets and connections come in."""
 RULES_MAX: Final = 32
 """Rules of the settings; a request is held to each that names its operation."""
 RATE_PER_S_MAX: Final = 1_000_000_000

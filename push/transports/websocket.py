@@ -41,6 +41,7 @@ from push.problems import problem, retry_after
 from push.protocol import FRAME_BYTES_MAX, SUBPROTOCOL_JSON, SUBPROTOCOL_MSGPACK
 from push.session import Session
 from push.splitter import Splitter
+from throttling.census import Who
 
 log = structlog.get_logger("pushq.websocket")
 
@@ -382,11 +383,20 @@ def endpoint(hub: Hub) -> ASGIApp:
             await _refuse(send, refusal)
             return
         encoding, subprotocol = _choose(scope["subprotocols"])
+        client = scope.get("client")
+        who = Who(address=client[0] if client else "")
+        # A header is looked at first: who shows a good one is on no stranger's account. A ticket is spent by looking.
+        is_shown = "authorization" in headers
+        if not is_shown and (refusal := hub.intake.refusal_by_pace(who)) is not None:
+            await _refuse(send, refusal)
+            return
         principal, error = await _identified(hub, scope, headers)
+        if is_shown and (refusal := hub.intake.refusal_by_pace(_account(who, principal))) is not None:
+            await _refuse(send, refusal)
+            return
         await send({"type": "websocket.accept", "subprotocol": subprotocol})
         protocol: PushProtocol = scope["extensions"][EXTENSION]
-        client = scope.get("client")
-        session = Session(hub, protocol, encoding, principal, client[0] if client else "")
+        session = Session(hub, protocol, encoding, principal, who.address)
         if error is not None:
             protocol.send_frame(encode({"type": "error", "problem": problem(error)}, encoding), encoding)
             protocol.close(close_for(error), error.detail)
@@ -401,6 +411,10 @@ def endpoint(hub: Hub) -> ASGIApp:
         protocol.attach(session)
 
     return websocket
+
+
+def _account(who: Who, principal: Principal | None) -> Who:
+    return who if principal is None else who._replace(tenant=principal.tenant, principal=principal.id)
 
 
 def _refusal(hub: Hub, headers: Headers) -> PushqError | None:

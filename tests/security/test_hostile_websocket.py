@@ -180,6 +180,33 @@ def test_frames_right_behind_the_head_are_not_lost(shared_server: PushqServer) -
         assert b'"connected"' in connection.recv(65_536)
 
 
+PACE = {"PUSHQ_LIMITS__ACCEPTS_PER_S": "1", "PUSHQ_LIMITS__ACCEPTS_BURST": "20"}
+
+
+def opens(server: PushqServer, *extra: str) -> bool:
+    with upgraded(server, *extra) as (_, head):
+        assert head.startswith((b"HTTP/1.1 101", b"HTTP/1.1 503"))
+        return head.startswith(b"HTTP/1.1 101")
+
+
+def test_those_without_a_credential_take_no_place_from_those_with_one(start_server: Callable[..., PushqServer]) -> None:
+    server = start_server(env=PACE)
+    with httpx2.Client(base_url=server.url) as http:
+        for _ in range(100):
+            assert http.get("/v1/queues/q/events").status_code in (401, 429)
+            assert http.get("/v1/queues/q/events", headers={"Authorization": "Bearer no"}).status_code in (401, 429)
+        assert opens(server), "what becomes no socket took the place of one"
+        assert [opens(server) for _ in range(40)].count(False) > 10
+        assert [opens(server, "Authorization: Bearer no") for _ in range(10)].count(False) > 0
+        assert [opens(server, f"Authorization: Bearer {server.key}") for _ in range(10)] == [True] * 10
+        assert http.put("/v1/queues/q", headers=server.headers).status_code == 201
+        with http.stream("GET", "/v1/queues/q/events", headers=server.headers) as stream:
+            assert stream.status_code == 200
+        metrics = http.get("/metrics", headers=server.headers).text
+        assert 'pushq_overload_refused_total{reason="strangers",stage="socket"}' in metrics
+        assert 'pushq_overload_refused_total{reason="pace",stage="socket"} 0.0' in metrics
+
+
 # ---------------------------------------------------------------------------------------------------------- receipts
 
 

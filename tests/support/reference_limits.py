@@ -243,6 +243,7 @@ GROUPS = (
         {
             "push.limits:ACCEPTS_PER_SECOND_DEFAULT": "New sockets a second; see `limits.accepts_per_s`.",
             "push.limits:ACCEPTS_BURST_DEFAULT": "How many may come at once; see `limits.accepts_burst`.",
+            "throttling.config:PACE_OF_ONE_FRACTION": "",
             "push.limits:REFUSED_SOCKET_MS_MIN": "The least that a refused socket is asked to wait.",
             "push.limits:REFUSED_SOCKET_MS_MAX": "",
             "push.limits:REFUSED_PUBLISH_MS_MIN": "The least that any other work refused under load is asked to wait.",

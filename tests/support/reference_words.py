@@ -84,8 +84,9 @@ SETTINGS = {
     "throttling.store": "Where rates are counted: `memory`, each gateway for itself, or `redis`.",
     "throttling.rules": "[Rules of rates](../how-to/rate-limits.md): a list of `{name, quota, window_s, per, "
     "operations, unit, when_store_is_away}`. As a variable it is JSON.",
-    "limits.accepts_per_s": "New WebSockets and SSE streams a second, 1 to 1,000,000. What comes above it is refused "
-    "with `overloaded` and told when to come back.",
+    "limits.accepts_per_s": "New WebSockets and SSE streams a second, 1 to 1,000,000: of those who show a good "
+    "credential with their request, and as many of all others; nine tenths of that for one principal or address. What "
+    "comes above it is refused with `overloaded` and told when to come back.",
     "limits.accepts_burst": "How many of them may come at once, 1 to 1,000,000.",
     "limits.drain_window_s": "Over how many seconds a drain closes sockets at most, 0 to 60; few sockets are closed "
     "faster. The process ends up to 6 s after.",

@@ -45,8 +45,10 @@ async def serving(
         await task
 
 
-async def head(address: tuple[str, int]) -> tuple[bytes, asyncio.StreamReader, asyncio.StreamWriter]:
-    reader, writer = await asyncio.open_connection(*address)
+async def head(
+    address: tuple[str, int], source: str = "127.0.0.1"
+) -> tuple[bytes, asyncio.StreamReader, asyncio.StreamWriter]:
+    reader, writer = await asyncio.open_connection(*address, local_addr=(source, 0))
     writer.write(REQUEST.replace(b"/ ", b"/5 "))
     return await reader.readuntil(b"\r\n\r\n"), reader, writer
 
@@ -83,14 +85,17 @@ async def test_a_slow_line_gets_its_whole_answer(monkeypatch: pytest.MonkeyPatch
 
 
 async def test_connections_above_the_pace_are_answered_503_before_they_ask() -> None:
-    intake = Intake(accepts_per_s=1, accepts_burst=1)  # so 10 connections of any kind
+    intake = Intake(accepts_per_s=1, accepts_burst=1)  # so 10 connections of any kind, 9 of an address
     async with serving(intake) as address, asyncio.timeout(10):
         answers = [await head(address) for _ in range(12)]
-        assert [answer.split()[1] for answer, _, _ in answers[:10]] == [b"200"] * 10
+        assert [answer.split()[1] for answer, _, _ in answers[:9]] == [b"200"] * 9
         late = answers[-1][0].lower()
         assert late.startswith(b"http/1.1 503") and b"retry-after: " in late and b"connection: close" in late
         assert b'"overloaded"' in await answers[-1][1].read()
         assert intake.refused["connection", "pace"] >= 1
+        elsewhere = await head(address, source="127.0.0.2")
+        assert elsewhere[0].startswith(b"HTTP/1.1 200"), "one address used up the pace of all"
+        answers.append(elsewhere)
         for _, _, writer in answers:
             writer.close()
 

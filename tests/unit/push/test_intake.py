@@ -7,10 +7,12 @@ import pytest
 from backend_store.model import Overloaded, QueueConfig
 from push.intake import Intake
 from throttling.admission import Level
+from throttling.census import Who
 from throttling.gcra import NS_PER_S
 
 RELAXED = QueueConfig(durability="relaxed")
 FSYNC = QueueConfig()
+KNOWN = Who("acme", "key", "192.0.2.9")
 
 
 def intake(chance: float = 0.5, **options: int) -> Intake:
@@ -31,10 +33,30 @@ def refused(load: Intake, config: QueueConfig) -> bool:
 def test_sockets_above_the_pace_are_told_a_time_of_their_own() -> None:
     for chance, retry_ms in ((0.0, 1_000), (0.5, 15_500), (1.0, 30_000)):
         door = intake(chance, accepts_per_s=10, accepts_burst=2)
-        assert [door.refusal_of_socket(n, 100) for n in range(2)] == [None, None]
-        refusal = door.refusal_of_socket(2, 100)
+        assert [door.refusal_by_pace(KNOWN) for _ in range(2)] == [None, None]
+        refusal = door.refusal_by_pace(KNOWN)
         assert refusal is not None and (refusal.code, refusal.retry_after_ms) == ("overloaded", retry_ms)
         assert door.refused == {("socket", "pace"): 1}
+
+
+def test_strangers_take_nothing_from_those_who_are_known_nor_all_from_each_other() -> None:
+    door = intake(accepts_per_s=200, accepts_burst=500)
+    flood, other = Who(address="192.0.2.1"), Who(address="192.0.2.2")
+    assert [door.refusal_by_pace(flood) for _ in range(5000)].count(None) == 450
+    assert door.refused == {("socket", "strangers"): 4550}
+    assert door.refusal_by_pace(other) is None
+    assert [door.refusal_by_pace(KNOWN._replace(address="192.0.2.1")) for _ in range(450)] == [None] * 450
+
+
+def test_the_addresses_of_one_ipv6_network_are_one_stranger() -> None:
+    door = intake(accepts_per_s=10, accepts_burst=10)
+    assert [door.refusal_by_pace(Who(address=f"2001:db8::{n:x}")) for n in range(20)].count(None) == 9
+
+
+def test_one_principal_leaves_room_for_others() -> None:
+    door = intake(accepts_per_s=10, accepts_burst=10)
+    assert [door.refusal_by_pace(KNOWN) for _ in range(20)].count(None) == 9
+    assert door.refusal_by_pace(KNOWN._replace(principal="another")) is None
 
 
 def test_a_full_process_and_one_under_load_let_nobody_in_and_spend_no_pace() -> None:
@@ -43,7 +65,7 @@ def test_a_full_process_and_one_under_load_let_nobody_in_and_spend_no_pace() -> 
     door.set_level(Level.NO_NEW_SOCKETS, "its event loop is 150 ms late")
     assert "150 ms late" in str(door.refusal_of_socket(0, 100))
     door.set_level(Level.NORMAL, "")
-    assert door.refusal_of_socket(0, 100) is None
+    assert door.refusal_of_socket(0, 100) is None and door.refusal_by_pace(KNOWN) is None
     assert door.refused == {("socket", "full"): 1, ("socket", "load"): 1}
 
 
