@@ -47,7 +47,7 @@ from gateway.version import VERSION
 from push.hub import Hub
 from push.intake import Intake
 from push.limits import UNCONFIRMED_BYTES_MAX
-from push.transports import websocket
+from push.transports import upgrade
 from throttling.limiter import Limiter
 from web_console.routes import ConsoleContext, routes
 
@@ -184,7 +184,7 @@ def create_app(
     overload = Overload(store, hub, lag, settings.overload, memory_bytes_max=memory)
     door = Door(hub.intake, connections_max=_connections_max(settings))
     site = _site(gateway, api, lag, entrance, overload)
-    return Application(gateway, api, site, websocket.endpoint(hub), lag, entrance, overload, door, stored)
+    return Application(gateway, api, site, upgrade.endpoint(hub), lag, entrance, overload, door, stored)
 
 
 def _connections_max(settings: Settings) -> int:

@@ -12,21 +12,17 @@ import asyncio
 from collections.abc import Iterator
 from itertools import chain
 from typing import Any
-from urllib.parse import parse_qs
 
 import structlog
-from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import Close as CloseFrame
 from websockets.frames import Frame, Opcode
 
-from backend_store.model import Forbidden, InvalidRequest, MessageTooLarge, PushqError, Unauthenticated
+from backend_store.model import InvalidRequest, MessageTooLarge, PushqError
 from push.closes import Close
-from push.credentials import close_for
 from push.encode import encode
-from push.hub import Hub, binary_frame, text_frame
+from push.hub import binary_frame, text_frame
 from push.limits import (
     FRAGMENTS_PER_FRAME_MAX,
     FRAMES_PER_TURN_MAX,
@@ -35,13 +31,11 @@ from push.limits import (
     OUTBOX_BYTES_SOFT_MAX,
     READ_BYTES_PER_TURN_MAX,
 )
-from push.looking_up import LookingUp, found
-from push.ports import Encoding, Principal
-from push.problems import problem, retry_after
-from push.protocol import FRAME_BYTES_MAX, SUBPROTOCOL_JSON, SUBPROTOCOL_MSGPACK
+from push.ports import Encoding
+from push.problems import problem
+from push.protocol import FRAME_BYTES_MAX
 from push.session import Session
 from push.splitter import Splitter
-from throttling.census import Who
 
 log = structlog.get_logger("pushq.websocket")
 
@@ -367,102 +361,3 @@ def _short(reason: str) -> str:
 
 def _close_frame(code: int, reason: str) -> bytes:
     return Frame(Opcode.CLOSE, CloseFrame(code, _short(reason)).serialize()).serialize(mask=False)
-
-
-# ------------------------------------------------------------------------------------------------- ASGI endpoint
-
-
-def endpoint(hub: Hub) -> ASGIApp:
-    """The application behind `/v1/ws`."""
-
-    async def websocket(scope: Scope, receive: Receive, send: Send) -> None:
-        await receive()
-        headers = Headers(scope=scope)
-        refusal = _refusal(hub, headers)
-        if refusal is not None:
-            await _refuse(send, refusal)
-            return
-        encoding, subprotocol = _choose(scope["subprotocols"])
-        client = scope.get("client")
-        who = Who(address=client[0] if client else "")
-        # A header is looked at first: who shows a good one is on no stranger's account. A ticket is spent by looking.
-        is_shown = "authorization" in headers
-        if not is_shown and (refusal := hub.intake.refusal_by_pace(who)) is not None:
-            await _refuse(send, refusal)
-            return
-        principal, error = await _identified(hub, scope, headers)
-        if is_shown and (refusal := hub.intake.refusal_by_pace(_account(who, principal))) is not None:
-            await _refuse(send, refusal)
-            return
-        await send({"type": "websocket.accept", "subprotocol": subprotocol})
-        protocol: PushProtocol = scope["extensions"][EXTENSION]
-        session = Session(hub, protocol, encoding, principal, who.address)
-        if error is not None:
-            protocol.send_frame(encode({"type": "error", "problem": problem(error)}, encoding), encoding)
-            protocol.close(close_for(error), error.detail)
-            return
-        try:
-            hub.throttle.enter("connections", session.who)
-        except PushqError as full:
-            protocol.send_frame(encode({"type": "error", "problem": problem(full)}, encoding), encoding)
-            protocol.close(Close.RATE_LIMITED, full.detail)
-            return
-        hub.accepted(session)
-        protocol.attach(session)
-
-    return websocket
-
-
-def _account(who: Who, principal: Principal | None) -> Who:
-    return who if principal is None else who._replace(tenant=principal.tenant, principal=principal.id)
-
-
-def _refusal(hub: Hub, headers: Headers) -> PushqError | None:
-    """What is refused before the upgrade, and before anybody asks who it is: a foreign page, and too much at once."""
-    origin = headers.get("origin")
-    if not hub.desk.allowed_origin(origin, headers.get("host")):
-        return Forbidden(f"origin {origin!r} may not connect: add it to http.allowed_origins")
-    return hub.refusal()
-
-
-async def _refuse(send: Send, error: PushqError) -> None:
-    body = problem(error)
-    headers = [(b"content-type", b"application/problem+json")]
-    if (retry_ms := retry_after(error)) is not None:
-        headers.append((b"retry-after", str(max(1, -(-retry_ms // 1000))).encode()))
-    await send({"type": "websocket.http.response.start", "status": body["status"], "headers": headers})
-    await send({"type": "websocket.http.response.body", "body": encode(body, "json")})
-
-
-def _choose(offered: list[str]) -> tuple[Encoding, str | None]:
-    """The first offered subprotocol that we speak; JSON without a name when none is."""
-    for name in offered:
-        if name == SUBPROTOCOL_JSON:
-            return "json", name
-        if name == SUBPROTOCOL_MSGPACK:
-            return "msgpack", name
-    return "json", None
-
-
-async def _identified(hub: Hub, scope: Scope, headers: Headers) -> tuple[Principal | None, PushqError | None]:
-    try:
-        return await found(lambda: _identity(hub, scope, headers))
-    except PushqError as error:
-        return None, error
-
-
-def _identity(hub: Hub, scope: Scope, headers: Headers) -> tuple[Principal | None, PushqError | None]:
-    """A credential of the upgrade itself: a header, or a one-use ticket. A wrong one is told after the accept."""
-    try:
-        authorization = headers.get("authorization")
-        if authorization is not None:
-            kind, _, token = authorization.partition(" ")
-            if kind.lower() != "bearer":
-                raise Unauthenticated("Authorization must be `Bearer <key>`")
-            return hub.desk.identify(token.strip()), None
-        tickets = parse_qs(scope["query_string"].decode("latin-1")).get("ticket")
-        return (hub.desk.redeem(tickets[0]), None) if tickets else (None, None)
-    except LookingUp:
-        raise
-    except PushqError as error:
-        return None, error
