@@ -1,4 +1,5 @@
-"""Which tests share a process where there are several: a file stays whole, and lonely folders have one process.
+"""Which tests share a process where there are several: a file stays whole, lonely folders have one process,
+and so has Spark.
 
 For `--dist loadscope`; a scope is what stays together.
 """
@@ -9,6 +10,8 @@ from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 LONELY_FOLDERS = ("cluster", "contracts", "crash", "overload", "storm")
 """Each of these keeps the cores busy or watches the clock, so no two of them run at once."""
+ONE_SESSION_FOLDERS = ("spark",)
+"""The first test of such a folder starts what the others share."""
 
 
 class Together(LoadScopeScheduling):  # type: ignore[misc]
@@ -20,4 +23,4 @@ def scope_of(test: str) -> str:
     """What a test stays together with; `test` is its id."""
     file = test.partition("::")[0]
     folder = file.removeprefix("tests/").partition("/")[0]
-    return "alone" if folder in LONELY_FOLDERS else file
+    return "alone" if folder in LONELY_FOLDERS else folder if folder in ONE_SESSION_FOLDERS else file

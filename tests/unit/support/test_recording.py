@@ -64,6 +64,7 @@ def test_with_several_processes_a_file_stays_in_one() -> None:
 
 def test_lonely_folders_share_one_process() -> None:
     assert scope_of("tests/crash/test_a.py::test_b[c/d]") == scope_of("tests/storm/test_e.py::test_f") == "alone"
+    assert scope_of("tests/spark/test_a.py::test_b") == scope_of("tests/spark/test_c.py::test_d") == "spark"
     assert scope_of("tests/js/test_a.py::test_b") == "tests/js/test_a.py"
 
 
