@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+from tests.support.patience import PATIENCE_S
+
 CHROMIUM_ARGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -17,7 +19,7 @@ CHROMIUM_ARGS = [
     "--disable-sync",
     "--disable-component-update",
 ]
-WAIT_MS_MAX = 20_000
+WAIT_MS_MAX = PATIENCE_S * 1000
 expect.set_options(timeout=WAIT_MS_MAX)
 
 

@@ -16,11 +16,12 @@ from playwright.sync_api import Page, expect
 
 from tests.browser.waiting import WAIT_S_MAX, wait_until
 from tests.support.environment import SMALL_FOLDERS, without_settings
+from tests.support.patience import PATIENCE_S
 from tests.support.server import STOP_S_MAX, free_port
 
 ROOT = Path(__file__).resolve().parents[2]
-READY_S_MAX = 20.0
-AGAIN_MS_MAX = 20_000
+READY_S_MAX = PATIENCE_S
+AGAIN_MS_MAX = PATIENCE_S * 1000
 """From a crash until every client is connected: the restart, then a back-off or two."""
 STILL_MS = 1_000
 """How long nothing may be confirmed before the load counts as paused."""

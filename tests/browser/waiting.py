@@ -6,7 +6,9 @@ import time
 
 from playwright.sync_api import Page
 
-WAIT_S_MAX = 20.0
+from tests.support.patience import PATIENCE_S
+
+WAIT_S_MAX = PATIENCE_S
 LOOK_MS = 25
 
 

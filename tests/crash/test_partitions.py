@@ -18,6 +18,7 @@ import pytest
 from tests.support.consumers import call, http_client
 from tests.support.keyed_history import KeyedHistory
 from tests.support.keyed_load import KeyedLoad, Producer
+from tests.support.patience import PATIENCE_S
 from tests.support.seeds import AGAIN, IS_EXPLORING, SEED
 from tests.support.server import PushqServer
 
@@ -28,7 +29,7 @@ LOAD_SECONDS = (0.02, 0.8)
 KILLED_AT_START = 0.3
 START_SECONDS = (0.1, 0.8)
 PARTITIONS_MAX = 6
-DRAIN_S_MAX = 30
+DRAIN_S_MAX = PATIENCE_S
 SHOWN = 10
 VISIBILITY_MS = 4000
 """Longer than a consumer takes from the receipt of a message to its ack, also where the machine is busy."""

@@ -14,10 +14,11 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
 from tests.conftest import StartServer
+from tests.support.patience import PATIENCE_S
 from tests.support.server import PushqServer
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "protocol.md"
-ANSWER_S_MAX = 5.0
+ANSWER_S_MAX = PATIENCE_S
 _STRING_OR_GAP = re.compile(r'("[^"]*"|…)')
 QUEUES = (("orders", "work"), ("news", "stream"))
 

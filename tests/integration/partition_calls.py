@@ -8,8 +8,9 @@ from itertools import count
 from typing import Any
 
 from tests.integration.calls import Client, publish, receive
+from tests.support.patience import PATIENCE_S
 
-WAIT_S_MAX = 20.0
+WAIT_S_MAX = PATIENCE_S
 LOOK_S = 0.02
 PUBLISH_MAX = 500
 _numbers = count()

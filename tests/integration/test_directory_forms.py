@@ -16,12 +16,13 @@ from backend_store.metadata.directory.core.names import arc_of
 from backend_store.model import PushqError, QueueConfig
 from tests.support.directory import SECRET, DirectoryHosts
 from tests.support.etcd import Etcd
+from tests.support.patience import PATIENCE_S
 from tests.support.server import PushqServer
 
 pytestmark = pytest.mark.anyio
 
 STALENESS_SECONDS_MAX = 5.0
-WITHIN_S = 30.0
+WITHIN_S = PATIENCE_S
 
 
 class Gateway(PushqServer):

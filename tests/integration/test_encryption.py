@@ -21,11 +21,12 @@ from gateway.masters import new_master_text
 from push.client import connect
 from tests.integration.calls import Client, make_key, publish, receive, refused, with_key
 from tests.support.cli import Cli
+from tests.support.patience import PATIENCE_S
 from tests.support.server import PushqServer
 
 StartServer = Callable[..., PushqServer]
 MARKS = ("plain-body", "plain-header", "plain/type", "plain-reply", "plain-correlation")
-WAIT_S_MAX = 20
+WAIT_S_MAX = PATIENCE_S
 
 
 def client_of(server: PushqServer, *, local: bool = False) -> Client:

@@ -16,13 +16,14 @@ from push.client.model import TransportName
 from tests.support.consumers import TRANSPORTS, call, http_client
 from tests.support.keyed_history import KeyedHistory, Name
 from tests.support.keyed_load import Client, KeyedLoad, Producer
+from tests.support.patience import PATIENCE_S
 from tests.support.server import PushqServer
 
 pytestmark = pytest.mark.anyio
 
 SIZES = (4, 2, 5, 1)
 STRICT = {"ordering": "strict", "dedupe": "id"}
-WAIT_S_MAX = 40
+WAIT_S_MAX = PATIENCE_S
 _numbers = count()
 
 

@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from tests.integration.calls import Client, make_key, pointers, publish, receive, refused, with_key
+from tests.support.patience import PATIENCE_S
 from tests.support.server import PushqServer
 
 _numbers = count()
-WAIT_S_MAX = 5.0
+WAIT_S_MAX = PATIENCE_S
 
 
 @pytest.fixture

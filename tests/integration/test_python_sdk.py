@@ -190,20 +190,20 @@ async def test_a_lease_is_extended_while_the_handler_works(
 ) -> None:
     async with opened(shared_server, transport=transport) as pushq:
         await pushq.publish(queue, "slow")
-        async with pushq.subscribe(queue, visibility_timeout_ms=600) as messages:
+        async with pushq.subscribe(queue, visibility_timeout_ms=2_000) as messages:
             message = await messages.get()
-            await asyncio.sleep(1.5)
+            await asyncio.sleep(3)
             assert not message.lost
             await message.ack()
 
 
 async def test_the_queues_own_visibility_timeout_is_extended_too(shared_server: PushqServer, admin: Admin) -> None:
-    await admin.create_queue("quick-leases", {"visibility_timeout_ms": 600})
+    await admin.create_queue("quick-leases", {"visibility_timeout_ms": 2_000})
     async with opened(shared_server) as pushq:
         await pushq.publish("quick-leases", "slow")
         async with pushq.subscribe("quick-leases") as messages:
             message = await messages.get()
-            await asyncio.sleep(1.5)
+            await asyncio.sleep(3)
             assert not message.lost
             await message.ack()
 
@@ -229,10 +229,10 @@ async def test_a_lease_that_ran_out_is_told_and_its_ack_fails(
 async def test_extend_holds_a_message_for_the_time_asked(shared_server: PushqServer, queue: str) -> None:
     async with opened(shared_server) as pushq:
         await pushq.publish(queue, "mine")
-        async with pushq.subscribe(queue, visibility_timeout_ms=300, extend_leases=False) as messages:
+        async with pushq.subscribe(queue, visibility_timeout_ms=2_000, extend_leases=False) as messages:
             message = await messages.get()
-            await message.extend(5_000)
-            await asyncio.sleep(0.8)
+            await message.extend(30_000)
+            await asyncio.sleep(3)
             await message.ack()
 
 

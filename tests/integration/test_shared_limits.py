@@ -54,7 +54,7 @@ def processes(url: str, *, quota: int, seconds: float, how: str, count: int = 3)
     """What each of several processes was allowed together."""
     command = [sys.executable, "-m", "tests.support.limited_process", url, str(quota), str(seconds), how]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(count)]
-    return [int(each.communicate(timeout=60)[0]) for each in running]
+    return [int(each.communicate(timeout=60)[0].splitlines()[-1]) for each in running]
 
 
 @pytest.mark.parametrize("how", ["http", "frames"])

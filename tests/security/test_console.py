@@ -11,10 +11,11 @@ import httpx2
 import pytest
 
 from tests.support.cli import until
+from tests.support.patience import PATIENCE_S
 from tests.support.server import PushqServer
 from web_console.limits import STREAMS_PER_SESSION_MAX, STREAMS_PER_TENANT_MAX
 
-WAIT_S_MAX = 20.0
+WAIT_S_MAX = PATIENCE_S
 SCOPES = {
     "viewer": ["view:*"],
     "operator": ["view:*", "consume:*", "publish:*", "manage:*"],

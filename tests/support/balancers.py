@@ -13,6 +13,7 @@ from typing import Self
 from gateway.dev_ca import issue
 from tests.support.hosted import HostedPushq, until
 from tests.support.hosts import Host, end, wire
+from tests.support.patience import PATIENCE_S
 from tests.support.prerequisites import require
 from tests.support.tls import Authority
 
@@ -20,7 +21,7 @@ DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 VIP = "192.0.2.10"
 SERVER = "192.0.2.20"
 PORT = 8080
-ANSWER_S_MAX = 20.0
+ANSWER_S_MAX = PATIENCE_S
 ETC = "/etc/keepalived"
 
 

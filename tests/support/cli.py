@@ -14,11 +14,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tests.support.patience import PATIENCE_S
 from tests.support.server import PushqServer
 
 OF_OUR_TERMINAL = ("COLUMNS", "LINES", "TERM")
 """What our environment says of it, or says where there is none: a command is to see its own."""
-RUN_S_MAX = 30.0
+RUN_S_MAX = PATIENCE_S
 LOOK_S = 0.05
 _ROOT = Path(__file__).resolve().parents[2]
 

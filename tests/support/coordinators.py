@@ -23,9 +23,10 @@ from backend_store.cluster.embedded_host import EmbeddedHost, open_embedded
 from backend_store.cluster.etcd.driver import EtcdConfig, open_etcd
 from backend_store.cluster.fencing import Fenced, put_fenced
 from backend_store.model import OutcomeUnknown, Unavailable
+from tests.support.patience import PATIENCE_S
 
 COUNTER = b"counter"
-WITHIN_S = 20.0
+WITHIN_S = PATIENCE_S
 """How long a test waits for what must happen: far longer than it takes."""
 FAILOVER_S_MAX = 15.0
 """The bound for a cluster that lost a member, here on a machine that does other things too."""

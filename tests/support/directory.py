@@ -12,8 +12,9 @@ from types import TracebackType
 from typing import Self
 
 from tests.support.etcd import Etcd
+from tests.support.patience import PATIENCE_S
 
-READY_S_MAX = 30.0
+READY_S_MAX = PATIENCE_S
 SECRET = "the secret of these tests"
 _ROOT = Path(__file__).resolve().parents[2]
 

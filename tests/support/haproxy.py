@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from tests.support.patience import PATIENCE_S
 from tests.support.prerequisites import require
 from tests.support.server import free_port
 from tests.support.tls import Authority
@@ -17,7 +18,7 @@ from tests.support.tls import Authority
 CONFIG = Path(__file__).resolve().parents[2] / "deploy" / "haproxy" / "haproxy.cfg"
 SOURCE = "127.0.0.2"
 """Where the file lets HAProxy connect from."""
-READY_S_MAX = 10.0
+READY_S_MAX = PATIENCE_S
 
 
 class Haproxy:

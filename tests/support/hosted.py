@@ -13,10 +13,11 @@ from typing import Any, Self
 
 from tests.support.environment import SMALL_FOLDERS
 from tests.support.hosts import Host, end
+from tests.support.patience import PATIENCE_S
 from tests.support.prerequisites import require
 from tests.support.server import UNHURRIED
 
-READY_S_MAX = 20.0
+READY_S_MAX = PATIENCE_S
 LOOK_S = 0.05
 NAME_TTL_S = 1
 _ROOT = Path(__file__).resolve().parents[2]

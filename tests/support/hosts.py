@@ -14,11 +14,12 @@ from types import TracebackType
 from typing import Self
 
 from tests.support.environment import without_settings
+from tests.support.patience import PATIENCE_S
 from tests.support.prerequisites import require
 
-HELD_S_MAX = 10.0
-END_S_MAX = 10.0
-RUN_S_MAX = 30.0
+HELD_S_MAX = PATIENCE_S
+END_S_MAX = PATIENCE_S
+RUN_S_MAX = PATIENCE_S
 _HOLD = """
 ip link set lo up
 mount -t tmpfs tmpfs /run

@@ -15,9 +15,10 @@ from typing import Any
 from tests.support.consumers import HttpConsumer, Message, Socket, SocketConsumer, call, http_client
 from tests.support.keyed_history import KeyedHistory, Name
 from tests.support.load import CUT, NOTICE_S_MAX
+from tests.support.patience import PATIENCE_S
 from tests.support.server import PushqServer
 
-BEGIN_S_MAX = 30
+BEGIN_S_MAX = PATIENCE_S
 """Within this the first messages are confirmed, on a busy machine too."""
 CREDIT = 40
 CREDIT_EVENTS = 8

@@ -25,8 +25,9 @@ from backend_store.remote.store import RemoteBackends
 from backend_store.service.serving import StoreServer, StoreService
 from backend_store.storage.memory import MemoryEngine
 from push.looking_up import LookingUp
+from tests.support.patience import PATIENCE_S
 
-WAIT_S = 30.0
+WAIT_S = PATIENCE_S
 TENANT = "default"
 
 

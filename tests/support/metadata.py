@@ -18,10 +18,11 @@ from backend_store.metadata.remote import RemoteMetadata
 from backend_store.metadata.server import serve_metadata
 from backend_store.storage.engine import Batch
 from backend_store.storage.memory import MemoryEngine
+from tests.support.patience import PATIENCE_S
 from tests.support.server import free_port
 
 SECRET = "the secret of these tests"
-READY_S_MAX = 15.0
+READY_S_MAX = PATIENCE_S
 _ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -13,10 +13,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from tests.support.patience import PATIENCE_S
 from tests.support.prerequisites import require
 from tests.support.server import free_port
 
-READY_S_MAX = 60.0
+READY_S_MAX = PATIENCE_S
 
 
 class Prometheus:

@@ -14,10 +14,11 @@ import time
 from types import TracebackType
 from typing import Self
 
+from tests.support.patience import PATIENCE_S
 from tests.support.prerequisites import require
 from tests.support.server import free_port
 
-READY_S_MAX = 10.0
+READY_S_MAX = PATIENCE_S
 POLL_S = 0.01
 
 

@@ -14,9 +14,10 @@ from typing import Self
 
 from tests.support.environment import SMALL_FOLDERS, without_settings
 from tests.support.hosted import until
+from tests.support.patience import PATIENCE_S
 
-READY_S_MAX = 20.0
-STOP_S_MAX = 20.0
+READY_S_MAX = PATIENCE_S
+STOP_S_MAX = PATIENCE_S
 ROOT = Path(__file__).resolve().parents[2]
 
 

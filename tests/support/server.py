@@ -19,9 +19,10 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from tests.support.environment import SMALL_FOLDERS, without_settings
+from tests.support.patience import PATIENCE_S
 
-READY_S_MAX = 45.0
-STOP_S_MAX = 15.0
+READY_S_MAX = PATIENCE_S
+STOP_S_MAX = PATIENCE_S
 POLL_S = 0.02
 LOG_TAIL_BYTES = 8_000
 UNHURRIED = {

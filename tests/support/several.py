@@ -11,9 +11,10 @@ from typing import Self
 
 import httpx2
 
+from tests.support.patience import PATIENCE_S
 from tests.support.server import PushqServer, ServerFailed
 
-WAIT_S = 45.0
+WAIT_S = PATIENCE_S
 
 
 class SeveralServer(PushqServer):

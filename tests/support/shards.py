@@ -22,9 +22,10 @@ from backend_store.shard.manager import Rules
 from backend_store.shard.rounds import Patience
 from backend_store.storage.engine import Batch, Table
 from tests.support.coordinators import open_folder
+from tests.support.patience import PATIENCE_S
 from tests.support.tls import Authority
 
-WAIT_S = 30.0
+WAIT_S = PATIENCE_S
 NAMES = ("a", "b", "c")
 NO_MOVES = Patience(replace_after_s=0, rebalance_after_s=0)
 

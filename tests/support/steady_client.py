@@ -15,10 +15,11 @@ from typing import Any, cast
 
 from push.client import Limits, PushqError, connect
 from push.client.model import Connected, Disconnected, SessionEvent, TransportName
+from tests.support.patience import PATIENCE_S
 
 PAUSE_S = 0.02
 CREDIT = 20
-LAST_S_MAX = 20.0
+LAST_S_MAX = PATIENCE_S
 LIMITS = Limits(backoff_cap_s=2.0)
 """A session that is cut soon after the last time waits longer each time: here not much."""
 

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 from tests.support.hosted import until
 from tests.support.hosts import Host
+from tests.support.patience import PATIENCE_S
 
-END_S_MAX = 40.0
+END_S_MAX = PATIENCE_S
 
 
 class Steady:

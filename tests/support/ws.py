@@ -11,9 +11,10 @@ import httpx2
 import msgspec
 from websockets.asyncio.client import ClientConnection, connect
 
+from tests.support.patience import PATIENCE_S
 from tests.support.server import PushqServer
 
-FRAME_SECONDS_MAX = 5.0
+FRAME_SECONDS_MAX = PATIENCE_S
 
 
 def create_queue(server: PushqServer, name: str, **config: Any) -> None:

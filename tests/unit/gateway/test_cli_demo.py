@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from gateway.commands.demo import RESTARTS_MAX, RestartBudget
+from tests.support.patience import PATIENCE_S
 from tests.support.server import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
-WAIT_S_MAX = 10.0
+WAIT_S_MAX = PATIENCE_S
 SUPERVISOR = """
 import sys
 from gateway.commands.demo import Supervisor

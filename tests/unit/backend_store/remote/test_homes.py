@@ -20,10 +20,11 @@ from backend_store.service.operations import DropQueues
 from backend_store.service.serving import StoreServer, StoreService
 from backend_store.storage.memory import MemoryEngine
 from push.looking_up import LookingUp
+from tests.support.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
-WAIT_S = 30.0
+WAIT_S = PATIENCE_S
 TENANT = "default"
 
 
