@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
 
 from backend_store.client import Chunk, cursors_along, encode_cursor
 from push.encode import encode, keep_rendered, stream_messages, visible
 from push.tails import Others
 
-
-def event(name: str, data: bytes, cursor: str | None = None, retry_ms: int | None = None) -> bytes:
-    """One event. JSON has no raw line ends, so its text is one `data:` line."""
-    head = b"" if cursor is None else b"id: %b\n" % cursor.encode()
-    retry = b"" if retry_ms is None else b"retry: %d\n" % retry_ms
-    return b"%b%bevent: %b\ndata: %b\n\n" % (retry, head, name.encode(), data)
+_LINE_ENDS_AS_SPACES: Final = bytes.maketrans(b"\r\n", b"  ")
 
 
 def json_event(name: str, value: Any, *, retry_ms: int | None = None) -> bytes:
-    return event(name, encode(value, "json"), retry_ms=retry_ms)
+    """An event of ours. The encoder writes no raw line ends, so its text is one `data:` line."""
+    retry = b"" if retry_ms is None else b"retry: %d\n" % retry_ms
+    return b"%bevent: %b\ndata: %b\n\n" % (retry, name.encode(), encode(value, "json"))
+
+
+def message_events(messages: Sequence[bytes], cursors: Iterable[str]) -> bytes:
+    """Messages, each with the cursor after it.
+
+    A body is handed on as its producer wrote it, and in an event a line end of it would begin another field, an empty
+    line would end the event. In JSON they stand between values only, where a space means the same.
+    """
+    whole = b"".join(messages)
+    if b"\n" in whole or b"\r" in whole:
+        messages = [message.translate(_LINE_ENDS_AS_SPACES) for message in messages]
+    rows = zip(map(str.encode, cursors), messages, strict=True)
+    return b"".join([b"id: %b\nevent: message\ndata: %b\n\n" % row for row in rows])
 
 
 def sse_framer(chunk: Chunk, start: int, stop: int, number: int, others: Others = None) -> bytes:
@@ -26,9 +37,8 @@ def sse_framer(chunk: Chunk, start: int, stop: int, number: int, others: Others 
     key = ("sse", start, stop, along(chunk.base + stop) if along is not None else "")
     data: bytes | None = chunk.rendered.get(key)
     if data is None:
-        messages = stream_messages(chunk, start, stop, "json")
         after = [chunk.base + n + 1 for n in visible(chunk, start, stop)]
         cursors = [along(n) if along is not None else encode_cursor(chunk.epoch, n) for n in after]
-        data = b"".join([event("message", m, cursor) for m, cursor in zip(messages, cursors, strict=True)])
+        data = message_events(stream_messages(chunk, start, stop, "json"), cursors)
         keep_rendered(chunk, key, data)
     return data

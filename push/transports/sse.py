@@ -23,7 +23,7 @@ from push.limits import CREDIT_DEFAULT, OUTBOX_BYTES_SOFT_MAX
 from push.ports import Principal
 from push.problems import problem
 from push.rendering import rendered
-from push.sse_frames import event, json_event
+from push.sse_frames import json_event, message_events
 from push.starts import stream_start
 from push.subscriptions import StreamSubscription, WorkSubscription
 from throttling.census import Who
@@ -129,7 +129,7 @@ class EventStream:
                 self.hub.delivered += len(messages)
                 epoch, base, partition = lease.state.epoch, lease.state.base, lease.state.partition
                 cursors = (encode_cursor(epoch, base + index + 1, partition) for index in indexes(lease.bits))
-                out.extend(event("message", m, cursor) for m, cursor in zip(messages, cursors, strict=True))
+                out.append(message_events(messages, cursors))
         return out
 
     def delivered(self, queue: Queue, messages: int, size: int, batch: Batch | None = None) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio.to_thread
+import httpx2
 import pytest
 
 from push.client import (
@@ -96,6 +97,20 @@ async def test_every_body_comes_back_as_it_went(
             await pushq.publish(queue, body)
         assert await drain(pushq, queue, len(BODIES), credit=3) == BODIES
         assert (await stats(admin, queue))["acked_total"] == len(BODIES)
+
+
+@pytest.mark.parametrize("end", ["\n", "\r", "\r\n"])
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_a_body_written_over_several_lines_comes_back_as_the_same_value(
+    shared_server: PushqServer, queue: str, transport: TransportName, end: str
+) -> None:
+    written = end.join(['{"messages": [{"body": {', '  "a": "b\\nc",', "", "", '  "id: x": [', "1", "]", "}}]}"])
+    async with opened(shared_server, transport=transport) as pushq:
+        async with httpx2.AsyncClient(base_url=shared_server.url, headers=shared_server.headers) as http:
+            headers = {"Content-Type": "application/json"}
+            answer = await http.post(f"/v1/queues/{queue}/messages", content=written, headers=headers)
+            assert answer.status_code == 201, answer.text
+        assert await drain(pushq, queue, 1) == [{"a": "b\nc", "id: x": [1]}]
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

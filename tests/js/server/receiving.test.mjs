@@ -9,9 +9,22 @@
 import assert from "node:assert/strict";
 import {test} from "node:test";
 
-import {client, queue, stats, until} from "./world.mjs";
+import {client, publishText, queue, stats, until} from "./world.mjs";
 
 const bodies = (messages) => messages.map(({body}) => body);
+
+test("a body written over several lines comes back as the same value", async (t) => {
+  const pushq = client(t);
+  const name = await queue();
+  const got = [];
+  pushq.subscribe(name, {credit: 1}, (message) => void got.push(message));
+  for (const end of ["\n", "\r", "\r\n"]) {
+    const written = ['{"messages": [{"body": {', '"a": "b\\nc",', "", "", '"id: x": [', "1", "]", "}}]}"].join(end);
+    await publishText(name, written);
+  }
+  await until(() => got.length === 3, "three messages");
+  for (const body of bodies(got)) assert.deepEqual(body, {a: "b\nc", "id: x": [1]});
+});
 
 test("a nack comes back after its delay", async (t) => {
   const pushq = client(t);

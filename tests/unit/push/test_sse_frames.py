@@ -4,27 +4,41 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from backend_store.core.chunk import KIND_JSON, Draft
 from backend_store.core.cursor import decode_cursor
 from backend_store.model import Offset
 from push.fanout import websocket_framer
 from push.limits import RENDERED_PER_CHUNK_MAX
-from push.sse_frames import event, json_event, sse_framer
+from push.sse_frames import json_event, message_events, sse_framer
 from tests.support.world import World
 
 
 def parsed(data: bytes) -> list[dict[str, str]]:
-    """The events of a stream, as the standard says: fields up to an empty line."""
+    """The events of a stream, as the standard says: fields up to an empty line, and a line ends with CR, LF or both."""
     found = []
-    for block in data.decode().split("\n\n")[:-1]:
+    for block in data.decode().replace("\r\n", "\n").replace("\r", "\n").split("\n\n")[:-1]:
         found.append(dict(line.split(": ", 1) for line in block.split("\n")))
     return found
 
 
 def test_an_event_has_its_name_its_data_and_what_else_is_given() -> None:
-    assert parsed(event("message", b"{}")) == [{"event": "message", "data": "{}"}]
-    assert parsed(event("message", b"{}", "abc")) == [{"id": "abc", "event": "message", "data": "{}"}]
+    assert parsed(message_events([b"{}", b"[]"], ["abc", "abd"])) == [
+        {"id": "abc", "event": "message", "data": "{}"},
+        {"id": "abd", "event": "message", "data": "[]"},
+    ]
+    assert parsed(json_event("bye", {"a": 1})) == [{"event": "bye", "data": '{"a":1}'}]
     assert parsed(json_event("bye", {"a": 1}, retry_ms=500)) == [{"retry": "500", "event": "bye", "data": '{"a":1}'}]
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r", b"\r\n"])
+def test_a_body_that_was_written_over_several_lines_stays_within_its_event(end: bytes) -> None:
+    written = end.join([b"{", b'  "a": "b\\nc",', b"", b"", b'  "id: x": [', b"1", b"]", b"}"])
+    plain, spread = parsed(message_events([b'{"body":1}', b'{"body":' + written + b"}"], ["one", "two"]))
+    assert json.loads(plain["data"]) == {"body": 1}
+    assert json.loads(spread["data"]) == {"body": {"a": "b\nc", "id: x": [1]}}
+    assert spread["id"] == "two", "no line of a body is taken for a field"
 
 
 def test_texts_with_line_ends_stay_on_one_line() -> None:
