@@ -15,7 +15,6 @@ import msgspec
 from backend_store.model import FieldError, InvalidRequest, MessageTooLarge, PushqError
 from push.protocol import PublishMessage
 
-ERRORS_SHOWN_MAX: Final = 20
 NAME_BYTES_MAX: Final = 256
 HEADERS_MAX: Final = 64
 HEADERS_BYTES_MAX: Final = 16 * 1024
@@ -79,7 +78,7 @@ class Given:
         kind: type[PushqError] = InvalidRequest if self._wrong else MessageTooLarge
         affected = len({number for number, _ in found})
         detail = f"{affected} of {self.count} messages refused, nothing was accepted: {found[0][1].detail}"
-        raise kind(detail, errors=tuple(error for _, error in found[:ERRORS_SHOWN_MAX]))
+        raise kind(detail, errors=tuple(error for _, error in found))
 
     # -------------------------------------------------------------------------------------------- common checks
 

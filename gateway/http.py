@@ -271,10 +271,10 @@ def decode(body: bytes, kind: type[Any]) -> Any:
 
 def _decode_whole_numbers(body: bytes, kind: type[Any], error: Exception) -> Any:
     """JSON has one kind of number: 10.0 is 10. The decoder disagrees, so its second chance is a slow one."""
-    value = msgspec.json.decode(body)
     try:
+        value = msgspec.json.decode(body)
         return msgspec.convert(with_whole_numbers(value) if isinstance(value, dict) else value, kind)
-    except msgspec.ValidationError:
+    except (msgspec.MsgspecError, RecursionError):
         raise invalid(error, field_names(kind))
 
 

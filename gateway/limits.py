@@ -68,6 +68,10 @@ EXPIRED_KEYS_PER_LOOK_MAX: Final = 100
 """Expired keys that are removed in a minute."""
 
 SCOPES_PER_KEY_MAX: Final = 100
+CONFIG_BYTES_MAX: Final = 64 * 1024
+"""The config of a queue, as a request's body."""
+FIELDS_DEPTH_MAX: Final = 16
+"""How deep the fields of a request may be nested, bodies of messages aside."""
 NAME_CHARS_MAX: Final = 128
 ROTATE_GRACE_MS_MAX: Final = 30 * 24 * 3600 * 1000
 QUOTA_MAX: Final = 1 << 50

@@ -9,6 +9,7 @@ from typing import Final, Literal, get_args
 
 from backend_store.model import FieldError, InvalidRequest
 from gateway.limits import ACCESS_DECISIONS_MAX, NAME_CHARS_MAX, SCOPES_PER_KEY_MAX
+from push.checks import field as invalid_field
 
 Verb = Literal["publish", "consume", "view", "manage"]
 VERBS: Final[tuple[Verb, ...]] = get_args(Verb)
@@ -127,13 +128,13 @@ def owner_of(queue: str) -> str:
 
 def check_scopes(scopes: Sequence[str], *, pointer: str = "/scopes") -> tuple[str, ...]:
     """The scopes without repetitions. Raises `InvalidRequest` that says what is wrong with each."""
+    if len(scopes) > SCOPES_PER_KEY_MAX:  # before they are looked at
+        raise invalid_field(pointer, f"{len(scopes)} scopes; a key has at most {SCOPES_PER_KEY_MAX}")
     errors = [
         FieldError(f"{pointer}/{index}", wrong)
         for index, scope in enumerate(scopes)
         if (wrong := _wrong_with(scope)) is not None
     ]
-    if len(scopes) > SCOPES_PER_KEY_MAX:
-        errors.append(FieldError(pointer, f"{len(scopes)} scopes; a key has at most {SCOPES_PER_KEY_MAX}"))
     if not scopes:
         errors.append(FieldError(pointer, "a key without a scope could do nothing; name at least one"))
     if errors:
@@ -146,7 +147,7 @@ def _wrong_with(scope: str) -> str | None:
         return None
     verb, colon, pattern = scope.partition(":")
     if verb not in VERBS or not colon:
-        return f"{scope!r} is no scope: use {', '.join(v + ':PATTERN' for v in VERBS)}, {ADMIN} or {OPERATOR}"
+        return f"{scope[:200]!r} is no scope: use {', '.join(v + ':PATTERN' for v in VERBS)}, {ADMIN} or {OPERATOR}"
     if _PATTERN.fullmatch(pattern) is None:
-        return f"{scope!r}: a pattern has 1 to {NAME_CHARS_MAX} of A-Z a-z 0-9 _ . - and *"
+        return f"{scope[:200]!r}: a pattern has 1 to {NAME_CHARS_MAX} of A-Z a-z 0-9 _ . - and *"
     return None

@@ -88,8 +88,13 @@ def _refuse(errors: list[FieldError]) -> None:
 def _wrong_fields(given: dict[str, Any], struct: type[msgspec.Struct], at: str) -> Iterable[FieldError]:
     kinds = get_type_hints(struct)
     ranges = RANGES if struct is QueueConfig else PART_RANGES
+    if len(given) > len(kinds) + len(
+        LATER_SETTINGS
+    ):  # most are unknown, and to look for the nearest of each takes time
+        yield FieldError(at, f"{len(given)} settings; there are {len(kinds)}")
+        return
     for name, value in given.items():
-        pointer = f"{at}/{escape(name)}"
+        pointer = f"{at}/{escape(name[:200])}"
         if name in LATER_SETTINGS and struct is QueueConfig:
             yield FieldError(pointer, f"this version does not have the setting {name!r} yet")
         elif name not in kinds:

@@ -6,7 +6,7 @@ import re
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from gateway.limits import NAME_CHARS_MAX
+from gateway.limits import FIELDS_DEPTH_MAX, NAME_CHARS_MAX
 from gateway.policy import COMPANIONS, owner_of
 from push.checks import field as invalid_field
 
@@ -40,14 +40,16 @@ def check_no_companion(name: str) -> None:
         raise invalid_field("/name", detail)
 
 
-def with_whole_numbers(given: dict[str, Any]) -> dict[str, Any]:
-    """JSON has one kind of number: 30000.0 is 30000."""
-    return {name: _with_whole_numbers(value) for name, value in given.items()}
+def with_whole_numbers(given: dict[str, Any], *, levels: int = FIELDS_DEPTH_MAX) -> dict[str, Any]:
+    """JSON has one kind of number: 30000.0 is 30000. Raises `InvalidRequest` for what is nested too deep."""
+    if not levels:
+        raise invalid_field("", f"fields are nested deeper than {FIELDS_DEPTH_MAX} levels")
+    return {name: _with_whole_numbers(value, levels - 1) for name, value in given.items()}
 
 
-def _with_whole_numbers(value: Any) -> Any:
+def _with_whole_numbers(value: Any, levels: int) -> Any:
     if isinstance(value, dict):
-        return with_whole_numbers(value)
+        return with_whole_numbers(value, levels=levels)
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 

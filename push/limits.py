@@ -16,6 +16,12 @@ FRAMES_PER_TURN_MAX = 256
 """Frames of one socket that are parsed in a turn of the loop, control frames among them; others wait for the next."""
 READ_BYTES_PER_TURN_MAX = 128 * 1024
 """A connection of any kind that had more to read at once is not read again in the same turn of the loop."""
+FINDINGS_MAX = 20
+"""Findings in a request that its answer names; it says how many more there were."""
+COUNTED_BYTES_MIN = 128 * 1024
+"""A request or frame from this size on has its messages counted before they are decoded."""
+COUNTED_OBJECTS_MIN = 10_000
+"""Unless, in JSON, it has fewer objects than this."""
 CREDIT_MAX = 10_000
 CREDIT_DEFAULT = 32
 SUBSCRIPTIONS_PER_SESSION_MAX = 1_000

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from backend_store.model import FieldError, InvalidRequest, PushqError
+from push.limits import FINDINGS_MAX
 
 
 class Kind(NamedTuple):
@@ -63,7 +64,9 @@ def problem(error: PushqError, trace_id: str | None = None) -> dict[str, Any]:
         "code": error.code,
     }
     if error.errors:
-        out["errors"] = [{"pointer": e.pointer, "detail": e.detail} for e in error.errors]
+        out["errors"] = [{"pointer": e.pointer, "detail": e.detail} for e in error.errors[:FINDINGS_MAX]]
+        if (more := len(error.errors) - FINDINGS_MAX) > 0:
+            out["detail"] += f" ({more} more findings are not shown)"
     if (retry_after_ms := retry_after(error)) is not None:
         out["retry_after_ms"] = retry_after_ms
     if trace_id is not None:

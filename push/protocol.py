@@ -166,6 +166,12 @@ class PublishHead(msgspec.Struct, tag_field="type", tag="publish", gc=False):
     id: RequestId = None
 
 
+class FrameId(msgspec.Struct, gc=False):
+    """Of any frame its id alone."""
+
+    id: RequestId = None
+
+
 class PlainBytesMessage(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     body: bytes
 

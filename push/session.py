@@ -18,6 +18,7 @@ from backend_store.model import InvalidRequest, PushqError, Unauthenticated
 from push.checks import check_id, gap_fields
 from push.closes import Close
 from push.connections import KICK_REASON
+from push.counting import check_messages
 from push.credentials import close_for
 from push.encode import cut, deliver_frame, encode, join
 from push.fanout import Fanout
@@ -39,6 +40,7 @@ from push.protocol import (
     REQUESTS_IN_PROGRESS_MAX,
     ClientFrame,
     Connect,
+    FrameId,
     PlainBytesPublish,
     PlainPublish,
     Publish,
@@ -62,6 +64,10 @@ _json_plain = msgspec.json.Decoder(PlainPublish)
 _pack_plain = msgspec.msgpack.Decoder(PlainBytesPublish)
 _json_heads = msgspec.json.Decoder(PublishHead)
 _pack_heads = msgspec.msgpack.Decoder(PublishHead)
+_json_ids = msgspec.json.Decoder(FrameId)
+_pack_ids = msgspec.msgpack.Decoder(FrameId)
+
+_CONNECT_FIRST = "the first frame must be `connect`"
 
 
 Subscription = WorkSubscription | StreamSubscription
@@ -125,6 +131,7 @@ class Session:
             return
         self.heard_ms = self.hub.now_ms
         try:
+            check_messages(data, self.encoding)
             if self.encoding == "json":
                 if not data.isascii():
                     data.decode()
@@ -137,6 +144,9 @@ class Session:
                 frames = _pack_frames.decode(data)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             self._undecodable(data, error)
+            return
+        except InvalidRequest as error:
+            self._refuse_uncounted(data, error)
             return
         if isinstance(frames, list):
             if not self._may_hold(len(frames)):
@@ -181,6 +191,19 @@ class Session:
         known = isinstance(request_id, str | int) and not isinstance(request_id, bool)
         fields = kind.__struct_encode_fields__ + PublishMessage.__struct_encode_fields__
         self.refuse(request_id if known else None, invalid(error, fields))
+
+    def _refuse_uncounted(self, data: bytes, error: InvalidRequest) -> None:
+        """A frame with too many messages: of it only the id is read."""
+        if not self.opened:
+            self._refuse(None, Unauthenticated(_CONNECT_FIRST), Close.UNAUTHENTICATED)
+            return
+        heads = _json_ids if self.encoding == "json" else _pack_ids
+        request_id = None
+        with suppress(msgspec.MsgspecError, RecursionError, InvalidRequest):  # a list of frames has none
+            head = heads.decode(data)
+            check_id(head.id)
+            request_id = head.id
+        self.error(request_id, error)
 
     def _plain(self, decoder: Any, data: bytes) -> bool:
         """The hot frame, tried first: messages that are only bodies."""
@@ -258,7 +281,7 @@ class Session:
 
     def _first(self, frame: ClientFrame) -> None:
         if not isinstance(frame, Connect):
-            self._refuse(None, Unauthenticated("the first frame must be `connect`"), Close.UNAUTHENTICATED)
+            self._refuse(None, Unauthenticated(_CONNECT_FIRST), Close.UNAUTHENTICATED)
             return
         try:
             check_id(frame.id)

@@ -17,6 +17,7 @@ import msgspec
 from backend_store.model import PushqError
 from gateway.http import decode
 from push.checks import field as invalid_field
+from push.counting import check_events
 from push.protocol import PublishMessage
 
 SPEC_VERSION: Final = "1.0"
@@ -41,6 +42,7 @@ def messages(headers: dict[bytes, bytes], content_type: str, body: bytes) -> lis
     if content_type == STRUCTURED:
         return [_structured(decode(body, msgspec.Raw), "")]
     if content_type == BATCH:
+        check_events(body)
         events: list[msgspec.Raw] = decode(body, list[msgspec.Raw])
         return [_structured(event, f"/{number}") for number, event in enumerate(events)]
     raise PushqError(

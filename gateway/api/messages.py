@@ -20,6 +20,7 @@ from gateway.idempotency import HEADER, REPLAYED, key_of_headers
 from gateway.once import is_replay
 from push.checks import check_delay, checked_reason, checked_timeout, checked_visibility, results
 from push.checks import field as invalid_field
+from push.counting import check_messages
 from push.joint import outputs, published_rows
 from push.ports import KeyOf, Prepared, Target
 from push.protocol import RECEIPTS_PER_REQUEST_MAX
@@ -84,6 +85,7 @@ def _prepared(gateway: Gateway, queue: Target, call: Call, body: bytes) -> Prepa
         return desk.prepare(queue, [cloudevents.raw_message(headers, body)], "json", trace, key_of)
     if not body.isascii():
         _check_utf8(body)
+    check_messages(body, "json")
     try:
         plain = _decode_plain(body)
     except (msgspec.MsgspecError, RecursionError):
@@ -182,7 +184,9 @@ async def _received(gateway: Gateway, call: Call, queue: Queue, wanted: ReceiveB
 
 async def ack(gateway: Gateway, call: Call) -> Answer:
     queue = gateway.desk.queue(call.principal, call.params[0], "consume")
-    wanted: AckRequest = await call.fields(AckRequest)
+    body = await call.json_bytes()
+    check_messages(body, "json")
+    wanted: AckRequest = decode(body, AckRequest)
     call.messages = len(wanted.receipts)
     if wanted.publish:
         return await _ack_and_publish(gateway, call, queue, wanted)

@@ -12,11 +12,20 @@ from urllib.parse import urlencode
 import msgspec
 
 from backend_store.client import Queue, timestamp
-from backend_store.model import COMPANION, Conflict, Forbidden, PushqError, QueueConfig, QueueNotFound
+from backend_store.model import (
+    COMPANION,
+    Conflict,
+    Forbidden,
+    MessageTooLarge,
+    PushqError,
+    QueueConfig,
+    QueueNotFound,
+)
 from gateway.api.queue_shapes import PartitionsView, PartitionView, QueuePage, QueueStatsView, QueueView
 from gateway.context import Gateway
 from gateway.http import Answer, Call, Header, decode, integer, json_answer
-from gateway.limits import PAGE_ITEMS_DEFAULT, PAGE_ITEMS_MAX
+from gateway.limits import CONFIG_BYTES_MAX, PAGE_ITEMS_DEFAULT, PAGE_ITEMS_MAX
+from gateway.nesting import too_deep
 from gateway.policy import may_administer, owner_of
 from gateway.queue_config import changed_config, queue_config, shown_config
 from gateway.queue_links import Find, check_links
@@ -60,7 +69,7 @@ async def put(gateway: Gateway, call: Call) -> Answer:
     if not principal.access.may("manage", name):
         raise Forbidden(f"the key {principal.name!r} has no scope manage:{name}")
     check_new_queue_name(name)
-    config = queue_config(decode(await call.json_bytes(), dict), name)
+    config = queue_config(await _settings(call), name)
     find = _finder(gateway, principal.tenant)
     if find(name) is None:  # one that is there is found again, or in conflict, whatever became of its links
         check_links(name, config, find)
@@ -96,7 +105,7 @@ async def patch(gateway: Gateway, call: Call) -> Answer:
     check_no_companion(name)
     _check_match(queue, call)
     known = queue.definition  # what was matched: a change that comes while the body does makes it stale
-    changes: dict[str, Any] = decode(await call.json_bytes(), dict)
+    changes = await _settings(call)
     config = changed_config(known.config, changes, name)
     check_links(name, config, _finder(gateway, queue.tenant), known=known.config)
     _check_target(call, config, known.config)
@@ -104,6 +113,17 @@ async def patch(gateway: Gateway, call: Call) -> Answer:
     if changed is None:
         raise _stale(queue)
     return _shown(changed)
+
+
+async def _settings(call: Call) -> dict[str, Any]:
+    """The settings that a request names. Raises `MessageTooLarge` and `InvalidRequest`."""
+    body = await call.json_bytes()
+    if len(body) > CONFIG_BYTES_MAX:
+        raise MessageTooLarge(f"a config of {len(body)} bytes; it may have {CONFIG_BYTES_MAX}")
+    given: dict[str, Any] = decode(body, dict)
+    if too_deep([body]):
+        raise invalid_field("", "it is nested deeper than any setting")
+    return given
 
 
 def _finder(gateway: Gateway, tenant: str) -> Find:

@@ -365,3 +365,47 @@ def test_a_purge_is_a_job_that_drops_everything(http: Client, queue: str) -> Non
     refused(http.get(f"/v1/queues/{queue}/purges/nothing"), 404, "not-found")
     publish(http, queue, {"body": "after"})
     assert [m["body"] for m in receive(http, queue)] == ["after"]
+
+
+# ------------------------------------------------------------------------------------- too many, and too deep
+
+
+def test_a_publish_of_millions_is_refused_by_its_number(http: Client, queue: str) -> None:
+    body = b'{"messages":[' + b"{}," * 5_000_000 + b"{}]}"
+    for kind in ("application/json", "application/cloudevents-batch+json"):
+        content = body if kind == "application/json" else body[len(b'{"messages":') : -1]
+        answer = http.post(f"/v1/queues/{queue}/messages", content=content, headers={"Content-Type": kind})
+        problem = refused(answer, 400, "invalid-request")
+        assert pointers(problem) == ["/messages"] and "more than 1000 messages" in problem["detail"]
+
+
+def test_very_many_scopes_and_settings_are_refused_by_their_number(http: Client) -> None:
+    problem = refused(http.post("/v1/tickets", json={"scopes": [""] * 100_000}), 400, "invalid-request")
+    assert pointers(problem) == ["/scopes"]
+    problem = refused(http.post("/v1/keys", json={"name": "k", "scopes": [""] * 100_000}), 400, "invalid-request")
+    assert pointers(problem) == ["/scopes"]
+    problem = refused(http.put("/v1/queues/many", json={f"s{n}": 1 for n in range(5_000)}), 400, "invalid-request")
+    assert pointers(problem) == [""] and "5000 settings" in problem["detail"]
+    refused(http.put("/v1/queues/many", json={f"s{n}": 1 for n in range(50_000)}), 413, "message-too-large")
+    problem = refused(http.put("/v1/queues/many", json={f"s{n}": 1 for n in range(30)}), 400, "invalid-request")
+    assert len(problem["errors"]) == 20 and "(10 more findings are not shown)" in problem["detail"]
+
+
+@pytest.mark.parametrize("levels", [100, 400, 900, 20_000])
+@pytest.mark.parametrize(("opening", "closing"), [('{"a":', "}"), ("[", "]")])
+def test_fields_that_are_nested_very_deep_are_the_callers_mistake(
+    http: Client, queue: str, opening: str, closing: str, levels: int
+) -> None:
+    deep = opening * levels + "1" + closing * levels
+    headers = {"Content-Type": "application/json"}
+    receive = f"/v1/queues/{queue}/receive"
+    for content in (f'{{"max": 1.0, "from": {deep}}}', f'{{"from": {deep}}}'):
+        refused(http.post(receive, content=content, headers=headers), 400, "invalid-request")
+    tags = f'{{"tags": {deep}}}'
+    kind = f'{{"kind": {deep}}}'
+    for content in (tags, kind):
+        answer = http.put("/v1/queues/deep", content=content, headers=headers)
+        assert answer.status_code in (400, 413), answer.text
+        tag = http.get(f"/v1/queues/{queue}").headers["etag"]
+        answer = http.patch(f"/v1/queues/{queue}", content=content, headers=headers | {"If-Match": tag})
+        assert answer.status_code in (400, 413), answer.text

@@ -80,6 +80,9 @@ GROUPS = (
             "backend_store.node.limits:PEEK_SECONDS_MAX": "",
             "backend_store.node.limits:CANCEL_LOOKS_MAX": "",
             "push.limits:PUBLISHES_PER_ACK_MAX": "",
+            "push.limits:COUNTED_BYTES_MIN": "",
+            "push.limits:COUNTED_OBJECTS_MIN": "",
+            "push.limits:FINDINGS_MAX": "",
             "push.limits:IDEMPOTENCY_KEY_CHARS_MAX": "",
             "gateway.limits:REDRIVE_PER_SECOND_MAX": "",
             "gateway.limits:REDRIVE_IDS_MAX": "",
@@ -131,6 +134,8 @@ GROUPS = (
         {
             "gateway.limits:NAME_CHARS_MAX": "The name of a queue, key or tenant, and a scope's pattern.",
             "gateway.limits:SCOPES_PER_KEY_MAX": "Scopes of a key.",
+            "gateway.limits:CONFIG_BYTES_MAX": "",
+            "gateway.limits:FIELDS_DEPTH_MAX": "",
             "gateway.limits:ROTATE_GRACE_MS_MAX": "The longest time that a key's old secret works on.",
             "gateway.limits:TOKEN_BYTES_MAX": "",
             "gateway.limits:ISSUERS_MAX": "",

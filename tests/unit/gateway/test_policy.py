@@ -177,6 +177,21 @@ def test_no_scopes_and_too_many_are_refused() -> None:
             check_scopes(scopes)
 
 
+def test_too_many_scopes_are_not_looked_at() -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        check_scopes([""] * 1_000_000)
+    assert [(e.pointer, e.detail) for e in refused.value.errors] == [
+        ("/scopes", "1000000 scopes; a key has at most 100")
+    ]
+
+
+def test_a_scope_that_is_very_long_is_told_by_its_beginning() -> None:
+    for scope in ("x" * 100_000, "view:" + "x" * 100_000):
+        with pytest.raises(InvalidRequest) as refused:
+            check_scopes([scope])
+        assert len(refused.value.detail) < 1000
+
+
 def test_companions_belong_to_their_queue() -> None:
     assert [owner_of(q) for q in ("orders", "orders.dead", "orders.late", "dead")] == [
         "orders",

@@ -150,6 +150,16 @@ def test_all_mistakes_in_growing_by_itself_are_told_by_their_places() -> None:
     assert "Expected `object | null`" in errors_of({"auto_expand": [1]})["/auto_expand"]
 
 
+def test_more_settings_than_there_are_are_refused_by_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.queue_config.nearest", lambda *args: pytest.fail("it was looked for"))
+    many = {f"setting_{number}": 1 for number in range(40_000)}
+    for asked, pointer in ((many, ""), ({"replication": many}, "/replication")):
+        with pytest.raises(InvalidRequest) as refused:
+            queue_config(asked)
+        (error,) = refused.value.errors
+        assert error.pointer == pointer and error.detail.startswith("40000 settings; there are ")
+
+
 def test_an_unknown_setting_is_told_the_nearest_one() -> None:
     assert "did you mean 'visibility_timeout_ms'?" in errors_of({"visibilty_timeout_ms": 5})["/visibilty_timeout_ms"]
 

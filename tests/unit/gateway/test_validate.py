@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from backend_store.model import InvalidRequest
@@ -34,6 +36,14 @@ def test_a_companion_cannot_be_changed_and_names_the_queue_that_can(name: str) -
 
 def test_a_whole_number_may_be_written_with_a_point() -> None:
     assert with_whole_numbers({"a": 30000.0, "b": 1.5, "c": "2.0"}) == {"a": 30000, "b": 1.5, "c": "2.0"}
+
+
+def test_fields_that_are_nested_very_deep_are_refused() -> None:
+    deep: dict[str, Any] = {}
+    for _ in range(400):
+        deep = {"a": deep}
+    with pytest.raises(InvalidRequest, match="deeper than 16 levels"):
+        with_whole_numbers({"from": deep})
 
 
 def test_times_have_a_zone() -> None:

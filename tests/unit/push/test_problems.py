@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from backend_store.model import FieldError, InvalidRequest, Overloaded, PushqError, QueueNotFound
+from push.limits import FINDINGS_MAX
 from push.problems import KINDS, invalid, nearest, problem, retry_after
 from push.protocol import ClientFrame, Publish, Subscribe
 
@@ -35,6 +36,14 @@ CODES = {
 def test_every_code_of_the_protocol_has_its_status() -> None:
     assert {status: {c for c, kind in KINDS.items() if kind.status == status} for status in CODES} == CODES
     assert sum(map(len, CODES.values())) == len(KINDS)
+
+
+def test_an_answer_names_a_bounded_number_of_findings_and_says_how_many_more_there_were() -> None:
+    errors = tuple(FieldError(f"/{number}", "wrong") for number in range(FINDINGS_MAX + 5))
+    told = problem(InvalidRequest("/0: wrong", errors=errors))
+    assert [each["pointer"] for each in told["errors"]] == [f"/{number}" for number in range(FINDINGS_MAX)]
+    assert told["detail"] == "/0: wrong (5 more findings are not shown)"
+    assert problem(InvalidRequest("/0: wrong", errors=errors[:FINDINGS_MAX]))["detail"] == "/0: wrong"
 
 
 def test_every_error_of_ours_has_a_code_of_the_protocol() -> None:

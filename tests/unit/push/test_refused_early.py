@@ -125,3 +125,25 @@ def test_without_load_nobody_looks_at_heads() -> None:
     made, _, desk = session(Intake(), FULL)
     made.receive(publish())
     assert desk.prepared == 1
+
+
+@pytest.mark.parametrize("encoding", ["json", "msgpack"])
+def test_a_publish_of_very_many_messages_is_refused_by_its_number_under_its_id(encoding: str) -> None:
+    codec: Any = msgspec.json if encoding == "json" else msgspec.msgpack
+    data = bytes(codec.encode({"type": "publish", "queue": "q", "messages": [{}] * 200_000, "id": 7}))
+    made, wire, desk = session(Intake(), None, encoding)
+    made.receive(data)
+    (frame,) = wire.frames
+    assert (frame["type"], frame["id"], wire.closed) == ("error", 7, 0)
+    assert frame["problem"]["errors"][0]["pointer"] == "/messages" and not desk.prepared
+    assert "more than 1000 messages" in frame["problem"]["detail"]
+
+
+def test_before_a_connect_a_publish_of_very_many_messages_closes_the_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Any] = []
+    monkeypatch.setattr(Session, "_refuse", lambda session, *why: told.append(why))
+    made, _, _ = session(Intake(), None)
+    made.opened = False
+    made.receive(b'{"type":"publish","queue":"q","messages":[' + b"{}," * 200_000 + b"{}]}")
+    ((_, error, code),) = told
+    assert (error.code, code) == ("unauthenticated", 4501)
