@@ -19,6 +19,7 @@ from gateway.dedupe import hashes
 from gateway.given import Given
 from gateway.idempotency import Named
 from gateway.nesting import TOO_DEEP, too_deep
+from gateway.numbers import OUT_OF_RANGE, unreadable
 from gateway.schedule import due_times, expiries, priorities, stamp_columns, stamps
 from push.ports import Encoding, Prepared
 from push.protocol import PublishMessage
@@ -58,7 +59,7 @@ def prepare_plain(
     named = name(kind, raw, {}) if name is not None else None
     is_plain = named is None or (config.dedupe == "none" and not is_split)
     is_plain = is_plain and max(map(len, raw)) <= config.max_message_bytes and _takes_bodies_alone(config)
-    if not is_plain or (encoding == "json" and too_deep(raw)):
+    if not is_plain or (encoding == "json" and (too_deep(raw) or unreadable(raw))):
         return _prepared(
             config,
             Given(len(raw), {}),
@@ -133,7 +134,7 @@ def _prepared(
     if headers is not None:
         table["headers"] = headers
     _check_sizes(given, bodies, header_sizes, config.max_message_bytes)
-    _check_depth(given, kind, bodies, config.max_message_bytes)
+    _check_values(given, kind, bodies, config.max_message_bytes)
     dues = due_times(given, config, now_ms)
     expires = expiries(given, config, now_ms, dues)
     if expires is not None:
@@ -180,7 +181,7 @@ def _check_sizes(given: Given, bodies: Sequence[bytes], headers: list[int], limi
             given.too_large(number, f"{size} bytes of body and headers; this queue takes {limit} a message")
 
 
-def _check_depth(given: Given, kind: int | bytes, bodies: Sequence[bytes], limit: int) -> None:
+def _check_values(given: Given, kind: int | bytes, bodies: Sequence[bytes], limit: int) -> None:
     """Only of bodies that are not refused for their size: it is a look at every byte."""
     if isinstance(kind, bytes):
         bodies = [body if own == KIND_JSON else b"" for own, body in zip(kind, bodies, strict=True)]
@@ -190,6 +191,8 @@ def _check_depth(given: Given, kind: int | bytes, bodies: Sequence[bytes], limit
         bodies = [body if len(body) <= limit else b"" for body in bodies]
     for number in too_deep(bodies):
         given.wrong(number, "body", TOO_DEEP)
+    for number in unreadable(bodies):
+        given.wrong(number, "body", OUT_OF_RANGE)
 
 
 # ------------------------------------------------------------------------------------------------------- bodies

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from gateway.commands.output import tell
-from push.client import Connected, Disconnected, Gap, Lost, Reset, SessionEvent, Stopped
+from push.client import Connected, Disconnected, Gap, Lost, Reset, SessionEvent, Stopped, Unreadable
 
 
 class Teller:
@@ -30,5 +30,7 @@ class Teller:
                 tell("the stream could not go on from where it was; what lies between is unknown")
             case Lost():
                 tell(f"lease lost, it will come again: {', '.join(event.ids)}")
+            case Unreadable():
+                tell(f"message {event.id} was not shown: {event.reason}")
             case Disconnected() | Stopped():
                 pass

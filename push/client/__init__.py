@@ -45,6 +45,7 @@ from push.client.model import (
     Reset,
     SessionEvent,
     Stopped,
+    Unreadable,
 )
 from push.client.outgoing import Publication, PublishOptions
 from push.client.pushq import Pushq, connect
@@ -68,6 +69,7 @@ __all__ = [
     "Gap",
     "Reset",
     "Lost",
+    "Unreadable",
     "PushqError",
     "ApiError",
     "Unauthenticated",

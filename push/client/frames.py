@@ -136,6 +136,16 @@ class WireMessage(msgspec.Struct, frozen=True):
     dead_letter: dict[str, Any] | None = None
 
 
+class UnreadMessage(msgspec.Struct, frozen=True):
+    """What stands beside the body of a message that could not be decoded, and why it could not."""
+
+    id: str
+    seq: int = 0
+    partition: int = 0
+    receipt: str | None = None
+    why: str = ""
+
+
 class PublishedItem(msgspec.Struct, frozen=True):
     """One message's part of a publish answer: `error` stands in place of `seq`. Of a repeat by its number, the server
     may have forgotten the place."""
@@ -187,6 +197,20 @@ class Deliver(ServerFrame, frozen=True, tag="deliver"):
     sub: int
     messages: list[WireMessage]
     cursor: str | None = None
+    unread: list[UnreadMessage] = []
+    """Set by this client, never by the server."""
+
+
+class _Parts(ServerFrame, frozen=True, tag="deliver"):
+    """A `deliver` whose messages are decoded one by one."""
+
+    sub: int
+    messages: list[msgspec.Raw]
+    cursor: str | None = None
+
+
+class _Kind(msgspec.Struct):
+    type: str
 
 
 class GapFrame(ServerFrame, frozen=True, tag="gap"):
@@ -247,15 +271,15 @@ class Codec:
         frames = AnyServerFrame | list[AnyServerFrame]
         self._encode: Callable[[Any], bytes]
         self._decode: Callable[[bytes | str], Any]
-        self._decode_any: Callable[[bytes | str], Any]
+        self._decode_as: Callable[..., Any]
         if encoding == "json":
             self._encode = msgspec.json.Encoder().encode
             self._decode = msgspec.json.Decoder(frames).decode
-            self._decode_any = msgspec.json.Decoder().decode
+            self._decode_as = msgspec.json.decode
         else:
             self._encode = msgspec.msgpack.Encoder().encode
             self._decode = msgspec.msgpack.Decoder(frames).decode  # type: ignore[assignment]
-            self._decode_any = msgspec.msgpack.Decoder().decode  # type: ignore[assignment]
+            self._decode_as = msgspec.msgpack.decode
 
     def message(self, message: Outgoing) -> msgspec.Raw:
         """One message, encoded once: its size is known, and a repeat after a reconnect costs nothing."""
@@ -299,21 +323,51 @@ class Codec:
         try:
             frames = self._decode(data)
         except msgspec.ValidationError:
-            frames = self._known(data)
-        except msgspec.DecodeError as error:
+            return self._one_by_one(data)
+        except (msgspec.DecodeError, RecursionError) as error:
             raise UnreadableFrame(f"not {self.encoding}: {error}") from error
         return frames if isinstance(frames, list) else [frames]
 
-    def _known(self, data: bytes | str) -> list[AnyServerFrame]:
-        values = self._decode_any(data)
-        known = [value for value in (values if isinstance(values, list) else [values]) if not _is_later(value)]
+    def message_of(self, data: bytes | str | msgspec.Raw) -> WireMessage | UnreadMessage:
+        """One message. Its neighbours are not to suffer for a body that cannot be decoded."""
         try:
-            return msgspec.convert(known, list[AnyServerFrame])
-        except msgspec.ValidationError as error:
+            found: WireMessage = self._decode_as(data, type=WireMessage)
+        except (msgspec.MsgspecError, RecursionError) as error:
+            beside: UnreadMessage = self._decode_as(data, type=UnreadMessage)  # it passes over the body
+            return msgspec.structs.replace(beside, why=str(error))
+        return found
+
+    def messages_of(self, parts: Sequence[msgspec.Raw]) -> tuple[list[WireMessage], list[UnreadMessage]]:
+        """Those that can be decoded, and the others."""
+        found = [self.message_of(part) for part in parts]
+        read = [one for one in found if isinstance(one, WireMessage)]
+        return read, [one for one in found if isinstance(one, UnreadMessage)]
+
+    def _one_by_one(self, data: bytes | str) -> list[AnyServerFrame]:
+        try:
+            frames = [self._frame(raw) for raw in self._raw_frames(data)]
+        except (msgspec.MsgspecError, RecursionError) as error:
             raise UnreadableFrame(f"not a frame of {self.subprotocol}: {error}") from error
+        return [frame for frame in frames if frame is not None]
 
+    def _raw_frames(self, data: bytes | str) -> list[msgspec.Raw]:
+        try:
+            frames: list[msgspec.Raw] = self._decode_as(data, type=list[msgspec.Raw])
+        except msgspec.ValidationError:
+            return [msgspec.Raw(data)]
+        return frames
 
-def _is_later(value: Any) -> bool:
-    """Is this a frame of a type that this version does not know?"""
-    kind = value.get("type") if isinstance(value, dict) else None
-    return isinstance(kind, str) and kind not in _TYPES
+    def _frame(self, raw: msgspec.Raw) -> AnyServerFrame | None:
+        """None: it is of a type that this version does not know."""
+        kind = self._decode_as(raw, type=_Kind).type
+        if kind not in _TYPES:
+            return None
+        try:
+            frame: AnyServerFrame = self._decode_as(raw, type=AnyServerFrame)
+        except msgspec.ValidationError:
+            if kind != "deliver":
+                raise
+            parts = self._decode_as(raw, type=_Parts)
+            messages, unread = self.messages_of(parts.messages)
+            return Deliver(sub=parts.sub, messages=messages, cursor=parts.cursor, unread=unread)
+        return frame

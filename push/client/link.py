@@ -19,7 +19,7 @@ from push.client.core.credential import refresh_in_s
 from push.client.core.effects import Effects, Phase
 from push.client.discover import Key, resolve_key
 from push.client.errors import PushqError, SessionClosed, Unavailable
-from push.client.model import Connected, Disconnected, Gap, Lost, Published, Reset, SessionEvent, Stopped
+from push.client.model import Connected, Disconnected, Gap, Lost, Published, Reset, SessionEvent, Stopped, Unreadable
 from push.client.transports.base import Cut, Dial, Transport
 
 log = logging.getLogger("pushq.client")
@@ -237,7 +237,7 @@ class Link:
                 log.warning("disconnected reason=%r retry_in_s=%.2f", event.reason, event.retry_in_s)
             case Stopped():
                 log.error("stopped error=%s", event.error)
-            case Gap() | Reset() | Lost():
+            case Gap() | Reset() | Lost() | Unreadable():
                 log.warning("%s", event)
         if self._on_event is not None:
             try:

@@ -122,4 +122,13 @@ class Lost(msgspec.Struct, frozen=True):
     ids: tuple[str, ...]
 
 
-SessionEvent = Connected | Disconnected | Stopped | Gap | Reset | Lost
+class Unreadable(msgspec.Struct, frozen=True):
+    """A message came that this client cannot decode: no reader saw it. Where it has a receipt it was given back with
+    the reason, so that it becomes a dead letter in the end."""
+
+    queue: str
+    id: str
+    reason: str
+
+
+SessionEvent = Connected | Disconnected | Stopped | Gap | Reset | Lost | Unreadable

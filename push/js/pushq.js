@@ -78,6 +78,7 @@ const RETRIABLE = new Set([
   "not-durable", "outcome-unknown", "request-timeout", "request-in-progress",
 ]);
 const LEAVES_OPEN = new Set(["disconnected", "outcome-unknown", "internal"]); // it may have been done
+const REASON_CHARS_MAX = 256; // of a nack
 const TIMER_MS_MAX = 2 ** 31 - 1; // a longer timer fires at once
 const isBrowser = typeof globalThis.window !== "undefined" || typeof globalThis.importScripts === "function";
 
@@ -894,12 +895,32 @@ class Consumer {
     const now = Date.now();
     for (const fields of messages) {
       if (fields.ordering?.timestamp) this.#client.saw(fields.ordering.timestamp);
-      if (!fields.receipt) this.#backlog.push(new Delivery(fields, this, now));
+      const delivery = this.#read(fields, now);
+      if (!delivery) continue;
+      if (!delivery.receipt) this.#backlog.push(delivery);
       else if (this.wire.ack === "auto") this.#acked(fields, now);
-      else this.#admit(new Delivery(fields, this, now));
+      else this.#admit(delivery);
     }
     if (isFull) this.#pause(); // these do not come again
     this.#drain();
+  }
+
+  /** One that cannot be decoded goes back with the reason, and is told; its neighbours are delivered. */
+  #read(fields, now) {
+    try {
+      if (fields.unread) throw fields.unread;
+      return new Delivery(fields, this, now);
+    } catch ({message: why}) {
+      const {body_base64, unread, ...beside} = fields;
+      const delivery = new Delivery(beside, this, now);
+      const detail = `the consumer cannot decode it: ${why}`;
+      delivery.hasEnded = true;
+      if (delivery.receipt) delivery.conclude("nack", {reason: detail.slice(0, REASON_CHARS_MAX)});
+      else this.#giveCredit();
+      const error = new PushqError("undecodable", `message ${delivery.message.id}: ${detail}`);
+      this.#client.emit("problem", {error, message: delivery.message});
+      return null;
+    }
   }
 
   #isFull(messages) {
@@ -2122,7 +2143,7 @@ class FetchLink {
     const deliver = () => messages.length && this.#frame(flow, {type: "deliver", messages, cursor});
     for (const {event, data, id} of events) {
       this.#world.trace("in", `${event} ${data}`);
-      const fields = data ? JSON.parse(data) : {};
+      const fields = event === "message" ? messageOf(data, id) : data ? JSON.parse(data) : {};
       if (event === "message") {
         messages.push(fields);
         cursor = flow.kind === "work" ? undefined : id || cursor; // what is leased has no place to go on from
@@ -2392,6 +2413,16 @@ function ignore() {}
 /** Of a stream with several partitions a gap names the one that its ends belong to. */
 function gapOf({from, to, partition}) {
   return partition === undefined ? {from, to} : {from, to, partition};
+}
+
+/** A message of an event; of one whose text is broken, what tells which it is. */
+function messageOf(data, id) {
+  try {
+    return JSON.parse(data);
+  } catch (unread) {
+    const [, receipt = null] = /"receipt":"([^"]+)"/.exec(data) ?? [];
+    return {id, receipt, unread};
+  }
 }
 
 function decodeBase64(text) {

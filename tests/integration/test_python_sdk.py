@@ -34,6 +34,7 @@ from push.client import (
 )
 from push.client.model import Encoding, TransportName
 from tests.support.server import PushqServer
+from tests.support.ws import Client
 
 pytestmark = pytest.mark.anyio
 
@@ -111,6 +112,24 @@ async def test_a_body_written_over_several_lines_comes_back_as_the_same_value(
             answer = await http.post(f"/v1/queues/{queue}/messages", content=written, headers=headers)
             assert answer.status_code == 201, answer.text
         assert await drain(pushq, queue, 1) == [{"a": "b\nc", "id: x": [1]}]
+
+
+@pytest.mark.parametrize("number", ["1e999", "-1e400", "9" * 5000])
+async def test_a_number_that_this_client_could_not_read_is_refused_at_every_door(
+    shared_server: PushqServer, queue: str, number: str
+) -> None:
+    messages = f'[{{"body": 1}}, {{"body": {{"n": [{number}]}}, "key": "k"}}]'
+    async with httpx2.AsyncClient(base_url=shared_server.url, headers=shared_server.headers) as http:
+        path, headers = f"/v1/queues/{queue}/messages", {"Content-Type": "application/json"}
+        answer = (await http.post(path, content=f'{{"messages": {messages}}}', headers=headers)).json()
+        assert (answer["status"], [error["pointer"] for error in answer["errors"]]) == (400, ["/messages/1/body"])
+        event = f'{{"specversion":"1.0","id":"1","source":"s","type":"t","data":{number}}}'
+        answer = (await http.post(path, content=event, headers={"Content-Type": "application/cloudevents+json"})).json()
+        assert answer["status"] == 400
+    async with Client(shared_server) as socket:
+        await socket.socket.send(f'{{"type": "publish", "id": 7, "queue": "{queue}", "messages": {messages}}}')
+        problem = (await socket.next("error"))["problem"]
+        assert (problem["status"], [error["pointer"] for error in problem["errors"]]) == (400, ["/messages/1/body"])
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

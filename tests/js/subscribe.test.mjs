@@ -202,3 +202,18 @@ test("base64 bodies arrive as bytes", async (t) => {
   socket.say({type: "deliver", sub: 1, messages: [fields]});
   assert.deepEqual([...seen[0]], [0, 255, 7]);
 });
+
+test("a message that cannot be decoded goes back with the reason, and its neighbours are handled", async (t) => {
+  const got = [];
+  const {pushq, socket} = await subscribed(t, {credit: 4}, ({body}) => void got.push(body));
+  const problem = event(pushq, "problem");
+  const broken = {...leased(2), body: undefined, body_base64: "no base64!"};
+  socket.say({type: "deliver", sub: 1, messages: [leased(1), broken, leased(3)]});
+  const {receipts, reason} = await eventually(() => socket.last("nack"));
+  assert.deepEqual(receipts, ["t.2"]);
+  assert.match(reason, /^the consumer cannot decode it: /);
+  const {error, message} = await problem;
+  assert.deepEqual([error.code, message.id], ["undecodable", broken.id]);
+  assert.deepEqual(got, [1, 3]);
+  assert.deepEqual(socket.last("ack").receipts, ["t.1", "t.3"]);
+});

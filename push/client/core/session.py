@@ -42,7 +42,10 @@ from push.client.frames import (
     ServerPong,
     Unsubscribe,
 )
-from push.client.model import Connected, Disconnected, Gap, Lost, Reset, Stopped, TraceContext
+from push.client.model import Connected, Disconnected, Gap, Lost, Reset, Stopped, TraceContext, Unreadable
+
+REASON_CHARS_MAX = 256
+"""Of a nack: the server takes no longer one."""
 
 
 class SessionCore:
@@ -243,6 +246,7 @@ class SessionCore:
                 if (state := self._by_sub.get(frame.sub)) is not None:  # also of one that was paused just now
                     state.delivered(frame, now)
                     self._see_stamps(frame)
+                    self._give_back_unread(state, frame, now, effects)
                     effects.changed.append(state)
             case Ok():
                 self._ok(frame, now, effects)
@@ -264,6 +268,15 @@ class SessionCore:
                     self._moved(state, frame, now, effects)
             case _:
                 assert_never(frame)
+
+    def _give_back_unread(self, state: SubscriptionState, frame: Deliver, now: float, effects: Effects) -> None:
+        """What cannot be decoded goes back with the reason; its neighbours are delivered."""
+        for unread in frame.unread:
+            delivery, reason = state.set_aside(unread), f"the consumer cannot decode it: {unread.why}"
+            if delivery.receipt is not None:
+                how = How("nack", state, reason=reason[:REASON_CHARS_MAX])
+                self.settler.add(how, Item(delivery, None), now)
+            effects.events.append(Unreadable(state.queue, unread.id, reason))
 
     def _see_stamps(self, frame: Deliver) -> None:
         """What is published because of these messages is to sort behind them."""

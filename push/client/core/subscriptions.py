@@ -11,7 +11,7 @@ import msgspec
 from push.client.config import Limits
 from push.client.core.leases import Delivery, Leases
 from push.client.errors import PushqError
-from push.client.frames import Credit, Deliver, Ok, Subscribe
+from push.client.frames import Credit, Deliver, Ok, Subscribe, UnreadMessage, WireMessage
 from push.client.model import AckMode, From
 
 
@@ -98,6 +98,14 @@ class SubscriptionState:
                 self.leases.hold(delivery, now)
             self.inbox.append(delivery)
         self._move_to(frame.cursor)
+        self._consumed += len(frame.unread) if self._is_stream else 0  # nobody will take them
+
+    def set_aside(self, unread: UnreadMessage) -> Delivery:
+        """A delivery that no reader gets, because it cannot be decoded."""
+        message = WireMessage(unread.id, unread.seq, unread.partition, receipt=unread.receipt)
+        delivery = Delivery(message, unread.receipt if self.asked.ack == "manual" else None, self, -math.inf)
+        delivery.is_settled = True
+        return delivery
 
     def take(self, now: float) -> Delivery | None:
         """The next message for the user. One without a receipt gives its credit back here, no ack will."""

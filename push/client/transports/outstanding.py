@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from push.client.frames import WireMessage
+from push.client.frames import UnreadMessage, WireMessage
 
 
 class Outstanding:
@@ -18,7 +18,7 @@ class Outstanding:
     def __len__(self) -> int:
         return len(self._partitions)
 
-    def hold(self, messages: Iterable[WireMessage]) -> None:
+    def hold(self, messages: Iterable[WireMessage | UnreadMessage]) -> None:
         """These were delivered."""
         for message in messages:
             if message.receipt is not None:

@@ -10,7 +10,18 @@ import httpx2
 import msgspec
 
 from push.client.errors import problem_of
-from push.client.frames import Deliver, Ended, Error, GapFrame, Ok, ResetFrame, Subscribe, WireMessage
+from push.client.frames import (
+    Codec,
+    Deliver,
+    Ended,
+    Error,
+    GapFrame,
+    Ok,
+    ResetFrame,
+    Subscribe,
+    UnreadMessage,
+    WireMessage,
+)
 from push.client.transports.http import Leaving
 from push.client.transports.outstanding import Outstanding
 
@@ -24,6 +35,34 @@ class ReceiveAnswer(msgspec.Struct):
     messages: list[WireMessage]
     cursor: str | None = None
     resume: str | None = None
+    unread: list[UnreadMessage] = []
+    """Set by this client, never by the server."""
+
+    def both(self) -> list[WireMessage | UnreadMessage]:
+        """All that came."""
+        return [*self.messages, *self.unread]
+
+
+class _Parts(msgspec.Struct):
+    """An answer whose messages are decoded one by one."""
+
+    messages: list[msgspec.Raw]
+    cursor: str | None = None
+    resume: str | None = None
+
+
+_json = Codec("json")
+_decode = msgspec.json.Decoder(ReceiveAnswer).decode
+
+
+def read_answer(data: bytes) -> ReceiveAnswer:
+    """What a poll brought. Raises `MsgspecError` for what is no answer of ours."""
+    try:
+        return _decode(data)
+    except msgspec.ValidationError:
+        parts = msgspec.json.decode(data, type=_Parts)
+    messages, unread = _json.messages_of(parts.messages)
+    return ReceiveAnswer(messages, parts.cursor, parts.resume, unread)
 
 
 class PollStream:
@@ -58,9 +97,9 @@ class PollStream:
                     Error(id=frame.id, problem=problem) if is_first else Ended(sub=self.sub, problem=problem)
                 )
                 return
-            answer = msgspec.json.decode(response.content, type=ReceiveAnswer)
+            answer = read_answer(response.content)
             if self._is_leaving:
-                self._late = [message.receipt for message in answer.messages if message.receipt is not None]
+                self._late = [message.receipt for message in answer.both() if message.receipt is not None]
                 return
             if frame.group is not None:
                 self._start = None  # the group moves on, and the server knows where to
@@ -121,19 +160,21 @@ class PollStream:
             self._transport.emit(ResetFrame(sub=self.sub, cursor=answer.cursor))
 
     async def _deliver(self, answer: ReceiveAnswer) -> None:
-        if not answer.messages:
+        came = answer.both()
+        if not came:
             return
-        self._credit -= len(answer.messages)
-        receipts = [message.receipt for message in answer.messages if message.receipt is not None]
+        self._credit -= len(came)
+        receipts = [message.receipt for message in came if message.receipt is not None]
         if self._frame.ack == "auto" and receipts:
             if not await self._ack(receipts):
                 return
             self._credit += len(receipts)
         else:
-            self._outstanding.hold(answer.messages)
+            self._outstanding.hold(came)
             if not receipts and answer.cursor is None:
-                self._credit += len(answer.messages)  # at most once: they were settled before they came
-        self._transport.emit(Deliver(sub=self.sub, messages=answer.messages, cursor=answer.cursor))
+                self._credit += len(came)  # at most once: they were settled before they came
+        deliver = Deliver(sub=self.sub, messages=answer.messages, cursor=answer.cursor, unread=answer.unread)
+        self._transport.emit(deliver)
 
     async def _ack(self, receipts: list[str]) -> bool:
         """Automatic acks: `receive` has none of its own."""

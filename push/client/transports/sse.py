@@ -11,14 +11,25 @@ import httpx2
 import msgspec
 
 from push.client.errors import Problem, problem_from_frame, problem_of
-from push.client.frames import Deliver, Ended, Error, GapFrame, Ok, ResetFrame, Subscribe, WireMessage
+from push.client.frames import (
+    Codec,
+    Deliver,
+    Ended,
+    Error,
+    GapFrame,
+    Ok,
+    ResetFrame,
+    Subscribe,
+    UnreadMessage,
+    WireMessage,
+)
 from push.client.transports.http import Leaving
 from push.client.transports.outstanding import Outstanding
 
 if TYPE_CHECKING:
     from push.client.transports.http import HttpTransport
 
-_message = msgspec.json.Decoder(WireMessage)
+_json = Codec("json")
 
 
 class SseStream:
@@ -81,7 +92,7 @@ class SseStream:
         """Hand one event to the core; False when it was the last."""
         transport = self._transport
         if event.event == "message":
-            await self._deliver(_message.decode(event.data), event.id or None)
+            await self._deliver(_json.message_of(event.data), event.id or None)
             return True
         data = _fields(event.data)
         if event.event == "gap":
@@ -99,7 +110,7 @@ class SseStream:
             return False
         return True
 
-    async def _deliver(self, message: WireMessage, cursor: str | None) -> None:
+    async def _deliver(self, message: WireMessage | UnreadMessage, cursor: str | None) -> None:
         """Without a receipt no ack will tell the server to wait, so reading stops while the user has enough."""
         if message.receipt is not None:
             if self._frame.ack != "auto":
@@ -110,7 +121,10 @@ class SseStream:
                 self._more_credit.clear()
                 await self._more_credit.wait()
             self._credit -= 1
-        self._transport.emit(Deliver(sub=self.sub, messages=[message], cursor=cursor))
+        if isinstance(message, UnreadMessage):
+            self._transport.emit(Deliver(sub=self.sub, messages=[], cursor=cursor, unread=[message]))
+        else:
+            self._transport.emit(Deliver(sub=self.sub, messages=[message], cursor=cursor))
 
     def _end(self, problem: Problem) -> None:
         """Before its `Ok` the core knows the subscription only by the request that asked for it."""

@@ -106,3 +106,38 @@ def test_what_is_no_frame_is_refused(encoding: Encoding, value: Any) -> None:
 def test_broken_bytes_are_refused(encoding: Encoding) -> None:
     with pytest.raises(UnreadableFrame):
         Codec(encoding).unpack(b"\x82\xa4type")
+
+
+# Messages that cannot be decoded
+
+PARTS = ",".join(
+    f'{{"id":"{id}","seq":{seq},"partition":2,"body":{body},"receipt":"r-{id}"}}'
+    for seq, (id, body) in enumerate([("a", "1"), ("b", "[1e999]"), ("c", '{"x":2}'), ("d", "9" * 5000)])
+)
+HUGE = f'{{"type":"deliver","sub":1,"cursor":"c","messages":[{PARTS}]}}'
+
+
+@pytest.mark.parametrize("data", [HUGE, HUGE.encode(), f'[{{"type":"weather"}},{HUGE},{{"type":"ping"}}]'.encode()])
+def test_a_message_that_cannot_be_decoded_is_set_apart_from_its_neighbours(data: bytes | str) -> None:
+    deliver, *others = Codec("json").unpack(data)
+    assert isinstance(deliver, Deliver) and (deliver.sub, deliver.cursor) == (1, "c")
+    assert [(message.id, message.body) for message in deliver.messages] == [("a", 1), ("c", {"x": 2})]
+    unread = [(each.id, each.seq, each.partition, each.receipt) for each in deliver.unread]
+    assert unread == [("b", 1, 2, "r-b"), ("d", 3, 2, "r-d")]
+    assert "out of range" in deliver.unread[0].why
+    assert others == [] or others == [ServerPing()]
+
+
+def test_in_msgpack_too_a_message_with_a_field_of_another_type_is_set_apart() -> None:
+    messages = [{"id": "a", "body": 1}, {"id": "b", "body": 2, "headers": 3}]
+    (deliver,) = Codec("msgpack").unpack(encode("msgpack", {"type": "deliver", "sub": 1, "messages": messages}))
+    assert isinstance(deliver, Deliver)
+    assert [message.id for message in deliver.messages] == ["a"] and [each.id for each in deliver.unread] == ["b"]
+
+
+@pytest.mark.parametrize(
+    "data", ["{", "[1e999]", '{"type":"deliver","sub":1e999,"messages":[]}', '[[{"type":"ping"}]]']
+)
+def test_what_is_no_frame_at_all_is_unreadable_still(data: str) -> None:
+    with pytest.raises(UnreadableFrame):
+        Codec("json").unpack(data)

@@ -12,7 +12,7 @@ import pytest
 from push.client.config import Limits
 from push.client.frames import Deliver, Subscribe, Unsubscribe
 from push.client.transports.http import HttpTransport
-from push.client.transports.poll import PollStream
+from push.client.transports.poll import PollStream, read_answer
 
 pytestmark = pytest.mark.anyio
 
@@ -117,3 +117,14 @@ async def test_who_leaves_does_not_wait_for_a_poll_that_finds_nothing() -> None:
     await asyncio.wait_for(transport.close(), 2)
     assert server.given_back == []
     await asyncio.wait_for(transport.wait_closed(), 2)
+
+
+def test_of_an_answer_the_messages_that_cannot_be_decoded_are_set_apart() -> None:
+    messages = [
+        f'{{"id":"{id}","body":{body},"receipt":"r-{id}"}}' for id, body in [("a", 1), ("b", "1e999"), ("c", 3)]
+    ]
+    answer = read_answer(f'{{"messages":[{",".join(messages)}],"cursor":"k","resume":"gap"}}'.encode())
+    assert [message.id for message in answer.messages] == ["a", "c"]
+    assert [(each.id, each.receipt) for each in answer.unread] == [("b", "r-b")]
+    assert (answer.cursor, answer.resume) == ("k", "gap")
+    assert [each.receipt for each in answer.both()] == ["r-a", "r-c", "r-b"]

@@ -14,16 +14,18 @@ from push.client.frames import (
     Ended,
     Error,
     GapFrame,
+    Nack,
     Ok,
     Pong,
     Publish,
     ResetFrame,
     ServerPing,
     Subscribe,
+    UnreadMessage,
     Unsubscribe,
     WireMessage,
 )
-from push.client.model import Connected, Disconnected, Gap, Reset, Stopped
+from push.client.model import Connected, Disconnected, Gap, Reset, Stopped, Unreadable
 from tests.unit.push.client.world import World
 
 # Connecting and staying connected
@@ -378,3 +380,34 @@ def test_the_servers_goodbye_widens_one_wait_only() -> None:
     world.open()
     world.feed(Bye(code=4000, reason="drain", retry_ms=60_000))
     assert [world.cut(4000), world.cut()] == [60.5, 1]
+
+
+# Messages that cannot be decoded
+
+
+def test_a_message_that_cannot_be_decoded_is_given_back_with_the_reason_and_told() -> None:
+    world = World()
+    world.open()
+    state = world.subscribe()
+    unread = UnreadMessage("b", receipt="r-b", why="Number out of range" + "!" * 500)
+    world.feed(Deliver(sub=1, messages=[WireMessage(id="a", receipt="r-a")], unread=[unread]))
+    (nack,) = world.take(Nack)
+    assert (nack.receipts, nack.delay_ms) == (["r-b"], None)
+    assert nack.reason is not None and len(nack.reason) == 256
+    assert nack.reason.startswith("the consumer cannot decode it: Number out of range")
+    (event,) = [event for event in world.events if isinstance(event, Unreadable)]
+    assert (event.queue, event.id) == ("q", "b")
+    assert world.get(state).message.id == "a" and state.take(world.now) is None
+    world.answer(nack, ok=False)  # somebody else has it meanwhile: nobody here has to know
+    assert world.lost == [] and world.settled == {}
+
+
+def test_of_a_stream_a_message_that_cannot_be_decoded_gives_its_credit_back() -> None:
+    world = World()
+    world.open()
+    world.subscribe(credit=2)
+    world.feed(Deliver(sub=1, messages=[], cursor="c1", unread=[UnreadMessage("b"), UnreadMessage("c")]))
+    frames = world.take_all()
+    assert [frame for frame in frames if isinstance(frame, Nack)] == []
+    assert [(frame.sub, frame.n) for frame in frames if isinstance(frame, Credit)] == [(1, 2)]
+    assert [event.id for event in world.events if isinstance(event, Unreadable)] == ["b", "c"]

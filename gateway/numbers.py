@@ -1,0 +1,44 @@
+"""Numbers of bodies: what no client could read is refused, for it would end the session of whoever is pushed it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+OUT_OF_RANGE: Final = (
+    "it has a number that clients cannot read: beyond 1.8e308, or of 4300 digits and more; send it as a string, or the "
+    "body as bytes"
+)
+
+_DIGITS_AS_ZEROS: Final = bytes.maketrans(b"123456789E", b"000000000e")
+_LONG: Final = b"0" * 200
+
+_decode: Final = msgspec.json.Decoder().decode
+
+
+def unreadable(bodies: Sequence[bytes]) -> list[int]:
+    """The numbers of the bodies, each valid JSON or empty, that a client's decoder refuses."""
+    if not _may_be_large(b",".join(bodies)):
+        return []
+    return [number for number, body in enumerate(bodies) if _may_be_large(body) and not _is_read(body)]
+
+
+def _may_be_large(text: bytes) -> bool:
+    """Whether there are 200 digits in a row, or an exponent of three: with less, a number stays below 1e300.
+
+    Told at the speed of memory; it is seldom true, and then mostly of a text such as a UUID.
+    """
+    digits = text.translate(_DIGITS_AS_ZEROS)
+    return b"0e000" in digits or b"0e+000" in digits or _LONG in digits
+
+
+def _is_read(body: bytes) -> bool:
+    try:
+        _decode(body)
+    except msgspec.MsgspecError:
+        return False
+    except RecursionError:
+        return True  # for its depth it is refused elsewhere
+    return True

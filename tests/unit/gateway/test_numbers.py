@@ -1,0 +1,77 @@
+"""Numbers that a client's decoder refuses are found, and nothing else is."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from backend_store.core.hlc import HybridClock
+from backend_store.model import InvalidRequest
+from gateway import numbers
+from gateway.numbers import OUT_OF_RANGE, unreadable
+from gateway.publish import prepare, prepare_plain
+from push.protocol import PublishMessage
+from tests.unit.gateway.test_publish import NOW_MS, PLAIN
+
+READ = [
+    b"0",
+    b"-1.5e-999",
+    b"1e308",
+    b"1E+308",
+    b"0e999",
+    b"1e0000000001",
+    b"9" * 4300,
+    b"-" + b"9" * 4299,
+    b"0." + b"9" * 5000,
+    b"0." + b"0" * 5000 + b"1",
+    b'"1e999"',
+    b'{"1e999": "' + b"9" * 5000 + b'"}',
+    b'"f3b0e123-1e999-4e0000"',
+    b"",
+]
+REFUSED = [
+    b"1e999",
+    b"-1e309",
+    b"1E+400",
+    b"1.5e0000999",
+    b"9" * 4301,
+    b"-" + b"9" * 5000,
+    b"9" * 250 + b"e100",
+    b"9" * 250 + b".5e99",
+    b"9" * 309 + b".0",
+    b'{"a": [1, {"b": 1e999}]}',
+    b'{"a": "1e100", "b": 123e4567}',
+]
+
+
+@pytest.mark.parametrize("body", READ, ids=lambda body: body[:20].decode())
+def test_what_a_client_reads_is_taken(body: bytes) -> None:
+    assert unreadable([b"1", body]) == []
+    if body:
+        msgspec.json.decode(body)
+
+
+@pytest.mark.parametrize("body", REFUSED, ids=lambda body: body[:20].decode())
+def test_what_a_client_refuses_is_found_by_its_place(body: bytes) -> None:
+    assert unreadable([b"1", body, b'"1e999"', b"2"]) == [1]
+    with pytest.raises(msgspec.MsgspecError):
+        msgspec.json.decode(body)
+
+
+def test_bodies_without_very_large_numbers_are_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numbers, "_decode", lambda body: pytest.fail("it was decoded"))
+    bodies = [{"sku": 7, "price": 12.5, "at": 1732500000000}, "text", [1e20, -3.5e-300], None, "1e99"]
+    assert unreadable([json.dumps(body).encode() for body in bodies]) == []
+
+
+@pytest.mark.parametrize("is_plain", [True, False])
+def test_a_publish_names_the_message_whose_body_no_client_reads(is_plain: bool) -> None:
+    bodies = [msgspec.Raw(b"1"), msgspec.Raw(b"[1e999]"), msgspec.Raw(b"2")]
+    given: Any = bodies if is_plain else [PublishMessage(body=body) for body in bodies]
+    make: Any = prepare_plain if is_plain else prepare
+    with pytest.raises(InvalidRequest) as refused:
+        make(PLAIN, given, "json", now_ms=NOW_MS, clock=HybridClock())
+    assert [(e.pointer, e.detail) for e in refused.value.errors] == [("/messages/1/body", OUT_OF_RANGE)]
