@@ -85,11 +85,19 @@ class GatewayDesk:
     def publish_to(self, principal: Any, name: str) -> Target:
         """The queue; or, for one that was deleted lately, where its messages went."""
         queue = self._store.target_of(principal.tenant, name)
+        self._check_publish(principal, name)
+        return queue
+
+    def publish_with_ack(self, principal: Any, name: str) -> Queue:
+        queue = self._store.queue(principal.tenant, name)
+        self._check_publish(principal, name)
+        return queue
+
+    def _check_publish(self, principal: Any, name: str) -> None:
         if not principal.access.may("publish", name):
             raise Forbidden(f"the key {principal.name!r} has no scope publish:{name}")
         if principal.tenant in self._full:
             raise StorageFull(self._full[principal.tenant])
-        return queue
 
     def made_by_publish(self, principal: Any, name: str) -> Coroutine[Any, Any, None] | None:
         if not principal.access.may("publish", name):

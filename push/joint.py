@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from backend_store.client import Queue, SettledAndPublished
 from backend_store.model import MESSAGES_PER_REQUEST_MAX, Published
 from push.checks import field
+from push.door import check_publish
 from push.limits import PUBLISHES_PER_ACK_MAX
-from push.ports import Desk, Encoding, Prepared, Principal
+from push.ports import Encoding, Prepared, Principal
 from push.protocol import AckPublish
 from push.published import published_messages_json
+
+if TYPE_CHECKING:
+    from push.hub import Hub
 
 
 class Output:
@@ -27,7 +31,7 @@ class Output:
 
 
 def outputs(
-    desk: Desk,
+    hub: Hub,
     principal: Principal,
     source: Queue,
     receipts: Sequence[str],
@@ -43,14 +47,15 @@ def outputs(
         raise field("/publish", f"an ack publishes at most {MESSAGES_PER_REQUEST_MAX} messages")
     found = []
     for number, one in enumerate(publishes):
-        queue = desk.queue(principal, one.queue, "publish")
+        queue = hub.desk.publish_with_ack(principal, one.queue)
         if not source.is_colocated_with(queue):
             detail = (
                 f"queues {source.name!r} and {queue.name!r} have no common step: create one with "
                 f"`colocate_with` naming the other"
             )
             raise field(f"/publish/{number}/queue", detail)
-        found.append(Output(queue, desk.prepare(queue, one.messages, encoding)))
+        check_publish(hub, queue.config)
+        found.append(Output(queue, hub.desk.prepare(queue, one.messages, encoding)))
     return found
 
 

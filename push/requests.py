@@ -37,6 +37,7 @@ from push.checks import (
     results,
 )
 from push.credentials import refresh
+from push.door import check_publish
 from push.joint import Output, outputs, published_rows
 from push.limits import CREDIT_DEFAULT, CREDIT_MAX, OUTBOX_BYTES_SOFT_MAX, SUBSCRIPTIONS_PER_SESSION_MAX
 from push.ports import KeyOf, Prepared, Target
@@ -86,19 +87,21 @@ def publish(session: Session, frame: Any, messages: Any, *, plain: bool = False)
         task = session.hub.loop.create_task(made, name="auto-create")
         task.add_done_callback(partial(_made, session, frame, messages, plain))
         return
-    if session.hub.draining:
-        raise PushqError("the server is shutting down", code="draining")
-    intake = session.hub.intake
-    if intake.publishes:
-        intake.check_publish(queue.config)
+    check_publish(session.hub, queue.config)
     until_ms = session.hub.until_ms(frame.timeout_ms)
     prepared = _prepared(session, frame, queue, messages, plain=plain)
-    size = prepared.size
-    intake.take(session.principal.tenant, size)
-    held = intake.room, session.principal.tenant, size
+    held = _held(session, prepared.size)
     verdict = session.hub.throttle.publish(session.who, ((frame.queue, prepared.blocks),))
     store = partial(_store, session, frame, queue, prepared, held, len(messages), until_ms)
-    session.gate.enter(verdict, store, partial(_over_rate, session, frame, held))
+    session.gate.enter(verdict, store, partial(_over_rate, session, "publish", frame, held))
+
+
+def _held(session: Session, size: int) -> Held:
+    """Room for a publish of so many bytes. Raises `Overloaded`."""
+    assert session.principal is not None
+    intake, tenant = session.hub.intake, session.principal.tenant
+    intake.take(tenant, size)
+    return intake.room, tenant, size
 
 
 def refuse_early(session: Session, head: PublishHead) -> None:
@@ -129,13 +132,9 @@ def _store(
         session.hub.desk.publish_once(queue, msgspec.structs.replace(prepared, until_ms=until_ms), done)
 
 
-def _over_rate(session: Session, frame: Any, held: Held, error: PushqError) -> None:
+def _over_rate(session: Session, operation: str, frame: Any, held: Held, error: PushqError) -> None:
     room, tenant, size = held
     room.give(tenant, size)
-    _refused(session, "publish", frame, error)
-
-
-def _refused(session: Session, operation: str, frame: Any, error: PushqError) -> None:
     if (spans := session.hub.spans) is not None:
         spans.refused(operation, frame, session.who.tenant, error.code)
     session.refuse_publish(frame.id, error)
@@ -202,16 +201,19 @@ def ack(session: Session, frame: Ack) -> None:
 
 def _ack_and_publish(session: Session, frame: Ack, queue: Queue, publishes: list[AckPublish]) -> None:
     assert session.principal is not None
-    made = outputs(session.hub.desk, session.principal, queue, frame.receipts, publishes, session.encoding)
+    made = outputs(session.hub, session.principal, queue, frame.receipts, publishes, session.encoding)
+    held = _held(session, sum(one.prepared.size for one in made))
     verdict = session.hub.throttle.publish(session.who, [(one.queue.name, one.prepared.blocks) for one in made])
-    settle = partial(_settle_and_publish, session, frame, queue, made)
-    session.gate.enter(verdict, settle, partial(_refused, session, "ack", frame))
+    settle = partial(_settle_and_publish, session, frame, queue, made, held)
+    session.gate.enter(verdict, settle, partial(_over_rate, session, "ack", frame, held))
 
 
-def _settle_and_publish(session: Session, frame: Ack, queue: Queue, made: list[Output]) -> None:
+def _settle_and_publish(session: Session, frame: Ack, queue: Queue, made: list[Output], held: Held) -> None:
     asked = Asked(session, "ack", frame.queue, messages=len(frame.receipts))
+    room, tenant, size = held
 
     def decided(result: SettledAndPublished | PushqError) -> None:
+        room.give(tenant, size)
         asked.ended(result if isinstance(result, PushqError) else None)
         if isinstance(result, PushqError):
             session.error(frame.id, result)

@@ -21,6 +21,7 @@ from gateway.once import is_replay
 from push.checks import check_delay, checked_reason, checked_timeout, checked_visibility, results
 from push.checks import field as invalid_field
 from push.counting import check_messages
+from push.door import check_publish
 from push.joint import outputs, published_rows
 from push.ports import KeyOf, Prepared, Target
 from push.protocol import RECEIPTS_PER_REQUEST_MAX
@@ -33,7 +34,6 @@ VerdictsReply = Callable[[list[Verdict] | PushqError], None]
 _decode_plain: Final = msgspec.json.Decoder(PlainPublishBody).decode
 
 _PUBLISHED = b'{"messages":%b,"durability":{"fsynced":%b,"replicas":%d},%b}'
-_DRAINING: Final = "the server is shutting down"
 
 
 # ----------------------------------------------------------------------------------------------------- publish
@@ -44,10 +44,7 @@ async def publish(gateway: Gateway, call: Call) -> Answer:
         queue = gateway.desk.publish_to(call.principal, call.params[0])
     except QueueNotFound:
         queue = await _made(gateway, call)
-    if gateway.hub.draining:
-        raise PushqError(_DRAINING, code="draining")
-    if gateway.hub.intake.publishes:
-        gateway.hub.intake.check_publish(queue.config)
+    check_publish(gateway.hub, queue.config)
     call.query()
     until_ms = gateway.hub.until_ms(_timeout_ms(call))
     body = await call.body()
@@ -195,9 +192,7 @@ async def ack(gateway: Gateway, call: Call) -> Answer:
 
 async def _ack_and_publish(gateway: Gateway, call: Call, queue: Queue, wanted: AckRequest) -> Answer:
     _check_receipts(wanted.receipts)
-    if gateway.hub.draining:
-        raise PushqError(_DRAINING, code="draining")
-    made = outputs(gateway.desk, call.principal, queue, wanted.receipts, wanted.publish or [], "json")
+    made = outputs(gateway.hub, call.principal, queue, wanted.receipts, wanted.publish or [], "json")
     done: asyncio.Future[SettledAndPublished] = asyncio.get_running_loop().create_future()
     await call.account.publish([(one.queue.name, one.prepared.blocks) for one in made])
     publishes = [(one.queue, one.prepared.blocks) for one in made]

@@ -361,6 +361,10 @@ def test_a_tenant_that_holds_its_quota_of_bytes_publishes_again_when_it_has_cons
     with with_key(admin, make_key(admin, "admin", tenant="bytes")["key"]) as client:
         client.put("/v1/queues/q")
         assert (507, "storage-full") in refusals(client)
+        ((leased,),) = [client.post("/v1/queues/q/receive", json={"max": 1}).json()["messages"]]
+        step = {"receipts": [leased["receipt"]], "publish": [{"queue": "q", **body}]}
+        assert codes(client.post("/v1/queues/q/ack", json=step)) == (507, "storage-full")
+        assert client.post("/v1/queues/q/nack", json={"receipts": step["receipts"]}).json()["results"][0]["ok"]
         assert admin.post("/v1/queues/q/messages", json=body).status_code != 507
         while taken := client.post("/v1/queues/q/receive", json={"max": 1000}).json()["messages"]:
             client.post("/v1/queues/q/ack", json={"receipts": [message["receipt"] for message in taken]})

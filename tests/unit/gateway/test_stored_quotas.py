@@ -50,5 +50,8 @@ async def test_the_desk_takes_no_publish_of_a_full_tenant_and_all_else(store: St
     stored.full["acme"] = "it holds too much"
     with pytest.raises(StorageFull, match="too much"):
         desk.publish_to(principals["acme"], "q")
+    with pytest.raises(StorageFull, match="too much"):
+        desk.publish_with_ack(principals["acme"], "q")
+    assert desk.publish_with_ack(principals["default"], "q").name == "q"
     assert desk.publish_to(principals["default"], "q").name == "q"
     assert desk.queue(principals["acme"], "q", "consume").name == "q"

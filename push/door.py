@@ -1,0 +1,18 @@
+"""The door of every publish, whichever way it comes: by a request, by a frame, or with an ack."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from backend_store.model import PushqError, QueueConfig
+
+if TYPE_CHECKING:
+    from push.hub import Hub
+
+
+def check_publish(hub: Hub, config: QueueConfig) -> None:
+    """Raises what keeps a publish to a queue of this config out now: `draining`, or `overloaded`."""
+    if hub.draining:
+        raise PushqError("the server is shutting down", code="draining")
+    if hub.intake.publishes:
+        hub.intake.check_publish(config)
