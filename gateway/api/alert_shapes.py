@@ -20,6 +20,7 @@ from gateway.alerts.views import AlertView, HistoryView, ReceiverView, RuleView,
 from gateway.limits import NAME_CHARS_MAX
 
 PATTERN_RULE = r"^[A-Za-z0-9_.*-]{1,128}$"
+PATTERN_URL = r"^https?://[!-~]+$"
 
 
 def _schema(**constraints: Any) -> msgspec.Meta:
@@ -66,7 +67,8 @@ class SilenceBody(msgspec.Struct, forbid_unknown_fields=True):
 class ReceiverBody(msgspec.Struct, forbid_unknown_fields=True):
     name: Annotated[str, _schema(minLength=1, maxLength=NAME_CHARS_MAX)]
     type: Literal["webhook", "log"] = "webhook"
-    url: Annotated[str | None, _schema(maxLength=URL_CHARS_MAX)] = None
+    url: Annotated[str | None, _schema(maxLength=URL_CHARS_MAX, pattern=PATTERN_URL)] = None
+    """Of a webhook: where it is posted."""
 
 
 class AlertPage(msgspec.Struct):

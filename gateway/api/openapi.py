@@ -10,11 +10,13 @@ from typing import Any, Final, cast
 import msgspec
 
 from gateway.api import shapes as s
+from gateway.api.offsets import RANGE
+from gateway.api.peek import SEQ_MAX
 from gateway.api.series import POINTS_DEFAULT
 from gateway.api.table import OPERATIONS, Operation
 from gateway.context import Gateway
 from gateway.http import Answer, json_answer
-from gateway.limits import PAGE_ITEMS_DEFAULT, PAGE_ITEMS_MAX
+from gateway.limits import PAGE_ITEMS_DEFAULT, PAGE_ITEMS_MAX, RANGE_MESSAGES_MAX
 from gateway.schemas import cloud_event, components, publish_body, publish_message, queue_changes, reference
 from gateway.series.book import RANGES
 from gateway.series.core.columns import QUEUE_COLUMNS
@@ -135,7 +137,8 @@ def _responses(operation: Operation, refs: dict[type, dict[str, Any]]) -> dict[s
     for status, kind in operation.answers.items():
         response: dict[str, Any] = {"description": HTTPStatus(status).phrase}
         if isinstance(kind, str):
-            response["content"] = {kind: {"schema": {"type": "string"}}}
+            # A document in YAML is read as what it says; other text is text.
+            response["content"] = {kind: {"schema": {"type": "object" if kind == "application/yaml" else "string"}}}
         elif kind is not None:
             response["content"] = {"application/json": {"schema": refs[cast(type, kind)]}}
         responses[str(status)] = response
@@ -181,13 +184,13 @@ QUERY: Final[dict[str, dict[str, Any]]] = {
 
 def _parameters(operation: Operation) -> list[dict[str, Any]]:
     path = [
-        {"name": name, "in": "path", "required": True, "schema": {"type": "string", "pattern": NAME_PATTERN}}
+        {"name": name, "in": "path", "required": True, "schema": QUERY[name] if name == "partition" else _NAME}
         for name in re.findall(r"{(\w+)}", operation.path)
     ]
     query = [
         {"name": name, "in": "query", "required": name in operation.required, "schema": _schema(operation, name)}
         for name in operation.query
-        if name in QUERY
+        if name in QUERY or name in OFFSETS
     ]
     headers: list[dict[str, Any]] = []
     if operation.method == "PATCH":
@@ -202,9 +205,20 @@ def _parameters(operation: Operation) -> list[dict[str, Any]]:
 def _schema(operation: Operation, name: str) -> dict[str, Any]:
     if operation.path == "/v1/alerts" and name == "state":
         return ALERT_STATES
+    if operation.query == RANGE:
+        return OFFSETS[name]
     return DAYS if operation.path == "/v1/usage" and name in ("from", "to") else QUERY[name]
 
 
+_NAME: Final = {"type": "string", "pattern": NAME_PATTERN}
+_OFFSET: Final = {"type": "integer", "minimum": 0, "maximum": SEQ_MAX}
+OFFSETS: Final[dict[str, dict[str, Any]]] = {
+    "from": _OFFSET | {"default": 0, "description": "The first offset."},
+    "until": _OFFSET | {"description": "The offset behind the last."},
+    "limit": {"type": "integer", "minimum": 1, "maximum": RANGE_MESSAGES_MAX, "default": RANGE_MESSAGES_MAX},
+    "uid": {"type": "string", "description": "Of the queue that is meant: one made anew under its name is refused."},
+}
+"""Where a page is read by offset, `from` and the others are something else than in lists."""
 ALERT_STATES: Final = {"enum": ["pending", "firing", "resolved"]}
 DAYS: Final = {"type": "string", "format": "date", "description": "A day in UTC."}
 _TIMEOUT: Final = {

@@ -12,7 +12,9 @@ from hypothesis import HealthCheck, Phase, settings
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import missing_required_header, negative_data_rejection, positive_data_acceptance
 
+from gateway.alerts.core.rules import KINDS
 from gateway.api import asyncapi
+from gateway.api.alert_rules import fields_of
 from gateway.api.openapi import document
 from gateway.queue_rules import RULES
 from tests.support.seeds import SEED
@@ -27,10 +29,13 @@ KNOWN_AT_RUN_TIME |= {"/dead_letter_queue", "/colocate_with"} | {f"/{name}" for 
 KNOWN_AT_RUN_TIME |= {f"/messages/*/{name}" for name in ("priority", "delay_ms", "deliver_at", "ttl_ms")}
 KNOWN_AT_RUN_TIME |= {f"/messages/*/{name}" for name in ("producer", "producer_seq")}
 KNOWN_AT_RUN_TIME |= {"/queues", "/queues/*", "/master_file", "/query/from", "/query/to"}
-KNOWN_AT_RUN_TIME |= {"/group", "/queue", "/to", "/receipts", "/query/partition"}
+KNOWN_AT_RUN_TIME |= {"/group", "/queue", "/to", "/receipts", "/query/partition", "/path/queue"}
+KNOWN_AT_RUN_TIME |= {f"/{field}" for kind, what in KINDS.items() for field in fields_of(kind, what)}
+KNOWN_AT_RUN_TIME |= {"/url", "/ends_at", "/rule"}
 """What no schema can say: which cursor was given out, what the queue is called, what time it is, how long in bytes,
 which queues there are and which of them are streams, which settings go together, what a queue's messages may have, and
-which fields go together: an ack that publishes needs a receipt."""
+which fields go together: an ack that publishes needs a receipt, each kind of alert rule has fields of its own, a
+silence needs an end or a length, a webhook a public address."""
 
 config = schemathesis.Config.from_dict({"seed": SEED, "generation": {"mode": "all", "with-security-parameters": False}})
 schema = schemathesis.openapi.from_dict(document(), config=config).exclude(path=STREAM)

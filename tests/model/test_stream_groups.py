@@ -141,8 +141,9 @@ class StreamGroup(RuleBasedStateMachine):
         found: dict[str, bool] = {}
         for text in sorted(texts, key=lambda text: (order.index(text[:-2]), -seqs[text])):
             of_this_time = view_of_token(text[:-2]) == self.group.group.row.number
-            found[text] = of_this_time and (text in self.reference.won or self.wins(text, seqs[text]))
-            if found[text]:
+            is_known = text in self.reference.won
+            found[text] = of_this_time and (is_known or self.wins(text, seqs[text]))
+            if found[text] and not is_known:
                 beside = {one for one in texts if one[:-2] == text[:-2] and seqs[one] in self.reference.waiting}
                 self.settled(text, seqs[text], beside)
         return found
@@ -387,3 +388,21 @@ TestStrictGroup = StrictMachine.TestCase
 TestStrictGroup.settings = _settings()
 TestOffsetGroup = OffsetMachine.TestCase
 TestOffsetGroup.settings = _settings()
+
+
+def test_a_repeated_ack_settles_nothing_beside_it() -> None:
+    """The first receipt has won before; the other one was made void by a nack, and is refused each time."""
+    machine = OffsetMachine()
+    try:
+        machine.begin(0)
+        machine.publish([2], 0)
+        machine.take(0, 2)
+        (first, _), (second, _) = machine.issued
+        machine.ack([1], "land")
+        machine.nack(0, 0, "land")
+        assert machine.expected_acks([first, second]) == {first: True, second: False}
+        for picks in ([0, 1], [1, 0], [0]):
+            machine.ack(picks, "land")
+        assert machine.reference.waiting == [1]
+    finally:
+        machine.teardown()
