@@ -7,7 +7,6 @@ import asyncio
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from backend_store.service.serving import StoreServer, StoreService, mutual_tls
 from backend_store.storage.env import open_engine
 from backend_store.storage.writer import prepare_interpreter
 from gateway.dev_ca import create, issue
+from tests.support.forked import Forked
 from tests.support.server import POLL_S, READY_S_MAX, STOP_S_MAX, ServerFailed, free_port
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -42,7 +42,7 @@ class Backend:
         if not authority.exists():
             create(authority)
             issue(authority, ["127.0.0.1"])
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Forked | None = None
 
     def __enter__(self) -> Self:
         return self.start()
@@ -62,13 +62,11 @@ class Backend:
         }
 
     def start(self) -> Self:
-        command = [sys.executable, "-m", "tests.support.backend", str(self.folder), str(self.port)]
+        command = ["tests.support.backend", str(self.folder), str(self.port)]
         command += [self._shards, str(self._count)]
         before = self.log_path.stat().st_size if self.log_path.exists() else 0
         with self.log_path.open("ab") as log:
-            self._process = subprocess.Popen(
-                command, cwd=_ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
-            )
+            self._process = Forked(command, cwd=_ROOT, stdout=log, stderr=subprocess.STDOUT)
         deadline = time.monotonic() + READY_S_MAX
         while READY not in self.log_path.read_text(errors="replace")[before:]:
             if self._process.poll() is not None or time.monotonic() > deadline:

@@ -8,7 +8,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -19,6 +18,7 @@ from typing import Any, Self
 
 from tests.support.backend_main import SOCKET
 from tests.support.etcd import Etcd
+from tests.support.forked import Forked
 from tests.support.server import free_port
 from tests.support.tls import Authority
 
@@ -71,7 +71,7 @@ class Backend:
             "PUSHQ_CLUSTER__SHARDS": str(shards),
             **(env or {}),
         }
-        self._process: subprocess.Popen[str] | None = None
+        self._process: Forked | None = None
         self.http = ""
 
     def start(self) -> None:
@@ -80,13 +80,12 @@ class Backend:
 
     def begin(self) -> None:
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", *self._program],
+            self._process = Forked(
+                self._program,
                 env=self._env,
                 cwd=_ROOT,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                text=True,
             )
 
     def wait_ready(self) -> None:

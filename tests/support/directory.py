@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from tests.support.etcd import Etcd
+from tests.support.forked import Forked
 from tests.support.patience import PATIENCE_S
 
 READY_S_MAX = PATIENCE_S
@@ -32,7 +32,7 @@ class DirectoryHosts:
         self._folder = folder
         self._etcd = etcd
         self._flags = flags
-        self._running: dict[str, subprocess.Popen[str]] = {}
+        self._running: dict[str, Forked] = {}
 
     def __enter__(self) -> Self:
         try:
@@ -60,14 +60,14 @@ class DirectoryHosts:
         }
 
     def start(self, name: str) -> None:
-        command = [sys.executable, "-m", "gateway", "metadata", "--data", str(self._folder / name)]
+        command = ["gateway", "metadata", "--data", str(self._folder / name)]
         command += ["--listen", self.urls.get(name, "ws://127.0.0.1:0").removeprefix("ws://"), "--form", self.form]
         command += ["--host", name, "--secret-file", str(self.secret_file)]
         for url in self._etcd.endpoints:
             command += ["--etcd", url]
         command += self._flags
         with (self._folder / f"{name}.log").open("ab") as log:
-            process = subprocess.Popen(command, cwd=_ROOT, stdout=subprocess.PIPE, stderr=log, text=True)
+            process = Forked(command, cwd=_ROOT, stdout=subprocess.PIPE, stderr=log)
         self._running[name] = process
         assert process.stdout is not None
         deadline = time.monotonic() + READY_S_MAX

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from backend_store.metadata.remote import RemoteMetadata
 from backend_store.metadata.server import serve_metadata
 from backend_store.storage.engine import Batch
 from backend_store.storage.memory import MemoryEngine
+from tests.support.forked import Forked
 from tests.support.patience import PATIENCE_S
 from tests.support.server import free_port
 
@@ -58,7 +58,7 @@ class MetadataProcess:
         self.data = data
         self.port = free_port()
         self.url = f"ws://127.0.0.1:{self.port}"
-        self._process: subprocess.Popen[str] | None = None
+        self._process: Forked | None = None
 
     def __enter__(self) -> Self:
         return self.start()
@@ -80,13 +80,12 @@ class MetadataProcess:
 
     def start(self) -> Self:
         assert self._process is None, "it runs already"
-        command = [sys.executable, "-m", "gateway", "metadata", "--data", str(self.data)]
-        self._process = subprocess.Popen(
+        command = ["gateway", "metadata", "--data", str(self.data)]
+        self._process = Forked(
             [*command, "--listen", f"127.0.0.1:{self.port}"],
             cwd=_ROOT,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            text=True,
         )
         assert self._process.stdout is not None
         deadline = time.monotonic() + READY_S_MAX

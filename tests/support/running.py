@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
@@ -13,6 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from tests.support.environment import SMALL_FOLDERS, without_settings
+from tests.support.forked import Forked
 from tests.support.hosted import until
 from tests.support.patience import PATIENCE_S
 
@@ -26,20 +26,19 @@ class Running:
 
     def __init__(self, arguments: Sequence[str], folder: Path, env: Mapping[str, str] | None = None) -> None:
         """`arguments`: what follows `pushq`."""
-        self._command = [sys.executable, "-m", "gateway", *arguments]
+        self._command = ["gateway", *arguments]
         self._env = dict(env or {})
         self._folder = folder
         self._log = folder / "running.log"
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Forked | None = None
 
     def __enter__(self) -> Self:
         clean = without_settings() | SMALL_FOLDERS
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
+            self._process = Forked(
                 self._command,
                 cwd=self._folder,
                 env=clean | {"PYTHONPATH": str(ROOT)} | self._env,
-                stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )

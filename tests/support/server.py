@@ -16,9 +16,10 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from tests.support.environment import SMALL_FOLDERS, without_settings
+from tests.support.forked import Forked
 from tests.support.patience import PATIENCE_S
 
 READY_S_MAX = PATIENCE_S
@@ -69,6 +70,8 @@ class PushqServer:
         self.data = data
         self.tree = tree or _ROOT
         """The checkout whose server it is."""
+        self.is_forked = tree is None
+        """A checkout that is named is measured, so it starts and uses memory as it does for its users."""
         self.extra = extra
         self.dev = dev
         self.port = free_port()
@@ -76,7 +79,7 @@ class PushqServer:
         self.url = f"http{'s' if tls else ''}://127.0.0.1:{self.port}"
         self.log_path = data.with_name(data.name + ".log")
         self._env = env or {}
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Forked | subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
         return self.start()
@@ -119,22 +122,20 @@ class PushqServer:
     def launch(self) -> None:
         """Start the process and return at once."""
         assert self._process is None, "the server runs already"
-        command = [sys.executable, "-m", "gateway", "serve", "--data", str(self.data)]
+        command = ["gateway", "serve", "--data", str(self.data)]
         command += ["--listen", f"127.0.0.1:{self.port}", *(["--dev"] if self.dev else []), *self.extra]
         # Settings of the person who runs the tests must not reach the server under test.
         env = without_settings()
         if self.tree == _ROOT:
             env |= UNHURRIED | SMALL_FOLDERS
+        # In a session of its own a kill reaches its children too.
+        how: dict[str, Any] = {"cwd": self.tree, "env": env | self._env, "start_new_session": True}
         with self.log_path.open("ab") as log:
-            self._process = subprocess.Popen(
-                command,
-                cwd=self.tree,
-                env=env | self._env,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,  # a kill then reaches its children too
-            )
+            how |= {"stdout": log, "stderr": subprocess.STDOUT}
+            if self.is_forked:
+                self._process = Forked(command, **how)
+            else:
+                self._process = subprocess.Popen([sys.executable, "-m", *command], stdin=subprocess.DEVNULL, **how)
 
     def is_ready(self) -> bool:
         try:
@@ -204,7 +205,7 @@ class PushqServer:
                 return int(line.split()[1])
         raise ServerFailed(f"/proc/{self.pid}/status has no {name}")
 
-    def _running(self) -> subprocess.Popen[bytes]:
+    def _running(self) -> Forked | subprocess.Popen[bytes]:
         if self._process is None:
             raise ServerFailed("the server is not running")
         return self._process

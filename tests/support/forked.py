@@ -1,0 +1,189 @@
+"""Processes of ours that begin with everything imported: each is a fork of one process that only imported it.
+
+An import of the whole server takes most of a second of a processor, which hundreds of tests would pay each time. What
+runs is what `python -m MODULE ARGUMENTS` runs: the same module from its first line, in a process, a session and an
+environment of its own. What differs: `/proc/PID/cmdline` is the first process's, and modules are there already.
+Tests of the start itself use `subprocess`.
+
+    python -m tests.support.forked FD    (the first process; FD: a socket of packets)
+
+Each packet is a request in JSON; a start comes with three descriptors, for stdin, stdout and stderr.
+
+    {"argv": ["gateway", "serve", …], "cwd": …, "env": {…}, "session": bool}  →  {"pid": 17}
+    {"ended": 17}  →  {"status": null}, or what `waitpid` says of how it ended
+
+It ends when the other side of its socket is closed.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import io
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, Self
+
+_ROOT = Path(__file__).resolve().parents[2]
+_PACKET_BYTES_MAX = 1 << 17
+MODULES = ("gateway.serve", "gateway.backend_role", "gateway.metadata_role", "tests.support.backend_main")
+"""What the first process imports."""
+
+
+class Forked:
+    """One process; what of `subprocess.Popen` our tests use."""
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        *,
+        cwd: Path,
+        env: Mapping[str, str] | None = None,
+        stdout: IO[bytes] | int,
+        stderr: IO[bytes] | int,
+        start_new_session: bool = False,
+    ) -> None:
+        """`argv`: a module and its arguments. `stdout` and `stderr` are as in `Popen`; a PIPE is read as text."""
+        self.argv = argv
+        self.returncode: int | None = None
+        self.stdout: io.TextIOWrapper | None = None
+        given = dict(os.environ if env is None else env)
+        request = {"argv": list(argv), "cwd": str(cwd), "env": given, "session": start_new_session}
+        with open(os.devnull, "r+b") as null:
+            theirs = null if stdout == subprocess.DEVNULL else stdout
+            if stdout == subprocess.PIPE:
+                reading, writing = os.pipe()
+                self.stdout = io.TextIOWrapper(open(reading, "rb"))  # noqa: SIM115 - `Popen` leaves it open too
+                theirs = open(writing, "wb")  # noqa: SIM115
+            errors = null if stderr == subprocess.DEVNULL else theirs if stderr == subprocess.STDOUT else stderr
+            try:
+                answer = _first().ask(request, [_fd(one) for one in (null, theirs, errors)])
+            finally:
+                if stdout == subprocess.PIPE:
+                    theirs.close()  # type: ignore[union-attr]
+        self.pid: int = answer["pid"]
+        self._end = os.pidfd_open(self.pid)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.stdout is not None:
+            self.stdout.close()
+        self.wait()
+
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            status = _first().ask({"ended": self.pid})["status"]
+            if status is not None:
+                self.returncode = os.waitstatus_to_exitcode(status)
+                os.close(self._end)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Raises `subprocess.TimeoutExpired`."""
+        if self.returncode is None and not select.select([self._end], [], [], timeout)[0]:
+            raise subprocess.TimeoutExpired(list(self.argv), timeout or 0.0)
+        code = self.poll()
+        assert code is not None
+        return code
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+def _fd(file: IO[bytes] | int) -> int:
+    return file if isinstance(file, int) else file.fileno()
+
+
+class _First:
+    """The first process, of one process of tests."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            command = [sys.executable, "-m", "tests.support.forked", str(theirs.fileno())]
+            self._process = subprocess.Popen(command, cwd=_ROOT, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+
+    def ask(self, request: dict[str, Any], fds: Sequence[int] = ()) -> dict[str, Any]:
+        packet = json.dumps(request).encode()
+        assert len(packet) <= _PACKET_BYTES_MAX, "the environment is too big for a packet"
+        with self._lock:
+            socket.send_fds(self._socket, [packet], fds)
+            answer = self._socket.recv(_PACKET_BYTES_MAX)
+        assert answer, f"the process that forks servers ended with {self._process.wait(5)}"
+        found: dict[str, Any] = json.loads(answer)
+        return found
+
+
+@functools.cache
+def _first() -> _First:
+    return _First()
+
+
+# ------------------------------------------------------------------------------------------------ the first process
+
+
+def _served(channel: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
+    """Forks whatever is asked for. In a child: what it is to be; in the first process None, once nobody asks."""
+    while True:
+        packet, fds, _, _ = socket.recv_fds(channel, _PACKET_BYTES_MAX, 3)
+        if not packet:
+            return None
+        request = json.loads(packet)
+        if "ended" in request:
+            pid, status = os.waitpid(request["ended"], os.WNOHANG)
+            answer = {"status": status if pid else None}
+        else:
+            child = os.fork()
+            if child == 0:
+                return request, fds
+            for fd in fds:
+                os.close(fd)
+            answer = {"pid": child}
+        channel.send(json.dumps(answer).encode())
+
+
+def _become(request: dict[str, Any], fds: Sequence[int]) -> None:
+    if request["session"]:
+        os.setsid()
+    for number, fd in enumerate(fds):
+        os.dup2(fd, number)
+    for fd in fds:
+        os.close(fd)
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["env"])
+    module, *arguments = request["argv"]
+    sys.argv = [module, *arguments]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def main() -> None:
+    with socket.socket(fileno=int(sys.argv[1])) as channel:
+        for module in MODULES:
+            importlib.import_module(module)
+        asked = _served(channel)
+    if asked is not None:
+        _become(*asked)
+
+
+if __name__ == "__main__":
+    main()
