@@ -31,6 +31,8 @@ State = Literal["ready", "in_flight", "delayed", "dead"]
 
 _CURSOR = struct.Struct(">BHBQ")  # version, partition, shelf, offset
 _VERSION = 1
+_OFFSET_MAX = (1 << 63) - 1
+"""No log has more; what is added to an offset must still fit into the key of a row."""
 
 
 class Found(NamedTuple):
@@ -75,7 +77,7 @@ def check_cursor(text: str) -> Place:
         version, partition, shelf, offset = _CURSOR.unpack(urlsafe_b64decode(text + "=" * (-len(text) % 4)))
     except (binascii.Error, ValueError, struct.error):
         version = partition = shelf = offset = 0
-    if version != _VERSION:
+    if version != _VERSION or offset > _OFFSET_MAX:
         raise InvalidRequest(
             "this is no cursor of a peek", errors=(FieldError("/query/cursor", "send `next` back as it was given"),)
         )

@@ -262,6 +262,7 @@ def test_a_page_says_how_many_messages_it_looked_at(http: Client) -> None:
         ("partition=7", "/query/partition"),
         ("partition=x", "/query/partition"),
         ("cursor=x", "/query/cursor"),
+        ("cursor=AQAAAP__________", "/query/cursor"),  # an offset of 64 bits
         ("header.=x", "/query/header."),
         ("headr.a=x", "/query/headr.a"),
         ("key=a&key=b", "/query/key"),
