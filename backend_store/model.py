@@ -371,6 +371,10 @@ class Quotas(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     """What its queues may hold on the disk, all together."""
 
 
+OPERATOR = "operator"
+"""The scope for all tenants. The metadata see to it that somebody has it."""
+
+
 class ApiKey(msgspec.Struct, frozen=True):
     """A stored API key: the secret's SHA-256 only."""
 

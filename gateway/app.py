@@ -16,6 +16,7 @@ from gateway.alerts.setup import watching
 from gateway.api import asyncapi, docs, metrics, openapi
 from gateway.auth import Keyring, wall_clock_ms
 from gateway.auto_create import auto_config
+from gateway.begun import Begun
 from gateway.cluster_watch import ClusterWatch
 from gateway.console_server import ConsoleServer
 from gateway.context import Gateway
@@ -173,6 +174,7 @@ def create_app(
         usage,
         sampler,
         watches,
+        Begun(keyring),
         encryption,
         cluster,
         LiveUsage(Path(settings.usage.live_dir)) if settings.usage.live_dir else None,

@@ -29,6 +29,7 @@ TOKEN_PREFIX = "pushq_"
 ADMIN_KEY_FILE = "admin.key"
 NEVER_MS = 1 << 62
 MINUTE_MS = 60_000
+DAY_MS = 24 * 60 * MINUTE_MS
 KEY_ID_SHOWN = 64
 
 Clock = Callable[[], int]
@@ -137,6 +138,20 @@ class Keyring:
         key = self.find(principal.id)
         return key is not None and self._clock_ms() < _valid_until_ms(key, principal.secret_sha256)
 
+    def withdrawn(self, principal: Principal) -> str | None:
+        """Why a credential that was good counts no more, other than that its time is over; None where it was not taken
+        away. Raises `LookingUp` where that must be asked for.
+        """
+        if principal.issuer is not None:
+            return None if self._is_trusted(principal) else "the key that signed the token is not its issuer's any more"
+        key = self.find(principal.id)
+        if key is None:
+            return "the API key was revoked" if self._clock_ms() < principal.valid_until_ms else None
+        endless = msgspec.structs.replace(key, expires_at_ms=None)
+        if self._clock_ms() < _valid_until_ms(endless, principal.secret_sha256):
+            return None
+        return "the API key was rotated away"
+
     def has_expired(self, principal: Principal) -> bool:
         """Whether it is a JWT that is over; its caller has, or can get, a newer one."""
         return principal.issuer is not None and self._clock_ms() >= principal.valid_until_ms
@@ -222,6 +237,18 @@ class Keyring:
                 taken[key_id] = minute_ms
         return taken
 
+    def keys_until_ms(self, principal: Principal) -> int | None:
+        """How long a key may last whose secret goes to this caller; None: for ever.
+
+        Of a credential that ends, something endless must not be made: neither at once, nor by a key in between. A token
+        ends too soon to be the measure, and has a setting instead.
+        """
+        if principal.issuer is not None:
+            assert self._tokens is not None
+            return self._clock_ms() + self._tokens.key_days_max * DAY_MS
+        key = self._metadata.keys.get(principal.id)  # the console of `--dev` has a temporary one: it is who started it
+        return None if key is None else key.expires_at_ms
+
     async def create(
         self, *, name: str, tenant: str, scopes: tuple[str, ...], expires_at_ms: int | None = None
     ) -> NewKey:
@@ -230,7 +257,10 @@ class Keyring:
         return made
 
     async def rotate(self, key: ApiKey, *, grace_ms: int) -> NewKey:
-        """A new secret for the same key; the old one works for `grace_ms` more."""
+        """A new secret for the same key; the old one works for `grace_ms` more.
+
+        Raises `NotFound` where the key has gone meanwhile, `Conflict` where somebody else rotated it.
+        """
         token, digest = _make_token(key.id)
         changed = msgspec.structs.replace(
             key,
@@ -238,12 +268,12 @@ class Keyring:
             previous_sha256=key.secret_sha256 if grace_ms else None,
             previous_until_ms=self._clock_ms() + grace_ms if grace_ms else None,
         )
-        await self._metadata.put_key(changed)
+        await self._metadata.put_key(changed, instead_of=key)
         self._forget(key.id)
         return NewKey(changed, token)
 
     async def revoke(self, key_id: str) -> None:
-        """Raises `NotFound`. From here on the key opens nothing."""
+        """Raises `NotFound`, and `Conflict` for the last operator's. From here on the key opens nothing."""
         await self._metadata.delete_key(key_id)
         self._forget(key_id)
 

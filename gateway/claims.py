@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from backend_store.model import InvalidRequest, TokenExpired, Unauthenticated
+from backend_store.model import OPERATOR, InvalidRequest, TokenExpired, Unauthenticated
 from gateway.issuers import ANY_TENANT, Issuer
 from gateway.limits import SCOPE_CHARS_MAX, SUBJECT_CHARS_MAX
-from gateway.policy import OPERATOR, check_scopes
+from gateway.policy import check_scopes
 from gateway.validate import wrong_name
 
 TIME_S_MAX = 1 << 40

@@ -24,6 +24,7 @@ from gateway.limits import (
     DATA_KEY_DAYS_MAX,
     JWKS_MAX_AGE_SECONDS_MAX,
     JWKS_MAX_AGE_SECONDS_MIN,
+    JWT_KEY_DAYS_MAX,
     JWT_LEEWAY_SECONDS_MAX,
     MASTER_TIMEOUT_MS_MAX,
 )
@@ -201,6 +202,7 @@ _RANGES: Final[dict[str, tuple[int, int]]] = {
     "resume_ms": (0, 3_600_000),
     "auth.jwt.jwks_max_age_s": (JWKS_MAX_AGE_SECONDS_MIN, JWKS_MAX_AGE_SECONDS_MAX),
     "auth.jwt.leeway_s": (0, JWT_LEEWAY_SECONDS_MAX),
+    "auth.jwt.key_days_max": (0, JWT_KEY_DAYS_MAX),
     "limits.connections_max": (1, 1_000_000),
     **{
         f"limits.{what}_per_{whom}_max": (0, 1_000_000)

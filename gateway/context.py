@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from backend_store.client import Store
 from gateway.alerts.setup import Watching
 from gateway.auth import Keyring
+from gateway.begun import Begun
 from gateway.cluster_watch import ClusterWatch
 from gateway.desk import GatewayDesk
 from gateway.encryption import Encrypting
@@ -40,6 +41,7 @@ class Gateway:
     usage: Exporter
     sampler: Sampler
     watching: Watching
+    begun: Begun
     encryption: Encrypting | None = None
     """None where nothing is encrypted: in tests of other things."""
     cluster: ClusterWatch | None = None

@@ -17,6 +17,7 @@ from gateway.limits import (
     ISSUER_CHARS_MAX,
     ISSUERS_MAX,
     JWKS_MAX_AGE_SECONDS_DEFAULT,
+    JWT_KEY_DAYS_DEFAULT,
     JWT_LEEWAY_SECONDS_DEFAULT,
     JWT_SECRET_BYTES_MIN,
 )
@@ -73,6 +74,8 @@ class Jwt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     audience: str = "pushq"
     leeway_s: int = JWT_LEEWAY_SECONDS_DEFAULT
     """How far the clocks of an issuer and of this server may lie apart."""
+    key_days_max: int = JWT_KEY_DAYS_DEFAULT
+    """How long an API key may last that somebody with a token makes or rotates."""
     algorithms: tuple[Algorithm, ...] = ALGORITHMS
     """Those that may be used; `HS256` only by an issuer with a secret, the others only by one with a public key."""
     jwks_max_age_s: int = JWKS_MAX_AGE_SECONDS_DEFAULT

@@ -10,7 +10,7 @@ import asyncio
 import structlog
 
 from backend_store.client import Store
-from backend_store.model import NotFound, PushqError
+from backend_store.model import Conflict, NotFound, PushqError
 from gateway.auth import Keyring
 from gateway.limits import (
     EXPIRED_KEY_KEPT_MS,
@@ -62,6 +62,6 @@ class KeyCare:
         for key in over[:EXPIRED_KEYS_PER_LOOK_MAX]:
             try:
                 await self._keyring.revoke(key.id)
-            except NotFound:
-                continue  # somebody was quicker
+            except (NotFound, Conflict):
+                continue  # somebody was quicker; or it is the last operator's, and stays to be seen
             log.info("an expired key is removed", key=key.id, tenant=key.tenant)

@@ -78,8 +78,11 @@ class RemoteDefinitions:
             lambda: lists.all("tenants", lambda after: service.list_tenants(after=after), lambda tenant: tenant.name),
         )
 
-    async def put_key(self, key: ApiKey) -> None:
-        await self._changing(self._store.keys_known, key.id, lambda: self._service.put_key(key))
+    async def put_key(self, key: ApiKey, *, instead_of: ApiKey | None = None) -> None:
+        def put() -> Awaitable[None]:
+            return self._service.put_key(key, instead_of=instead_of)
+
+        await self._changing(self._store.keys_known, key.id, put)
 
     async def delete_key(self, key_id: str) -> None:
         await self._changing(self._store.keys_known, key_id, lambda: self._service.delete_key(key_id))

@@ -30,6 +30,9 @@ KEY_ID_CHARS_MAX: Final = 256
 JWT_LEEWAY_SECONDS_DEFAULT: Final = 30
 JWT_LEEWAY_SECONDS_MAX: Final = 300
 """The largest `auth.jwt.leeway_s`."""
+JWT_KEY_DAYS_DEFAULT: Final = 90
+JWT_KEY_DAYS_MAX: Final = 3_650
+"""The largest `auth.jwt.key_days_max`."""
 JWT_SECRET_BYTES_MIN: Final = 32
 """The shortest secret for HS256."""
 RSA_BITS_MIN: Final = 2_048
@@ -58,6 +61,8 @@ KEY_IDS_MISSED_MAX: Final = 100
 JWKS_START_SECONDS_MAX: Final = 3.0
 """How long a start waits for the key sets; without one it goes on."""
 
+BEGUN_LOOK_SECONDS: Final = 1.0
+"""How often it is asked whether the credential that a redrive was begun with was withdrawn."""
 KEY_CARE_SECONDS: Final = 60.0
 """How often the use of keys is written down, in one commit, and expired ones are looked for."""
 KEYS_USED_PER_COMMIT_MAX: Final = 5_000

@@ -7,14 +7,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, get_args
 
-from backend_store.model import FieldError, InvalidRequest
+from backend_store.model import OPERATOR, FieldError, InvalidRequest
 from gateway.limits import ACCESS_DECISIONS_MAX, NAME_CHARS_MAX, SCOPES_PER_KEY_MAX
 from push.checks import field as invalid_field
 
 Verb = Literal["publish", "consume", "view", "manage"]
 VERBS: Final[tuple[Verb, ...]] = get_args(Verb)
 ADMIN: Final = "admin"
-OPERATOR: Final = "operator"
 COMPANIONS: Final = (".dead", ".late")
 """Suffixes of the queues that belong to another queue; its scopes cover them."""
 

@@ -336,6 +336,7 @@ class Server:
                 tasks.create_task(self.app.overload.watch(), name="overload"),
                 *([tasks.create_task(self.care.watch(), name="keys")] if self.care is not None else []),
                 tasks.create_task(self.app.stored.watch(), name="stored quotas"),
+                tasks.create_task(self.app.gateway.begun.watch(), name="begun jobs"),
                 *([tasks.create_task(self.app.gateway.sampler.run(), name="series")] if self.samples else []),
             ]
             if (cluster := self.app.gateway.cluster) is not None:

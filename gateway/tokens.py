@@ -39,6 +39,7 @@ class Tokens:
 
     def __init__(self, jwt: Jwt, key_sets: KeySets) -> None:
         self.key_sets = key_sets
+        self.key_days_max = jwt.key_days_max
         self._jwt = jwt
         self._issuers = {issuer.issuer: issuer for issuer in jwt.issuers}
         self._algorithms = {name: jwt.algorithms_of(issuer) for name, issuer in self._issuers.items()}

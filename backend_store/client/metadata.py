@@ -45,9 +45,11 @@ class Definitions(Protocol):
     def moved(self) -> Mapping[int, MovedQueue]:
         """By uid: queues whose messages are on their way to another one."""
 
-    async def put_key(self, key: ApiKey) -> None: ...
+    async def put_key(self, key: ApiKey, *, instead_of: ApiKey | None = None) -> None:
+        """`instead_of`: only while the key is still that. Raises `NotFound` and `Conflict` where it is not."""
+
     async def delete_key(self, key_id: str) -> None:
-        """Raises `NotFound`."""
+        """Raises `NotFound`, and `Conflict` for the last operator's."""
 
     async def note_keys_used(self, used: Mapping[str, int]) -> None:
         """When keys were last used."""
@@ -56,4 +58,4 @@ class Definitions(Protocol):
         """The tenant, and whether it is new. Without `quotas` those it has stay."""
 
     async def delete_tenant(self, name: str) -> None:
-        """Raises `NotFound`, and `Conflict` while it has queues."""
+        """Raises `NotFound`, and `Conflict` while it has queues or the last operator's key."""

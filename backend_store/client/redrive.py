@@ -53,8 +53,10 @@ class Redrive:
     ended: asyncio.Event = field(default_factory=asyncio.Event, repr=False)
     task: asyncio.Task[None] | None = field(default=None, repr=False)
 
-    async def cancel(self) -> None:
-        """Returns when nothing more is moved; what was moved stays moved."""
+    async def cancel(self, why: str | None = None) -> None:
+        """Returns when nothing more is moved; what was moved stays moved. `why`: it failed, and this is the error."""
+        if self.state == "running":
+            self.error = why or self.error
         self.stopping.set()
         await self.ended.wait()
 
@@ -78,7 +80,9 @@ class Redriver:
         try:
             await self._walk()
             job.state = "cancelled" if job.stopping.is_set() else "done"
-            if self._stays:
+            if job.error is not None:
+                job.state = "failed"
+            elif self._stays:
                 job.state, job.error = "failed", "; ".join(f"{count} stay: {why}" for why, count in self._stays.items())
         except PushqError as error:
             job.state, job.error = "failed", error.detail

@@ -18,6 +18,7 @@ from backend_store.core.slots import PartitionMap, SlotTable
 from backend_store.metadata.changes import Change, ChangeLog
 from backend_store.metadata.data_keys import DataKey, DataKeys, StoredRotation
 from backend_store.metadata.elsewhere import HERE, Elsewhere, links_of
+from backend_store.metadata.key_rules import check_instead, heir
 from backend_store.metadata.partition_maps import MAPS, book_key, changed, founded, lane_of, map_key, only_partition
 from backend_store.model import (
     TENANT_DEFAULT,
@@ -411,8 +412,10 @@ class Metadata:
 
     # --------------------------------------------------------------------------------------- keys and tenants
 
-    async def put_key(self, key: ApiKey) -> None:
+    async def put_key(self, key: ApiKey, *, instead_of: ApiKey | None = None) -> None:
+        """`instead_of`: see `key_rules.check_instead`."""
         async with self._turn:
+            check_instead(self.keys.get(key.id), instead_of, key)
             if key.id not in self.keys and len(self.keys) >= KEYS_MAX:
                 raise Conflict(f"{KEYS_MAX} keys exist, the most a node takes")
             await self._put(KEYS + key.id.encode(), key)
@@ -434,6 +437,7 @@ class Metadata:
         async with self._turn:
             if key_id not in self.keys:
                 raise NotFound(f"there is no key {key_id!r}")
+            heir([self.keys[key_id]], (key for key in self.keys.values() if key.id != key_id))
             batch = Batch()
             batch.delete(Table.META, KEYS + key_id.encode())
             batch.delete(Table.META, KEYS_USED + key_id.encode())
@@ -468,6 +472,10 @@ class Metadata:
                 raise Conflict(
                     f"tenant {name!r} still has {len(held)} queues, {held[0]!r} among them; delete them first"
                 )
+            heir(
+                (key for key in self.keys.values() if key.tenant == name),
+                (key for key in self.keys.values() if key.tenant != name),
+            )
             batch = Batch()
             batch.delete(Table.META, TENANTS + name.encode())
             gone = [key.id for key in self.keys.values() if key.tenant == name]

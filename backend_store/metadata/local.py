@@ -56,8 +56,8 @@ class LocalMetadata:
     async def list_keys(self, *, after: str = "", limit: int = PAGE_ITEMS_MAX) -> list[ApiKey]:
         return _page(self._metadata.keys.values(), lambda key: key.id, after, limit)
 
-    async def put_key(self, key: ApiKey) -> None:
-        await self._metadata.put_key(key)
+    async def put_key(self, key: ApiKey, *, instead_of: ApiKey | None = None) -> None:
+        await self._metadata.put_key(key, instead_of=instead_of)
 
     async def delete_key(self, key_id: str) -> None:
         await self._metadata.delete_key(key_id)

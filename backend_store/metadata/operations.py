@@ -59,6 +59,7 @@ class ListKeys(_Operation, frozen=True, tag="list_keys"):
 
 class PutKey(_Operation, frozen=True, tag="put_key"):
     key: ApiKey
+    instead_of: ApiKey | None = None
 
 
 class DeleteKey(_Operation, frozen=True, tag="delete_key"):
@@ -168,7 +169,7 @@ async def perform(service: MetadataService, asked: Operation, *, own: MetadataSe
         case ListKeys():
             return await service.list_keys(after=asked.after, limit=asked.limit)
         case PutKey():
-            return await service.put_key(asked.key)
+            return await service.put_key(asked.key, instead_of=asked.instead_of)
         case DeleteKey():
             return await service.delete_key(asked.key_id)
         case GetTenant():

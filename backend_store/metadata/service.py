@@ -48,10 +48,11 @@ class MetadataService(Protocol):
     async def list_keys(self, *, after: str = "", limit: int = PAGE_ITEMS_MAX) -> list[ApiKey]:
         """Keys of all tenants by id, those behind `after`."""
 
-    async def put_key(self, key: ApiKey) -> None: ...
+    async def put_key(self, key: ApiKey, *, instead_of: ApiKey | None = None) -> None:
+        """`instead_of`: only while the key is still that. Raises `NotFound` and `Conflict` where it is not."""
 
     async def delete_key(self, key_id: str) -> None:
-        """Raises `NotFound`."""
+        """Raises `NotFound`, and `Conflict` for the last operator's."""
 
     async def get_tenant(self, name: str) -> Read[Tenant | None]: ...
 
@@ -62,7 +63,7 @@ class MetadataService(Protocol):
         """The tenant, and whether it is new. Without `quotas` those it has stay."""
 
     async def delete_tenant(self, name: str) -> None:
-        """Raises `NotFound`, and `Conflict` while it has queues."""
+        """Raises `NotFound`, and `Conflict` while it has queues or the last operator's key."""
 
     def watch(self, after: Moment | None) -> AsyncGenerator[News, None]:
         """What happens from `after` on, as it happens; at least one piece of news each `HEARTBEAT_SECONDS`.

@@ -102,8 +102,8 @@ class RemoteDefinitions:
             raise QueueNotFound(f"there is no queue {name!r}")
         return found
 
-    async def put_key(self, key: ApiKey) -> None:
-        await self._ask(PutKey(key))
+    async def put_key(self, key: ApiKey, *, instead_of: ApiKey | None = None) -> None:
+        await self._ask(PutKey(key, instead_of))
 
     async def delete_key(self, key_id: str) -> None:
         await self._ask(DeleteKey(key_id))

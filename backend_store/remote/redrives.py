@@ -59,6 +59,7 @@ class RemoteRedrive:
         self.start = start
         self.id = job.id
         self.is_cancelling = False
+        self.why: str | None = None
         self.take(job)
 
     def take(self, job: Job) -> None:
@@ -69,10 +70,13 @@ class RemoteRedrive:
     def end(self, state: State, error: str | None = None) -> None:
         self.state, self.error = state, error
 
-    async def cancel(self) -> None:
-        """Returns when nothing more is moved; what was moved stays moved."""
+    def end_cancelled(self) -> None:
+        self.end("failed" if self.why else "cancelled", self.why)
+
+    async def cancel(self, why: str | None = None) -> None:
+        """Returns when nothing more is moved; what was moved stays moved. `why`: it failed, and this is the error."""
         if self.state == "running":
-            await self._redrives.cancel(self)
+            await self._redrives.cancel(self, why)
 
 
 class RemoteRedrives:
@@ -112,14 +116,15 @@ class RemoteRedrives:
         order = letters.order
         return {order.to} if order.to is not None else {letters.queue.owner, *letters.counts}
 
-    async def cancel(self, job: RemoteRedrive) -> None:
-        job.is_cancelling = True
+    async def cancel(self, job: RemoteRedrive, why: str | None = None) -> None:
+        job.is_cancelling, job.why = True, why
         async with self._resuming:  # or it might begin anew behind our back
-            known = _maybe_job(await self._queue.ask(CancelRedrive(self._queue.place_there, job.id), may_repeat=True))
+            asked = CancelRedrive(self._queue.place_there, job.id, why)
+            known = _maybe_job(await self._queue.ask(asked, may_repeat=True))
             if known is not None:
                 job.take(known)
             elif job.state == "running":
-                job.end("cancelled")  # with the leader that it ran at
+                job.end_cancelled()  # with the leader that it ran at
 
     def line_opened(self, queue: RemoteQueue) -> None:
         """It may be another leader's: what ran goes on there."""
@@ -153,7 +158,7 @@ class RemoteRedrives:
         """Its leader has gone. What is left of it goes on at the one that leads now."""
         assert mine.start is not None, "a job of one's own knows what was asked for"
         if mine.is_cancelling:
-            mine.end("cancelled")
+            mine.end_cancelled()
             return
         try:
             left = (await count(self._queue, mine.start.order)).total()

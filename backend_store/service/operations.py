@@ -67,6 +67,7 @@ class GoneQueues(Asked, frozen=True):
 
 class PutKey(Asked, frozen=True):
     key: ApiKey
+    instead_of: ApiKey | None = None
 
 
 class DeleteKey(Asked, frozen=True):
@@ -260,7 +261,7 @@ async def _gone(store: EmbeddedStore, asked: GoneQueues) -> list[int]:
 
 
 async def _put_key(store: EmbeddedStore, asked: PutKey) -> None:
-    await store.node.metadata.put_key(asked.key)
+    await store.node.metadata.put_key(asked.key, instead_of=asked.instead_of)
 
 
 async def _delete_key(store: EmbeddedStore, asked: DeleteKey) -> None:

@@ -69,10 +69,11 @@ class LookAtRedrives(Asked, frozen=True):
 
 
 class CancelRedrive(Asked, frozen=True):
-    """Answered when nothing more is moved; with None where there is no such job."""
+    """Answered when nothing more is moved; with None where there is no such job. `why`: see `client.redrive`."""
 
     place: Place
     redrive_id: str
+    why: str | None = None
 
 
 async def count(store: EmbeddedStore, asked: CountLetters) -> Counted:
@@ -112,7 +113,7 @@ async def cancel(store: EmbeddedStore, asked: CancelRedrive) -> Job | None:
     job = queue_at(store, asked.place).redrives.get(asked.redrive_id)
     if job is None:
         return None
-    await job.cancel()
+    await job.cancel(asked.why)
     return _told(job)
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import heapq
 
 from backend_store.client import timestamp
-from backend_store.model import ApiKey, Conflict, Forbidden, NotFound
+from backend_store.model import OPERATOR, ApiKey, Forbidden, NotFound
 from gateway.api.queues import decode_cursor, encode_cursor, link_to_next
 from gateway.api.shapes import KeyBody, KeyPage, KeyView, NewKeyView, RotateBody
 from gateway.auth import NewKey
 from gateway.context import Gateway
 from gateway.http import Answer, Call, integer, json_answer
 from gateway.limits import NAME_CHARS_MAX, PAGE_ITEMS_DEFAULT, PAGE_ITEMS_MAX, ROTATE_GRACE_MS_MAX
-from gateway.policy import OPERATOR, check_scopes, may_administer
+from gateway.policy import check_scopes, may_administer
 from gateway.validate import time_ms
 from push.checks import field as invalid_field
 
@@ -47,7 +47,7 @@ async def create(gateway: Gateway, call: Call) -> Answer:
     scopes = check_scopes(wanted.scopes)
     if tenant not in gateway.store.metadata.tenants:
         raise NotFound(f"there is no tenant {tenant[:NAME_CHARS_MAX]!r}")
-    expires_at_ms = _expiry(gateway, wanted.expires_at)
+    expires_at_ms = _expiry(gateway, call, wanted.expires_at)
     made = await gateway.keyring.create(name=wanted.name, tenant=tenant, scopes=scopes, expires_at_ms=expires_at_ms)
     return json_answer(_view_new(made), 201, ((b"location", f"/v1/keys/{made.stored.id}".encode()), _NO_STORE))
 
@@ -55,13 +55,31 @@ async def create(gateway: Gateway, call: Call) -> Answer:
 _NO_STORE = (b"cache-control", b"no-store")
 
 
-def _expiry(gateway: Gateway, text: str | None) -> int | None:
+def _expiry(gateway: Gateway, call: Call, text: str | None) -> int | None:
+    """When the new key ends: by default as late as it may, which is for ever unless the caller's credential ends."""
+    latest_ms = _latest_ms(gateway, call)
     if text is None:
-        return None
+        return latest_ms
     expires_at_ms = time_ms(text, pointer="/expires_at")
     if expires_at_ms <= gateway.clock_ms():
         raise invalid_field("/expires_at", f"{text} has passed already")
+    if latest_ms is not None and expires_at_ms > latest_ms:
+        detail = f"{text} is later than {timestamp(latest_ms)}, the latest end of a key that {_whose(call)} makes"
+        raise invalid_field("/expires_at", detail)
     return expires_at_ms
+
+
+def _latest_ms(gateway: Gateway, call: Call) -> int | None:
+    latest_ms = gateway.keyring.keys_until_ms(call.principal)
+    if latest_ms is not None and latest_ms <= gateway.clock_ms():
+        raise Forbidden("somebody with a token makes and rotates no keys here: auth.jwt.key_days_max is 0")
+    return latest_ms
+
+
+def _whose(call: Call) -> str:
+    if call.principal.issuer is not None:
+        return "somebody with a token (auth.jwt.key_days_max)"
+    return "a key that ends then"
 
 
 async def list_keys(gateway: Gateway, call: Call) -> Answer:
@@ -87,19 +105,21 @@ async def rotate(gateway: Gateway, call: Call) -> Answer:
     _require_admin(call)
     key = _find(gateway, call)
     _require_rank(call, key)
+    _require_end(gateway, call, key)
     wanted: RotateBody = await call.fields(RotateBody)
     if not 0 <= wanted.grace_ms <= ROTATE_GRACE_MS_MAX:
         raise invalid_field("/grace_ms", f"grace_ms is {wanted.grace_ms}; it goes from 0 to {ROTATE_GRACE_MS_MAX}")
-    return json_answer(_view_new(await gateway.keyring.rotate(key, grace_ms=wanted.grace_ms)), headers=(_NO_STORE,))
+    made = await gateway.keyring.rotate(key, grace_ms=wanted.grace_ms)
+    await gateway.begun.look()
+    return json_answer(_view_new(made), headers=(_NO_STORE,))
 
 
 async def revoke(gateway: Gateway, call: Call) -> Answer:
     _require_admin(call)
     key = _find(gateway, call)
     _require_rank(call, key)
-    if OPERATOR in key.scopes and sum(OPERATOR in other.scopes for other in gateway.keyring.stored()) == 1:
-        raise Conflict("this is the last key with the scope operator; make another one first")
     await gateway.keyring.revoke(key.id)
+    await gateway.begun.look()
     return Answer(204, content_type=None)
 
 
@@ -112,6 +132,17 @@ def _require_rank(call: Call, key: ApiKey) -> None:
     """Whoever rotates a key holds its new secret, so an administrator must not rotate an operator's."""
     if OPERATOR in key.scopes and not may_administer(call.principal.access, "operators' keys"):
         raise Forbidden("only an operator changes an operator's key")
+
+
+def _require_end(gateway: Gateway, call: Call, key: ApiKey) -> None:
+    """Whoever rotates a key holds its new secret, so it must not last longer than one that the caller may make."""
+    latest_ms = _latest_ms(gateway, call)
+    if latest_ms is not None and (key.expires_at_ms is None or key.expires_at_ms > latest_ms):
+        end = "never ends" if key.expires_at_ms is None else f"ends at {timestamp(key.expires_at_ms)}"
+        raise Forbidden(
+            f"the key {end}, and {timestamp(latest_ms)} is the latest end of a key that {_whose(call)} rotates; "
+            "make another one, or rotate it with a key that lasts as long"
+        )
 
 
 def _reaches(call: Call, key: ApiKey) -> bool:

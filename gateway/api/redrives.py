@@ -38,6 +38,7 @@ async def start(gateway: Gateway, call: Call) -> Answer:
     if given.dry_run:
         return json_answer(RedriveTotalView(total=total))
     job = await queue.begin_redrive(secrets.token_hex(8), letters, total=total, rate_per_s=given.rate_per_s, find=find)
+    gateway.begun.add(call.principal, job)
     location = f"/v1/queues/{queue.name}/redrives/{job.id}".encode()
     return json_answer(view(job), 202, ((b"location", location),))
 

@@ -29,7 +29,11 @@ def key() -> None:
     help="publish:P, consume:P, view:P, manage:P, admin or operator; in P, * matches any run. Repeats.",
 )
 @click.option("--tenant", help="Another tenant than the caller's; needs operator.")
-@click.option("--expires-at", metavar="TIME", help="RFC 3339; without it the key does not expire.")
+@click.option(
+    "--expires-at",
+    metavar="TIME",
+    help="RFC 3339; without it the key ends with the key that makes it, if that has an end.",
+)
 @target_options
 @json_option
 def create(

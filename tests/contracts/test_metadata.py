@@ -145,6 +145,42 @@ async def test_keys_come_and_go_with_every_field(service: MetadataService) -> No
         await service.delete_key("k1")
 
 
+async def test_a_key_that_has_gone_or_was_changed_is_not_written_again(service: MetadataService) -> None:
+    await service.put_key(KEY)
+    one, two = (msgspec.structs.replace(KEY, secret_sha256=secret) for secret in (b"1", b"2"))
+    ends = await asyncio.gather(*(service.put_key(k, instead_of=KEY) for k in (one, two)), return_exceptions=True)
+    assert sorted(type(end) for end in ends if end is not None) == [Conflict]
+    (kept,) = await service.list_keys()
+    assert kept in (one, two)
+    await service.put_key(kept, instead_of=KEY)  # asked again after an answer was lost
+    await service.delete_key("k1")
+    with pytest.raises(NotFound):
+        await service.put_key(msgspec.structs.replace(kept, secret_sha256=b"3"), instead_of=kept)
+    assert await service.list_keys() == []
+
+
+async def test_two_operators_who_delete_each_other_at_once_leave_one(subject: Subject) -> None:
+    operators = [ApiKey(f"o{number}", "name", "default", ("operator",), b"", 7) for number in range(2)]
+    for key in (KEY, *operators):
+        await subject.service.put_key(key)
+    deletions = (one.delete_key(key.id) for one, key in zip((subject.service, subject.behind), operators, strict=True))
+    ends = await asyncio.gather(*deletions, return_exceptions=True)
+    assert sorted(type(end) for end in ends if end is not None) == [Conflict]
+    (left,) = [key for key in await subject.behind.list_keys() if key.scopes == ("operator",)]
+    with pytest.raises(Conflict, match="last key with the scope operator"):
+        await subject.behind.delete_key(left.id)
+
+
+async def test_a_tenant_with_the_last_operator_stays(service: MetadataService) -> None:
+    await service.put_tenant("acme")
+    await service.put_key(ApiKey("o1", "name", "acme", ("admin", "operator"), b"", 7))
+    with pytest.raises(Conflict, match="last key with the scope operator"):
+        await service.delete_tenant("acme")
+    await service.put_key(ApiKey("o2", "name", "default", ("operator",), b"", 7))
+    await service.delete_tenant("acme")
+    assert [key.id for key in await service.list_keys()] == ["o2"]
+
+
 async def test_a_tenant_takes_its_keys_with_it_and_stays_while_it_has_queues(service: MetadataService) -> None:
     tenant, is_new = await service.put_tenant("acme")
     assert is_new and await service.put_tenant("acme") == (tenant, False)

@@ -265,6 +265,21 @@ def test_a_cancelled_redrive_leaves_what_it_has_not_moved(http: Client) -> None:
     assert http.delete(location).json() == job, "cancelling again changes nothing"
 
 
+@pytest.mark.parametrize("how", ["revoked", "rotated away"])
+def test_a_redrive_ends_with_the_key_that_it_was_begun_with(http: Client, how: str) -> None:
+    queue = made(http, max_attempts=1)
+    died(http, queue, *({"body": n} for n in range(30)))
+    key = make_key(http, f"manage:{queue}", f"publish:{queue}")
+    with with_key(http, key["key"]) as client:
+        location = start(client, queue, rate_per_s=20).headers["location"]
+    at = f"/v1/keys/{key['id']}"
+    answer = http.delete(at) if how == "revoked" else http.post(f"{at}/rotate", json={"grace_ms": 0})
+    assert answer.is_success
+    job = http.get(location).json()
+    assert job["state"] == "failed" and job["error"].startswith(f"the API key was {how}; what was moved stays moved")
+    assert len(ready(http, queue)) == job["done"] < 30 == job["done"] + len(dead(http, queue))
+
+
 def test_one_redrive_of_a_queue_runs_at_a_time(http: Client) -> None:
     queue = made(http, max_attempts=1)
     died(http, queue, *({"body": n} for n in range(5)))

@@ -11,7 +11,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.integration.calls import Client, pointers, publish, receive, refused
+from tests.integration.calls import Client, make_key, pointers, publish, receive, refused, with_key
 from tests.support.backend import Backend
 from tests.support.server import PushqServer
 
@@ -207,6 +207,19 @@ def test_another_gateway_sees_a_redrive_and_may_cancel_it(
         found = other.delete(location).json()
         assert found["state"] in ("cancelled", "done")
     assert job(http, location) == found
+
+
+def test_a_redrive_ends_with_the_key_that_it_was_begun_with(http: Client) -> None:
+    queue = made(http)
+    died(http, queue, *({"body": n} for n in range(40)))
+    key = make_key(http, f"manage:{queue}", f"publish:{queue}")
+    with with_key(http, key["key"]) as client:
+        location = started(client, queue, rate_per_s=10)
+    assert http.delete(f"/v1/keys/{key['id']}").status_code == 204
+    until(lambda: job(http, location)["state"] != "running")
+    found = job(http, location)
+    assert found["state"] == "failed" and found["error"].startswith("the API key was revoked"), found
+    assert (stats(http, queue)["ready"], stats(http, queue)["dead"]) == (found["done"], 40 - found["done"])
 
 
 # ------------------------------------------------------------------------------------------------------------ crashes

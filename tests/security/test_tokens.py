@@ -6,6 +6,7 @@ import base64
 import json
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -299,3 +300,34 @@ def test_a_hostile_key_set_changes_nothing_for_the_good_key_in_it(tmp_path: Path
             for name in ("huge", "slow", "off-curve"):
                 token = raw_token({"alg": "RS256", "kid": name}, claims(ACME, "admin"), b"x" * 256)
                 assert ask(server, token)[0] in (401, 503)
+
+
+# ---------------------------------------------------------------------------------------------- keys made by tokens
+
+
+def call(server: PushqServer, token: str, path: str, body: dict[str, Any]) -> httpx2.Response:
+    return httpx2.post(server.url + path, headers={"Authorization": f"Bearer {token}"}, json=body)
+
+
+def in_days(days: float) -> str:
+    return (datetime.now(UTC) + timedelta(days=days)).isoformat()
+
+
+def test_no_key_that_a_token_makes_or_rotates_is_endless(server: PushqServer) -> None:
+    token = with_secret(claims(BETA, "admin", lives_s=60))
+    new = {"name": "kept", "scopes": ["admin"]}
+    made = call(server, token, "/v1/keys", new).json()
+    ends = datetime.fromisoformat(made["expires_at"])
+    assert timedelta(days=89) < ends - datetime.now(UTC) <= timedelta(days=90)
+    late = call(server, token, "/v1/keys", new | {"expires_at": in_days(91)})
+    assert late.status_code == 400 and "auth.jwt.key_days_max" in late.json()["detail"]
+    assert late.json()["errors"][0]["pointer"] == "/expires_at"
+    # Nor does that key make one that lasts longer than itself.
+    assert call(server, made["key"], "/v1/keys", new).json()["expires_at"] == made["expires_at"]
+    assert call(server, made["key"], "/v1/keys", new | {"expires_at": in_days(90.5)}).status_code == 400
+    endless = call(server, server.key, "/v1/keys", new | {"tenant": "beta"}).json()
+    for credential in (token, made["key"]):
+        refused = call(server, credential, f"/v1/keys/{endless['id']}/rotate", {"grace_ms": 0})
+        assert refused.status_code == 403 and "never ends" in refused.json()["detail"]
+        assert call(server, credential, f"/v1/keys/{made['id']}/rotate", {"grace_ms": 60_000}).status_code == 200
+    assert call(server, server.key, f"/v1/keys/{endless['id']}/rotate", {"grace_ms": 0}).status_code == 200

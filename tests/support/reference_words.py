@@ -98,6 +98,8 @@ SETTINGS = {
     "a second, new ones are refused until they do not.",
     "auth.jwt.audience": "What the claim `aud` of a token must name.",
     "auth.jwt.leeway_s": "Seconds that clocks of issuers may be off, 0 to 300.",
+    "auth.jwt.key_days_max": "How long API keys last at most that are made or rotated with a token, 0 to 3,650 days; "
+    "with 0 tokens make none.",
     "auth.jwt.algorithms": "Algorithms that tokens may be signed with. `HS256` only counts for issuers with a secret, "
     "the others only for issuers with public keys.",
     "auth.jwt.jwks_max_age_s": "Seconds until key sets are read anew, 10 to 86,400.",

@@ -121,8 +121,8 @@ class DirectoryService:
         prefixes = [kind_prefix(arc, "k") for arc in range(ARCS)]
         return await self._page(prefixes, _key, _rest_after(prefixes[0]), after.encode(), after, limit)
 
-    async def put_key(self, key: ApiKey) -> None:
-        await self._writes.put_key(key)
+    async def put_key(self, key: ApiKey, *, instead_of: ApiKey | None = None) -> None:
+        await self._writes.put_key(key, instead_of)
 
     async def delete_key(self, key_id: str) -> None:
         await self._writes.delete_key(key_id)

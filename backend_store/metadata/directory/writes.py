@@ -46,7 +46,9 @@ from backend_store.metadata.directory.limits import (
 from backend_store.metadata.directory.placement import Part, Placement, checked
 from backend_store.metadata.directory.store import DirectoryStore
 from backend_store.metadata.embedded import ADOPTED_UIDS, KEYS_MAX, QUEUES_MAX, Tenant
+from backend_store.metadata.key_rules import check_instead, heir
 from backend_store.model import (
+    OPERATOR,
     TENANT_DEFAULT,
     ApiKey,
     Conflict,
@@ -221,7 +223,8 @@ class Writes:
 
     # -------------------------------------------------------------------------------------------- keys and tenants
 
-    async def put_key(self, key: ApiKey) -> None:
+    async def put_key(self, key: ApiKey, instead_of: ApiKey | None = None) -> None:
+        """`instead_of`: see `key_rules.check_instead`."""
         check_name("key", key.id)
         keys = api_key_key(key.id), tenant_key(key.tenant), held_key(key.tenant)
 
@@ -232,6 +235,7 @@ class Writes:
                 raise NotFound(f"there is no tenant {key.tenant!r}")
             if known is not None and known.tenant != key.tenant:
                 raise Conflict(f"key {key.id!r} belongs to tenant {known.tenant!r}")
+            check_instead(known, instead_of, key)
             if known is None and held.keys >= KEYS_MAX:
                 raise Conflict(f"{KEYS_MAX} keys exist, the most a tenant has")
             more = held if known is not None else msgspec.structs.replace(held, keys=held.keys + 1)
@@ -249,7 +253,7 @@ class Writes:
             if record is None or known is None:
                 raise NotFound(f"there is no key {key_id!r}")
             (tally,) = await self._store.look(held_key(known.tenant))
-            await self._delete_keys(known.tenant, tally, [record], [], [])
+            await self._delete_keys(known.tenant, tally, [record], await self._while_operated([record]), [])
 
         await self._until_done(attempt)
 
@@ -282,10 +286,11 @@ class Writes:
             if held.queues:
                 raise Conflict(f"tenant {name!r} still has {held.queues} queues; delete them first")
             theirs = await self._keys_of(name) if held.keys else []
+            there = await self._while_operated(theirs)
             if len(theirs) > KEYS_PER_DELETION_MAX:
-                await self._delete_keys(name, tally, theirs[:KEYS_PER_DELETION_MAX], [], [])
+                await self._delete_keys(name, tally, theirs[:KEYS_PER_DELETION_MAX], there, [])
                 raise Again
-            gone = [_unchanged(keys[0], owner)], [Delete(keys[0])]
+            gone = [_unchanged(keys[0], owner), *there], [Delete(keys[0])]
             await self._delete_keys(name, tally, theirs, *gone, is_last=True)
 
         await self._until_done(attempt)
@@ -309,17 +314,35 @@ class Writes:
         )
 
     async def _keys_of(self, tenant: str) -> list[Record]:
-        """All of them, from the coordinator. A key that is put meanwhile changes the tally, and it begins anew."""
+        """All of a tenant. A key that is put meanwhile changes the tally, and it begins anew."""
+        return await self._keys(lambda key: key.tenant == tenant)
+
+    async def _while_operated(self, gone: Sequence[Record]) -> list[Compare]:
+        """The condition that there is an operator once these keys have gone. Raises `Conflict` where there is none."""
+        keys = {key.id: key for key in map(_api_key, gone) if OPERATOR in key.scopes}
+        if not keys:
+            return []
+        others = await self._keys(lambda key: OPERATOR in key.scopes and key.id not in keys)
+        found = heir(keys.values(), map(_api_key, others))
+        return [_unchanged(one.key, one) for one in others if found is not None and _api_key(one).id == found.id]
+
+    async def _keys(self, is_wanted: Callable[[ApiKey], bool]) -> list[Record]:
+        """From the coordinator."""
         found: list[Record] = []
         for arc in range(ARCS):
             prefix = kind_prefix(arc, "k")
             page = await self._store.coordinator.read(prefix)
             while True:
-                found += (one for one in page.records if (key := _value(ApiKey, one)) and key.tenant == tenant)
+                found += (one for one in page.records if is_wanted(_api_key(one)))
                 if not page.has_more:
                     break
                 page = await self._store.coordinator.read(prefix, after=page.records[-1].key)
         return found
+
+
+def _api_key(record: Record) -> ApiKey:
+    key: ApiKey = _DECODERS[ApiKey].decode(record.value)
+    return key
 
 
 def _check_room(tenant: str, owner: Tenant | None, held: Held) -> None:

@@ -54,6 +54,23 @@ async def test_every_wrong_token_is_refused_in_the_same_words(store: Store, cloc
     assert len({refused(keyring, each) for each in wrong}) == 1
 
 
+async def test_a_credential_is_withdrawn_by_a_revocation_or_a_rotation_and_not_by_its_end(
+    store: Store, clock: Clock
+) -> None:
+    keyring = Keyring(store, clock)
+    ends = clock() + 1_000
+    made = [await make(keyring, "admin", expires_at_ms=ends) for _ in range(3)]
+    revoked, rotated, left = (keyring.identify(each.token) for each in made)
+    await keyring.rotate(made[1].stored, grace_ms=500)
+    assert keyring.withdrawn(rotated) is None
+    await keyring.revoke(revoked.id)
+    clock.ms += 500
+    told = [keyring.withdrawn(each) for each in (revoked, rotated, left)]
+    assert told == ["the API key was revoked", "the API key was rotated away", None]
+    clock.ms = ends
+    assert keyring.withdrawn(left) is None and not keyring.still_valid(left)
+
+
 async def test_a_remembered_identity_is_the_same_object(store: Store, clock: Clock) -> None:
     keyring = Keyring(store, clock)
     token = (await make(keyring)).token

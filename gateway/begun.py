@@ -1,0 +1,61 @@
+"""Work that goes on after its answer, and whose credential it was begun with: what is withdrawn ends it.
+
+A credential that merely runs out does not: a token lives for minutes, and a redrive at a rate may take hours. One that
+was revoked, rotated away, or signed by a key that its issuer has no more may have been somebody else's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+import structlog
+
+from backend_store.model import PushqError
+from gateway.auth import Keyring, Principal
+from gateway.limits import BEGUN_LOOK_SECONDS
+
+log = structlog.get_logger("pushq.auth")
+
+
+class Job(Protocol):
+    """What goes on. `client.Redrive` is one."""
+
+    id: str
+
+    @property
+    def state(self) -> str: ...
+
+    async def cancel(self, why: str | None = None) -> None:
+        """Returns when nothing more is done."""
+
+
+class Begun:
+    """The jobs that were begun here and may still run: one a queue at most, which bounds them."""
+
+    def __init__(self, keyring: Keyring) -> None:
+        self._keyring = keyring
+        self._jobs: list[tuple[Principal, Job]] = []
+
+    def add(self, principal: Principal, job: Job) -> None:
+        self._jobs.append((principal, job))
+
+    async def watch(self) -> None:
+        """For as long as the process serves."""
+        while True:
+            await asyncio.sleep(BEGUN_LOOK_SECONDS)
+            await self.look()
+
+    async def look(self) -> None:
+        """One round. Returns when whatever must end has ended, or cannot be reached now."""
+        self._jobs = [(principal, job) for principal, job in self._jobs if job.state == "running"]
+        for principal, job in list(self._jobs):
+            try:
+                why = self._keyring.withdrawn(principal)
+                if why is not None:
+                    await job.cancel(f"{why}; what was moved stays moved, start it again for the rest")
+                    log.warning(
+                        "a job ends with its credential", job=job.id, principal=principal.id, tenant=principal.tenant
+                    )
+            except PushqError as error:
+                log.info("a job cannot be ended yet", job=job.id, error=error.detail)
