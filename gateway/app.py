@@ -26,7 +26,7 @@ from gateway.door import Door
 from gateway.encryption import Encrypting
 from gateway.entrance import Entrance
 from gateway.guard import Guards
-from gateway.http import problem_answer
+from gateway.http import problem_answer, write
 from gateway.limits import FILES_RESERVED, HTTP_CONNECTIONS_MAX, UNCONFIRMED_MEMORY_FRACTION
 from gateway.limits_setup import make_throttle
 from gateway.loop_lag import LoopLag
@@ -34,11 +34,12 @@ from gateway.memory import limit_bytes
 from gateway.once import Once
 from gateway.overload import Overload
 from gateway.recovery import Recovery
+from gateway.scraping import OPEN
 from gateway.series.sampler import Sampler
 from gateway.settings import Settings
 from gateway.shared_replies import RedisReplies
 from gateway.siblings import Siblings
-from gateway.site import Site
+from gateway.site import METRICS, Site
 from gateway.stored_quotas import StoredQuotas
 from gateway.tickets import TicketOffice
 from gateway.usage.export import Exporter
@@ -87,6 +88,16 @@ class Application:
         """The same application for `DIR/admin.sock`: only the folder's owner gets there."""
         scope[LOCAL] = True
         await self(scope, receive, send)
+
+    async def metrics_only(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The application for `metrics.listen`: nothing else is there, and whoever gets there may read."""
+        scope[OPEN] = True
+        if scope["type"] == "http" and scope["path"] == METRICS:
+            await self.site(scope, receive, send)
+        elif scope["type"] == "http":
+            await write(send, problem_answer(NotFound(f"there is only {METRICS} here")))
+        elif scope["type"] == "websocket":
+            await _no_socket_here(scope, receive, send)
 
 
 def create_app(
@@ -220,12 +231,12 @@ def _site(gateway: Gateway, api: Api, lag: LoopLag, entrance: Entrance, overload
         )
     )
     pages = {
-        "/metrics": metrics.page(api.answers, lag, entrance, overload),
+        METRICS: metrics.page(api.answers, lag, entrance, overload),
         "/openapi.json": openapi.page(),
         "/asyncapi.json": asyncapi.page(),
         **docs.pages(),
     }
-    return Site(gateway, pages, console)
+    return Site(gateway, pages, console, api.require_operator)
 
 
 async def _no_socket_here(scope: Scope, receive: Receive, send: Send) -> None:

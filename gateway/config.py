@@ -249,7 +249,7 @@ def _wrong(key: str, value: Any) -> str:
         return "" if value else "name a folder"
     if key in BACKEND_CHECKS:
         return BACKEND_CHECKS[key](value)
-    if key == "http.listen":
+    if key == "http.listen" or (key == "metrics.listen" and value):
         try:
             parse_address(value)
         except ValueError as error:

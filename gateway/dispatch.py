@@ -14,7 +14,7 @@ from urllib.parse import parse_qs
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from backend_store.model import InvalidRequest, NotFound, PushqError, Unauthenticated
+from backend_store.model import Forbidden, InvalidRequest, NotFound, PushqError, Unauthenticated
 from gateway import cors
 from gateway.api.table import OPERATIONS, Operation, kind_of
 from gateway.auth import Principal
@@ -114,6 +114,21 @@ class Api:
             return await perform(self._gateway, operation, call, _trace_id(headers))
         finally:
             call.held.release()
+
+    async def require_operator(self, scope: Scope) -> None:
+        """For a page beside `/v1` that is about all tenants. Raises what a call would be answered with."""
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        caller = await found(lambda: self._caller(scope, headers, None))
+        refused = await Account(self._gateway.throttle, _who(scope, caller), None).request("admin")
+        if not isinstance(caller, Principal):
+            raise caller
+        if refused is not None:
+            raise refused
+        if not caller.access.is_operator:
+            raise Forbidden(
+                f"{scope['path']} is about all tenants and needs the scope operator, which {caller.name!r} lacks; "
+                "/v1/metrics has the numbers of one tenant"
+            )
 
     # ---------------------------------------------------------------------------------------------------- checks
 

@@ -52,7 +52,7 @@ from gateway.logs import configure_logs
 from gateway.masters import MASTER_FILE, MasterError
 from gateway.recovery import Recovery
 from gateway.remote_store import RemoteStore, remote_store
-from gateway.settings import Settings
+from gateway.settings import Settings, parse_address
 from gateway.siblings import Siblings
 from gateway.tickets import TicketOffice
 from gateway.tokens import Tokens
@@ -129,6 +129,7 @@ async def _serve(settings: Settings, place: Alone) -> None:
     entrance = _entrance(settings)
     spans = _spans(settings)
     tcp = _bind(settings, place)
+    scrapes = _bind_metrics(settings) if place.is_desk else None
     tokens = _tokens(settings)
     guards = Guards()
     store, encryption = await place.open(settings, guards)
@@ -168,9 +169,13 @@ async def _serve(settings: Settings, place: Alone) -> None:
     front, local = place.front(app)
     public = listener(front, entrance, app.door, hsts=_wants_hsts(settings))
     more = place.more(app, settings)
+    if scrapes is not None:
+        more.append((listener(app.metrics_only, door=app.door), scrapes))
     server = Server(app, [public, listener(local), *(each for each, _ in more)], care, samples=place.is_desk)
     server.handle_signals()
     _listen(tcp, settings)
+    if scrapes is not None:
+        scrapes.listen(LISTEN_BACKLOG)
     place.ready(settings, tcp.getsockname()[1], made_master_key=encryption.is_new, end=server.end)
     keys = asyncio.create_task(encryption.run(), name="data keys")
     await server.run([tcp, place.local_socket(settings), *(sock for _, sock in more)])
@@ -248,6 +253,17 @@ def _bind(settings: Settings, place: Alone) -> socket.socket:
         return place.bind(settings)
     except OSError as error:
         raise cannot_listen(settings, error) from None
+
+
+def _bind_metrics(settings: Settings) -> socket.socket | None:
+    """The socket of `metrics.listen`, if there is one. It speaks plain HTTP, and is for a network that one trusts."""
+    if not settings.metrics.listen:
+        return None
+    try:
+        return bind_tcp(parse_address(settings.metrics.listen))
+    except OSError as error:
+        wanted = settings.metrics.listen
+        raise CannotStart(f"cannot listen on {wanted}: {error.strerror}; choose another metrics.listen") from None
 
 
 def _listen(tcp: socket.socket, settings: Settings) -> None:

@@ -201,6 +201,15 @@ class AlertSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Networks that webhooks may go to beside the public Internet."""
 
 
+class MetricsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Who may read `/metrics` without an operator's key."""
+
+    open_to: Literal["local", "nobody", "everybody"] = "local"
+    """`local`: processes of this machine, while the server listens to no other."""
+    listen: str = ""
+    """An address of its own, `HOST:PORT`, where it needs no key; there is nothing else. Empty: none."""
+
+
 class NodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What one backend of a cluster is, for `pushq backend`."""
 
@@ -278,6 +287,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     usage: Usage = Usage()
     encryption: Encryption = Encryption()
     alerts: AlertSettings = AlertSettings()
+    metrics: MetricsSettings = MetricsSettings()
     node: NodeSettings = NodeSettings()
     cluster: ClusterSettings = ClusterSettings()
 

@@ -1,4 +1,4 @@
-"""Everything beside `/v1`: health, metrics, the API's documents, the docs, pages for people. No key is needed."""
+"""Everything beside `/v1`: health, metrics, documents, docs, pages for people. Only metrics may need a key."""
 
 from __future__ import annotations
 
@@ -17,11 +17,14 @@ from gateway import cors
 from gateway.api import health
 from gateway.context import Gateway
 from gateway.http import Answer, problem_answer, write
+from gateway.scraping import needs_key
 from push.problems import KINDS
 
 log = structlog.get_logger("pushq.gateway")
 
 Page = Callable[[Gateway, dict[str, str]], Awaitable[Answer]]
+Check = Callable[[Scope], Awaitable[None]]
+METRICS: Final = "/metrics"
 
 READ_ONLY: Final = b"GET, HEAD, OPTIONS"
 
@@ -29,8 +32,11 @@ READ_ONLY: Final = b"GET, HEAD, OPTIONS"
 class Site:
     """An ASGI application: our own read-only pages by exact path, then the console's routes."""
 
-    def __init__(self, gateway: Gateway, pages: dict[str, Page], console: Sequence[BaseRoute]) -> None:
+    def __init__(
+        self, gateway: Gateway, pages: dict[str, Page], console: Sequence[BaseRoute], require_operator: Check
+    ) -> None:
         self._gateway = gateway
+        self._require_operator = require_operator
         self._pages: dict[str, Page] = {
             "/livez": health.livez,
             "/readyz": health.readyz,
@@ -67,6 +73,10 @@ class Site:
                 headers=(("Allow", allowed),),
             )
         query = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
+        if scope["path"] == METRICS:
+            if needs_key(self._gateway.settings, scope):
+                await self._require_operator(scope)
+            return await page(self._gateway, query)
         answer = await page(self._gateway, query)
         # Documents and health say nothing secret: a page of any origin may read them.
         return answer._replace(headers=(*answer.headers, *cors.granted(b"*")))

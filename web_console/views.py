@@ -132,7 +132,17 @@ VIEWS: Final[tuple[View, ...]] = (
         True,
         "c",
     ),
-    View("node", "Node", "/console/node", "node.html", records.load_node, "curl $PUSHQ_URL/metrics", True, True, "n"),
+    View(
+        "node",
+        "Node",
+        "/console/node",
+        "node.html",
+        records.load_node,
+        'curl -H "Authorization: Bearer $PUSHQ_KEY" $PUSHQ_URL/metrics',
+        True,
+        True,
+        "n",
+    ),
     View(
         "tenants",
         "Tenants",

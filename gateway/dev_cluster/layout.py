@@ -161,9 +161,10 @@ defaults
 
 frontend public
     bind {public}
+    http-request set-var(txn.path) path,url_dec
     acl push hdr(Upgrade) -i websocket
-    acl push path_end /events
-    use_backend console if {{ path_beg /console }}
+    acl push var(txn.path) -m end /events
+    use_backend console if {{ var(txn.path) -m beg /console }}
     use_backend push if push
     default_backend requests
 

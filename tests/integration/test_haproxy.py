@@ -73,6 +73,16 @@ async def test_every_transport_goes_through_it(server: PushqServer, front: Hapro
                 await message.ack()
 
 
+def test_metrics_stay_behind_it_however_they_are_spelled(front: Haproxy) -> None:
+    for path in ("/metrics", "/%6detrics", "/%6D%65%74rics", "/metric%73?a=1"):
+        with (
+            socket.create_connection(("127.0.0.1", front.port), timeout=15) as raw,
+            front.tls.wrap_socket(raw, server_hostname="127.0.0.1") as tls,
+        ):
+            tls.sendall(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n".encode())
+            assert tls.recv(4096).startswith(b"HTTP/1.1 404"), path
+
+
 def test_an_event_leaves_at_once_and_is_not_collected(server: PushqServer, front: Haproxy) -> None:
     with through(front, server) as http, http.stream("GET", "/v1/queues/orders/events?credit=10") as missing:
         assert missing.status_code == 404

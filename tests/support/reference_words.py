@@ -96,6 +96,9 @@ SETTINGS = {
     "10 to 60,000.",
     "overload.sojourn_ms_max": "How long publishes may wait for the disk, 5 to 60,000. When they wait longer for half "
     "a second, new ones are refused until they do not.",
+    "metrics.open_to": "Who reads [`/metrics`](metrics.md) without an operator's key: `local`, processes of this "
+    "machine while `http.listen` is of this machine, too; `nobody`; or `everybody`.",
+    "metrics.listen": "An address of its own for `/metrics`, where it needs no key; empty for none.",
     "auth.jwt.audience": "What the claim `aud` of a token must name.",
     "auth.jwt.leeway_s": "Seconds that clocks of issuers may be off, 0 to 300.",
     "auth.jwt.key_days_max": "How long API keys last at most that are made or rotated with a token, 0 to 3,650 days; "

@@ -94,7 +94,7 @@ async def test_a_full_disk_stops_publishes_and_nothing_else(http: httpx2.AsyncCl
     assert acked.json()["results"][0]["ok"]
     assert (await http.get("/readyz")).status_code == 503
     assert [(await http.get(path)).status_code for path in ("/lbz", "/livez")] == [200, 200]
-    assert "pushq_publishes_allowed 0.0" in (await http.get("/metrics")).text
+    assert "pushq_publishes_allowed 0.0" in (await http.get("/metrics", headers={"Host": "localhost"})).text
 
 
 async def test_a_draining_gateway_takes_acks_and_nothing_new(app: Application, http: httpx2.AsyncClient) -> None:

@@ -1,0 +1,41 @@
+"""Who may read `/metrics`, which names the queues of every tenant: an operator, or whoever the settings let in.
+
+Rules only, for one request: its settings, address and headers come in. A process on the same machine may come without a
+key as long as nothing says that it speaks for somebody else: the server listens to this machine alone, the address and
+the `Host` are of this machine, and no proxy
+has left a header.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.types import Scope
+
+from gateway.settings import Settings, is_loopback_host
+
+OPEN: Final = "pushq.open"
+"""Set in the scope of requests that came in where `/metrics` needs no key: at `metrics.listen`."""
+_OF_PROXIES: Final = frozenset({b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip"})
+
+
+def needs_key(settings: Settings, scope: Scope) -> bool:
+    """Whether whoever asks must show an operator's credential."""
+    if OPEN in scope or settings.metrics.open_to == "everybody":
+        return False
+    client = scope.get("client")
+    if client is None:
+        return False  # a socket in the data folder: its owner, or another process of this server
+    return settings.metrics.open_to == "nobody" or not _is_of_this_machine(settings, client[0], scope)
+
+
+def _is_of_this_machine(settings: Settings, address: str, scope: Scope) -> bool:
+    if not settings.address.is_loopback or not is_loopback_host(address):
+        return False
+    headers: dict[bytes, bytes] = dict(scope["headers"])
+    return not _OF_PROXIES & headers.keys() and is_loopback_host(_host(headers.get(b"host", b"").decode("latin-1")))
+
+
+def _host(text: str) -> str:
+    """Without its port, and without the brackets of an IPv6 address."""
+    return text[1:].partition("]")[0] if text.startswith("[") else text.partition(":")[0].lower()
