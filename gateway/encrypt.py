@@ -32,6 +32,9 @@ _BOUND = struct.Struct(">HB")  # messages, flags
 _OWNER = struct.Struct(">H")
 _KEY = struct.Struct(">QI")  # uid, key id
 _FORMAT: Final = b"pushq block 1\0"
+_NOTE: Final = b"pushq note 1\0"
+"""In front of what is bound to a note, so that none is taken for a block's second half."""
+_NOTE_KEY = struct.Struct(">I")
 _NAMES_ALONE: Final = b"\x81\xa2id"
 """How a clear part begins that has ids and nothing else: it is its own `identity`."""
 
@@ -102,6 +105,14 @@ class BlockCipher:
         sealed = b"".join((head, clear, nonce, self._aes.encrypt(nonce, memoryview(data)[at:], bound)))
         return Block(sealed, block.count, block.priority, block.due_ms, block.traits, block.slots)
 
+    def seal_note(self, note: bytes) -> bytes:
+        nonce = _fresh()
+        return _NOTE_KEY.pack(self.key_id) + nonce + self._aes.encrypt(nonce, note, _NOTE + self._bound)
+
+    def open_note(self, sealed: bytes) -> bytes:
+        """What follows the number of the key. Raises `InvalidTag`."""
+        return self._aes.decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], _NOTE + self._bound)
+
     def open(self, block: SealedBlock) -> bytes:
         """Raises `InvalidTag`."""
         bound = self._bound + _BOUND.pack(block.messages, block.flags & SEALED_FLAGS)
@@ -145,6 +156,25 @@ class QueueSeal:
         self._counts.sealed += len(blocks)
         seal = cipher.seal
         return [seal(block) for block in blocks]
+
+    def seal_note(self, note: bytes) -> bytes:
+        cipher = self._newest()
+        cipher.blocks += 1
+        if cipher.blocks >= cipher.reserved:
+            self._wanted(self)
+        return cipher.seal_note(note)
+
+    def open_note(self, sealed: bytes) -> bytes:
+        if len(sealed) < _NOTE_KEY.size + SEAL_BYTES:
+            raise CannotOpen("it is too short")
+        (key_id,) = _NOTE_KEY.unpack_from(sealed)
+        cipher = self.ciphers.get(key_id)
+        if cipher is None:
+            raise CannotOpen(f"key {key_id} is none of this queue's")
+        try:
+            return cipher.open_note(sealed[_NOTE_KEY.size :])
+        except InvalidTag:
+            raise CannotOpen(f"what is stored under key {key_id} is not what was sealed") from None
 
     def secret(self) -> bytes:
         """Of the oldest key: it stays while others come."""

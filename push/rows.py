@@ -168,7 +168,7 @@ class Picked:
 
     def more(self, write: Callable[[str, Any], bytes]) -> Iterator[tuple[bytes, ...]]:
         """A row a message: its optional fields, written; empty where it has none."""
-        has, found = self.has, []
+        has, chunk, found = self.has, self.chunk, []
         if "exp" in has:
             found.append([write("expires_at", timestamp(at_ms) if at_ms else None) for at_ms in self.column("exp")])
         if "ts" in has or "late" in has:
@@ -177,7 +177,7 @@ class Picked:
         given = [name for name in ("reply_to", "correlation_id") if name in has]
         found += [[write(name, value) for value in self.column(name)] for name in given]
         if "dead" in has:
-            found.append([write("dead_letter", dead_letter(row)) for row in self.column("dead")])
+            found.append([write("dead_letter", dead_letter(row, chunk.seal)) for row in self.column("dead")])
         if "trace" in has:
             traces = [trace_context(kept) for kept in self.column("trace")]
             found.append([write("traceparent", parent) for parent, _ in traces])

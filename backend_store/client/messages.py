@@ -11,6 +11,8 @@ import msgspec
 
 from backend_store.core.chunk import KIND_BYTES, KIND_MIXED, Chunk, clear_column, message_id
 from backend_store.core.hlc import format_stamp
+from backend_store.core.reasons import told_history
+from backend_store.core.sealing import Seal
 from backend_store.core.shelves import priority_of
 
 CONTENT_TYPE_JSON = "application/json"
@@ -31,13 +33,15 @@ def ordering(time_us: int | None, late: bool | None) -> dict[str, Any] | None:
     return {"timestamp": None if time_us is None else format_stamp(time_us), "late": bool(late)}
 
 
-def dead_letter(dead: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Why a message ended, as consumers of dead letters see it. The reason of an attempt is the consumer's own."""
+def dead_letter(dead: Mapping[str, Any] | None, seal: Seal | None) -> dict[str, Any] | None:
+    """Why a message ended, as consumers of dead letters see it. The reason of an attempt is the consumer's own; `seal`
+    opens those that were stored sealed.
+    """
     if dead is None:
         return None
     history = [
         {"attempt": attempt, "at": timestamp(at_ms), "outcome": outcome, "reason": reason}
-        for attempt, at_ms, outcome, reason in dead.get("history", ())
+        for attempt, at_ms, outcome, reason in told_history(dead, seal)
     ]
     return {
         "from": dead.get("from"),
@@ -74,10 +78,10 @@ def full_message(chunk: Chunk, index: int, *, partition: int | None = None) -> d
     out["key"] = row.get("key")
     out["priority"] = dead.get("priority", 0) if dead else priority_of(chunk.shelf)
     out["published_at"] = timestamp(chunk.time_ms if row.get("at") is None else row["at"])
-    return out if row.keys().isdisjoint(_MORE) else out | _more(row)
+    return out if row.keys().isdisjoint(_MORE) else out | _more(row, chunk.seal)
 
 
-def _more(row: dict[str, Any]) -> dict[str, Any]:
+def _more(row: dict[str, Any], seal: Seal | None) -> dict[str, Any]:
     """What a message has only when it says something."""
     traceparent, tracestate = trace_context(row.get("trace"))
     more = {
@@ -85,7 +89,7 @@ def _more(row: dict[str, Any]) -> dict[str, Any]:
         "ordering": ordering(row.get("ts"), row.get("late")),
         "reply_to": row.get("reply_to"),
         "correlation_id": row.get("correlation_id"),
-        "dead_letter": dead_letter(row.get("dead")),
+        "dead_letter": dead_letter(row.get("dead"), seal),
         "traceparent": traceparent,
         "tracestate": tracestate,
     }

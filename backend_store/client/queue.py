@@ -9,13 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import structlog
-
 from backend_store.client.cancel import CancelOutcome, cancel
 from backend_store.client.dead_letters import Letters, Spot, Wanted, count
 from backend_store.client.filters import PeekFilter
 from backend_store.client.group_receipts import GroupReceipts
 from backend_store.client.layout import PartitionInfo, layout_of
+from backend_store.client.nack_log import NackLog
 from backend_store.client.peek import Show, cut_short, look_through, peeked
 from backend_store.client.redrive import Redrive, Redrives
 from backend_store.client.streams import Gap, StreamParts
@@ -23,6 +22,7 @@ from backend_store.client.views import AskView, Views, extending, giving_back
 from backend_store.core.chunk import Blocks, Columns
 from backend_store.core.leases import Holder, Lease
 from backend_store.core.limits import DELAYED_RUNS_MAX
+from backend_store.core.reasons import sealed_reason
 from backend_store.core.receipts import INDEX_OF, by_token
 from backend_store.core.records import PartitionState, Tally
 from backend_store.core.shelves import VIEW_DEAD, VIEW_LATE, VIEW_MAIN, VIEW_OUTBOX
@@ -49,8 +49,6 @@ from backend_store.node.partition import Partition
 from backend_store.node.partitions import Partitions
 from backend_store.node.settling import SettleReply
 from backend_store.node.view import View
-
-log = structlog.get_logger("pushq.queue")
 
 STALE = "stale-receipt"
 JOBS_REMEMBERED_MAX = 16
@@ -101,6 +99,7 @@ class EmbeddedQueue:
         """Of a queue that was deleted: those of its companions that somebody had asked for."""
         self.purges: dict[str, Purge] = {}
         self.redrives = Redrives(definition.name)
+        self._nacks = NackLog(definition.tenant, definition.name)
         self.extras: dict[str, Any] = {}
         """Room for what a gateway keeps per queue: its feeder, its fan-out."""
         self.groups: dict[str, EmbeddedQueue] = {}
@@ -313,10 +312,19 @@ class EmbeddedQueue:
             detail = f"queue {self.name!r}: {DELAYED_RUNS_MAX} batches wait for their time; nack without a delay"
             reply(Overloaded(detail, retry_after_ms=1000))
             return
-        if reason is not None:
-            log.info("nacked", tenant=self.tenant, queue=self.name, receipts=len(receipts), reason=reason)
         due_ms = self._node.steady_ms() + delay_ms if delay_ms else delay_ms
-        self._ask(receipts, giving_back(due_ms, reason, tried=tried), reply)
+        if reason is None:
+            self._ask(receipts, giving_back(due_ms, None, tried=tried), reply)
+            return
+        is_secret = self.config.encrypted
+        stored = sealed_reason(reason, self._partitions.seal) if is_secret else reason
+
+        def told(verdicts: list[Verdict] | PushqError) -> None:
+            if not isinstance(verdicts, PushqError) and (given := sum(one.ok for one in verdicts)):
+                self._nacks.note(given, None if is_secret else reason)
+            reply(verdicts)
+
+        self._ask(receipts, giving_back(due_ms, stored, tried=tried), told)
 
     @property
     def can_delay(self) -> bool:

@@ -55,6 +55,12 @@ class Seal(Protocol):
     def open(self, block: SealedBlock) -> bytes:
         """The second half of a block as it was before it was sealed. Raises `CannotOpen`."""
 
+    def seal_note(self, note: bytes) -> bytes:
+        """A few bytes that lie beside blocks, sealed. Raises `Unavailable`."""
+
+    def open_note(self, sealed: bytes) -> bytes:
+        """Raises `CannotOpen`."""
+
 
 class Sealer(Protocol):
     """Seals for every queue of a store."""

@@ -12,6 +12,7 @@ import msgspec
 
 from backend_store.core.bits import indexes
 from backend_store.core.chunk import Chunk, clear_column, extract, moved_whole
+from backend_store.core.reasons import moved_history
 from backend_store.core.sealing import Seal
 from backend_store.core.slots import UNKEYED, Routing
 from backend_store.model import Block
@@ -31,8 +32,26 @@ def resealed(
     `is_encrypted`: what was not sealed is sealed from now on. What was sealed always is. Raises `Unavailable` while the
     queue has no key.
     """
+    if seal is not None and seal is not chunk.seal:
+        annexes = _retold(chunk, bits, annexes, seal, is_encrypted=is_encrypted)
     blocks = extract(chunk, bits, annexes, partition=partition)
     return seal.seal(blocks) if blocks and seal is not None and (is_encrypted or chunk.is_sealed) else blocks
+
+
+def _retold(
+    chunk: Chunk, bits: int, annexes: Mapping[int, Mapping[str, Any]], seal: Seal, *, is_encrypted: bool
+) -> Mapping[int, Mapping[str, Any]]:
+    """With what is known of the messages' ends as the other queue can read it."""
+    lying = clear_column(chunk, "dead")
+    if lying is None and not any(annex.get("dead") for annex in annexes.values()):
+        return annexes
+    out = dict(annexes)
+    for index in indexes(bits):
+        annex = annexes.get(index, {})
+        dead = annex["dead"] if "dead" in annex else lying[index] if lying is not None else None
+        if dead:
+            out[index] = {**annex, "dead": moved_history(dead, chunk.seal, seal, is_encrypted=is_encrypted)}
+    return out
 
 
 def unopened(

@@ -18,6 +18,7 @@ from backend_store.client.layout import PartitionInfo
 from backend_store.client.queue import STALE, PublishReply, Purge, SettledAndPublished, VerdictsReply
 from backend_store.core.chunk import Blocks, Chunk, Columns, column_blocks
 from backend_store.core.leases import Holder, Lease
+from backend_store.core.reasons import sealed_reason
 from backend_store.core.receipts import INDEX_OF, by_token
 from backend_store.core.sealing import Seal
 from backend_store.core.slots import Routing
@@ -342,6 +343,8 @@ class RemoteQueue(Redriving, Ranges):
         tried: bool = True,
     ) -> None:
         grouped = by_token(receipts)
+        if reason is not None and self.config.encrypted:
+            reason = sealed_reason(reason, self._seal)
         self._ask("nack", grouped, lambda done: reply(_verdicts(receipts, done)), delay_ms, reason, tried=tried)
 
     def extend(self, receipts: list[str], visibility_ms: int, reply: VerdictsReply) -> None:

@@ -138,6 +138,58 @@ def items(http: Client, queue: str, **query: Any) -> list[dict[str, Any]]:
     return found
 
 
+def test_reasons_of_nacks_stay_encrypted_and_are_told_with_the_dead_letter(server: PushqServer, http: Client) -> None:
+    created(http, "graveyard")
+    created(http, "open", encrypted=False, max_attempts=1, dead_letter_queue="graveyard")
+    created(http, "own", max_attempts=2)
+    created(http, "named", max_attempts=2, dead_letter_queue="graveyard")
+    reasons = {"own.dead": ["plain-why-own", "plain-why-own"], "graveyard": ["plain-why-named", "plain-why-named"]}
+    for queue in ("own", "named"):
+        publish(http, queue, full(1))
+        for _ in range(2):
+            (held,) = receive(http, queue, max=1, wait_ms=5_000)
+            nack = {"receipts": [held["receipt"]], "reason": f"plain-why-{queue}", "delay_ms": 0}
+            assert http.post(f"/v1/queues/{queue}/nack", json=nack).json()["results"][0]["ok"]
+    for queue, wanted in reasons.items():
+        (letter,) = receive(http, queue, max=1, wait_ms=10_000)
+        assert [row["reason"] for row in letter["dead_letter"]["history"]] == wanted
+        receipts = {"receipts": [letter["receipt"]]}
+        http.post(f"/v1/queues/{queue}/nack", json=receipts | {"reason": "plain-why-again"})
+        (shown,) = http.get(f"/v1/queues/{queue}/messages?state=ready").json()["items"]
+        assert [row["reason"] for row in shown["dead_letter"]["history"]] == wanted
+    # Out of a queue that is not encrypted it comes sealed to where everything is.
+    publish(http, "open", {"body": 1, "key": "last"})
+    (held,) = receive(http, "open", max=1)
+    http.post("/v1/queues/open/nack", json={"receipts": [held["receipt"]], "reason": "plain-seen"})
+    until(lambda: len(http.get("/v1/queues/graveyard/messages?key=last").json()["items"]) == 1, "it is moved")
+    (letter,) = http.get("/v1/queues/graveyard/messages?key=last").json()["items"]
+    assert [row["reason"] for row in letter["dead_letter"]["history"]] == ["plain-seen"]
+    server.stop()
+    assert not in_folder(server.data, "plain-why"), "a reason is on the disk"
+    assert "plain-why" not in server.log_path.read_text()
+
+
+def test_nacks_are_told_once_a_second_and_forged_ones_not_at_all(server: PushqServer, http: Client) -> None:
+    created(http, "q", encrypted=False, max_attempts=1_000)
+    publish(http, "q", *({"body": n} for n in range(20)))
+    held = receive(http, "q", max=20)
+    for number in range(200):
+        forged = {"receipts": [f"forged-receipt-{number}"], "reason": f"forged-reason-{number}"}
+        assert not http.post("/v1/queues/q/nack", json=forged).json()["results"][0]["ok"]
+        if number % 10 == 0:
+            given = {"receipts": [held[number // 10]["receipt"]], "reason": f"reason-{number}", "delay_ms": 60_000}
+            assert http.post("/v1/queues/q/nack", json=given).json()["results"][0]["ok"]
+    until(lambda: sum(told["messages"] for told in nacks_told(server)) == 20, "each is counted in some line")
+    told = nacks_told(server)
+    assert len(told) < 20 and told[-1]["last_reason"] == "reason-190"
+    assert "forged" not in server.log_path.read_text()
+
+
+def nacks_told(server: PushqServer) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in server.log_path.read_text().splitlines() if line.startswith("{")]
+    return [line for line in lines if line.get("event") == "nacked"]
+
+
 @pytest.mark.parametrize("transport", ["ws", "sse", "poll"])
 def test_every_transport_reads_what_an_earlier_process_sealed(start_server: StartServer, transport: Any) -> None:
     server = start_server()

@@ -129,6 +129,22 @@ def test_dead_letters_go_back_to_their_queue_as_if_new(http: Client, suffix: str
         assert message["attempt"] == 1 and "dead_letter" not in message
 
 
+@pytest.mark.parametrize("encrypted", [True, False])
+def test_the_reason_of_a_nack_is_told_and_lies_at_the_backend_as_its_queue_says(
+    http: Client, backend: Backend, encrypted: bool
+) -> None:
+    queue, why = made(http, encrypted=encrypted), f"plain-why-{encrypted}"
+    publish(http, queue, {"body": 1})
+    (held,) = receive(http, queue, max=1, wait_ms=20_000)
+    http.post(f"/v1/queues/{queue}/nack", json={"receipts": [held["receipt"]], "reason": why})
+    (letter,) = receive(http, f"{queue}.dead", max=1, wait_ms=20_000)
+    (shown,) = http.get(f"/v1/queues/{queue}/messages?state=dead").json()["items"]
+    for message in (letter, shown):
+        assert [row["reason"] for row in message["dead_letter"]["history"]] == [why]
+    stored = [file for file in backend.folder.rglob("*.mdb") if why.encode() in file.read_bytes()]
+    assert bool(stored) is not encrypted
+
+
 def test_sealed_messages_of_one_block_may_go_back_one_by_one(http: Client) -> None:
     queue = made(http)
     died(http, queue, *({"body": n, "id": f"m{n}"} for n in range(20)))
