@@ -14,6 +14,7 @@ from backend_store.core.policy import Reason
 from backend_store.core.records import PartitionState
 from backend_store.core.shelves import VIEW_DEAD, VIEW_MAIN, VIEW_OUTBOX
 from backend_store.core.work import WorkView
+from backend_store.metadata.changes import Moment
 from backend_store.model import QueueDefinition, QueueNotFound
 from backend_store.node.partition import Partition
 
@@ -120,6 +121,25 @@ def definitions(store: EmbeddedStore | PulsesElsewhere) -> list[QueueDefinition]
     if not isinstance(store, EmbeddedStore):
         return store.all_definitions()
     return list(store.node.metadata.queues.values())
+
+
+class Touches:
+    """Tells which queues something happened to; of queues in another process it cannot say."""
+
+    def __init__(self, store: EmbeddedStore | PulsesElsewhere):
+        self._node = store.node if isinstance(store, EmbeddedStore) else None
+        self._take = self._node.touched.listen() if self._node is not None else None
+        self._defined: Moment | None = None
+
+    def take(self) -> set[int] | None:
+        """Uids of those since the last time. None: all of them are to be looked at, for it is the first time, or queues
+        were defined, changed or deleted, or it is not known.
+        """
+        if self._node is None or self._take is None:
+            return None
+        touched, before = self._take(), self._defined
+        self._defined = self._node.metadata.changes.now
+        return {partition.title.uid for partition in touched} if before == self._defined else None
 
 
 def pulses_of(store: EmbeddedStore | PulsesElsewhere, definition: QueueDefinition) -> Pulses | None:

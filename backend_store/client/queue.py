@@ -93,7 +93,7 @@ class EmbeddedQueue:
         if definition.config.kind == "work" or view != VIEW_MAIN:
             self._views = Views([partition.view(view) for partition in partitions.all])
         self._wake: Callable[[], None] | None = None
-        self.consumers = 0
+        self._consumers = 0
         self.deleted = False
         self.companions: list[EmbeddedQueue] = []
         """Of a queue that was deleted: those of its companions that somebody had asked for."""
@@ -107,6 +107,16 @@ class EmbeddedQueue:
         if self.root is self:
             partitions.on_changed(self._changed)
             self._listen_to_groups()
+
+    @property
+    def consumers(self) -> int:
+        """How many want its messages."""
+        return self._consumers
+
+    @consumers.setter
+    def consumers(self, count: int) -> None:
+        self._consumers = count
+        self._node.touched.add(self._partitions.first)
 
     def _changed(self) -> None:
         """Partitions came or went."""

@@ -14,6 +14,7 @@ import structlog
 
 from backend_store.model import OutcomeUnknown, PushqError, Unavailable
 from backend_store.node.cycle_room import CycleRoom
+from backend_store.node.touched import Touched
 from backend_store.storage.engine import Batch
 from backend_store.storage.writer import CommitWriter
 
@@ -74,6 +75,8 @@ class Committer:
         self.room = CycleRoom()
         self.is_shared = False
         """Several members are in the cycle: none may fill it alone, or the others would wait for its messages."""
+        self.touched: Touched[Member] = Touched(self._wanting)
+        """Members of which something was committed or is to be."""
         self.on_waited: Callable[[int], None] = lambda waited_ms: None
         """Told with each cycle how long its oldest publish has waited, and 0 when the disk is idle again."""
 
@@ -148,6 +151,9 @@ class Committer:
             log.error("a commit cycle failed", error=str(error), exc_info=not isinstance(error, PushqError))
             self._done(members, rows, error)
 
+    def _wanting(self) -> list[Member]:
+        return [*self._crowded_out, *self._waiting, *self._riders]
+
     def _members(self) -> list[Member]:
         members = list(self._crowded_out | self._waiting | self._riders)
         self._crowded_out.clear()
@@ -168,6 +174,7 @@ class Committer:
             # Even where nothing was written, what was decided in memory now differs from the disk: start anew from it.
             self._on_fatal(error)
             return
+        self.touched.add_all(members)
         if len(members) > 1:
             # Who has little to hand out goes first: a queue under load must not be in the way of the others' answers.
             members.sort(key=_burden)

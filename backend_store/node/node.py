@@ -11,7 +11,7 @@ import signal
 import time
 from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import structlog
@@ -25,6 +25,7 @@ from backend_store.core.shelves import VIEW_OUTBOX, view_of
 from backend_store.metadata.documents import Documents
 from backend_store.metadata.embedded import Metadata
 from backend_store.model import PushqError, Unavailable
+from backend_store.node.alarms import Alarms
 from backend_store.node.audit import AuditLog
 from backend_store.node.committer import Committer
 from backend_store.node.damage import broken_entry
@@ -34,6 +35,7 @@ from backend_store.node.partition import Partition
 from backend_store.node.queues import Queues
 from backend_store.node.rows import entry_place
 from backend_store.node.sweeper import Sweeper
+from backend_store.node.touched import Touched
 from backend_store.node.turnstile import Turnstile
 from backend_store.storage.engine import Batch, Engine, StorageError, Table
 from backend_store.storage.keys import META_RESTORED, parse_entry_key
@@ -111,7 +113,11 @@ class Node:
         self._tasks: list[asyncio.Task[None]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms: int | None = None
-        self._timed: set[Partition] = set()
+        self.touched = cast("Touched[Partition]", self.committer.touched)
+        """Partitions that something happened to: the members of a node's cycles are nothing else."""
+        self._alarms: Alarms[Partition] = Alarms()
+        self.ticks = 0
+        """How often a partition was looked at because of the time."""
 
     def seal_with(self, sealer: Sealer) -> None:
         """Has every queue's blocks opened and sealed by a gateway."""
@@ -233,8 +239,12 @@ class Node:
     # ----------------------------------------------------------------------------------------------------- time
 
     def arm(self, partition: Partition, deadline_ms: int) -> None:
-        """Moves the node's one timer forward to a partition's deadline, if that comes first."""
-        self._timed.add(partition)
+        """Has the partition ticked at its deadline; the node's one timer is set to the first of all."""
+        self._alarms.set(partition, deadline_ms)
+        self.touched.add(partition)
+        self._wake_by(deadline_ms)
+
+    def _wake_by(self, deadline_ms: int) -> None:
         if self._timer_ms is not None and self._timer_ms <= deadline_ms:
             return
         if self._timer is not None:
@@ -247,17 +257,20 @@ class Node:
         if self.is_closing:
             return
         now_ms = self.steady_ms()
-        timed, self._timed = self._timed, set()
-        for partition in timed:
+        for partition in self._alarms.take(now_ms):
             if partition.closed:
                 continue
+            self.ticks += 1
+            self.touched.add(partition)
             try:
                 partition.tick(now_ms)
             except Exception:
                 # A fault of ours in one queue must not stop the clocks of the others.
                 log.exception("a queue failed on its timer", queue=partition.label)
             if (wakeup_ms := partition.next_wakeup_ms()) is not None:
-                self.arm(partition, wakeup_ms)
+                self._alarms.set(partition, wakeup_ms)
+        if (next_ms := self._alarms.next_ms()) is not None:
+            self._wake_by(next_ms)
 
     def export(self, partition: Partition) -> None:
         """Something lies in the partition's outbox."""

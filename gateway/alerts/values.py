@@ -62,7 +62,8 @@ class Sources:
             case "growth":
                 is_whole = self._has_seen(rule.window_ms, now_ms)
                 return [
-                    (one.definition.name, _growth(one, rule.window_ms, now_ms, is_whole=is_whole)) for one in queues
+                    (one.definition.name, self._growth(one, rule.window_ms, now_ms, is_whole=is_whole))
+                    for one in queues
                 ]
             case "dead_letter_rate" | "redelivery_rate":
                 return self._rates(rule, queues, now_ms)
@@ -90,11 +91,29 @@ class Sources:
         spans = self._sampler.book.spans(start, end)
         for one in queues:
             rate = 0.0
-            if one.series is not None and one.changed_ms >= start * _STEP_MS:
-                values = one.series.rings[0].column(column, start, end)
+            if one.changed_ms >= start * _STEP_MS and (series := self._sampler.book.series_of(one)) is not None:
+                values = series.rings[0].column(column, start, end)
                 seen = sum(value * span for value, span in zip(values, spans, strict=True) if value == value)
                 rate = seen / len(spans) * 60
             yield one.definition.name, rate if is_whole or rate > rule.limit else None
+
+    def _growth(self, watched: Watched, window_ms: int, now_ms: int, *, is_whole: bool) -> float | None:
+        """Messages a second that the queue has more now than when the window began, by the rows of its series."""
+        if not watched.has_series:
+            return 0.0 if is_whole else None
+        now = now_ms // _STEP_MS
+        then = now - window_ms // _STEP_MS
+        if watched.changed_ms < (then - PAUSE_SLOTS_MAX) * _STEP_MS:
+            return 0.0
+        series = self._sampler.book.series_of(watched)
+        assert series is not None
+        ring = series.rings[0]
+        then = max(then, ring.last - ring.rows + 1 + PAUSE_SLOTS_MAX)
+        for slot in range(then, then - PAUSE_SLOTS_MAX - 1, -1):
+            before = ring.row(slot)
+            if before is not None and before[_READY] == before[_READY]:
+                return (watched.pulse.ready - before[_READY]) / ((now - slot) * _STEP_MS / 1000)
+        return None
 
     def _of_node(self, kind: str, now_ms: int) -> float | None:
         row = self._sampler.node_row
@@ -152,17 +171,3 @@ def _bad(rule: Rule, outcome: str, requests: int, latency: list[int]) -> int:
 def _is_ours(outcome: str) -> bool:
     kind = PROBLEMS.get(outcome)
     return outcome == "internal" or (kind is not None and kind.status >= _SERVER_ERRORS)
-
-
-def _growth(watched: Watched, window_ms: int, now_ms: int, *, is_whole: bool) -> float | None:
-    """Messages a second that the queue has more now than when the window began, by the rows of its series."""
-    series, now = watched.series, now_ms // _STEP_MS
-    if series is None:
-        return 0.0 if is_whole else None
-    ring = series.rings[0]
-    then = max(now - window_ms // _STEP_MS, ring.last - ring.rows + 1 + PAUSE_SLOTS_MAX)
-    for slot in range(then, then - PAUSE_SLOTS_MAX - 1, -1):
-        before = ring.row(slot)
-        if before is not None and before[_READY] == before[_READY]:
-            return (watched.pulse.ready - before[_READY]) / ((now - slot) * _STEP_MS / 1000)
-    return None

@@ -45,8 +45,9 @@ async def of_queue(gateway: Gateway, call: Call) -> Answer:
     if queue.is_companion:
         owner = owner_of(queue.name)
         raise NotFound(f"{queue.name!r} has no series of its own: its messages are `dead` in that of {owner!r}")
-    watched = gateway.sampler.book.of_queue(call.principal.tenant, queue.name)
-    series = watched.series if watched is not None else None
+    book = gateway.sampler.book
+    watched = book.of_queue(call.principal.tenant, queue.name)
+    series = book.series_of(watched) if watched is not None else None
     columns = _columns(gateway, series, QUEUE_COLUMNS, span)
     return json_answer(QueueSeriesView(*_head(span), columns, queue.name))
 
@@ -88,7 +89,7 @@ async def of_queues(gateway: Gateway, call: Call) -> Answer:
     for name in names[:limit]:
         watched = book.of_queue(tenant, name)
         assert watched is not None
-        values = _values(watched.series, column, span, covered)
+        values = _values(book.series_of(watched), column, span, covered)
         items.append(SparkView(name, _thinned(values, width, is_level=is_level)))
     following = encode_cursor(names[limit - 1]) if len(names) > limit else None
     page = SparkPage(items, following, metric, span.step_ms * width, span.start * span.step_ms)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
+
+import structlog
 
 from backend_store.client import Pulse, Pulses
 from backend_store.model import QueueDefinition
@@ -13,11 +16,15 @@ from gateway.series.core.columns import (
     NODE_LEVELS,
     QUEUE_COLUMNS,
     QUEUE_LEVELS,
-    added,
     row_of,
 )
+from gateway.series.core.quiet import catch_up
 from gateway.series.core.ring import TIERS, Series
-from gateway.series.limits import SAMPLE_SECONDS_MAX, SERIES_BYTES_MAX
+from gateway.series.core.tally import Tally
+from gateway.series.limits import QUIET_SERIES_MAX, SAMPLE_SECONDS_MAX, SERIES_BYTES_MAX
+from gateway.series.packed import Packed, begun, follows, packed, unpacked
+
+log = structlog.get_logger("pushq.series")
 
 Place = tuple[str, int]
 """Tenant and uid of a queue; uid 0 is the tenant itself, the empty tenant the process."""
@@ -26,7 +33,7 @@ PAUSE_SLOTS_MAX: Final = int(SAMPLE_SECONDS_MAX * 1000) // TIERS[0].step_ms + 1
 """Slots of the finest tier between two looks, at most."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Watched:
     """A queue as it is looked at: its last pulse, and the one that its last row was made from."""
 
@@ -36,8 +43,17 @@ class Watched:
     kept: Pulse
     is_seen: bool = True
     series: Series | None = None
+    """While its queue changes or somebody reads them. Without rows of quiet times: those `Book.series_of` adds."""
+    packed: Packed | None = None
+    """The series of a queue that has been quiet for a while."""
+    is_used: bool = False
+    """The series were written to or read since they were last written down."""
     changed_ms: int = 0
     """When something was last different: the quietest make room first."""
+
+    @property
+    def has_series(self) -> bool:
+        return self.series is not None or self.packed is not None
 
 
 def queue_series() -> Series:
@@ -60,6 +76,8 @@ class Book:
     names: dict[tuple[str, str], int] = field(default_factory=dict)
     """Tenant and name → uid."""
     tenants: dict[str, Series] = field(default_factory=dict)
+    tallies: dict[str, Tally] = field(default_factory=dict)
+    """Of each tenant that has queues with series: their levels, added up."""
     node: Series = field(default_factory=node_series)
     written_ms: int = 0
     """When rows were last written; 0 before the first."""
@@ -69,71 +87,143 @@ class Book:
     """Another one whenever queues came or went."""
     forgotten: int = 0
     """Series that made room for others."""
+    rows: int = 0
+    """Rows of queues that were written: none for a queue that nothing happens to."""
     queues_max: int = SERIES_BYTES_MAX // SERIES_BYTES
+    quiet_max: int = QUIET_SERIES_MAX
+    _open: set[Watched] = field(default_factory=set)
+    """Those whose series are in memory as they are."""
+    _packed: set[Watched] = field(default_factory=set)
 
     def of_queue(self, tenant: str, name: str) -> Watched | None:
         return self.watched.get(self.names.get((tenant, name), -1))
+
+    def series_of(self, watched: Watched) -> Series | None:
+        """A queue's series up to the last look. None where nothing ever happened to it."""
+        series = self._opened(watched)
+        if series is not None:
+            catch_up(series, self.node, self.node.rings[0].last + 1)
+        return series
+
+    def _opened(self, watched: Watched) -> Series | None:
+        if watched.packed is not None:
+            watched.series, watched.packed = _unpacked(watched.packed), None
+            self._packed.discard(watched)
+            self._open.add(watched)
+        watched.is_used = True
+        return watched.series
+
+    def met(self, watched: Watched, stored: Packed | None, now_ms: int, steady_ms: int) -> bool:
+        """A queue is looked at for the first time; `stored` is what the process before knew. Whether a row is due: not
+        where it follows from what is stored."""
+        self.watched[watched.definition.uid] = watched
+        self.version += 1
+        self.names[watched.definition.tenant, watched.definition.name] = watched.definition.uid
+        if stored is not None:
+            # What the process before saw may have been a moment ago.
+            watched.packed, watched.changed_ms = stored, now_ms
+            self._packed.add(watched)
+            self._tally(watched).add(watched.definition.uid, watched.pulse)
+        return stored is None or not follows(stored, watched.pulse, now_ms, steady_ms)
 
     def forget(self, uid: int) -> None:
         """The queue was deleted."""
         watched = self.watched.pop(uid)
         self.version += 1
+        self._open.discard(watched)
+        self._packed.discard(watched)
+        if watched.has_series:
+            self._tally(watched).remove(uid)
         name = (watched.definition.tenant, watched.definition.name)
         if self.names.get(name) == uid:
             del self.names[name]
 
-    def write(self, some: Iterable[Watched], now_ms: int, steady_ms: int, totals: dict[str, list[float]]) -> None:
-        """A row for each of these queues, added to the totals of their tenants."""
+    def _tally(self, watched: Watched) -> Tally:
+        tenant = watched.definition.tenant
+        found = self.tallies.get(tenant)
+        if found is None:
+            found = self.tallies[tenant] = Tally()
+        return found
+
+    def write(self, some: Iterable[Watched], now_ms: int, steady_ms: int) -> None:
+        """A row for each of these queues: those that something happened to."""
         seconds = (now_ms - self.written_ms) / 1000 if self.written_ms else 0.0
+        slot = now_ms // TIERS[0].step_ms
         for watched in some:
             pulse = watched.pulse
             row = row_of(watched.kept, pulse, steady_ms=steady_ms, seconds=seconds)
             if watched.kept is not pulse:
                 watched.kept, watched.changed_ms = pulse, now_ms
-            if watched.series is None:
+            if not watched.has_series:
                 if not any(row):
                     continue  # nothing ever happened to it
-                watched.series, watched.changed_ms = queue_series(), now_ms
-            watched.series.write(now_ms, row)
-            total = totals.get(watched.definition.tenant)
-            if total is None:
-                total = totals[watched.definition.tenant] = [0.0] * len(QUEUE_COLUMNS)
-            added(total, row)
+                watched.packed, watched.changed_ms = begun(slot, row), now_ms
+                self._packed.add(watched)
+            elif (series := self._opened(watched)) is not None:
+                catch_up(series, self.node, slot)
+                series.write(now_ms, row)
+            self.rows += 1
+            self._tally(watched).add(watched.definition.uid, pulse, row)
 
-    def close(self, now_ms: int, totals: dict[str, list[float]], node: Sequence[float]) -> None:
+    def close(self, now_ms: int, steady_ms: int, node: Sequence[float]) -> None:
         """The round is over: rows of tenants and of the process."""
-        for tenant, total in totals.items():
-            self.tenants.setdefault(tenant, queue_series()).write(now_ms, total)
-        for gone in self.tenants.keys() - totals.keys():
+        for tenant, tally in self.tallies.items():
+            self.tenants.setdefault(tenant, queue_series()).write(now_ms, tally.row(steady_ms))
+        for gone in self.tenants.keys() - self.tallies.keys():
             self.tenants[gone].write(now_ms, [0.0] * len(QUEUE_COLUMNS))
         self.node.write(now_ms, node)
         self.written_ms = now_ms
         self.began_ms = self.began_ms or now_ms
-        self._make_room()
+        if len(self._open) > self.queues_max:
+            for watched in self._quietest(self._open, self.queues_max):
+                assert watched.series is not None
+                self.pack(watched, packed(watched.series))
+        if len(self._open) + len(self._packed) > self.quiet_max:
+            self._forget_quietest()
 
-    def _make_room(self) -> None:
-        held = [watched for watched in self.watched.values() if watched.series is not None]
-        if len(held) <= self.queues_max:
-            return
-        held.sort(key=lambda watched: watched.changed_ms)
-        for watched in held[: len(held) - self.queues_max]:
-            watched.series = None
+    def _quietest(self, of: set[Watched], kept: int) -> list[Watched]:
+        return sorted(of, key=lambda watched: watched.changed_ms)[: max(0, len(of) - kept)]
+
+    def _forget_quietest(self) -> None:
+        for watched in self._quietest(self._open | self._packed, self.quiet_max):
+            self._open.discard(watched)
+            self._packed.discard(watched)
+            self._tally(watched).remove(watched.definition.uid)
+            watched.series = watched.packed = None
             self.forgotten += 1
 
-    def all(self) -> Iterator[tuple[Place, Series]]:
-        """Every series, for whoever writes them down."""
+    def pack(self, watched: Watched, small: Packed) -> None:
+        """Keeps a series in its small form from now on."""
+        watched.series, watched.packed = None, small
+        self._open.discard(watched)
+        self._packed.add(watched)
+
+    def unused(self) -> list[Watched]:
+        """Those that are in memory, and were neither written to nor read since this was asked before."""
+        found = [watched for watched in self._open if not watched.is_used]
+        for watched in self._open:
+            watched.is_used = False
+        return found
+
+    def all(self) -> Iterator[tuple[Place, Series | Packed]]:
+        """Every series, for whoever writes them down. What a quiet queue is like now follows from what is there."""
         yield NODE, self.node
         for tenant, series in list(self.tenants.items()):
             yield (tenant, 0), series
-        for uid, watched in list(self.watched.items()):
-            if watched.series is not None:
-                yield (watched.definition.tenant, uid), watched.series
+        for watched in (*self._open, *self._packed):
+            held = watched.series or watched.packed
+            if held is not None:
+                yield (watched.definition.tenant, watched.definition.uid), held
 
     @property
     def bytes(self) -> int:
         """Memory of the rings."""
-        rings = 1 + len(self.tenants) + sum(watched.series is not None for watched in self.watched.values())
-        return rings * SERIES_BYTES
+        return (1 + len(self.tenants) + len(self._open)) * SERIES_BYTES + sum(one.bytes for one in self._small())
+
+    def _small(self) -> Iterator[Packed]:
+        for watched in self._packed:
+            if watched.packed is not None:
+                yield watched.packed
 
     def spans(self, start: int, end: int) -> list[int]:
         """For slots of the finest tier how many of them, from `start` on, a row there is about; 0 where none is.
@@ -154,6 +244,15 @@ class Book:
     def covered(self, tier: int, start: int, end: int) -> list[bool]:
         """In which slots of a tier this process looked at all."""
         return [value == value for value in self.node.column(tier, 0, start, end)]
+
+
+def _unpacked(small: Packed) -> Series:
+    try:
+        return unpacked(small, queue_series())
+    except (ValueError, zlib.error) as error:
+        # Its checksum was right, so it was written like this: plots are no data, and begin anew.
+        log.warning("a series does not read", error=str(error))
+        return queue_series()
 
 
 RANGES: dict[str, tuple[int, int]] = {

@@ -8,8 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import zlib
-from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -17,10 +16,11 @@ from typing import Final
 import msgspec
 import structlog
 
-from gateway.series.book import NODE, Place, node_series, queue_series
+from gateway.series.book import Place, queue_series
 from gateway.series.core.columns import NODE_COLUMNS, QUEUE_COLUMNS
 from gateway.series.core.ring import TIERS, Series, Tier
 from gateway.series.limits import QUEUES_PER_WRITE_MAX
+from gateway.series.packed import Packed, compressed, copied, last_row, packed, unpacked
 
 log = structlog.get_logger("pushq.series")
 
@@ -42,12 +42,14 @@ HEAD: Final = Head(1, TIERS, QUEUE_COLUMNS, NODE_COLUMNS)
 
 
 class Record(msgspec.Struct, array_like=True, frozen=True):
-    """One series: its place, the last slots of its rings, and their values."""
+    """One series: its place, the last slots of its rings, their values, and the row written last. Older files lack the
+    row."""
 
     tenant: str
     uid: int
-    lasts: list[int]
-    values: list[bytes]
+    lasts: Sequence[int]
+    values: Sequence[bytes]
+    row: Sequence[float] = ()
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -61,7 +63,7 @@ class SeriesFile:
     def __init__(self, folder: Path) -> None:
         self.path = folder / FILE
 
-    async def write(self, all_of_them: Iterator[tuple[Place, Series]]) -> None:
+    async def write(self, all_of_them: Iterator[tuple[Place, Series | Packed]]) -> None:
         """Copies some series a turn and writes them in a thread. An error leaves the file as it was."""
         partial = self._partial
         try:
@@ -74,7 +76,7 @@ class SeriesFile:
         except OSError as error:
             self._failed(error)
 
-    def write_now(self, all_of_them: Iterable[tuple[Place, Series]]) -> None:
+    def write_now(self, all_of_them: Iterable[tuple[Place, Series | Packed]]) -> None:
         """All at once, when the process ends."""
         try:
             with _Created(self._partial) as fd:
@@ -93,7 +95,7 @@ class SeriesFile:
         log.warning("the series could not be written", file=str(self.path), error=str(error))
         self._partial.unlink(missing_ok=True)
 
-    def read(self) -> list[tuple[Place, Series]]:
+    def read(self) -> list[tuple[Place, Packed]]:
         """What the file has, up to the first record that is damaged. Nothing where there is none."""
         try:
             data = self.path.read_bytes()
@@ -102,7 +104,7 @@ class SeriesFile:
         except OSError as error:
             log.warning("the series cannot be read", file=str(self.path), error=str(error))
             return []
-        found: list[tuple[Place, Series]] = []
+        found: list[tuple[Place, Packed]] = []
         try:
             records = _records(data)
             if _decode_head(next(records)) != HEAD:
@@ -142,18 +144,20 @@ class _Created:
         os.close(self._fd)
 
 
-def _copied(place: Place, series: Series) -> tuple[Place, list[int], list[bytes]]:
-    return place, [ring.last for ring in series.rings], [ring.values.tobytes() for ring in series.rings]
+def _copied(place: Place, held: Series | Packed) -> tuple[Place, Packed, bool]:
+    """With whether it is small already."""
+    return (place, held, True) if isinstance(held, Packed) else (place, copied(held), False)
 
 
-def _put_records(fd: int, copies: Iterable[tuple[Place, list[int], list[bytes]]]) -> None:
-    _put(
-        fd,
-        [
-            _encode(Record(place[0], place[1], lasts, [zlib.compress(one, 1) for one in values]))
-            for place, lasts, values in copies
-        ],
-    )
+def _put_records(fd: int, copies: Iterable[tuple[Place, Packed, bool]]) -> None:
+    _put(fd, [_encode(_record(*one)) for one in copies])
+
+
+def _record(place: Place, held: Packed, is_small: bool) -> Record:
+    small = held if is_small else compressed(held)
+    if not small.values:
+        small = packed(unpacked(small, queue_series()))  # programs of before know series by their rings alone
+    return Record(*place, small.lasts, small.values, small.row)
 
 
 def _put(fd: int, records: Iterable[bytes]) -> None:
@@ -174,13 +178,10 @@ def _records(data: bytes) -> Iterator[bytes]:
         at += _FRAME_BYTES + size
 
 
-def _restored(record: Record) -> tuple[Place, Series]:
-    place = (record.tenant, record.uid)
-    series = node_series() if place == NODE else queue_series()
-    for ring, last, packed in zip(series.rings, record.lasts, record.values, strict=True):
-        values = array("f")
-        values.frombytes(zlib.decompress(packed))
-        if len(values) != len(ring.values):
-            raise ValueError("a ring has another size")
-        ring.values, ring.last = values, last
-    return place, series
+def _restored(record: Record) -> tuple[Place, Packed]:
+    if [len(record.lasts), len(record.values)] != [len(TIERS)] * 2:
+        raise ValueError("a series has another shape")
+    small = Packed(record.lasts, record.values, record.row)
+    if record.uid and not small.row:
+        small = msgspec.structs.replace(small, row=last_row(unpacked(small, queue_series())))
+    return (record.tenant, record.uid), small

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 SAMPLE_SECONDS: Final = 2.5
-"""How often every queue is looked at, for alerts; every second look is kept in its series."""
+"""How often queues that something happened to are looked at, for alerts; every second look is kept in their series."""
 SAMPLE_CORE_FRACTION_MAX: Final = 0.02
 """The part of a core that looking at queues may take: with more to look at it is done less often."""
 SAMPLE_SECONDS_MAX: Final = 60.0
@@ -13,7 +13,9 @@ SAMPLE_SECONDS_MAX: Final = 60.0
 QUEUES_PER_TURN_MAX: Final = 200
 """Queues that are looked at in one turn of the loop."""
 SERIES_BYTES_MAX: Final = 160 * 1024 * 1024
-"""Memory of all series; beyond it the series of the queues that were quiet for longest are forgotten."""
+"""Memory of series that change or are read; beyond it those of the queues that were quiet for longest are packed."""
+QUIET_SERIES_MAX: Final = 100_000
+"""Queues with series, packed or not; beyond it those of the queues that were quiet for longest are forgotten."""
 SAVE_SECONDS: Final = 120.0
 """How often the series are written to the disk; a crash loses no more."""
 QUEUES_PER_WRITE_MAX: Final = 250

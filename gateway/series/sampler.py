@@ -1,32 +1,39 @@
-"""Looks at every queue and at the process itself, every few seconds, and never for more than a part of a core."""
+"""Looks at the process itself and at the queues that something happened to, every few seconds, and never for more than
+a part of a core. A queue that is quiet costs nothing.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
+import zlib
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import structlog
 
-from backend_store.client import Store, definitions, pulses_of
+from backend_store.client import Store, Touches, definitions, pulses_of
 from backend_store.model import QueueDefinition
 from gateway.loop_lag import LoopLag
 from gateway.memory import used_bytes
-from gateway.series.book import Book, Place, Watched
-from gateway.series.core.ring import TIERS, Series
+from gateway.series.book import Book, Place, Watched, node_series, queue_series
+from gateway.series.core.ring import TIERS
 from gateway.series.file import SeriesFile
 from gateway.series.limits import (
     QUEUES_PER_TURN_MAX,
+    QUEUES_PER_WRITE_MAX,
     SAMPLE_CORE_FRACTION_MAX,
     SAMPLE_SECONDS,
     SAMPLE_SECONDS_MAX,
     SAVE_SECONDS,
 )
+from gateway.series.packed import Packed, compressed, copied, unpacked
 from push.hub import Hub
 
 log = structlog.get_logger("pushq.series")
 
+T = TypeVar("T")
 After = Callable[[int], Awaitable[None]]
 """Called after each look, with the time of it in ms."""
 
@@ -41,6 +48,8 @@ class Sampler:
         self.book = Book()
         self.after: list[After] = []
         self.looks = 0
+        self.looked_at = 0
+        """Queues that were looked at, all in all."""
         self.seconds = 0.0
         """Time of the core that looking has taken, all in all."""
         self.node_row: tuple[float, ...] = (0.0,) * 7
@@ -53,14 +62,17 @@ class Sampler:
         self._commits = (0, 0.0)
         self._delivered = 0
         self._at = 0.0
-        self._restored: dict[int, Series] = {}
+        self._touches = Touches(store)
+        self._due: set[Watched] = set()
+        """Those that something was seen to happen to since rows were last written."""
+        self._restored: dict[int, Packed] = {}
         """By uid: series of the process before, until their queue is met."""
 
     async def run(self) -> None:
         """For as long as the process serves; what was found is on the disk when it is cancelled."""
         if self._file is not None:
-            for place, series in await asyncio.to_thread(self._file.read):
-                self._take_over(place, series)
+            for place, small in await asyncio.to_thread(self._file.read):
+                self._take_over(place, small)
         saved = time.monotonic()
         try:
             while True:
@@ -78,69 +90,99 @@ class Sampler:
             if self._file is not None:
                 self._file.write_now(self.book.all())
 
-    def _take_over(self, place: Place, series: Series) -> None:
+    def _take_over(self, place: Place, small: Packed) -> None:
         tenant, uid = place
-        if not tenant:
-            self.book.node = series
-        elif not uid:
+        if uid:
+            self._restored[uid] = small
+            return
+        try:
+            series = unpacked(small, queue_series() if tenant else node_series())
+        except (ValueError, zlib.error) as error:
+            log.warning("a series does not read", tenant=tenant, error=str(error))
+            return
+        if tenant:
             self.book.tenants[tenant] = series
         else:
-            self._restored[uid] = series
+            self.book.node = series
 
     async def save(self) -> None:
         if self._file is not None:
+            await self._pack()
             await self._file.write(self.book.all())
+
+    async def _pack(self) -> None:
+        """Brings the series of queues that are quiet into their small form, in a thread."""
+        for some in _portions(self.book.unused(), QUEUES_PER_WRITE_MAX):
+            copies = [copied(one.series) for one in some if one.series is not None]
+            small = await asyncio.to_thread(lambda copies=copies: [compressed(one) for one in copies])  # type: ignore[misc]
+            for watched, one in zip(some, small, strict=False):
+                if not watched.is_used:
+                    self.book.pack(watched, one)
 
     # ------------------------------------------------------------------------------------------------- one look
 
     async def look(self) -> None:
-        """One round over all queues. What listens is told afterwards."""
+        """One round over the queues that something happened to. What listens is told afterwards."""
         now_ms = self._clock_ms()
         keeps = now_ms // TIERS[0].step_ms > self.book.written_ms // TIERS[0].step_ms
-        totals: dict[str, list[float]] = {}
-        for some in _portions(definitions(self._store)):
-            began = time.thread_time()
-            found = [watched for one in some if (watched := self._watched(one, now_ms)) is not None]
-            if keeps:
-                self.book.write(found, now_ms, self._store.steady_ms(), totals)
+        began = time.thread_time()
+        touched = self._touches.take()
+        for some in _portions(self._some(touched), QUEUES_PER_TURN_MAX):
+            for one in some:
+                self._see(one, now_ms)
             self.seconds += time.thread_time() - began
             await asyncio.sleep(0)  # thousands of queues must not hold everybody's messages up
-        began = time.thread_time()
-        self._forget_deleted()
+            began = time.thread_time()
+        if touched is None:
+            self._forget_deleted()
         if keeps:
-            self.node_row = self._node()
-            self.book.close(now_ms, totals, self.node_row)
+            await self._write(now_ms)
         self.looks += 1
         self.seconds += time.thread_time() - began
         for tell in self.after:
             await tell(now_ms)
 
-    def _watched(self, definition: QueueDefinition, now_ms: int) -> Watched | None:
-        """The queue's pulse, taken now. None for one that was deleted meanwhile."""
+    def _some(self, touched: set[int] | None) -> Sequence[QueueDefinition]:
+        if touched is None:
+            return definitions(self._store)
+        return [watched.definition for uid in touched if (watched := self.book.watched.get(uid)) is not None]
+
+    async def _write(self, now_ms: int) -> None:
+        due, self._due = list(self._due), set()
+        steady_ms = self._store.steady_ms()
+        for some in _portions(due, QUEUES_PER_TURN_MAX):
+            self.book.write(some, now_ms, steady_ms)
+            await asyncio.sleep(0)
+        self.node_row = self._node()
+        self.book.close(now_ms, steady_ms, self.node_row)
+
+    def _see(self, definition: QueueDefinition, now_ms: int) -> None:
+        """Takes the queue's pulse, but of one that was deleted meanwhile."""
+        self.looked_at += 1
         watched = self.book.watched.get(definition.uid)
         if watched is not None and not watched.pulses.queue.deleted:
             watched.pulse = watched.pulses.take()
             watched.is_seen = True
-            return watched
+            if watched.pulse is not watched.kept:
+                self._due.add(watched)
+            return
         pulses = pulses_of(self._store, definition)
         if pulses is None:
-            return None
+            return
         pulse = pulses.take()
-        series = self._restored.pop(definition.uid, None)
-        # What the process before saw may have been a moment ago.
-        watched = Watched(
-            definition, pulses, pulse, pulse, series=series, changed_ms=now_ms if series is not None else 0
-        )
-        self.book.watched[definition.uid] = watched
-        self.book.version += 1
-        self.book.names[definition.tenant, definition.name] = definition.uid
-        return watched
+        watched = Watched(definition, pulses, pulse, pulse)
+        if self.book.met(watched, self._restored.pop(definition.uid, None), now_ms, self._store.steady_ms()):
+            self._due.add(watched)
 
     def _forget_deleted(self) -> None:
         for uid, watched in list(self.book.watched.items()):
             if not watched.is_seen:
                 self.book.forget(uid)
+                self._due.discard(watched)
             watched.is_seen = False
+        if self._restored:
+            there = {definition.uid for definition in definitions(self._store)}
+            self._restored = {uid: small for uid, small in self._restored.items() if uid in there}
 
     def _node(self) -> tuple[float, ...]:
         commits, hub, now = self._store.node.writer.commit_seconds, self._hub, time.monotonic()
@@ -163,6 +205,6 @@ class Sampler:
         return space.space.used_fraction if space is not None and space.space is not None else 0.0
 
 
-def _portions(all_of_them: Sequence[QueueDefinition]) -> Iterator[Sequence[QueueDefinition]]:
-    for start in range(0, len(all_of_them), QUEUES_PER_TURN_MAX):
-        yield all_of_them[start : start + QUEUES_PER_TURN_MAX]
+def _portions(all_of_them: Sequence[T], count: int) -> Iterator[Sequence[T]]:
+    for start in range(0, len(all_of_them), count):
+        yield all_of_them[start : start + count]

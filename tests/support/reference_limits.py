@@ -525,6 +525,7 @@ GROUPS = (
             "gateway.series.limits:SAMPLE_SECONDS_MAX": "",
             "gateway.series.limits:QUEUES_PER_TURN_MAX": "",
             "gateway.series.limits:SERIES_BYTES_MAX": "",
+            "gateway.series.limits:QUIET_SERIES_MAX": "",
             "gateway.series.limits:SAVE_SECONDS": "",
             "gateway.series.limits:QUEUES_PER_WRITE_MAX": "",
             "gateway.series.limits:SPARK_POINTS_MAX": "",

@@ -18,16 +18,9 @@ OLDEST: Final = QUEUE_COLUMNS.index("oldest_age_ms")
 def row_of(before: Sequence[int], after: Sequence[int], *, steady_ms: int, seconds: float) -> tuple[float, ...]:
     """A row of a queue's series from two of its pulses. A total that fell began anew, so nothing is known of it."""
     since = after[OLDEST]
-    levels = (*after[:OLDEST], max(0, steady_ms - since) if since else 0, after[OLDEST + 1])
+    # Only where there is no message the age is 0: what follows from a row hangs on that.
+    levels = (*after[:OLDEST], max(1, steady_ms - since) if since else 0, after[OLDEST + 1])
     if before is after or seconds <= 0:
         return (*levels, 0.0, 0.0, 0.0, 0.0)
     pairs = zip(before[len(levels) :], after[len(levels) :], strict=True)
     return (*levels, *(max(0, new - old) / seconds for old, new in pairs))
-
-
-def added(total: list[float], row: Sequence[float]) -> None:
-    """Adds a queue's row to its tenant's: all is summed, but of ages the worst counts."""
-    oldest = max(total[OLDEST], row[OLDEST])
-    for column, value in enumerate(row):
-        total[column] += value
-    total[OLDEST] = oldest

@@ -85,9 +85,13 @@ class Series:
 
     def write(self, time_ms: int, row: Sequence[float], tiers: Sequence[Tier] = TIERS) -> None:
         """Adds a row; the coarser steps that end before it are made first."""
+        self.close(time_ms, tiers)
+        self.rings[0].write(time_ms // tiers[0].step_ms, row)
+
+    def close(self, time_ms: int, tiers: Sequence[Tier] = TIERS) -> None:
+        """Makes the rows of coarser steps that are over at a time, as far as finer rows came."""
         for number in range(1, len(tiers)):
             self._close(number, time_ms // tiers[number].step_ms - 1, tiers)
-        self.rings[0].write(time_ms // tiers[0].step_ms, row)
 
     def _close(self, number: int, until: int, tiers: Sequence[Tier]) -> None:
         """Makes the row of the last step that has finer rows and is over."""

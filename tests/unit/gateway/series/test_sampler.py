@@ -22,6 +22,7 @@ from gateway.series.file import FILE, SeriesFile
 from gateway.series.sampler import Sampler
 from gateway.settings import Settings
 from tests.support.stores import died, drained, published
+from tests.support.world import Consumer
 from tests.unit.gateway.conftest import Clock
 
 pytestmark = pytest.mark.anyio
@@ -42,16 +43,17 @@ async def look(sampler: Sampler, clock: Clock, looks: int = 1) -> None:
 
 def column(sampler: Sampler, clock: Clock, queue: str, name: str, steps: int) -> list[float]:
     watched = sampler.book.of_queue("default", queue)
-    assert watched is not None and watched.series is not None
+    series = sampler.book.series_of(watched) if watched is not None else None
+    assert series is not None
     end = clock.ms // 5_000 + 1
-    return watched.series.column(0, QUEUE_COLUMNS.index(name), end - steps, end)
+    return series.column(0, QUEUE_COLUMNS.index(name), end - steps, end)
 
 
 async def test_levels_and_rates_follow_what_happens(store: Store, clock: Clock) -> None:
     app, sampler = sampler_of(store, clock)
     queue, _ = await store.create_queue("default", "orders", QueueConfig())
     await look(sampler, clock)
-    assert sampler.book.of_queue("default", "orders").series is None  # type: ignore[union-attr]
+    assert not sampler.book.of_queue("default", "orders").has_series  # type: ignore[union-attr]
     await published(queue, *[MESSAGE] * 10)
     await look(sampler, clock, 2)
     await drained(queue)
@@ -96,7 +98,7 @@ async def test_a_deleted_queue_is_forgotten_and_one_of_its_name_begins_anew(stor
     await store.create_queue("default", "orders", QueueConfig())
     await look(sampler, clock)
     watched = sampler.book.of_queue("default", "orders")
-    assert watched is not None and watched.series is None and len(sampler.book.watched) == 1
+    assert watched is not None and not watched.has_series and len(sampler.book.watched) == 1
     await app.gateway.hub.close()
 
 
@@ -134,12 +136,12 @@ async def test_a_damaged_file_costs_what_lies_behind_the_damage(tmp_path: Path) 
 
 async def test_the_quietest_queues_make_room(store: Store, clock: Clock) -> None:
     app, sampler = sampler_of(store, clock)
-    sampler.book.queues_max = 2
+    sampler.book.quiet_max = 2
     for name in ("a", "b", "c"):
         queue, _ = await store.create_queue("default", name, QueueConfig())
         await published(queue, MESSAGE)
         await look(sampler, clock)
-    kept = {w.definition.name for w in sampler.book.watched.values() if w.series is not None}
+    kept = {w.definition.name for w in sampler.book.watched.values() if w.has_series}
     assert kept == {"b", "c"} and sampler.book.forgotten == 1
     await app.gateway.hub.close()
 
@@ -178,3 +180,81 @@ async def test_a_write_that_is_cancelled_ends_before_its_file_is_closed(
     with pytest.raises(asyncio.CancelledError):
         await writing
     assert is_open == [True] and not (tmp_path / FILE).exists()
+
+
+async def test_a_queue_that_nothing_happens_to_is_not_looked_at(store: Store, clock: Clock) -> None:
+    app, sampler = sampler_of(store, clock)
+    for number in range(200):
+        queue, _ = await store.create_queue("default", f"q{number}", QueueConfig())
+        await published(queue, MESSAGE)
+    await look(sampler, clock, 2)  # the second one hears of the commits that the first one saw the ends of
+    book, looked_at, rows = sampler.book, sampler.looked_at, sampler.book.rows
+    await look(sampler, clock, 100)
+    assert (sampler.looked_at, book.rows) == (looked_at, rows) and rows == 200
+    await published(store.queue("default", "q7"), MESSAGE)
+    await look(sampler, clock)
+    assert (sampler.looked_at, book.rows) == (looked_at + 1, rows + 1)
+    assert column(sampler, clock, "q7", "ready", 4) == [1, 1, 1, 2]
+    assert column(sampler, clock, "q8", "ready", 103)[1:] == [1] * 102
+    slot = clock.ms // 5_000
+    assert book.tenants["default"].column(0, 0, slot - 1, slot + 1) == [200, 201]
+    await app.gateway.hub.close()
+
+
+async def test_leases_consumers_and_time_touch_a_queue(store: Store, clock: Clock) -> None:
+    """What changes a queue's numbers and is no publish."""
+    app, sampler = sampler_of(store, clock)
+    queue, _ = await store.create_queue("default", "orders", QueueConfig())
+    await published(queue, MESSAGE)
+    await look(sampler, clock, 2)
+    lease = queue.take(1, Consumer(), 30_000)
+    assert lease is not None
+    queue.consumers += 1
+    await look(sampler, clock)
+    pulse = sampler.book.watched[queue.uid].pulse
+    assert (pulse.in_flight, pulse.consumers, pulse.ready) == (1, 1, 0)
+    queue.consumers -= 1
+    queue.give_back_lease(lease)
+    await published(queue, MESSAGE)  # what was given back comes with the same commit
+    await look(sampler, clock)
+    pulse = sampler.book.watched[queue.uid].pulse
+    assert (pulse.in_flight, pulse.consumers, pulse.ready) == (0, 0, 2)
+    await app.gateway.hub.close()
+
+
+async def test_series_of_quiet_queues_are_packed_and_open_as_they_were(
+    store: Store, clock: Clock, tmp_path: Path
+) -> None:
+    app, sampler = sampler_of(store, clock, tmp_path)
+    queue, _ = await store.create_queue("default", "orders", QueueConfig())
+    for _ in range(3):
+        await published(queue, MESSAGE)
+        await look(sampler, clock)
+    watched = sampler.book.watched[queue.uid]
+    await sampler.save()
+    assert watched.series is not None
+    await sampler.save()
+    assert watched.series is None and watched.packed is not None and sampler.book.bytes < 100_000
+    await look(sampler, clock, 2)
+    assert watched.packed is not None
+    assert column(sampler, clock, "orders", "ready", 6)[1:] == [1, 2, 3, 3, 3]
+    await app.gateway.hub.close()
+
+
+async def test_what_follows_from_the_file_is_not_written_anew(store: Store, clock: Clock, tmp_path: Path) -> None:
+    app, sampler = sampler_of(store, clock, tmp_path)
+    for name in ("same", "other"):
+        queue, _ = await store.create_queue("default", name, QueueConfig())
+        await published(queue, MESSAGE)
+    await look(sampler, clock, 3)
+    await sampler.save()
+    await published(queue, MESSAGE)
+    again, later = sampler_of(store, clock, tmp_path)
+    for place, small in SeriesFile(tmp_path).read():
+        later._take_over(place, small)
+    await look(later, clock, 2)
+    assert later.book.rows == 1
+    assert column(later, clock, "same", "ready", 5) == [1] * 5
+    assert column(later, clock, "other", "ready", 5) == [1, 1, 1, 2, 2]
+    await app.gateway.hub.close()
+    await again.gateway.hub.close()

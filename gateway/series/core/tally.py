@@ -1,0 +1,57 @@
+"""A tenant's queues added up: what one queue's pulse changes is taken out and put in, and nobody counts them all."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from typing import Final
+
+from gateway.series.core.columns import OLDEST, QUEUE_COLUMNS, QUEUE_LEVELS
+
+_LEVELS: Final = len(QUEUE_LEVELS)
+_SPARE: Final = 64
+
+
+class Tally:
+    """Levels are of now; rates are of the rows that were added since the last `row`."""
+
+    def __init__(self) -> None:
+        self._pulses: dict[int, Sequence[int]] = {}
+        self._sums = [0] * _LEVELS
+        self._rates = [0.0] * (len(QUEUE_COLUMNS) - _LEVELS)
+        self._oldest: list[tuple[int, int]] = []
+        """Heap of when a queue's oldest message came, and the queue. What its pulse no longer says is passed by."""
+
+    def add(self, uid: int, pulse: Sequence[int], row: Sequence[float] = ()) -> None:
+        """A queue is as its pulse says; `row` is what its series got."""
+        before = self._pulses.get(uid)
+        self._pulses[uid] = pulse
+        for column in range(_LEVELS):
+            self._sums[column] += pulse[column] - (before[column] if before is not None else 0)
+        for column, rate in enumerate(row[_LEVELS:]):
+            self._rates[column] += rate
+        since = pulse[OLDEST]
+        if since and (before is None or before[OLDEST] != since):
+            heapq.heappush(self._oldest, (since, uid))
+            if len(self._oldest) > 2 * len(self._pulses) + _SPARE:
+                self._oldest = [(one[OLDEST], uid) for uid, one in self._pulses.items() if one[OLDEST]]
+                heapq.heapify(self._oldest)
+
+    def remove(self, uid: int) -> None:
+        """The queue is gone, or nobody keeps its series any more."""
+        before = self._pulses.pop(uid, None)
+        for column, value in enumerate(before[:_LEVELS] if before is not None else ()):
+            self._sums[column] -= value
+
+    def row(self, steady_ms: int) -> list[float]:
+        """Of all queues together: levels are summed, but of ages the worst counts."""
+        while self._oldest and not self._is_so(*self._oldest[0]):
+            heapq.heappop(self._oldest)
+        levels: list[float] = list(self._sums)
+        levels[OLDEST] = max(1, steady_ms - self._oldest[0][0]) if self._oldest else 0
+        rates, self._rates = self._rates, [0.0] * len(self._rates)
+        return levels + rates
+
+    def _is_so(self, since: int, uid: int) -> bool:
+        pulse = self._pulses.get(uid)
+        return pulse is not None and pulse[OLDEST] == since
