@@ -305,10 +305,11 @@ async def open_store(
     `make_sealer` makes what seals the queues' blocks, from their stored keys. What it raises ends the start.
     """
     from backend_store.storage.env import open_engine
-    from backend_store.storage.writer import prepare_interpreter
+    from backend_store.storage.writer import growing, prepare_interpreter
 
     prepare_interpreter()
-    node = Node(open_engine(directory), directory=directory, space=space)
+    with growing():
+        node = Node(open_engine(directory), directory=directory, space=space)
     if make_sealer is not None:
         try:
             node.seal_with(await make_sealer(node.metadata))
@@ -316,7 +317,8 @@ async def open_store(
             await node.writer.close()
             node.engine.close()
             raise
-    await node.start()
+    with growing():
+        await node.start()
     if node.sealer is not None:
         await node.sealer.ready([one for one in node.metadata.queues.values() if one.config.encrypted])
     return EmbeddedStore(node)

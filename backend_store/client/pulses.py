@@ -137,9 +137,13 @@ class Touches:
         """
         if self._node is None or self._take is None:
             return None
-        touched, before = self._take(), self._defined
-        self._defined = self._node.metadata.changes.now
-        return {partition.title.uid for partition in touched} if before == self._defined else None
+        touched, changes = self._take(), self._node.metadata.changes
+        before, self._defined = self._defined, changes.now
+        news = changes.since(before)
+        is_known = before is not None and not news.is_reset and news.now == self._defined
+        if not is_known or any(change.subject == "queue" for change in news.changes):
+            return None
+        return {partition.title.uid for partition in touched}
 
 
 def pulses_of(store: EmbeddedStore | PulsesElsewhere, definition: QueueDefinition) -> Pulses | None:

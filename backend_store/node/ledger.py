@@ -84,7 +84,12 @@ class LedgerBook:
         write: Callable[[Batch], Awaitable[None]],
         partitions: Callable[[], Iterable[Counted]],
         clock_ms: Callable[[], int],
+        listen: Callable[[], Callable[[], Iterable[Counted]]] | None = None,
     ):
+        """`listen` gives what tells in which partitions something was committed since it was asked before. Without it
+        all are asked each time."""
+        self._listen = listen
+        self._touched: Callable[[], Iterable[Counted]] | None = None
         self._engine = engine
         self._write = write
         self._partitions = partitions
@@ -97,12 +102,20 @@ class LedgerBook:
     async def cut(self) -> None:
         """Returns when everything that was counted before stands in rows."""
         asked = 0
-        for partition in list(self._partitions()):
+        for partition in self._changed():
             asked += partition.cut()
             if asked == LEDGER_CUTS_AT_ONCE:
                 await self._write(Batch())
                 asked = 0
         await self._write(Batch())
+
+    def _changed(self) -> list[Counted]:
+        """Partitions that may have counted something; the first time that is asked it may be any."""
+        if self._touched is not None:
+            return list(self._touched())
+        if self._listen is not None:
+            self._touched = self._listen()
+        return list(self._partitions())
 
     def waiting(self, limit: int = LEDGER_ROWS_PER_READ, after: bytes | None = None) -> list[Waiting]:
         """The oldest rows that are in no file yet. Raises `StorageCorrupt`."""

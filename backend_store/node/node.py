@@ -92,7 +92,7 @@ class Node:
         self.sealer: Sealer | None = None
         """The gateway's. It is there before any queue is opened, or never."""
         self.queues = Queues(self, self.metadata)
-        self.ledger = LedgerBook(engine, self.committer.write, self._counted, self.clock_ms)
+        self.ledger = LedgerBook(engine, self.committer.write, self._counted, self.clock_ms, self._listen)
         self.audit = AuditLog(engine, self.committer.write)
         self.documents = Documents(engine, self.committer.write)
         self.turnstile = Turnstile()
@@ -155,6 +155,9 @@ class Node:
 
     def _counted(self) -> Iterable[Counted]:
         return self.queues.partitions.values()
+
+    def _listen(self) -> Callable[[], Iterable[Counted]]:
+        return self.touched.listen()
 
     def _restore_kept(self) -> None:
         """Takes up stored leases, and those of a clean stop. Of leases that are memory a crash leaves none: what was in

@@ -38,6 +38,28 @@ async def test_what_a_tenants_queues_hold_together_counts_dead_letters_too(store
     assert stored.full == {}
 
 
+async def test_only_queues_that_something_happened_to_are_added_up_again(store: Store, clock: Clock) -> None:
+    await store.metadata.put_tenant("acme", 1, Quotas(stored_bytes=1_000_000))
+    stored = StoredQuotas(store)
+    queues = [(await store.create_queue("acme", f"q{number}", QueueConfig()))[0] for number in range(100)]
+    for queue in queues:
+        await published(queue, MESSAGE)
+    await stored.look()
+    await stored.look()
+    looked_at = stored.looked_at
+    for _ in range(100):
+        await stored.look()
+    assert stored.looked_at == looked_at
+    await store.metadata.put_tenant("acme", 1, Quotas(stored_bytes=108_000))
+    await published(queues[7], *[MESSAGE] * 2)
+    await stored.look()
+    assert stored.looked_at == looked_at + 1 and set(stored.full) == {"acme"}
+    await drained(queues[9])
+    await drained(queues[10])
+    await stored.look()
+    assert stored.full == {}
+
+
 async def test_the_desk_takes_no_publish_of_a_full_tenant_and_all_else(store: Store, clock: Clock) -> None:
     keyring, stored = Keyring(store, clock), StoredQuotas(store)
     desk = GatewayDesk(store, keyring, TicketOffice(clock), allowed_origins=(), dev=False, full=stored.full)

@@ -48,6 +48,24 @@ def counts(store: EmbeddedStore) -> Counter[str]:
     return sum((Counter(one.row.counts) for one in store.ledger.waiting(1000)), Counter())
 
 
+async def test_only_partitions_that_something_was_committed_in_are_asked_for_rows(store: EmbeddedStore) -> None:
+    asked: list[str] = []
+    for number in range(20):
+        queue = await made(store, f"q{number}")
+        await published(queue, draft("1"))
+    for partition in store.node.queues.partitions.values():
+        partition.cut = lambda name=partition.label, cut=partition.cut: (asked.append(name), cut())[1]  # type: ignore[method-assign,misc]
+    await store.ledger.cut()
+    await store.ledger.cut()
+    assert len(asked) == 40 and len(store.ledger.waiting()) == 20  # the rows were commits, too
+    for _ in range(10):
+        await store.ledger.cut()
+    assert len(asked) == 40
+    await published(queue, draft("2"))
+    await store.ledger.cut()
+    assert asked[40:] == ["q19"] and len(store.ledger.waiting()) == 21
+
+
 async def test_rows_of_a_partition_follow_each_other_without_a_hole(store: EmbeddedStore) -> None:
     queue = await made(store, "q")
     for _ in range(3):
