@@ -233,7 +233,7 @@ class QueueDefinition(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class QueueStats:
-    """Exact numbers of one queue. `bytes` are stored bytes of chunks that still hold a live message."""
+    """Exact numbers of one queue. `bytes` are stored bytes of live messages, as `max_bytes` counts them."""
 
     ready: int = 0
     in_flight: int = 0

@@ -61,5 +61,5 @@ def _info(partition: Partition, state: Literal["open", "draining"], slots: int, 
         in_flight=main.core.in_flight if main is not None else 0,
         delayed=main.core.delayed if main is not None else 0,
         dead=sum(log.views[view].live for view in (VIEW_DEAD, VIEW_OUTBOX) if view in log.views),
-        bytes=log.live_bytes,
+        bytes=main.bytes if main is not None else log.live_bytes,
     )

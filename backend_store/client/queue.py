@@ -441,7 +441,7 @@ class EmbeddedQueue:
             dead=0 if self.is_companion else self._dead,
             oldest_age_ms=max((0, *ages)),
             consumers=self.consumers + sum(group.consumers for group in self.groups.values()),
-            bytes=sum(tally.live_bytes for tally in tallies),
+            bytes=views.sum(lambda view: view.bytes) if views else sum(tally.live_bytes for tally in tallies),
             published_total=sum(tally.published_total for tally in (*tallies, *self._past(number))),
             acked_total=sum(tally.acked_total for tally in (*tallies, *self._past(number))),
         )

@@ -44,6 +44,9 @@ class Backlog:
         """Messages of a sorting queue that wait for their turn."""
         self.due_waits = False
         """Scheduled messages whose time has come wait on the disk."""
+        self.ended_bytes = 0
+        """Of the bytes of the chunks that are there: what their ended messages counted for, as far as it is known. A
+        chunk that nobody looked at since a start counts whole."""
         self._chunks: dict[int, ChunkState] = {}
         self._due: list[tuple[int, int, Run]] = []
         self._due_number = 0
@@ -81,6 +84,12 @@ class Backlog:
         state.settled = state.full & ~state.leased
         self._forget(state)
 
+    def _count_ended(self, state: ChunkState, gone: int) -> None:
+        """Takes off what the messages count for that are gone."""
+        ended = state.size * gone.bit_count() // state.count
+        self.ended_bytes += ended - state.ended_bytes
+        state.ended_bytes = ended
+
     def _keep(self, state: ChunkState) -> None:
         self._loaded[state.base] = state
         self._loaded_bytes += state.size
@@ -91,6 +100,7 @@ class Backlog:
 
     def _forget(self, state: ChunkState) -> None:
         self._chunks.pop(state.base, None)
+        self._count_ended(state, 0)
         if self._loaded.pop(state.base, None) is not None:
             self._loaded_bytes -= state.size
 
@@ -108,6 +118,8 @@ class Backlog:
             if self.reads_keys:
                 state.keys = clear_column(chunk, "key")
         state.lane = self.lanes.of(chunk.shelf)
+        if state.settled:
+            self._count_ended(state, state.settled)
         self._chunks[chunk.base] = state
         self._keep(state)
         return state
@@ -118,7 +130,7 @@ class Backlog:
         self._loaded_bytes = 0
         self.lanes.clear(next_scan)
         self._due.clear()
-        self.nacked_delayed = self.scheduled = 0
+        self.nacked_delayed = self.scheduled = self.ended_bytes = 0
         self.due_waits = False
 
     # --------------------------------------------------------------------------------------------------- ready

@@ -40,6 +40,7 @@ class ChunkState:
         "count",
         "delayed",
         "due",
+        "ended_bytes",
         "epoch",
         "expires",
         "full",
@@ -67,6 +68,8 @@ class ChunkState:
         self.size = len(chunk.data)
         self.count = chunk.count
         self.full = (1 << chunk.count) - 1
+        self.ended_bytes = 0
+        """What its ended messages count for, as far as the backlog has taken it off: see `weight`."""
         self.settled = settled
         self.settling = 0
         self.committing = 0
@@ -107,6 +110,14 @@ class ChunkState:
     def present(self) -> int:
         """Messages that are neither settled nor decided to be."""
         return self.full & ~(self.settled | self.settling | self.committing)
+
+    def weight(self, bits: int) -> int:
+        """How many bytes fewer the chunk counts for when these of its present messages end. All of a chunk's messages
+        count alike, since the lengths of sealed ones are nobody's to read; whatever the order of their ends, the sum is
+        the chunk's size.
+        """
+        gone = self.settled | self.settling | self.committing
+        return self.size * (gone | bits).bit_count() // self.count - self.size * gone.bit_count() // self.count
 
 
 class Lease:

@@ -70,6 +70,8 @@ class Leasing(Backlog):
         self.number = view
         self.policy = policy or Policy()
         self.in_flight = 0
+        self.freed_total = 0
+        """How often messages came back from whoever held them."""
         self.leases = LeaseTable()
         self._lease_number = first_lease
         self._active: Holder | None = None
@@ -81,6 +83,8 @@ class Leasing(Backlog):
         """Messages that are in flight no more."""
         self._settled_free = 0
         self._died = 0
+        self.dying_bytes = 0
+        """What the messages count for whose end is decided without an ack, and not among the records of a commit."""
         self._deaths: list[Death] = []
         self._awaited: list[Lease] = []
         self._lease_records: dict[int, LeaseRecorded] = {}
@@ -221,6 +225,7 @@ class Leasing(Backlog):
             uncount(state, bits)
         state.leased &= ~bits
         self.in_flight -= bits.bit_count()
+        self.freed_total += 1
         self._touched[state.base] = state
         state.lane.runs.freed(state, bits)
         self.put_back(state, bits)
@@ -317,6 +322,7 @@ class Leasing(Backlog):
     def die(self, state: ChunkState, bits: int, reason: Reason, now_ms: int) -> None:
         """Ends messages that nobody holds."""
         self.undelay(state, bits)
+        self.dying_bytes += state.weight(bits)
         state.settling |= bits
         self._died += bits.bit_count()
         self._touched[state.base] = state

@@ -219,6 +219,27 @@ class WorkView(Leasing):
         """Leases wait for the disk before their bytes may leave."""
         return bool(self._awaited)
 
+    def ending(self) -> tuple[int, int]:
+        """Messages whose end is decided, by an ack or without, and not among the records of a commit; and what they
+        count for, in bytes.
+        """
+        messages = size = 0
+        for state in self._touched.values():
+            if state.settling:
+                messages += state.settling.bit_count()
+                gone = state.settled | state.committing | state.settling
+                size += state.size * gone.bit_count() // state.count - state.ended_bytes
+        return messages, size
+
+    def in_hands(self) -> tuple[int, int]:
+        """Messages that somebody holds, and how many bytes would be left if all others ended."""
+        messages = size = 0
+        for state in self.states() if self.in_flight else ():
+            if bits := (state.leased | state.returning):
+                messages += bits.bit_count()
+                size += state.size - state.size * (state.count - bits.bit_count()) // state.count
+        return messages, size
+
     def records(self) -> Overlay:
         """The overlay as records of a commit."""
         if not (self._touched or self._awaited or self._lease_records or self.has_decided):
@@ -232,9 +253,11 @@ class WorkView(Leasing):
             state.committing, state.settling = state.settling, 0
             after = state.settled | state.committing
             if after == state.full:
+                self._count_ended(state, 0)
                 records.append(self._done(state))
                 done.append(state)
                 continue
+            self._count_ended(state, after)
             records.append(ChunkMarked(self.number, state.base, state.count, after, state.started))
             if state.attempts or state.due or state.history or state.recorded:
                 records.append(AttemptsRecorded(self.number, state.base, _retries(state)))
@@ -243,7 +266,7 @@ class WorkView(Leasing):
         overlay = Overlay(records, settled, settled - self._died, done)
         self._in_commit = _InCommit(touched, self._returned, self._landed, self._awaited)
         self._touched, self._returned, self._awaited, self._lease_records = {}, [], [], {}
-        self._landed = self._settled_free = self._died = 0
+        self._landed = self._settled_free = self._died = self.dying_bytes = 0
         return overlay
 
     def _done(self, state: ChunkState) -> Record:
@@ -265,6 +288,7 @@ class WorkView(Leasing):
         # The last one given back goes to the front first, so that all stand there in the order they had.
         for state, bits, due_ms in reversed(returned):
             self.in_flight -= bits.bit_count()
+            self.freed_total += 1
             state.returning &= ~bits
             free = bits & state.free
             if free and due_ms:
@@ -295,7 +319,7 @@ class WorkView(Leasing):
             # Nothing of it is sent any more; whoever waits for it must not wait for ever.
             lease.bits, lease.durable = 0, True
             lease.holder.sendable()
-        self.in_flight = self._landed = self._settled_free = self._died = 0
+        self.in_flight = self._landed = self._settled_free = self._died = self.dying_bytes = 0
 
     def next_wakeup_ms(self) -> int | None:
         """When `wake` or `leases.expired` next has something to do."""

@@ -27,6 +27,7 @@ from backend_store.node.ledger import stage_cut
 from backend_store.node.placing import name_of
 from backend_store.node.publishing import Publishing
 from backend_store.node.refusals import too_late
+from backend_store.node.room import has_limits
 from backend_store.node.rows import stage, stage_order, stage_state
 from backend_store.node.sorting import Sorting
 from backend_store.node.sweeper import add_garbage
@@ -78,7 +79,7 @@ class Cycle:
         slotting = partition.slotting
         if slotting is not None:
             calls = slotting.admitted(calls, self._answers)
-        if calls:
+        if calls or partition.owes_room:
             self._decide_publishes(calls)
         buried = self._decide_ends()
         if buried:
@@ -125,8 +126,8 @@ class Cycle:
     def _decide_publishes(self, calls: list[Call]) -> None:
         partition, plan = self._of, self.plan
         config = partition.config
-        has_limits = config.max_messages is not None or config.max_bytes is not None
-        if not has_limits and partition.sorting is None and all(map(_is_plain, calls)) and self._append_plain(calls):
+        is_limited = has_limits(config)
+        if not is_limited and partition.sorting is None and all(map(_is_plain, calls)) and self._append_plain(calls):
             return
         main = partition.main
         wants_ids = config.dedupe != "none" or any(call.dedupes or call.claim is not None for call in calls)
@@ -138,11 +139,19 @@ class Cycle:
             ids=ids,
             view=main,
             sorting=partition.sorting,
-            siblings=partition.siblings() if has_limits else (),
+            siblings=partition.siblings() if is_limited else (),
+            owes_room=partition.owes_room,
             elders=partition.elders() if wants_ids else (),
         )
         total = plan.state.published_total
         self._answers += cycle.decide(calls)
+        partition.owes_room = cycle.owes_room
+        if cycle.owes_room:
+            partition.request_soon()
+        if cycle.later:
+            partition.inbox.put_back(cycle.later)
+            partition.request()
+        self._records += partition.inbox.take_notes()  # of what it ended to make room
         self._count_came(plan.state.published_total - total, cycle.moved)
         for reason, ended in ((Reason.OVERFLOW, cycle.overflowed), (Reason.LATE, cycle.late)):
             for chunk, bits in ended:

@@ -132,6 +132,13 @@ class Inbox:
                 self._set_under_way(calls)
         return calls
 
+    def put_back(self, calls: list[Call]) -> None:
+        """The last ones of this cycle were not begun: they stay before those that came meanwhile."""
+        later = {id(call) for call in calls}
+        self._set_under_way([call for call in self._under_way if id(call) not in later])
+        self._keep(calls + self._calls)
+        self.taken -= len(calls)
+
     def _taken(self, partition: Partition) -> list[Call]:
         committer = partition.node.committer
         calls, size = self._calls, self._bytes - self._promised_bytes

@@ -18,6 +18,9 @@ VERIFY_AT_START_BYTES_MAX = 1 << 30
 """A bigger file is not read through before serving; entries are verified whenever they are read."""
 READS_PER_TAKE_MAX = 64
 """Chunks that one look for messages reads before everybody else has a turn."""
+EVICTION_READS_PER_COMMIT = 1_024
+"""Chunks that a full queue reads in one commit to make room. Where that is not enough, the messages that were to have
+it are stored all the same, and the limit is passed until the next commits."""
 DUE_ROWS_PER_TICK = 1_000
 EXPIRING_CHUNKS_PER_TICK = 64
 """Chunks whose messages expire together; the others follow in the next turn of the loop."""

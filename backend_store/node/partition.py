@@ -124,6 +124,8 @@ class Partition(LogReads):
         self.label = label
         self.index = index
         self.title = title or Title("", "", label, replica, index)
+        self.owes_room = False
+        """It ended as many messages for the queue's limits as one commit may, and there are more."""
         self.owes_cut = False
         """With the next commit, what was counted becomes a row of the ledger."""
         self.seal = seal
@@ -336,6 +338,19 @@ class Partition(LogReads):
     def live(self) -> int:
         """Messages of the main view that are there and do not end with the next commits."""
         return self.decided.live - (self.main.core.dying if self.main is not None else 0)
+
+    @property
+    def live_bytes(self) -> int:
+        """What those messages count for, in bytes."""
+        core = self.main.core if self.main is not None else None
+        return self.decided.live_bytes - (core.ended_bytes + core.dying_bytes if core is not None else 0)
+
+    @property
+    def coming(self) -> tuple[int, int]:
+        """Messages of the main view, and bytes, that the commit in flight brings: nothing of them can be ended yet."""
+        chunks = self._decided.chunks if self._decided is not None else ()
+        mine = [chunk for chunk in chunks if view_of(chunk.shelf) == VIEW_MAIN]
+        return sum(chunk.count for chunk in mine), sum(len(chunk.data) for chunk in mine)
 
     @property
     def decided(self) -> PartitionState:

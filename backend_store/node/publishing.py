@@ -6,7 +6,7 @@ blocks go to the log as they are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from backend_store.core.bits import indexes
@@ -14,22 +14,22 @@ from backend_store.core.block import gone_of, punch
 from backend_store.core.chunk import Chunk
 from backend_store.core.log import Append
 from backend_store.core.names import name_in_call
-from backend_store.core.policy import Reason
 from backend_store.core.records import Record, Scheduled
 from backend_store.core.shelves import SORTING, is_scheduled, shelf_of
 from backend_store.core.sorter import NO_MESSAGE, Sorted
 from backend_store.model import (
+    Block,
     Offset,
     Original,
     Published,
     PushqError,
     QueueConfig,
-    QueueFull,
 )
 from backend_store.node.calls import Call, PublishReply, ids_of, stamps_of
 from backend_store.node.claims import Claims, Known
 from backend_store.node.placing import Placed, Places, expiries
 from backend_store.node.refusals import dedupe_full, unreadable_ids
+from backend_store.node.room import NOTHING, Amount, Room, has_limits
 from backend_store.storage.engine import StorageCorrupt
 
 if TYPE_CHECKING:
@@ -60,9 +60,12 @@ class Publishing:
         view: View | None,
         sorting: Sorting | None = None,
         siblings: Sequence[Partition] = (),
+        owes_room: bool = False,
         elders: Sequence[Partition] = (),
     ):
-        """`siblings` count for the queue's limits; `elders` may know ids of slots that came from them."""
+        """`siblings` count for the queue's limits, and earlier cycles may owe room; `elders` may know ids of slots that
+        came from them.
+        """
         self.plan = plan
         self.config = config
         self.moved = 0
@@ -93,17 +96,32 @@ class Publishing:
         self._accepted: list[tuple[int, int, list[bytes | None]]] = []
         """The same by block: (call, block, an id a message)."""
         self._repeats: list[tuple[int, int, bytes]] = []
-        self._siblings = siblings
         self._elders = elders
-        self._live = plan.state.live + sum(other.live for other in siblings)
-        self._live_bytes = plan.state.live_bytes + sum(other.decided.live_bytes for other in siblings)
+        self._need: Amount | None = None
+        """What the call at hand adds, repeats among it, where there is no room for it."""
+        self.owes_room = owes_room
+        """There was more to end for the queue's limits than one commit ends."""
+        self.later: list[Call] = []
+        """Calls that fit only when what this cycle adds can make room for them: they are for the next one."""
+        makes_room_later = config.kind == "stream" and config.overflow == "drop_oldest"  # see `retention`
+        self._room = Room(plan.state, config, view, siblings) if has_limits(config) and not makes_room_later else None
         self._doomed: list[tuple[int, int]] = []
         """Messages of a full queue: (call, message)."""
 
     def decide(self, calls: Sequence[Call]) -> list[tuple[PublishReply, Published | PushqError]]:
         """Decides the calls, and where their messages stand. The answers are true once the plan is on disk."""
-        for call in calls:
+        room = self._room
+        if room is not None and self.owes_room and any(room.over(NOTHING)):
+            room.make(NOTHING)
+        for number, call in enumerate(calls):
+            self._need = None
+            if room is not None and any(room.over(need := room.need(call.blocks))):
+                if not call.must_fit and room.must_wait(need):
+                    self.later = [*calls[number:]]
+                    break
+                self._need = need
             self._decide(call)
+        self.owes_room = room is not None and room.is_stuck
         places = self._place()
         return [(call.reply, self._answer(number, call, places)) for number, call in enumerate(self._waiting)]
 
@@ -124,8 +142,8 @@ class Publishing:
         ids = None
         if self._ids is not None and (call.dedupes or self.config.dedupe != "none" or known is Known.ONE_BY_ONE):
             ids = self._find_repeats(self._ids, number, call, others, known)
-        if self.config.max_messages is not None or self.config.max_bytes is not None:
-            self._make_room(number, call, others)
+        if self._room is not None and self._need is not None:
+            self._make_room(self._room, self._need, number, call, others)
         if self._sorting is not None:
             self._judge(number, call, others)
         assert not (call.must_fit and any(isinstance(other, PushqError) for other in others.values())), (
@@ -133,16 +151,9 @@ class Publishing:
         )
         if ids is not None:
             self._accept(number, call, ids, others)
-        first = 0
-        for index, block in enumerate(call.blocks):
-            gone = sum(1 << (n - first) for n in others if first <= n < first + block.count) if others else 0
-            first += block.count
-            if gone.bit_count() == block.count:
-                continue
-            if gone:
-                block = punch(block, gone)
-            self._live += block.count - gone.bit_count()
-            self._live_bytes += len(block.data)
+        for index, block, gone in _kept(call, others):
+            if self._room is not None:
+                self._room.add(block, block.count - gone.bit_count())
             self._count(call, block.count - gone.bit_count(), len(block.data))
             shelf = SORTING if self._sorting is not None else shelf_of(block.priority, is_scheduled=block.due_ms > 0)
             self._shelves.setdefault(shelf, []).append(Placed(number, index, block))
@@ -218,36 +229,30 @@ class Publishing:
             self._accepted.append((number, index, mine))
             self._cycle_ids.update(mine)
 
-    def _make_room(self, number: int, call: Call, others: dict[int, Original | PushqError]) -> None:
+    def _make_room(
+        self, room: Room, need: Amount, number: int, call: Call, others: dict[int, Original | PushqError]
+    ) -> None:
         """Applies the queue's limits: makes room, or says for which messages there is none."""
-        config = self.config
-        if config.kind == "stream" and config.overflow == "drop_oldest":
-            return  # room is made in the same commit, when the new messages have their places
-        wanted = call.messages - len(others)
-        over = 0
-        if config.max_messages is not None:
-            over = max(0, self._live + wanted - config.max_messages)
-        if config.max_bytes is not None and self._live_bytes + call.size > config.max_bytes:
-            average = max(1, call.size // max(1, call.messages))
-            over = max(over, min(wanted, -(-(self._live_bytes + call.size - config.max_bytes) // average)))
-        if not over:
+        if others:
+            kept = [*_kept(call, others)]
+            need = room.need([block for _, block, _ in kept], sum(gone.bit_count() for _, _, gone in kept))
+            if not any(room.over(need)):
+                return
+        if room.evicts:
+            if call.must_fit or room.may_fit(need):
+                room.make(need)
+            else:
+                error = room.refusal(need)
+                others.update({n: error for n in range(call.messages) if n not in others})
             return
-        if config.overflow in ("drop_oldest", "dead_letter_oldest") and self._view is not None:
-            gone = self._view.evict(over, Reason.OVERFLOW)
-            for sibling in self._siblings:
-                if gone < over and sibling.main is not None:
-                    gone += sibling.main.evict(over - gone, Reason.OVERFLOW)
-                    sibling.request()  # what it ended is its own commit's to say
-            self._live -= gone
-            self._live_bytes -= gone * max(1, call.size // max(1, call.messages))
-            over -= gone
         if call.must_fit:
             return
-        excess = [n for n in range(call.messages) if n not in others][max(0, wanted - over) :] if over > 0 else []
-        if config.overflow == "dead_letter_newest" and excess:
+        wanted = [n for n in range(call.messages) if n not in others]
+        excess = wanted[room.fitting(call.blocks, [*others]) :]
+        if self.config.overflow == "dead_letter_newest":
             self._doomed += [(number, n) for n in excess]
             return
-        error = QueueFull(_full(config, self._live))
+        error = room.refusal()
         others.update(dict.fromkeys(excess, error))
 
     def _judge(self, number: int, call: Call, others: dict[int, Original | PushqError]) -> None:
@@ -355,6 +360,16 @@ class Publishing:
         )
 
 
+def _kept(call: Call, others: Mapping[int, Original | PushqError]) -> Iterator[tuple[int, Block, int]]:
+    """(number, block, messages of it that are none) of each block of which something is stored."""
+    first = 0
+    for number, block in enumerate(call.blocks):
+        gone = sum(1 << (n - first) for n in others if first <= n < first + block.count) if others else 0
+        first += block.count
+        if gone.bit_count() < block.count:
+            yield number, punch(block, gone) if gone else block, gone
+
+
 def _holes(call: Call) -> list[int]:
     """Messages of a call that are none: those that stayed behind when the others of their block moved."""
     found, first = [], 0
@@ -362,12 +377,3 @@ def _holes(call: Call) -> list[int]:
         found += [first + index for index in indexes(gone_of(block))]
         first += block.count
     return found
-
-
-def _full(config: QueueConfig, live: int) -> str:
-    limits = []
-    if config.max_messages is not None:
-        limits.append(f"{config.max_messages} messages")
-    if config.max_bytes is not None:
-        limits.append(f"{config.max_bytes} bytes")
-    return f"the queue holds {live} messages; its limit is {' and '.join(limits)}: consume, purge, or raise the limit"

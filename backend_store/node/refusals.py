@@ -9,33 +9,33 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from backend_store.model import Block, DedupeFull, OutcomeUnknown, Overloaded, PushqError, QueueFull, Stamp, Unavailable
+from backend_store.model import Block, DedupeFull, OutcomeUnknown, Overloaded, PushqError, Stamp, Unavailable
+from backend_store.node.room import NOTHING, Amount, Room, has_limits
 from backend_store.storage.engine import StorageCorrupt
 
 if TYPE_CHECKING:
     from backend_store.node.partition import Partition
 
 
-def why_refused(partition: Partition, blocks: Sequence[Block], elsewhere: Sequence[Block]) -> PushqError | None:
-    """`elsewhere`: what goes to other partitions of the queue with the same commit."""
-    return _limits(partition, [*blocks, *elsewhere]) or _order(partition, blocks) or _ids(partition, blocks)
+def why_refused(
+    partition: Partition, blocks: Sequence[Block], elsewhere: Sequence[Block], freed: Amount = NOTHING
+) -> PushqError | None:
+    """`elsewhere`: what goes to other partitions of the queue with the same commit. `freed`: what the step settles."""
+    return _limits(partition, [*blocks, *elsewhere], freed) or _order(partition, blocks) or _ids(partition, blocks)
 
 
-def _limits(partition: Partition, blocks: Sequence[Block]) -> PushqError | None:
-    """Where a full queue makes room instead, it makes it for these as well."""
-    config, state = partition.config, partition.state
-    if config.overflow != "reject":
+def _limits(partition: Partition, blocks: Sequence[Block], freed: Amount) -> PushqError | None:
+    """Where a full queue makes room instead, it makes it for these as well, as far as it can."""
+    config = partition.config
+    if not has_limits(config) or (config.kind == "stream" and config.overflow == "drop_oldest"):
         return None
-    if config.max_messages is None and config.max_bytes is None:
-        return None
-    blocks = [*blocks, *(block for other in partition.siblings() for block in other.inbox.promised)]
-    live = state.live + sum(other.live for other in partition.siblings())
-    live_bytes = state.live_bytes + sum(other.decided.live_bytes for other in partition.siblings())
-    if config.max_messages is not None and live + sum(b.count for b in blocks) > config.max_messages:
-        return QueueFull(f"queue {partition.label!r} holds {live} messages of at most {config.max_messages}")
-    if config.max_bytes is not None and live_bytes + sum(len(b.data) for b in blocks) > config.max_bytes:
-        return QueueFull(f"queue {partition.label!r} holds {live_bytes} bytes of at most {config.max_bytes}")
-    return None
+    siblings = partition.siblings()
+    blocks = [*blocks, *(block for other in siblings for block in other.inbox.promised)]
+    room = Room(partition.state, config, partition.main, siblings, freed=freed)
+    need = room.need(blocks)
+    if room.evicts:
+        return None if room.may_fit(need) else room.refusal(need)
+    return room.refusal() if any(room.over(need)) and config.overflow == "reject" else None
 
 
 def _order(partition: Partition, blocks: Sequence[Block]) -> PushqError | None:

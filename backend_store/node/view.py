@@ -19,6 +19,7 @@ from backend_store.core.shelves import SCHEDULED, SORTING, VIEW_MAIN, is_schedul
 from backend_store.core.work import Overlay, WorkView
 from backend_store.model import Offset
 from backend_store.node.clockwork import Expiry, Schedule
+from backend_store.node.eviction import Eviction
 from backend_store.node.limits import READS_PER_TAKE_MAX
 from backend_store.node.parking import Parking
 from backend_store.node.settling import SettleReply, Settling
@@ -45,6 +46,7 @@ class View(Settling):
         self.schedule = Schedule(self) if core.number == VIEW_MAIN else None
         self.parking = Parking(self) if core.is_strict else None
         self.expiry = Expiry(self) if core.number == VIEW_MAIN else None
+        self.eviction = Eviction(self)
 
     @property
     def tally(self) -> PartitionState | Tally:
@@ -55,6 +57,11 @@ class View(Settling):
     @property
     def ready(self) -> int:
         return max(0, self.tally.live - self.core.in_flight - self.core.delayed)
+
+    @property
+    def bytes(self) -> int:
+        """What its messages count for; a chunk with many ended ones takes more on the disk."""
+        return self.tally.live_bytes - self.core.ended_bytes
 
     @property
     def floor(self) -> int:
@@ -247,30 +254,6 @@ class View(Settling):
             while self.schedule.tick(FOR_EVER_MS):
                 pass
         self.partition.request()
-
-    def evict(self, count: int, reason: Reason) -> int:
-        """Ends up to `count` of the oldest messages that nobody holds, of the lowest priority first."""
-        core, now_ms = self.core, self.partition.steady_ms()
-        gone = reads = 0
-        stuck: list[Lane] = []
-        while gone < count and reads < READS_PER_TAKE_MAX:
-            if core.due_waits and self.schedule is not None:
-                reads += self.schedule.load()
-            lane = next((one for one in core.lanes.all if one.waits and one not in stuck), None)
-            if lane is None:
-                break
-            if lane.more and not lane.runs:
-                self._scan_next(lane, now_ms)
-                reads += 1
-            elif (missing := lane.runs.missing()) is not None:
-                self._supply(missing)
-                reads += 1
-            elif (drawn := lane.runs.draw(count - gone) if lane.runs else None) is not None:
-                core.die(*drawn, reason, now_ms)
-                gone += drawn[1].bit_count()
-            elif lane.runs:
-                stuck.append(lane)
-        return gone
 
     def _scan_next(self, lane: Lane, now_ms: int) -> None:
         if self.partition.sorting is not None and self.number == VIEW_MAIN:

@@ -159,7 +159,7 @@ _QUEUE_GAUGES: Final = (
     ("pushq_queue_delayed_messages", "Messages that are not due yet.", "delayed"),
     ("pushq_queue_dead_messages", "Messages in the queue's own dead letters.", "dead"),
     ("pushq_queue_consumers", "Consumers connected now.", "consumers"),
-    ("pushq_queue_stored_bytes", "Bytes of chunks that hold a live message.", "bytes"),
+    ("pushq_queue_stored_bytes", "Stored bytes of live messages, as max_bytes counts them.", "bytes"),
 )
 
 

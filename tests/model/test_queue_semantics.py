@@ -237,19 +237,24 @@ class QueueSemantics(Bench):
     def prepare(self) -> None:
         """The reference decides what waits as the partition does, and the commit is on its way."""
         self._see()
-        live, strange = self.model.disk.live("main"), self._strange_tokens()
+        strange, before = self._strange_tokens(), walk(self.world.partition)
+        kept = self._kept()
         if not self.world.committer.prepare():
             return
-        moves = self._decide_moves(live)
+        moves = self._decide_moves(kept)
         checks = self._decide_acks([one for one in self.asked if one.outcome is None], strange)
         checks += [self._decide_nack(one) for one in self.asked if one.outcome is not None]
-        gone = self._evicted()
+        gone = self._evicted(before)
         evictable = self.model.evictable
         self.model.begin()
+        self.model.live += len(gone)
         for one in moves:
             self.model.publish([one.message], must_fit=True)
-        checks += [self._decide_call(call) for call in self.calls]
-        assert len(gone) == evictable - self.model.evictable or self.config.ordering == "strict"
+        later = self.calls
+        while later and not self.model.must_wait(later[0].messages):
+            checks.append(self._decide_call(later[0]))
+            later = later[1:]
+        assert len(gone) == evictable - self.model.evictable
         self.model.release()
         checks += [
             self._expect(answers, lambda got, h=held, t=texts: verdicts(t, got) == h)
@@ -264,7 +269,7 @@ class QueueSemantics(Bench):
         purged = {name for name, _ in self.purges}
         leases = [lease for lease, _ in self.undurable]
         self.landing = [*checks, lambda: self._landed(purged, leases)]
-        self.calls, self.asked, self.extends, self.purges, self.cancels = [], [], [], [], []
+        self.calls, self.asked, self.extends, self.purges, self.cancels = later, [], [], [], []
 
     @precondition(lambda self: self.world.committer.is_in_flight)
     @rule()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from hypothesis.stateful import RuleBasedStateMachine
@@ -10,11 +10,12 @@ from hypothesis.stateful import RuleBasedStateMachine
 from backend_store.core import backlog, lanes
 from backend_store.core.leases import Lease
 from backend_store.core.receipts import read_token
+from backend_store.core.shelves import priority_of
 from backend_store.model import Original, QueueConfig, QueueFull
 from tests.support.contest import decide
-from tests.support.semantics_facts import Message, Receipt
+from tests.support.semantics_facts import FREE, Message, Receipt
 from tests.support.semantics_model import SemanticsModel
-from tests.support.semantics_seen import VIEWS, numbers_of, value_at, walk
+from tests.support.semantics_seen import VIEWS, Place, numbers_of, value_at, walk
 from tests.support.semantics_wishes import Author, Call, offsets
 from tests.support.world import SECRET, Consumer, World, receipts_by_seq, verdicts
 
@@ -152,12 +153,13 @@ class Bench(RuleBasedStateMachine):
 
         return check
 
-    def _decide_moves(self, live: int) -> list[Move]:
+    def _decide_moves(self, kept: int | None) -> list[Move]:
+        """`kept`: messages beside which they must fit; None where they need no room."""
         moves, self.moves = self.moves, []
         going: list[Move] = []
         for one in moves:
             limit, dead = self.config.max_messages, self.model.messages[one.number]
-            is_full = limit is not None and self.config.overflow == "reject" and live + len(going) + 1 > limit
+            is_full = limit is not None and kept is not None and kept + len(going) + 1 > limit
             if not self.model.holds((one.token, one.number)):
                 continue  # purged meanwhile
             if is_full:
@@ -191,13 +193,24 @@ class Bench(RuleBasedStateMachine):
     def _expect_verdicts(self, asked: Asked, wanted: list[bool]) -> Callable[[], None]:
         return self._expect(asked.answers, lambda got: verdicts(asked.texts, got) == wanted)
 
-    def _evicted(self) -> list[Message]:
-        """What the cycle ended to make room, as it is missing now."""
+    def _kept(self) -> int | None:
+        """Messages beside which those of a step must fit."""
+        if self.config.overflow == "reject":
+            return self.model.disk.live("main") - len(self.model.in_state("main", "settling"))
+        return self.model.in_hands if self.model.evicts else None
+
+    def _evicted(self, before: Mapping[int, Place]) -> list[Message]:
+        """What the cycle ended to make room, as it is missing now. `before`: where everything lay."""
         if self.config.max_messages is None:
             return []
         seen = walk(self.world.partition)
-        gone = [m for m in self.model.in_state("main", "ready") if m.number not in seen]
-        self.model.evicted(gone)
+        gone = [m for m in self.model.in_state("main", *FREE) if m.number not in seen]
+
+        def order(m: Message) -> tuple[int, int]:
+            place = before[m.number]
+            return priority_of(place.shelf), place.base + place.bit
+
+        self.model.evicted(gone, order)
         return gone
 
     def _decide_call(self, call: Call) -> Callable[[], None]:

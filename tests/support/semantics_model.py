@@ -32,6 +32,8 @@ class SemanticsModel:
         self.commits = 0
         self.live = 0
         """Messages of the queue, as its limit counts them in the cycle that is decided."""
+        self.added = 0
+        """Those of them that it adds."""
         self.evictable = 0
         self.winners: set[Receipt] = set()
         self.lives: dict[Receipt, int] = {}
@@ -199,7 +201,7 @@ class SemanticsModel:
 
     def begin(self) -> Facts:
         """A commit is prepared: what is decided so far becomes true with it, and what `publish` and others add."""
-        self.live = self.disk.live("main")
+        self.live, self.added = self.disk.live("main") - len(self.in_state("main", "settling")), 0
         after = self.prepared = self.facts.copy()
         for m in [m for m in after.messages.values() if m.state == "settling"]:
             self._end(after, m)
@@ -232,7 +234,7 @@ class SemanticsModel:
         assert after is not None
         answers: list[Any] = []
         mine: dict[bytes, Any] = {}
-        room = self._make_room(after, call)
+        room = self._make_room(after, call, must_fit=must_fit)
         room = None if must_fit else room
         for m in call:
             if m.id in mine:
@@ -257,6 +259,7 @@ class SemanticsModel:
                 after.messages.pop(m.number)
                 continue
             self.live += 1
+            self.added += 1
             if m.id:
                 after.ids[m.id] = m.number, self.now_ms
             if is_over:
@@ -270,14 +273,33 @@ class SemanticsModel:
         number, at_ms = after.ids.get(m.id or b"", (None, 0))
         return number if self.now_ms - at_ms < self.config.dedupe_window_ms else None
 
-    def _make_room(self, after: Facts, call: Sequence[Message]) -> int | None:
+    @property
+    def evicts(self) -> bool:
+        return self.config.overflow in ("drop_oldest", "dead_letter_oldest")
+
+    @property
+    def in_hands(self) -> int:
+        """Messages that no room can be made of: consumers have them."""
+        return len(self.in_state("main", "leased", "returned"))
+
+    def must_wait(self, call: Sequence[Message]) -> bool:
+        """Whether a call is for the next commit: it fits only when this one's messages, too, can go."""
+        most = self.config.max_messages
+        if most is None or not self.evicts or not self.added:
+            return False
+        beside = self.in_hands + len(call)
+        return self.live + len(call) > most and beside <= most < beside + self.added
+
+    def _make_room(self, after: Facts, call: Sequence[Message], *, must_fit: bool) -> int | None:
         """For how many of the messages there is a place, once the queue has made what it could."""
         most = self.config.max_messages
         if most is None:
             return None
         wanted = len({m.id or m.number for m in call if self._known(after, m) is None})
         over = max(0, self.live + wanted - most)
-        if self.config.overflow in ("drop_oldest", "dead_letter_oldest"):
+        if over and self.evicts:
+            if self.in_hands + wanted > most and not must_fit:
+                return 0
             evicted = min(over, self.evictable)
             self.evictable, self.live, over = self.evictable - evicted, self.live - evicted, over - evicted
         return max(0, wanted - over)
@@ -412,14 +434,12 @@ class SemanticsModel:
         delayed = len(self.in_state(view, "delayed", "scheduled", "held")) + settling["held"]
         return self.disk.live(view) - in_flight - delayed, in_flight, delayed
 
-    def evicted(self, gone: Collection[Message]) -> None:
-        """Of the lowest priority first, and the oldest of it."""
-        ready, is_strict = self.in_state("main", "ready"), self.config.ordering == "strict"
+    def evicted(self, gone: Collection[Message], order: Callable[[Message], Any]) -> None:
+        """Of the lowest priority first, and the oldest of it, of all that nobody holds. `order`: where each lies."""
+        free = self.in_state("main", *FREE)
+        first = sorted(free, key=order)[: len(gone)]
+        numbers = sorted(m.number for m in gone)
+        assert numbers == sorted(m.number for m in first), f"{numbers} were evicted in place of {first}"
         for m in gone:
-            assert (m.view, m.state) == ("main", "ready"), f"{m.number} was evicted while it is {m.state}"
-            rest = [r for r in ready if r not in gone and (not is_strict or r.key == m.key)]
-            before = [r.number for r in rest if rank(r) < rank(m) or (not m.is_touched and is_before(r, m))]
-            assert not before, f"{m.number} was evicted before {before}"
             self._settle(m, "overflow")
-        # In strict order only the first of each key can go, and none of a key that somebody holds.
-        self.evictable = len(gone) if is_strict else len(ready)
+        self.evictable = len(free)

@@ -11,6 +11,7 @@ from backend_store.storage.engine import Table
 from tests.support.queues import (
     DEAD,
     MAIN,
+    ack,
     column,
     counts,
     crashed,
@@ -111,13 +112,50 @@ def test_what_somebody_holds_is_not_dropped() -> None:
     assert isinstance(publish(world, draft("f"))[0], QueueFull), "all of them are in flight"
 
 
-def test_scheduled_messages_whose_time_has_come_can_go() -> None:
-    world = queue(max_messages=2, overflow="drop_oldest")
-    publish(world, *[draft(body, due_ms=world.now_ms + 10) for body in "ab"])
-    assert isinstance(publish(world, draft("c"))[0], QueueFull), "nobody may have had them yet"
-    world.pass_time(10)
+@pytest.mark.parametrize("is_due", [False, True])
+def test_scheduled_messages_make_room_too_and_their_rows_go_with_them(is_due: bool) -> None:
+    world = queue(max_messages=3, overflow="drop_oldest")
+    publish(world, *[draft(body, due_ms=world.now_ms + 10) for body in "abc"])
+    if is_due:
+        world.pass_time(10)
     publish(world, draft("d"))
-    assert drained(world) == ["b", "d"] and world.partition.state.ended == {"overflow": 1}
+    assert counts(world) == ((3, 0, 0) if is_due else (1, 0, 2))
+    time_passes(world, 10)
+    assert sorted(drained(world)) == ["b", "c", "d"] and world.partition.state.ended == {"overflow": 1}
+    assert rows(world, Table.DUE, Table.LANES) == 0 and counts(world) == (0, 0, 0)
+
+
+def test_delayed_messages_make_room_too() -> None:
+    world = full("drop_oldest")
+    nack(world, took(world, 2), due_ms=world.now_ms + 1000)
+    publish(world, draft("d"))
+    assert counts(world) == (2, 0, 1)
+    time_passes(world, 1000)
+    assert sorted(drained(world)) == ["b", "c", "d"]
+
+
+def test_messages_behind_a_key_make_room_too_and_its_order_stays() -> None:
+    world = queue(max_messages=4, overflow="drop_oldest", ordering="strict")
+    publish(world, draft("k1", key="k"))
+    held = took(world)
+    publish(world, draft("k2", key="k"), draft("k3", key="k"), draft("j1", key="j"))
+    publish(world, draft("k4", key="k"))
+    assert counts(world) == (3, 1, 0) and world.partition.state.ended == {"overflow": 1}
+    publish(world, draft("k5", key="k"))
+    assert drained(world) == ["j1"]
+    ack(world, held)
+    assert drained(world) == ["k4", "k5"]
+
+
+@pytest.mark.parametrize("sequencing", ["producer", "clock"])
+def test_messages_that_wait_for_their_turn_make_room_too(sequencing: str) -> None:
+    world = queue(max_messages=2, overflow="drop_oldest", sequencing=sequencing, sort_window_ms=1000)
+    stamps = [Stamp(world.now_ms * 1000 + n, "p", n) for n in (2, 3, 4)]
+    for stamp in stamps:
+        publish(world, draft(str(stamp.number), stamp=stamp))
+    assert counts(world)[2] == 2 and world.partition.state.ended == {"overflow": 1}
+    time_passes(world, 1001)
+    assert drained(world) == ["3", "4"]
 
 
 def test_the_lowest_priority_makes_room_though_its_first_in_memory_was_cancelled() -> None:

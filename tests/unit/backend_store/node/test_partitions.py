@@ -231,6 +231,25 @@ def test_a_full_queue_makes_room_in_its_other_partitions_too(world: NodeWorld) -
     assert made.stats().ready == 10 and made.ended == {"overflow": 30}
 
 
+def test_its_own_partition_makes_room_first_and_then_the_fullest(world: NodeWorld) -> None:
+    made = queue(world, partitions=3, max_messages=10, overflow="drop_oldest")
+    table = first_table(3)
+    of = [[key for key in KEYS if table.route(slot_of(key)) == number] for number in range(3)]
+    for number, count in enumerate((2, 3, 5)):
+        send(world, made, *[draft(n, of[number][0]) for n in range(count)])
+    assert lying(made) == {0: 2, 1: 3, 2: 5}
+    send(world, made, draft(9, of[0][0]), draft(9, of[0][0]), draft(9, of[0][0]))
+    assert lying(made) == {0: 3, 1: 3, 2: 4}
+
+
+def test_a_call_for_several_full_partitions_never_passes_the_limit(world: NodeWorld) -> None:
+    made = queue(world, partitions=4, max_messages=10, overflow="drop_oldest")
+    for _ in range(3):
+        answer = published(send(world, made, *[draft(n, key) for n, key in enumerate(KEYS[:20])]))
+        assert answer.others is None and made.stats().ready <= 10
+    assert sum(made.ended.values()) + made.stats().ready == 60
+
+
 # --------------------------------------------------------------------------------------------------- gathered answers
 
 
