@@ -17,10 +17,10 @@ from typing import Any, Literal, NamedTuple
 from backend_store.client.filters import PeekFilter, matching
 from backend_store.client.messages import full_message, timestamp
 from backend_store.client.search import places_of
-from backend_store.client.states import Bases, Shown, became_due, chunk_at, held, shelves_of, shown, view_shown
+from backend_store.client.states import Bases, Shown, became_due, chunk_at, held, shelves_of, shown, views_shown
 from backend_store.core.bits import indexes, lowest
 from backend_store.core.chunk import Chunk
-from backend_store.core.shelves import VIEW_MAIN, is_scheduled
+from backend_store.core.shelves import MAIN, VIEW_MAIN, is_scheduled
 from backend_store.model import FieldError, InvalidRequest, Peeked, PeekPage
 from backend_store.node.limits import PEEK_MESSAGES_MAX
 from backend_store.node.partition import Partition
@@ -108,7 +108,7 @@ def look_through(
         if page.next is not None or following is None:
             return PeekPage(items, page.next, scanned)
         if len(items) >= wanted.limit or scanned >= PEEK_MESSAGES_MAX or (yield):
-            first = Place(shelves_of(view_shown(view, wanted.state))[0], 0, following)
+            first = Place(shelves_of(views_shown(view, wanted.state)[0])[0], 0, following)
             return PeekPage(items, encode_place(first), scanned)
     return PeekPage(items, None, scanned)
 
@@ -127,14 +127,14 @@ def cut_short(page: Generator[None, bool, PeekPage], is_enough: Callable[[], boo
 def _look_up(partition: Partition, wanted: PeekFilter, view: int, show: Show) -> Generator[None, bool, PeekPage | None]:
     """The message of an id, where its place is known without a look through the backlog."""
     assert wanted.id is not None
-    view = view_shown(view, wanted.state)
-    for shelf, base, index in places_of(partition, view, wanted.id):
-        chunk = partition.read(base, shelf)
-        if chunk is not None and chunk.base == base:
-            page = _Page(partition, wanted, view, 0, show)
-            if page.put(chunk, 1 << index):
-                return page.done()
-        yield
+    for one in views_shown(view, wanted.state):
+        for shelf, base, index in places_of(partition, one, wanted.id):
+            chunk = partition.read(base, shelf)
+            if chunk is not None and chunk.base == base:
+                page = _Page(partition, wanted, (one,), 0, show)
+                if page.put(chunk, 1 << index):
+                    return page.done()
+            yield
     return None
 
 
@@ -142,18 +142,19 @@ def look(
     partition: Partition, wanted: PeekFilter, view: int = VIEW_MAIN, scanned: int = 0, show: Show = peeked
 ) -> Generator[None, bool, PeekPage]:
     """A page of a view's messages. Yields after each chunk; told that its time is up it answers with a cursor."""
-    return (yield from _Page(partition, wanted, view_shown(view, wanted.state), scanned, show).fill())
+    return (yield from _Page(partition, wanted, views_shown(view, wanted.state), scanned, show).fill())
 
 
 class _Page:
     """One page while it is filled."""
 
-    def __init__(self, partition: Partition, wanted: PeekFilter, view: int, scanned: int, show: Show):
+    def __init__(self, partition: Partition, wanted: PeekFilter, views: Sequence[int], scanned: int, show: Show):
         self._partition = partition
         self._as_item = show
         self._wanted = wanted
-        self._view = view
-        self._shelves = shelves_of(view)
+        self._view_of = {shelf: view for view in views for shelf in shelves_of(view)}
+        """Shelf → the view that reads it, in the order in which they are shown."""
+        self._shelves = [*self._view_of]
         self._items: list[Any] = []
         self._scanned = scanned
 
@@ -167,13 +168,13 @@ class _Page:
 
     def fill(self) -> Generator[None, bool, PeekPage]:
         start = self._start()
-        bases = held(self._partition, self._view, self._wanted.state)
+        bases = held(self._partition, self._view_of[self._shelves[0]], self._wanted.state)
         due = (yield from became_due(self._partition)) if self._asks_who_is_due else None
         for shelf in self._shelves[self._shelves.index(start.shelf) :]:
             listed = due if is_scheduled(shelf) else bases
             if is_scheduled(shelf) and self._wanted.state == "in_flight":
                 listed = bases
-            low = start.offset if shelf == start.shelf else self._low
+            low = start.offset if shelf == start.shelf else self._low(shelf)
             for chunk in self._chunks(shelf, low, listed):
                 rest = self._look_at(chunk, low)
                 if rest is not None:
@@ -185,23 +186,22 @@ class _Page:
 
     @property
     def _asks_who_is_due(self) -> bool:
-        return self._view == VIEW_MAIN and self._wanted.state == "ready"
+        return self._view_of.get(MAIN) == VIEW_MAIN and self._wanted.state == "ready"
 
-    @property
-    def _low(self) -> int:
-        """Where every shelf begins."""
-        return max(self._partition.floor_of(self._view), self._wanted.from_seq or 0)
+    def _low(self, shelf: int) -> int:
+        """Where a shelf begins."""
+        return max(self._partition.floor_of(self._view_of[shelf]), self._wanted.from_seq or 0)
 
     def _start(self) -> Place:
         if self._wanted.cursor is None:
-            return Place(self._shelves[0], self._low)
+            return Place(self._shelves[0], self._low(self._shelves[0]))
         at = check_cursor(self._wanted.cursor)
         if at.shelf not in self._shelves:
             raise InvalidRequest(
                 "this cursor belongs to another peek",
                 errors=(FieldError("/query/cursor", "send `next` back with the filters it was given for"),),
             )
-        return Place(at.shelf, max(at.offset, self._low))
+        return Place(at.shelf, max(at.offset, self._low(at.shelf)))
 
     def _chunks(self, shelf: int, low: int, bases: Bases | None) -> Iterator[Chunk]:
         """A shelf's chunks from an offset on; only those listed, where there is a list."""
@@ -236,7 +236,7 @@ class _Page:
 
     def _look_at(self, chunk: Chunk, low: int) -> int | None:
         """Takes what is wanted of a chunk, from an offset on. Where the page is full: the offset where it goes on."""
-        where = shown(self._partition, self._view, chunk)
+        where = shown(self._partition, self._view_of[chunk.shelf], chunk)
         present = where.present
         if chunk.base < low:
             present &= -1 << (low - chunk.base)
@@ -258,9 +258,9 @@ class _Page:
 
     def put(self, chunk: Chunk, bit: int) -> bool:
         """Shows one message that was found without a look at others. False when it is not what is wanted, or gone."""
-        where = shown(self._partition, self._view, chunk)
+        where = shown(self._partition, self._view_of[chunk.shelf], chunk)
         found = matching(chunk, bit & where.in_state(self._wanted.state), self._wanted)
-        if not found or chunk.base + bit.bit_length() - 1 < self._low:
+        if not found or chunk.base + bit.bit_length() - 1 < self._low(chunk.shelf):
             return False
         self._scanned += 1
         self._show(chunk, found, where)

@@ -500,7 +500,8 @@ class EmbeddedQueue:
         return self._partition.label
 
     def dead_letters(self, wanted: Wanted, to: str | None, *, own: bool) -> Letters:
-        """What a redrive is about: the messages of a companion, or of this queue's own companion.
+        """What a redrive is about: the messages of a companion, or of this queue's own companion and its dead letters
+        that wait for another queue.
 
         `own`: other queues name this one for their dead letters, so those that lie here as well.
         """
@@ -508,6 +509,7 @@ class EmbeddedQueue:
         if views is not None and self.is_companion:
             return Letters(views.all, wanted, to)
         dead = [partition.view(VIEW_DEAD) for partition in self._partitions.all]
+        dead += [p.view(VIEW_OUTBOX) for p in self._partitions.all if VIEW_OUTBOX in p.views]  # wait for another queue
         return Letters([*views.all, *dead] if own and views is not None else dead, wanted, to)
 
     async def count_letters(self, letters: Letters) -> Counter[str]:

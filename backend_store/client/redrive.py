@@ -118,10 +118,12 @@ class Redriver:
         refusals = 0
         while group and not self._job.stopping.is_set():
             begun = [(batch, self._begin(batch)) for batch in group]
+            done = self._job.done
             refused = [(batch, error) for batch, landed in begun if (error := await landed) is not None]
             group = [batch for batch, _ in refused]
+            self._job.error = f"some wait: {refused[0][1].detail}" if refused else None
             if refused:
-                refusals += 1
+                refusals = 0 if self._job.done > done else refusals + 1
                 if refusals == REFUSALS_MAX or refused[0][1].code == "queue-not-found":
                     raise refused[0][1]
                 await self._rest(TRANSFER_RETRY_SECONDS)

@@ -18,6 +18,7 @@ from backend_store.core.shelves import (
     SORTING,
     VIEW_DEAD,
     VIEW_MAIN,
+    VIEW_OUTBOX,
     is_scheduled,
 )
 from backend_store.model import PRIORITIES_MAX
@@ -69,9 +70,13 @@ def shelves_of(view: int) -> tuple[int, ...]:
     return MAIN_IN_ORDER if view == VIEW_MAIN else (SHELF_OF_VIEW[view],)
 
 
-def view_shown(view: int, state: str) -> int:
-    """The view whose messages a peek into `view` shows: a queue's dead letters lie in their own."""
-    return VIEW_DEAD if state == "dead" else view
+def views_shown(view: int, state: str) -> tuple[int, ...]:
+    """The views whose messages a peek into `view` shows: a queue's dead letters lie in their own, and those that wait
+    for another queue in its outbox.
+    """
+    if state != "dead":
+        return (view,)
+    return (VIEW_DEAD, VIEW_OUTBOX) if view == VIEW_MAIN else (VIEW_DEAD,)
 
 
 def shown(partition: Partition, view: int, chunk: Chunk) -> Shown:

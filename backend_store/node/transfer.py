@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 import structlog
 
-from backend_store.core.bits import indexes
+from backend_store.core.bits import indexes, lowest
 from backend_store.core.leases import Lease
 from backend_store.core.limits import TAKE_MESSAGES_MAX
-from backend_store.model import PushqError
+from backend_store.model import PushqError, QueueFull
 from backend_store.node.joint import Joint, JointResult
 from backend_store.node.limits import TRANSFER_LEASE_MS, TRANSFER_RETRY_SECONDS, TRANSFERS_AT_ONCE_MAX
 from backend_store.node.resealing import resealed, unopened
@@ -33,21 +33,66 @@ Moved = Callable[[int, PushqError | None], None]
 def move(
     view: View, lease: Lease, target: Partitions, annexes: Mapping[int, dict[str, Any]], moved: Moved, priority: int = 0
 ) -> None:
-    """Moves what a lease holds; afterwards it holds nothing."""
-    count = lease.bits.bit_count()
+    """Moves what a lease holds, or as much of it as the other queue has room for; afterwards it holds nothing."""
+    _Move(view, lease, target, annexes, moved, priority).go_on(lease.bits.bit_count())
 
-    def decided(has_moved: bool, error: PushqError | None) -> None:
-        moved(count if has_moved else 0, error)
-        if not has_moved:
-            view.unsent(lease)  # it is ready again, which the view says at once: first it is known whether to wait
 
-    try:
-        step = step_of(view, lease, target, annexes, decided, priority)
-    except PushqError as error:  # there is no key to seal them with now
-        decided(False, error)
-        return
-    lease.chunk = None
-    view.partition.settle_and_publish(step)
+class _Move:
+    """One lease on its way. Where all of it finds no room, the first half is tried, and so on: a queue that has room
+    for five of eight gets five.
+    """
+
+    def __init__(
+        self,
+        view: View,
+        lease: Lease,
+        target: Partitions,
+        annexes: Mapping[int, dict[str, Any]],
+        moved: Moved,
+        priority: int,
+    ):
+        self._view = view
+        self._lease = lease
+        self._target = target
+        self._annexes = annexes
+        self._told = moved
+        self._priority = priority
+        self._moved = 0
+
+    def go_on(self, count: int) -> None:
+        """Tries the first messages that are left."""
+        bits = lowest(self._lease.bits, count)
+        try:
+            step = step_of(
+                self._view, self._lease, self._target, self._annexes, self._decided(count), self._priority, bits
+            )
+        except PushqError as error:  # there is no key to seal them with now
+            self._end(error)
+            return
+        self._view.partition.settle_and_publish(step)
+
+    def _decided(self, count: int) -> Callable[[bool, PushqError | None], None]:
+        def decided(has_moved: bool, error: PushqError | None) -> None:
+            if has_moved:
+                self._moved += count
+            left = self._lease.bits.bit_count()
+            if has_moved and left:
+                self.go_on(min(count, left))
+            elif isinstance(error, QueueFull) and count > 1 and left:
+                self.go_on(min(count // 2, left))
+            else:
+                self._end(error)
+
+        return decided
+
+    def _end(self, error: PushqError | None) -> None:
+        lease = self._lease
+        lease.chunk = None
+        self._told(self._moved, error)
+        if lease.bits:
+            self._view.unsent(
+                lease
+            )  # it is ready again, which the view says at once: first it is known whether to wait
 
 
 def step_of(
@@ -57,24 +102,26 @@ def step_of(
     annexes: Mapping[int, dict[str, Any]],
     decided: Callable[[bool, PushqError | None], None],
     priority: int = 0,
+    bits: int | None = None,
 ) -> Joint:
-    """The step that takes what a lease holds to another log. `decided`: whether it did, and why not. What is unreadable
-    goes in whole blocks, which only its own queue can make something of.
+    """The step that takes what a lease holds to another log, or only some `bits` of it. `decided`: whether it did, and
+    why not. What is unreadable goes in whole blocks, which only its own queue can make something of.
 
     Raises `Unavailable` while the other queue has no key to seal them with.
     """
     assert lease.chunk is not None, "a lease is moved with its chunk in memory"
+    bits = lease.bits if bits is None else bits
     wanted = min(priority, target.config.priorities - 1)
     number = view.partition.index
     found = resealed(
         lease.chunk,
-        lease.bits & ~lease.chunk.unreadable,
+        bits & ~lease.chunk.unreadable,
         annexes,
         partition=number,
         seal=target.seal,
         is_encrypted=target.config.encrypted,
     )
-    if whole := lease.bits & lease.chunk.unreadable:
+    if whole := bits & lease.chunk.unreadable:
         routing = target.routing if target.map is not None else None
         found += unopened(lease.chunk, whole, annexes, partition=number, routing=routing)
     blocks = [msgspec.structs.replace(block, priority=wanted) for block in found]
@@ -83,7 +130,7 @@ def step_of(
         has_moved = isinstance(result, JointResult) and bool(result.places)
         decided(has_moved, result if isinstance(result, PushqError) else None)
 
-    return Joint([(view, {lease.token: lease.bits})], [(target, blocks)], told, moves=True)
+    return Joint([(view, {lease.token: bits})], [(target, blocks)], told, moves=True)
 
 
 class Timers(Protocol):
@@ -157,7 +204,10 @@ class Transfer:
 
     def _try_later(self, why: str) -> None:
         if not self._said_why:
-            log.warning("messages wait for their new queue", queue=self.view.partition.label, reason=why)
+            view = self.view
+            log.warning(
+                "messages wait for their new queue", queue=view.partition.label, messages=view.tally.live, reason=why
+            )
             self._said_why = True
         if not self._waits:
             self._waits = True

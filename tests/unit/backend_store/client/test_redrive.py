@@ -252,3 +252,18 @@ async def test_only_the_last_jobs_are_remembered_and_each_keeps_its_number(
     assert queue.redrives.get("r0") is None
     assert [(number, job.id) for number, job in queue.redrives.since(0)] == [(1, "r1"), (2, "r2")]
     assert [job.id for _, job in queue.redrives.since(2)] == ["r2"]
+
+
+async def test_as_many_go_as_their_queue_has_room_for_and_the_job_says_why_the_others_wait(
+    store: EmbeddedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redriving, "TRANSFER_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(redriving, "REFUSALS_MAX", 3)
+    queue, other = await made(store, "q"), await made(store, "other", QueueConfig(max_messages=5))
+    await died(queue, *(letter(n) for n in range(8)))
+    job = await redriven(store, queue, "other")
+    async with asyncio.timeout(5):
+        await job.ended.wait()
+    assert (job.state, job.done, job.total) == ("failed", 5, 8)
+    assert job.error is not None and "holds 5 messages" in job.error
+    assert (other.stats().ready, queue.stats().dead) == (5, 3)

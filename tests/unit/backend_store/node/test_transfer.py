@@ -8,7 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from backend_store.client.dead_letters import LetterFilter
 from backend_store.client.embedded import EmbeddedQueue, EmbeddedStore
+from backend_store.client.peek import PeekFilter
 from backend_store.core.limits import TAKE_MESSAGES_MAX
 from backend_store.core.shelves import VIEW_OUTBOX
 from backend_store.node import transfer
@@ -103,6 +105,56 @@ async def test_a_queue_that_makes_room_makes_it_for_dead_letters_of_others(store
     await until(lambda: graves.stats().published_total == 5)
     assert await drained(graves) == ["c", "1", "2"]
     assert graves.stats().dead == (2 if overflow == "dead_letter_oldest" else 0)
+
+
+LIMITS = [{"max_messages": 5}, {"max_bytes": 8_300, "max_message_bytes": 8_300}]
+"""For five of eight messages of 1,500 bytes."""
+EIGHT = [draft(f"{n}".ljust(1_500, ".")) for n in range(8)]
+
+
+def numbers(bodies: list[str]) -> list[str]:
+    return [body[:1] for body in bodies]
+
+
+@pytest.mark.parametrize("limits", LIMITS)
+async def test_of_a_batch_of_dead_letters_as_many_go_as_there_is_room_for_and_the_others_are_seen(
+    store: EmbeddedStore, limits: dict[str, int]
+) -> None:
+    graves = await made(store, "graves", **limits)
+    queue = await made(store, "q", dead_letter_queue="graves", max_attempts=1)
+    await died(queue, *EIGHT)
+    await until(lambda: graves.stats().ready == 5)
+    assert (queue.stats().dead, in_outbox(queue)) == (3, 3)
+    first = await queue.peek(PeekFilter(state="dead", limit=2))
+    rest = await queue.peek(PeekFilter(state="dead", limit=2, cursor=first.next))
+    reasons = [item.message["dead_letter"]["reason"] for item in [*first.items, *rest.items]]
+    assert reasons == ["max_attempts"] * 3 and rest.next is None
+    came = numbers(await drained(graves))
+    await until(lambda: graves.stats().published_total == 8)
+    assert [*came, *numbers(await drained(graves))] == list("01234567") and queue.stats().dead == 0
+
+
+@pytest.mark.parametrize("limits", LIMITS)
+async def test_of_a_deleted_queue_as_many_messages_go_as_there_is_room_for(
+    store: EmbeddedStore, limits: dict[str, int]
+) -> None:
+    target, queue = await made(store, "b", **limits), await made(store, "a")
+    await published(queue, *EIGHT)
+    await store.move_queue("default", "a", "b")
+    await until(lambda: target.stats().ready == 5)
+    came = numbers(await drained(target))
+    await until(lambda: target.stats().published_total == 8)
+    assert [*came, *numbers(await drained(target))] == list("01234567")
+
+
+async def test_dead_letters_that_wait_for_a_full_queue_can_be_sent_back(store: EmbeddedStore) -> None:
+    queue, graves = await buried(store)
+    letters = queue.dead_letters(LetterFilter(), None, own=False)
+    total = (await queue.count_letters(letters)).total()
+    job = queue.redrive("r", letters, total=total, rate_per_s=None, find=lambda name: store.queue("default", name))
+    await until(lambda: job.state != "running")
+    assert (job.state, job.done, total) == ("done", 2, 2)
+    assert queue.stats().dead == 0 and await drained(queue) == ["1", "2"] and graves.stats().ready == 1
 
 
 async def test_a_queue_that_is_full_of_bytes_takes_no_dead_letters(store: EmbeddedStore) -> None:
