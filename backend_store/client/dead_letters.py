@@ -12,7 +12,8 @@ from backend_store.client.messages import headers_of, message_id_of
 from backend_store.client.states import shelves_of
 from backend_store.core.bits import indexes
 from backend_store.core.chunk import Chunk, holes
-from backend_store.core.shelves import is_scheduled
+from backend_store.core.policy import Reason
+from backend_store.core.shelves import VIEW_MAIN, is_scheduled
 from backend_store.node.burying import origins
 
 if TYPE_CHECKING:
@@ -44,11 +45,15 @@ class LetterFilter(msgspec.Struct, frozen=True):
 
 
 class Letters(NamedTuple):
-    """Which dead letters: those of some views that are wanted. `to`: where all go, in place of where each came from."""
+    """Which dead letters: those of some views that are wanted. `to`: where all go, in place of where each came from.
+
+    `inherited`: of the messages that are ready in the queue itself, also those that a deleted queue left to it.
+    """
 
     views: Sequence[View]
     wanted: Wanted
     to: str | None
+    inherited: bool = True
 
 
 class Batch(NamedTuple):
@@ -116,6 +121,8 @@ def _split(view: View, chunk: Chunk, letters: Letters) -> list[Batch]:
     for index, end in ends.items():
         target = letters.to or end.get("from")
         if not free >> index & 1 or target is None or not letters.wanted(chunk, index, end):
+            continue
+        if not letters.inherited and view.number == VIEW_MAIN and end.get("reason") == Reason.QUEUE_DELETED:
             continue
         place = str(target), int(end.get("priority", 0))
         found[place] = found.get(place, 0) | 1 << index

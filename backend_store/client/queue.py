@@ -22,6 +22,7 @@ from backend_store.client.views import AskView, Views, extending, giving_back
 from backend_store.core.chunk import Blocks, Columns
 from backend_store.core.leases import Holder, Lease
 from backend_store.core.limits import DELAYED_RUNS_MAX
+from backend_store.core.policy import Reason
 from backend_store.core.reasons import sealed_reason
 from backend_store.core.receipts import INDEX_OF, by_token
 from backend_store.core.records import PartitionState, Tally
@@ -503,14 +504,19 @@ class EmbeddedQueue:
         """What a redrive is about: the messages of a companion, or of this queue's own companion and its dead letters
         that wait for another queue.
 
-        `own`: other queues name this one for their dead letters, so those that lie here as well.
+        `own`: those as well that other queues sent here, whether these name this one still or are gone. What a deleted
+        queue left to it is work here, unless other queues name this one, or it is asked for by `to` or its reason.
         """
         views = self._views
         if views is not None and self.is_companion:
             return Letters(views.all, wanted, to)
         dead = [partition.view(VIEW_DEAD) for partition in self._partitions.all]
         dead += [p.view(VIEW_OUTBOX) for p in self._partitions.all if VIEW_OUTBOX in p.views]  # wait for another queue
-        return Letters([*views.all, *dead] if own and views is not None else dead, wanted, to)
+        definitions = self._node.metadata.queues.values()
+        is_named = any(d.tenant == self.tenant and d.config.dead_letter_queue == self.name for d in definitions)
+        has_some = is_named or any(partition.state.letters is not False for partition in self._partitions.all)
+        inherited = is_named or to is not None or getattr(wanted, "reason", None) == Reason.QUEUE_DELETED
+        return Letters([*views.all, *dead] if own and has_some and views is not None else dead, wanted, to, inherited)
 
     async def count_letters(self, letters: Letters) -> Counter[str]:
         """How many messages a redrive would move now, by the queue they go to."""

@@ -340,6 +340,15 @@ def gone_of(block: Block) -> int:
     return int.from_bytes(clear.get("gone", b""), "little")
 
 
+def has_letters(block: Block) -> bool:
+    """Whether some of a block's messages say how they died."""
+    flags, _, _, clear_size, _ = BLOCK_HEAD.unpack_from(block.data)
+    if not clear_size or not flags & FLAG_CLEAR:
+        return False
+    found = unpack(block.data[BLOCK_HEAD.size : BLOCK_HEAD.size + clear_size]).get("dead")
+    return any(found) if isinstance(found, list) else found is not None
+
+
 class ChunkPlan(NamedTuple):
     """Blocks that share a chunk, and how many messages they hold."""
 

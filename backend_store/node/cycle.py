@@ -10,6 +10,7 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from backend_store.core.block import has_letters
 from backend_store.core.chunk import Chunk, clear_column
 from backend_store.core.leases import ChunkState
 from backend_store.core.ledger import doom
@@ -126,6 +127,8 @@ class Cycle:
     def _decide_publishes(self, calls: list[Call]) -> None:
         partition, plan = self._of, self.plan
         config = partition.config
+        if not plan.state.live:
+            plan.state.letters = False
         is_limited = has_limits(config)
         if not is_limited and partition.sorting is None and all(map(_is_plain, calls)) and self._append_plain(calls):
             return
@@ -185,6 +188,7 @@ class Cycle:
             if call.moves:
                 moved += call.messages
                 moved_size += call.size
+                plan.state.letters = plan.state.letters or any(map(has_letters, call.blocks))
         plan.add([block for call in calls for block in call.blocks])
         if claims:
             bind(self._of.ids, claims, firsts, now_ms=plan.now_ms)

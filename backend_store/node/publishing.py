@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from backend_store.core.bits import indexes
-from backend_store.core.block import gone_of, punch
+from backend_store.core.block import gone_of, has_letters, punch
 from backend_store.core.chunk import Chunk
 from backend_store.core.log import Append
 from backend_store.core.names import name_in_call
@@ -154,17 +154,18 @@ class Publishing:
         for index, block, gone in _kept(call, others):
             if self._room is not None:
                 self._room.add(block, block.count - gone.bit_count())
-            self._count(call, block.count - gone.bit_count(), len(block.data))
+            self._count(call, block, block.count - gone.bit_count())
             shelf = SORTING if self._sorting is not None else shelf_of(block.priority, is_scheduled=block.due_ms > 0)
             self._shelves.setdefault(shelf, []).append(Placed(number, index, block))
 
-    def _count(self, call: Call, messages: int, size: int) -> None:
-        ledger = self.plan.state.ledger
+    def _count(self, call: Call, block: Block, messages: int) -> None:
+        state = self.plan.state
         if call.moves:
             self.moved += messages
-            ledger.moved_in_bytes += size
+            state.ledger.moved_in_bytes += len(block.data)
+            state.letters = state.letters or has_letters(block)
         else:
-            ledger.published_bytes += size
+            state.ledger.published_bytes += len(block.data)
 
     @property
     def _added_ids(self) -> int:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from backend_store.client import LetterFilter, Queue, Redrive
-from backend_store.model import Forbidden, NotFound, PushqError, QueueNotFound
+from backend_store.model import Forbidden, InvalidRequest, NotFound, PushqError, QueueNotFound
 from gateway.api.queues import link_to_next
 from gateway.api.shapes import REASONS, JobPage, JobView, RedriveBody, RedriveFilter, RedriveTotalView
 from gateway.context import Gateway
@@ -31,10 +31,15 @@ async def start(gateway: Gateway, call: Call) -> Answer:
     if given.to is not None:
         _check_target(find, queue, given.to)
     wanted = matcher(given.filter or RedriveFilter())
-    letters = queue.dead_letters(wanted, given.to, own=_is_named(gateway, queue) and given.to != queue.name)
+    letters = queue.dead_letters(wanted, given.to, own=given.to != queue.name)
     counts = await queue.count_letters(letters)
     _check_origins(find, counts)
     total = counts.total()
+    if not total and queue.config.kind == "stream" and not queue.is_companion and _is_named(gateway, queue):
+        raise InvalidRequest(
+            f"{queue.name!r} is a stream: the dead letters that other queues sent to it stay for all who read it, and"
+            " none can be taken out; read them, and publish them again where they should go"
+        )
     if given.dry_run:
         return json_answer(RedriveTotalView(total=total))
     job = await queue.begin_redrive(secrets.token_hex(8), letters, total=total, rate_per_s=given.rate_per_s, find=find)

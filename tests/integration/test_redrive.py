@@ -12,6 +12,7 @@ import httpx2
 import pytest
 
 from tests.integration.calls import Client, make_key, pointers, publish, receive, refused, with_key
+from tests.support.cli import Cli, until
 from tests.support.patience import PATIENCE_S
 from tests.support.server import PushqServer
 
@@ -23,6 +24,14 @@ WAIT_S_MAX = PATIENCE_S
 def http(shared_server: PushqServer) -> Iterator[Client]:
     with Client(base_url=shared_server.url, headers=shared_server.headers, timeout=30) as client:
         yield client
+
+
+@pytest.fixture(scope="module")
+def deleting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PushqServer]:
+    """A server that lets queues be deleted over HTTP."""
+    env = {"PUSHQ_QUEUES__ALLOW_DELETE_OVER_HTTP": "true"}
+    with PushqServer(tmp_path_factory.mktemp("deleting") / "data", env=env) as server:
+        yield server
 
 
 def made(http: Client, **config: Any) -> str:
@@ -114,6 +123,69 @@ def test_a_named_dead_letter_queue_gives_back_what_others_sent_to_it(http: Clien
     assert sorted(ready(http, graveyard)) == ["its own", "no dead letter"]
 
 
+def buried(http: Client, grave: str, *bodies: int, **config: Any) -> str:
+    """A queue whose messages died, and lie in the queue that it names for that."""
+    before = len(ready(http, grave))
+    queue = made(http, max_attempts=1, dead_letter_queue=grave, **config)
+    died(http, queue, *({"body": body} for body in bodies))
+    until(lambda: len(ready(http, grave)) == before + len(bodies), "the letters lie there")
+    return queue
+
+
+def renamed(http: Client, queue: str, grave: str) -> None:
+    """From now on another queue has its dead letters."""
+    etag = http.get(f"/v1/queues/{queue}").headers["etag"]
+    answer = http.patch(f"/v1/queues/{queue}", json={"dead_letter_queue": grave}, headers={"If-Match": etag})
+    assert answer.status_code == 200, answer.text
+
+
+def test_letters_of_a_queue_that_names_another_one_now_go_back_all_the_same(http: Client) -> None:
+    grave, other = made(http), made(http)
+    queue = buried(http, grave, 1, 2)
+    renamed(http, queue, other)
+    publish(http, grave, {"body": "work of its own"})
+    assert start(http, grave, dry_run=True).json() == {"total": 2}
+    job = redriven(http, grave)
+    assert (job["state"], job["done"], job["total"]) == ("done", 2, 2)
+    assert ready(http, queue) == [1, 2] and ready(http, grave) == ["work of its own"]
+
+
+def test_letters_whose_queue_is_gone_are_told_of_and_go_where_the_redrive_says(deleting: PushqServer) -> None:
+    with Client(base_url=deleting.url, headers=deleting.headers, timeout=30) as http:
+        grave, rescue = made(http), made(http)
+        queue = buried(http, grave, 1, 2)
+        assert http.delete(f"/v1/queues/{queue}?confirm={queue}&discard=true").status_code == 200
+        for dry_run in (True, False):
+            problem = refused(start(http, grave, dry_run=dry_run), 400, "invalid-request")
+            assert pointers(problem) == ["/to"] and queue in problem["detail"] and "name another" in problem["detail"]
+        told = Cli(deleting).any("queue", "redrive", grave)
+        assert told.code == 1 and queue in told.err
+        job = redriven(http, grave, to=rescue)
+        assert (job["state"], job["done"], job["total"]) == ("done", 2, 2)
+        assert ready(http, rescue) == [1, 2] and ready(http, grave) == []
+
+
+def test_what_a_deleted_queue_left_to_another_one_is_work_there_until_it_is_asked_for(deleting: PushqServer) -> None:
+    with Client(base_url=deleting.url, headers=deleting.headers, timeout=30) as http:
+        heir, rescue, queue = made(http, max_attempts=1), made(http), made(http)
+        died(http, heir, {"body": "its own"})
+        publish(http, queue, {"body": 1})
+        assert http.delete(f"/v1/queues/{queue}?confirm={queue}&move_to={heir}").status_code == 200
+        until(lambda: ready(http, heir) == [1], "the letters lie there")
+        assert redriven(http, heir)["done"] == 1 and ready(http, heir) == [1, "its own"]
+        job = redriven(http, heir, to=rescue, filter={"reason": "queue_deleted"})
+        assert (job["done"], job["total"]) == (1, 1) and ready(http, rescue) == [1]
+
+
+def test_a_stream_that_has_dead_letters_of_others_says_that_they_stay(http: Client) -> None:
+    grave = made(http, kind="stream")
+    queue = made(http, max_attempts=1, dead_letter_queue=grave)
+    died(http, queue, {"body": 1})
+    until(lambda: http.get(f"/v1/queues/{grave}").json()["stats"]["published_total"] == 1, "the letters lie there")
+    problem = refused(start(http, grave), 400, "invalid-request")
+    assert "is a stream" in problem["detail"] and "publish them again" in problem["detail"]
+
+
 def test_dead_letters_go_to_another_queue_where_that_is_named(http: Client) -> None:
     queue, other = made(http, max_attempts=1, priorities=5), made(http, priorities=2)
     died(http, queue, {"body": "high", "priority": 4}, {"body": "low"})
@@ -129,9 +201,8 @@ def test_a_target_that_is_not_there_is_refused_and_nothing_is_moved(http: Client
     assert dead(http, queue) == [1]
 
 
-def test_messages_whose_queue_is_gone_stay_and_the_job_says_why(start_server: Any) -> None:
-    server = start_server(env={"PUSHQ_QUEUES__ALLOW_DELETE_OVER_HTTP": "true"})
-    with Client(base_url=server.url, headers=server.headers, timeout=30) as http:
+def test_messages_whose_queue_is_gone_stay_and_the_job_says_why(deleting: PushqServer) -> None:
+    with Client(base_url=deleting.url, headers=deleting.headers, timeout=30) as http:
         graveyard = made(http)
         gone, there = (made(http, max_attempts=1, dead_letter_queue=graveyard) for _ in range(2))
         died(http, gone, {"body": "gone"})

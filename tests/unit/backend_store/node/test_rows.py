@@ -78,6 +78,7 @@ def test_the_state_of_a_partition_comes_back() -> None:
     state = PartitionState(
         [EpochStart(Epoch(1), Offset(0)), EpochStart(Epoch(2), Offset(9))],
         end=2**40, time_ms=5, prev_crc=2**32 - 1, floor=3, live=7, live_bytes=8, published_total=9, acked_total=10,
+        letters=True,
     )  # fmt: skip
     engine, batch = MemoryEngine(), Batch()
     stage_state(batch, 7, state)
