@@ -200,6 +200,8 @@ class Hub:
                 sub.queue.consumers -= 1
                 continue
             sub.stop()
+            if not clean:
+                sub.doubt_oldest()
             if leases := sub.held():
                 held.setdefault((sub.queue.tenant, sub.queue.place), []).extend(leases)
         session.subs.clear()

@@ -73,6 +73,16 @@ class Subscribe(_Frame):
     group: str | None = None
     from_: Any = msgspec.field(default=None, name="from")
     visibility_timeout_ms: int | None = None
+    attempts: Literal["delivered", "begun"] = "delivered"
+    """What counts as one, where a consumer leaves: that a message was delivered, or that the client said `begin`."""
+
+
+class Begin(_Frame):
+    """A handler begins with these messages: from here on it is an attempt."""
+
+    sub: int
+    receipts: list[str]
+    id: RequestId = None
 
 
 class Unsubscribe(_Frame):
@@ -146,7 +156,7 @@ class Pong(_Frame):
     id: RequestId = None
 
 
-ClientFrame = Connect | Subscribe | Unsubscribe | Credit | Publish | Ack | Nack | Extend | Refresh | Ping | Pong
+ClientFrame = Connect | Subscribe | Begin | Unsubscribe | Credit | Publish | Ack | Nack | Extend | Refresh | Ping | Pong
 
 
 class PlainPublish(msgspec.Struct, forbid_unknown_fields=True, tag_field="type", tag="publish", gc=False):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from backend_store.client import GroupQueue, Queue, SettledAndPublished, Start, open_group
+from backend_store.client import GroupQueue, Queue, SettledAndPublished, Start, by_token, open_group
 from backend_store.model import (
     InvalidRequest,
     Overloaded,
@@ -45,6 +45,7 @@ from push.protocol import (
     RECEIPTS_PER_REQUEST_MAX,
     Ack,
     AckPublish,
+    Begin,
     Connect,
     Credit,
     Extend,
@@ -244,9 +245,13 @@ def extend(session: Session, frame: Extend) -> None:
 def _consumed(session: Session, name: str, receipts: list[str]) -> Queue:
     assert session.principal is not None
     queue = session.hub.desk.queue(session.principal, name, "consume")
+    _check_count(receipts)
+    return queue
+
+
+def _check_count(receipts: list[str]) -> None:
     if len(receipts) > RECEIPTS_PER_REQUEST_MAX:
         raise field("/receipts", f"{len(receipts)} receipts; a request takes {RECEIPTS_PER_REQUEST_MAX}")
-    return queue
 
 
 def _judged(asked: Asked, request_id: RequestId, receipts: list[str], verdicts: list[Verdict] | PushqError) -> None:
@@ -335,6 +340,7 @@ def _subscribe_work(session: Session, frame: Subscribe, queue: Queue) -> None:
         auto=frame.ack == "auto",
         visibility_ms=visibility_ms,
         pending_bytes_max=OUTBOX_BYTES_SOFT_MAX,
+        tells_begun=frame.attempts == "begun",
     )
     session.subs[number] = sub
     queue.consumers += 1
@@ -364,6 +370,14 @@ def _subscribe_stream(session: Session, frame: Subscribe, queue: Queue, start: S
     if start.outcome == "reset":
         session.send({"type": "reset", "sub": number, "cursor": start.cursor})
     session.fanout(queue).start(sub, session)
+
+
+def begin(session: Session, frame: Begin) -> None:
+    sub = _subscription(session, frame.sub)
+    _check_count(frame.receipts)
+    if isinstance(sub, WorkSubscription):
+        sub.begun(by_token(frame.receipts))
+    session.ok(frame.id)
 
 
 def unsubscribe(session: Session, frame: Unsubscribe) -> None:
@@ -406,6 +420,7 @@ def connect_again(session: Session, frame: Connect) -> None:
 HANDLERS: dict[type[Any], Callable[..., None]] = {
     Connect: connect_again,
     Subscribe: subscribe,
+    Begin: begin,
     Unsubscribe: unsubscribe,
     Credit: allow,
     Ack: ack,

@@ -44,6 +44,7 @@ class WorkSubscription:
         "pending_bytes",
         "pending_bytes_max",
         "queue",
+        "tells_begun",
         "visibility_ms",
     )
 
@@ -58,6 +59,7 @@ class WorkSubscription:
         auto: bool,
         visibility_ms: int,
         pending_bytes_max: int,
+        tells_begun: bool = False,
     ):
         self.outlet = outlet
         self.number = number
@@ -67,6 +69,8 @@ class WorkSubscription:
         self.auto = auto
         self.visibility_ms = visibility_ms
         self.pending_bytes_max = pending_bytes_max
+        self.tells_begun = tells_begun
+        """The client says `begin`: what it has not begun with when it leaves was no attempt."""
         self.outstanding = 0
         self.messages_sent = 0
         self.in_ring = False
@@ -110,6 +114,9 @@ class WorkSubscription:
             self.feeder.add(self)
         self.pending_bytes = 0
         if not self.auto:
+            if self.tells_begun:
+                for lease in pending:
+                    lease.untried = lease.bits
             self.leases.extend(lease for lease in pending if lease.receipts)
             if len(self.leases) > LEASES_BEFORE_PRUNING:
                 self.leases = [lease for lease in self.leases if any(part.bits for part in lease.parts())]
@@ -171,6 +178,21 @@ class WorkSubscription:
                 self.in_doubt[token] &= ~bits
         self.feeder.add(self)
 
+    def begun(self, grouped: Mapping[str, int]) -> None:
+        """A handler has begun with these messages, by token."""
+        for lease in self.leases:
+            if bits := grouped.get(lease.token):
+                for part in lease.parts():
+                    part.untried &= ~bits
+
+    def doubt_oldest(self) -> None:
+        """The connection was cut, maybe by the crash of the consumer, and its last word with it: what it was sent first
+        of all that it holds counts as begun. Or a message that kills whoever begins with it would never be counted."""
+        for part in (part for lease in self.leases for part in lease.parts()):
+            if part.bits:
+                part.untried &= ~(part.bits & -part.bits)
+                return
+
     def _is_in_doubt(self) -> bool:
         """Whether some of it is neither settled, nor vouched for, nor back in its place."""
         parts = (part for lease in self.leases for part in lease.parts())
@@ -195,7 +217,7 @@ class WorkSubscription:
         return pending
 
     def give_back(self) -> None:
-        """Returns what is still held: the attempt counts."""
+        """Returns what is still held: the attempt counts, of what was begun."""
         leases, self.leases = self.leases, []
         self.credit = 0
         for lease in leases:

@@ -343,6 +343,7 @@ class OffsetGroup(GroupView):
         outcome: Outcome,
         due_ms: int | None = None,
         reason: str | None = None,
+        untried: int = 0,
     ) -> int:
         """Goes back to the first of the messages: it and all behind it come again, whoever has them now."""
         bits &= lease.bits
@@ -353,9 +354,8 @@ class OffsetGroup(GroupView):
         if outcome in (Outcome.NACKED, Outcome.UNTRIED):
             back = GivenBack(state.base + first.bit_length() - 1, self._lease_number)
             self._given_back = given_back(self._given_back, back, position=self.position)
-        if outcome == Outcome.UNTRIED:
-            uncount(state, bits)
-        elif due_ms is None and outcome != Outcome.RETURNED and self.policy.backoff_ms:
+        uncount(state, bits if outcome == Outcome.UNTRIED else bits & untried)
+        if due_ms is None and outcome != Outcome.UNTRIED and outcome != Outcome.RETURNED and self.policy.backoff_ms:
             due_ms = now_ms + self.policy.backoff(state.attempts.get(first.bit_length() - 1, 1))
         self._rewind(lease, bits)
         if due_ms:

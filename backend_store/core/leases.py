@@ -140,6 +140,7 @@ class Lease:
         "rest",
         "state",
         "token",
+        "untried",
     )
 
     def __init__(
@@ -153,6 +154,8 @@ class Lease:
         """False where the server itself holds the messages: that is no attempt."""
         self.receipts = True
         """False where everything was settled before it is sent: there is nothing to ack."""
+        self.untried = 0
+        """Messages that their holder has not begun with, where it tells: given back for it, they were no attempt."""
         self.token = token
         self.state = state
         self.chunk = chunk
@@ -204,7 +207,7 @@ class LeaseTable:
     def split(self, lease: Lease, bits: int) -> Lease:
         """Makes `bits` a part of their own; the others keep what the lease has."""
         part = Lease(lease.token, lease.state, lease.bits & bits, lease.holder, lease.deadline_ms, lease.chunk)
-        part.number, part.durable = lease.number, lease.durable
+        part.number, part.durable, part.untried = lease.number, lease.durable, lease.untried
         lease.bits &= ~bits
         self.join(lease, part)
         return part

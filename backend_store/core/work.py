@@ -140,9 +140,10 @@ class WorkView(Leasing):
         outcome: Outcome,
         due_ms: int | None = None,
         reason: str | None = None,
+        untried: int = 0,
     ) -> int:
-        """Decides that an attempt ended without an ack: the messages are free again once that is committed. One that
-        nobody tried does not count.
+        """Decides that an attempt ended without an ack: the messages are free again once that is committed. Of those
+        that are `untried` it does not count.
 
         Those that have had all their attempts end here. `due_ms` 0: at once; None: as the queue's back-off says.
         """
@@ -153,10 +154,9 @@ class WorkView(Leasing):
         lease.bits ^= bits
         self._shrunk(lease)
         state.leased &= ~bits
-        if outcome == Outcome.UNTRIED:
-            uncount(state, bits)
-        else:
-            self._note(state, bits, (now_ms, outcome, reason))
+        untried = bits if outcome == Outcome.UNTRIED else bits & untried
+        uncount(state, untried)
+        self._note(state, bits & ~untried, (now_ms, outcome, reason))
         ended = expired_bits(state, bits, now_ms) if state.expires is not None else 0
         if ended:
             self._die_leased(state, ended, Reason.EXPIRED, now_ms)
@@ -165,13 +165,12 @@ class WorkView(Leasing):
             self._die_leased(state, worn_out, Reason.MAX_ATTEMPTS, now_ms)
         self._touched[state.base] = state
         if back := bits & ~(ended | worn_out):
+            self.came_back += (back & ~untried).bit_count()
             self._return(state, back, due_ms, now_ms, outcome)
         return bits
 
     def _return(self, state: ChunkState, bits: int, due_ms: int | None, now_ms: int, outcome: Outcome) -> None:
         state.returning |= bits
-        if outcome != Outcome.UNTRIED:
-            self.came_back += bits.bit_count()
         if due_ms is not None or not self.policy.backoff_ms or outcome in _NO_BACKOFF:
             due_ms = due_ms or 0
             if due_ms:

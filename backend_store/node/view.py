@@ -70,8 +70,9 @@ class View(Settling):
     # ------------------------------------------------------------------------------------------------ commands
 
     def give_back_lease(self, lease: Lease) -> None:
-        """Returns what a holder that went away still held."""
-        if self.core.give_back(lease, lease.bits, now_ms=self.partition.steady_ms(), outcome=Outcome.RETURNED):
+        """Returns what a holder that went away still held: an attempt of what it had begun."""
+        now_ms = self.partition.steady_ms()
+        if self.core.give_back(lease, lease.bits, now_ms=now_ms, outcome=Outcome.RETURNED, untried=lease.untried):
             self.partition.request()
 
     def unsent(self, lease: Lease) -> None:

@@ -383,6 +383,7 @@ class RemoteQueue(Redriving, Ranges):
         return any(ended)
 
     def give_back_lease(self, lease: Lease) -> None:
+        self._let_go("unsent", lease, lease.bits & lease.untried)
         self._let_go("return", lease, lease.bits)
 
     def unsent(self, lease: Lease) -> None:

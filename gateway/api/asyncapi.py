@@ -73,7 +73,7 @@ def _socket_channel() -> dict[str, Any]:
 
 
 def _events_channel() -> dict[str, Any]:
-    names = ("credit", "ack", "from", "last_event_id", "ticket")
+    names = ("credit", "ack", "from", "last_event_id", "attempts", "ticket")
     return {
         "address": EVENTS_ADDRESS,
         "title": "Server-sent events",

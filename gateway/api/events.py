@@ -18,10 +18,13 @@ EVENT_STREAM: Final = b"text/event-stream; charset=utf-8"
 
 async def events(gateway: Gateway, call: Call) -> Answer | EventSourceResponse:
     queue = gateway.desk.queue(call.principal, call.params[0], "consume")
-    query = call.query("credit", "ack", "group", "from", "ticket", "last_event_id")
+    query = call.query("credit", "ack", "group", "from", "ticket", "last_event_id", "attempts")
     ack = query.get("ack", "manual")
     if ack not in ("manual", "auto"):
         raise invalid_field("/query/ack", f"ack is {ack[:50]!r}; it is manual or auto")
+    attempts = query.get("attempts", "delivered")
+    if attempts not in ("delivered", "begun"):
+        raise invalid_field("/query/attempts", f"attempts is {attempts[:50]!r}; it is delivered or begun")
     if call.scope["method"] == "HEAD":
         return Answer(200, content_type=EVENT_STREAM)  # a stream that nobody reads must not hold messages
     credit = integer(query, "credit", None, low=1, high=CREDIT_MAX)
@@ -35,6 +38,7 @@ async def events(gateway: Gateway, call: Call) -> Answer | EventSourceResponse:
         remote=call.address,
         credit=credit,
         ack=ack,
+        tells_begun=attempts == "begun",
         from_=start,
         last_event_id=call.header(b"last-event-id") or query.get("last_event_id"),
     )

@@ -172,6 +172,7 @@ QUERY: Final[dict[str, dict[str, Any]]] = {
     "ack": {"enum": ["manual", "auto"], "default": "manual"},
     "from": {"type": "string", "description": "earliest, latest, seq:42, time:… or cursor:…; of a stream"},
     "last_event_id": {"type": "string"},
+    "attempts": {"enum": ["delivered", "begun"]},
     "rule": {"type": "string", "description": "Of this rule only."},
     "queue": {"type": "string", "description": "About this queue only."},
     "tenant": {"type": "string", "description": "Another tenant; for operators."},

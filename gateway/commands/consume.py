@@ -52,7 +52,7 @@ def consume(
     """Print messages of QUEUE as they come, until --count or Ctrl-C.
 
     Each line is seq, id, attempt and body; --json prints the whole message. What was held and not printed goes back to
-    the queue.
+    the queue, untried; and so does a line in a pipe whose reader leaves before it took it.
     """
     options = {"visibility_timeout_ms": visibility_timeout_ms, "from_": parse_start(start), "group": group}
     consumer = Consumer(queue, options, count=count, credit=credit, as_json=as_json)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gateway.commands.hold import Holder
 from gateway.commands.messages import as_line, fields_of
 from gateway.commands.output import json_line, tell
+from gateway.commands.reader import Reader, Taken, given_back, reader_of_stdout
 from gateway.commands.target import Target
 
 if TYPE_CHECKING:
@@ -46,22 +47,46 @@ class Consumer:
                     await _until(stop, self._take(subscription, self._count))
                     return
                 holder = Holder(count=self._count, credit=self._credit)
+                reader = reader_of_stdout(self._credit)
                 try:
-                    await _until(stop, self._print(subscription, holder))
+                    await _until(stop, self._print_to(reader, subscription, holder))
                 finally:
                     # Before the subscription closes: acks leave ahead of the word that ends it.
+                    if reader is not None:
+                        await reader.end(holder.printed)
                     holder.release()
             await holder.settled()
 
-    async def _print(self, subscription: Subscription, holder: Holder) -> None:
+    async def _print_to(self, reader: Reader | None, subscription: Subscription, holder: Holder) -> None:
         """At least once: the ack follows the line, so a message whose line went nowhere comes again."""
+        if reader is None:
+            await self._print(subscription, holder, holder.printed)
+            return
+        watching = asyncio.ensure_future(reader.watch(holder.printed))
+        printing = asyncio.ensure_future(self._print(subscription, holder, reader.wrote))
+        try:
+            done, _ = await asyncio.wait([watching, printing], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            watching.cancel()
+            printing.cancel()
+            await asyncio.wait([watching, printing])
+        for ended in done:
+            ended.result()
+
+    async def _print(self, subscription: Subscription, holder: Holder, wrote: Taken) -> None:
         printed = 0
         while printed != self._count:
             message = await subscription.get()
-            if not holder.was_printed(message):
+            if holder.was_printed(message):
+                await holder.printed(message)
+                continue
+            try:
                 self._write(message)
-                printed += 1
-            await holder.printed(message)
+            except BrokenPipeError:
+                await given_back([message])
+                raise
+            printed += 1
+            await wrote(message)
 
     async def _take(self, subscription: Subscription, count: int) -> None:
         """At most once, and no more than `count`: the line follows the ack.

@@ -44,6 +44,14 @@ class Subscribe(ClientFrame, tag="subscribe"):
     group: str | None = None
     start: Any = msgspec.field(default=None, name="from")
     visibility_timeout_ms: int | None = None
+    attempts: str | None = None
+
+
+class Begin(ClientFrame, tag="begin"):
+    """A handler has these messages. Without an id: nobody waits for its answer."""
+
+    sub: int
+    receipts: Sequence[str]
 
 
 class Unsubscribe(ClientFrame, tag="unsubscribe"):
@@ -88,6 +96,7 @@ class Nack(ClientFrame, tag="nack"):
     sub: int | None = None
     delay_ms: int | None = None
     reason: str | None = None
+    tried: bool = True
 
 
 class Extend(ClientFrame, tag="extend"):
@@ -252,7 +261,9 @@ class ServerPong(ServerFrame, frozen=True, tag="pong"):
 AnyServerFrame = (
     ConnectedFrame | Ok | Error | Deliver | GapFrame | ResetFrame | LostFrame | Ended | Bye | ServerPing | ServerPong
 )
-AnyClientFrame = Connect | Subscribe | Unsubscribe | Credit | Publish | Ack | Nack | Extend | Refresh | Ping | Pong
+AnyClientFrame = (
+    Connect | Subscribe | Begin | Unsubscribe | Credit | Publish | Ack | Nack | Extend | Refresh | Ping | Pong
+)
 
 _TYPES = frozenset({"connected", "ok", "error", "deliver", "gap", "reset", "lost", "ended", "bye", "ping", "pong"})
 

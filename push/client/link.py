@@ -11,6 +11,7 @@ import logging
 import math
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol
 
 from push.client.config import Limits
@@ -92,6 +93,8 @@ class Link:
         transport = self._transport
         if transport is not None and self.core.phase is Phase.OPEN:
             # The reader must live while the closing handshake is on its way.
+            with suppress(Cut):
+                await transport.send(self.core.parting())
             await transport.close()
         for task in self._tasks:
             task.cancel()

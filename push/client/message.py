@@ -21,7 +21,7 @@ _NO_HEADERS: Mapping[str, str] = {}
 
 class Message:
     """One delivery of one message. Under `ack="auto"`, from a queue that delivers at most once, and on a stream without
-    a group there is nothing to settle: then `receipt` is None and `ack`, `nack` and `extend` do nothing."""
+    a group there is nothing to settle: then `receipt` is None, and `ack`, `nack`, `release` and `extend` do nothing."""
 
     __slots__ = ("_delivery", "_producer")
 
@@ -161,6 +161,14 @@ class Message:
         if delay is not None:
             delay_ms = milliseconds(delay)
         await self._settle(How("nack", self._delivery.subscription, delay_ms=delay_ms, reason=reason))
+
+    async def release(self, *, delay: Duration | None = None) -> None:
+        """Not begun: somebody else may have it, at once or after `delay` (seconds or a `timedelta`). It was no attempt.
+
+        For a consumer that stops, or that cannot take this one now. `LeaseLost` when the lease had ended before.
+        """
+        delay_ms = None if delay is None else milliseconds(delay)
+        await self._settle(How("nack", self._delivery.subscription, delay_ms=delay_ms, tried=False))
 
     async def extend(self, ms: int) -> None:
         """Hold it for `ms` milliseconds from now. `LeaseLost` when the lease has ended."""

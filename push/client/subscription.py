@@ -21,8 +21,9 @@ class Subscription:
     """Messages of one queue, across reconnects.
 
     `async for message in subscription` is all that is needed; leaving the loop unsubscribes, and what was not settled
-    by then goes back to the queue. `async with subscription:` waits until the server has accepted it, so that nothing
-    published afterwards is missed. Several tasks may call `get` at once.
+    by then goes back to the queue, as no attempt where the loop was not given it yet. `async with subscription:` waits
+    until the server has accepted it, so that nothing published afterwards is missed. Several tasks may call `get` at
+    once.
     """
 
     def __init__(self, state: SubscriptionState, producer: Producer) -> None:

@@ -218,6 +218,8 @@ export class Message<Body = any> {
   ack(options?: AckOptions): Promise<void>;
   /** Not done: delivered again after `delayMs`, else after the queue's own back-off. */
   nack(options?: NackOptions): Promise<void>;
+  /** Not begun: somebody else may have it, at once or after `delayMs`, and it was no attempt. */
+  release(options?: {delayMs?: number}): Promise<void>;
   /** Holds it for `ms` from now. A running handler need not: its lease is extended. */
   extend(ms: number): Promise<void>;
   /** Publishes the reply to whoever asked. */

@@ -576,7 +576,7 @@ export class Client extends EventTarget {
  * One delivery of one message, in the hands of a handler. It has the fields of the API's Message as the server sent
  * them: id, seq, body, key, priority, headers, attempt, published_at, ordering? …; `body` is a Uint8Array where it was
  * not JSON. A handler that returns acks and one that throws nacks, unless it called `ack` or `nack` itself. Without a
- * receipt (`ack: "auto"`, a queue that delivers at most once, a stream without a group) both do nothing.
+ * receipt (`ack: "auto"`, a queue that delivers at most once, a stream without a group) they do nothing.
  */
 export class Message {
   #delivery;
@@ -643,6 +643,11 @@ export class Message {
   /** Not done: it is delivered again, `delayMs` later. @param {NackOptions} [options] @returns {Promise<void>} */
   nack(options = {}) {
     return this.#delivery.settle("nack", toWire(options));
+  }
+
+  /** Not begun: somebody else may have it, and it was no attempt. @param {{delayMs?: number}} [options] @returns {Promise<void>} */
+  release(options = {}) {
+    return this.#delivery.settle("nack", {...toWire(options), tried: false});
   }
 
   /** Holds it for `ms` from now; rejects with `LeaseLost`. Running handlers need not: their leases are extended. */
@@ -787,7 +792,7 @@ class Consumer {
   #handler; #client; #starting = null; #stopping = false; #isOver = false; #isReady = false;
   #maxHandlerMs; #inOrderAsked; #inOrder = false; #isKeptInOrder = false; // by us; by the server, too
   #held = new Map(); #lines = new Map(); #backlog = []; #draining = false; // leased, by receipt; waiting in order
-  #settler; #returned = 0; // what is told to the server: verdicts, and credit that no receipt gives back
+  #settler; #begun = []; #returned = 0; // what is told to the server: verdicts, beginnings, credit without a receipt
   #room = []; #idle = []; #resolveReady; #rejectReady; #finish; // who waits for what
   /** Of the last message taken in: where the next subscribe begins. @type {string | null} */ cursor = null;
   /** Our number on this connection. @type {number | null} */ sub = null;
@@ -887,7 +892,7 @@ class Consumer {
   // Taking in
 
   #deliver({messages, cursor}) {
-    if (this.#stopping) return; // leases return with the unsubscribe that follows
+    if (this.#stopping) return; // leases return with the unsubscribe that follows, and nobody has begun with them
     const isFull = this.#isFull(messages);
     const isRead = cursor !== undefined && this.wire.group === undefined;
     if (isFull && isRead) return this.#leave(); // they come again
@@ -999,6 +1004,8 @@ class Consumer {
   }
 
   async #run(delivery) {
+    this.#begun.push(delivery);
+    this.#client.soon();
     const isDone = await this.#handle(delivery.message);
     delivery.hasEnded = true;
     this.#held.delete(delivery.receipt);
@@ -1061,10 +1068,17 @@ class Consumer {
   flush() {
     const link = this.#client.link();
     if (!link) return;
+    if (this.sub !== null) this.#tellBegun(link);
     this.#settler.flush(link);
     if (!this.#returned || this.sub === null) return;
     link.credit(this, this.#returned);
     this.#returned = 0;
+  }
+
+  /** What a crash of ours would count as an attempt. A verdict says it by itself. */
+  #tellBegun(link) {
+    const begun = this.#begun.splice(0).filter(({verdict, isLost}) => !verdict && !isLost);
+    if (begun.length) link.begin(this, begun.map(({receipt}) => receipt));
   }
 
   /** Their leases are gone. */
@@ -1820,8 +1834,13 @@ class SocketLink {
   /** The answer is taken in before the next frame is read: it may be the first `deliver`, in the same array. */
   subscribe(consumer) {
     const {queue, from, wire} = consumer;
-    const frame = {type: "subscribe", queue, ack: "manual", ...wire, from};
+    const attempts = wire.ack === "auto" ? undefined : "begun";
+    const frame = {type: "subscribe", queue, ack: "manual", attempts, ...wire, from};
     return this.#request(frame, (answer) => consumer.accept(answer));
+  }
+
+  begin({sub}, receipts) {
+    this.#send(JSON.stringify({type: "begin", sub, receipts}));
   }
 
   unsubscribe({sub}) {
@@ -1968,6 +1987,8 @@ class FetchLink {
   settle(type, {queue}, receipts, fields = {}) {
     return this.#call("POST", `${path(queue)}/${type}`, JSON.stringify({receipts, ...fields}));
   }
+
+  begin() {} // over HTTP a delivery is an attempt, unless it is given back
 
   credit() {} // an HTTP stream is held back by not being read
 
@@ -2132,6 +2153,7 @@ class FetchLink {
   #eventsUrl({queue, credit, cursor, from: start, wire}, {kind}, more = {}) {
     const from = start && cursor === null ? fromText(start) : undefined;
     const fields = {credit: kind === "stream" ? undefined : credit, ack: wire.ack, group: wire.group, from, ...more};
+    if (wire.ack !== "auto") fields.attempts = "begun";
     const query = new URLSearchParams(Object.entries(fields).filter(([, value]) => value !== undefined));
     return `${path(queue)}/events?${query}`;
   }

@@ -200,10 +200,16 @@ class EventStream:
         if isinstance(sub, WorkSubscription):
             sub.stop()
             wait_s = 0 if self._is_kicked else self.hub.resume_ms / 1000
-            self.hub.loop.call_later(wait_s, sub.give_back)
+            self.hub.loop.call_later(wait_s, _give_back, sub)
         elif isinstance(sub, StreamSubscription):
             self.hub.fanout(self.queue).stop(sub)
             self.queue.consumers -= 1
+
+
+def _give_back(sub: WorkSubscription) -> None:
+    """What a client that is well has begun with it has said by now, over HTTP; one that crashed has not."""
+    sub.doubt_oldest()
+    sub.give_back()
 
 
 def response(
@@ -215,6 +221,7 @@ def response(
     ack: str,
     from_: Any,
     last_event_id: str | None,
+    tells_begun: bool = False,
     remote: str = "",
 ) -> EventSourceResponse:
     """The response to `GET …/events`, for a caller whom the hub let in. Raises `PushqError` for a wrong request."""
@@ -224,7 +231,7 @@ def response(
         if queue.config.kind == "stream" and queue.group is None:
             _read_stream(hub, stream, credit, from_, last_event_id)
         else:
-            _consume_work(hub, stream, credit, ack, from_)
+            _consume_work(hub, stream, credit, ack, from_, tells_begun=tells_begun)
     except BaseException:
         stream.leave()
         raise
@@ -240,7 +247,9 @@ def response(
     )
 
 
-def _consume_work(hub: Hub, stream: EventStream, credit: int | None, ack: str, from_: Any) -> None:
+def _consume_work(
+    hub: Hub, stream: EventStream, credit: int | None, ack: str, from_: Any, *, tells_begun: bool
+) -> None:
     queue = stream.queue
     if from_ is not None:
         detail = "a work queue has no positions: `from` is for streams"
@@ -254,6 +263,7 @@ def _consume_work(hub: Hub, stream: EventStream, credit: int | None, ack: str, f
         auto=ack == "auto",
         visibility_ms=queue.config.visibility_timeout_ms,
         pending_bytes_max=OUTBOX_BYTES_SOFT_MAX,
+        tells_begun=tells_begun,
     )
     stream.sub = sub
     for gap in queue.take_gaps():

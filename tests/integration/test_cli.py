@@ -125,13 +125,27 @@ def test_reader_that_leaves_costs_no_message(cli: Cli, queue: str) -> None:
     cli("publish", queue, "--lines", stdin="".join(f"{number}\n" for number in range(50)))
     with cli.running("consume", queue) as consuming:
         assert consuming.stdout is not None
-        # The last of these lines was read, so all before it were acked or will be; then the pipe is closed.
         assert [consuming.stdout.readline().decode().split()[-1] for _ in range(50)][-1] == "49"
+        until(lambda: cli.stats(queue)["acked_total"] == 50, "what was read is acked")
         consuming.stdout.close()
         cli("publish", queue, "last")
         assert consuming.wait(RUN_S_MAX) == 1
     assert cli("consume", queue, "--count", "1").out.split()[-1] == '"last"'
     assert cli.stats(queue)["acked_total"] == 51
+
+
+def test_lines_that_a_reader_left_in_its_pipe_are_not_acked_and_were_no_attempt(cli: Cli, queue: str) -> None:
+    cli("publish", queue, "--lines", stdin="".join(f"{number}\n" for number in range(1_000)))
+    with cli.running("consume", queue) as consuming:
+        head = subprocess.run(["head", "-3"], stdin=consuming.stdout, capture_output=True, timeout=RUN_S_MAX)
+        assert consuming.stdout is not None
+        consuming.stdout.close()
+        assert consuming.wait(RUN_S_MAX) == 1
+    assert [line.split()[-1] for line in head.stdout.decode().splitlines()] == ["0", "1", "2"]
+    until(lambda: cli.stats(queue)["in_flight"] == 0, "what was held is back")
+    assert cli.stats(queue)["acked_total"] <= 3
+    rest = cli("consume", queue, "--count", str(cli.stats(queue)["ready"]), "--json")
+    assert {json.loads(line)["attempt"] for line in rest.out.splitlines()} == {1}
 
 
 def test_stream_is_read_from_where_one_asks(cli: Cli) -> None:

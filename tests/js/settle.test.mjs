@@ -216,3 +216,27 @@ test("a handler that runs while the client closes can still publish and reply", 
   await closed;
   assert.equal(replies.length, 1);
 });
+
+test("a message that is released was no attempt", async (t) => {
+  const {socket} = await subscribed(t, {credit: 2}, (message) => message.release(message.body === 2 ? {delayMs: 300} : {}));
+  deliver(socket, leased(1), leased(2));
+  await eventually(() => socket.frames("nack")[1]);
+  const told = socket.frames("nack").map(({receipts, tried, delay_ms}) => [receipts, tried, delay_ms]);
+  assert.deepEqual(told, [[["t.1"], false, undefined], [["t.2"], false, 300]]);
+});
+
+test("what a handler has in work is told, and what it settled at once is not", async (t) => {
+  const handler = ({body}) => (body === 1 ? undefined : new Promise(() => {}));
+  const {socket} = await subscribed(t, {credit: 3}, handler);
+  assert.equal(socket.last("subscribe").attempts, "begun");
+  deliver(socket, leased(1), leased(2), leased(3));
+  const {sub, receipts} = await eventually(() => socket.last("begin"));
+  assert.deepEqual([sub, receipts], [1, ["t.2", "t.3"]]);
+  assert.equal(socket.frames("begin").length, 1);
+});
+
+test("what waits in a line has not begun", async (t) => {
+  const {socket} = await subscribed(t, {credit: 3, inOrder: true}, () => new Promise(() => {}));
+  deliver(socket, leased(1), leased(2));
+  assert.deepEqual((await eventually(() => socket.last("begin"))).receipts, ["t.1"]);
+});

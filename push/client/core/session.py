@@ -160,8 +160,8 @@ class SessionCore:
                 frames += self._open(state, now)
             elif state.is_overfull:
                 self._pause(state)
-            elif (credit := state.credit_back()) is not None:
-                frames.append(credit)
+            else:
+                frames += [frame for frame in (state.credit_back(), state.begun()) if frame is not None]
         frames += self.settler.take(now, self._next_id)
         for sub in self._unsubscribes:
             request_id = self._next_id()
@@ -210,18 +210,23 @@ class SessionCore:
         return state
 
     def unsubscribe(self, state: SubscriptionState) -> None:
-        """End a subscription: what it holds goes back to the queue at once."""
+        """End a subscription: what it holds goes back to the queue at once, and is no attempt where nobody began."""
         if state.is_closed:
             return
         state.is_closed = True
         if state in self.subscriptions:
             self.subscriptions.remove(state)
         if state.sub is not None:
+            self._urgent += [frame for frame in (state.begun(),) if frame is not None]
             self._unsubscribes.append(state.sub)
             self._by_sub.pop(state.sub, None)
             state.sub = None
         state.leases.release_all()
         state.inbox.clear()
+
+    def parting(self) -> list[AnyClientFrame]:
+        """The last frames of a session that is about to be closed: what is begun counts, and the rest does not."""
+        return [frame for state in self.subscriptions if (frame := state.begun()) is not None]
 
     def refresh(self, token: str) -> None:
         """Give the server a newer token for this connection."""

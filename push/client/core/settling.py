@@ -39,6 +39,8 @@ class How(NamedTuple):
     visibility_timeout_ms: int = 0
     delay_ms: int | None = None
     reason: str | None = None
+    tried: bool = True
+    """False: nobody began with it, so it was no attempt."""
     step: Step | None = None
 
 
@@ -216,7 +218,13 @@ class Settler:
                 return Ack(id=request_id, queue=queue, receipts=receipts, sub=sub, publish=parts)
             case "nack":
                 return Nack(
-                    id=request_id, queue=queue, receipts=receipts, sub=sub, delay_ms=how.delay_ms, reason=how.reason
+                    id=request_id,
+                    queue=queue,
+                    receipts=receipts,
+                    sub=sub,
+                    delay_ms=how.delay_ms,
+                    reason=how.reason,
+                    tried=how.tried,
                 )
             case "extend":
                 ms = how.visibility_timeout_ms

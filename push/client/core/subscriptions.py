@@ -11,7 +11,7 @@ import msgspec
 from push.client.config import Limits
 from push.client.core.leases import Delivery, Leases
 from push.client.errors import PushqError
-from push.client.frames import Credit, Deliver, Ok, Subscribe, UnreadMessage, WireMessage
+from push.client.frames import Begin, Credit, Deliver, Ok, Subscribe, UnreadMessage, WireMessage
 from push.client.model import AckMode, From
 
 
@@ -46,6 +46,8 @@ class SubscriptionState:
         self.tries = 0
         self._limits = limits
         self._consumed = 0
+        self._begun: list[Delivery] = []
+        """Handed to the user, and the server does not know it yet."""
         self._is_stream = False
         self._commits = False
         self.visibility_timeout_ms = asked.visibility_timeout_ms or limits.visibility_timeout_ms
@@ -70,6 +72,7 @@ class SubscriptionState:
             group=self.asked.group,
             start=start,
             visibility_timeout_ms=self.asked.visibility_timeout_ms,
+            attempts="begun" if self.asked.ack == "manual" else None,
         )
 
     def subscribed(self, ok: Ok, now: float) -> None:
@@ -117,8 +120,17 @@ class SubscriptionState:
                 return delivery
             if not delivery.is_lost:
                 self.leases.hand(delivery, now)
+                self._begun.append(delivery)
                 return delivery
         return None
+
+    def begun(self) -> Begin | None:
+        """Says which messages the user has begun with. What is settled already says so by that."""
+        if self.sub is None or not self._begun:
+            return None
+        begun, self._begun = self._begun, []
+        receipts = [each.receipt for each in begun if each.receipt is not None and not each.is_settled]
+        return Begin(sub=self.sub, receipts=receipts) if receipts else None
 
     @property
     def owes_credit(self) -> bool:
@@ -139,7 +151,7 @@ class SubscriptionState:
     @property
     def needs_step(self) -> bool:
         """Has the session something to send because of what was just taken?"""
-        return self.owes_credit or (self.sub is None and not self.is_resting)
+        return bool(self._begun) or self.owes_credit or (self.sub is None and not self.is_resting)
 
     def rest(self) -> None:
         """Be without a subscription until the reader has caught up."""
@@ -163,6 +175,7 @@ class SubscriptionState:
 
         What the user holds stays: its ack still counts while nobody else was given the message.
         """
+        self._begun.clear()
         for delivery in self.inbox:
             if delivery.receipt is not None:
                 self.leases.release(delivery.receipt)

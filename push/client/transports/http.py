@@ -22,6 +22,7 @@ from push.client.frames import (
     Ack,
     AnyClientFrame,
     AnyServerFrame,
+    Begin,
     Connect,
     ConnectedFrame,
     Credit,
@@ -38,6 +39,7 @@ from push.client.frames import (
 )
 from push.client.transports.addresses import Addresses, addressed
 from push.client.transports.base import Cut
+from push.client.transports.outstanding import Held
 
 NO_PINGS_MS = 24 * 3600 * 1000
 """HTTP has no pings: each request and each stream has a time-out of its own."""
@@ -103,8 +105,11 @@ class Stream(Protocol):
     def settled(self, receipts: Sequence[str], *, is_ack: bool) -> None:
         """These are no longer held."""
 
-    def held(self) -> list[str]:
-        """Receipts held and not settled."""
+    def begun(self, receipts: Sequence[str]) -> None:
+        """The user has these."""
+
+    def held(self) -> list[Held]:
+        """What is held and not settled."""
 
     def leave(self) -> Leaving:
         """Nothing more is wanted."""
@@ -214,6 +219,9 @@ class HttpTransport:
                 self._spawn(self._connect, frame)
             case Subscribe():
                 self._subscribe(frame)
+            case Begin():
+                if frame.sub in self._streams:
+                    self._streams[frame.sub][0].begun(frame.receipts)
             case Unsubscribe():
                 self._leave(frame.sub)
             case Credit():
@@ -286,8 +294,9 @@ class HttpTransport:
         self.emit(Ok(id=frame.id, results=answer.results))
 
     async def _give_back(self, stream: Stream) -> None:
-        if receipts := stream.held():
-            await self.post(stream.queue, "nack", {"receipts": receipts})
+        for tried in (True, False):
+            if receipts := [held.receipt for held in stream.held() if held.is_begun is tried]:
+                await self.post(stream.queue, "nack", {"receipts": receipts, "tried": tried})
 
     async def _give_back_late(self, stream: Stream, reading: asyncio.Task[None], patience_s: float | None) -> None:
         """The server may have leased messages to a request that we would break off: nobody would have them for long."""
@@ -370,6 +379,8 @@ def _settling(frame: Ack | Nack | Extend) -> tuple[str, dict[str, Any]]:
         body["delay_ms"] = frame.delay_ms
     if frame.reason is not None:
         body["reason"] = frame.reason
+    if not frame.tried:
+        body["tried"] = False
     return "nack", body
 
 

@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from push.client.frames import UnreadMessage, WireMessage
+
+
+class Held(NamedTuple):
+    """A message that was delivered and not settled."""
+
+    receipt: str
+    is_begun: bool
 
 
 class Outstanding:
@@ -14,6 +22,7 @@ class Outstanding:
         self.commits = False
         """Does an ack cover what its partition delivered before? It does in a group with offsets."""
         self._partitions: dict[str, int] = {}
+        self._begun: set[str] = set()
 
     def __len__(self) -> int:
         return len(self._partitions)
@@ -31,12 +40,16 @@ class Outstanding:
             if is_ack and self.commits:
                 self._commit(receipt)
             else:
-                self._partitions.pop(receipt, None)
+                self._drop(receipt)
         return before - len(self)
 
-    def receipts(self) -> list[str]:
+    def begin(self, receipts: Iterable[str]) -> None:
+        """A handler has these."""
+        self._begun.update(receipts)
+
+    def held(self) -> list[Held]:
         """What is held still."""
-        return list(self._partitions)
+        return [Held(receipt, receipt in self._begun) for receipt in self._partitions]
 
     def _commit(self, acked: str) -> None:
         partition = self._partitions.get(acked)
@@ -49,4 +62,8 @@ class Outstanding:
             if receipt == acked:
                 break
         for receipt in covered:
-            del self._partitions[receipt]
+            self._drop(receipt)
+
+    def _drop(self, receipt: str) -> None:
+        self._partitions.pop(receipt, None)
+        self._begun.discard(receipt)

@@ -23,7 +23,7 @@ from push.client.frames import (
     WireMessage,
 )
 from push.client.transports.http import Leaving
-from push.client.transports.outstanding import Outstanding
+from push.client.transports.outstanding import Held, Outstanding
 
 if TYPE_CHECKING:
     from push.client.transports.http import HttpTransport
@@ -123,8 +123,11 @@ class PollStream:
         if over := self._outstanding.settle(receipts, is_ack=is_ack):
             self.give_credit(over)
 
-    def held(self) -> list[str]:
-        return self._outstanding.receipts()
+    def begun(self, receipts: Sequence[str]) -> None:
+        self._outstanding.begin(receipts)
+
+    def held(self) -> list[Held]:
+        return self._outstanding.held()
 
     def leave(self) -> Leaving:
         self._is_leaving = True

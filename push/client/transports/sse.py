@@ -24,7 +24,7 @@ from push.client.frames import (
     WireMessage,
 )
 from push.client.transports.http import Leaving
-from push.client.transports.outstanding import Outstanding
+from push.client.transports.outstanding import Held, Outstanding
 
 if TYPE_CHECKING:
     from push.client.transports.http import HttpTransport
@@ -58,8 +58,11 @@ class SseStream:
     def settled(self, receipts: Sequence[str], *, is_ack: bool) -> None:
         self._outstanding.settle(receipts, is_ack=is_ack)
 
-    def held(self) -> list[str]:
-        return self._outstanding.receipts()
+    def begun(self, receipts: Sequence[str]) -> None:
+        self._outstanding.begin(receipts)
+
+    def held(self) -> list[Held]:
+        return self._outstanding.held()
 
     def leave(self) -> Leaving:
         return Leaving.NOTHING  # the end of the response tells the server
@@ -140,6 +143,8 @@ def _request(frame: Subscribe) -> tuple[dict[str, Any], dict[str, str]]:
         params["credit"] = frame.credit
     if frame.ack is not None:
         params["ack"] = frame.ack
+    if frame.attempts is not None:
+        params["attempts"] = frame.attempts
     if frame.group is not None:
         params["group"] = frame.group
     if frame.visibility_timeout_ms is not None:

@@ -35,7 +35,9 @@ class Setup:
         self.queue: Any = queue_of(self.world)
         self.feeder = Feeder(self.queue, loop)
 
-    def subscribe(self, credit: int = 100, *, auto: bool = False, bytes_max: int = 1 << 18) -> WorkSubscription:
+    def subscribe(
+        self, credit: int = 100, *, auto: bool = False, bytes_max: int = 1 << 18, tells_begun: bool = False
+    ) -> WorkSubscription:
         sub = WorkSubscription(
             Outlet(),
             1,
@@ -45,6 +47,7 @@ class Setup:
             auto=auto,
             visibility_ms=VISIBILITY_MS,
             pending_bytes_max=bytes_max,
+            tells_begun=tells_begun,
         )
         self.queue.consumers += 1
         sub.grant(credit)
@@ -139,6 +142,51 @@ def test_what_was_sent_stays_until_it_is_given_back(setup: Setup) -> None:
     setup.world.commit()
     assert setup.world.counts == (1, 0, 0)
     assert attempts_by_seq(setup.world.leased()) == {1: 2}
+
+
+def test_of_what_a_consumer_leaves_only_what_it_began_with_was_an_attempt(setup: Setup) -> None:
+    setup.world.stored(*[b"1"] * 4)
+    sub = setup.subscribe(tells_begun=True)
+    setup.send(sub)
+    receipts = setup.receipts(sub)
+    sub.begun(by_token([receipts[1]]))
+    setup.world.ack(receipts[0])
+    sub.stop()
+    sub.give_back()
+    setup.world.settle_down()
+    assert attempts_of_next(setup) == {1: 2, 2: 1, 3: 1}
+
+
+def test_of_a_consumer_that_was_cut_what_it_got_first_counts_as_begun(setup: Setup) -> None:
+    setup.world.stored(*[b"1"] * 4)
+    sub = setup.subscribe(tells_begun=True)
+    setup.send(sub)
+    setup.world.ack(setup.receipts(sub)[0])
+    sub.doubt_oldest()
+    sub.stop()
+    sub.give_back()
+    setup.world.settle_down()
+    assert attempts_of_next(setup) == {1: 2, 2: 1, 3: 1}
+
+
+def test_a_part_that_was_extended_alone_keeps_its_mark(setup: Setup) -> None:
+    setup.world.stored(*[b"1"] * 3)
+    sub = setup.subscribe(tells_begun=True)
+    setup.send(sub)
+    receipts = setup.receipts(sub)
+    setup.world.view.extend(by_token([receipts[1]]), VISIBILITY_MS * 2, setup.world.now_ms)
+    sub.begun(by_token([receipts[1]]))
+    sub.stop()
+    sub.give_back()
+    setup.world.settle_down()
+    assert attempts_of_next(setup) == {0: 1, 1: 2, 2: 1}
+
+
+def attempts_of_next(setup: Setup) -> dict[int, int]:
+    """Of all that the next consumer gets, by seq."""
+    other = setup.subscribe()
+    setup.turn()
+    return {seq: n for lease in other.take_pending() for seq, n in attempts_by_seq(lease).items()}
 
 
 def test_leases_of_a_session_that_comes_back_go_on_under_the_new_subscription(setup: Setup) -> None:

@@ -10,7 +10,7 @@ import httpx2
 import pytest
 
 from push.client.config import Limits
-from push.client.frames import Deliver, Subscribe, Unsubscribe
+from push.client.frames import Begin, Deliver, Subscribe, Unsubscribe
 from push.client.transports.http import HttpTransport
 from push.client.transports.poll import PollStream, read_answer
 
@@ -94,18 +94,19 @@ async def test_of_a_queue_that_delivers_at_most_once_nothing_is_fetched_for_nobo
     await transport.wait_closed()
 
 
-async def test_what_was_held_goes_back_at_once_though_a_poll_is_under_way() -> None:
+@pytest.mark.parametrize("begins", [[], [Begin(sub=1, receipts=["r-a"])]], ids=["unseen", "begun"])
+async def test_what_was_held_goes_back_at_once_though_a_poll_is_under_way(begins: list[Begin]) -> None:
     server = Server()
     transport = await polling(server)
     server.may_answer.set()
     frames = [await transport.receive() for _ in range(2)]
     assert isinstance(frames[1][0], Deliver)
     await asyncio.wait_for(server.is_asked.wait(), 5)
-    await transport.send([Unsubscribe(id=8, sub=1)])
+    await transport.send([*begins, Unsubscribe(id=8, sub=1)])
     async with asyncio.timeout(2):
         while not server.nacks:  # noqa: ASYNC110 - nobody is told
             await asyncio.sleep(0.005)
-    assert server.nacks == [{"receipts": ["r-a"]}], "its handler may have begun: the attempt counts"
+    assert server.nacks == [{"receipts": ["r-a"], "tried": bool(begins)}]
     await transport.close()
     await transport.wait_closed()
 

@@ -8,6 +8,7 @@ from push.client.core import Subscribed
 from push.client.core.effects import Phase
 from push.client.errors import Forbidden, NotFound, Problem, ProtocolFault, Replaced, TooLarge, Unauthenticated
 from push.client.frames import (
+    Begin,
     Bye,
     Credit,
     Deliver,
@@ -411,3 +412,50 @@ def test_of_a_stream_a_message_that_cannot_be_decoded_gives_its_credit_back() ->
     assert [frame for frame in frames if isinstance(frame, Nack)] == []
     assert [(frame.sub, frame.n) for frame in frames if isinstance(frame, Credit)] == [(1, 2)]
     assert [event.id for event in world.events if isinstance(event, Unreadable)] == ["b", "c"]
+
+
+# What a handler began with
+
+
+def test_what_the_user_has_and_has_not_settled_is_told_as_begun() -> None:
+    world = World()
+    world.open()
+    state = world.subscribe()
+    world.deliver("a", "b", "c")
+    world.settle(world.get(state))
+    world.get(state)
+    assert world.take(Begin) == [Begin(sub=1, receipts=["r-b"])], "the ack of `a` says it, and nobody has `c`"
+    assert world.take(Begin) == [], "once"
+
+
+def test_what_was_begun_is_told_before_the_subscription_ends() -> None:
+    world = World()
+    world.open()
+    state = world.subscribe()
+    world.deliver("a", "b")
+    world.get(state)
+    world.core.unsubscribe(state)
+    told = [type(frame) for frame in world.take_all()]
+    assert told == [Begin, Unsubscribe]
+
+
+def test_what_was_begun_during_a_cut_is_told_to_the_next_connection() -> None:
+    world = World()
+    world.open()
+    state = world.subscribe()
+    world.deliver("a")
+    world.cut()
+    world.get(state)
+    world.open()
+    world.accept(sub=4)
+    assert world.take(Begin) == [Begin(sub=4, receipts=["r-a"])]
+
+
+def test_with_automatic_acks_there_is_nothing_to_begin() -> None:
+    world = World()
+    world.open()
+    state = world.core.subscribe(Subscribed(queue="q", credit=10, ack="auto"))
+    assert world.accept().attempts is None
+    world.deliver("a")
+    world.get(state)
+    assert world.take(Begin) == []

@@ -1,0 +1,115 @@
+"""Whoever reads our stdout, where that is a pipe: a line that lies in it when its reader leaves was never read."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import select
+import stat
+import struct
+import sys
+import termios
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from push.client import Message
+
+LOOK_S_MIN = 0.001
+LOOK_S_MAX = 0.05
+"""How often a pipe is looked at that nobody empties."""
+FAREWELL_S = 0.005
+"""A reader that has what it wanted leaves within this time after its last read: `head`, `grep -m`."""
+
+GIVE_BACK_S_MAX = 2.0
+"""How long a command that ends waits for the server to take back what nobody read."""
+
+Taken = Callable[["Message"], Awaitable[None]]
+
+
+class Reader:
+    """Holds messages whose lines were written until the pipe was found empty and its reader there.
+
+    One line at first, and twice as many each time, up to `ahead_max`: what a reader takes in and drops when it leaves,
+    as `head` does, are few.
+    """
+
+    def __init__(self, fd: int, *, ahead_max: int) -> None:
+        self._fd = fd
+        self._ahead_max = ahead_max
+        self._ahead = 1
+        self._written: deque[Message] = deque()
+        self._change = asyncio.Event()
+        self._room = asyncio.Event()
+
+    async def wrote(self, message: Message) -> None:
+        """Its line is in the pipe. Returns when there may be another one."""
+        self._written.append(message)
+        self._change.set()
+        while len(self._written) >= self._ahead:
+            self._room.clear()
+            await self._room.wait()
+
+    async def watch(self, taken: Taken) -> None:
+        """Says what was taken, until cancelled. Raises `BrokenPipeError` when the reader leaves."""
+        while True:
+            await self._change.wait()
+            self._change.clear()
+            while written := len(self._written):
+                await self._emptied()
+                await self._tell(written, taken)
+                self._ahead = min(self._ahead_max, 2 * self._ahead)
+                self._room.set()
+
+    async def end(self, taken: Taken) -> None:
+        """No more lines come: what lies in the pipe will be read, unless nobody is there any more."""
+        if not self.has_left:
+            await self._tell(len(self._written), taken)
+        await given_back(self._written)
+
+    @property
+    def has_left(self) -> bool:
+        poll = select.poll()
+        poll.register(self._fd, 0)
+        return any(events & select.POLLERR for _, events in poll.poll(0))
+
+    async def _tell(self, count: int, taken: Taken) -> None:
+        for _ in range(count):
+            await taken(self._written.popleft())
+
+    async def _emptied(self) -> None:
+        wait_s = LOOK_S_MIN
+        while self._unread():
+            self._raise_if_left()
+            await asyncio.sleep(wait_s)
+            wait_s = min(LOOK_S_MAX, 2 * wait_s)
+        await asyncio.sleep(FAREWELL_S)
+        self._raise_if_left()
+
+    def _unread(self) -> int:
+        unread: int = struct.unpack("i", fcntl.ioctl(self._fd, termios.FIONREAD, b"\0" * 4))[0]
+        return unread
+
+    def _raise_if_left(self) -> None:
+        if self.has_left:
+            raise BrokenPipeError("whoever read the lines has left")
+
+
+async def given_back(messages: Iterable[Message]) -> None:
+    """Says that nobody read them, while the subscription is still there. Where no answer comes, they count as tried."""
+    if releasing := [asyncio.ensure_future(message.release()) for message in messages]:
+        done, late = await asyncio.wait(releasing, timeout=GIVE_BACK_S_MAX)
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*done, *late, return_exceptions=True)
+
+
+def reader_of_stdout(ahead_max: int) -> Reader | None:
+    """None where stdout is no pipe: then a line that is written is one that was read."""
+    try:
+        fd = sys.stdout.fileno()
+    except (OSError, ValueError):
+        return None
+    return Reader(fd, ahead_max=ahead_max) if stat.S_ISFIFO(os.fstat(fd).st_mode) else None
