@@ -13,10 +13,10 @@ from urllib.parse import urlsplit
 
 from gateway.commands.exits import Failure, translate
 from gateway.commands.scratch import scratch_queue
-from gateway.commands.target import Target
+from gateway.commands.target import OPEN_TIMEOUT_S, Target
 
 if TYPE_CHECKING:
-    from push.client import Admin
+    from push.client import Admin, Problem, SessionEvent
     from push.client.model import TransportName
 
 TCP_TIMEOUT_S = 3.0
@@ -26,11 +26,14 @@ PUSH_S_MAX = 1.0
 CLOCK_S_MAX = 5.0
 """The Date header counts whole seconds; beyond this, times in messages and keys mislead."""
 
+BUSY_CODES = frozenset({"overloaded", "too-many-connections", "rate-limited", "draining"})
 FIXES: dict[TransportName, str] = {
     "ws": "let WebSockets through the proxy: HTTP/1.1, headers Upgrade and Connection, no short time-out",
     "sse": "switch buffering and compression off in the proxy for /v1/queues/*/events (nginx: proxy_buffering off)",
     "poll": "let requests wait: the proxy's time-out must be longer than 60 s",
 }
+BUSY_FIX = "nothing on the way is at fault: wait as long as it asks, or see `pushq top` for what the server is short of"
+"""Where the server itself refused, or took its time."""
 NAMES: dict[TransportName, str] = {"ws": "websocket", "sse": "sse", "poll": "long-poll"}
 
 
@@ -145,34 +148,72 @@ async def _round_trips(target: Target) -> AsyncIterator[Finding]:
 
 
 async def _round_trip(target: Target, transport: TransportName, queue: str) -> Finding:
+    from gateway.commands.session_events import said
+
     name, fix = NAMES[transport], FIXES[transport]
+    limit = asyncio.timeout(ROUND_TRIP_TIMEOUT_S)
+    refusals = _Refusals(limit)
     try:
-        async with asyncio.timeout(ROUND_TRIP_TIMEOUT_S):
-            push_s, total_s = await _publish_and_receive(target, transport, queue)
+        async with limit:
+            took = await _publish_and_receive(target, transport, queue, refusals)
     except TimeoutError:
+        if (problem := refusals.last) is not None:
+            return Finding(name, False, said(problem), BUSY_FIX)
         return Finding(name, False, f"no message within {ROUND_TRIP_TIMEOUT_S:g} s", fix)
     except Exception as error:
         if (failure := translate(error)) is None:
             raise
-        return Finding(name, False, failure.message, fix)
-    if push_s > PUSH_S_MAX:
-        return Finding(name, False, f"the message was held back for {push_s:.1f} s", fix)
-    return Finding(name, True, f"published, pushed and acked; pushed in {push_s * 1000:.1f} ms, all {total_s:.2f} s")
+        is_busy = failure.problem.get("code") in BUSY_CODES
+        detail = "; ".join([failure.message, *failure.lines]) if is_busy else failure.message
+        return Finding(name, False, detail, BUSY_FIX if is_busy else fix)
+    if took.stored_s > PUSH_S_MAX:
+        return Finding(name, False, f"the server took {took.stored_s:.1f} s to store a message", BUSY_FIX)
+    if took.pushed_s > PUSH_S_MAX:
+        return Finding(name, False, f"the message was held back for {took.pushed_s:.1f} s", fix)
+    well = f"published, pushed and acked; pushed in {took.pushed_s * 1000:.1f} ms, all {took.all_s:.2f} s"
+    return Finding(name, True, well)
 
 
-async def _publish_and_receive(target: Target, transport: TransportName, queue: str) -> tuple[float, float]:
-    """(seconds from publish to arrival, seconds with connecting and ack)."""
+class _Refusals:
+    """Ends a round trip when the server takes a connection or a subscription only later, and remembers what it said."""
+
+    def __init__(self, limit: asyncio.Timeout) -> None:
+        self.last: Problem | None = None
+        self._limit = limit
+
+    def __call__(self, event: SessionEvent) -> None:
+        if self.last is None and (problem := getattr(event, "problem", None)) is not None:
+            self.last = problem
+            self._limit.reschedule(asyncio.get_running_loop().time())
+
+
+class Took(NamedTuple):
+    """Seconds of a round trip: from the publish to its confirmation, and to the arrival; and all with the ack."""
+
+    stored_s: float
+    pushed_s: float
+    all_s: float
+
+
+async def _publish_and_receive(target: Target, transport: TransportName, queue: str, refusals: _Refusals) -> Took:
+    from push.client import Limits
+
+    limits = Limits(open_timeout_s=OPEN_TIMEOUT_S)
     began = time.monotonic()
-    async with target.connect(transport=transport) as pushq, pushq.subscribe(queue, credit=1) as subscription:
+    async with (
+        target.connect(transport=transport, limits=limits, on_event=refusals) as pushq,
+        pushq.subscribe(queue, credit=1) as subscription,
+    ):
         body = secrets.token_hex(8)
         published = time.monotonic()
         await pushq.publish(queue, body)
+        stored = time.monotonic()
         message = await subscription.get()
-        push_s = time.monotonic() - published
+        came = time.monotonic()
         await message.ack()
         if message.body != body:
             raise Failure(f"sent {body!r}, received {message.body!r}")
-    return push_s, time.monotonic() - began
+    return Took(stored - published, came - published, time.monotonic() - began)
 
 
 def _ms(began: float) -> str:

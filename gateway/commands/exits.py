@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import json
+import math
 from collections.abc import Sequence
 from typing import IO, Any
 
@@ -84,11 +85,11 @@ class Failure(click.ClickException):
 def translate(error: Exception, *, key_origin: str | None = None) -> Failure | None:
     """The failure for an error that somebody meant to raise; None for our own mistakes, which keep their traceback."""
     from backend_store.model import PushqError as ServerError
-    from push.client.errors import ApiError
+    from push.client.errors import ApiError, Unavailable
     from push.client.errors import PushqError as ClientError
 
-    if isinstance(error, ApiError):
-        return _refused(error, key_origin)
+    if isinstance(error, ApiError) or (isinstance(error, Unavailable) and error.problem is not None):
+        return _refused(error.problem, key_origin)
     if isinstance(error, ClientError):
         return _plain(error.code, str(error))
     if isinstance(error, ServerError):
@@ -98,16 +99,15 @@ def translate(error: Exception, *, key_origin: str | None = None) -> Failure | N
     return None
 
 
-def _refused(error: Any, key_origin: str | None) -> Failure:
+def _refused(problem: Any, key_origin: str | None) -> Failure:
     """The server's problem: `title: detail`, a line a pointer, then code and trace id."""
     import msgspec
 
-    problem = error.problem
     title, detail = problem.title, problem.detail
     lines = [f"{each.pointer or '/'}: {each.detail}" for each in problem.errors]
     lines.append(f"code {problem.code}" + (f", trace {problem.trace_id}" if problem.trace_id else ""))
     if problem.retry_after_ms is not None:
-        lines.append(f"try again in {problem.retry_after_ms / 1000:g} s")
+        lines.append(f"try again in {math.ceil(problem.retry_after_ms / 100) / 10:g} s")
     if problem.code == "unauthenticated" and key_origin is not None:
         lines.append(f"the key came from {key_origin}")
     message = f"{title}: {detail}" if title and detail else title or detail or problem.code

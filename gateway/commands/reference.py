@@ -21,6 +21,8 @@ INTRODUCTION = """# Command line
 - **Output.** Data goes to stdout, talk to stderr. `--json` puts JSON on stdout: one document, or one line a message
   where messages stream. Errors are then a JSON problem on stderr.
 - **Terminals.** Long work shows a progress bar when stderr is a terminal. `NO_COLOR` switches colours off.
+- **A busy server.** Where it asks to come back within 15 s, a command waits and says so; where it asks for longer, the
+  command ends with 5 and the time.
 - **Asking.** What destroys something asks first; `--yes` answers beforehand.
 """
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import logging
-
 from gateway.commands.output import tell
-from push.client import Connected, Disconnected, Gap, Lost, Reset, SessionEvent, Stopped, Unreadable
+from push.client import Connected, Disconnected, Gap, Lost, Postponed, Problem, Reset, SessionEvent, Stopped, Unreadable
 
 
 class Teller:
-    """Silent until the first connection stands: why none came about is the command's last word."""
+    """Silent until the first connection stands: why none came about is the command's last word.
+
+    Only of a server that asks to come back later is it told before, for that is why the command waits.
+    """
 
     def __init__(self) -> None:
-        # The client's own log lines say the same for programs.
-        logging.getLogger("pushq.client").addHandler(logging.NullHandler())
         self._was_connected = False
 
     def __call__(self, event: SessionEvent) -> None:
@@ -24,6 +23,10 @@ class Teller:
                 self._was_connected = True
             case Disconnected() if self._was_connected:
                 tell(f"connection lost ({event.reason}), again in {event.retry_in_s:.1f} s")
+            case Disconnected() if event.problem is not None:
+                tell(f"{said(event.problem)}; again in {event.retry_in_s:.1f} s")
+            case Postponed():
+                tell(f'"{event.queue}": {said(event.problem)}; again in {event.retry_in_s:.1f} s')
             case Gap():
                 tell(f"gap: the stream no longer has what lay between {event.start} and {event.end}")
             case Reset():
@@ -34,3 +37,8 @@ class Teller:
                 tell(f"message {event.id} was not shown: {event.reason}")
             case Disconnected() | Stopped():
                 pass
+
+
+def said(problem: Problem) -> str:
+    """A problem as half a sentence."""
+    return f"the server says {problem.code}: {problem.detail or problem.title}"

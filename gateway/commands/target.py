@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,12 +19,14 @@ from gateway.commands.exits import Exit, Failure
 if TYPE_CHECKING:
     import ssl
 
-    from push.client import Admin, Limits, Pushq
+    from push.client import Admin, Limits, Pushq, SessionEvent
     from push.client.model import TransportName
 
 DATA_DEFAULT = Path("./pushq-data")
 OPEN_TIMEOUT_S = 2.0
 """A person waits at the other end: a server that is being restarted gets this long, an absent one no longer."""
+OPEN_PATIENCE_S = 15.0
+"""One that is there and asks to come back later gets this long; where it asks for more, its answer is told at once."""
 
 
 @dataclass(frozen=True)
@@ -99,13 +102,17 @@ class Target:
         *,
         transport: TransportName = "ws",
         limits: Limits | None = None,
+        on_event: Callable[[SessionEvent], None] | None = None,
     ) -> Pushq:
-        """A session that publishes and subscribes; what happens to it is told on stderr."""
+        """A session that publishes and subscribes; what happens to it is told on stderr, or to `on_event`."""
         from gateway.commands.session_events import Teller
         from push.client import Limits, connect
 
-        chosen = limits or Limits(open_timeout_s=OPEN_TIMEOUT_S)
-        return connect(self.base_url, self.key(), transport=transport, on_event=Teller(), limits=chosen, tls=self.tls())
+        chosen = limits or Limits(open_timeout_s=OPEN_TIMEOUT_S, open_patience_s=OPEN_PATIENCE_S)
+        # The client's own log lines say the same for programs.
+        logging.getLogger("pushq.client").addHandler(logging.NullHandler())
+        tell = on_event or Teller()
+        return connect(self.base_url, self.key(), transport=transport, on_event=tell, limits=chosen, tls=self.tls())
 
     def _find_key(self) -> tuple[str, str]:
         if self.key_file is not None:

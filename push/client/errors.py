@@ -113,10 +113,17 @@ class ProtocolFault(ApiError):
 
 
 class Unavailable(PushqError):
-    """No server answered in time; nothing was accepted, and trying again may help."""
+    """No server answered in time, or it takes no session for the moment: then `problem` is what it said, and `code` its
+    code. Nothing was accepted, and trying again may help."""
 
     code = "unavailable"
     retryable = True
+
+    def __init__(self, detail: str, problem: Problem | None = None) -> None:
+        super().__init__(detail)
+        self.problem = problem
+        if problem is not None:
+            self.code = problem.code
 
 
 class OutcomeUnknown(PushqError):
@@ -220,9 +227,14 @@ def problem_of(body: bytes, status: int, headers: Mapping[str, str]) -> Problem:
         problem = msgspec.convert(msgspec.json.decode(body), Problem, strict=False)
     except (msgspec.DecodeError, msgspec.ValidationError):
         problem = Problem(status=status, code=_code_for(status), detail=f"HTTP {status} without a problem document")
-    if problem.retry_after_ms is None and headers.get("retry-after", "").isdigit():
-        problem = msgspec.structs.replace(problem, retry_after_ms=int(headers["retry-after"]) * 1000)
+    if problem.retry_after_ms is None and (after := _header(headers, "retry-after")).isdigit():
+        problem = msgspec.structs.replace(problem, retry_after_ms=int(after) * 1000)
     return problem
+
+
+def _header(headers: Mapping[str, str], name: str) -> str:
+    """Of a mapping whose names may have any case."""
+    return next((value for key, value in headers.items() if key.lower() == name), "")
 
 
 def _code_for(status: int) -> str:

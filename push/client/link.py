@@ -20,7 +20,18 @@ from push.client.core.credential import refresh_in_s
 from push.client.core.effects import Effects, Phase
 from push.client.discover import Key, resolve_key
 from push.client.errors import PushqError, SessionClosed, Unavailable
-from push.client.model import Connected, Disconnected, Gap, Lost, Published, Reset, SessionEvent, Stopped, Unreadable
+from push.client.model import (
+    Connected,
+    Disconnected,
+    Gap,
+    Lost,
+    Postponed,
+    Published,
+    Reset,
+    SessionEvent,
+    Stopped,
+    Unreadable,
+)
 from push.client.transports.base import Cut, Dial, Transport
 
 log = logging.getLogger("pushq.client")
@@ -59,7 +70,9 @@ class Link:
         self._room_waiters: dict[asyncio.Future[None], None] = {}
         self._idle_waiters: list[asyncio.Future[None]] = []
         self._opened: asyncio.Future[None] = self._loop.create_future()
-        self._last_reason = "no attempt was made"
+        self._last_cut = Cut("no attempt was made")
+        self._open_timeout: asyncio.Timeout | None = None
+        """Of `open`, while it waits."""
         self._tasks: list[asyncio.Task[None]] = []
         self._is_closing = False
 
@@ -72,16 +85,25 @@ class Link:
         self._wake.set()
 
     async def open(self) -> None:
-        """Connect, trying again for `open_timeout_s`; then raise what stood in the way."""
+        """Connect, trying again for `open_timeout_s`; then raise what stood in the way.
+
+        A server that asks to come back later gets `open_patience_s`, and where that is over before its time the error
+        comes at once.
+        """
         for name, work in (("pushq connection", self._run()), ("pushq sender", self._pump())):
             task = self._loop.create_task(work, name=name)
             task.add_done_callback(self._ended)
             self._tasks.append(task)
         try:
-            async with asyncio.timeout(self._limits.open_timeout_s):
+            async with asyncio.timeout(self._limits.open_timeout_s) as self._open_timeout:
                 await asyncio.shield(self._opened)
         except TimeoutError:
-            raise Unavailable(f"no session within {self._limits.open_timeout_s:g} s: {self._last_reason}") from None
+            cut = self._last_cut
+            if cut.problem is not None:
+                raise Unavailable(f"the server takes no new session now: {cut.reason}", cut.problem) from None
+            raise Unavailable(f"no session within {self._limits.open_timeout_s:g} s: {cut.reason}") from None
+        finally:
+            self._open_timeout = None
 
     async def close(self, *, flush: bool) -> None:
         """Wait for what is unconfirmed (with `flush`), say goodbye, and end every waiter."""
@@ -139,6 +161,7 @@ class Link:
 
     async def _run(self) -> None:
         """Connect and read, again and again, until the core stops."""
+        began = self.now()
         while self.core.phase is not Phase.STOPPED:
             wait_s = 0.0
             try:
@@ -146,13 +169,26 @@ class Link:
             except Cut as cut:
                 if self._is_closing:
                     return
-                wait_s, effects = self.core.disconnected(cut.code, cut.reason, self.now(), retry_s=cut.retry_s)
-                self._last_reason = cut.reason
+                wait_s, effects = self.core.disconnected(
+                    cut.code, cut.reason, self.now(), retry_s=cut.retry_s, problem=cut.problem
+                )
+                self._last_cut = cut
+                if cut.problem is not None and not self._may_wait(began, wait_s):
+                    effects.events.clear()  # there is no next attempt to tell of: `open` raises what the server said
                 self.apply(effects)
             except PushqError as error:
                 self.apply(self.core.stop(error))
             if math.isfinite(wait_s):
                 await asyncio.sleep(wait_s)
+
+    def _may_wait(self, began: float, wait_s: float) -> bool:
+        """A server is there and asks for time. `open` waits on for it, or where that is too long, ends now."""
+        if self._open_timeout is None:
+            return True
+        until = began + max(self._limits.open_timeout_s, self._limits.open_patience_s)
+        is_in_time = self.now() + wait_s < until
+        self._open_timeout.reschedule(until if is_in_time else self.now())
+        return is_in_time
 
     async def _connection(self) -> None:
         """One connection from its beginning to the `Cut` that ends it."""
@@ -238,6 +274,9 @@ class Link:
                     self._opened.set_result(None)
             case Disconnected():
                 log.warning("disconnected reason=%r retry_in_s=%.2f", event.reason, event.retry_in_s)
+            case Postponed():
+                code, wait_s = event.problem.code, event.retry_in_s
+                log.warning("postponed queue=%s code=%s retry_in_s=%.2f", event.queue, code, wait_s)
             case Stopped():
                 log.error("stopped error=%s", event.error)
             case Gap() | Reset() | Lost() | Unreadable():

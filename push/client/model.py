@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from push.client.errors import ApiError
+from push.client.errors import ApiError, Problem
 
 AckMode = Literal["manual", "auto"]
 TransportName = Literal["ws", "sse", "poll"]
@@ -81,9 +81,21 @@ class Connected(msgspec.Struct, frozen=True):
 
 
 class Disconnected(msgspec.Struct, frozen=True):
-    """The connection went; the next attempt follows in `retry_in_s`."""
+    """The connection went, or none came about; the next attempt follows in `retry_in_s`.
+
+    `problem` is what the server said, where it is there and takes no connection for the moment.
+    """
 
     reason: str
+    retry_in_s: float
+    problem: Problem | None = None
+
+
+class Postponed(msgspec.Struct, frozen=True):
+    """The server refused a subscription for the moment: it is asked for again in `retry_in_s`."""
+
+    queue: str
+    problem: Problem
     retry_in_s: float
 
 
@@ -131,4 +143,4 @@ class Unreadable(msgspec.Struct, frozen=True):
     reason: str
 
 
-SessionEvent = Connected | Disconnected | Stopped | Gap | Reset | Lost | Unreadable
+SessionEvent = Connected | Disconnected | Postponed | Stopped | Gap | Reset | Lost | Unreadable

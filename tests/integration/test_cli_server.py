@@ -130,6 +130,26 @@ def test_doctor_says_what_is_wrong_and_what_mends_it(cli: Cli) -> None:
     assert "pushq key create" in failed[0]["fix"]
 
 
+def test_a_full_server_is_told_as_such_and_nothing_else_is_blamed(start_server: StartServer) -> None:
+    cli = Cli(start_server(env={"PUSHQ_LIMITS__CONNECTIONS_MAX": "1"}))
+    cli.create_queue("orders")
+    with cli.running("consume", "orders") as consuming:
+        assert consuming.stderr is not None
+        assert b"consuming" in consuming.stderr.readline()
+        # It waits where the server asks for less than 15 s, and the server draws anew: in the end it asks for more.
+        ran = cli.any("publish", "orders", "1")
+        assert ran.code == 5, ran
+        assert "Overloaded: 1 connections are open" in ran.err
+        assert "try again in" in ran.err
+        assert "pushq serve" not in ran.err
+        report = cli.any("doctor", "--json", *cli.data).json()
+    failed = {check["name"]: check for check in report["checks"] if not check["is_ok"]}
+    assert {"websocket", "sse"} <= set(failed)
+    for check in failed.values():
+        assert "1 connections are open" in check["detail"], check
+        assert "proxy" not in check["fix"]
+
+
 def test_doctor_tells_a_server_of_another_kind(cli: Cli) -> None:
     with other_server(
         b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nDate: Sat, 01 Jan 2000 00:00:00 GMT\r\n\r\n"

@@ -42,7 +42,7 @@ from push.client.frames import (
     ServerPong,
     Unsubscribe,
 )
-from push.client.model import Connected, Disconnected, Gap, Lost, Reset, Stopped, TraceContext, Unreadable
+from push.client.model import Connected, Disconnected, Gap, Lost, Postponed, Reset, Stopped, TraceContext, Unreadable
 
 REASON_CHARS_MAX = 256
 """Of a nack: the server takes no longer one."""
@@ -83,7 +83,9 @@ class SessionCore:
         resume = None if self.session is None else Resume(self.session)
         return Connect(id=self._next_id(), token=token, resume=resume)
 
-    def disconnected(self, code: int | None, reason: str, now: float, *, retry_s: float = 0.0) -> tuple[float, Effects]:
+    def disconnected(
+        self, code: int | None, reason: str, now: float, *, retry_s: float = 0.0, problem: Problem | None = None
+    ) -> tuple[float, Effects]:
         """The connection went, or none came about: how long to wait before the next, and what that changes.
 
         With a close code that forbids a reconnect the session stops, and every waiter gets the error.
@@ -109,7 +111,7 @@ class SessionCore:
         asked_s = max(retry_s, bye.retry_ms / 1000 if bye is not None else 0.0)
         wait = self._reconnects.next_wait(asked_s, now)
         effects = Effects.none()
-        effects.events.append(Disconnected(reason if bye is None else bye.reason, wait))
+        effects.events.append(Disconnected(reason if bye is None else bye.reason, wait, problem))
         return wait, effects
 
     def stop(self, error: PushqError) -> Effects:
@@ -356,8 +358,10 @@ class SessionCore:
         state.sub = None
         if error.retryable and not state.is_closed:
             asked_s = error.retry_after_s or 0.0
-            state.subscribe_after = now + delay_s(state.tries, asked_s, self._chance(), self._limits)
+            wait_s = delay_s(state.tries, asked_s, self._chance(), self._limits)
+            state.subscribe_after = now + wait_s
             state.tries += 1
+            effects.events.append(Postponed(state.queue, problem, wait_s))
             return
         state.ended = error
         if state in self.subscriptions:

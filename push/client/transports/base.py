@@ -5,17 +5,24 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
+from push.client.errors import Problem
 from push.client.frames import AnyClientFrame, AnyServerFrame
 
 
 class Cut(Exception):
-    """The connection is gone, or none came about. `code` is the close code, None where there was none."""
+    """The connection is gone, or none came about. `code` is the close code, None where there was none.
 
-    def __init__(self, reason: str, *, code: int | None = None, retry_s: float = 0.0) -> None:
+    `problem` is what a server said that is there and takes no connection for the moment.
+    """
+
+    def __init__(
+        self, reason: str, *, code: int | None = None, retry_s: float = 0.0, problem: Problem | None = None
+    ) -> None:
         super().__init__(reason)
         self.reason = reason
         self.code = code
         self.retry_s = retry_s
+        self.problem = problem
 
 
 class Transport(Protocol):

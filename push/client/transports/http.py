@@ -246,7 +246,8 @@ class HttpTransport:
             return
         problem = _problem(response)
         if status >= 500 or status == 429:
-            self._frames.put_nowait(Cut(problem.detail, retry_s=api_error(problem).retry_after_s or 0.0))
+            retry_s = api_error(problem).retry_after_s or 0.0
+            self._frames.put_nowait(Cut(problem.detail, retry_s=retry_s, problem=problem))
         elif status == 401:
             self.emit(Error(problem=problem))
             self._frames.put_nowait(Cut("unauthenticated", code=4501))

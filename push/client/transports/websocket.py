@@ -14,7 +14,7 @@ from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
 from push.client.config import Limits
-from push.client.errors import ApiError, Forbidden, Problem
+from push.client.errors import ApiError, Forbidden, Problem, api_error, problem_of
 from push.client.frames import AnyClientFrame, AnyServerFrame, Codec, UnreadableFrame
 from push.client.transports.addresses import Addresses, race
 from push.client.transports.base import Cut
@@ -117,10 +117,12 @@ def _cut(closed: ConnectionClosed) -> Cut:
 
 def _refusal(uri: str, refused: InvalidStatus) -> Exception:
     """An upgrade that HTTP answered: overload passes, a wrong address or origin does not."""
-    status = refused.response.status_code
+    response = refused.response
+    status = response.status_code
     if status in RETRY_STATUSES:
-        after = refused.response.headers.get("Retry-After", "")
-        return Cut(f"{uri} answered {status}", retry_s=float(after) if after.isdigit() else 0.0)
+        problem = problem_of(bytes(response.body or b""), status, dict(response.headers.raw_items()))
+        reason = f"{uri} answered {status}: {problem.detail or problem.title}"
+        return Cut(reason, retry_s=api_error(problem).retry_after_s or 0.0, problem=problem)
     kind = Forbidden if status == 403 else ApiError
     code = "forbidden" if status == 403 else "not-pushq"
     return kind(Problem(status=status, code=code, detail=f"{uri} refused the WebSocket with {status}"))

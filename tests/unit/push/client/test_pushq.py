@@ -9,6 +9,7 @@ import pytest
 from push.client import (
     ApiError,
     Connected,
+    Disconnected,
     OutcomeUnknown,
     Outgoing,
     Problem,
@@ -23,6 +24,7 @@ from push.client import (
 )
 from push.client.frames import Ok, Publish, PublishedItem
 from push.client.transports.base import Cut
+from tests.support.patience import PATIENCE_S
 from tests.unit.push.client.played import PlayedConnection, PlayedServer, eventually, session
 
 pytestmark = pytest.mark.anyio
@@ -61,6 +63,32 @@ async def test_a_server_that_cannot_be_reached_raises_unavailable_with_the_reaso
     with pytest.raises(Unavailable, match="connection refused"):
         async with session(server, open_timeout_s=0.05):
             pytest.fail("must not open")
+
+
+async def test_a_server_that_asks_for_more_time_than_there_is_ends_the_opening_at_once() -> None:
+    server, told = PlayedServer(), list[SessionEvent]()
+    server.refuse = [_busy(retry_s=600)]
+    with pytest.raises(Unavailable, match="the server takes no new session now: no room") as caught:
+        async with session(server, on_event=told.append, open_timeout_s=300):
+            pytest.fail("must not open")
+    assert caught.value.problem is not None
+    assert (caught.value.code, caught.value.problem.retry_after_ms) == ("overloaded", 600_000)
+    assert told == []  # it is not said that there will be a next attempt
+
+
+async def test_a_server_that_asks_to_come_back_is_waited_for_longer_than_an_absent_one() -> None:
+    server, told = PlayedServer(), list[SessionEvent]()
+    server.refuse = [_busy(retry_s=0.02), _busy(retry_s=0.02)]
+    async with session(
+        server, on_event=told.append, open_timeout_s=0.01, open_patience_s=PATIENCE_S, backoff_base_s=0.0
+    ):
+        problems = [event.problem for event in told if isinstance(event, Disconnected)]
+        assert [problem.code for problem in problems if problem is not None] == ["overloaded"] * 2
+
+
+def _busy(*, retry_s: float) -> Cut:
+    problem = Problem(status=503, code="overloaded", detail="no room", retry_after_ms=round(retry_s * 1000))
+    return Cut("no room", retry_s=retry_s, problem=problem)
 
 
 async def test_a_server_that_comes_up_meanwhile_is_found() -> None:

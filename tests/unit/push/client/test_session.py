@@ -26,7 +26,7 @@ from push.client.frames import (
     Unsubscribe,
     WireMessage,
 )
-from push.client.model import Connected, Disconnected, Gap, Reset, Stopped, Unreadable
+from push.client.model import Connected, Disconnected, Gap, Postponed, Reset, Stopped, Unreadable
 from tests.unit.push.client.world import World
 
 # Connecting and staying connected
@@ -323,6 +323,7 @@ def test_a_subscription_refused_for_the_moment_is_asked_for_again() -> None:
     world.feed(Error(id=world.take(Subscribe)[0].id, problem=problem))
     assert world.take(Subscribe) == []
     assert world.core.next_wakeup(world.now) == pytest.approx(world.now + 3.5)
+    assert world.events[-1] == Postponed("q", problem, 3.5)
     world.pass_time(3.5)
     world.accept()
     assert state.sub == 1

@@ -107,6 +107,15 @@ async def test_an_overloaded_server_is_a_cut_with_the_time_it_asks_for() -> None
     assert caught.value.retry_s == 7
 
 
+async def test_what_an_overloaded_server_says_comes_with_the_cut() -> None:
+    said = b'{"status": 503, "code": "overloaded", "detail": "1 connections are open", "retry_after_ms": 6500}'
+    async with served(answer_pings, process_request=_answer(HTTPStatus.SERVICE_UNAVAILABLE, said)) as url:
+        with pytest.raises(Cut, match="1 connections are open") as caught:
+            await dialer(url)(None)
+    assert caught.value.problem is not None
+    assert (caught.value.problem.code, caught.value.retry_s) == ("overloaded", 6.5)
+
+
 async def test_a_foreign_origin_is_no_reason_to_try_again() -> None:
     async with served(answer_pings, process_request=_answer(HTTPStatus.FORBIDDEN)) as url:
         with pytest.raises(Forbidden):
@@ -162,8 +171,9 @@ async def test_a_dead_address_is_passed_over(monkeypatch: pytest.MonkeyPatch) ->
         await transport.close()
 
 
-def _answer(status: HTTPStatus) -> Any:
+def _answer(status: HTTPStatus, body: bytes = b"") -> Any:
     def process(_: ServerConnection, __: Request) -> Response:
-        return Response(status.value, status.phrase, Headers({"Retry-After": "7", "Content-Length": "0"}), b"")
+        headers = Headers({"Retry-After": "7", "Content-Length": str(len(body))})
+        return Response(status.value, status.phrase, headers, body)
 
     return process
