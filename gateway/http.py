@@ -278,21 +278,22 @@ def _decode_whole_numbers(body: bytes, kind: type[Any], error: Exception) -> Any
         raise invalid(error, field_names(kind))
 
 
-def field_names(kind: Any) -> tuple[str, ...]:
-    """Every field a request of this kind may have, at any depth."""
-    return tuple(_names(msgspec.inspect.type_info(kind), set()))
+def field_names(kind: Any) -> dict[str, str]:
+    """Every field a request of this kind may have, at any depth, and the one that holds it; empty for the outermost."""
+    return _names(msgspec.inspect.type_info(kind), "", {})
 
 
-def _names(info: Any, seen: set[str]) -> set[str]:
+def _names(info: Any, holder: str, seen: dict[str, str]) -> dict[str, str]:
     if isinstance(info, msgspec.inspect.StructType):
         for field in info.fields:
-            seen.add(field.encode_name)
-            _names(field.type, seen)
+            seen.setdefault(field.encode_name, holder)
+        for field in info.fields:
+            _names(field.type, field.encode_name, seen)
     elif isinstance(info, msgspec.inspect.ListType):
-        _names(info.item_type, seen)
+        _names(info.item_type, holder, seen)
     elif isinstance(info, msgspec.inspect.UnionType):
         for part in info.types:
-            _names(part, seen)
+            _names(part, holder, seen)
     return seen
 
 

@@ -5,8 +5,9 @@ translates.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import msgspec
@@ -83,6 +84,7 @@ def retry_after(error: PushqError) -> int | None:
 
 # ------------------------------------------------------------------------------------------- decoding errors
 
+_NONE: Mapping[str, str] = MappingProxyType({})
 _AT = re.compile(r"^(?P<text>.*?)(?: - at `(?P<path>[^`]*)`)?$", re.S)
 _MISSING = re.compile(r"^Object missing required field `(?P<name>[^`]*)`$")
 _UNKNOWN = re.compile(r"^Object contains unknown field `(?P<name>.*)`$", re.S)
@@ -94,10 +96,11 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {found[0]!r}?" if found else ""
 
 
-def invalid(error: Exception, known: Iterable[str] = ()) -> InvalidRequest:
+def invalid(error: Exception, known: Mapping[str, str] = _NONE) -> InvalidRequest:
     """What is wrong with a body or frame, from the decoder's own words.
 
-    `known` has the names of fields there are: the nearest one is offered for an unknown field.
+    `known` has the names of all fields there are, each with the one that holds it (empty at the top): an unknown field
+    is told where it belongs, or the name that is nearest to it.
     """
     if isinstance(error, UnicodeDecodeError):
         return InvalidRequest(f"the text is not UTF-8: byte {error.start} is {error.object[error.start]:#04x}")
@@ -109,13 +112,19 @@ def invalid(error: Exception, known: Iterable[str] = ()) -> InvalidRequest:
     unknown = _UNKNOWN.match(text)
     if unknown is not None:
         name = unknown["name"]
-        detail = f"there is no field {name[:200]!r}{nearest(name[:200], known)}"
+        detail = f"there is no field {name[:200]!r}{_belongs(name, known) or nearest(name[:200], known)}"
         return InvalidRequest(detail, errors=(FieldError(f"{pointer}/{_escape(name)}", detail),))
     missing = _MISSING.match(text)
     if missing is not None:
         detail = f"the field {missing['name']!r} is missing"
         return InvalidRequest(detail, errors=(FieldError(f"{pointer}/{_escape(missing['name'])}", detail),))
     return InvalidRequest(f"{pointer or 'the body'}: {text}", errors=(FieldError(pointer, text),))
+
+
+def _belongs(name: str, known: Mapping[str, str]) -> str:
+    if (holder := known.get(name)) is None:
+        return ""
+    return f" here; it belongs inside `{holder}`" if holder else " here; it belongs outside, at the top"
 
 
 def _pointer(path: str) -> str:

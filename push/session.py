@@ -189,7 +189,8 @@ class Session:
             return
         request_id = loose.get("id")
         known = isinstance(request_id, str | int) and not isinstance(request_id, bool)
-        fields = kind.__struct_encode_fields__ + PublishMessage.__struct_encode_fields__
+        fields = dict.fromkeys(PublishMessage.__struct_encode_fields__, "messages") if kind is Publish else {}
+        fields |= dict.fromkeys(kind.__struct_encode_fields__, "")
         self.refuse(request_id if known else None, invalid(error, fields))
 
     def _refuse_uncounted(self, data: bytes, error: InvalidRequest) -> None:

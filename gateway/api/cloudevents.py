@@ -23,6 +23,7 @@ from push.protocol import PublishMessage
 SPEC_VERSION: Final = "1.0"
 STRUCTURED: Final = "application/cloudevents+json"
 BATCH: Final = "application/cloudevents-batch+json"
+FORM: Final = "application/x-www-form-urlencoded"
 REQUIRED: Final = ("id", "source", "type")
 
 _ATTRIBUTE = re.compile(rb"ce-([a-z0-9]{1,64})")
@@ -33,6 +34,20 @@ def raw_message(headers: dict[bytes, bytes], body: bytes) -> PublishMessage:
     """One message whose body is the request's body, byte for byte."""
     content_type = _content_type(headers)
     return PublishMessage(body_base64=b64encode(body).decode(), content_type=content_type or None)
+
+
+def check_form(content_type: str, body: bytes) -> None:
+    """Raises `unsupported-media-type` for JSON under the type of a form, which `curl -d` names by itself.
+
+    A form has no braces and brackets, they are percent-encoded: such a body would be stored as bytes of a form that it
+    is not, and an envelope of messages would become one message.
+    """
+    if content_type == FORM and body.lstrip()[:1] in (b"{", b"["):
+        detail = (
+            f"the body looks like JSON and its content type is {FORM}, which `curl -d` sends: say Content-Type:"
+            " application/json (`curl --json`), or the type that the message is to have"
+        )
+        raise PushqError(detail, code="unsupported-media-type")
 
 
 def messages(headers: dict[bytes, bytes], content_type: str, body: bytes) -> list[PublishMessage]:

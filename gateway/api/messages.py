@@ -79,6 +79,7 @@ def _prepared(gateway: Gateway, queue: Target, call: Call, body: bytes) -> Prepa
     if b"ce-specversion" in headers or b"cloudevents" in content_type:
         return desk.prepare(queue, cloudevents.messages(headers, call.content_type, body), "json", trace, key_of)
     if content_type != b"application/json" and call.content_type != "application/json":
+        cloudevents.check_form(call.content_type, body)
         return desk.prepare(queue, [cloudevents.raw_message(headers, body)], "json", trace, key_of)
     if not body.isascii():
         _check_utf8(body)

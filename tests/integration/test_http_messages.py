@@ -90,6 +90,16 @@ def test_any_other_content_type_is_one_message(http: Client, queue: str) -> None
     assert (base64.b64decode(message["body_base64"]), message["content_type"]) == (body, "image/x-odd; v=1")
 
 
+def test_json_under_the_type_of_a_form_is_refused_and_a_form_is_a_message(http: Client, queue: str) -> None:
+    path, form = f"/v1/queues/{queue}/messages", {"Content-Type": "application/x-www-form-urlencoded"}
+    for body in (b'{"messages": [{"body": 1}]}', b' [1, 2]', b'{"mess'):  # fmt: skip
+        problem = refused(http.post(path, content=body, headers=form), 415, "unsupported-media-type")
+        assert "application/json" in problem["detail"] and "--json" in problem["detail"]
+    assert http.post(path, content=b"a=1&b=%7B%7D", headers=form).status_code == 201
+    (message,) = receive(http, queue)
+    assert base64.b64decode(message["body_base64"]) == b"a=1&b=%7B%7D"
+
+
 def test_cloudevents_are_taken_in_three_modes(http: Client, queue: str) -> None:
     path = f"/v1/queues/{queue}/messages"
     event = {"specversion": "1.0", "id": "e1", "source": "/s", "type": "t", "data": 1}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -71,7 +72,7 @@ def test_429_and_503_always_say_when_to_try_again(code: str) -> None:
     assert retry_after(Overloaded("x", retry_after_ms=7)) == 7
 
 
-def refused(data: Any, kind: Any, known: tuple[str, ...] = ()) -> InvalidRequest:
+def refused(data: Any, kind: Any, known: Mapping[str, str] = {}) -> InvalidRequest:
     with pytest.raises(msgspec.ValidationError) as fault:
         msgspec.json.decode(json.dumps(data), type=kind)
     return invalid(fault.value, known)
@@ -96,8 +97,16 @@ def test_the_pointer_leads_to_the_fault(frame: Any, kind: Any, pointer: str) -> 
 
 
 def test_an_unknown_field_is_named_with_the_nearest_known_one() -> None:
-    error = refused({"type": "subscribe", "queue": "q", "credits": 1}, Subscribe, ("credit", "queue"))
+    error = refused({"type": "subscribe", "queue": "q", "credits": 1}, Subscribe, {"credit": "", "queue": ""})
     assert error.detail == "there is no field 'credits'; did you mean 'credit'?"
+
+
+def test_a_field_in_the_wrong_place_is_told_where_it_belongs() -> None:
+    known = {"messages": "", "body": "messages"}
+    frame = {"type": "publish", "queue": "q", "messages": [{"body": 1}], "body": 2}
+    assert refused(frame, Publish, known).detail == "there is no field 'body' here; it belongs inside `messages`"
+    frame = {"type": "publish", "queue": "q", "messages": [{"body": 1, "messages": []}]}
+    assert refused(frame, Publish, known).detail.endswith("'messages' here; it belongs outside, at the top")
 
 
 def test_a_name_like_none_is_not_guessed_at() -> None:
