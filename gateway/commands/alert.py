@@ -8,6 +8,7 @@ import click
 
 from gateway.commands.asking import all_pages, ask
 from gateway.commands.base import group, json_option, run
+from gateway.commands.moments import DURATION
 from gateway.commands.output import put, put_fields, put_items, put_json, put_table, tell
 from gateway.commands.target import Target, target_options
 
@@ -73,13 +74,29 @@ def rules(target: Target, as_json: bool) -> None:
 @click.option("--queue", metavar="PATTERN", help="The queues it is about.  [default: *]")
 @click.option("--limit", type=float, help="Past it the alert fires.")
 @click.option("--clear-at", type=float, help="Where it is over.  [default: 10 % on the good side]")
-@click.option("--for-ms", type=int, default=0, show_default=True, help="How long the limit must be passed.")
-@click.option("--keep-ms", type=int, default=0, show_default=True, help="How long it must be well again.")
-@click.option("--window-ms", type=int, help="What growth and rates look back on.")
+@click.option(
+    "--for",
+    "--for-ms",
+    "for_ms",
+    type=DURATION,
+    default=0,
+    show_default=True,
+    help="How long the limit must be passed.",
+)
+@click.option(
+    "--keep",
+    "--keep-ms",
+    "keep_ms",
+    type=DURATION,
+    default=0,
+    show_default=True,
+    help="How long it must be well again.",
+)
+@click.option("--window", "--window-ms", "window_ms", type=DURATION, help="What growth and rates look back on.")
 @click.option("--severity", type=click.Choice(["info", "warning", "critical"]), default="warning", show_default=True)
 @click.option("--receiver", "receivers", multiple=True, metavar="ID", help="Who is told. Repeats.")
 @click.option("--objective", type=float, help="Of an SLO, in percent.")
-@click.option("--latency-ms", type=int, help="Of slo_latency.")
+@click.option("--latency", "--latency-ms", "latency_ms", type=DURATION, help="Of slo_latency.")
 @click.option("--preview", is_flag=True, help="Only say what it would find now.")
 @target_options
 @json_option
@@ -125,14 +142,26 @@ def kinds(target: Target, as_json: bool) -> None:
 @alert.command("silence")
 @click.option("--queue", metavar="PATTERN", help="Alerts about these queues.")
 @click.option("--rule", metavar="RULE", help="Alerts of this rule.")
-@click.option("--minutes", type=click.FloatRange(min=0, min_open=True), required=True, help="For how long.")
+@click.option("--for", "for_ms", type=DURATION, help="For how long: 90s, 15m, 2h, 7d.")
+@click.option("--minutes", type=click.FloatRange(min=0, min_open=True), help="The same in minutes.")
 @click.option("--reason", required=True, help="Why; it is shown to everybody.")
 @target_options
 @json_option
-def silence(queue: str | None, rule: str | None, minutes: float, reason: str, target: Target, as_json: bool) -> None:
+def silence(
+    queue: str | None,
+    rule: str | None,
+    for_ms: int | None,
+    minutes: float | None,
+    reason: str,
+    target: Target,
+    as_json: bool,
+) -> None:
     """Mute alerts for a while."""
+    if (for_ms is None) == (minutes is None):
+        raise click.UsageError("say for how long with --for, such as --for 2h")
+    duration_ms = round(minutes * 60_000) if minutes is not None else for_ms
     named = {name: value for name, value in (("queue", queue), ("rule", rule)) if value is not None}
-    found = _ask(target, "POST", "/v1/silences", {**named, "duration_ms": round(minutes * 60_000), "reason": reason})
+    found = _ask(target, "POST", "/v1/silences", {**named, "duration_ms": duration_ms, "reason": reason})
     if as_json:
         put_json(found)
     else:

@@ -59,6 +59,15 @@ class Group(click.Group):
         module, _, attribute = place.partition(":")
         return cast(click.Command, getattr(importlib.import_module(module), attribute))
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does it, with suggestions also from the commands that are not imported yet."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.exceptions.NoSuchCommand as error:
+            raise click.exceptions.NoSuchCommand(error.command_name, possibilities=self.list_commands(ctx), ctx=ctx)
+
 
 def command(name: str, **attrs: Any) -> Callable[[Callable[..., Any]], Command]:
     """`click.command` for a command that stands alone under `pushq`."""

@@ -8,6 +8,7 @@ import click
 
 from gateway.commands.base import command, json_option, run
 from gateway.commands.consumer import Consumer
+from gateway.commands.moments import DURATION
 from gateway.commands.target import Target, target_options
 
 if TYPE_CHECKING:
@@ -33,7 +34,13 @@ CREDIT_MAX = 10_000
     "--credit", type=click.IntRange(1, CREDIT_MAX), help="Held at a time.  [default: 100, or a tenth of --count]"
 )
 @click.option("--from", "start", metavar="WHERE", help="Of a stream: earliest, latest, seq:N, time:T or cursor:C.")
-@click.option("--visibility-timeout-ms", type=int, help="In place of the queue's.")
+@click.option(
+    "--visibility-timeout",
+    "--visibility-timeout-ms",
+    "visibility_timeout_ms",
+    type=DURATION,
+    help="In place of the queue's: 500, 30s, 5m.",
+)
 @click.option("--group", help="Of a stream: as one of this consumer group; --from says where a new one begins.")
 @target_options
 @json_option

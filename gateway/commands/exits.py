@@ -93,7 +93,8 @@ def translate(error: Exception, *, key_origin: str | None = None) -> Failure | N
     if isinstance(error, ClientError):
         return _plain(error.code, str(error))
     if isinstance(error, ServerError):
-        return _plain(error.code, error.detail, [f"{each.pointer}: {each.detail}" for each in error.errors])
+        detail, lines = _said_once(error.detail, error.errors)
+        return _plain(error.code, detail or lines.pop(0), lines)
     if isinstance(error, OSError):
         return Failure(str(error))
     return None
@@ -103,8 +104,8 @@ def _refused(problem: Any, key_origin: str | None) -> Failure:
     """The server's problem: `title: detail`, a line a pointer, then code and trace id."""
     import msgspec
 
-    title, detail = problem.title, problem.detail
-    lines = [f"{each.pointer or '/'}: {each.detail}" for each in problem.errors]
+    title = problem.title
+    detail, lines = _said_once(problem.detail, problem.errors)
     lines.append(f"code {problem.code}" + (f", trace {problem.trace_id}" if problem.trace_id else ""))
     if problem.retry_after_ms is not None:
         lines.append(f"try again in {math.ceil(problem.retry_after_ms / 100) / 10:g} s")
@@ -113,6 +114,13 @@ def _refused(problem: Any, key_origin: str | None) -> Failure:
     message = f"{title}: {detail}" if title and detail else title or detail or problem.code
     exit = EXIT_BY_CODE.get(problem.code, Exit.FAILED)
     return Failure(message, exit=exit, lines=lines, problem=msgspec.to_builtins(problem))
+
+
+def _said_once(detail: str, errors: Sequence[Any]) -> tuple[str, list[str]]:
+    """The sentence and a line a pointer; the sentence is empty where it is that of a line."""
+    lines = [f"{each.pointer or '/'}: {each.detail}" for each in errors]
+    is_a_line = detail in lines or any(detail == each.detail for each in errors)
+    return "" if is_a_line else detail, lines
 
 
 def _plain(code: str, message: str, lines: Sequence[str] = ()) -> Failure:

@@ -9,6 +9,7 @@ import click
 
 from gateway.commands.asking import all_pages, ask
 from gateway.commands.base import group, json_option, run, yes_option
+from gateway.commands.moments import DURATION
 from gateway.commands.output import confirm, put, put_items, put_json, put_table, tell
 from gateway.commands.target import Target, target_options
 
@@ -60,7 +61,13 @@ def list_(target: Target, as_json: bool) -> None:
 @key.command("rotate")
 @click.argument("key_id", metavar="ID")
 @click.option(
-    "--grace-ms", type=click.IntRange(min=0), default=0, show_default=True, help="How long the old secret still works."
+    "--grace",
+    "--grace-ms",
+    "grace_ms",
+    type=DURATION,
+    default=0,
+    show_default=True,
+    help="How long the old secret still works: 500, 90s, 2h, 7d.",
 )
 @target_options
 @json_option

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -26,11 +26,14 @@ def parse_headers(pairs: Sequence[str]) -> dict[str, str] | None:
     return headers or None
 
 
-def as_body(raw: bytes, *, is_text: bool = False, is_verbatim: bool = False) -> Any:
+def as_body(
+    raw: bytes, *, is_text: bool = False, is_verbatim: bool = False, doubt: Callable[[str], None] = lambda why: None
+) -> Any:
     """The body for bytes from the command line or a pipe.
 
     JSON becomes its value, other text a JSON string without the line's end, what is no text stays bytes. `is_text`
-    keeps JSON as text, `is_verbatim` keeps every byte: a content type was named, so the bytes belong to that.
+    keeps JSON as text, `is_verbatim` keeps every byte: a content type was named, so the bytes belong to that. `doubt`
+    is told of text that begins as JSON does and is none: it may have been meant as such.
     """
     if is_verbatim:
         return raw
@@ -41,8 +44,9 @@ def as_body(raw: bytes, *, is_text: bool = False, is_verbatim: bool = False) -> 
     if not is_text:
         try:
             return json.loads(text, parse_constant=_refuse)
-        except (ValueError, RecursionError):
-            pass
+        except (ValueError, RecursionError) as error:
+            if text.lstrip()[:1] in ("{", "["):
+                doubt(str(error))
     return text.removesuffix("\n").removesuffix("\r")
 
 

@@ -34,15 +34,20 @@ class Moment(click.ParamType[datetime]):
 class Duration(click.ParamType[int]):
     """A length of time, in milliseconds: `500`, `500ms`, `90s`, `15m`, `2h`, `7d`."""
 
-    name = "ms"
+    name = "duration"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int):
             return value
-        found = _DURATION.fullmatch(value)
-        if found is None:
+        if (ms := duration_ms(value)) is None:
             self.fail(f"{value!r} is no duration such as 500 (milliseconds), 90s, 15m, 2h or 7d", param, ctx)
-        return int(found[1]) * _MS[found[2]]
+        return ms
+
+
+def duration_ms(text: str) -> int | None:
+    """The milliseconds of such a text; None where it is no duration."""
+    found = _DURATION.fullmatch(text)
+    return None if found is None else int(found[1]) * _MS[found[2]]
 
 
 MOMENT: Final = Moment()

@@ -40,9 +40,10 @@ def put_items(items: Sequence[Mapping[str, Any]]) -> None:
 
 
 def put_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Aligned columns, numbers to the right, never cut to a terminal's width: a pipe gets the same text."""
-    if not rows:
-        return
+    """Aligned columns, numbers to the right, never cut to a terminal's width: a pipe gets the same text.
+
+    Without rows there is the header alone: the command looked, and found nothing.
+    """
     cells = [[str(cell) for cell in row] for row in rows]
     widths = [max(len(line[column]) for line in [list(header), *cells]) for column in range(len(header))]
     is_number = [all(isinstance(row[column], int | float) for row in rows) for column in range(len(header))]

@@ -18,6 +18,7 @@ from gateway.commands.moments import DURATION
 from gateway.commands.output import json_line, progress, put, put_json, rate, tell
 from gateway.commands.target import Target, target_options
 
+BEGINS_AS_JSON = "this begins as JSON does and is none"
 TIMEOUT_MS_MAX = 60_000
 """The server's own bound; to import the client for it would make every command start later."""
 
@@ -46,7 +47,12 @@ def _in_range(context: click.Context, option: click.Parameter, timeout_ms: int |
 @click.option("--deliver-at", metavar="TIME", help="The same as a time, RFC 3339.")
 @click.option("--ttl", "--ttl-ms", "ttl_ms", type=DURATION, help="How long it lives once it is ready.")
 @click.option(
-    "--timeout-ms", type=DURATION, callback=_in_range, help="How long it waits to be stored: 500, 5s, up to 1m."
+    "--timeout",
+    "--timeout-ms",
+    "timeout_ms",
+    type=DURATION,
+    callback=_in_range,
+    help="How long it waits to be stored: 500, 5s, up to 1m.",
 )
 @click.option("--reply-to", metavar="QUEUE", help="Where an answer should go.")
 @click.option("--correlation-id", help="What an answer should carry.")
@@ -96,12 +102,19 @@ class _Parser:
         self._is_text = is_text
         self._is_verbatim = is_verbatim
         self._options = options
+        self.doubted = 0
 
     def __call__(self, raw: bytes, message_id: str | None = None) -> Outgoing:
         from push.client import Outgoing
 
-        body = as_body(raw, is_text=self._is_text, is_verbatim=self._is_verbatim)
+        body = as_body(raw, is_text=self._is_text, is_verbatim=self._is_verbatim, doubt=self._doubt)
         return Outgoing(body=body, id=message_id, **self._options)
+
+    def _doubt(self, why: str) -> None:
+        """Said once a command: a log whose lines begin with a bracket is text, and has many of them."""
+        self.doubted += 1
+        if self.doubted == 1:
+            tell(f"warning: {BEGINS_AS_JSON}: {why}. It goes as text; --text says that this is meant")
 
 
 def _read(body: str | None) -> bytes:
@@ -140,6 +153,8 @@ async def _publish_lines(
                 if as_json:
                     put("\n".join(json_line(_fields(each)) for each in stored))
     seconds = time.monotonic() - began
+    if parse.doubted > 1:
+        tell(f"warning: {parse.doubted} lines went as text that begin as JSON does")
     tell(f'published {count} messages to "{queue}" in {seconds:.2f} s, {rate(count, seconds)}')
 
 

@@ -33,12 +33,10 @@ def list_(target: Target, as_json: bool) -> None:
     items = run(ask(target, lambda admin: all_pages(admin.list_queues)))
     if as_json:
         put_items(items)
-    elif not items:
+        return
+    put_table(["name", "kind", "ready", "in flight", "oldest", "consumers", "bytes"], [_row(item) for item in items])
+    if not items:
         tell("no queues")
-    else:
-        put_table(
-            ["name", "kind", "ready", "in flight", "oldest", "consumers", "bytes"], [_row(item) for item in items]
-        )
 
 
 @queue.command("show")

@@ -14,6 +14,7 @@ import click
 import msgspec
 
 from backend_store.model import QueueConfig
+from gateway.commands.moments import DURATION, duration_ms
 from gateway.queue_settings import FIXED, RANGES, SETTINGS
 
 NULL: Final = "none"
@@ -95,7 +96,18 @@ _CONFIG = click.option(
 
 def _option(name: str, for_update: bool) -> Callable[[F], F]:
     words = _help(name) + ("" if for_update else f"  [default: {_default(name)}]")
-    return click.option(f"--{name.replace('_', '-')}", name, type=_type(_HINTS[name]), default=None, help=words)
+    return click.option(*_spelled(name), name, type=_type(name), default=None, help=words)
+
+
+def _spelled(name: str) -> list[str]:
+    """A time is a duration with its unit, so it may go without the `ms` in its name."""
+    option = f"--{name.replace('_', '-')}"
+    return [option.replace("-ms", ""), option] if is_time(name) else [option]
+
+
+def is_time(name: str) -> bool:
+    """Whether a setting is in milliseconds."""
+    return "ms" in name.split("_")
 
 
 _HINTS: Final = get_type_hints(QueueConfig)
@@ -104,11 +116,13 @@ _OBJECT: Final = _JsonObject()
 _PLAIN: Final[dict[Any, click.ParamType[Any]]] = {int: click.INT, str: click.STRING, bool: click.BOOL}
 
 
-def _type(kind: Any) -> click.ParamType[Any]:
+def _type(name: str) -> click.ParamType[Any]:
+    kind = _HINTS[name]
     if get_origin(kind) is Literal:
         return click.Choice(get_args(kind))
     parts = [part for part in get_args(kind) or (kind,) if part is not type(None)]
     found = _PLAIN.get(parts[0], _OBJECT) if len(parts) == 1 else _OBJECT
+    found = DURATION if is_time(name) else found
     return _OrNull(found) if type(None) in get_args(kind) else found
 
 
@@ -133,7 +147,8 @@ def _config(from_file: Mapping[str, Any] | None, given: Mapping[str, Any], setti
         try:
             config[field] = json.loads(text)
         except ValueError:
-            config[field] = text
+            ms = duration_ms(text) if is_time(field) else None
+            config[field] = text if ms is None else ms
     return config
 
 

@@ -42,7 +42,7 @@ def show(
         put_items(items)
     else:
         rows = [[i["queue"], i["published"], i["published_bytes"], i["delivered"]] for i in items]
-        put_table(["queue", "published", "bytes", "delivered"], rows)
+        put_table(["queue", "published", "bytes", "settled"], rows)
 
 
 @usage.command("live")

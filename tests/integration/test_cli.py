@@ -104,6 +104,16 @@ def test_refused_line_is_named_with_what_is_stored(cli: Cli, queue: str) -> None
     assert cli.stats(queue)["ready"] == 1
 
 
+def test_broken_json_goes_as_text_with_a_warning(cli: Cli, queue: str) -> None:
+    ran = cli("publish", queue, '{"a": 1')
+    assert "warning: this begins as JSON does and is none" in ran.err and "--text" in ran.err
+    ran = cli("publish", queue, "--lines", stdin="[info] one\n[info] two\n{}\n")
+    assert ran.err.count("begins as JSON does and is none") == 1
+    assert "2 lines went as text" in ran.err
+    assert "warning" not in cli("publish", queue, "[info] three", "--text").err
+    assert cli.stats(queue)["ready"] == 5
+
+
 def test_body_from_stdin_keeps_its_bytes_under_a_content_type(cli: Cli, queue: str) -> None:
     cli("publish", queue, "-", "--content-type", "application/octet-stream", stdin=b"\x00\xff\n")
     message = json.loads(cli("consume", queue, "--count", "1", "--json").out)

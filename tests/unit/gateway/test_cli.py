@@ -69,6 +69,8 @@ def test_version_is_told() -> None:
     ("arguments", "told"),
     [
         (["nonsense"], "No such command"),
+        (["publsh"], "Did you mean 'publish'?"),
+        (["queue", "lst"], "Did you mean 'list'?"),
         (["queue", "create"], "Missing argument"),
         (["queue", "create", "q", "--set", "kind"], "FIELD=VALUE"),
         (["queue", "update", "q"], "nothing to change"),

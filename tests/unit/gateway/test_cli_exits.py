@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import msgspec
+import pytest
+
 from backend_store.model import FieldError as ServerFieldError
 from backend_store.model import InvalidRequest
 from gateway.commands.exits import EXIT_BY_CODE, MEANINGS, Exit, Failure, translate
@@ -12,7 +15,7 @@ from push.problems import KINDS
 REFUSED = Problem(
     title="The request is not valid",
     status=400,
-    detail="/messages/0/key: at most 256 bytes",
+    detail="2 mistakes",
     code="invalid-request",
     errors=(FieldError("/messages/0/key", "at most 256 bytes"), FieldError("", "too many")),
     trace_id="4bf92f",
@@ -27,10 +30,19 @@ def failure_of(error: Exception, key_origin: str | None = None) -> Failure:
 
 def test_refusal_is_title_and_detail_then_pointers_code_and_trace() -> None:
     failure = failure_of(api_error(REFUSED))
-    assert failure.message == "The request is not valid: /messages/0/key: at most 256 bytes"
+    assert failure.message == "The request is not valid: 2 mistakes"
     assert failure.lines == ("/messages/0/key: at most 256 bytes", "/: too many", "code invalid-request, trace 4bf92f")
     assert failure.problem["errors"][0]["pointer"] == "/messages/0/key"
     assert failure.exit_code == Exit.FAILED
+
+
+@pytest.mark.parametrize("detail", ["/messages/0/key: at most 256 bytes", "at most 256 bytes"])
+def test_a_sentence_that_is_also_a_line_is_said_once(detail: str) -> None:
+    failure = failure_of(api_error(msgspec.structs.replace(REFUSED, detail=detail)))
+    assert failure.message == "The request is not valid"
+    assert failure.lines[0] == "/messages/0/key: at most 256 bytes"
+    refused = failure_of(InvalidRequest("no such kind", errors=(ServerFieldError("/kind", "no such kind"),)))
+    assert (refused.message, refused.lines) == ("/kind: no such kind", ())
 
 
 def test_each_kind_of_refusal_has_its_exit_code() -> None:

@@ -43,6 +43,18 @@ def test_what_is_no_json_stays_text_and_what_is_no_text_stays_bytes(raw: bytes, 
     assert as_body(raw) == body
 
 
+def test_text_that_begins_as_json_does_is_doubted_and_no_other() -> None:
+    doubts: list[str] = []
+    for raw in (b'{"a": 1', b" [1, 2", b"[NaN]", b"[" * 100_000):
+        assert as_body(raw, doubt=doubts.append) == raw.decode()
+    assert len(doubts) == 4 and "line 1 column 8" in doubts[0]
+    for raw in (b"hello", b"[1]", b"{}", b"", b"\xff{"):
+        as_body(raw, doubt=doubts.append)
+    as_body(b"{", is_text=True, doubt=doubts.append)
+    as_body(b"{", is_verbatim=True, doubt=doubts.append)
+    assert len(doubts) == 4
+
+
 def test_text_can_be_kept_from_being_read_as_json() -> None:
     assert as_body(b"42", is_text=True) == "42"
     assert as_body(b"42") == 42

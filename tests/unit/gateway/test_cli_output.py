@@ -46,8 +46,8 @@ def test_table_aligns_numbers_right_and_cuts_nothing(capsys: pytest.CaptureFixtu
 
 
 def test_empty_table_and_list_say_so_to_whom_reads_them(capsys: pytest.CaptureFixture[str]) -> None:
-    put_table(["name"], [])
-    assert capsys.readouterr().out == ""
+    put_table(["name", "in flight"], [])
+    assert capsys.readouterr().out == "NAME  IN FLIGHT\n"
     put_items([])
     assert capsys.readouterr().out == '{\n  "items": [],\n  "next": null\n}\n'
 

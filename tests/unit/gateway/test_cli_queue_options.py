@@ -43,7 +43,7 @@ def test_create_has_an_option_for_every_setting_with_its_range_and_default() -> 
     assert SETTINGS.keys() <= options.keys()
     for name in SETTINGS:
         words = options[name].help or ""
-        assert options[name].opts == ["--" + name.replace("_", "-")] and "[default: " in words
+        assert "--" + name.replace("_", "-") in options[name].opts and "[default: " in words
         assert name not in RANGES or f"{RANGES[name][1]:,}" in words
 
 
@@ -74,6 +74,31 @@ def test_options_have_the_type_of_their_setting() -> None:
         "partitions": 4,
         "auto_expand": {"of": "partition_bytes", "limit": 9},
     }
+
+
+def test_times_are_durations_and_need_no_ms_in_their_name() -> None:
+    assert config_of(
+        *(
+            "--message-ttl",
+            "7d",
+            "--visibility-timeout-ms",
+            "30s",
+            "--retry-backoff-ms",
+            "5",
+            "--retry-backoff-max",
+            "2h",
+        ),
+        *("--set", "delay_ms=1m", "--set", "dedupe_window_ms=500", "--set", "dead_letter_queue=1m"),
+    ) == {
+        "message_ttl_ms": 604_800_000,
+        "visibility_timeout_ms": 30_000,
+        "retry_backoff_ms": 5,
+        "retry_backoff_ms_max": 7_200_000,
+        "delay_ms": 60_000,
+        "dedupe_window_ms": 500,
+        "dead_letter_queue": "1m",
+    }
+    assert "is no duration such as" in refused("--delay", "soon")
 
 
 @pytest.mark.parametrize("word", ["none", "null"])
