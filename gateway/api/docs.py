@@ -1,4 +1,7 @@
-"""`/docs`: the Markdown files of the documentation as pages, so that links in problems and alerts resolve offline."""
+"""`/docs`: the Markdown files of the documentation as pages, so that links in problems and alerts resolve offline.
+
+Beside them `/docs/search`, and below `/docs/deploy` the files that the pages speak of.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,14 @@ import re
 from collections.abc import Awaitable, Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from markupsafe import Markup
 
+from gateway.api import docs_search
 from gateway.context import Gateway
 from gateway.http import HTML, Answer
 from gateway.version import VERSION
@@ -21,20 +25,54 @@ from web_console.pages import render
 FOLDER: Final = Path(__file__).resolve().parents[1] / "docs"
 """A link to the repository's `docs`; an installed package has the files themselves."""
 
+DEPLOY: Final = Path(__file__).resolve().parents[1] / "deploy"
+"""A link to the repository's `deploy`, likewise."""
+
 INDEX: Final = "README.md"
+SEARCH: Final = "/docs/search"
+ASKED_CHARS_MAX: Final = 200
+"""Of a search; the rest is left out."""
+CONTENTS_MIN: Final = 3
+"""Headings from which a page has a list of its contents."""
 
 _templates = [Path(__file__).resolve().parents[1] / "templates", Path(render.__file__).parents[1] / "templates"]
 _environment = Environment(loader=FileSystemLoader(_templates), autoescape=True, undefined=StrictUndefined)
 _headers = tuple((name.lower().encode(), value.encode()) for name, value in render.PAGE_HEADERS.items())
 _markdown = MarkdownIt("commonmark", {"html": False}).enable("table")
+_renderer: Any = _markdown.renderer
+
+
+def _scrolling(name: str) -> Callable[..., str]:
+    """A rule's own HTML in a part that scrolls sideways, by keyboard too: no page is wider than the reader's screen."""
+    plain = getattr(_renderer, name)
+
+    def rendered(tokens: Any, number: int, options: Any, env: Any) -> str:
+        return f'<div class="wide" tabindex="0">{plain(tokens, number, options, env)}</div>\n'
+
+    return rendered
+
+
+_renderer.rules["fence"] = _scrolling("fence")
+_renderer.rules["code_block"] = _scrolling("code_block")
+_renderer.rules["table_open"] = lambda *_: '<div class="wide" tabindex="0"><table>\n'
+_renderer.rules["table_close"] = lambda *_: "</table></div>\n"
 
 Page = Callable[[Gateway, dict[str, str]], Awaitable[Answer]]
 
 
-def pages(folder: Path = FOLDER) -> dict[str, Page]:
+class Heading(NamedTuple):
+    level: int
+    id: str
+    text: str
+
+
+def pages(folder: Path = FOLDER, deploy: Path = DEPLOY) -> dict[str, Page]:
     """Path → page, for each file there is. Each is rendered when it is first asked for."""
     found = {_address(file.relative_to(folder)): _page(file, folder) for file in sorted(folder.rglob("*.md"))}
     found.setdefault("/docs", _contents(folder))
+    found[SEARCH] = _search(folder)
+    for file in sorted(file for file in deploy.rglob("*") if file.is_file()):
+        found[f"/docs/deploy/{file.relative_to(deploy).as_posix()}"] = _file(file)
     return found
 
 
@@ -55,6 +93,38 @@ def _page(file: Path, folder: Path) -> Page:
     return show
 
 
+def _file(file: Path) -> Page:
+    """A file that pages speak of, as it is: to be read, and to be fetched by `curl -O`."""
+
+    async def show(gateway: Gateway, query: dict[str, str]) -> Answer:
+        return Answer(200, file.read_bytes(), _headers, b"text/plain; charset=utf-8")
+
+    return show
+
+
+def _search(folder: Path) -> Page:
+    sections: list[docs_search.Section] = []
+
+    async def show(gateway: Gateway, query: dict[str, str]) -> Answer:
+        if not sections:
+            sections.extend(one for file in sorted(folder.rglob("*.md")) for one in _sections(file, folder))
+        asked = query.get("q", "")[:ASKED_CHARS_MAX]
+        template = _environment.get_template("docs_search.html")
+        page = template.render(asked=asked, found=docs_search.find(sections, asked), search=SEARCH, version=VERSION)
+        return Answer(200, page.encode(), _headers, HTML)
+
+    return show
+
+
+def _sections(file: Path, folder: Path) -> list[docs_search.Section]:
+    text = file.read_text()
+    address, title = _address(file.relative_to(folder)), _title(text, file)
+    return [
+        docs_search.section(f"{address}#{_heading_id(heading)}" if heading else address, title, heading, part)
+        for heading, part in docs_search.parts(text)
+    ]
+
+
 def _contents(folder: Path) -> Page:
     """A list of what there is, where no README leads the way."""
 
@@ -68,13 +138,20 @@ def _contents(folder: Path) -> Page:
 
 def _html(text: str, file: Path) -> Answer:
     tokens = _markdown.parse(text)
-    _name_headings(tokens)
+    headings = [heading for heading in _name_headings(tokens) if heading.level == 2]
     for token in tokens:
         for inner in token.children or ():
             if inner.type == "link_open":
                 inner.attrSet("href", _link(str(inner.attrGet("href")), file))
     content = Markup(_markdown.renderer.render(tokens, _markdown.options, {}))  # HTML in the source is escaped
-    page = _environment.get_template("docs.html").render(title=_title(text, file), content=content, version=VERSION)
+    page = _environment.get_template("docs.html").render(
+        title=_title(text, file),
+        content=content,
+        headings=headings if len(headings) >= CONTENTS_MIN else [],
+        asked="",
+        search=SEARCH,
+        version=VERSION,
+    )
     return Answer(200, page.encode(), _headers, HTML)
 
 
@@ -83,18 +160,26 @@ def _title(text: str, file: Path) -> str:
     return heading[1].strip() if heading else file.stem
 
 
-def _name_headings(tokens: list[Token]) -> None:
+def _name_headings(tokens: list[Token]) -> list[Heading]:
     """Gives each heading the id that links name it by: its words, joined by hyphens."""
+    found = []
     for opening, inline in pairwise(tokens):
         if opening.type == "heading_open":
-            words = re.sub(r"[^\w\- ]", "", inline.content.lower())
-            opening.attrSet("id", words.replace(" ", "-"))
+            id = _heading_id(inline.content)
+            opening.attrSet("id", id)
+            shown = "".join(part.content for part in inline.children or () if part.type in ("text", "code_inline"))
+            found.append(Heading(int(opening.tag[1:]), id, shown))
+    return found
+
+
+def _heading_id(text: str) -> str:
+    return re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-")
 
 
 def _link(target: str, file: Path) -> str:
     """A link between files as one between pages; others stay as they are."""
     path, hash_sign, anchor = target.partition("#")
-    if "://" in target or target.startswith("/") or not path.endswith(".md"):
+    if "://" in target or target.startswith("/") or not path:
         return target
     steps: list[str] = list(file.parts[:-1])
     for step in Path(path).parts:
@@ -102,4 +187,6 @@ def _link(target: str, file: Path) -> str:
             del steps[-1:]
         else:
             steps.append(step)
-    return _address(Path(*steps)) + hash_sign + anchor
+    if steps[:1] == [DEPLOY.name]:
+        return "/docs/" + "/".join(steps)
+    return _address(Path(*steps)) + hash_sign + anchor if path.endswith(".md") else target

@@ -169,7 +169,7 @@ def test_the_build_sees_what_it_needs_and_no_data() -> None:
     assert all((root / name).exists() for name in allowed)
     project = (root / "pyproject.toml").read_text()
     packages = set(re.findall(r'"(\w+)", "\1\.\*"', project))
-    assert packages and packages | {"pyproject.toml", "README.md", "LICENSE", "docs"} == allowed
+    assert packages and packages | {"pyproject.toml", "README.md", "LICENSE", "deploy", "docs"} == allowed
 
 
 def composed(path: Path) -> subprocess.CompletedProcess[str]:

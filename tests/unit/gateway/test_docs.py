@@ -27,14 +27,15 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-async def show(folder: Path, path: str) -> str:
-    answer = await docs.pages(folder)[path](NOBODY, {})
+async def show(folder: Path, path: str, **query: str) -> str:
+    answer = await docs.pages(folder, folder / "deploy")[path](NOBODY, query)
     assert answer.status == 200 and answer.content_type == b"text/html; charset=utf-8"
     return answer.body.decode()
 
 
 async def test_files_are_pages_below_docs(folder: Path) -> None:
-    assert sorted(docs.pages(folder)) == ["/docs", "/docs/reference/errors", "/docs/start"]
+    found = docs.pages(folder, folder / "deploy")
+    assert sorted(found) == ["/docs", "/docs/reference/errors", "/docs/search", "/docs/start"]
 
 
 async def test_links_between_files_lead_from_page_to_page(folder: Path) -> None:
@@ -64,6 +65,39 @@ async def test_a_readme_is_its_folders_page(folder: Path) -> None:
     assert "<title>Welcome · Pushq</title>" in await show(folder, "/docs")
 
 
+async def test_files_of_deploy_are_shown_as_they_are_and_linked_to(folder: Path) -> None:
+    (folder / "deploy" / "unit").mkdir(parents=True)
+    (folder / "deploy" / "unit" / "a.service").write_text("[Unit]\n<script>\n")
+    (folder / "reference" / "run.md").write_text("# Run\n\n[it](../../deploy/unit/a.service)\n")
+    assert 'href="/docs/deploy/unit/a.service"' in await show(folder, "/docs/reference/run")
+    answer = await docs.pages(folder, folder / "deploy")["/docs/deploy/unit/a.service"](NOBODY, {})
+    assert (answer.body, answer.content_type) == (b"[Unit]\n<script>\n", b"text/plain; charset=utf-8")
+    assert (b"x-content-type-options", b"nosniff") in answer.headers
+
+
+async def test_code_and_tables_scroll_by_themselves(folder: Path) -> None:
+    assert '<div class="wide" tabindex="0"><table>' in await show(folder, "/docs/start")
+    (folder / "code.md").write_text("# Code\n\n```sh\nls <x>\n```\n\n    indented\n")
+    assert (await show(folder, "/docs/code")).count('<div class="wide" tabindex="0"><pre>') == 2
+
+
+async def test_a_page_with_several_headings_lists_them(folder: Path) -> None:
+    (folder / "long.md").write_text("# Long\n\n## One `a`\n\n## Two\n\n### Part\n\n## Three\n")
+    page = await show(folder, "/docs/long")
+    assert page.count("<li><a href=") == 3 and '<a href="#one-a">One a</a>' in page
+    assert "On this page" not in await show(folder, "/docs/start")
+
+
+async def test_search_finds_sections_and_shows_the_question_as_text(folder: Path) -> None:
+    page = await show(folder, "/docs/search", q="see UP")
+    assert '<a href="/docs/reference/errors#invalid-request">Errors › invalid-request</a>' in page
+    page = await show(folder, "/docs/search", q='"><script>alert(1)</script> nowhere')
+    assert "<script>" not in page and "No section has all of these words" in page
+    assert "Name some words" in await show(folder, "/docs/search")
+
+
 async def test_every_page_of_the_documentation_renders() -> None:
-    for path in docs.pages():
-        await show(docs.FOLDER, path)
+    found = docs.pages()
+    assert "/docs/deploy/systemd/pushq.service" in found
+    for page in found.values():
+        assert (await page(NOBODY, {})).status == 200

@@ -1,0 +1,62 @@
+"""The documentation's pages in a browser: none is wider than a small screen, and no link of theirs leads nowhere."""
+
+from __future__ import annotations
+
+from urllib.parse import urldefrag, urljoin
+
+from playwright.sync_api import Page, expect
+
+from tests.support.server import PushqServer
+
+SMALL = {"width": 320, "height": 700}
+LOOK = """() => ({
+  width: document.documentElement.scrollWidth,
+  links: [...document.querySelectorAll("main a, nav a")].map(link => link.href),
+  ids: [...document.querySelectorAll("[id]")].map(one => one.id),
+})"""
+"""One look a page: it is loaded once for both questions."""
+
+
+def test_no_page_is_wider_than_a_small_screen_and_every_link_leads_somewhere(
+    page: Page, shared_server: PushqServer
+) -> None:
+    """Every page that links lead to from `/docs`, by the browser's own reading of it."""
+    url = shared_server.url
+    page.set_viewport_size(SMALL)
+    ids: dict[str, set[str]] = {}
+    linked: dict[str, set[str]] = {}
+    wide, missing, waiting = [], [], [f"{url}/docs"]
+    while waiting:
+        address = waiting.pop()
+        if address in ids:
+            continue
+        answer = page.goto(address)
+        assert answer is not None
+        ids[address] = set()
+        if answer.status != 200:
+            missing.append(address)
+        if not answer.headers["content-type"].startswith("text/html") or not address.startswith(f"{url}/docs"):
+            continue
+        seen = page.evaluate(LOOK)
+        ids[address] = set(seen["ids"])
+        if seen["width"] > SMALL["width"]:
+            wide.append(f"{address} is {seen['width']} px wide")
+        for link in seen["links"]:
+            target, anchor = urldefrag(urljoin(address, link))
+            if target.startswith(url):
+                waiting.append(target)
+                linked.setdefault(target, set()).add(anchor)
+    assert len(ids) > 50
+    assert wide == []
+    assert missing == []
+    lost = {f"{target}#{one}" for target, anchors in linked.items() for one in anchors - {""} - ids[target]}
+    assert lost == set()
+
+
+def test_search_leads_to_the_section_that_has_the_words(page: Page, shared_server: PushqServer) -> None:
+    page.goto(f"{shared_server.url}/docs")
+    page.get_by_label("Search the documentation").fill("unsupported-media-type")
+    page.get_by_role("button", name="Search").click()
+    page.get_by_role("link", name="Errors › unsupported-media-type").click()
+    expect(page.locator("h2#unsupported-media-type")).to_be_in_viewport()
+    expect(page.get_by_role("navigation", name="On this page")).to_be_visible()
