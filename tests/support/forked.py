@@ -29,12 +29,14 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Self
 
 _ROOT = Path(__file__).resolve().parents[2]
 _PACKET_BYTES_MAX = 1 << 17
+_TRACED_S = 0.01
 MODULES = ("gateway.serve", "gateway.backend_role", "gateway.metadata_role", "tests.support.backend_main")
 """What the first process imports."""
 
@@ -91,10 +93,14 @@ class Forked:
 
     def wait(self, timeout: float | None = None) -> int:
         """Raises `subprocess.TimeoutExpired`."""
-        if self.returncode is None and not select.select([self._end], [], [], timeout)[0]:
-            raise subprocess.TimeoutExpired(list(self.argv), timeout or 0.0)
-        code = self.poll()
-        assert code is not None
+        deadline = None if timeout is None else time.monotonic() + timeout
+        if self.returncode is None:
+            select.select([self._end], [], [], timeout)
+        while (code := self.poll()) is None:
+            # It runs still, or somebody traces it, who is told of its end before its parent.
+            if deadline is not None and time.monotonic() >= deadline:
+                raise subprocess.TimeoutExpired(list(self.argv), timeout or 0.0)
+            time.sleep(_TRACED_S)
         return code
 
     def send_signal(self, number: int) -> None:

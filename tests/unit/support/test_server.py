@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import server as servers
 from tests.support.server import PushqServer, ServerFailed
 
 ANSWERS = """
@@ -28,15 +27,14 @@ IGNORES_SIGTERM = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)"
 
 
 @pytest.fixture
-def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(servers, "_ROOT", tmp_path)
+def play(tmp_path: Path) -> Path:
     (tmp_path / "gateway").mkdir()
     return tmp_path / "gateway" / "__main__.py"
 
 
 def test_server_is_ready_after_start_and_gone_after_kill(play: Path, tmp_path: Path) -> None:
     play.write_text(ANSWERS)
-    with PushqServer(tmp_path / "data") as server:
+    with PushqServer(tmp_path / "data", tree=tmp_path) as server:
         assert server.is_ready()
         assert server.key == "pushq_id_secret"
         assert server.rss_anon_kib() > 1_000
@@ -47,7 +45,7 @@ def test_server_is_ready_after_start_and_gone_after_kill(play: Path, tmp_path: P
 
 def test_stop_tells_the_exit_code_and_how_long_it_took(play: Path, tmp_path: Path) -> None:
     play.write_text(ANSWERS)
-    server = PushqServer(tmp_path / "data").start()
+    server = PushqServer(tmp_path / "data", tree=tmp_path).start()
     stopped = server.stop()
     assert stopped.exit_code == -15
     assert stopped.seconds < 5
@@ -57,12 +55,12 @@ def test_stop_tells_the_exit_code_and_how_long_it_took(play: Path, tmp_path: Pat
 def test_server_that_leaves_at_once_fails_with_its_last_words(play: Path, tmp_path: Path) -> None:
     play.write_text(LEAVES)
     with pytest.raises(ServerFailed, match=r"exit code 3(.|\n)*no room for me"):
-        PushqServer(tmp_path / "data").start()
+        PushqServer(tmp_path / "data", tree=tmp_path).start()
 
 
 def test_server_that_is_never_ready_fails_and_is_killed(play: Path, tmp_path: Path) -> None:
     play.write_text(NEVER_READY)
-    server = PushqServer(tmp_path / "data")
+    server = PushqServer(tmp_path / "data", tree=tmp_path)
     with pytest.raises(ServerFailed, match=r"not ready after 0\.3 s"):
         server.start(ready_s_max=0.3)
     assert not server.is_running()
@@ -70,7 +68,7 @@ def test_server_that_is_never_ready_fails_and_is_killed(play: Path, tmp_path: Pa
 
 def test_server_that_ignores_sigterm_fails_and_is_killed(play: Path, tmp_path: Path) -> None:
     play.write_text(IGNORES_SIGTERM)
-    server = PushqServer(tmp_path / "data").start()
+    server = PushqServer(tmp_path / "data", tree=tmp_path).start()
     server.terminate()
     with pytest.raises(ServerFailed, match="had not ended"):
         server.wait(seconds_max=0.3)
