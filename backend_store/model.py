@@ -229,6 +229,20 @@ class QueueDefinition(msgspec.Struct, frozen=True):
     version: int
     shard: int = 0
     """Where its messages lie, in a cluster of several shards."""
+    was_plain: bool | None = None
+    """Whether `encrypted` was ever false, so that messages may lie there in the clear. None: from a build that did not
+    write it down, which made version 1 by the config it still has."""
+
+    @property
+    def is_always_sealed(self) -> bool:
+        """Nothing was ever published to it that was not encrypted."""
+        was_plain = self.version > 1 if self.was_plain is None else self.was_plain
+        return self.config.encrypted and not was_plain
+
+    def changed(self, config: QueueConfig) -> QueueDefinition:
+        """Its next version."""
+        was_plain = not (self.is_always_sealed and config.encrypted)
+        return msgspec.structs.replace(self, config=config, version=self.version + 1, was_plain=was_plain)
 
 
 @dataclass(frozen=True, slots=True)

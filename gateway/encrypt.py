@@ -10,13 +10,13 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, NoReturn
 
 import structlog
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from backend_store.client import BLOCK_HEAD, SEALED_FLAGS, CannotOpen, SealedBlock, identity, unpack
+from backend_store.client import BLOCK_HEAD, CLEAR_NAMES, SEALED_FLAGS, CannotOpen, SealedBlock, identity, unpack
 from backend_store.model import Block, QueueDefinition, Unavailable
 
 log = structlog.get_logger("pushq.encryption")
@@ -35,6 +35,7 @@ _FORMAT: Final = b"pushq block 1\0"
 _NOTE: Final = b"pushq note 1\0"
 """In front of what is bound to a note, so that none is taken for a block's second half."""
 _NOTE_KEY = struct.Struct(">I")
+_may_be_clear: Final = frozenset(CLEAR_NAMES).issuperset
 _NAMES_ALONE: Final = b"\x81\xa2id"
 """How a clear part begins that has ids and nothing else: it is its own `identity`."""
 
@@ -126,11 +127,20 @@ class BlockCipher:
 class QueueSeal:
     """The keys of one queue: the newest one seals, all of them open. See `backend_store.core.sealing.Seal`."""
 
-    __slots__ = ("_counts", "_failed", "_wanted", "ciphers", "current", "definition")
+    __slots__ = ("_counts", "_failed", "_wanted", "ciphers", "current", "definition", "_newest_of")
 
-    def __init__(self, definition: QueueDefinition, counts: Counts, wanted: Callable[[QueueSeal], None]):
-        """`wanted` is told when a key is needed: there is none, or it has sealed enough."""
+    def __init__(
+        self,
+        definition: QueueDefinition,
+        counts: Counts,
+        wanted: Callable[[QueueSeal], None],
+        newest: Callable[[QueueDefinition], QueueDefinition] = lambda definition: definition,
+    ):
+        """`wanted` is told when a key is needed: there is none, or it has sealed enough. `newest` gives the definition
+        as it is now.
+        """
         self.definition = definition
+        self._newest_of = newest
         self.ciphers: dict[int, BlockCipher] = {}
         self.current: BlockCipher | None = None
         self._counts = counts
@@ -188,10 +198,19 @@ class QueueSeal:
             raise Unavailable(detail, retry_after_ms=KEY_AWAY_RETRY_MS)
         return self.current
 
+    @property
+    def is_always(self) -> bool:
+        return self._newest_of(self.definition).is_always_sealed
+
+    def refuse_plain(self) -> NoReturn:
+        raise self._cannot("it is stored in the clear, and this queue never had anything but encrypted messages")
+
     def open(self, block: SealedBlock) -> bytes:
         cipher = self.ciphers.get(block.key_id)
         if cipher is None:
             raise self._cannot(f"key {block.key_id} is none of this queue's")
+        if not _may_be_clear(block.clear):
+            raise self._cannot("its readable part has what only the encrypted one may have")
         try:
             plain = cipher.open(block)
         except InvalidTag:

@@ -107,8 +107,12 @@ class Vault:
     def of(self, definition: QueueDefinition) -> QueueSeal:
         found = self._seals.get(definition.uid)
         if found is None:
-            found = self._seals[definition.uid] = QueueSeal(definition, self.counts, self._want)
+            found = self._seals[definition.uid] = QueueSeal(definition, self.counts, self._want, self._newest)
         return found
+
+    def _newest(self, definition: QueueDefinition) -> QueueDefinition:
+        known = self.rows.queues.get((definition.tenant, definition.name))
+        return known if known is not None and known.uid == definition.uid else definition
 
     def shredded(self, uid: int) -> None:
         self._wanted.pop(uid, None)

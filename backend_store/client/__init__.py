@@ -64,6 +64,7 @@ from backend_store.core.names import DIGITS, NumberedNames
 from backend_store.core.places import cursors_along, decode_positions
 from backend_store.core.receipts import INDEX_OF, SUFFIXES, by_token
 from backend_store.core.sealing import (
+    CLEAR_NAMES,
     SEALED_FLAGS,
     UNREADABLE_TYPE,
     CannotOpen,
@@ -122,6 +123,7 @@ __all__ = [
     "QueueTotal",
     "RangePage",
     "Redrive",
+    "CLEAR_NAMES",
     "SEALED_FLAGS",
     "SUFFIXES",
     "Seal",

@@ -285,13 +285,15 @@ def _read_clear(chunk: Chunk) -> list[tuple[int, int, dict[str, Any]]]:
 def read_messages(chunk: Chunk) -> Messages:
     """Cuts a verified chunk into its messages. Raises `CorruptEntry` for blocks that this program does not know.
 
-    Sealed blocks are opened here, once a chunk; one that does not open is `unreadable`.
+    Sealed blocks are opened here, once a chunk; one that does not open is `unreadable`. So is one that is not sealed in
+    a queue whose blocks all are: somebody else than a producer put it on the disk.
     """
     data, at = chunk.data, ENTRY_HEADER_BYTES
     clears = {start: clear for start, _, clear in chunk.clear}
     bodies: list[bytes] = []
     kinds: list[bytes] = []
     columns: dict[str, list[Any]] = {}
+    takes_plain = chunk.seal is None or not chunk.seal.is_always
     for _ in range(chunk.blocks):
         flags, key_id, count, clear_size, sealed_size = BLOCK_HEAD.unpack_from(data, at)
         if flags & ~FLAGS_KNOWN:
@@ -300,9 +302,11 @@ def read_messages(chunk: Chunk) -> Messages:
         if key_id:
             clear = clears.get(len(bodies), {})
             sealed = SealedBlock(flags, key_id, count, clear, data[at : at + sealed_size])
-            flags, attributes, own = _opened(chunk, sealed, len(bodies))
-        else:
+            flags, attributes, own = _opened(chunk, sealed, len(bodies), count)
+        elif takes_plain:
             attributes, own = read_sealed(data, at, count)
+        else:
+            flags, attributes, own = _opened(chunk, None, len(bodies), count)
         at += sealed_size
         if not clear_size and not attributes:
             kinds.append(_kinds_of_all(flags, count))
@@ -318,15 +322,20 @@ def read_messages(chunk: Chunk) -> Messages:
     return _messages(bodies, b"".join(kinds), columns)
 
 
-def _opened(chunk: Chunk, block: SealedBlock, first: int) -> tuple[int, dict[str, Any], list[bytes]]:
-    """A sealed block's flags, attributes and bodies; of one that does not open, what stands for its messages."""
+def _opened(chunk: Chunk, block: SealedBlock | None, first: int, count: int) -> tuple[int, dict[str, Any], list[bytes]]:
+    """A sealed block's flags, attributes and bodies; of one that does not open, what stands for its messages. None: one
+    that is not sealed, and should be.
+    """
     try:
+        if block is None:
+            assert chunk.seal is not None, "without a seal nothing must be sealed"
+            chunk.seal.refuse_plain()
         if chunk.seal is None:
             raise CannotOpen(f"key {block.key_id} is not there")
-        return block.flags, *read_sealed(chunk.seal.open(block), 0, block.messages)
+        return block.flags, *read_sealed(chunk.seal.open(block), 0, count)
     except CannotOpen as error:
-        chunk.lacks(((1 << block.messages) - 1) << first, f"cannot be decrypted: {error}")
-        return FLAG_ALL_BYTES, {"content_type": UNREADABLE_TYPE}, [b""] * block.messages
+        chunk.lacks(((1 << count) - 1) << first, f"cannot be decrypted: {error}")
+        return FLAG_ALL_BYTES, {"content_type": UNREADABLE_TYPE}, [b""] * count
 
 
 def read_sealed(data: bytes, at: int, count: int) -> tuple[dict[str, Any], list[bytes]]:

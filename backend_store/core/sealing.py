@@ -10,9 +10,9 @@ they are shown and sealed anew where they move. The store has no key. Where a bl
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, Protocol
 
-from backend_store.core.block import ABSENT, BLOCK_HEAD, FLAG_CLEAR, expanded, pack, unpack
+from backend_store.core.block import ABSENT, BLOCK_HEAD, CLEAR_COLUMNS, FLAG_CLEAR, expanded, pack, unpack
 from backend_store.core.places import message_id
 from backend_store.model import Block, QueueDefinition, Traits
 
@@ -23,6 +23,8 @@ IDENTITY_COLUMNS: Final = ("id", "key", "ts", "pr", "ps")
 """What names a message and stays as it is for as long as its block does. A seal binds it."""
 NAMED: Final = "named"
 """In a clear part: bits of the messages whose id is the place that they had before. No producer gave those."""
+CLEAR_NAMES: Final = CLEAR_COLUMNS | {"gone", NAMED}
+"""All that a sealed block's clear part may have. What stands for something sealed there was put there by somebody."""
 UNREADABLE_TYPE: Final = "application/vnd.pushq.unreadable"
 """The content type of what stands for a message that cannot be opened, where an operator looks at it."""
 SEALED_FLAGS: Final = ~FLAG_CLEAR & 0xFF
@@ -51,6 +53,13 @@ class Seal(Protocol):
 
     def secret(self) -> bytes:
         """A key for hashes, the same for as long as the queue has keys. Raises `Unavailable`."""
+
+    @property
+    def is_always(self) -> bool:
+        """Whether every block of the queue was sealed, ever."""
+
+    def refuse_plain(self) -> NoReturn:
+        """A block that is not sealed was found where every block is. Raises `CannotOpen`."""
 
     def open(self, block: SealedBlock) -> bytes:
         """The second half of a block as it was before it was sealed. Raises `CannotOpen`."""

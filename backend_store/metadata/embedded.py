@@ -165,6 +165,7 @@ class Metadata:
                 created_at_ms=now_ms,
                 version=1,
                 shard=shard,
+                was_plain=not config.encrypted,
             )
             batch = Batch()
             self._new_uid()
@@ -240,7 +241,7 @@ class Metadata:
             if known.version != version:
                 return None
             self.elsewhere.check(known, [self.defined(tenant, other) for other in links_of(config)])
-            changed = msgspec.structs.replace(known, config=config, version=known.version + 1)
+            changed = known.changed(config)
             await self._put_queue(changed, Batch(), is_here=(tenant, name) in self.queues)
             return changed
 

@@ -56,6 +56,8 @@ ADOPTED_AT_ONCE_MAX: Final = 200
 """Queues that a shard is told of with one request, where it lacks them."""
 DROP_AFTER_SECONDS: Final = 2.0
 """How long a queue that is defined no more may lie in its shard before that is asked about."""
+SEALS_AFTER_SECONDS: Final = 60.0
+"""How long blocks are still encrypted after a queue's `encrypted` was switched off: all gateways hear of it before."""
 REDRIVE_LOOK_SECONDS: Final = 1.0
 """How often the gateway that began a redrive asks how far it is."""
 TAIL_RETRY_SECONDS: Final = 1.0

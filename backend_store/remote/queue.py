@@ -38,7 +38,7 @@ from backend_store.model import (
 )
 from backend_store.node.group import Mode
 from backend_store.remote.leases import Stock, keys_of, receipts_of
-from backend_store.remote.limits import LOOK_WAIT_SECONDS_MAX, SETTLE_MS_MAX
+from backend_store.remote.limits import LOOK_WAIT_SECONDS_MAX, SEALS_AFTER_SECONDS, SETTLE_MS_MAX
 from backend_store.remote.line import Call
 from backend_store.remote.peeks import peek_at
 from backend_store.remote.ranges import Ranges
@@ -95,6 +95,7 @@ class RemoteQueue(Redriving, Ranges):
         """`home`: of a lane of a queue, where it is not the queue's own."""
         self._store = store
         self.definition = definition
+        self._seals_until = 0.0
         self.owner = owner
         self.is_companion = is_companion
         self.place_there = Place(definition.tenant, definition.name, definition.uid)
@@ -183,6 +184,8 @@ class RemoteQueue(Redriving, Ranges):
         return self if home is self.home else None
 
     def redefined(self, definition: QueueDefinition) -> None:
+        if self.config.encrypted and not definition.config.encrypted:
+            self._seals_until = asyncio.get_running_loop().time() + SEALS_AFTER_SECONDS
         for one in (self, *self.groups.values()):
             one.definition = definition
 
@@ -247,7 +250,16 @@ class RemoteQueue(Redriving, Ranges):
     def sealed(self, blocks: list[Block]) -> list[Block]:
         """Raises `Unavailable`."""
         seal = self._seal
-        return blocks if seal is None or not self.config.encrypted else seal.seal(blocks)
+        if seal is None or not (self.config.encrypted or self._still_seals):
+            return blocks
+        return seal.seal(blocks)
+
+    @property
+    def _still_seals(self) -> bool:
+        """Just after `encrypted` was switched off: other gateways that have not heard of it would take for a forgery
+        what comes in the clear.
+        """
+        return self._seals_until > 0 and asyncio.get_running_loop().time() < self._seals_until
 
     @property
     def content_key(self) -> bytes:

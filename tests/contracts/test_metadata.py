@@ -20,7 +20,7 @@ from backend_store.metadata.changes import Change, Moment, News
 from backend_store.metadata.directory.service import open_directory
 from backend_store.metadata.limits import CHANGES_KEPT_MAX, CHANGES_PER_TURN_MAX
 from backend_store.metadata.service import MetadataService
-from backend_store.model import ApiKey, Conflict, NotFound, QueueConfig, QueueNotFound, Quotas
+from backend_store.model import ApiKey, Conflict, NotFound, QueueConfig, QueueDefinition, QueueNotFound, Quotas
 from tests.support.coordinators import open_folder, over_etcd, until
 from tests.support.metadata import local_service, remote_service
 
@@ -121,6 +121,29 @@ async def test_a_change_needs_the_version_it_is_based_on(service: MetadataServic
     assert await service.update_queue("default", "q", QueueConfig(), made.version) is None
     with pytest.raises(QueueNotFound):
         await service.update_queue("default", "other", wanted, 1)
+
+
+async def test_a_queue_knows_whether_its_messages_were_always_encrypted(service: MetadataService) -> None:
+    sealed, plain = QueueConfig(), QueueConfig(encrypted=False)
+    always, _ = await service.create_queue("default", "always", sealed)
+    other, _ = await service.create_queue("default", "other", plain)
+    assert (always.was_plain, other.was_plain) == (False, True)
+    told: list[bool] = [always.is_always_sealed, other.is_always_sealed]
+    for one, configs in ((always, (QueueConfig(max_attempts=3), plain, sealed)), (other, (sealed,))):
+        for config in configs:
+            changed = await service.update_queue("default", one.name, config, one.version)
+            assert changed is not None
+            one = changed
+            told.append(one.is_always_sealed)
+    assert told == [True, False, True, False, False, False]
+
+
+def test_of_a_definition_from_before_its_first_config_tells() -> None:
+    before = QueueDefinition(uid=1, tenant="t", name="q", config=QueueConfig(), created_at_ms=1, version=1)
+    assert before.is_always_sealed and before.changed(QueueConfig(max_attempts=3)).is_always_sealed
+    assert not msgspec.structs.replace(before, version=2).is_always_sealed
+    assert not msgspec.structs.replace(before, version=2).changed(QueueConfig(max_attempts=3)).is_always_sealed
+    assert not before.changed(QueueConfig(encrypted=False)).changed(QueueConfig()).is_always_sealed
 
 
 async def test_a_deleted_queue_is_gone_and_its_number_is_not_used_again(service: MetadataService) -> None:

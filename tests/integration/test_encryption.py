@@ -15,8 +15,12 @@ import anyio
 import httpx2
 import pytest
 
-from backend_store.storage.engine import Table
+from backend_store.core.chunk import ENTRY_CHUNK, KIND_JSON, Draft, blocks_of, decode_chunk, encode_entry
+from backend_store.core.shelves import MAIN
+from backend_store.model import Offset
+from backend_store.storage.engine import Batch, Table
 from backend_store.storage.env import open_engine
+from backend_store.storage.keys import parse_entry_key
 from gateway.masters import new_master_text
 from push.client import connect
 from tests.integration.calls import Client, make_key, publish, receive, refused, with_key
@@ -233,6 +237,57 @@ def test_a_deleted_queues_keys_are_nowhere_in_the_store_and_its_messages_in_no_m
     with closing(open_engine(server.data)) as engine:
         keys = [key for key, _ in engine.scan(Table.META, b"data-key/", b"data-key0", 100)]
         assert keys == [b"data-key/" + (2).to_bytes(4, "big")]
+
+
+# ----------------------------------------------------------------------------------------------------- forgeries
+
+
+def put_in_the_clear(folder: Path, uid: int, body: bytes) -> int:
+    """Puts an entry with a message of its own in place of each of a queue's, with a checksum that is right."""
+    changed = 0
+    with closing(open_engine(folder)) as engine:
+        rows = engine.scan(Table.LOG, b"", b"\xff" * 32, 1000)
+        batch = Batch()
+        for key, data in rows:
+            replica, shelf, offset = parse_entry_key(key)
+            if replica != uid or shelf != MAIN:
+                continue
+            was = decode_chunk(data, seed=replica)
+            blocks = blocks_of([Draft(KIND_JSON, body, {"id": f"forged-{n}"}) for n in range(was.count)]).blocks
+            forged, _ = encode_entry(
+                ENTRY_CHUNK,
+                [block.data for block in blocks],
+                seed=replica,
+                epoch=was.epoch,
+                offset=Offset(offset),
+                time_ms=was.time_ms,
+                count=was.count,
+            )
+            batch.put(Table.LOG, key, forged)
+            changed += 1
+        engine.commit(batch, lambda: None)
+    return changed
+
+
+def test_what_somebody_put_on_the_disk_is_no_message_of_an_encrypted_queue(server: PushqServer, http: Client) -> None:
+    created(http, "sealed")
+    created(http, "plain", encrypted=False)
+    for queue in ("sealed", "plain"):
+        publish(http, queue, full(1), full(2))
+    server.stop()
+    for uid in (1, 2):
+        assert put_in_the_clear(server.data, uid, b'"forged"') == 1
+    server.start()
+    with client_of(server) as again:
+        assert [m["body"] for m in receive(again, "plain", max=2)] == ["forged", "forged"], "the forgery is a good one"
+        assert receive(again, "sealed", max=2, wait_ms=300) == []
+        letters = receive(again, "sealed.dead", max=2, wait_ms=5_000)
+        assert [m["body_base64"] for m in letters] == ["", ""]
+        for letter in letters:
+            assert letter["dead_letter"]["reason"] == "undeliverable"
+            assert "stored in the clear" in letter["dead_letter"]["history"][-1]["reason"]
+        publish(again, "sealed", full(3))
+        assert [m["id"] for m in receive(again, "sealed", wait_ms=5_000)] == ["readable-3"]
 
 
 # ----------------------------------------------------------------------------------------------------- rotations

@@ -99,6 +99,19 @@ async def test_a_message_goes_to_the_backend_and_comes_back_encrypted_on_the_way
     assert b"a-body-that-nobody-else-has" not in kept
 
 
+async def test_a_queue_is_encrypted_until_every_gateway_has_heard_that_it_is_no_more(
+    http: httpx2.AsyncClient, backend: Backend
+) -> None:
+    queue = await made(http)
+    etag = (await http.get(f"/v1/queues/{queue}")).headers["etag"]
+    changed = await http.patch(f"/v1/queues/{queue}", json={"encrypted": False}, headers={"If-Match": etag})
+    assert changed.json()["config"]["encrypted"] is False
+    await publish(http, queue, "said-just-after")
+    assert not any(b"said-just-after" in file.read_bytes() for file in backend.folder.rglob("*.mdb"))
+    (message,) = await receive(http, queue, wait_ms=20_000)
+    assert message["body"] == "said-just-after"
+
+
 async def test_a_receive_that_does_not_wait_is_answered_at_once_when_there_is_nothing(http: httpx2.AsyncClient) -> None:
     queue = await made(http)
     async with asyncio.timeout(WAIT_S):

@@ -329,6 +329,7 @@ GROUPS = (
             "backend_store.remote.limits:ADOPTED_AT_ONCE_MAX": "",
             "backend_store.remote.limits:DROP_AFTER_SECONDS": "",
             "backend_store.remote.limits:REDRIVE_LOOK_SECONDS": "",
+            "backend_store.remote.limits:SEALS_AFTER_SECONDS": "",
             "backend_store.remote.limits:TAIL_RETRY_SECONDS": "",
         },
     ),

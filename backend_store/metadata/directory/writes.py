@@ -159,7 +159,13 @@ class Writes:
             _check_room(tenant, _value(Tenant, owner), held)
             uid = uid or await self._new_uid()
             made = QueueDefinition(
-                uid=uid, tenant=tenant, name=name, config=config, created_at_ms=self._clock_ms(), version=1
+                uid=uid,
+                tenant=tenant,
+                name=name,
+                config=config,
+                created_at_ms=self._clock_ms(),
+                version=1,
+                was_plain=not config.encrypted,
             )
             more = msgspec.structs.replace(held, queues=held.queues + 1)
             await self._write(
@@ -180,7 +186,7 @@ class Writes:
                 raise QueueNotFound(f"there is no queue {name!r}")
             if known.version != version:
                 return None
-            after = msgspec.structs.replace(known, config=config, version=version + 1)
+            after = known.changed(config)
             await self._write((_unchanged(key, record),), (Put(key, _encode(after)),))
             return after
 

@@ -6,6 +6,7 @@ import os
 import threading
 from typing import Any
 
+import msgspec
 import pytest
 from cryptography.exceptions import InvalidTag
 from hypothesis import given
@@ -24,9 +25,10 @@ from backend_store.client import (
     plain_blocks,
     unpack,
 )
+from backend_store.core.block import pack
 from backend_store.core.chunk import Chunk, clear_column, extract, holes, moved_whole, punch
 from backend_store.core.split import cut
-from backend_store.model import Block, Stamp, Unavailable
+from backend_store.model import Block, QueueConfig, Stamp, Unavailable
 from gateway.encrypt import (
     DATA_KEY_BYTES,
     NONCE_BYTES,
@@ -170,6 +172,7 @@ def test_older_keys_open_and_the_newest_seals() -> None:
 
 def test_one_block_that_does_not_open_leaves_the_others_of_its_chunk_readable() -> None:
     seal = with_keys(1)
+    seal.definition = msgspec.structs.replace(seal.definition, was_plain=True)
     good, bad, plain = (
         *seal.seal(plain_blocks(KIND_JSON, [b"1"]) + plain_blocks(KIND_JSON, [b"2"] * 3)),
         *plain_blocks(KIND_JSON, [b"3"]),
@@ -178,6 +181,35 @@ def test_one_block_that_does_not_open_leaves_the_others_of_its_chunk_readable() 
     chunk = chunk_of([good, bad, plain], seal)
     assert chunk.messages.bodies == [b"1", b"", b"", b"", b"3"] and chunk.unreadable == 0b01110
     assert "not what was sealed" in chunk.why_unreadable
+
+
+def test_what_lies_in_the_clear_is_refused_where_everything_was_sealed() -> None:
+    seal = with_keys(1)
+    (good,) = seal.seal(plain_blocks(KIND_JSON, [b"1"]))
+    put = blocks_of([Draft(KIND_JSON, b"2", {"id": "m2", "headers": {"a": "b"}, "reply_to": "theirs"})]).blocks
+    chunk = chunk_of([good, *put], seal)
+    assert chunk.messages.bodies == [b"1", b""] and chunk.unreadable == 0b10
+    assert chunk.why_unreadable.startswith("cannot be decrypted: it is stored in the clear")
+    columns = chunk.messages.columns
+    assert columns is not None and columns["id"] == [None, "m2"] and not columns.keys() & {"headers", "reply_to"}
+    for config, was_plain in ((QueueConfig(), True), (QueueConfig(encrypted=False), False)):
+        seal.definition = msgspec.structs.replace(seal.definition, config=config, was_plain=was_plain)
+        assert chunk_of([good, *put], seal).messages.bodies == [b"1", b"2"]
+
+
+def test_nothing_is_added_to_the_readable_part() -> None:
+    seal = with_keys(1)
+    (sealed,) = seal.seal(blocks_of([Draft(KIND_JSON, b"1", {"id": "m1"})]).blocks)
+    flags, key_id, count, size, rest = BLOCK_HEAD.unpack_from(sealed.data)
+    end = BLOCK_HEAD.size + size
+    for name, value in (("headers", {"a": "b"}), ("reply_to", "theirs"), ("content_type", "x/y"), ("kind", b"\1")):
+        clear = pack({**unpack(sealed.data[BLOCK_HEAD.size : end]), name: value})
+        data = BLOCK_HEAD.pack(flags, key_id, count, len(clear), rest) + clear + sealed.data[end:]
+        chunk = chunk_of([Block(data, 1)], seal)
+        assert chunk.unreadable == 1 and "readable part" in chunk.why_unreadable, name
+    late = pack({**unpack(sealed.data[BLOCK_HEAD.size : end]), "late": True})
+    data = BLOCK_HEAD.pack(flags, key_id, count, len(late), rest) + late + sealed.data[end:]
+    assert chunk_of([Block(data, 1)], seal).messages.bodies == [b"1"]
 
 
 def test_what_does_not_open_moves_in_its_whole_block_and_opens_when_its_key_is_back() -> None:
