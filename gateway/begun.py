@@ -7,6 +7,7 @@ was revoked, rotated away, or signed by a key that its issuer has no more may ha
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Protocol
 
 import structlog
@@ -46,16 +47,24 @@ class Begun:
             await asyncio.sleep(BEGUN_LOOK_SECONDS)
             await self.look()
 
+    async def end_withdrawn(self) -> None:
+        """A round that a caller waits for, though not for a backend that is away: the next round asks it again."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(BEGUN_LOOK_SECONDS):
+                await self.look()
+
     async def look(self) -> None:
         """One round. Returns when whatever must end has ended, or cannot be reached now."""
         self._jobs = [(principal, job) for principal, job in self._jobs if job.state == "running"]
-        for principal, job in list(self._jobs):
-            try:
-                why = self._keyring.withdrawn(principal)
-                if why is not None:
-                    await job.cancel(f"{why}; what was moved stays moved, start it again for the rest")
-                    log.warning(
-                        "a job ends with its credential", job=job.id, principal=principal.id, tenant=principal.tenant
-                    )
-            except PushqError as error:
-                log.info("a job cannot be ended yet", job=job.id, error=error.detail)
+        await asyncio.gather(*(self._judge(principal, job) for principal, job in self._jobs))
+
+    async def _judge(self, principal: Principal, job: Job) -> None:
+        try:
+            why = self._keyring.withdrawn(principal)
+            if why is None:
+                return
+            await job.cancel(f"{why}; what was moved stays moved, start it again for the rest")
+        except PushqError as error:
+            log.info("a job cannot be ended yet", job=job.id, error=error.detail)
+        else:
+            log.warning("a job ends with its credential", job=job.id, principal=principal.id, tenant=principal.tenant)

@@ -110,7 +110,7 @@ async def rotate(gateway: Gateway, call: Call) -> Answer:
     if not 0 <= wanted.grace_ms <= ROTATE_GRACE_MS_MAX:
         raise invalid_field("/grace_ms", f"grace_ms is {wanted.grace_ms}; it goes from 0 to {ROTATE_GRACE_MS_MAX}")
     made = await gateway.keyring.rotate(key, grace_ms=wanted.grace_ms)
-    await gateway.begun.look()
+    await gateway.begun.end_withdrawn()
     return json_answer(_view_new(made), headers=(_NO_STORE,))
 
 
@@ -119,7 +119,7 @@ async def revoke(gateway: Gateway, call: Call) -> Answer:
     key = _find(gateway, call)
     _require_rank(call, key)
     await gateway.keyring.revoke(key.id)
-    await gateway.begun.look()
+    await gateway.begun.end_withdrawn()
     return Answer(204, content_type=None)
 
 
