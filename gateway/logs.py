@@ -6,6 +6,7 @@ that a caller made up. So each line is looked through when it is whole, whoever 
 
 from __future__ import annotations
 
+import faulthandler
 import logging
 import re
 import sys
@@ -37,6 +38,9 @@ def redacted(line: str) -> str:
 
 def configure_logs(logs: Logs | None = None) -> None:
     """Once, at the start of the process."""
+    if not faulthandler.is_enabled():
+        # What a signal kills, a look behind the end of a data file that was cut say, leaves where it was.
+        faulthandler.enable()
     logs = Logs() if logs is None else logs
     for_people = logs.format == "text" or (logs.format == "auto" and sys.stderr.isatty())
     write: Any = (

@@ -8,6 +8,7 @@ import asyncio
 import os
 import secrets
 import signal
+import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
@@ -37,7 +38,7 @@ from backend_store.node.rows import entry_place
 from backend_store.node.sweeper import Sweeper
 from backend_store.node.touched import Touched
 from backend_store.node.turnstile import Turnstile
-from backend_store.storage.engine import Batch, Engine, StorageError, Table
+from backend_store.storage.engine import Batch, Engine, StorageBroken, StorageError, Table
 from backend_store.storage.keys import META_RESTORED, parse_entry_key
 from backend_store.storage.space import DEFAULT_RULES, SpaceGuard, SpaceRules
 from backend_store.storage.verify import parse_quarantine_value, quarantine_value, verify
@@ -47,6 +48,11 @@ log = structlog.get_logger("pushq.node")
 
 RECEIPT_KEY = b"receipt-key"
 KEPT = b"kept"
+ANSWER_SECONDS = 0.2
+"""Between the read that met a broken structure and the end of the process: who asked is told. Nothing is written."""
+_ending = threading.Event()
+CANNOT_SERVE = 3
+"""Exit code of a process whose data folder cannot be served; that of a start that refuses it, too."""
 
 
 def wall_clock_ms() -> int:
@@ -63,7 +69,14 @@ def steady_clock() -> Callable[[], int]:
 
 
 def end_process(error: BaseException) -> None:
-    """Fail-stop: after a failed write nobody knows what is on the disk, so the next start must look."""
+    """Fail-stop: after a failed write nobody knows what is on the disk, so the next start must look. Where the file is
+    broken that will refuse, with the same exit code."""
+    if isinstance(error, StorageBroken):
+        if not _ending.is_set():
+            _ending.set()
+            log.critical("the stored data is damaged, the process ends", error=str(error))
+            threading.Timer(ANSWER_SECONDS, os._exit, (CANNOT_SERVE,)).start()
+        return
     log.critical("storage failed, the process ends and verifies at its next start", error=str(error))
     os.kill(os.getpid(), signal.SIGKILL)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from backend_store.model import PushqError
 from backend_store.shard.entry_rows import payload_of
 from backend_store.shard.limits import ENTRY_BYTES_MAX
-from backend_store.storage.engine import Batch, Engine, Row, Space, StorageFailed, Table
+from backend_store.storage.engine import Batch, Engine, Row, Space, StorageBroken, StorageFailed, Table
 from backend_store.storage.writer import CommitSeconds, Done
 
 
@@ -86,6 +86,8 @@ class LeaderEngine:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.disk_id = engine.disk_id
+        self.on_broken: Callable[[StorageBroken], None] = lambda error: None
+        """Nobody is told here: the replica's own engine tells the replica's writer."""
 
     def commit(self, batch: Batch, staged: Callable[[], None]) -> None:
         raise StorageFailed("a shard commits through its log")

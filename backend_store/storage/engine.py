@@ -4,10 +4,14 @@ A batch is built by the event loop, committed by the writer thread, and read bac
 Two engines keep this contract: `env.LmdbEngine` on disk and `memory.MemoryEngine` for tests.
 """
 
+from __future__ import annotations
+
 import enum
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
+
+from backend_store.model import Unavailable
 
 Rows = dict[bytes, bytes | None]
 Row = tuple[bytes, bytes]
@@ -109,6 +113,8 @@ class Engine(Protocol):
     """Identity of this copy of the data: a UUID made at the first open and anew by a restore."""
     was_clean: bool
     """False when the last process on this folder did not close it: verify before serving."""
+    on_broken: Callable[[StorageBroken], None]
+    """Told, in whatever thread read, of each read that met a broken structure; it raises all the same."""
 
     def commit(self, batch: Batch, staged: Callable[[], None]) -> None:
         """Write all rows in one transaction, durable on return. Writer thread only.
@@ -164,6 +170,23 @@ class EngineClosed(StorageError):
 
 
 class StorageCorrupt(StorageError):
-    """The file is no environment of ours, or its structure is broken."""
+    """The file is no environment of ours, or its structure is broken; or a row is not what was written."""
 
     code = "storage-corrupt"
+
+
+class StorageBroken(StorageCorrupt, Unavailable):
+    """The structure of the file is broken, or its end is gone: the process ends before it does harm.
+
+    Whoever asked for something when that was met is told that it is not to be had, and no more. The facts are for the
+    operator.
+    """
+
+    code = "unavailable"
+
+    def __init__(self, facts: str) -> None:
+        super().__init__("stored messages cannot be read, and the server ends; nothing of this request was done")
+        self.facts = facts
+
+    def __str__(self) -> str:
+        return self.facts

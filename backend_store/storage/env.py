@@ -24,6 +24,7 @@ from backend_store.storage.engine import (
     EngineClosed,
     Row,
     Space,
+    StorageBroken,
     StorageCorrupt,
     StorageError,
     StorageFailed,
@@ -38,12 +39,22 @@ from backend_store.storage.folder import (
     refuse_unfinished_restore,
 )
 from backend_store.storage.keys import META_DISK_ID, META_FORMAT, META_RUNNING
+from backend_store.storage.whole import KEYS_COUNTED_BYTES_MAX, STRUCTURE_CHECKED_BYTES_MAX, Length, look_at
 
 FORMAT_VERSION = 1
 MAP_BYTES = 1 << 40
 """Address space, not disk: opening costs nothing. A store beyond 1 TiB needs a larger one."""
 _TABLES_MAX = 32
 _SPARE_READS_MAX = 8
+
+_BROKEN = (
+    lmdb.InvalidError,
+    lmdb.CorruptedError,
+    lmdb.VersionMismatchError,
+    lmdb.PageNotFoundError,
+    lmdb.BadTxnError,
+)
+"""What LMDB says of a structure that is none: of a transaction, too, whose first step met a broken root."""
 
 Tables = dict[Table, lmdb._Database]
 T = TypeVar("T")
@@ -60,8 +71,10 @@ class LmdbEngine:
         self._lock = lock
         self._tables = tables
         self._log = tables[Table.LOG]
-        self._failed: StorageFailed | None = None
+        self._failed: StorageFailed | StorageBroken | None = None
         self._copying = threading.Lock()
+        self.on_broken: Callable[[StorageBroken], None] = lambda error: None
+        self._length = Length(path)
         self._closed = False
         _open_engines.add(self)
 
@@ -82,7 +95,8 @@ class LmdbEngine:
             raise StorageFull(f'folder "{self.path}": the map is full, nothing was written ({error})') from error
         except lmdb.Error as error:
             # After a failed write or fsync nobody knows what the disk holds, and a second fsync may lie about it.
-            self._failed = StorageFailed(f'folder "{self.path}": a commit failed: {error}')
+            what = f'folder "{self.path}": a commit failed: {error}'
+            self._failed = StorageBroken(what) if isinstance(error, _BROKEN) else StorageFailed(what)
             raise self._failed from error
 
     def _stage(self, txn: lmdb.Transaction[bytes], batch: Batch) -> None:
@@ -104,7 +118,7 @@ class LmdbEngine:
             with self._env.begin(self._tables[table]) as txn:
                 return txn.get(key)
         except lmdb.Error as error:
-            raise _unreadable(self.path, error) from error
+            raise self._unreadable(error) from error
 
     def first_at_or_above(self, table: Table, start: bytes, end: bytes) -> Row | None:
         try:
@@ -116,24 +130,27 @@ class LmdbEngine:
                 key = cursor.key()
                 return (key, cursor.value()) if key < end else None
         except lmdb.Error as error:
-            raise _unreadable(self.path, error) from error
+            raise self._unreadable(error) from error
 
     def scan(self, table: Table, start: bytes, end: bytes, limit: int, *, reverse: bool = False) -> list[Row]:
-        with _reading(self.path), self._env.begin(self._tables[table]) as txn:
+        with self._reading(), self._env.begin(self._tables[table]) as txn:
             return _scan(txn.cursor(), start, end, limit, reverse=reverse)
 
     def look(self, work: Callable[[Changes], T]) -> T:
         """Several reads of one moment; a change in `work` is an error. Keep it short."""
-        with _reading(self.path), self._env.begin() as txn:
+        with self._reading(), self._env.begin() as txn:
             return work(_Changes(txn, self._tables))
 
     def space(self) -> Space:
-        """Also frees what readers that died still pin: their slots outlive them."""
+        """Also frees what readers that died still pin: their slots outlive them. Raises `StorageBroken` where somebody
+        cut the file: a look behind its end would kill the process without a word."""
+        file = os.stat(self.path / DATA_FILE)
+        if (cut := self._length.cut(file.st_size)) is not None:
+            raise self._broken(cut)
         self._env.reader_check()
-        with _reading(self.path), self._env.begin() as txn:
+        with self._reading(), self._env.begin() as txn:
             live = sum(_pages(txn.stat(db)) for db in self._tables.values()) + _pages(self._env.stat())
             page_bytes = self._env.stat()["psize"]
-        file = os.stat(self.path / DATA_FILE)
         disk = os.statvfs(self.path)
         free = disk.f_bavail * disk.f_frsize
         return Space(
@@ -143,6 +160,22 @@ class LmdbEngine:
             file_bytes=min(file.st_size, file.st_blocks * 512),
             live_bytes=live * page_bytes,
         )
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            yield
+        except lmdb.Error as error:
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: lmdb.Error) -> StorageError:
+        what = f'folder "{self.path}" cannot be read: {error}'
+        return self._broken(what) if isinstance(error, _BROKEN) else StorageCorrupt(what)
+
+    def _broken(self, what: str) -> StorageBroken:
+        error = StorageBroken(what)
+        self.on_broken(error)
+        return error
 
     def copy_to(self, fd: int) -> None:
         """Writes one consistent snapshot without its free pages to the descriptor; blocks, for a thread."""
@@ -167,7 +200,8 @@ class LmdbEngine:
         try:
             with self._env.begin(self._tables[Table.META], write=True) as txn:
                 txn.delete(META_RUNNING)
-        except lmdb.Error:
+            self._lock.say_goodbye()
+        except (lmdb.Error, OSError):
             # The marker stays, and the next start verifies: what the marker is for.
             return
 
@@ -253,7 +287,10 @@ def open_engine(path: Path, *, map_size: int = MAP_BYTES) -> LmdbEngine:
     env: lmdb.Environment | None = None
     try:
         make_room_to_open(path)
+        is_walked = _refuse_broken(path, was_left=lock.was_left)
         env = _open_env(path, map_size)
+        if not is_walked:
+            _refuse_miscounted(path, env)
         tables, disk_id, clean = _mark_running(path, env)
     except BaseException as error:
         if env is not None:
@@ -263,6 +300,49 @@ def open_engine(path: Path, *, map_size: int = MAP_BYTES) -> LmdbEngine:
             raise _unopened(path, error) from error
         raise
     return LmdbEngine(path, env, lock, tables, disk_id, clean)
+
+
+def _refuse_broken(path: Path, *, was_left: bool) -> bool:
+    """Before anybody maps the file: whether its pages were looked at, all of them, and are sound. Raises
+    `StorageCorrupt`. From a broken structure nothing is served: nobody could say what is missing."""
+    try:
+        size = os.stat(path / DATA_FILE).st_size
+    except FileNotFoundError:
+        return False
+    head = look_at(path)
+    if head.problem is not None:
+        raise _damaged(path, head.problem)
+    # A page behind the end may be a free one, which was never written.
+    if head.is_short or ((was_left or head.is_long) and size <= STRUCTURE_CHECKED_BYTES_MAX):
+        if problems := structure_problems(path):
+            raise _damaged(path, head.sizes if head.is_short else problems[0], len(problems))
+        return True
+    return False
+
+
+def _refuse_miscounted(path: Path, env: lmdb.Environment) -> None:
+    """After a clean end: whether each table has as many rows as it says. A page that lost its place takes its rows
+    along without a word."""
+    if os.stat(path / DATA_FILE).st_size > KEYS_COUNTED_BYTES_MAX:
+        return
+    with env.begin() as txn:
+        names = env.dbs(txn)
+        for table in Table:
+            if (name := table.value.encode()) not in names:
+                continue
+            db = env.open_db(name, txn=txn, create=False)
+            told = txn.stat(db)["entries"]
+            found = sum(1 for _ in txn.cursor(db).iternext(keys=True, values=False))
+            if found != told:
+                raise _damaged(path, f'of {told} rows of the table "{table.value}" {found} are found')
+
+
+def _damaged(path: Path, what: str, problems: int = 1) -> StorageCorrupt:
+    more = f", and {problems - 1} problems more" if problems > 1 else ""
+    return StorageCorrupt(
+        f'folder "{path}" is damaged: {what}{more}; messages may be missing, so nothing of it is served. '
+        "Restore it from a backup"
+    )
 
 
 def _open_env(path: Path, map_size: int) -> lmdb.Environment:
@@ -354,9 +434,9 @@ def _pages(stat: Any) -> int:
 
 
 def _unopened(path: Path, error: lmdb.Error) -> StorageError:
-    broken = (lmdb.InvalidError, lmdb.CorruptedError, lmdb.VersionMismatchError, lmdb.PageNotFoundError)
-    kind = StorageCorrupt if isinstance(error, broken) else StorageFailed
-    return kind(f'folder "{path}" cannot be opened: {error}')
+    if isinstance(error, _BROKEN):
+        return StorageCorrupt(f'folder "{path}" cannot be opened: {error}; restore it from a backup')
+    return StorageFailed(f'folder "{path}" cannot be opened: {error}')
 
 
 def _unreadable(path: Path, error: lmdb.Error) -> StorageError:

@@ -65,11 +65,17 @@ class FolderLock:
             os.close(self._fd)
             who = "this process" if owner == str(os.getpid()) else "process"
             raise FolderInUse(f'folder "{path}" is in use by {who} {owner}') from None
+        self.was_left = os.fstat(self._fd).st_size > 0
+        """The last owner did not say goodbye. It may be so where it did, too: older programs left their number."""
         os.ftruncate(self._fd, 0)
         try:
             os.pwrite(self._fd, b"%d\n" % os.getpid(), 0)
         except OSError:
             pass  # a full disk: the lock holds all the same, only its owner's number is not told
+
+    def say_goodbye(self) -> None:
+        """The folder is as its owner wanted to leave it."""
+        os.ftruncate(self._fd, 0)
 
     def release(self) -> None:
         """Closing the last descriptor drops the lock. A forked child calls it too, and its parent keeps the lock."""

@@ -10,6 +10,7 @@ from backend_store.storage.engine import (
     EngineClosed,
     Row,
     Space,
+    StorageBroken,
     StorageFailed,
     StorageFull,
     Table,
@@ -24,6 +25,7 @@ class MemoryEngine:
     def __init__(self, *, disk_bytes: int = _DISK_BYTES):
         self.disk_id = str(uuid.uuid4())
         self.was_clean = True
+        self.on_broken: Callable[[StorageBroken], None] = lambda error: None
         self.full = False
         """While true, every commit raises `StorageFull`."""
         self.before_sync: Callable[[], None] | None = None

@@ -110,6 +110,7 @@ class Writer:
         self._idle: asyncio.Future[None] | None = None
         self._flight: _Flight | None = None
         self._poke_timer: asyncio.TimerHandle | None = None
+        engine.on_broken = self._met_broken
         self._handed = threading.Lock()
         self._handed.acquire()
         self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
@@ -130,6 +131,18 @@ class Writer:
         self._handed.release()
         flight.staged.acquire(timeout=STAGED_WAIT_SECONDS_MAX)
         self._poke_timer = self._loop.call_later(POKE_AFTER_SECONDS, self._poke, flight)
+
+    def _met_broken(self, error: BaseException) -> None:
+        """A read met a broken structure, in any thread. Nothing is written from now on."""
+        try:
+            self._loop.call_soon_threadsafe(self._end, error)
+        except RuntimeError:
+            return  # the loop was closed: the process ends anyway
+
+    def _end(self, error: BaseException) -> None:
+        if self._fatal is None and not self._closed:
+            self._fatal = error
+            self._on_fatal(error)
 
     def _poke(self, flight: _Flight) -> None:
         if flight.finished.acquire(timeout=POKE_SECONDS_MAX):

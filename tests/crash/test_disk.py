@@ -197,3 +197,49 @@ def _flip(data: Path, table: bytes, place: Callable[[bytes, bytes], int | None])
     finally:
         environment.close()
     raise AssertionError("no such row in the file")
+
+
+def _fill_with(api: Api, queue: str) -> None:
+    api.create(queue)
+    for number in range(60):
+        assert api.publish(queue, *[f"{number} " + "x" * 200] * 20).status_code == 201
+
+
+def test_a_file_that_was_cut_is_refused_with_both_lengths(server: PushqServer) -> None:
+    _fill_with(Api(server), "q")
+    server.kill()
+    file = server.data / "data.mdb"
+    whole = file.stat().st_size
+    os.truncate(file, whole // 2)
+    with pytest.raises(ServerFailed, match="exit code 3") as refused:
+        server.start()
+    assert f"has {whole // 2} bytes and should have {whole}" in str(refused.value)
+    assert "Restore it from a backup" in str(refused.value)
+
+
+def test_a_file_that_is_cut_under_a_server_ends_it_with_the_reason(server: PushqServer) -> None:
+    _fill_with(Api(server), "q")
+    os.truncate(server.data / "data.mdb", 8192)
+    ended = server.wait()
+    # The file is looked at each second. Whoever reads behind its end before that is killed, and leaves where it was.
+    assert ended.exit_code in (3, -signal.SIGBUS), server.log_tail()
+    assert re.search("was cut while it was in use|Fatal Python error: Bus error", server.log())
+    with pytest.raises(ServerFailed, match="exit code 3"):
+        server.start()
+
+
+def test_broken_pages_under_a_server_are_told_to_who_asks_and_end_it(server: PushqServer) -> None:
+    _fill_with(Api(server), "q")
+    api = Api(server)
+    held = [message["receipt"] for message in api.receive("q", 5)]
+    with (server.data / "data.mdb").open("r+b") as file:
+        for page in range(2, (server.data / "data.mdb").stat().st_size // 4096):
+            file.seek(page * 4096 + 10)  # what kind of page it is
+            file.write(bytes(2))
+    answer = api.call("POST", "q/ack", {"receipts": held})
+    assert (answer.status_code, answer.json()["code"]) in ((503, "unavailable"), (504, "outcome-unknown")), answer.text
+    assert server.wait().exit_code == 3
+    assert "the stored data is damaged, the process ends" in server.log() and "Traceback" not in server.log()
+    with pytest.raises(ServerFailed, match="exit code 3") as refused:
+        server.start()
+    assert "is damaged" in str(refused.value)
