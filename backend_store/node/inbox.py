@@ -88,6 +88,10 @@ class Inbox:
         counts[0] += messages
         counts[1] += size
 
+    def wrote_off(self, view: int) -> bool:
+        """Whether the next commit counts messages out."""
+        return view in self._written_off
+
     # --------------------------------------------------------------------------------------------------- taking out
 
     def take_expired(self, now_ms: int) -> list[Call]:

@@ -17,31 +17,28 @@ from typing import Any, cast
 import msgspec
 import structlog
 
-from backend_store.core.chunk import claimed_messages
 from backend_store.core.kept import Detached, Kept, KeptLease, KeptSession
 from backend_store.core.leases import Lease
 from backend_store.core.receipts import read_token
 from backend_store.core.sealing import Sealer
-from backend_store.core.shelves import VIEW_OUTBOX, view_of
+from backend_store.core.shelves import VIEW_OUTBOX
 from backend_store.metadata.documents import Documents
 from backend_store.metadata.embedded import Metadata
 from backend_store.model import PushqError, Unavailable
 from backend_store.node.alarms import Alarms
+from backend_store.node.aside import Aside
 from backend_store.node.audit import AuditLog
 from backend_store.node.committer import Committer
-from backend_store.node.damage import broken_entry
 from backend_store.node.ledger import Counted, LedgerBook
-from backend_store.node.limits import SPACE_CHECK_SECONDS, VERIFY_AT_START_BYTES_MAX
+from backend_store.node.limits import SPACE_CHECK_SECONDS
 from backend_store.node.partition import Partition
 from backend_store.node.queues import Queues
-from backend_store.node.rows import entry_place
 from backend_store.node.sweeper import Sweeper
 from backend_store.node.touched import Touched
 from backend_store.node.turnstile import Turnstile
 from backend_store.storage.engine import Batch, Engine, StorageBroken, StorageError, Table
-from backend_store.storage.keys import META_RESTORED, parse_entry_key
+from backend_store.storage.keys import META_RESTORED
 from backend_store.storage.space import DEFAULT_RULES, SpaceGuard, SpaceRules
-from backend_store.storage.verify import parse_quarantine_value, quarantine_value, verify
 from backend_store.storage.writer import CommitWriter, Writer
 
 log = structlog.get_logger("pushq.node")
@@ -109,7 +106,7 @@ class Node:
         self.audit = AuditLog(engine, self.committer.write)
         self.documents = Documents(engine, self.committer.write)
         self.turnstile = Turnstile()
-        self.quarantined = 0
+        self.aside = Aside(engine, self.committer, self.queues.partitions, self.background)
         self.broken_rows = 0
         self.not_durable: Callable[[], str] = lambda: ""
         """See `why_not_durable`; told by somebody for whom a commit is more than this disk."""
@@ -119,7 +116,6 @@ class Node:
         """Told when what was not durable is so again: deliveries go on."""
         self.is_closing = False
         """Nothing new is begun: what is on its way to the disk is the last."""
-        self._going_aside: set[bytes] = set()
         self.kept_leases: dict[str, Lease] = {}
         self.kept_sessions: list[KeptSession] = []
         self.lease_base = secrets.randbits(62)
@@ -151,7 +147,8 @@ class Node:
         if restored:
             self.metadata.skip_uids(batch)
         leaving = self.queues.open_all(batch, restored=restored)
-        self._verify()
+        self.aside.find()
+        self.aside.verify()
         for partition in list(self.queues.partitions.values()):
             partition.recover(self.steady_ms())
             if VIEW_OUTBOX in partition.state.views:
@@ -335,40 +332,18 @@ class Node:
 
     # --------------------------------------------------------------------------------------------------- damage
 
-    def _verify(self) -> None:
-        """After an unclean end every entry is read once before anything is served. A big log is checked as it is read:
-        each entry's checksum stands between the disk and a consumer anyway."""
-        if self.engine.was_clean or self.engine.space().file_bytes > VERIFY_AT_START_BYTES_MAX:
-            return
-        report = verify(self.engine, broken_entry)
-        for key, reason in report.listed:
-            replica, shelf, offset = parse_entry_key(key)
-            partition = self.queues.partitions.get(replica)
-            stored = self.engine.get(Table.QUARANTINE, key)
-            if partition is not None and stored is not None:
-                self._write_off(partition, offset, parse_quarantine_value(stored)[1], reason, view_of(shelf))
-        log.info("verified after an unclean end", entries=report.rows, broken=report.quarantined)
+    @property
+    def quarantined(self) -> int:
+        """Entries that were put aside since the process began."""
+        return self.aside.entries
+
+    @property
+    def missing(self) -> int:
+        """Messages that should have been there at the start and were not."""
+        return self.aside.missing
 
     def quarantine(self, partition: Partition, shelf: int, offset: int, data: bytes, reason: str) -> None:
-        """Puts a corrupt entry aside: never served, never silently gone."""
-        table, key = entry_place(partition.replica, shelf, offset)
-        if key in self._going_aside:
-            return  # counted already; its row is there until the commit that moves it
-        self._going_aside.add(key)
-        batch = Batch()
-        batch.put(Table.QUARANTINE, key, quarantine_value(reason, data))
-        batch.delete(table, key)
-        task = self.loop.create_task(self.committer.write(batch), name="quarantine")
-        self._tasks.append(task)
-        task.add_done_callback(self._tasks.remove)
-        task.add_done_callback(lambda _: self._going_aside.discard(key))
-        self._write_off(partition, offset, data, reason, view_of(shelf))
+        self.aside.put(partition, shelf, offset, data, reason)
 
     def met_broken_row(self) -> None:
         self.broken_rows += 1
-
-    def _write_off(self, partition: Partition, offset: int, data: bytes, reason: str, view: int = 0) -> None:
-        self.quarantined += 1
-        lost = max(0, claimed_messages(data) - partition.progress(offset, view).settled.bit_count())
-        partition.write_off(view, lost, len(data), offset)
-        log.error("corrupt entry put aside", queue=partition.label, offset=offset, reason=reason, messages=lost)

@@ -136,6 +136,8 @@ class Partition(LogReads):
         self.closed = False
         self.has_retired = False
         """It is closed because nothing was left in it; its queue is there."""
+        self.has_losses = False
+        """Some of what was stored here is damaged: when nothing is left, nothing may be counted either."""
         self.is_leaving = False
         """The queue is deleted, and what it holds goes to another one: nothing more comes in."""
         self.views: dict[int, View] = {}
@@ -407,12 +409,24 @@ class Partition(LogReads):
         self.inbox.add_purge(view, reply)
         self.request()
 
-    def write_off(self, view: int, messages: int, size: int, offset: int) -> None:
-        """Counts messages out whose entry is broken and was put aside."""
-        if self.groups is not None and view == VIEW_MAIN:
+    def write_off(self, view: int, messages: int, size: int, offset: int | None = None) -> None:
+        """Counts messages out that are lost: their entry is broken and was put aside. Without an offset nobody knows
+        where they were."""
+        self.has_losses = True
+        if self.groups is not None and view == VIEW_MAIN and offset is not None:
             self.groups.lost(offset, messages)
         self.inbox.write_off(view, messages, size)
         self.request()
+
+    def _count_out(self) -> None:
+        """What a broken entry said of itself may have been wrong, too. Where a view has no entry left, what is still
+        counted of it is lost."""
+        for view in (VIEW_MAIN, *self.state.views):
+            tally = self.state.tally(view)
+            if (tally.live or tally.live_bytes) and not self.inbox.wrote_off(view) and not self.has_entry(view):
+                self.inbox.write_off(view, tally.live, tally.live_bytes)
+                self.request()
+                log.error("messages are missing", queue=self.label, view=view, messages=tally.live)
 
     def note(self, record: Record) -> None:
         """A record that nobody waits for: it is written with the next commit."""
@@ -478,6 +492,8 @@ class Partition(LogReads):
             self._apply(chunks, schedules, before)
         if self.slotting is not None:
             self.slotting.committed()
+        if self.has_losses and not self.closed:
+            self._count_out()
         self._answer(answers)
         if self.closed:
             return  # the queue is deleted: its consumers were told, and nothing is handed out any more

@@ -61,6 +61,11 @@ class LogReads:
         firsts = [chunk.time_ms for shelf in shelves if (chunk := self.read(0, shelf)) is not None]
         return min(firsts, default=None)
 
+    def has_entry(self, view: int) -> bool:
+        """Whether a view has anything on the disk, on whichever shelf."""
+        shelves = (MAIN, *MAIN_SHELVES) if view == VIEW_MAIN else (SHELF_OF_VIEW[view],)
+        return any(self.read(0, shelf) is not None for shelf in shelves)
+
     def floor_of(self, view: int) -> int:
         tally = self.state.views.get(view)
         return self.state.floor if view == VIEW_MAIN else tally.floor if tally is not None else 0

@@ -52,6 +52,7 @@ class FarNode:
         self.space: Any = None
         self.quarantined = 0
         self.broken_rows = 0
+        self.missing = 0
         self.steady_ms = steady_ms
         self._is_open = is_open
         self._why_no_publishes = ""
@@ -66,6 +67,7 @@ class FarNode:
         """What the storage of this machine says of itself."""
         self._why_no_publishes = "" if report.publishes_allowed else report.why_no_publishes or "the disk is full"
         self.quarantined, self.broken_rows = report.quarantined, report.broken_rows
+        self.missing = report.missing
         seconds = self.writer.commit_seconds
         seconds.buckets, seconds.count = report.commit_buckets, sum(report.commit_buckets)
         seconds.sum, seconds.last = report.commit_sum, report.commit_last

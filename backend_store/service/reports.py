@@ -27,6 +27,7 @@ class Report(msgspec.Struct, frozen=True):
     broken_rows: int
     disk_used: float
     """The part of the disk that is in use, 0…1."""
+    missing: int = 0
 
 
 async def _report(store: EmbeddedStore, asked: TakeReport) -> Report:
@@ -42,6 +43,7 @@ async def _report(store: EmbeddedStore, asked: TakeReport) -> Report:
         quarantined=node.quarantined,
         broken_rows=node.broken_rows,
         disk_used=node.space.space.used_fraction if node.space is not None else 0.0,
+        missing=node.missing,
     )
 
 

@@ -212,6 +212,9 @@ def _store(gateway: Gateway) -> Iterator[Metric]:
     corrupt = CounterMetricFamily("pushq_corrupt_entries", "Stored entries that did not verify and were put aside.")
     corrupt.add_metric((), node.quarantined)
     yield corrupt
+    missing = CounterMetricFamily("pushq_missing_messages", "Messages that were counted and not found at the start.")
+    missing.add_metric((), node.missing)
+    yield missing
     rows = CounterMetricFamily("pushq_corrupt_index_rows", "Index rows met that did not verify; no message is lost.")
     rows.add_metric((), node.broken_rows)
     yield rows

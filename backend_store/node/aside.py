@@ -1,0 +1,112 @@
+"""Puts what is damaged aside: never served, never silently gone. What is lost with it is counted out and told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+import structlog
+
+from backend_store.core.chunk import claimed_messages
+from backend_store.core.shelves import view_of
+from backend_store.node.committer import Committer
+from backend_store.node.damage import Loss, Reckoning
+from backend_store.node.limits import VERIFY_AT_START_BYTES_MAX
+from backend_store.node.partition import Partition
+from backend_store.node.rows import entry_place
+from backend_store.storage.engine import Batch, Engine, Table
+from backend_store.storage.keys import parse_entry_key
+from backend_store.storage.verify import parse_quarantine_value, quarantine_value, verify
+
+log = structlog.get_logger("pushq.node")
+
+
+class Aside:
+    """Of one node. `partitions`: those that are open, by the number under which each is stored."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        committer: Committer,
+        partitions: Mapping[int, Partition],
+        background: Callable[[Coroutine[Any, Any, None], str], None],
+    ):
+        self.entries = 0
+        """Entries that were put aside since the process began."""
+        self.missing = 0
+        """Messages that should have been there at the start and were not, beside those of entries put aside."""
+        self._engine = engine
+        self._committer = committer
+        self._partitions = partitions
+        self._background = background
+        self._going: set[bytes] = set()
+
+    def verify(self) -> None:
+        """After an unclean end every entry is read once before anything is served, and what is there is counted. A big
+        log is checked as it is read: each entry's checksum stands between the disk and a consumer anyway."""
+        if self._engine.was_clean or self._engine.space().file_bytes > VERIFY_AT_START_BYTES_MAX:
+            return
+        reckoning = Reckoning(self._partitions)
+        report = verify(self._engine, reckoning)
+        self.entries += report.quarantined
+        losses = {(loss.partition.replica, loss.view): loss for loss in reckoning.losses()}
+        for key, reason in report.listed:
+            replica, shelf, offset = parse_entry_key(key)
+            self._write_off_some(losses.get((replica, view_of(shelf))), key, offset, reason)
+        for loss in losses.values():
+            if loss.messages or loss.size:
+                self.missing += loss.messages
+                loss.partition.write_off(loss.view, loss.messages, loss.size)
+                log.error("messages are missing", queue=loss.partition.label, view=loss.view, messages=loss.messages)
+        log.info("verified after an unclean end", entries=report.rows, broken=report.quarantined)
+
+    def _write_off_some(self, loss: Loss | None, key: bytes, offset: int, reason: str) -> None:
+        """What a broken entry says of itself counts as far as so much is missing."""
+        stored = self._engine.get(Table.QUARANTINE, key)
+        if loss is None or stored is None:
+            log.error("corrupt entry put aside", offset=offset, reason=reason, messages=0)
+            return
+        data = parse_quarantine_value(stored)[1]
+        size, lost = min(len(data), loss.size), min(_claimed(loss.partition, offset, data, loss.view), loss.messages)
+        loss.messages, loss.size = loss.messages - lost, loss.size - size
+        _write_off(loss.partition, offset, reason, loss.view, lost, size)
+
+    def find(self) -> None:
+        """At the start: partitions of which something was put aside. What is counted of them may still be too much."""
+        start, end = bytes(4), b"\xff" * 4
+        while (row := self._engine.first_at_or_above(Table.QUARANTINE, start, end)) is not None:
+            replica = int.from_bytes(row[0][:4])
+            if (partition := self._partitions.get(replica)) is not None:
+                partition.has_losses = True
+                partition.request()
+            start = (replica + 1).to_bytes(4)
+
+    def put(self, partition: Partition, shelf: int, offset: int, data: bytes, reason: str) -> None:
+        """Moves a corrupt entry out of the way."""
+        table, key = entry_place(partition.replica, shelf, offset)
+        if key in self._going:
+            return  # counted already; its row is there until the commit that moves it
+        self._going.add(key)
+        batch = Batch()
+        batch.put(Table.QUARANTINE, key, quarantine_value(reason, data))
+        batch.delete(table, key)
+        self._background(self._move(key, batch), "quarantine")
+        self.entries += 1
+        view = view_of(shelf)
+        _write_off(partition, offset, reason, view, _claimed(partition, offset, data, view), len(data))
+
+    async def _move(self, key: bytes, batch: Batch) -> None:
+        try:
+            await self._committer.write(batch)
+        finally:
+            self._going.discard(key)
+
+
+def _claimed(partition: Partition, offset: int, data: bytes, view: int) -> int:
+    """How many messages a broken entry still had, by what it says of itself."""
+    return max(0, claimed_messages(data) - partition.progress(offset, view).settled.bit_count())
+
+
+def _write_off(partition: Partition, offset: int, reason: str, view: int, lost: int, size: int) -> None:
+    partition.write_off(view, lost, size, offset)
+    log.error("corrupt entry put aside", queue=partition.label, offset=offset, reason=reason, messages=lost)
