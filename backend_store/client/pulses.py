@@ -6,6 +6,7 @@ consumers change beside it, and they are plain numbers.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 from backend_store.client.embedded import EmbeddedStore
@@ -128,15 +129,18 @@ class Touches:
 
     def __init__(self, store: EmbeddedStore | PulsesElsewhere):
         self._node = store.node if isinstance(store, EmbeddedStore) else None
-        self._take = self._node.touched.listen() if self._node is not None else None
+        self._take: Callable[[], set[Partition]] | None = None
         self._defined: Moment | None = None
 
     def take(self) -> set[int] | None:
         """Uids of those since the last time. None: all of them are to be looked at, for it is the first time, or queues
         were defined, changed or deleted, or it is not known.
         """
-        if self._node is None or self._take is None:
+        if self._node is None:
             return None
+        if self._take is None:
+            # Not before somebody looks: what nobody takes would only gather.
+            self._take = self._node.touched.listen()
         touched, changes = self._take(), self._node.metadata.changes
         before, self._defined = self._defined, changes.now
         news = changes.since(before)
