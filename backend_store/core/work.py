@@ -54,11 +54,13 @@ _NO_BACKOFF = (Outcome.RETURNED, Outcome.UNTRIED)
 class WorkView(Leasing):
     """A backlog with its leases, attempts and settled bits."""
 
+    came_back = 0
+    """Messages that an attempt gave back and that go out again, since this process began. Of the class until then: an
+    object with 30 attributes of its own takes five times the memory of one with 29, and most queues are idle."""
+
     def __init__(self, key: ReceiptKey, **settings: Any):
         super().__init__(key, **settings)
         self._returned: list[Returned] = []
-        self.came_back = 0
-        """Messages that an attempt gave back and that go out again, since this process began."""
         # What the commit in flight has of it. Consumers take and go away meanwhile: that is for the next commit.
         self._in_commit = _NOTHING
 

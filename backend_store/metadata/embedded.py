@@ -87,7 +87,11 @@ class Metadata:
         self.keys_used: dict[str, int] = {}
         """Key id → when it was last used, to the minute, as far as it was written down."""
         self.tenants: dict[str, Tenant] = {TENANT_DEFAULT: Tenant(TENANT_DEFAULT, 0)}
+        configs: dict[bytes, QueueConfig] = {}
         for definition in _load(engine, QUEUES, QueueDefinition):
+            # Thousands of queues have few configs between them, and nobody changes one in place.
+            config = configs.setdefault(_encode(definition.config), definition.config)
+            msgspec.structs.force_setattr(definition, "config", config)
             self.queues[definition.tenant, definition.name] = definition
         self.elsewhere = Elsewhere(_load(engine, PLACED, QueueDefinition))
         """Queues that are defined here, and whose messages lie in other shards."""

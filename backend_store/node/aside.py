@@ -13,7 +13,7 @@ from backend_store.node.committer import Committer
 from backend_store.node.damage import Loss, Reckoning
 from backend_store.node.limits import VERIFY_AT_START_BYTES_MAX
 from backend_store.node.partition import Partition
-from backend_store.node.rows import entry_place
+from backend_store.node.rows import entry_place, replicas_in
 from backend_store.storage.engine import Batch, Engine, Table
 from backend_store.storage.keys import parse_entry_key
 from backend_store.storage.verify import parse_quarantine_value, quarantine_value, verify
@@ -73,13 +73,10 @@ class Aside:
 
     def find(self) -> None:
         """At the start: partitions of which something was put aside. What is counted of them may still be too much."""
-        start, end = bytes(4), b"\xff" * 4
-        while (row := self._engine.first_at_or_above(Table.QUARANTINE, start, end)) is not None:
-            replica = int.from_bytes(row[0][:4])
+        for replica in replicas_in(self._engine, Table.QUARANTINE):
             if (partition := self._partitions.get(replica)) is not None:
                 partition.has_losses = True
                 partition.request()
-            start = (replica + 1).to_bytes(4)
 
     def put(self, partition: Partition, shelf: int, offset: int, data: bytes, reason: str) -> None:
         """Moves a corrupt entry out of the way."""

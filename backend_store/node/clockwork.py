@@ -68,6 +68,10 @@ class Schedule:
         core.due_waits = bool(reader.due((0, 0), now_ms, 1))
         self._is_used = core.due_waits or core.scheduled > 0
 
+    def rest(self, now_ms: int) -> None:
+        """After a start: there are no rows."""
+        self._counted, self._is_used = (now_ms, _LAST), False
+
     def add(self, schedules: Sequence[Scheduled]) -> None:
         """Messages for later that were just committed. Some may be due already: a commit takes its time."""
         view = self._view
@@ -216,6 +220,10 @@ class Expiry:
         self._replaced: list[tuple[int, int]] = []
         self._is_used = True
         self._is_coming = False
+
+    def rest(self) -> None:
+        """After a start: there are no rows."""
+        self._is_used = False
 
     def added(self) -> None:
         """Messages that expire come with the commit that is prepared: until it has landed no row shows it."""

@@ -33,6 +33,7 @@ from backend_store.node.ledger import Counted, LedgerBook
 from backend_store.node.limits import SPACE_CHECK_SECONDS
 from backend_store.node.partition import Partition
 from backend_store.node.queues import Queues
+from backend_store.node.rows import TIMED, replicas_in
 from backend_store.node.sweeper import Sweeper
 from backend_store.node.touched import Touched
 from backend_store.node.turnstile import Turnstile
@@ -149,8 +150,10 @@ class Node:
         leaving = self.queues.open_all(batch, restored=restored)
         self.aside.find()
         self.aside.verify()
+        # Of thousands of queues few have something that waits for its time: who has is found out once, and not by each.
+        timed = set[int]().union(*(replicas_in(self.engine, table) for table in TIMED))
         for partition in list(self.queues.partitions.values()):
-            partition.recover(self.steady_ms())
+            partition.recover(self.steady_ms(), is_timed=partition.replica in timed)
             if VIEW_OUTBOX in partition.state.views:
                 self.export(partition)
         batch.delete(Table.META, KEPT)
@@ -185,8 +188,9 @@ class Node:
 
     def _stored_leases(self) -> list[KeptLease]:
         found = []
+        holding = replicas_in(self.engine, Table.LEASES)
         for uid, partition in self.queues.partitions.items():
-            for row in partition.reader.leases():
+            for row in partition.reader.leases() if uid in holding else ():
                 fields = read_token(self.receipt_key, row.token)
                 shelf = fields.shelf if fields is not None else 0
                 found.append(

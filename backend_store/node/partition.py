@@ -106,6 +106,10 @@ Siblings = Callable[[], Sequence["Partition"]]
 
 
 class Partition(LogReads):
+    has_losses = False
+    """Some of what was stored here is damaged: when nothing is left, nothing may be counted either. Of the class, as
+    hardly one has it set: an object with 30 attributes of its own takes five times the memory of one with 29."""
+
     def __init__(
         self,
         node: Surroundings,
@@ -136,8 +140,6 @@ class Partition(LogReads):
         self.closed = False
         self.has_retired = False
         """It is closed because nothing was left in it; its queue is there."""
-        self.has_losses = False
-        """Some of what was stored here is damaged: when nothing is left, nothing may be counted either."""
         self.is_leaving = False
         """The queue is deleted, and what it holds goes to another one: nothing more comes in."""
         self.views: dict[int, View] = {}
@@ -207,13 +209,13 @@ class Partition(LogReads):
             self.sorting.sorter.configure(config)
             self.request()  # a shorter window may have come to its end
 
-    def recover(self, now_ms: int) -> None:
-        """Takes up what outlasts a restart."""
+    def recover(self, now_ms: int, *, is_timed: bool = True) -> None:
+        """Takes up what outlasts a restart. `is_timed`: it may have rows in a table of `TIMED`."""
         if self.groups is not None and self.retention is not None:
             self.groups.recover()
             self.retention.recover()
         for view in self.views.values():
-            view.recover(now_ms)
+            view.recover(now_ms, is_timed=is_timed or view.number != VIEW_MAIN)
         main = self.main
         if self.sorting is not None and main is not None:
             self.sorting.restore(main, read_order(self.node.engine, self.replica))

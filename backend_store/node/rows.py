@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from typing import assert_never
+from typing import Final, assert_never
 
 import msgspec
 
@@ -48,6 +48,7 @@ from backend_store.core.records import (
 from backend_store.core.shelves import MAIN, VIEW_MAIN
 from backend_store.storage.engine import Batch, Engine, Table
 from backend_store.storage.keys import (
+    REPLICA_MAX,
     counted_key,
     group_key,
     lane_key,
@@ -279,6 +280,21 @@ def read_state(engine: Engine, replica: int) -> PartitionState | None:
     key = state_key(replica)
     row = engine.get(Table.META, key)
     return None if row is None else _state.decode(unseal(key, row))
+
+
+TIMED: Final = (Table.RETRY, Table.DUE, Table.EXPIRY)
+"""Tables of what waits for its time."""
+
+
+def replicas_in(engine: Engine, table: Table) -> set[int]:
+    """Which replicas have rows in a table: a read for each of them, however many rows they have."""
+    found: set[int] = set()
+    start, end = log_range(0)[0], log_range(REPLICA_MAX)[1]
+    while (row := engine.first_at_or_above(table, start, end)) is not None:
+        replica = int.from_bytes(row[0][:4])
+        found.add(replica)
+        start = log_range(replica)[1]
+    return found
 
 
 def read_mark(engine: Engine, replica: int, base: int, view: int = VIEW_MAIN) -> tuple[int, int]:

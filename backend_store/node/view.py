@@ -336,8 +336,12 @@ class View(Settling):
             times.append(self.partition.sorting.next_ms())
         return min((time for time in times if time is not None), default=None)
 
-    def recover(self, now_ms: int) -> None:
-        """Takes up the delays that outlast a restart: such messages are not ready, wherever in the backlog they lie."""
+    def recover(self, now_ms: int, *, is_timed: bool = True) -> None:
+        """Takes up the delays that outlast a restart: such messages are not ready, wherever in the backlog they lie.
+        Where the partition is not timed it has none, and nothing scheduled or to expire."""
+        if not is_timed:
+            self._rest(now_ms)
+            return
         for base in self.partition.reader.delayed(now_ms, self.number):
             if base >= self.floor:
                 for lane in self.core.lanes.all:
@@ -347,6 +351,12 @@ class View(Settling):
             self.schedule.recover(now_ms)
         if (wakeup_ms := self.next_wakeup_ms()) is not None:
             self.partition.wake_at(wakeup_ms)
+
+    def _rest(self, now_ms: int) -> None:
+        if self.schedule is not None:
+            self.schedule.rest(now_ms)
+        if self.expiry is not None:
+            self.expiry.rest()
 
     def _delay_again(self, shelf: int, base: int, now_ms: int) -> bool:
         for place in (shelf, SCHEDULED + shelf, SORTING) if self.number == VIEW_MAIN else (shelf,):
