@@ -243,5 +243,5 @@ def websocket_framer(encoding: str, frame: Callable[[bytes], bytes]) -> Framer:
 def cursor_after(chunk: Chunk, stop: int, others: Others) -> str:
     """By which a reader goes on behind a part of a chunk."""
     if others is None:
-        return encode_cursor(chunk.epoch, chunk.base + stop)
-    return cursors_along(others, chunk.partition, chunk.epoch)(chunk.base + stop)
+        return encode_cursor(chunk.epoch, chunk.base + stop, uid=chunk.uid)
+    return cursors_along(others, chunk.partition, chunk.epoch, uid=chunk.uid)(chunk.base + stop)

@@ -33,12 +33,12 @@ def message_events(messages: Sequence[bytes], cursors: Iterable[str]) -> bytes:
 
 def sse_framer(chunk: Chunk, start: int, stop: int, number: int, others: Others = None) -> bytes:
     """The messages of a stream's chunk as events, made once for all who read the same."""
-    along = cursors_along(others, chunk.partition, chunk.epoch) if others is not None else None
+    along = cursors_along(others, chunk.partition, chunk.epoch, uid=chunk.uid) if others is not None else None
     key = ("sse", start, stop, along(chunk.base + stop) if along is not None else "")
     data: bytes | None = chunk.rendered.get(key)
     if data is None:
         after = [chunk.base + n + 1 for n in visible(chunk, start, stop)]
-        cursors = [along(n) if along is not None else encode_cursor(chunk.epoch, n) for n in after]
+        cursors = [along(n) if along is not None else encode_cursor(chunk.epoch, n, uid=chunk.uid) for n in after]
         data = message_events(stream_messages(chunk, start, stop, "json"), cursors)
         keep_rendered(chunk, key, data)
     return data

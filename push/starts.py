@@ -6,7 +6,7 @@ import asyncio
 from datetime import datetime
 from typing import Any
 
-from backend_store.client import GroupQueue, Queue, Start, decode_positions, open_group
+from backend_store.client import GroupQueue, Queue, Start, decode_cursor, open_group
 from backend_store.model import FieldError, InvalidRequest, PushqError
 from push.checks import check_has_groups, checked_group
 
@@ -41,7 +41,7 @@ def resolved(done: asyncio.Future[Any], result: Any) -> None:
 def checked_start(wanted: Any) -> Any:
     """`from` as the store takes it: times in milliseconds. Raises `InvalidRequest` for what is none of its forms."""
     if isinstance(wanted, dict) and len(wanted) == 1 and isinstance(wanted.get("cursor"), str):
-        decode_positions(wanted["cursor"])
+        decode_cursor(wanted["cursor"])
         return wanted
     return _checked(wanted, "from", FORMS)
 

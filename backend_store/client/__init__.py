@@ -53,7 +53,7 @@ from backend_store.core.chunk import (
     message_id,
     plain_blocks,
 )
-from backend_store.core.cursor import encode_cursor
+from backend_store.core.cursor import cursors_along, decode_cursor, encode_cursor
 from backend_store.core.hlc import HybridClock, format_stamp, parse_stamp
 from backend_store.core.kept import KeptSession
 from backend_store.core.leases import Holder, Lease
@@ -61,7 +61,6 @@ from backend_store.core.ledger import KINDS as LEDGER_KINDS
 from backend_store.core.ledger import LedgerCut
 from backend_store.core.limits import IN_FLIGHT_PER_SUBSCRIPTION_MAX, TAKE_MESSAGES_MAX
 from backend_store.core.names import DIGITS, NumberedNames
-from backend_store.core.places import cursors_along, decode_positions
 from backend_store.core.receipts import INDEX_OF, SUFFIXES, by_token
 from backend_store.core.sealing import (
     CLEAR_NAMES,
@@ -143,7 +142,7 @@ __all__ = [
     "column_blocks",
     "cursors_along",
     "dead_letter",
-    "decode_positions",
+    "decode_cursor",
     "delete_group",
     "encode_cursor",
     "find_group",

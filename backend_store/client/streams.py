@@ -5,12 +5,20 @@ A reader keeps its place itself. It is one offset a partition, and `cursor` is a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from backend_store.core.chunk import Chunk
-from backend_store.core.cursor import StreamStart, resolve, resume
-from backend_store.core.places import decode_positions, encode_positions
+from backend_store.core.cursor import (
+    StreamStart,
+    begin_anew,
+    decode_cursor,
+    encode_positions,
+    has_dropped_since,
+    resolve,
+    resume,
+)
+from backend_store.core.records import PartitionState
 from backend_store.core.slot_book import Barrier
 from backend_store.model import Epoch, FieldError, InvalidRequest, Offset, Position
 from backend_store.node.partition import Partition
@@ -73,9 +81,17 @@ class StreamPart:
 
     def start(self, wanted: Any) -> StreamStart:
         """Where a reader that asks for `wanted` begins; of a cursor there is an offset for it, or none."""
+        partition = self.partition
         if isinstance(wanted, Position):
-            return resume(self.partition.state, wanted)
-        return resolve(self.partition.state, wanted, lambda time_ms: offset_at_time(self.partition, time_ms))
+            return resume(partition.state, wanted)
+        uid, number = partition.title.uid, partition.index
+        return resolve(
+            partition.state, wanted, lambda time_ms: offset_at_time(partition, time_ms), uid=uid, partition=number
+        )
+
+    def start_anew(self) -> StreamStart:
+        """Where a reader of another log begins."""
+        return begin_anew(self.partition.state)
 
     def on_appended(self, appended: Callable[[list[Chunk]], None]) -> None:
         """`appended` gets the chunks of each commit, in order."""
@@ -108,6 +124,11 @@ class StreamParts:
     def are_several(self) -> bool:
         return len(self._partitions.all) > 1
 
+    @property
+    def uid(self) -> int:
+        """The queue's, which its cursors name."""
+        return self._partitions.definition.uid
+
     def on_changed(self, changed: Callable[[], None]) -> None:
         """`changed` runs when a partition came or went."""
         self._partitions.on_changed(changed)
@@ -116,7 +137,7 @@ class StreamParts:
 
     def cursor(self, places: Mapping[int, int]) -> str:
         """By which a reader comes back to where it stands."""
-        return encode_positions(self.positions(places))
+        return encode_positions(self.positions(places), uid=self.uid)
 
     def positions(self, places: Mapping[int, int]) -> dict[int, Position]:
         """Of those partitions that it knows."""
@@ -132,8 +153,12 @@ class StreamParts:
         if refusal is not None:
             raise refusal
         if isinstance(wanted, dict) and "cursor" in wanted:
-            return self._resumed(decode_positions(wanted["cursor"]))
-        return self._started({part.number: part.start(wanted) for part in self.all}, [])
+            stand = decode_cursor(wanted["cursor"])
+            if not stand.is_of(self.uid):
+                return self._started({part.number: part.start_anew() for part in self.all}, [])
+            return self._resumed(stand.positions)
+        gaps = self._dropped_since(wanted["time"]) if isinstance(wanted, dict) and "time" in wanted else []
+        return self._started({part.number: part.start(wanted) for part in self.all}, gaps)
 
     def _resumed(self, positions: dict[int, Position]) -> Start:
         """A partition that the cursor does not name was not there: it is read from its beginning."""
@@ -151,14 +176,26 @@ class StreamParts:
 
     def _gone(self, positions: Mapping[int, Position]) -> list[Gap]:
         """What a reader had not read of partitions that have gone since: they were trimmed to their end."""
-        gaps, known = [], self._partitions.map
-        for number, position in positions.items():
-            if known is None or self._partitions.get(number) is not None or number not in known.replicas:
-                continue
-            state = read_state(self._partitions.first.node.engine, known.replicas[number])
-            if state is not None and position.offset < state.floor:
-                gaps.append(Gap(int(position.offset), state.floor - 1, number))
-        return gaps
+        gone = {number: state for number, state in self._retired() if number in positions}
+        return [
+            Gap(int(positions[number].offset), state.floor - 1, number)
+            for number, state in gone.items()
+            if positions[number].offset < state.floor
+        ]
+
+    def _dropped_since(self, time_ms: int) -> list[Gap]:
+        """The same of one who begins at a time."""
+        return [
+            Gap(0, state.floor - 1, number) for number, state in self._retired() if has_dropped_since(state, time_ms)
+        ]
+
+    def _retired(self) -> Iterator[tuple[int, PartitionState]]:
+        known = self._partitions.map
+        for number, replica in known.replicas.items() if known is not None else ():
+            if self._partitions.get(number) is None:
+                state = read_state(self._partitions.first.node.engine, replica)
+                if state is not None:
+                    yield number, state
 
 
 def why_no_place(partitions: Partitions, wanted: Any, pointer: str) -> InvalidRequest | None:

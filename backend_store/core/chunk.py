@@ -142,6 +142,7 @@ class Chunk:
         "seal",
         "shelf",
         "time_ms",
+        "uid",
         "why_unreadable",
         "_clear",
         "_messages",
@@ -160,6 +161,8 @@ class Chunk:
         self.blocks = blocks
         self.partition = 0
         """The number within its queue of the partition that it was read from."""
+        self.uid = 0
+        """That queue's, which the cursors of its readers name."""
         self.rendered: dict[Any, Any] = {}
         self.seal: Seal | None = None
         """What its sealed blocks are opened with."""

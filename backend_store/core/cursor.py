@@ -1,7 +1,13 @@
-"""Where a stream's reader stands: cursors with an epoch, and what a reader may have missed.
+"""Where a stream's reader stands: cursors, and what a reader may have missed.
 
-A cursor names (epoch, offset). After a backup was restored the log may hold other messages under offsets it had given
-out before; the epoch tells them apart, and such a reader is told `reset` instead of being handed other data.
+A cursor is a *vector*: it names the queue, and (epoch, offset) in each of its partitions. After a backup was restored
+the log may hold other messages under offsets it had given out before; the epoch tells them apart. Another queue, or an
+earlier one of the same name, has another number. In both cases a reader is told `reset` instead of being handed other
+data.
+
+    cursor = version 3 u8 | queue uid u64 | partitions u8 | (partition u16 | epoch u32 | offset u64) each
+
+Cursors of versions 1 (one partition) and 2 (several) name no queue; they are read, and taken at their word.
 """
 
 from __future__ import annotations
@@ -9,14 +15,35 @@ from __future__ import annotations
 import binascii
 import struct
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
 from backend_store.core.records import PartitionState
-from backend_store.model import Epoch, FieldError, InvalidRequest, Offset, Position
+from backend_store.model import PARTITIONS_MAX, Epoch, FieldError, InvalidRequest, Offset, Position
 
-_CURSOR = struct.Struct(">BHIQ")  # version, partition, epoch, offset
-_VERSION = 1
+_ONE = struct.Struct(">BHIQ")  # version 1, partition, epoch, offset
+_VECTOR = struct.Struct(">BB")  # version 2, partitions
+_HEAD = struct.Struct(">BQB")  # version 3, uid, partitions
+_ENTRY = struct.Struct(">HIQ")  # partition, epoch, offset
+_VERSION_ONE = 1
+_VERSION_VECTOR = 2
+_VERSION = 3
+CURSOR_CHARS_MAX = (_HEAD.size + PARTITIONS_MAX * _ENTRY.size + 2) // 3 * 4
+
+
+class Stand(NamedTuple):
+    """Where a reader stood, by partition. `uid` None: of a cursor that names no queue.
+
+    A partition that is not in it did not exist (or not again) when the cursor was given out: the reader begins at the
+    earliest that is there. One that has retired since was read to its end or trimmed: its position is passed over.
+    """
+
+    uid: int | None
+    positions: dict[int, Position]
+
+    def is_of(self, uid: int) -> bool:
+        """Whether it may be a queue's."""
+        return self.uid is None or self.uid == uid
 
 
 class StreamStart(NamedTuple):
@@ -25,46 +52,127 @@ class StreamStart(NamedTuple):
     offset: Offset
     outcome: Literal["complete", "gap", "reset"]
     missed: tuple[int, int] | None = None
-    cursor: str = ""
 
 
-def encode_cursor(epoch: int, offset: int, partition: int = 0) -> str:
-    return urlsafe_b64encode(_CURSOR.pack(_VERSION, partition, epoch, offset)).rstrip(b"=").decode()
+# ------------------------------------------------------------------------------------------------------------ as text
 
 
-def decode_cursor(text: str) -> tuple[int, int]:
-    """(epoch, offset). Raises `InvalidRequest`."""
-    try:
-        version, _partition, epoch, offset = _CURSOR.unpack(urlsafe_b64decode(text + "=" * (-len(text) % 4)))
-    except (binascii.Error, ValueError, struct.error):
-        version = 0
-    if version != _VERSION:
+def encode_cursor(epoch: int, offset: int, partition: int = 0, *, uid: int) -> str:
+    """Of a reader of one partition."""
+    return _text(_HEAD.pack(_VERSION, uid, 1) + _ENTRY.pack(partition, epoch, offset))
+
+
+def encode_positions(positions: Mapping[int, Position], *, uid: int) -> str:
+    """Of a reader who stands at these positions, by partition."""
+    assert 0 < len(positions) <= PARTITIONS_MAX
+    entries = (_ENTRY.pack(number, *_fields(positions[number])) for number in sorted(positions))
+    return _text(_HEAD.pack(_VERSION, uid, len(positions)) + b"".join(entries))
+
+
+def cursors_along(others: Mapping[int, Position], partition: int, epoch: Epoch, *, uid: int) -> Callable[[int], str]:
+    """The cursors of a reader who moves on in one partition, by its offset there, and stands still in the others."""
+    numbers = sorted({*others, partition})
+    entries = {number: _ENTRY.pack(number, *_fields(others[number])) for number in numbers if number != partition}
+    at = numbers.index(partition)
+    head = _HEAD.pack(_VERSION, uid, len(numbers)) + b"".join(entries[number] for number in numbers[:at])
+    tail = b"".join(entries[number] for number in numbers[at + 1 :])
+
+    def cursor(offset: int) -> str:
+        return _text(head + _ENTRY.pack(partition, epoch, offset) + tail)
+
+    return cursor
+
+
+def _text(raw: bytes) -> str:
+    return urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+def _fields(position: Position) -> tuple[int, int]:
+    return position.epoch, position.offset
+
+
+def decode_cursor(text: str) -> Stand:
+    """Of any version. Raises `InvalidRequest`."""
+    stand = _decoded(text)
+    if stand is None:
         raise InvalidRequest(
             "this is no cursor of Pushq", errors=(FieldError("/from/cursor", "send a cursor back as it was given"),)
         )
-    return epoch, offset
+    return stand
 
 
-def resolve(state: PartitionState, wanted: Any, time_to_offset: Callable[[int], Offset]) -> StreamStart:
-    """Where a reader begins. `wanted`: "earliest", "latest", {"seq": n}, {"time": ms} or {"cursor": text}."""
+def _decoded(text: str) -> Stand | None:
+    if len(text) > CURSOR_CHARS_MAX:
+        return None
+    try:
+        raw = urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    except (binascii.Error, ValueError):
+        return None
+    if len(raw) == _ONE.size and raw[0] == _VERSION_ONE:
+        _version, partition, epoch, offset = _ONE.unpack(raw)
+        return Stand(None, {partition: Position(Epoch(epoch), Offset(offset))})
+    if len(raw) >= _HEAD.size and raw[0] == _VERSION:
+        _version, uid, count = _HEAD.unpack_from(raw)
+        return _vector(uid, count, raw[_HEAD.size :])
+    if len(raw) >= _VECTOR.size and raw[0] == _VERSION_VECTOR:
+        return _vector(None, raw[1], raw[_VECTOR.size :])
+    return None
+
+
+def _vector(uid: int | None, count: int, raw: bytes) -> Stand | None:
+    if len(raw) != count * _ENTRY.size:
+        return None
+    entries = list(_ENTRY.iter_unpack(raw))
+    numbers = [number for number, _, _ in entries]
+    if not numbers or numbers != sorted(set(numbers)) or numbers[-1] >= PARTITIONS_MAX:
+        return None
+    return Stand(uid, {number: Position(Epoch(epoch), Offset(offset)) for number, epoch, offset in entries})
+
+
+# ------------------------------------------------------------------------------------------------------- in one log
+
+
+def resolve(
+    state: PartitionState, wanted: Any, time_to_offset: Callable[[int], Offset], *, uid: int, partition: int = 0
+) -> StreamStart:
+    """Where a reader begins in one partition of a queue. `wanted`: "earliest", "latest", {"seq": n}, {"time": ms} or
+    {"cursor": text}.
+    """
     floor, end = state.floor, state.end
     if wanted == "earliest":
         return StreamStart(Offset(floor), "complete")
     if wanted in (None, "latest"):
         return StreamStart(Offset(end), "complete")
     if "time" in wanted:
-        return StreamStart(time_to_offset(wanted["time"]), "complete")
+        start = time_to_offset(wanted["time"])
+        # Where an older message is there still, all that was dropped is older, too.
+        if has_dropped_since(state, wanted["time"]) and start == time_to_offset(0):
+            return StreamStart(start, "gap", (0, floor - 1))
+        return StreamStart(start, "complete")
     if "seq" in wanted:
         return _from_offset(state, wanted["seq"])
-    epoch, offset = decode_cursor(wanted["cursor"])
-    return resume(state, Position(Epoch(epoch), Offset(offset)))
+    stand = decode_cursor(wanted["cursor"])
+    if not stand.is_of(uid):
+        return begin_anew(state)
+    position = stand.positions.get(partition)
+    return resume(state, position) if position is not None else StreamStart(Offset(floor), "complete")
+
+
+def has_dropped_since(state: PartitionState, time_ms: int) -> bool:
+    """Whether messages are gone that were published at a time or after it. Nobody knows how many of them."""
+    return state.floor > 0 and time_ms <= min(state.dropped_ms, state.time_ms)
 
 
 def resume(state: PartitionState, position: Position) -> StreamStart:
     """Where a reader goes on who stood at a position of this log."""
     if position.offset > _end_of_epoch(state, position.epoch):
-        return StreamStart(Offset(state.floor), "reset", None, encode_cursor(state.epoch, state.floor))
+        return begin_anew(state)
     return _from_offset(state, position.offset)
+
+
+def begin_anew(state: PartitionState) -> StreamStart:
+    """Where a reader goes on who stood in another log."""
+    return StreamStart(Offset(state.floor), "reset")
 
 
 def _from_offset(state: PartitionState, offset: int) -> StreamStart:

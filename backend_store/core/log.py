@@ -38,9 +38,18 @@ class Append:
     Messages stand from `state.end` on, in order, without holes. Time in a log never goes back.
     """
 
-    __slots__ = ("_partition", "_seal", "_seed", "chunks", "now_ms", "records", "state")
+    __slots__ = ("_partition", "_seal", "_seed", "_uid", "chunks", "now_ms", "records", "state")
 
-    def __init__(self, state: PartitionState, *, seed: int, now_ms: int, partition: int = 0, seal: Seal | None = None):
+    def __init__(
+        self,
+        state: PartitionState,
+        *,
+        seed: int,
+        now_ms: int,
+        partition: int = 0,
+        seal: Seal | None = None,
+        uid: int = 0,
+    ):
         self.state = state.copy()
         self.now_ms = max(now_ms, state.time_ms)
         self.chunks: list[Chunk] = []
@@ -48,6 +57,7 @@ class Append:
         self._seed = seed
         self._partition = partition
         self._seal = seal
+        self._uid = uid
 
     def add(self, blocks: Sequence[Block], shelf: int = 0) -> list[Chunk]:
         """Decides where the messages of `blocks` stand, on one shelf."""
@@ -75,6 +85,7 @@ class Append:
             )
             chunk.partition = self._partition
             chunk.seal = self._seal
+            chunk.uid = self._uid
             added.append(chunk)
             self.records.append(ChunkAppended(shelf, base, data))
             after.end = base + plan.messages

@@ -90,6 +90,9 @@ class PartitionState(msgspec.Struct):
     """How many consumer groups a stream ever had: their numbers are not used again."""
     ledger: Ledger = msgspec.field(default_factory=Ledger)
     """What was counted since the last row of the ledger: written with the very commit that it counts."""
+    dropped_ms: int = (1 << 63) - 1
+    """When the latest message below the floor was stored, for readers who begin at a time. Where nobody wrote that down
+    it may have been at any time."""
     letters: bool | None = None
     """Whether dead letters of other queues came to the main view since it was last empty; None: that was before anybody
     wrote it down."""

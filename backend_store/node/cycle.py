@@ -17,7 +17,7 @@ from backend_store.core.ledger import doom
 from backend_store.core.log import Append
 from backend_store.core.policy import Reason
 from backend_store.core.records import ChunkDone, PartitionState, Purged, Record, Scheduled, Unscheduled
-from backend_store.core.shelves import SORTING, VIEW_GROUPS, is_scheduled
+from backend_store.core.shelves import SORTING, VIEW_GROUPS, VIEW_MAIN, is_scheduled
 from backend_store.model import Offset, Published
 from backend_store.node.burying import bury
 from backend_store.node.calls import Call
@@ -64,6 +64,7 @@ class Cycle:
             now_ms=partition.log_ms(),
             partition=partition.index,
             seal=partition.seal,
+            uid=partition.title.uid,
         )
         self._records: list[Record] = inbox.take_notes()
         self._answers: Answers = []
@@ -294,6 +295,8 @@ class Cycle:
             gone[number], tally.live, tally.live_bytes = tally.live, 0, 0
             after.ledger.purged += gone[number]
             tally.floor = after.end
+            if number == VIEW_MAIN:
+                after.dropped_ms = after.time_ms
             after.end += 1
         self._answers += [(reply, gone[view]) for view, reply in purges]
 

@@ -197,7 +197,13 @@ class Groups:
     def _row(self, name: str, mode: Mode, wanted: Any, after: PartitionState) -> GroupRow:
         """A group's row, under a number that no group had before."""
         partition = self.partition
-        start, _, missed, _ = resolve(partition.state, wanted, lambda time_ms: offset_at_time(partition, time_ms))
+        start, _, missed = resolve(
+            partition.state,
+            wanted,
+            lambda time_ms: offset_at_time(partition, time_ms),
+            uid=partition.title.uid,
+            partition=partition.index,
+        )
         number = VIEW_GROUPS + after.groups_made
         after.groups_made += 1
         gap = (missed[0], missed[1] + 1) if missed is not None else None

@@ -146,7 +146,7 @@ class Partition(LogReads):
         self.on_appended: Callable[[list[Chunk]], None] = _ignore_chunks
         self.on_deadline: Callable[[Partition, int], None] = _ignore_deadline
         self.on_purged: Callable[[], None] = _nothing
-        self.reader = LogReader(node.engine, replica, self._broken, index, node.met_broken_row, seal)
+        self.reader = LogReader(node.engine, replica, self._broken, index, node.met_broken_row, seal, self.title.uid)
         self._make_core = make_core
         self.inbox = Inbox()
         self.slotting: Slotting | None = None

@@ -80,6 +80,7 @@ class LogReader:
         partition: int = 0,
         on_broken_row: Callable[[], None] = lambda: None,
         seal: Seal | None = None,
+        uid: int = 0,
     ):
         self._engine = engine
         self._replica = replica
@@ -87,6 +88,7 @@ class LogReader:
         self._on_broken_row = on_broken_row
         self._partition = partition
         self._seal = seal
+        self._uid = uid
 
     def first(self, offset: int, below: int, shelf: int = MAIN) -> Chunk | None:
         """The first chunk of a shelf at or above `offset` and below `below`. A broken one is reported and skipped."""
@@ -101,6 +103,7 @@ class LogReader:
                 chunk = decode_chunk(data, seed=self._replica, offset=Offset(found))
                 chunk.partition = self._partition
                 chunk.seal = self._seal
+                chunk.uid = self._uid
                 return chunk
             except CorruptEntry as error:
                 self._on_broken(shelf, found, data, str(error))

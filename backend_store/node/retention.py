@@ -172,6 +172,7 @@ class Retention:
         end = chunk.base + chunk.count
         messages = bits.bit_count()
         after.live -= messages
+        after.dropped_ms = chunk.time_ms
         after.count_ended(reason, messages)
         if reason == OVERFLOW:
             after.ledger.overflowed += messages

@@ -557,6 +557,7 @@ class RemoteQueue(Redriving, Ranges):
         """A chunk of this queue, as consumers here read it."""
         chunk.partition = seed_partition
         chunk.seal = self._seal
+        chunk.uid = self.uid
         return chunk
 
     # ------------------------------------------------------------------------------------------------ administration

@@ -16,7 +16,7 @@ import structlog
 
 from backend_store.client.streams import Start
 from backend_store.core.chunk import Chunk
-from backend_store.core.places import encode_positions
+from backend_store.core.cursor import encode_positions
 from backend_store.core.slot_book import Barrier
 from backend_store.model import Epoch, Offset, Position, PushqError, Unavailable
 from backend_store.remote.limits import (
@@ -212,7 +212,8 @@ class RemoteParts:
 
     def cursor(self, places: Mapping[int, int]) -> str:
         here = [part for part in self.all if part.number in places]
-        return encode_positions({part.number: Position(part.epoch, Offset(places[part.number])) for part in here})
+        positions = {part.number: Position(part.epoch, Offset(places[part.number])) for part in here}
+        return encode_positions(positions, uid=self.stream.uid)
 
     def start(self, wanted: Any) -> Start:
         """Raises `InvalidRequest`, and `LookingUp`."""

@@ -127,8 +127,11 @@ class EventStream:
         for lease in leases:
             if messages := rendered(self.queue, lease, "json"):
                 self.hub.delivered += len(messages)
-                epoch, base, partition = lease.state.epoch, lease.state.base, lease.state.partition
-                cursors = (encode_cursor(epoch, base + index + 1, partition) for index in indexes(lease.bits))
+                state, uid = lease.state, self.queue.uid
+                cursors = [
+                    encode_cursor(state.epoch, state.base + index + 1, state.partition, uid=uid)
+                    for index in indexes(lease.bits)
+                ]
                 out.append(message_events(messages, cursors))
         return out
 

@@ -49,6 +49,17 @@ async def test_a_reader_begins_at_a_seq_or_a_time(shared_server: PushqServer, ht
             assert bodies(await consumer.take(3)) == [2, 3, 4], start
 
 
+def test_a_cursor_of_another_stream_begins_anew_in_this_one(http: Client) -> None:
+    stream, other = made(http), made(http)
+    published(http, stream, 0, 1, 2)
+    published(http, other, "a", "b")
+    cursor = http.post(f"/v1/queues/{other}/receive", json={"from": "earliest", "max": 2}).json()["cursor"]
+    answer = http.post(f"/v1/queues/{stream}/receive", json={"from": {"cursor": cursor}}).json()
+    assert (answer["resume"], bodies(answer["messages"])) == ("reset", [0, 1, 2])
+    again = http.post(f"/v1/queues/{stream}/receive", json={"from": {"cursor": answer["cursor"]}}).json()
+    assert (again["resume"], again["messages"]) == ("complete", [])
+
+
 @pytest.mark.anyio
 async def test_what_is_too_old_goes_and_readers_are_told(shared_server: PushqServer, http: Client) -> None:
     stream = made(http, retention_ms=2000)
@@ -72,6 +83,9 @@ async def test_what_is_too_old_goes_and_readers_are_told(shared_server: PushqSer
         assert bodies(await live.messages(1)) == ["new"]
     answer = http.post(f"/v1/queues/{stream}/receive", json={"from": {"seq": first[2]}}).json()
     assert (answer["resume"], bodies(answer["messages"]), answer["messages"][0]["seq"]) == ("gap", ["new"], seq)
+    since = {"time": held[0]["published_at"]}
+    answer = http.post(f"/v1/queues/{stream}/receive", json={"from": since}).json()
+    assert (answer["resume"], bodies(answer["messages"])) == ("gap", ["new"]), "messages since then are gone"
     metrics = http.get("/metrics").text
     assert f'pushq_messages_ended_total{{queue="{stream}",reason="retention",tenant="default"}} 5.0' in metrics
     assert f'pushq_group_lag_messages{{group="leases",queue="{stream}",tenant="default"}} 1.0' in metrics

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from backend_store.core.places import decode_positions, encode_positions
+from backend_store.core.cursor import decode_cursor, encode_positions
 from backend_store.core.slot_book import Barrier, may_read
 from backend_store.model import Epoch, Offset, Position
 from tests.simulation.slots_checks import Entry, Message, Violation
@@ -304,8 +304,8 @@ class Reader(Client):
         for _ in range(self.world.rng.randint(1, 6)):
             self.read(self.world.rng.randrange(PARTITIONS))
         if self.world.rng.random() < 0.05:
-            cursor = encode_positions({p: Position(Epoch(1), Offset(at)) for p, at in self.positions.items()})
-            self.positions = {p: int(at.offset) for p, at in decode_positions(cursor).items()}
+            cursor = encode_positions({p: Position(Epoch(1), Offset(at)) for p, at in self.positions.items()}, uid=1)
+            self.positions = {p: int(at.offset) for p, at in decode_cursor(cursor).positions.items()}
         self.is_idle = all(not self._next(number) for number in range(PARTITIONS))
         self.world.at(self.world.rng.uniform(1, 6), self.go)
 

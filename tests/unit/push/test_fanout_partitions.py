@@ -12,7 +12,7 @@ import pytest
 
 from backend_store.client import Chunk, Gap, Queue
 from backend_store.core.block import Draft, blocks_of
-from backend_store.core.places import decode_positions
+from backend_store.core.cursor import decode_cursor
 from backend_store.model import QueueConfig
 from push.encode import visible
 from push.fanout import Fanout, cursor_after
@@ -113,7 +113,7 @@ def test_a_cursor_names_all_partitions_and_nothing_is_missed_or_doubled_behind_i
     _, reader = setup.read("latest")
     setup.round()
     setup.round()
-    assert set(decode_positions(reader.cursor)) == {0, 1, 2}
+    assert set(decode_cursor(reader.cursor).positions) == {0, 1, 2}
     _, again = setup.read({"cursor": json.loads(reader.writes[1])[0]})
     assert sorted(again.seen) == sorted(body for data in reader.writes[2:] for body in json.loads(data)[1])
 
@@ -138,7 +138,7 @@ def test_live_readers_stay_live_when_partitions_come_and_get_what_comes_there(se
     assert sub.live
     setup.round()
     assert sub.live and all(reader.of(key) == [0, 1] for key in range(KEYS))
-    assert set(decode_positions(reader.cursor)) == set(range(6))
+    assert set(decode_cursor(reader.cursor).positions) == set(range(6))
 
 
 def test_who_replays_a_stream_that_grew_gets_each_key_in_its_order(setup: Setup) -> None:

@@ -7,12 +7,12 @@ import json
 import pytest
 
 from backend_store.core.chunk import KIND_JSON, Draft
-from backend_store.core.cursor import decode_cursor
-from backend_store.model import Offset
+from backend_store.core.cursor import Stand, decode_cursor
+from backend_store.model import Epoch, Offset, Position
 from push.fanout import websocket_framer
 from push.limits import RENDERED_PER_CHUNK_MAX
 from push.sse_frames import json_event, message_events, sse_framer
-from tests.support.world import World
+from tests.support.world import REPLICA, World
 
 
 def parsed(data: bytes) -> list[dict[str, str]]:
@@ -54,7 +54,8 @@ def test_each_message_of_a_stream_is_an_event_with_the_cursor_after_it() -> None
     assert chunk is not None
     events = parsed(sse_framer(chunk, 0, 2, 0))
     assert [json.loads(e["data"])["body"] for e in events] == ["a\nb", 2]
-    assert [decode_cursor(e["id"]) for e in events] == [(1, 1), (1, 2)]
+    stood = [decode_cursor(e["id"]) for e in events]
+    assert stood == [Stand(REPLICA, {0: Position(Epoch(1), Offset(n))}) for n in (1, 2)]
     assert sse_framer(chunk, 0, 2, 5) is sse_framer(chunk, 0, 2, 9), "made once for all"
 
 

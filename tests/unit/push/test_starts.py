@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from backend_store.core.cursor import encode_cursor
 from backend_store.model import InvalidRequest
 from push.starts import parse_query, stream_start
-from tests.support.world import START_MS, World, queue_of
+from tests.support.world import REPLICA, START_MS, World, queue_of
 
 WORLD = World(kind="stream")
 WORLD.stored(b"1", b"2", b"3")
@@ -28,7 +28,7 @@ AFTER = "2033-01-01T00:00:00Z"
         ({"seq": 0}, 0),
         ({"seq": 2}, 2),
         ({"seq": 99}, 3),
-        ({"cursor": encode_cursor(1, 1)}, 1),
+        ({"cursor": encode_cursor(1, 1, uid=REPLICA)}, 1),
         ({"time": "2000-01-01T00:00:00Z"}, 0),
         ({"time": "2000-01-01T00:00:00+02:00"}, 0),
         ({"time": AFTER}, 3),

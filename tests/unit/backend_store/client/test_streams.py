@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from backend_store.client import StreamPart
+from backend_store.client import StreamPart, encode_cursor
 from backend_store.model import Offset
 from tests.support.world import START_MS, World, queue_of
 
@@ -71,8 +71,22 @@ def test_reading_on_needs_one_look_at_the_disk(stream: World, monkeypatch: pytes
 
 
 @pytest.mark.parametrize(
-    ("seconds", "offset"), [(-1, 6), (0, 6), (1, 6), (2, 7), (3, 207), (4, 208), (5, 211), (5.001, 275), (99, 275)]
+    ("seconds", "offset"), [(0.001, 6), (1, 6), (2, 7), (3, 207), (4, 208), (5, 211), (5.001, 275), (99, 275)]
 )
 def test_a_time_is_the_first_message_stored_at_or_after_it(stream: World, seconds: float, offset: int) -> None:
     found = part_of(stream).start({"time": START_MS + int(seconds * 1000)})
     assert (found.offset, found.outcome) == (offset, "complete")
+
+
+@pytest.mark.parametrize("seconds", [-99, -1, 0])
+def test_a_time_before_the_end_of_what_was_purged_is_a_gap(stream: World, seconds: int) -> None:
+    found = part_of(stream).start({"time": START_MS + seconds * 1000})
+    assert (found.offset, found.outcome, found.missed) == (FIRST, "gap", (0, FIRST - 2))
+
+
+def test_a_cursor_of_an_earlier_queue_of_the_name_begins_anew(stream: World) -> None:
+    parts = queue_of(stream).parts
+    for uid, outcome in ((parts.uid, "complete"), (parts.uid + 1, "reset")):
+        start = parts.start({"cursor": encode_cursor(1, FIRST + 3, uid=uid)})
+        assert (start.outcome, start.places) == (outcome, {0: FIRST + 3 if outcome == "complete" else FIRST - 1})
+        assert parts.start({"cursor": start.cursor}).outcome == "complete", "it goes on from there"
