@@ -27,10 +27,10 @@ def priorities(given: Given, config: QueueConfig) -> Column:
 
 def due_times(given: Given, config: QueueConfig, now_ms: int) -> Sequence[int] | None:
     """In milliseconds, 0 for at once. A message has `delay_ms` or `deliver_at`, or else the queue's delay."""
-    if config.kind == "stream":
-        _refuse_in_stream(given, "deliver_at", "a stream is read in the order of its log: nothing in it waits")
+    if (why := _why_no_delay(config)) is not None:
+        _refuse(given, "deliver_at", why)
         if any(given.column("delay_ms") or ()):
-            _refuse_in_stream(given, "delay_ms", "a stream is read in the order of its log: nothing in it waits")
+            _refuse(given, "delay_ms", why)
         return None
     delays = given.number("delay_ms", 0, HORIZON_MS_MAX)
     times = _times_us(given, "deliver_at")
@@ -55,9 +55,11 @@ def due_times(given: Given, config: QueueConfig, now_ms: int) -> Sequence[int] |
 def expiries(given: Given, config: QueueConfig, now_ms: int, dues: Sequence[int] | None) -> Sequence[int] | None:
     """In milliseconds, 0 for never. A delayed message's life begins when it is due."""
     if config.kind == "stream":
-        _refuse_in_stream(given, "ttl_ms", "a stream keeps all its messages for its retention_ms")
+        _refuse(given, "ttl_ms", "a stream keeps all its messages for its retention_ms")
         return None
     ttls = given.number("ttl_ms", 1, HORIZON_MS_MAX)
+    if ttls is not None and config.sequencing == "clock":
+        _refuse_short_lives(given, ttls, config.sort_window_ms)
     usual = config.message_ttl_ms
     if ttls is None:
         if usual is None:
@@ -70,7 +72,28 @@ def expiries(given: Given, config: QueueConfig, now_ms: int, dues: Sequence[int]
     return [start + life if life else 0 for start, life in zip(starts, lives, strict=True)]
 
 
-def _refuse_in_stream(given: Given, name: str, why: str) -> None:
+def _why_no_delay(config: QueueConfig) -> str | None:
+    """Why nothing in a queue waits for a time; None where it may."""
+    if config.kind == "stream":
+        return "a stream is read in the order of its log: nothing in it waits"
+    if config.sequencing != "arrival":
+        return (
+            f"this queue sorts (`sequencing: {config.sequencing}`): a message waits for its place, and not for a time"
+        )
+    return None
+
+
+def _refuse_short_lives(given: Given, ttls: Sequence[int | None], window_ms: int) -> None:
+    for number, ttl in enumerate(ttls):
+        if ttl is not None and ttl <= window_ms:
+            detail = (
+                f"ttl_ms is {ttl}: the message would be gone before its place in the order is known; "
+                f"give more than {window_ms}, the queue's sort_window_ms"
+            )
+            given.wrong(number, "ttl_ms", detail)
+
+
+def _refuse(given: Given, name: str, why: str) -> None:
     for number, value in enumerate(given.column(name) or ()):
         if value:
             given.wrong(number, name, f"{why}; leave {name} out")

@@ -232,6 +232,26 @@ def test_messages_of_a_stream_do_not_wait_and_do_not_expire(wrong: dict[str, Any
     prepared({"body": 1, "delay_ms": 0}, config=stream)
 
 
+@pytest.mark.parametrize("sequencing", ["producer", "clock"])
+@pytest.mark.parametrize("wrong", [{"delay_ms": 1000}, {"deliver_at": "2030-01-01T00:00:00Z"}, {"deliver_at": NOW}])
+def test_messages_of_a_queue_that_sorts_do_not_wait_for_a_time(sequencing: Any, wrong: dict[str, Any]) -> None:
+    (name,) = wrong
+    sorts = QueueConfig(sequencing=sequencing)
+    errors = refused({"body": 1, **SDK}, {"body": 1, **SDK, **wrong}, config=sorts)
+    assert list(errors) == [f"/messages/1/{name}"]
+    assert f"sequencing: {sequencing}" in errors[f"/messages/1/{name}"] and f"leave {name} out" in errors.popitem()[1]
+    prepared({"body": 1, **SDK, "delay_ms": 0}, config=sorts)
+
+
+def test_a_life_that_ends_before_a_messages_place_is_known_is_refused() -> None:
+    sorts = QueueConfig(sequencing="clock", sort_window_ms=2_000)
+    for ttl_ms in (1, 2_000):
+        errors = refused({"body": 1, "ttl_ms": 5_000}, {"body": 1, "ttl_ms": ttl_ms}, config=sorts)
+        assert list(errors) == ["/messages/1/ttl_ms"] and "more than 2000" in errors["/messages/1/ttl_ms"]
+    assert column(prepared({"body": 1, "ttl_ms": 2_001}, config=sorts), "exp") == [NOW_MS + 2_001]
+    prepared({"body": 1, **SDK, "ttl_ms": 1}, config=QueueConfig(sequencing="producer"))
+
+
 # ------------------------------------------------------------------------------------------------- stamps, order
 
 SDK = {"producer": "p", "producer_seq": 4, "timestamp": "2025-11-21T10:00:00.000007Z"}
