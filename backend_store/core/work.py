@@ -241,6 +241,17 @@ class WorkView(Leasing):
                 size += state.size - state.size * (state.count - bits.bit_count()) // state.count
         return messages, size
 
+    def held_by(self, grouped: dict[str, int]) -> tuple[int, int]:
+        """How many messages receipts hold, as token → bits, and what these count for, in bytes."""
+        messages = size = 0
+        for token, bits in grouped.items():
+            lease = self.leases.get(token)
+            for part in lease.parts() if lease is not None else ():
+                if mine := part.bits & bits:
+                    messages += mine.bit_count()
+                    size += part.state.weight(mine)
+        return messages, size
+
     def records(self) -> Overlay:
         """The overlay as records of a commit."""
         if not (self._touched or self._awaited or self._lease_records or self.has_decided):

@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
+from backend_store.core.shelves import VIEW_MAIN
 from backend_store.model import Block, Published, PushqError
+from backend_store.node.room import NOTHING, Amount
 
 if TYPE_CHECKING:
     from backend_store.node.partitions import Partitions
@@ -105,5 +107,13 @@ class Joint:
         calls: dict[Partitions, list[list[Block]]] = {}
         for queue, blocks in self.publishes:
             calls.setdefault(queue, []).append(blocks)
-        refusals = (queue.why_refused(theirs) for queue, theirs in calls.items())
+        refusals = (queue.why_refused(theirs, self._freed_in(queue)) for queue, theirs in calls.items())
         return next((error for error in refusals if error is not None), None)
+
+    def _freed_in(self, queue: Partitions) -> Amount:
+        """What the step settles of a queue that it publishes to."""
+        freed = NOTHING
+        for view, grouped in self.acks:
+            if view.number == VIEW_MAIN and queue.get(view.partition.index) is view.partition:
+                freed = freed.plus(Amount(*view.core.held_by(grouped)))
+        return freed

@@ -55,6 +55,7 @@ from backend_store.node.reader import LogReader
 from backend_store.node.reads import LogReads
 from backend_store.node.refusals import outcome_open, too_late, why_refused
 from backend_store.node.retention import Retention
+from backend_store.node.room import NOTHING, Amount
 from backend_store.node.rows import read_order
 from backend_store.node.seeking import Counting
 from backend_store.node.slotting import Slotting
@@ -320,12 +321,14 @@ class Partition(LogReads):
         for call in self.inbox.take_unpromised():
             self.tell(call.reply, self._not_durable(reason))
 
-    def why_refused(self, blocks: Sequence[Block], elsewhere: Sequence[Block] = ()) -> PushqError | None:
+    def why_refused(
+        self, blocks: Sequence[Block], elsewhere: Sequence[Block] = (), freed: Amount = NOTHING
+    ) -> PushqError | None:
         """Why the queue itself would refuse some of these messages, if they were the next: asked for a step that must
         not fail half-way. What was promised to others in this cycle counts as there, and what the same step has for
-        other partitions.
+        other partitions; what it settles, `freed`, does not.
         """
-        return why_refused(self, [*self.inbox.promised, *blocks], elsewhere)
+        return why_refused(self, [*self.inbox.promised, *blocks], elsewhere, freed)
 
     def split(self, book: SlotBook) -> Slotting:
         """From now on the partition is one of several: some slots are its own."""

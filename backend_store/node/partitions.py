@@ -31,6 +31,7 @@ from backend_store.model import (
 from backend_store.node.calls import PublishReply
 from backend_store.node.limits import INBOX_BYTES_MAX, INBOX_MESSAGES_MAX
 from backend_store.node.partition import Partition
+from backend_store.node.room import NOTHING, Amount
 
 
 class Partitions:
@@ -220,13 +221,13 @@ class Partitions:
             else:
                 send(share, told)
 
-    def why_refused(self, calls: Sequence[list[Block]]) -> PushqError | None:
+    def why_refused(self, calls: Sequence[list[Block]], freed: Amount = NOTHING) -> PushqError | None:
         """Why a step that must not fail half-way cannot make these publishes now, one after the other; it may ask in
-        the very cycle it is in.
+        the very cycle it is in. `freed`: what it settles of this queue.
         """
         if self.map is None:
             blocks = [block for call in calls for block in call]
-            return self.first.why_not(blocks) or self.first.why_refused(blocks)
+            return self.first.why_not(blocks) or self.first.why_refused(blocks, freed=freed)
         found: dict[int, list[Block]] = {}
         for turn, call in enumerate(calls, self._turn + 1):
             for share in self._shares(call, turn):
@@ -236,7 +237,7 @@ class Partitions:
         for number, blocks in found.items():
             partition = self._by_number[number]
             elsewhere = [block for other, theirs in found.items() if other != number for block in theirs]
-            if (error := partition.why_not(blocks) or partition.why_refused(blocks, elsewhere)) is not None:
+            if (error := partition.why_not(blocks) or partition.why_refused(blocks, elsewhere, freed)) is not None:
                 return error
         return None
 

@@ -246,7 +246,7 @@ class Publishing:
                 error = room.refusal(need)
                 others.update({n: error for n in range(call.messages) if n not in others})
             return
-        if call.must_fit:
+        if call.must_fit and self.config.overflow == "reject":
             return
         wanted = [n for n in range(call.messages) if n not in others]
         excess = wanted[room.fitting(call.blocks, [*others]) :]

@@ -235,7 +235,7 @@ class SemanticsModel:
         answers: list[Any] = []
         mine: dict[bytes, Any] = {}
         room = self._make_room(after, call, must_fit=must_fit)
-        room = None if must_fit else room
+        room = None if must_fit and self.config.overflow != "dead_letter_newest" else room
         for m in call:
             if m.id in mine:
                 self._arrive(after, m, is_known=True)  # its number counts all the same

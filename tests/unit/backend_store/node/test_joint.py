@@ -10,6 +10,7 @@ from backend_store.core.chunk import KIND_JSON, Draft, blocks_of, plain_blocks
 from backend_store.core.leasing import ReceiptKey
 from backend_store.core.receipts import by_token
 from backend_store.core.records import EpochStart, PartitionState
+from backend_store.core.shelves import VIEW_DEAD
 from backend_store.model import (
     DedupeFull,
     Epoch,
@@ -242,7 +243,7 @@ def test_a_step_that_comes_while_another_one_is_decided_is_decided_with_the_next
 
 
 def test_without_room_for_what_was_made_nothing_is_settled() -> None:
-    world, given = begun(max_messages=2)
+    world, given = begun(max_messages=1)
     answers = ask(world, given, draft("out"), draft("out too"))
     world.commit()
     assert isinstance(answers[0], QueueFull)
@@ -269,3 +270,48 @@ def test_steps_that_wait_when_the_queue_is_deleted_are_told() -> None:
     answers = ask(world, given, draft("out"))
     world.partition.close()
     assert [type(one) for one in answers + ask(world, given)] == [QueueNotFound, QueueNotFound]
+
+
+# ------------------------------------------------------------------------------------------------------ full queues
+
+
+@pytest.mark.parametrize("overflow", ["reject", "drop_oldest", "dead_letter_oldest"])
+def test_a_full_queue_takes_as_many_as_the_step_settles_of_it_and_ends_none(overflow: str) -> None:
+    world = queue(max_messages=3, overflow=overflow)
+    publish(world, draft("in"), draft("b"), draft("c"))
+    given = receipts(took(world, 1))
+    answers = ask(world, given, draft("out"))
+    world.commit()
+    assert result(answers).settled and world.partition.state.ended == {}
+    assert drained(world) == ["b", "c", "out"]
+
+
+@pytest.mark.parametrize("overflow", ["reject", "drop_oldest", "dead_letter_oldest"])
+def test_a_step_that_a_full_queue_has_no_room_for_is_refused_whole(overflow: str) -> None:
+    world = queue(max_messages=3, overflow=overflow)
+    publish(world, draft("in"), draft("b"), draft("c"))
+    given = receipts(took(world, 1))
+    took(world)
+    answers = ask(world, given, draft("out"), draft("too"))
+    world.settle_down()
+    (refused,) = answers
+    assert isinstance(refused, QueueFull) and counts(world) == (0, 3, 0) and world.partition.state.ended == {}
+
+
+def test_a_step_into_a_full_queue_ends_its_oldest_for_it() -> None:
+    world = queue(max_messages=3, overflow="drop_oldest")
+    publish(world, draft("in"), draft("b"), draft("c"))
+    given = receipts(took(world, 1))
+    answers = ask(world, given, draft("out"), draft("too"))
+    world.commit()
+    assert result(answers).settled and drained(world) == ["c", "out", "too"]
+
+
+def test_of_a_step_what_a_full_queue_has_no_room_for_is_a_dead_letter_where_it_says_so() -> None:
+    world = queue(max_messages=3, overflow="dead_letter_newest")
+    publish(world, draft("in"), draft("b"), draft("c"))
+    given = receipts(took(world, 1))
+    answers = ask(world, given, draft("out"), draft("too"))
+    world.commit()
+    assert result(answers).settled and counts(world) == (3, 0, 0)
+    assert drained(world) == ["b", "c", "out"] and drained(world, view=VIEW_DEAD) == ["too"]
