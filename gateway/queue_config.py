@@ -46,11 +46,17 @@ DEFAULTS: Final[dict[str, _Default]] = {
 """Defaults that hang on other settings. They are stored, so that a config says what holds."""
 
 
-def queue_config(given: dict[str, Any], name: str = "", *, named: Collection[str] | None = None) -> QueueConfig:
+def queue_config(
+    given: dict[str, Any],
+    name: str = "",
+    *,
+    named: Collection[str] | None = None,
+    known: QueueConfig | None = None,
+) -> QueueConfig:
     """The config of the queue `name` from a request. Raises `InvalidRequest` that names every field that is wrong.
 
     Without a name it is a template: there is no own companion to write. `named` has the fields that the caller wrote,
-    where that is not all of `given`.
+    where that is not all of `given`, and `known` is what the queue has so far.
     """
     given = with_whole_numbers(given)
     _refuse([*_wrong_fields(given, QueueConfig, ""), *_wrong_names(given, name), *_wrong_tags(given)])
@@ -59,7 +65,7 @@ def queue_config(given: dict[str, Any], name: str = "", *, named: Collection[str
     if name and config.dead_letter_queue == name + COMPANION:
         left_out["dead_letter_queue"] = COMPANION
     config = msgspec.structs.replace(config, **left_out)
-    _refuse([*broken_rules(config, given if named is None else named)])
+    _refuse([*broken_rules(config, given if named is None else named, known)])
     return config
 
 
@@ -67,7 +73,7 @@ def changed_config(known: QueueConfig, changes: dict[str, Any], name: str) -> Qu
     """`known` with the fields that a request names. Raises `InvalidRequest`."""
     changes = with_whole_numbers(changes)
     _refuse([*_wrong_changes(known, changes)])
-    return queue_config(msgspec.to_builtins(shown_config(known, name)) | changes, name, named=changes)
+    return queue_config(msgspec.to_builtins(shown_config(known, name)) | changes, name, named=changes, known=known)
 
 
 def shown_config(config: QueueConfig, name: str) -> QueueConfig:

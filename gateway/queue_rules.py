@@ -35,9 +35,15 @@ class Rule(NamedTuple):
         return f"{facts}: {self.why}; {self.instead}"
 
 
-def broken_rules(config: QueueConfig, named: Collection[str]) -> Iterator[FieldError]:
-    """What is wrong with a config, told at those settings that the caller `named`, or at all if it named none."""
+def broken_rules(config: QueueConfig, named: Collection[str], known: QueueConfig | None = None) -> Iterator[FieldError]:
+    """What is wrong with a config, told at those settings that the caller `named`, or at all if it named none.
+
+    `known`: what it was before. A mix that was there already, as from before its rule, stands in the way of no change
+    to other settings.
+    """
     for rule in RULES:
+        if known is not None and rule.breaks(known) and not any(name in named for name in rule.settings):
+            continue
         if rule.breaks(config):
             concerned = rule.concerned(config)
             for name in [name for name in concerned if name in named] or concerned:
@@ -222,6 +228,20 @@ RULES: Final[tuple[Rule, ...]] = (
         lambda c: c.delivery == "at_most_once" and c.lease_mode == "replicated",
         "a message is settled before it is handed out, so there is no lease to keep",
         'leave lease_mode at "memory"',
+    ),
+    Rule(
+        "delivery: at_most_once with ordering: strict",
+        ("delivery", "ordering"),
+        lambda c: c.delivery == "at_most_once" and c.ordering == "strict",
+        "a message is settled before it is handed out, so the next of its key goes to another consumer at once",
+        'leave ordering at "best_effort", which hands them out in their order, or take delivery "at_least_once"',
+    ),
+    Rule(
+        "delivery: exactly_once with lease_mode: memory",
+        ("lease_mode", "delivery"),
+        lambda c: c.delivery == "exactly_once" and c.lease_mode == "memory" and c.durability == "fsync",
+        "after a crash a message would go to a second consumer while the first still holds it",
+        'leave lease_mode at "replicated", or take delivery "at_least_once"',
     ),
     Rule(
         "delivery: exactly_once with dedupe: none",

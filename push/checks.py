@@ -43,6 +43,19 @@ def checked_visibility(visibility_ms: int) -> int:
     return visibility_ms
 
 
+def visibility_of(queue: Queue, wanted_ms: int | None) -> int:
+    """How long a consumer's leases run: as it asks, or as the queue says. Where there are none, nobody may ask."""
+    if wanted_ms is None:
+        return queue.config.visibility_timeout_ms
+    if queue.config.delivery == "at_most_once" and not queue.is_companion:
+        raise field(
+            "/visibility_timeout_ms",
+            "this queue delivers at_most_once: a message is settled before it is handed out, so there is no lease; "
+            "leave visibility_timeout_ms out",
+        )
+    return checked_visibility(wanted_ms)
+
+
 def checked_idempotency_key(text: str, *, name: str = "idempotency_key", pointer: str = "/idempotency_key") -> str:
     """Raises `InvalidRequest` for a key that is empty, too long, or not printable ASCII."""
     if not 1 <= len(text) <= IDEMPOTENCY_KEY_CHARS_MAX:

@@ -35,6 +35,7 @@ from push.checks import (
     field,
     gap_fields,
     results,
+    visibility_of,
 )
 from push.credentials import refresh
 from push.door import check_publish
@@ -327,9 +328,7 @@ def _group_opened(session: Session, frame: Subscribe, group: GroupQueue | PushqE
 
 def _subscribe_work(session: Session, frame: Subscribe, queue: Queue) -> None:
     credit = checked_credit(frame.credit if frame.credit is not None else CREDIT_DEFAULT)
-    visibility_ms = queue.config.visibility_timeout_ms
-    if frame.visibility_timeout_ms is not None:
-        visibility_ms = checked_visibility(frame.visibility_timeout_ms)
+    visibility_ms = visibility_of(queue, frame.visibility_timeout_ms)
     number = session.number()
     sub = WorkSubscription(
         session,

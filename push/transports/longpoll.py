@@ -10,7 +10,7 @@ from starlette.types import Receive
 
 from backend_store.client import Chunk, Lease, Queue
 from backend_store.model import Overloaded, PushqError
-from push.checks import checked_visibility, field
+from push.checks import field, visibility_of
 from push.encode import stream_messages
 from push.hub import Hub
 from push.looking_up import LookingUp
@@ -233,9 +233,7 @@ async def receive(
         return await receive_stream(hub, queue, limit=limit, wait_ms=wait_ms, wanted=from_, receive=receive, told=told)
     if group is None and from_ is not None:
         raise field("/from", "a work queue has no positions: `from` is for streams")
-    visibility_ms = queue.config.visibility_timeout_ms
-    if visibility_timeout_ms is not None:
-        visibility_ms = checked_visibility(visibility_timeout_ms)
+    visibility_ms = visibility_of(queue, visibility_timeout_ms)
     if group is not None:
         queue = await group_queue(queue, group, from_)
     return await receive_messages(

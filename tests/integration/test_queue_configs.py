@@ -65,6 +65,15 @@ def test_a_combination_without_sense_is_refused_and_nothing_is_made(http: Client
     refused(http.get(f"/v1/queues/{name}"), 404, "queue-not-found")
 
 
+def test_a_receive_from_a_queue_without_leases_may_not_ask_for_one(http: Client, name: str) -> None:
+    config_of(put(http, name, delivery="at_most_once"))
+    answer = http.post(f"/v1/queues/{name}/receive", json={"visibility_timeout_ms": 5000})
+    assert pointers(refused(answer, 400, "invalid-request")) == ["/visibility_timeout_ms"]
+    assert http.post(f"/v1/queues/{name}/receive", json={}).json() == {"messages": []}
+    dead = http.post(f"/v1/queues/{name}.dead/receive", json={"visibility_timeout_ms": 5000})
+    assert dead.json() == {"messages": []}, "dead letters are leased"
+
+
 def test_a_change_without_sense_is_refused_and_nothing_changes(http: Client, name: str) -> None:
     before = config_of(put(http, name, ordering="strict"))
     assert pointers(refused(patch(http, name, priorities=3), 400, "invalid-request")) == ["/priorities"]

@@ -7,7 +7,7 @@ from typing import Any, get_args, get_type_hints
 import pytest
 
 from backend_store.model import InvalidRequest, QueueConfig
-from gateway.queue_config import queue_config
+from gateway.queue_config import changed_config, queue_config
 from gateway.queue_rules import RULES, broken_rules
 
 STREAM = {"kind": "stream"}
@@ -97,6 +97,12 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         ONCE | {"lease_mode": "replicated"},
         {"lease_mode": "memory"},
     ),
+    ("delivery: at_most_once with ordering: strict", ONCE | STRICT, {"ordering": "best_effort"}),
+    (
+        "delivery: exactly_once with lease_mode: memory",
+        EXACTLY | {"lease_mode": "memory"},
+        {"lease_mode": "replicated"},
+    ),
     ("delivery: exactly_once with dedupe: none", EXACTLY | {"dedupe": "none"}, {"dedupe": "content"}),
     ("delivery: exactly_once with durability: relaxed", EXACTLY | {"durability": "relaxed"}, {"durability": "fsync"}),
     (
@@ -151,6 +157,13 @@ def test_a_combination_without_sense_is_refused_and_can_be_mended(
 def test_a_choice_alone_breaks_no_rule_by_the_defaults_of_others(name: str) -> None:
     for value in get_args(get_type_hints(QueueConfig)[name]):
         assert getattr(queue_config({name: value}, "orders"), name) == value
+
+
+def test_a_mix_from_before_its_rule_stands_in_the_way_of_no_other_change() -> None:
+    known = QueueConfig(delivery="at_most_once", ordering="strict")
+    assert changed_config(known, {"max_messages": 5}, "orders").max_messages == 5
+    with pytest.raises(InvalidRequest):
+        changed_config(known, {"max_messages": 5, "ordering": "strict"}, "orders")
 
 
 def test_a_small_queue_may_have_the_usual_message_size() -> None:

@@ -7,7 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from backend_store.model import InvalidRequest, Verdict
-from push.checks import check_id, checked_credit, checked_visibility, not_yet, results
+from push.checks import check_id, checked_credit, checked_visibility, not_yet, results, visibility_of
+from tests.support.queues import queue
+from tests.support.world import queue_of
 
 TWELVE_HOURS_MS = 12 * 3600 * 1000
 
@@ -50,3 +52,12 @@ def test_each_receipt_has_its_row() -> None:
         {"receipt": "a", "ok": True},
         {"receipt": "b", "ok": False, "error": "stale-receipt"},
     ]
+
+
+def test_nobody_asks_for_leases_of_a_queue_without_any() -> None:
+    once, plain = queue_of(queue(delivery="at_most_once")), queue_of(queue())
+    assert (visibility_of(once, None), visibility_of(plain, None), visibility_of(plain, 5)) == (30_000, 30_000, 5)
+    with pytest.raises(InvalidRequest) as refused:
+        visibility_of(once, 5)
+    assert [error.pointer for error in refused.value.errors] == ["/visibility_timeout_ms"]
+    assert "at_most_once" in refused.value.detail
