@@ -13,9 +13,11 @@ import msgspec
 import structlog
 
 from backend_store.core.bits import indexes, lowest
+from backend_store.core.chunk import Chunk
 from backend_store.core.leases import Lease
 from backend_store.core.limits import TAKE_MESSAGES_MAX
-from backend_store.model import PushqError, QueueFull
+from backend_store.core.shelves import is_scheduled
+from backend_store.model import Block, PushqError, QueueFull
 from backend_store.node.joint import Joint, JointResult
 from backend_store.node.limits import TRANSFER_LEASE_MS, TRANSFER_RETRY_SECONDS, TRANSFERS_AT_ONCE_MAX
 from backend_store.node.resealing import resealed, unopened
@@ -112,25 +114,49 @@ def step_of(
     assert lease.chunk is not None, "a lease is moved with its chunk in memory"
     bits = lease.bits if bits is None else bits
     wanted = min(priority, target.config.priorities - 1)
-    number = view.partition.index
-    found = resealed(
-        lease.chunk,
-        bits & ~lease.chunk.unreadable,
-        annexes,
-        partition=number,
-        seal=target.seal,
-        is_encrypted=target.config.encrypted,
-    )
-    if whole := bits & lease.chunk.unreadable:
-        routing = target.routing if target.map is not None else None
-        found += unopened(lease.chunk, whole, annexes, partition=number, routing=routing)
-    blocks = [msgspec.structs.replace(block, priority=wanted) for block in found]
+    blocks = [
+        msgspec.structs.replace(block, priority=wanted, due_ms=due_ms)
+        for due_ms, part in _by_due(view, lease, bits, target)
+        for block in _blocks_of(view, lease.chunk, part, target, annexes)
+    ]
 
     def told(result: JointResult | PushqError) -> None:
         has_moved = isinstance(result, JointResult) and bool(result.places)
         decided(has_moved, result if isinstance(result, PushqError) else None)
 
     return Joint([(view, {lease.token: bits})], [(target, blocks)], told, moves=True)
+
+
+def _by_due(view: View, lease: Lease, bits: int, target: Partitions) -> list[tuple[int, int]]:
+    """The messages by the time that each still waits for, 0 for those that wait for none. Of a queue that is deleted
+    those are moved too whose time has not come: where they go it comes as well.
+    """
+    state, config = lease.state, target.config
+    if not is_scheduled(state.shelf) or config.kind == "stream" or config.sequencing != "arrival":
+        return [(0, bits)]
+    reader, now_ms = view.partition.reader, view.partition.steady_ms()
+    later = {due: reader.due_bits(state.base, due) & bits for due in reader.schedule_of(state.base) if due > now_ms}
+    for part in later.values():
+        bits &= ~part
+    return [(due_ms, part) for due_ms, part in ((0, bits), *sorted(later.items())) if part]
+
+
+def _blocks_of(
+    view: View, chunk: Chunk, bits: int, target: Partitions, annexes: Mapping[int, dict[str, Any]]
+) -> list[Block]:
+    number = view.partition.index
+    found = resealed(
+        chunk,
+        bits & ~chunk.unreadable,
+        annexes,
+        partition=number,
+        seal=target.seal,
+        is_encrypted=target.config.encrypted,
+    )
+    if whole := bits & chunk.unreadable:
+        routing = target.routing if target.map is not None else None
+        found += unopened(chunk, whole, annexes, partition=number, routing=routing)
+    return found
 
 
 class Timers(Protocol):

@@ -147,6 +147,29 @@ async def test_of_a_deleted_queue_as_many_messages_go_as_there_is_room_for(
     assert [*came, *numbers(await drained(target))] == list("01234567")
 
 
+async def test_scheduled_messages_of_a_deleted_queue_wait_for_their_time_where_they_go(store: EmbeddedStore) -> None:
+    target, queue = await made(store, "b"), await made(store, "a")
+    now_ms, hour_ms = store.node.steady_ms(), 3_600_000
+    soon = [draft(str(n), due_ms=now_ms + 300 * n, id=str(n)) for n in (1, 2)]
+    await published(queue, *soon, draft("now"), *[draft("later", due_ms=now_ms + hour_ms)] * 2)
+    await store.move_queue("default", "a", "b")
+    await until(lambda: target.stats().published_total == 5)
+    assert target.stats().delayed >= 2 and (await target.peek(PeekFilter(state="delayed"))).items
+    await until(lambda: target.stats().ready == 3)
+    assert store.node.steady_ms() >= now_ms + 600 and target.stats().delayed == 2
+    assert await drained(target) == ["now", "1", "2"]
+
+
+@pytest.mark.parametrize("settings", [{"kind": "stream"}, {"sequencing": "clock", "sort_window_ms": 0}])
+async def test_where_nothing_waits_for_a_time_scheduled_messages_of_a_deleted_queue_come_at_once(
+    store: EmbeddedStore, settings: dict[str, Any]
+) -> None:
+    target, queue = await made(store, "b", **settings), await made(store, "a")
+    await published(queue, draft("later", due_ms=store.node.steady_ms() + 3_600_000))
+    await store.move_queue("default", "a", "b")
+    await until(lambda: target.stats().ready == 1)
+
+
 async def test_dead_letters_that_wait_for_a_full_queue_can_be_sent_back(store: EmbeddedStore) -> None:
     queue, graves = await buried(store)
     letters = queue.dead_letters(LetterFilter(), None, own=False)
