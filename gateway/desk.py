@@ -5,6 +5,7 @@ HTTP, WebSocket and SSE ask the same questions here, so they cannot give differe
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
@@ -54,6 +55,8 @@ class GatewayDesk:
         self._dev = dev
         self._auto_config = auto_config
         self._clock = HybridClock()
+        self._making: dict[tuple[str, str], asyncio.Task[None]] = {}
+        """Queues that publishes are making, by tenant and name."""
 
     def identify(self, token: str) -> Principal:
         return self._keyring.identify(token)
@@ -83,7 +86,12 @@ class GatewayDesk:
         return queue
 
     def publish_to(self, principal: Any, name: str) -> Target:
-        """The queue; or, for one that was deleted lately, where its messages went."""
+        """The queue; or, for one that was deleted lately, where its messages went.
+
+        One that a publish is just making is not there yet: it is defined before it has a key to seal messages with.
+        """
+        if self._making and (principal.tenant, name) in self._making:
+            raise QueueNotFound(f"queue {name!r} is being made")
         queue = self._store.target_of(principal.tenant, name)
         self._check_publish(principal, name)
         return queue
@@ -103,7 +111,21 @@ class GatewayDesk:
         if not principal.access.may("publish", name):
             return None
         config = self._auto_config(name)
-        return self._make(principal.tenant, name, config) if config is not None else None
+        return self._made(principal.tenant, name, config) if config is not None else None
+
+    async def _made(self, tenant: str, name: str, config: QueueConfig) -> None:
+        """Makes a queue once for all who publish to it meanwhile; whoever leaves takes nothing from the others."""
+        making = self._making.get((tenant, name))
+        if making is None:
+            making = asyncio.get_running_loop().create_task(self._make(tenant, name, config), name=f"make {name}")
+            self._making[tenant, name] = making
+            making.add_done_callback(lambda done: self._is_made(tenant, name, done))
+        await asyncio.shield(making)
+
+    def _is_made(self, tenant: str, name: str, done: asyncio.Task[None]) -> None:
+        del self._making[tenant, name]
+        if not done.cancelled():
+            done.exception()  # those who wait are told; there may be none any more
 
     async def _make(self, tenant: str, name: str, config: QueueConfig) -> None:
         await found(lambda: check_links(name, config, lambda other: self._config_of(tenant, other)))

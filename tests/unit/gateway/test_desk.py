@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import nullcontext
+from typing import Any
 
 import pytest
 from msgspec import Raw
@@ -116,3 +118,33 @@ async def test_a_publish_that_may_make_no_queue_is_told_why(store: Store, clock:
         assert making is not None
         with pytest.raises(refusal) if refusal else nullcontext():
             await making
+
+
+async def test_a_queue_that_a_publish_makes_is_made_once_for_all_who_publish_meanwhile(
+    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keyring, create, may_end, made = Keyring(store, clock), store.create_queue, asyncio.Event(), []
+    principal = keyring.identify((await keyring.create(name="k", tenant="default", scopes=("publish:*",))).token)
+    makes_any = GatewayDesk(
+        store, keyring, TicketOffice(clock), allowed_origins=(), dev=False, auto_config=lambda name: QueueConfig()
+    )
+
+    async def slowly(tenant: str, name: str, config: QueueConfig) -> Any:
+        """It is defined, and its key is still to come."""
+        made.append(name)
+        answer = await create(tenant, name, config)
+        await may_end.wait()
+        return answer
+
+    monkeypatch.setattr(store, "create_queue", slowly)
+    makings = [makes_any.made_by_publish(principal, "new") for _ in range(3)]
+    tasks = [asyncio.ensure_future(making) for making in makings if making is not None]
+    async with asyncio.timeout(5):
+        while ("default", "new") not in store.metadata.queues:  # noqa: ASYNC110 - it is made in the background
+            await asyncio.sleep(0)
+    with pytest.raises(QueueNotFound):
+        makes_any.publish_to(principal, "new")
+    tasks[0].cancel()
+    may_end.set()
+    await asyncio.gather(*tasks[1:])
+    assert made == ["new"] and makes_any.publish_to(principal, "new").name == "new"
