@@ -33,10 +33,20 @@ Moved = Callable[[int, PushqError | None], None]
 
 
 def move(
-    view: View, lease: Lease, target: Partitions, annexes: Mapping[int, dict[str, Any]], moved: Moved, priority: int = 0
+    view: View,
+    lease: Lease,
+    target: Partitions,
+    annexes: Mapping[int, dict[str, Any]],
+    moved: Moved,
+    priority: int = 0,
+    *,
+    is_new: bool = False,
 ) -> None:
-    """Moves what a lease holds, or as much of it as the other queue has room for; afterwards it holds nothing."""
-    _Move(view, lease, target, annexes, moved, priority).go_on(lease.bits.bit_count())
+    """Moves what a lease holds, or as much of it as the other queue has room for; afterwards it holds nothing.
+
+    `is_new`: the other queue's own delay and time to live hold for it, as for what is published there.
+    """
+    _Move(view, lease, target, annexes, moved, priority, is_new=is_new).go_on(lease.bits.bit_count())
 
 
 class _Move:
@@ -52,7 +62,10 @@ class _Move:
         annexes: Mapping[int, dict[str, Any]],
         moved: Moved,
         priority: int,
+        *,
+        is_new: bool,
     ):
+        self._is_new = is_new
         self._view = view
         self._lease = lease
         self._target = target
@@ -66,7 +79,14 @@ class _Move:
         bits = lowest(self._lease.bits, count)
         try:
             step = step_of(
-                self._view, self._lease, self._target, self._annexes, self._decided(count), self._priority, bits
+                self._view,
+                self._lease,
+                self._target,
+                self._annexes,
+                self._decided(count),
+                self._priority,
+                bits,
+                is_new=self._is_new,
             )
         except PushqError as error:  # there is no key to seal them with now
             self._end(error)
@@ -92,9 +112,8 @@ class _Move:
         lease.chunk = None
         self._told(self._moved, error)
         if lease.bits:
-            self._view.unsent(
-                lease
-            )  # it is ready again, which the view says at once: first it is known whether to wait
+            # It is ready again, which the view says at once: before that it is known whether to wait.
+            self._view.unsent(lease)
 
 
 def step_of(
@@ -105,6 +124,8 @@ def step_of(
     decided: Callable[[bool, PushqError | None], None],
     priority: int = 0,
     bits: int | None = None,
+    *,
+    is_new: bool = False,
 ) -> Joint:
     """The step that takes what a lease holds to another log, or only some `bits` of it. `decided`: whether it did, and
     why not. What is unreadable goes in whole blocks, which only its own queue can make something of.
@@ -116,8 +137,8 @@ def step_of(
     wanted = min(priority, target.config.priorities - 1)
     blocks = [
         msgspec.structs.replace(block, priority=wanted, due_ms=due_ms)
-        for due_ms, part in _by_due(view, lease, bits, target)
-        for block in _blocks_of(view, lease.chunk, part, target, annexes)
+        for due_ms, part in _by_due(view, lease, bits, target, _usual_due(target) if is_new else 0)
+        for block in _blocks_of(view, lease.chunk, part, target, _alive(annexes, part, target, due_ms, is_new=is_new))
     ]
 
     def told(result: JointResult | PushqError) -> None:
@@ -127,18 +148,40 @@ def step_of(
     return Joint([(view, {lease.token: bits})], [(target, blocks)], told, moves=True)
 
 
-def _by_due(view: View, lease: Lease, bits: int, target: Partitions) -> list[tuple[int, int]]:
-    """The messages by the time that each still waits for, 0 for those that wait for none. Of a queue that is deleted
-    those are moved too whose time has not come: where they go it comes as well.
+def _may_wait(target: Partitions) -> bool:
+    """Whether messages of a queue can wait for a time."""
+    return target.config.kind == "work" and target.config.sequencing == "arrival"
+
+
+def _usual_due(target: Partitions) -> int:
+    """When a message is due that comes to a queue now and says nothing itself; 0 for at once."""
+    delay_ms = target.config.delay_ms
+    return target.steady_ms() + delay_ms if delay_ms and _may_wait(target) else 0
+
+
+def _alive(
+    annexes: Mapping[int, dict[str, Any]], bits: int, target: Partitions, due_ms: int, *, is_new: bool
+) -> Mapping[int, dict[str, Any]]:
+    """With the end of the life that a new message has in a queue, where it has one."""
+    life_ms = target.config.message_ttl_ms
+    if not is_new or life_ms is None:
+        return annexes
+    ends_ms = (due_ms or target.steady_ms()) + life_ms
+    return {index: {**annexes.get(index, {}), "exp": ends_ms} for index in indexes(bits)}
+
+
+def _by_due(view: View, lease: Lease, bits: int, target: Partitions, usual_ms: int) -> list[tuple[int, int]]:
+    """The messages by the time that each waits for, 0 for those that wait for none. Of a queue that is deleted those
+    are moved too whose time has not come: where they go it comes as well.
     """
-    state, config = lease.state, target.config
-    if not is_scheduled(state.shelf) or config.kind == "stream" or config.sequencing != "arrival":
-        return [(0, bits)]
+    state = lease.state
+    if not is_scheduled(state.shelf) or not _may_wait(target):
+        return [(usual_ms, bits)]
     reader, now_ms = view.partition.reader, view.partition.steady_ms()
     later = {due: reader.due_bits(state.base, due) & bits for due in reader.schedule_of(state.base) if due > now_ms}
     for part in later.values():
         bits &= ~part
-    return [(due_ms, part) for due_ms, part in ((0, bits), *sorted(later.items())) if part]
+    return [(due_ms, part) for due_ms, part in ((usual_ms, bits), *sorted(later.items())) if part]
 
 
 def _blocks_of(
@@ -214,7 +257,7 @@ class Transfer:
                     continue
                 self._at_once += 1
                 annexes = {n: self._annex(lease, n) for n in indexes(lease.bits)} if self._annex else {}
-                move(self.view, lease, target, annexes, self._moved)
+                move(self.view, lease, target, annexes, self._moved, is_new=True)
         finally:
             self._is_pumping = False
         if self._on_idle is not None and not self._at_once:

@@ -147,6 +147,26 @@ async def test_of_a_deleted_queue_as_many_messages_go_as_there_is_room_for(
     assert [*came, *numbers(await drained(target))] == list("01234567")
 
 
+async def test_the_delay_of_a_dead_letter_queue_holds_for_what_others_send_to_it(store: EmbeddedStore) -> None:
+    graves = await made(store, "graves", delay_ms=3_600_000)
+    queue = await made(store, "q", dead_letter_queue="graves", max_attempts=1)
+    await died(queue, draft("1"), draft("2"))
+    await until(lambda: graves.stats().published_total == 2)
+    assert (graves.stats().ready, graves.stats().delayed) == (0, 2)
+
+
+@pytest.mark.parametrize("settings", [{}, {"delay_ms": 100}])
+async def test_the_time_to_live_of_a_dead_letter_queue_holds_for_what_others_send_to_it(
+    store: EmbeddedStore, settings: dict[str, Any]
+) -> None:
+    graves = await made(store, "graves", message_ttl_ms=300, **settings)
+    queue = await made(store, "q", dead_letter_queue="graves", max_attempts=1, message_ttl_ms=3_600_000)
+    await died(queue, draft("1"), draft("2"))
+    await until(lambda: graves.stats().ready == 2)
+    await until(lambda: dict(graves.ended) == {"expired": 2})
+    assert graves.stats().ready == 0
+
+
 async def test_scheduled_messages_of_a_deleted_queue_wait_for_their_time_where_they_go(store: EmbeddedStore) -> None:
     target, queue = await made(store, "b"), await made(store, "a")
     now_ms, hour_ms = store.node.steady_ms(), 3_600_000
@@ -170,8 +190,12 @@ async def test_where_nothing_waits_for_a_time_scheduled_messages_of_a_deleted_qu
     await until(lambda: target.stats().ready == 1)
 
 
-async def test_dead_letters_that_wait_for_a_full_queue_can_be_sent_back(store: EmbeddedStore) -> None:
+async def test_dead_letters_that_wait_for_a_full_queue_can_be_sent_back(
+    store: EmbeddedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transfer, "TRANSFER_RETRY_SECONDS", 3600)  # it has none of them in its hands meanwhile
     queue, graves = await buried(store)
+    await until(lambda: queue._partition.view(VIEW_OUTBOX).core.in_flight == 0)
     letters = queue.dead_letters(LetterFilter(), None, own=False)
     total = (await queue.count_letters(letters)).total()
     job = queue.redrive("r", letters, total=total, rate_per_s=None, find=lambda name: store.queue("default", name))
