@@ -162,6 +162,7 @@ def create_app(
         throttle=throttle,
         intake=_intake(settings, memory),
         drain_window_s=settings.limits.drain_window_s,
+        unread_s=settings.limits.unread_s,
         spans=spans,
     )
     hub.publish_ms = settings.dispatch.timeout_ms

@@ -219,6 +219,7 @@ _RANGES: Final[dict[str, tuple[int, int]]] = {
     "limits.accepts_per_s": (1, 1_000_000),
     "limits.accepts_burst": (1, 1_000_000),
     "limits.drain_window_s": (0, 60),
+    "limits.unread_s": (0, 3600),
     "cluster.lanes": (1, 16),
     "cluster.shards": (1, 256),
     "cluster.replicas": (1, 7),

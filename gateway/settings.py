@@ -11,7 +11,13 @@ import msgspec
 from gateway.auto_create import AutoCreate
 from gateway.issuers import Jwt
 from gateway.rate_rules import RateRule
-from push.limits import ACCEPTS_BURST_DEFAULT, ACCEPTS_PER_SECOND_DEFAULT, DRAIN_SECONDS_DEFAULT, PUBLISH_MS_DEFAULT
+from push.limits import (
+    ACCEPTS_BURST_DEFAULT,
+    ACCEPTS_PER_SECOND_DEFAULT,
+    DRAIN_SECONDS_DEFAULT,
+    PUBLISH_MS_DEFAULT,
+    UNREAD_SECONDS_DEFAULT,
+)
 
 
 class Http(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -99,6 +105,8 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How many of them may come at once."""
     drain_window_s: int = DRAIN_SECONDS_DEFAULT
     """Over how long a drain closes sockets, at most; the process ends up to 6 s later."""
+    unread_s: int = UNREAD_SECONDS_DEFAULT
+    """How long a WebSocket that was sent messages may be silent until others get them; 0: as long as it likes."""
 
 
 class OverloadSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

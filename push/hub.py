@@ -32,6 +32,7 @@ from push.limits import (
     PUBLISH_MS_DEFAULT,
     SLOWEST_BLOCKED_SECONDS_MIN,
     SLOWEST_CLOSED_FRACTION,
+    UNREAD_SECONDS_DEFAULT,
     WRITE_BLOCKED_SECONDS_MAX,
 )
 from push.pacing import Pacer
@@ -77,6 +78,7 @@ class Hub:
         throttle: Throttle | None = None,
         intake: Intake | None = None,
         drain_window_s: int = DRAIN_SECONDS_DEFAULT,
+        unread_s: int = UNREAD_SECONDS_DEFAULT,
         spans: Spans | None = None,
     ):
         self.store = store
@@ -88,6 +90,9 @@ class Hub:
         self.publish_ms = PUBLISH_MS_DEFAULT
         """How long a publish waits that names no time."""
         self.resume_ms = resume_ms
+        self.unread_ms = unread_s * 1000
+        """A session that was sent messages and is not heard of for so long gets no more; 0: however long."""
+        self.withheld = 0
         self.connections_max = connections_max
         self.throttle: Throttle = NoThrottle() if throttle is None else throttle
         self.intake = Intake() if intake is None else intake
@@ -322,6 +327,9 @@ class Hub:
         """Pings each session about once in `PING_MS`, and closes those that stay silent or do not read."""
         now_ms = self.now_ms
         for session in list(self.sessions.values()):
+            if self.unread_ms and session.listen(now_ms, self.unread_ms):
+                self.withheld += 1
+                log.info("a consumer does not read", session=session.id[:6], unread_s=self.unread_ms // 1000)
             if now_ms < session.ping_at_ms and session.wire.is_writable:
                 continue
             if session.wire.blocked_seconds() > WRITE_BLOCKED_SECONDS_MAX:

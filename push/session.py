@@ -23,6 +23,7 @@ from push.credentials import close_for
 from push.encode import cut, deliver_frame, encode, join
 from push.fanout import Fanout
 from push.gate import Gate
+from push.hearing import Hearing
 from push.limits import (
     CREDIT_MAX,
     DELIVER_FRAME_BYTES_MAX,
@@ -86,6 +87,7 @@ class Session:
         "encoding",
         "gate",
         "heard_ms",
+        "hearing",
         "hub",
         "id",
         "opened",
@@ -107,6 +109,7 @@ class Session:
         self.opened = False
         self.closed = False
         self.heard_ms = hub.clock_ms()
+        self.hearing = Hearing()
         self.ping_at_ms = hub.next_ping_ms()
         self.subs: dict[int, Subscription] = {}
         self.who = Who(address=remote)
@@ -130,6 +133,7 @@ class Session:
             self.gate.held.append(partial(self.receive, data))
             return
         self.heard_ms = self.hub.now_ms
+        self.hearing.heard += 1
         try:
             check_messages(data, self.encoding)
             if self.encoding == "json":
@@ -532,6 +536,8 @@ class Session:
             self.wire.send_frame(frame, self.encoding)
         self.hub.delivered += len(messages)
         self.delivered(sub.queue, len(messages), size, batch)
+        self.hearing.sent(self.hub.now_ms)
+        sub.sent_since(leases, self.hearing.heard)
         sub.sent(leases)
 
     # -------------------------------------------------------------------------------------------------------- end
@@ -567,6 +573,23 @@ class Session:
 
     def reading(self) -> Iterable[Subscription]:
         return list(self.subs.values())
+
+    def listen(self, now_ms: int, unread_ms: int) -> bool:
+        """Looks whether the client still reads. Says whether it just lost its credit, and what it was sent since."""
+        match self.hearing.judge(now_ms, unread_ms):
+            case "ask":
+                self.ping()
+            case "withhold":
+                for sub in self._works():
+                    sub.withhold()
+                return True
+            case "restore":
+                for sub in self._works():
+                    sub.restore()
+        return False
+
+    def _works(self) -> list[WorkSubscription]:
+        return [sub for sub in self.subs.values() if isinstance(sub, WorkSubscription)]
 
     def ping(self) -> None:
         if self.wire.is_writable:

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from backend_store.client import SUFFIXES, Lease, Queue, indexes
 from push.feeder import Feeder
+from push.limits import LAPSE_MS_MIN
 from push.tails import Reading
 
 LEASES_BEFORE_PRUNING = 64
@@ -35,6 +36,8 @@ class WorkSubscription:
         "feeder",
         "in_doubt",
         "in_ring",
+        "is_withheld",
+        "lapsed",
         "leases",
         "messages_sent",
         "number",
@@ -44,7 +47,10 @@ class WorkSubscription:
         "pending_bytes",
         "pending_bytes_max",
         "queue",
+        "returned",
         "tells_begun",
+        "unread",
+        "unread_since",
         "visibility_ms",
     )
 
@@ -74,6 +80,13 @@ class WorkSubscription:
         self.outstanding = 0
         self.messages_sent = 0
         self.in_ring = False
+        self.is_withheld = False
+        """Its client does not read: it gets nothing more."""
+        self.returned = self.lapsed = 0
+        """How many messages it holds no more, and of how many of those the lease ran out."""
+        self.unread: list[Lease] = []
+        """What was sent and left since the client was heard; which time that was is `unread_since`."""
+        self.unread_since = -1
         self.pending: list[Lease] = []
         self.pending_bytes = 0
         self.leases: list[Lease] = []
@@ -82,11 +95,11 @@ class WorkSubscription:
         an ack of anything newer would settle it too."""
 
     def wants(self) -> int:
-        if self.pending_bytes >= self.pending_bytes_max or not self.outlet.writable:
+        if self.pending_bytes >= self.pending_bytes_max or self.is_withheld or not self.outlet.writable:
             return 0
         if self.in_doubt and self._is_in_doubt():
             return 0
-        credit = self.credit
+        credit = 1 if self._lets_all_lapse else self.credit
         if shift := self.feeder.intake.credit_shift:
             credit = max(1, credit >> shift)  # less is on its way while the process has too much to do
         return credit - self.outstanding
@@ -134,11 +147,56 @@ class WorkSubscription:
             elif self.auto:
                 self.queue.settle_lease(lease)
 
+    def sent_since(self, leases: list[Lease], heard: int) -> None:
+        """The bytes have left, and nothing was heard of the client since `heard`."""
+        if self.unread_since != heard:
+            self.unread_since = heard
+            self.unread.clear()
+        if not self.auto:
+            self.unread += [lease for lease in leases if lease.receipts]
+
+    def withhold(self) -> None:
+        """The client does not read. What it was sent goes to others as no attempt, but for the first of all that it
+        holds: it may be at work on that, and stand still because of it."""
+        self.is_withheld = True
+        first = self._first()
+        receipts: list[str] = []
+        for part in [part for lease in self.unread for part in lease.parts()]:
+            bits = part.bits & (part.untried if self.tells_begun else -1)
+            if part is first:
+                bits &= ~(part.bits & -part.bits)
+            receipts += [part.token + SUFFIXES[index] for index in indexes(bits)]
+        self.unread.clear()
+        if receipts:
+            self.queue.give_back(receipts, None, _unheard, tried=False)
+            self.outlet.tell_lost(self.number, receipts)
+
+    def restore(self) -> None:
+        """The client was heard again."""
+        self.is_withheld = False
+        self.feeder.add(self)
+
+    def _first(self) -> Lease | None:
+        """Of what it holds the lease that was sent first."""
+        return next((part for lease in self.leases for part in lease.parts() if part.bits), None)
+
+    @property
+    def _lets_all_lapse(self) -> bool:
+        """As many leases as it has credit for ran out, and it settled nothing meanwhile: until it does it gets messages
+        one by one."""
+        is_all = 0 < self.lapsed == self.returned and self.lapsed >= self.credit
+        return is_all and self.visibility_ms >= LAPSE_MS_MIN
+
     def released(self, count: int) -> None:
         self.outstanding -= count
+        self.returned += count
         self.feeder.line_up(self)
 
     def lost(self, receipts: list[str]) -> None:
+        """Leases ran out whose messages were `released` just now."""
+        self.lapsed += len(receipts)
+        if self.lapsed != self.returned:
+            self.lapsed = self.returned = 0  # it has settled some: whether it goes on to is counted from here
         self.outlet.tell_lost(self.number, receipts)
 
     def sendable(self) -> None:
@@ -188,10 +246,8 @@ class WorkSubscription:
     def doubt_oldest(self) -> None:
         """The connection was cut, maybe by the crash of the consumer, and its last word with it: what it was sent first
         of all that it holds counts as begun. Or a message that kills whoever begins with it would never be counted."""
-        for part in (part for lease in self.leases for part in lease.parts()):
-            if part.bits:
-                part.untried &= ~(part.bits & -part.bits)
-                return
+        if (first := self._first()) is not None:
+            first.untried &= ~(first.bits & -first.bits)
 
     def _is_in_doubt(self) -> bool:
         """Whether some of it is neither settled, nor vouched for, nor back in its place."""

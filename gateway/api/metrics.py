@@ -197,6 +197,8 @@ def _push(gateway: Gateway) -> Iterator[Metric]:
     for code, count in hub.closes.items():
         closes.add_metric((str(int(code)) if code else "other",), count)
     yield closes
+    words = "WebSockets that got no more messages for a time because they did not read."
+    yield CounterMetricFamily("pushq_consumers_withheld", words, hub.withheld)
     draining = GaugeMetricFamily("pushq_draining", "1 while the server says farewell.")
     draining.add_metric((), int(hub.draining))
     yield draining

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 
+import httpx2
 import pytest
 
 from push.client import Admin, Pushq, Subscription, connect
 from push.client.model import TransportName
 from tests.support.patience import PATIENCE_S
 from tests.support.server import PushqServer
+from tests.support.ws import Client
 
 pytestmark = pytest.mark.anyio
 
@@ -138,3 +141,22 @@ async def test_of_a_worker_that_was_killed_what_it_had_in_work_counts(
     async with pushq.subscribe(f"{queue}.dead") as dead, pushq.subscribe(queue, credit=MESSAGES) as rest:
         assert await bodies(dead, 3) == [0, 1, 2]
         assert await bodies(rest, MESSAGES - 3) == list(range(3, MESSAGES))
+
+
+async def test_what_a_consumer_does_not_read_goes_to_one_that_does(tmp_path: Path) -> None:
+    server = PushqServer(tmp_path / "data", env={"PUSHQ_LIMITS__UNREAD_S": "1"})
+    with server, httpx2.Client(base_url=server.url, headers=server.headers) as http:
+        http.put("/v1/queues/jobs", json={"max_attempts": 1}).raise_for_status()
+        async with Client(server) as idle, connect(server.url, server.key) as pushq:
+            await idle.ask(type="subscribe", queue="jobs", credit=10)
+            await pushq.publish_many("jobs", range(10))
+            async with pushq.subscribe("jobs", credit=10) as messages:
+                # It neither reads nor answers a ping, and keeps what it may be at work on.
+                assert await bodies(messages, 9) == list(range(1, 10))
+                await idle.send(type="pong")
+                await pushq.publish_many("jobs", range(10, 30))
+                async with asyncio.timeout(PATIENCE_S):
+                    while max(message["body"] for message in (await idle.next("deliver"))["messages"]) < 10:
+                        pass
+            metrics = http.get("/metrics").text
+    assert "pushq_consumers_withheld_total 1.0" in metrics

@@ -119,6 +119,10 @@ GROUPS = (
             "push.limits:SUBSCRIPTIONS_SHOWN_MAX": "",
             "push.limits:PARKED_SESSIONS_MAX": "Cut sessions that may come back; the oldest makes room.",
             "push.limits:KEY_CHECK_SECONDS": "",
+            "push.limits:UNREAD_SECONDS_DEFAULT": "How long a socket that was sent messages may be silent; see "
+            "`limits.unread_s`.",
+            "push.limits:LAPSE_MS_MIN": "A consumer that lets all its leases of this time or longer run out gets one "
+            "message at a time until it settles one.",
             "push.limits:DRAIN_SECONDS_DEFAULT": "Over how long a drain closes sockets; see `limits.drain_window_s`.",
             "push.limits:DRAIN_WAVE_SECONDS": "",
             "push.limits:BYE_RETRY_MS_MIN": "",

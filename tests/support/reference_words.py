@@ -90,6 +90,9 @@ SETTINGS = {
     "limits.accepts_burst": "How many of them may come at once, 1 to 1,000,000.",
     "limits.drain_window_s": "Over how many seconds a drain closes sockets at most, 0 to 60; few sockets are closed "
     "faster. The process ends up to 6 s after.",
+    "limits.unread_s": "How long a WebSocket that was sent messages may say nothing, 0 to 3,600: then it gets no more, "
+    "and what it was sent since goes to others, untried, until it is heard again. Half-way it is sent a `ping`. 0: for "
+    "as long as it likes.",
     "overload.memory_max_bytes": "What the process may use; 0 is the limit of its control group, or the machine's "
     "memory. At 60 %, 70 % and 80 % of it the process takes on less.",
     "overload.lag_ms_max": "How late the event loop may be (99th percentile over 5 s) before new sockets are refused, "

@@ -214,6 +214,59 @@ def test_a_consumer_hears_of_leases_that_ran_out(setup: Setup) -> None:
     assert sub.outlet.lost == [held[1]] and sub.outstanding == 0
 
 
+def test_who_does_not_read_keeps_the_first_message_and_the_others_go_on_untried(setup: Setup) -> None:
+    setup.world.stored(*[b"1"] * 5)
+    sub = setup.subscribe(credit=4)
+    leases = sub.take_pending()
+    sub.sent_since(leases, heard=1)
+    sub.sent(leases)
+    receipts = setup.receipts(sub)
+    sub.withhold()
+    setup.world.settle_down()
+    assert isinstance(sub.outlet, Outlet)
+    assert sub.outlet.lost == [receipts[1], receipts[2], receipts[3]]
+    setup.turn()
+    assert sub.wants() == 0 and list(setup.receipts(sub)) == [0]
+    assert attempts_of_next(setup) == {1: 1, 2: 1, 3: 1, 4: 1}
+    sub.restore()
+    assert sub.wants() == 3
+
+
+def test_what_was_sent_before_the_client_was_heard_stays_with_it(setup: Setup) -> None:
+    sub = setup.subscribe(credit=4)
+    for heard in (1, 2):
+        setup.world.stored(b"1", b"2")
+        setup.turn()
+        leases = sub.take_pending()
+        sub.sent_since(leases, heard=heard)
+        sub.sent(leases)
+    sub.withhold()
+    setup.world.settle_down()
+    assert list(setup.receipts(sub)) == [0, 1]
+
+
+def test_who_lets_all_leases_run_out_gets_one_message_until_it_settles_one(setup: Setup) -> None:
+    setup.world.stored(*[b"1"] * 5)
+    sub = setup.subscribe(credit=3)
+    assert setup.send(sub) == [0, 1, 2]
+    setup.world.pass_time(VISIBILITY_MS)
+    setup.world.settle_down()
+    setup.turn()
+    assert setup.send(sub) == [0] and sub.wants() == 0
+    setup.world.ack(setup.receipts(sub)[0])
+    setup.turn()
+    assert sub.outstanding == 3
+
+
+def test_who_settles_some_keeps_its_credit_when_others_run_out(setup: Setup) -> None:
+    setup.world.stored(*[b"1"] * 4)
+    sub = setup.subscribe(credit=3)
+    setup.send(sub)
+    setup.world.ack(setup.receipts(sub)[0])
+    setup.world.pass_time(VISIBILITY_MS)
+    assert sub.wants() == 3 - sub.outstanding
+
+
 def test_settled_leases_are_let_go(setup: Setup) -> None:
     sub = setup.subscribe(credit=10)
     for _ in range(3 * LEASES_BEFORE_PRUNING):
