@@ -344,9 +344,11 @@ def _subscribe_work(session: Session, frame: Subscribe, queue: Queue) -> None:
     session.subs[number] = sub
     queue.consumers += 1
     session.hub.hand_over(session, sub)
-    facts: dict[str, str] = {"mode": queue.mode} if queue.mode is not None else {}
+    facts: dict[str, Any] = {"mode": queue.mode} if queue.mode is not None else {}
     if queue.config.ordering == "strict":
         facts["ordering"] = "strict"  # so that a client hands on messages of one key one by one
+    if queue.config.retry_backoff_ms:
+        facts["retry_backoff_ms"] = queue.config.retry_backoff_ms  # so that a client need have none of its own
     gaps = queue.take_gaps()
     outcome = "gap" if gaps else "complete"
     session.ok(frame.id, sub=number, resume=outcome, visibility_timeout_ms=visibility_ms, **facts)

@@ -59,7 +59,10 @@ export class Client extends EventTarget {
   publishMany(queue: string, messages: OutgoingMessage[]): Promise<Confirmation[]>;
   /** Publishes a request and resolves with the reply to it. Rejects with `RequestTimeout`, or `NoReplyQueue`. */
   request<Body = any>(queue: string, body: unknown, options?: RequestOptions): Promise<Message<Body>>;
-  /** A handler that resolves acks its message, one that throws nacks it. */
+  /**
+   * A handler that resolves acks its message, one that throws nacks it: again after the queue's back-off, else after 1 s,
+   * doubled with each attempt up to 60 s (`limits.retryBaseMs`, `retryCapMs`), less up to half of it by chance.
+   */
   subscribe<Body = any>(
     queue: string,
     options: SubscribeOptions | null | undefined,
@@ -323,6 +326,9 @@ export class EventParser {
   push(text: string): {event: string; data: string; id: string}[];
 }
 
+/** How long a message waits whose handler threw at this attempt. */
+export function retryMs(attempt: number, random: number, limits?: Limits): number;
+
 /** How long to wait before the next try. */
 export function backoffMs(failures: number, random: number, askedMs?: number, limits?: Limits): number;
 
@@ -357,6 +363,8 @@ export interface Limits {
   queuesRemembered: number;
   visibilityTimeoutMs: number;
   maxHandlerMs: number;
+  retryBaseMs: number;
+  retryCapMs: number;
   openMs: number;
   requestMs: number;
   closeMs: number;

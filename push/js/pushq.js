@@ -52,6 +52,8 @@ export const LIMITS = Object.freeze({
   queuesRemembered: 10_000, // whose numbers are counted each by itself
   visibilityTimeoutMs: 30_000, // assumed where neither the caller nor the server names the queue's
   maxHandlerMs: 300_000,
+  retryBaseMs: 1_000, // after a handler threw, doubled with each attempt, where the queue has no back-off; 0: at once
+  retryCapMs: 60_000,
   openMs: 8_000,
   requestMs: 30_000,
   closeMs: 5_000,
@@ -218,6 +220,12 @@ export function backoffMs(failures, random, askedMs = 0, limits = LIMITS) {
 export function closeAdvice(code) {
   if (code >= 4500 && code <= 4999) return "stop";
   return code === 4401 ? "refresh" : "reconnect";
+}
+
+/** How long a message waits whose handler threw: 1 s·2^(attempt−1), capped, and of that between half and all. */
+export function retryMs(attempt, random, limits = LIMITS) {
+  const windowMs = Math.min(limits.retryCapMs, limits.retryBaseMs * 2 ** Math.min(attempt - 1, 30));
+  return Math.ceil(windowMs * (0.5 + random / 2));
 }
 
 /** When a token ends, in ms since 1970: as its callback says, else a JWT's own `exp`; Infinity when neither tells. */
@@ -575,8 +583,9 @@ export class Client extends EventTarget {
 /**
  * One delivery of one message, in the hands of a handler. It has the fields of the API's Message as the server sent
  * them: id, seq, body, key, priority, headers, attempt, published_at, ordering? …; `body` is a Uint8Array where it was
- * not JSON. A handler that returns acks and one that throws nacks, unless it called `ack` or `nack` itself. Without a
- * receipt (`ack: "auto"`, a queue that delivers at most once, a stream without a group) they do nothing.
+ * not JSON. A handler that returns acks and one that throws nacks, with a delay where the queue has no back-off, unless
+ * it called `ack` or `nack` itself. Without a receipt (`ack: "auto"`, a queue that delivers at most once, a stream
+ * without a group) they do nothing.
  */
 export class Message {
   #delivery;
@@ -767,6 +776,12 @@ class Delivery {
     this.#consumer.settle({delivery: this, verdict, fields, isRepeat: false, resolve, reject});
   }
 
+  /** Its handler threw: again after `delayMs`, or where that is 0 as the queue says. */
+  fail(delayMs) {
+    this.delayMs = delayMs || undefined;
+    this.conclude("nack", delayMs ? {delay_ms: delayMs} : PLAIN);
+  }
+
   extend(ms) {
     if (!this.receipt) return Promise.resolve();
     const told = this.#consumer.lengthen(this, ms);
@@ -791,6 +806,7 @@ const SIDE_BY_SIDE = Symbol("no line");
 class Consumer {
   #handler; #client; #starting = null; #stopping = false; #isOver = false; #isReady = false;
   #maxHandlerMs; #inOrderAsked; #inOrder = false; #isKeptInOrder = false; // by us; by the server, too
+  #hasBackoff = false; #jitter = Math.random(); // the queue; for all that failed in one turn, so that they share a frame
   #held = new Map(); #lines = new Map(); #backlog = []; #draining = false; // leased, by receipt; waiting in order
   #settler; #begun = []; #returned = 0; // what is told to the server: verdicts, beginnings, credit without a receipt
   #room = []; #idle = []; #resolveReady; #rejectReady; #finish; // who waits for what
@@ -852,8 +868,9 @@ class Consumer {
   }
 
   /** What the server says of the subscription, ahead of its first message. */
-  accept({sub, cursor, visibility_timeout_ms, ordering, mode}) {
+  accept({sub, cursor, visibility_timeout_ms, ordering, mode, retry_backoff_ms}) {
     this.sub = sub;
+    this.#hasBackoff = retry_backoff_ms > 0;
     this.visibilityMs = this.wire.visibility_timeout_ms ?? visibility_timeout_ms ?? this.visibilityMs;
     const isRead = this.wire.group === undefined;
     if (isRead) this.cursor = cursor ?? this.cursor; // where "latest" was: a cut before the first message misses none
@@ -1009,8 +1026,14 @@ class Consumer {
     const isDone = await this.#handle(delivery.message);
     delivery.hasEnded = true;
     this.#held.delete(delivery.receipt);
-    if (!delivery.verdict && (isDone || !delivery.isLost)) delivery.conclude(isDone ? "ack" : "nack");
+    if (!delivery.verdict && isDone) delivery.conclude("ack");
+    else if (!delivery.verdict && !delivery.isLost) delivery.fail(this.#retryMs(delivery.message));
     this.#stir();
+  }
+
+  /** A handler that always throws would else have all its attempts within a moment. */
+  #retryMs({attempt = 1}) {
+    return this.#hasBackoff ? 0 : retryMs(attempt, this.#jitter, this.#client.limits);
   }
 
   /** Never throws: what the handler throws is the caller's news and the message's nack. */
@@ -1068,6 +1091,7 @@ class Consumer {
   flush() {
     const link = this.#client.link();
     if (!link) return;
+    this.#jitter = Math.random();
     if (this.sub !== null) this.#tellBegun(link);
     this.#settler.flush(link);
     if (!this.#returned || this.sub === null) return;
@@ -2010,7 +2034,8 @@ class FetchLink {
       flow.onRefused = reject;
     });
     this.#active.set(flow.sub, flow);
-    consumer.accept({sub: flow.sub, ordering: facts.ordering, visibility_timeout_ms: facts.visibility_timeout_ms});
+    const {ordering, visibility_timeout_ms, retry_backoff_ms} = facts;
+    consumer.accept({sub: flow.sub, ordering, visibility_timeout_ms, retry_backoff_ms});
     this.#flow(consumer, flow).catch((error) => this.#broke(flow, error));
     await ready;
     return {sub: flow.sub};

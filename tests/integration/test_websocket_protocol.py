@@ -769,3 +769,22 @@ async def test_lists_in_a_list_are_no_frame(shared_server: PushqServer) -> None:
         with pytest.raises(ConnectionClosed) as closed:
             await socket.recv()
         assert closed.value.rcvd is not None and closed.value.rcvd.code == 4500
+
+
+async def test_a_subscribe_is_told_the_back_off_that_a_queue_has(http: httpx2.AsyncClient, socket: Socket) -> None:
+    told = []
+    for config in ({"retry_backoff_ms": 250}, {}):
+        answer = await socket.ask(type="subscribe", queue=await made(http, **config))
+        told.append(answer.get("retry_backoff_ms"))
+    assert told == [250, None]
+
+
+async def test_what_a_handler_begins_with_is_checked_like_any_receipts(socket: Socket, queue: str) -> None:
+    sub = (await socket.ask(type="subscribe", queue=queue, attempts="begun"))["sub"]
+    assert (await socket.ask(type="begin", sub=sub, receipts=["forged", ""]))["type"] == "ok"
+    many = await socket.ask(type="begin", sub=sub, receipts=["x"] * 10_001)
+    assert many["problem"]["errors"][0]["pointer"] == "/receipts"
+    other = await socket.ask(type="begin", sub=sub + 1, receipts=[])
+    assert other["problem"]["errors"][0]["pointer"] == "/sub"
+    wrong = await socket.ask(type="subscribe", queue=queue, attempts="never")
+    assert wrong["problem"]["code"] == "invalid-request"

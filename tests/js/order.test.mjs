@@ -55,7 +55,7 @@ test("what waits behind a failed message of its key goes back with it, unhandled
   await end(1, new Error("no"));
   await eventually(() => socket.frames("nack")[1]);
   const told = socket.frames("nack").map(({receipts, tried, delay_ms}) => [receipts, tried, delay_ms]);
-  assert.deepEqual(told, [[["t.1"], undefined, undefined], [["t.2", "t.4"], false, undefined]], "the server has the key wait");
+  assert.deepEqual(told, [[["t.1"], undefined, told[0][2]], [["t.2", "t.4"], false, undefined]], "the server has the key wait");
   await end(3);
   assert.deepEqual(log, ["+1", "+3", "-1", "-3"]);
   deliver(socket, leased(1, {key: "a", receipt: "u.1", attempt: 2}), leased(2, {key: "a", receipt: "u.2", attempt: 2}));
@@ -76,11 +76,22 @@ test("with a delay the ones behind come back no earlier", async (t) => {
 });
 
 test("where only the back-off of the queue keeps them behind, they go back as the failed one does", async (t) => {
-  const {pushq, socket} = await subscribed(t, {credit: 8, inOrder: true}, () => Promise.reject(new Error("no")));
+  const fails = () => Promise.reject(new Error("no"));
+  const {pushq, socket} = await subscribed(t, {credit: 8, inOrder: true}, fails, {ok: {retry_backoff_ms: 100}});
   pushq.addEventListener("problem", () => {});
   deliver(socket, leased(1), leased(2));
   const nack = await eventually(() => socket.last("nack"));
-  assert.deepEqual([nack.receipts, nack.tried], [["t.1", "t.2"], undefined]);
+  assert.deepEqual([nack.receipts, nack.tried, nack.delay_ms], [["t.1", "t.2"], undefined, undefined]);
+});
+
+test("where the queue has no back-off, what is behind a message that failed waits as long, and was no attempt", async (t) => {
+  const {pushq, socket} = await subscribed(t, {credit: 8, inOrder: true}, () => Promise.reject(new Error("no")));
+  pushq.addEventListener("problem", () => {});
+  deliver(socket, leased(1), leased(2));
+  await eventually(() => socket.frames("nack")[1]);
+  const [failed, behind] = socket.frames("nack");
+  assert.deepEqual([failed.receipts, failed.tried, behind.receipts, behind.tried], [["t.1"], undefined, ["t.2"], false]);
+  assert.ok(failed.delay_ms >= 500 && behind.delay_ms === failed.delay_ms, failed.delay_ms);
 });
 
 test("a lost lease stops its line: who has the message now comes first", async (t) => {
@@ -226,7 +237,7 @@ test("over SSE a group has credit and no cursor, and is acked by requests", asyn
   const acks = () => asked.filter(({path}) => path.endsWith("/ack")).flatMap(({body}) => body.receipts);
   await eventually(() => acks().length === 2);
   const stream = asked.find(({path}) => path.endsWith("/events"));
-  assert.deepEqual(stream.query, {credit: "7", group: "g", from: "earliest"});
+  assert.deepEqual(stream.query, {credit: "7", group: "g", from: "earliest", attempts: "begun"});
   assert.deepEqual([acks(), subscription.cursor], [["t.1", "t.2"], null]);
 });
 

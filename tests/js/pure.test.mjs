@@ -3,13 +3,18 @@
 import assert from "node:assert/strict";
 import {test} from "node:test";
 
-import {EventParser, LIMITS, PushqError, backoffMs, closeAdvice, tokenExpiry} from "../../push/js/pushq.js";
+import {EventParser, LIMITS, PushqError, backoffMs, closeAdvice, retryMs, tokenExpiry} from "../../push/js/pushq.js";
 
 test("back-off is anywhere below a window that doubles from half a second to twenty", () => {
   const windows = [0, 1, 2, 3, 4, 5, 6, 50].map((failures) => backoffMs(failures, 1));
   assert.deepEqual(windows, [500, 1000, 2000, 4000, 8000, 16000, 20000, 20000]);
   assert.equal(backoffMs(3, 0), 0);
   assert.equal(backoffMs(3, 0.25), 1000);
+});
+
+test("a failed message waits between half of a window and all of it, which doubles from one second to sixty", () => {
+  assert.deepEqual([1, 2, 3, 6, 7, 50].map((attempt) => retryMs(attempt, 1)), [1000, 2000, 4000, 32000, 60000, 60000]);
+  assert.deepEqual([1, 50].map((attempt) => retryMs(attempt, 0)), [500, 30000]);
 });
 
 test("nobody comes back earlier than the server asks, and the jitter comes after it", () => {

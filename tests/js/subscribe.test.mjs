@@ -21,6 +21,23 @@ test("what resolves is acked and what throws is nacked, each in one frame a turn
   assert.deepEqual(problems, [1, 3]);
 });
 
+test("a message whose handler threw waits longer with each attempt, unless the queue has a back-off", async (t) => {
+  const fails = () => Promise.reject(new Error("no"));
+  for (const {ok, limits, windows} of [
+    {ok: {}, limits: {}, windows: [[500, 1_000], [1_000, 2_000], [30_000, 60_000]]},
+    {ok: {retry_backoff_ms: 200}, limits: {}, windows: null},
+    {ok: {}, limits: {retryBaseMs: 0}, windows: null},
+  ]) {
+    const {pushq, socket} = await subscribed(t, {credit: 4}, fails, {ok, limits});
+    pushq.addEventListener("problem", () => {});
+    socket.say({type: "deliver", sub: 1, messages: [1, 2, 9].map((n) => leased(n, {attempt: n}))});
+    await eventually(() => socket.frames("nack").length === (windows?.length ?? 1));
+    const delays = socket.frames("nack").map(({delay_ms}) => delay_ms);
+    if (windows) delays.forEach((ms, n) => assert.ok(ms >= windows[n][0] && ms <= windows[n][1], `${delays}`));
+    else assert.deepEqual(delays, [undefined]);
+  }
+});
+
 test("messages with receipts are handled side by side, those without one after the other", async (t) => {
   let [running, ended] = [0, 0];
   const most = {};
