@@ -8,7 +8,7 @@ OUTBOX_BYTES_SOFT_MAX = 256 * 1024
 OUTBOX_BYTES_HARD_MAX = 1024 * 1024
 """Above it a socket is not read either: a peer that asks without reading the answers must wait."""
 WRITE_BLOCKED_SECONDS_MAX = 10.0
-UNREAD_SECONDS_DEFAULT = 10
+UNREAD_SECONDS_DEFAULT = 20
 """How long a socket that was sent messages may be silent until it gets no more of them."""
 LAPSE_MS_MIN = 10_000
 """A consumer that lets all its leases of this time or longer run out has one message at a time until it settles one."""

@@ -576,7 +576,7 @@ class Session:
 
     def listen(self, now_ms: int, unread_ms: int) -> bool:
         """Looks whether the client still reads. Says whether it just lost its credit, and what it was sent since."""
-        match self.hearing.judge(now_ms, unread_ms):
+        match self.hearing.judge(now_ms, unread_ms, self.wire.waiting_bytes):
             case "ask":
                 self.ping()
             case "withhold":

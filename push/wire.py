@@ -26,5 +26,8 @@ class Wire(Protocol):
         """Reads nothing more until `unpause`: the peer asks faster than the disk answers."""
 
     def unpause(self) -> None: ...
+    def waiting_bytes(self) -> int:
+        """How much of what was written the peer's kernel has not taken yet, as far as this system tells."""
+
     def blocked_seconds(self) -> float:
         """How long the peer has not read what was written."""

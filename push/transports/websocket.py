@@ -9,6 +9,9 @@ to the transport in the same call.
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import sys
+import termios
 from collections.abc import Iterator
 from itertools import chain
 from typing import Any
@@ -306,6 +309,14 @@ class PushProtocol(WebSocketsSansIOProtocol):
     @property
     def outbox_bytes(self) -> int:
         return self.transport.get_write_buffer_size()
+
+    def waiting_bytes(self) -> int:
+        """What the peer's kernel has not taken yet: ours, and that of the transport."""
+        try:
+            unsent = fcntl.ioctl(self.transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
+        except (OSError, AttributeError):  # closed just now, or a system that does not say
+            return self.outbox_bytes
+        return self.outbox_bytes + int.from_bytes(unsent, sys.byteorder)
 
     def blocked_seconds(self) -> float:
         return 0.0 if self._blocked_since is None else self.loop.time() - self._blocked_since
