@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from backend_store.core import backlog, lanes
+from backend_store.core import backlog, lanes, work
 from backend_store.core.chunk import KIND_JSON, encode_entry, plain_blocks
 from backend_store.core.limits import IN_FLIGHT_PER_QUEUE_MAX, LEASE_MS_MIN
 from backend_store.core.receipts import by_token
 from backend_store.core.records import EpochStart
-from backend_store.model import Epoch, Offset, Overloaded
+from backend_store.model import Epoch, Offset, Overloaded, QueueConfig
 from backend_store.storage.engine import Batch, Table
 from backend_store.storage.keys import log_key
 from tests.support.world import (
@@ -452,6 +452,38 @@ def test_what_a_holder_leaves_behind_is_free_again_and_counted() -> None:
     world.commit()
     assert world.counts == (1, 0, 0)
     assert attempts_by_seq(world.leased()) == {1: 2}
+
+
+def test_what_a_holder_had_not_begun_is_free_again_in_its_order_and_not_counted() -> None:
+    world = world_with(b"1", b"2", b"3", b"4")
+    lease = world.leased(4)
+    lease.untried = 0b1101
+    world.ack(receipts_by_seq(lease)[0])
+    world.main.give_back_lease(lease)
+    world.commit()
+    assert attempts_by_seq(world.leased(4)) == {1: 2, 2: 1, 3: 1}
+
+
+def test_what_nobody_began_with_is_not_dead_after_its_last_attempt() -> None:
+    world = World(config=QueueConfig(max_attempts=1))
+    world.stored(b"1", b"2")
+    lease = world.leased(2)
+    lease.untried = 0b10
+    world.main.give_back_lease(lease)
+    world.commit()
+    assert attempts_by_seq(world.leased(2)) == {1: 1}
+
+
+def test_a_bounded_number_of_receipts_is_remembered_after_their_acks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is nearly all of the memory that a queue takes which is worked off as it fills."""
+    monkeypatch.setattr(work, "SETTLED_TOKENS_MAX", 4)
+    world = World()
+    acked = []
+    for _ in range(10):
+        world.stored(b"1")
+        acked += receipts(world)
+        assert world.ack(acked[-1]) == [True]
+    assert [world.ack(receipt) for receipt in acked] == [[False]] * 6 + [[True]] * 4
 
 
 def test_a_lease_that_ran_out_before_it_was_sent_can_still_be_taken_back() -> None:
