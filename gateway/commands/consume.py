@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, cast
 
 import click
@@ -17,11 +18,21 @@ if TYPE_CHECKING:
 CREDIT_MAX = 10_000
 
 
+class Transport(click.Choice[str]):
+    """One of three; their longer names, which the JavaScript client once had, are taken as well."""
+
+    EARLIER = MappingProxyType({"websocket": "ws", "longpoll": "poll"})
+
+    def __init__(self) -> None:
+        super().__init__(["ws", "sse", "poll"])
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return super().convert(self.EARLIER.get(value, value), param, ctx)
+
+
 @command("consume")
 @click.argument("queue")
-@click.option(
-    "--transport", type=click.Choice(["ws", "sse", "poll"]), default="ws", show_default=True, help="How it is pushed."
-)
+@click.option("--transport", type=Transport(), default="ws", show_default=True, help="How it is pushed.")
 @click.option("--count", type=click.IntRange(min=1), help="End after so many messages; none beyond them is taken.")
 @click.option(
     "--ack",

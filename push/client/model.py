@@ -13,6 +13,18 @@ from push.client.errors import ApiError, Problem
 AckMode = Literal["manual", "auto"]
 TransportName = Literal["ws", "sse", "poll"]
 Encoding = Literal["msgpack", "json"]
+
+TRANSPORTS: dict[str, TransportName] = {"ws": "ws", "sse": "sse", "poll": "poll", "websocket": "ws", "longpoll": "poll"}
+"""Every name that is taken → the one that it goes by: the same in both clients and on the command line."""
+
+
+def transport_named(name: str) -> TransportName:
+    """The transport of that name. Raises `ValueError`, naming those there are."""
+    if (found := TRANSPORTS.get(name)) is None:
+        raise ValueError(f"there is no transport {name!r}; it is {', '.join(dict.fromkeys(TRANSPORTS.values()))}")
+    return found
+
+
 From = Literal["earliest", "latest"] | Mapping[str, Any]
 """Where a stream's subscription begins: a word, or `{"seq": n}`, `{"time": t}`, `{"cursor": c}`."""
 

@@ -21,7 +21,7 @@ from push.client.errors import SessionClosed
 from push.client.frames import Codec
 from push.client.link import Link
 from push.client.message import Message, settle_together
-from push.client.model import AckMode, Encoding, From, Outgoing, Published, SessionEvent, TransportName
+from push.client.model import AckMode, Encoding, From, Outgoing, Published, SessionEvent, TransportName, transport_named
 from push.client.outgoing import Publication, PublishOptions, one_time, outgoing
 from push.client.producer import Producer, PublishIds, checked_name, checked_timeout, checked_trace, random_name
 from push.client.replies import Replies
@@ -84,7 +84,7 @@ def connect(
     if isinstance(first_number, int) and first_number < 1:
         raise ValueError(f"numbers start at 1, not at {first_number}")
     options = Options(
-        transport=transport,
+        transport=transport_named(transport),
         encoding=encoding,
         on_event=on_event,
         limits=limits or Limits(),

@@ -1,7 +1,7 @@
 /**
  * Publishes five orders and handles them: one is refused once and comes back with attempt 2.
  *
- *     PUSHQ_KEY=$(cat pushq-data/admin.key) node push/js/example.mjs [websocket|sse|longpoll]
+ *     PUSHQ_KEY=$(cat pushq-data/admin.key) node push/js/example.mjs [ws|sse|poll]
  *
  * Without a transport it takes the best that this Node has: 22 and later bring WebSocket, 20 uses SSE.
  */

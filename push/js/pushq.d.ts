@@ -2,7 +2,7 @@
  * The types of `pushq.js`: all that is public, nothing else. `tests/js/declarations.test.mjs` holds the two in step.
  */
 
-export type TransportName = "websocket" | "sse" | "eventsource" | "longpoll";
+export type TransportName = "ws" | "sse" | "eventsource" | "poll";
 
 /** An API key or a JWT, or either with its end. */
 export type Token = string | {token: string; expires_at?: string};
@@ -19,8 +19,8 @@ export interface ConnectOptions {
   url?: string;
   /** Asked for on connect, and again before it expires. */
   token?: string | (() => Token | Promise<Token>);
-  /** Which to try, in this order. */
-  transports?: TransportName[];
+  /** Which to try, in this order. The earlier names of two are taken, too. */
+  transports?: (TransportName | "websocket" | "longpoll")[];
   /** Who publishes, in messages that are numbered; random when left out. */
   producer?: string;
   /** Where a known producer's numbers go on, for all queues or by queue: what `nextNumbers` was when it ended. */
@@ -97,7 +97,7 @@ export interface ClientEvents {
   ended: {queue: string; error: PushqError};
   /** The server is about to leave. */
   bye: {code: number; reason: string; retry_ms: number | undefined};
-  /** What a handler threw, or what will be tried again; on the console if nobody listens. */
+  /** What a handler threw, why there is no connection, or what will be tried again; on the console if nobody listens. */
   problem: {error: Error; queue?: string; message?: Message};
 }
 

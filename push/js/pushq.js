@@ -74,7 +74,12 @@ export const LIMITS = Object.freeze({
   tickMs: 1_000,
 });
 
-const TRANSPORTS = ["websocket", "sse", "eventsource", "longpoll"];
+const TRANSPORTS = ["ws", "sse", "eventsource", "poll"];
+const EARLIER_NAMES = Object.freeze({websocket: "ws", longpoll: "poll"}); // of transports
+const CONNECT_OPTIONS = [
+  "url", "token", "transports", "producer", "firstNumber", "numberAlways", "publishIds", "replyQueue", "limits", "trace",
+  "WebSocket", "EventSource", "fetch",
+];
 const RETRIABLE = new Set([
   "disconnected", "rate-limited", "too-many-connections", "not-leader", "unavailable", "overloaded", "draining",
   "not-durable", "outcome-unknown", "request-timeout", "request-in-progress",
@@ -100,7 +105,7 @@ const WIRE_NAMES = Object.freeze({
 
 /**
  * @typedef {string | {token: string, expires_at?: string}} Token
- * @typedef {"websocket" | "sse" | "eventsource" | "longpoll"} TransportName
+ * @typedef {"ws" | "sse" | "eventsource" | "poll"} TransportName
  * @typedef {"earliest" | "latest" | {seq: number} | {time: string | Date} | {cursor: string}} From
  * @typedef {{id: string, seq: number, partition: number, duplicate: boolean}} Confirmation
  *
@@ -258,17 +263,20 @@ export class Client extends EventTarget {
   #options; #base; #transports; #index = 0; #worked = new Set(); #failures = 0; #retryMs = 0; // where and when
   #link = null; #begun = null; #session = null; #token = null; #expiry = Infinity; #refreshAt = Infinity; #http; // what is connected, as whom
   #consumers = new Set(); #clock; #numbering; #publisher; #requests; #flush; // what goes over it
+  #unconnected = null; // why there is no connection, as it was told
   #timer = null; #wake = null; #closing = false; #ended; #end; #isHeard = false;
   /** @type {"connecting" | "connected" | "waiting" | "closed" | "failed"} */ state = "connecting";
 
   /** @param {ConnectOptions} options */
   constructor(options) {
     super();
+    checkNames("connect", options, CONNECT_OPTIONS);
+    checkNames("connect({limits})", options.limits ?? {}, Object.keys(LIMITS));
     this.#options = options;
     const heldConnections = isBrowser ? LIMITS.heldConnections : Infinity;
     this.limits = Object.freeze({...LIMITS, heldConnections, ...options.limits});
     this.#base = new URL(options.url ?? globalThis.location?.origin ?? "http://127.0.0.1:8080").href.replace(/\/$/, "");
-    const wanted = options.transports ?? TRANSPORTS;
+    const wanted = (options.transports ?? TRANSPORTS).map((name) => EARLIER_NAMES[name] ?? name);
     this.#transports = wanted.filter((name) => Client.#supports(name, options));
     if (!this.#transports.length) throw new TypeError(`none of the transports ${wanted} works in this runtime`);
     this.#assemble(options);
@@ -291,6 +299,7 @@ export class Client extends EventTarget {
       link: () => this.#link,
       numbering: this.#numbering,
       problem: (error) => this.#emit("problem", {error}),
+      why: () => this.#unconnected,
     });
     this.#requests = new Requests(limits, this.producer, replyQueue ?? null, {
       publish: (...message) => this.#publisher.add(...message),
@@ -303,10 +312,10 @@ export class Client extends EventTarget {
 
   static #supports(name, {WebSocket = globalThis.WebSocket, EventSource = globalThis.EventSource, transports}) {
     if (!TRANSPORTS.includes(name)) throw new TypeError(`unknown transport "${name}", not one of ${TRANSPORTS}`);
-    if (name === "websocket") return Boolean(WebSocket);
+    if (name === "ws") return Boolean(WebSocket);
     const streams = typeof ReadableStream !== "undefined" && "body" in Response.prototype;
     if (name === "sse") return streams;
-    return name === "longpoll" || (Boolean(EventSource) && (!streams || Boolean(transports)));
+    return name === "poll" || (Boolean(EventSource) && (!streams || Boolean(transports)));
   }
 
   /** Which transport carries messages now, null while there is none. @returns {TransportName | null} */
@@ -448,16 +457,24 @@ export class Client extends EventTarget {
       if (this.#isOver()) return;
       if (error.advice === "stop") return this.#finish("failed", error);
       if (this.#link) {
+        this.#unconnected = null;
         this.#failures = Date.now() - began >= this.limits.stableMs ? 0 : this.#failures + 1;
         this.#link = null;
         this.#consumers.forEach((consumer) => consumer.detach());
       } else {
         this.#failures += 1;
-        if (this.#fallBack()) continue;
+        if (!error.isOfToken && this.#fallBack()) continue;
+        this.#tellWhy(error);
       }
       if (error.advice === "refresh" && this.#failures <= 1) continue;
       await this.#pause(error);
     }
+  }
+
+  /** Nothing can be sent, and publishes wait: why is told at once, and again only when there is another reason. */
+  #tellWhy(error) {
+    if (error.detail !== this.#unconnected?.detail) this.#emit("problem", {error});
+    this.#unconnected = error;
   }
 
   #isOver() {
@@ -469,7 +486,7 @@ export class Client extends EventTarget {
     this.#enter("connecting");
     const name = this.#transports[this.#index];
     try {
-      const link = await (name === "websocket" ? SocketLink : FetchLink).open(this.#world(name));
+      const link = await (name === "ws" ? SocketLink : FetchLink).open(this.#world(name));
       if (this.#isOver()) {
         link.close();
         return disconnected("closed while connecting");
@@ -487,6 +504,7 @@ export class Client extends EventTarget {
     this.#consumers.forEach((consumer) => (consumer.isTakenUp = isResumed));
     this.#session = link.session ?? this.#session;
     this.#worked.add(name);
+    this.#unconnected = null;
     this.#enter("connected");
     this.#consumers.forEach((consumer) => consumer.flush());
     this.#consumers.forEach((consumer) => consumer.start());
@@ -514,13 +532,22 @@ export class Client extends EventTarget {
 
   async #currentToken(fresh) {
     if (fresh || this.#token === null || Date.now() >= this.#expiry) {
-      const given = typeof this.#options.token === "function" ? await this.#options.token() : this.#options.token;
+      const given = await this.#askToken(this.#options.token);
       this.#token = (typeof given === "object" ? given?.token : given) ?? null;
       this.#expiry = given ? tokenExpiry(given) : Infinity;
       const leftMs = this.#expiry - Date.now();
       this.#refreshAt = this.#expiry - Math.min(this.limits.refreshAheadMs, leftMs / 2);
     }
     return this.#token;
+  }
+
+  async #askToken(token) {
+    try {
+      return typeof token === "function" ? await token() : token;
+    } catch (error) {
+      const failed = disconnected(`the function that gives the token failed: ${error?.message ?? error}`);
+      throw Object.assign(failed, {isOfToken: true, cause: error}); // another transport would not help
+    }
   }
 
   #receive(frame) {
@@ -1274,11 +1301,12 @@ function errorOf({ok = false, error = "stale-receipt"} = {}) {
 
 /** Gathers publishes of one turn into frames and holds each until the server has confirmed it, across reconnects. */
 class Publisher {
-  #limits; #link; #numbering; #problem; #pump; #idle = []; #count = 0; #end = null;
+  #limits; #link; #numbering; #problem; #why; #pump; #idle = []; #count = 0; #end = null;
   #items = new Set(); #chars = 0; #queues = new Map(); // all that are unconfirmed; those not in flight, by queue
   #inFlight = 0; #frames = 0; #alarm = null; #alarmAt = Infinity;
 
-  constructor(limits, {link, numbering, problem}) {
+  constructor(limits, {link, numbering, problem, why}) {
+    this.#why = why;
     this.#limits = limits;
     this.#link = link;
     this.#numbering = numbering;
@@ -1356,7 +1384,7 @@ class Publisher {
 
   check(now) {
     for (const item of this.#items) {
-      if (now >= this.#deadline(item)) this.#reject(item, lastWord(item));
+      if (now >= this.#deadline(item)) this.#reject(item, lastWord(item, this.#why()));
       else this.#watch(item);
     }
     for (const entry of this.#queues.values()) entry.items = entry.items.filter((item) => this.#items.has(item));
@@ -1523,14 +1551,15 @@ class Publisher {
 }
 
 /** What one gets who waits no longer. A refusal counts only where no other try may have been stored. */
-function lastWord(item) {
+function lastWord(item, why) {
   const isTold = item.refusal && !item.isInFlight && (!item.isUncertain || LEAVES_OPEN.has(item.refusal.code));
-  return isTold ? item.refusal : tooLate(item);
+  return isTold ? item.refusal : tooLate(item, why);
 }
 
-function tooLate({isSent}) {
+function tooLate({isSent}, why) {
   const outcome = isSent ? "the message may be stored" : "the message was not sent";
-  return new PushqError("timeout", `the server did not confirm in time; ${outcome}`);
+  const reason = why ? `; there is no connection: ${why.detail}` : "";
+  return new PushqError("timeout", `the server did not confirm in time; ${outcome}${reason}`);
 }
 
 const OWN_FIELD = /^\/messages\/\d+\/(producer|producer_seq|timestamp)$/;
@@ -2071,7 +2100,7 @@ class FetchLink {
 
   async #flow(consumer, flow) {
     const {name} = this.#world;
-    if (name === "longpoll" || !this.#held.takeStream()) return this.#polls(consumer, flow);
+    if (name === "poll" || !this.#held.takeStream()) return this.#polls(consumer, flow);
     try {
       await this.#locate(consumer, flow);
       await (name === "sse" ? this.#stream(consumer, flow) : this.#source(consumer, flow));
@@ -2258,7 +2287,7 @@ class Http {
     const token = await this.#token(isSecond);
     const headers = token ? {...request.headers, authorization: `Bearer ${token}`} : request.headers;
     const response = await this.#fetch(`${this.#base}${target}`, {...request, headers, cache: "no-store"})
-      .catch((error) => Promise.reject(disconnected(error.message)));
+      .catch((error) => Promise.reject(disconnected(`no answer from ${this.#base}: ${error.cause?.message || error.message}`)));
     if (response.status === 401 && !isSecond) return this.open(target, request, true);
     if (!response.ok) throw await problemOf(response);
     return response;
@@ -2383,6 +2412,29 @@ export class EventParser {
 }
 
 // ------------------------------------------------------------------------------------------------ 8. Small helpers
+
+/** Throws for a name that is not known, with the nearest one. */
+function checkNames(what, given, known) {
+  for (const name of Object.keys(given)) {
+    if (known.includes(name)) continue;
+    const [nearest] = known.map((other) => [edits(name, other), other]).sort(([one], [other]) => one - other);
+    const hint = nearest[0] <= Math.max(2, name.length / 3) ? `; did you mean "${nearest[1]}"?` : "";
+    throw new TypeError(`${what} has no option "${name}"${hint}`);
+  }
+}
+
+/** How many letters to add, drop or change from one word to the other, upper or lower case alike. */
+function edits(one, other) {
+  let row = Array.from({length: other.length + 1}, (_, index) => index);
+  for (const [index, letter] of [...one.toLowerCase()].entries()) {
+    const next = [index + 1];
+    [...other.toLowerCase()].forEach((wanted, at) => {
+      next.push(Math.min(row[at] + (letter === wanted ? 0 : 1), row[at + 1] + 1, next[at] + 1));
+    });
+    row = next;
+  }
+  return row.at(-1);
+}
 
 const path = (queue) => `/v1/queues/${encodeURIComponent(queue)}`;
 const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));

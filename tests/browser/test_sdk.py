@@ -11,7 +11,7 @@ from playwright.sync_api import Page
 from tests.browser.sdk import OPEN, SdkPage
 from tests.support.server import PushqServer
 
-TRANSPORTS = ["websocket", "sse", "eventsource", "longpoll"]
+TRANSPORTS = ["ws", "sse", "eventsource", "poll"]
 every_transport = pytest.mark.parametrize("transport", TRANSPORTS)
 
 
@@ -163,7 +163,7 @@ def test_a_stream_that_outruns_its_handler_stays_complete(
     sdk.close()
 
 
-@pytest.mark.parametrize("transport", ["websocket", "longpoll"])
+@pytest.mark.parametrize("transport", ["ws", "poll"])
 def test_a_message_that_is_too_large_fails_alone(sdk: SdkPage, transport: str) -> None:
     sdk.open(transport)
     outcomes = sdk.page.evaluate(
@@ -179,7 +179,7 @@ def test_a_message_that_is_too_large_fails_alone(sdk: SdkPage, transport: str) -
 
 def test_a_handler_that_outlives_its_limit_loses_the_lease_and_is_told(sdk: SdkPage) -> None:
     sdk.create_queue("short", visibility_timeout_ms=2500)
-    sdk.open("websocket")
+    sdk.open("ws")
     sdk.page.evaluate(
         """() => window.bench.pushq.subscribe("short", {credit: 1, maxHandlerMs: 100}, async (message) => {
           const {attempt, signal} = message;
@@ -206,7 +206,7 @@ def test_a_key_that_ends_is_replaced_by_the_next_one(sdk: SdkPage, transport: st
     sdk.page.wait_for_timeout((until - datetime.now(UTC)) / timedelta(milliseconds=1) + 100)
     sdk.publish("work", "under the new key")
     sdk.wait_until("bench.seen.length === 1")
-    if transport != "longpoll":  # where each request is its own, the next one just brings the new key
+    if transport != "poll":  # where each request is its own, the next one just brings the new key
         sdk.wait_until("bench.states.filter((state) => state === 'connected').length >= 2")
     sdk.publish("work", "and on")
     sdk.wait_until("bench.seen.length === 2")
@@ -216,7 +216,7 @@ def test_a_key_that_ends_is_replaced_by_the_next_one(sdk: SdkPage, transport: st
 def test_the_best_transport_is_the_websocket(sdk: SdkPage) -> None:
     sdk.open()
     sdk.publish("work", 1)
-    assert sdk.transport == "websocket"
+    assert sdk.transport == "ws"
 
 
 def test_a_blocked_websocket_gives_way_to_sse(sdk: SdkPage) -> None:
@@ -245,7 +245,7 @@ def test_many_sse_subscriptions_leave_room_for_publishes(sdk: SdkPage) -> None:
 
 def test_a_wrong_key_stops_the_client_for_good(sdk: SdkPage) -> None:
     sdk.page.goto(sdk.server.url)
-    for transport in ("websocket", "sse", "longpoll"):
+    for transport in ("ws", "sse", "poll"):
         error = sdk.page.evaluate(
             """async (transport) => {
               const {connect} = await import("/static/pushq.js");
@@ -258,7 +258,7 @@ def test_a_wrong_key_stops_the_client_for_good(sdk: SdkPage) -> None:
 
 
 def test_a_clean_stop_says_bye_and_the_client_comes_back(sdk: SdkPage) -> None:
-    sdk.open("websocket")
+    sdk.open("ws")
     sdk.subscribe("work", credit=2)
     sdk.page.evaluate("() => window.bench.pushq.addEventListener('bye', ({detail}) => (window.bench.bye = detail))")
     sdk.server.restart()

@@ -13,7 +13,7 @@ from playwright.sync_api import Page
 from tests.browser.sdk import SdkPage
 from tests.support.server import PushqServer
 
-TRANSPORTS = ["websocket", "sse", "eventsource", "longpoll"]
+TRANSPORTS = ["ws", "sse", "eventsource", "poll"]
 every_transport = pytest.mark.parametrize("transport", TRANSPORTS)
 
 # In the page: `until` waits for a condition, ten seconds at most.

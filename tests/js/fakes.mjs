@@ -109,7 +109,7 @@ const QUICK = {backoffBaseMs: 1, backoffCapMs: 2, tickMs: 20, closeMs: 50};
 export function quickClient(t, {limits = {}, ...options} = {}) {
   stayAwake(t);
   const {WebSocket, sockets} = fakeSockets();
-  const given = {url: "http://test/", transports: ["websocket"], WebSocket, ...options};
+  const given = {url: "http://test/", transports: ["ws"], WebSocket, ...options};
   const pushq = connect({...given, limits: {...QUICK, ...limits}});
   t.after(() => pushq.close());
   return {pushq, sockets};

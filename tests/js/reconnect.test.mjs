@@ -106,7 +106,7 @@ test("a WebSocket that never opens gives way to SSE at once", async (t) => {
     asked.push(url);
     return new Response('{"items": [], "next": null}', {status: 200});
   };
-  const {pushq, sockets} = quickClient(t, {transports: ["websocket", "sse"], fetch});
+  const {pushq, sockets} = quickClient(t, {transports: ["ws", "sse"], fetch});
   (await eventually(() => sockets[0])).end(1006);
   await eventually(() => pushq.state === "connected");
   assert.equal(pushq.transport, "sse");
@@ -115,19 +115,19 @@ test("a WebSocket that never opens gives way to SSE at once", async (t) => {
 
 test("a WebSocket that has worked is tried again before anything else", async (t) => {
   const fetch = () => Promise.reject(new TypeError("refused"));
-  const {pushq, sockets} = quickClient(t, {transports: ["websocket", "sse"], fetch});
+  const {pushq, sockets} = quickClient(t, {transports: ["ws", "sse"], fetch});
   (await eventually(() => sockets[0])).accept();
   sockets[0].end(1006);
   (await eventually(() => sockets[1])).end(1006);
   (await eventually(() => sockets[2])).accept();
   await eventually(() => pushq.state === "connected");
-  assert.equal(pushq.transport, "websocket");
+  assert.equal(pushq.transport, "ws");
 });
 
 test("an HTTP token that the server no longer takes is replaced once, then it stops", async (t) => {
   let asked = 0;
   const fetch = async () => Response.json({code: "unauthenticated", detail: "expired"}, {status: 401});
-  const {pushq} = quickClient(t, {transports: ["longpoll"], token: () => `t${(asked += 1)}`, fetch});
+  const {pushq} = quickClient(t, {transports: ["poll"], token: () => `t${(asked += 1)}`, fetch});
   await eventually(() => pushq.state === "failed");
   assert.equal(asked, 2);
 });
@@ -142,4 +142,54 @@ test("no frame of the trace carries a token", async (t) => {
 
 test("a transport nobody knows is an error at once", () => {
   assert.throws(() => connect({transports: ["carrier-pigeon"]}), /carrier-pigeon/);
+});
+
+test("the earlier names of transports are taken, and told as the ones of now", async (t) => {
+  const {pushq, sockets} = quickClient(t, {transports: ["websocket", "longpoll"]});
+  (await eventually(() => sockets[0])).accept();
+  await eventually(() => pushq.state === "connected");
+  assert.equal(pushq.transport, "ws");
+});
+
+test("an option nobody knows is refused, with the nearest one", () => {
+  assert.throws(() => connect({tokn: "x"}), /connect has no option "tokn"; did you mean "token"\?/);
+  assert.throws(() => connect({replyqueue: "x"}), /did you mean "replyQueue"\?/);
+  assert.throws(() => connect({zzzzzzzz: 1}), /connect has no option "zzzzzzzz"$/);
+  assert.throws(() => connect({limits: {openMS: 1}}), /connect\(\{limits\}\) has no option "openMS"; did you mean "openMs"/);
+});
+
+test("a token that cannot be had is told at once, once, and no other transport is tried for it", async (t) => {
+  let asked = 0;
+  const token = async () => {
+    asked += 1;
+    throw new Error("401 of the shop");
+  };
+  const fetch = () => assert.fail("no transport can help");
+  const {pushq, sockets} = quickClient(t, {token, transports: ["ws", "sse", "poll"], fetch});
+  const problems = [];
+  pushq.addEventListener("problem", ({detail}) => problems.push(detail.error));
+  await eventually(() => asked > 3);
+  assert.deepEqual(problems.map(({detail}) => detail), ["the function that gives the token failed: 401 of the shop"]);
+  assert.equal(problems[0].cause.message, "401 of the shop");
+  assert.equal(sockets.length, 0);
+});
+
+test("a server that is not there is told at once, and again after it was; a publish that waited says so, too", async (t) => {
+  let isThere = false;
+  const fetch = async () => {
+    if (!isThere) throw new TypeError("fetch failed", {cause: new Error("connect ECONNREFUSED")});
+    return new Response('{"items": [], "next": null}', {status: 200});
+  };
+  const {pushq} = quickClient(t, {transports: ["sse"], fetch, limits: {publishTimeoutMs: 100}});
+  const problems = [];
+  pushq.addEventListener("problem", ({detail}) => problems.push(detail.error.detail));
+  const why = "no answer from http://test: connect ECONNREFUSED";
+  await assert.rejects(pushq.publish("q", 1), {code: "timeout", message: /was not sent; there is no connection: no answer/});
+  assert.deepEqual(problems, [why]);
+  isThere = true;
+  await eventually(() => pushq.state === "connected");
+  isThere = false;
+  pushq.reconnect();
+  await eventually(() => problems.length > 1);
+  assert.deepEqual(problems, [why, why]);
 });

@@ -34,7 +34,7 @@ def test_the_rules_of_the_sdk_hold(node: str, file: str) -> None:
     run(node, "--test", file)
 
 
-@pytest.mark.parametrize("transport", ["websocket", "sse", "longpoll"])
+@pytest.mark.parametrize("transport", ["ws", "sse", "poll"])
 def test_the_example_runs_over_each_transport(node: str, shared_server: PushqServer, transport: str) -> None:
     queue = f"orders-{transport}"
     # Node 20 has a WebSocket behind this flag; later ones have it anyway and know the flag still.

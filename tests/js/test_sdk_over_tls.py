@@ -40,7 +40,7 @@ def server(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> It
         yield server
 
 
-@pytest.mark.parametrize("transport", ["websocket", "sse", "longpoll"])
+@pytest.mark.parametrize("transport", ["ws", "sse", "poll"])
 def test_node_publishes_and_is_pushed_to_over_tls(
     node: str, server: PushqServer, authority: Authority, tmp_path: Path, transport: str
 ) -> None:

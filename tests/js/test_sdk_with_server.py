@@ -15,7 +15,7 @@ STORIES = sorted(path.name for path in HERE.glob("*.test.mjs"))
 RUN_S_MAX = 120
 
 
-@pytest.mark.parametrize("transport", ["websocket", "sse", "longpoll"])
+@pytest.mark.parametrize("transport", ["ws", "sse", "poll"])
 @pytest.mark.parametrize("story", STORIES)
 def test_the_sdk_and_the_server_agree(node: str, shared_server: PushqServer, story: str, transport: str) -> None:
     env = {name: value for name, value in os.environ.items() if not name.startswith("PUSHQ_")}

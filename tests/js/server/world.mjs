@@ -2,7 +2,7 @@
 
 import {connect} from "../../../push/js/pushq.js";
 
-const {PUSHQ_URL: url, PUSHQ_KEY: key, PUSHQ_TRANSPORT: transport = "websocket"} = process.env;
+const {PUSHQ_URL: url, PUSHQ_KEY: key, PUSHQ_TRANSPORT: transport = "ws"} = process.env;
 const prefix = `js-${transport}-${Date.now().toString(36)}`;
 let count = 0;
 

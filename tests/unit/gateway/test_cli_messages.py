@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.commands.consume import parse_start
+from gateway.commands.consume import Transport, parse_start
 from gateway.commands.messages import as_body, as_line, parse_headers
 
 JSON = st.recursive(
@@ -102,3 +102,11 @@ def test_start_of_a_stream_is_said_as_the_api_says_it(text: str | None, start: o
 def test_unknown_start_of_a_stream_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter):
         parse_start(text)
+
+
+def test_transports_have_the_names_of_the_clients_and_their_earlier_ones() -> None:
+    convert = Transport().convert
+    names = ("ws", "sse", "poll", "websocket", "longpoll")
+    assert [convert(name, None, None) for name in names] == ["ws", "sse", "poll", "ws", "poll"]
+    with pytest.raises(click.BadParameter, match="'ws', 'sse', 'poll'"):
+        convert("pigeon", None, None)

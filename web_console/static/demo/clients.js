@@ -2,11 +2,11 @@
 
 import {connect} from "../pushq.js";
 
-const LABELS = {websocket: "WebSocket", sse: "SSE", eventsource: "EventSource", longpoll: "long-poll"};
+const LABELS = {ws: "WebSocket", sse: "SSE", eventsource: "EventSource", poll: "long-poll"};
 const TOKEN_SHARED_MS = 600_000; // eight clients that start together need one credential, not eight
 
 export class ClientRoom {
-  transport = "websocket";
+  transport = "ws";
   #clients = new Map();
   #list;
   #log;

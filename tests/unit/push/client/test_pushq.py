@@ -23,6 +23,7 @@ from push.client import (
     connect,
 )
 from push.client.frames import Ok, Publish, PublishedItem
+from push.client.model import TRANSPORTS
 from push.client.transports.base import Cut
 from tests.support.patience import PATIENCE_S
 from tests.unit.push.client.played import PlayedConnection, PlayedServer, eventually, session
@@ -96,6 +97,13 @@ async def test_a_server_that_comes_up_meanwhile_is_found() -> None:
     server.refuse = [Cut("connection refused") for _ in range(3)]
     async with session(server) as pushq:
         assert pushq.session == "s1"
+
+
+async def test_a_transport_has_one_name_and_its_earlier_ones_are_taken() -> None:
+    named = {name: connect("http://played", "k", transport=name)._options.transport for name in TRANSPORTS}
+    assert named == {"ws": "ws", "sse": "sse", "poll": "poll", "websocket": "ws", "longpoll": "poll"}
+    with pytest.raises(ValueError, match="there is no transport 'pigeon'; it is ws, sse, poll"):
+        connect("http://played", "k", transport="pigeon")  # type: ignore[arg-type]
 
 
 async def test_a_refused_key_is_raised_at_once() -> None:
