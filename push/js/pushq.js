@@ -76,6 +76,7 @@ export const LIMITS = Object.freeze({
 
 const TRANSPORTS = ["ws", "sse", "eventsource", "poll"];
 const EARLIER_NAMES = Object.freeze({websocket: "ws", longpoll: "poll"}); // of transports
+const OTHER_WORDS = Object.freeze({key: "token", apiKey: "token"}); // for options
 const CONNECT_OPTIONS = [
   "url", "token", "transports", "producer", "firstNumber", "numberAlways", "publishIds", "replyQueue", "limits", "trace",
   "WebSocket", "EventSource", "fetch",
@@ -2417,8 +2418,9 @@ export class EventParser {
 function checkNames(what, given, known) {
   for (const name of Object.keys(given)) {
     if (known.includes(name)) continue;
-    const [nearest] = known.map((other) => [edits(name, other), other]).sort(([one], [other]) => one - other);
-    const hint = nearest[0] <= Math.max(2, name.length / 3) ? `; did you mean "${nearest[1]}"?` : "";
+    const [near] = known.map((other) => [edits(name, other), other]).sort(([one], [other]) => one - other);
+    const meant = OTHER_WORDS[name] ?? (near[0] <= Math.max(2, name.length / 3) ? near[1] : null);
+    const hint = known.includes(meant) ? `; did you mean "${meant}"?` : "";
     throw new TypeError(`${what} has no option "${name}"${hint}`);
   }
 }

@@ -153,6 +153,7 @@ test("the earlier names of transports are taken, and told as the ones of now", a
 
 test("an option nobody knows is refused, with the nearest one", () => {
   assert.throws(() => connect({tokn: "x"}), /connect has no option "tokn"; did you mean "token"\?/);
+  assert.throws(() => connect({key: "x"}), /has no option "key"; did you mean "token"\?/);
   assert.throws(() => connect({replyqueue: "x"}), /did you mean "replyQueue"\?/);
   assert.throws(() => connect({zzzzzzzz: 1}), /connect has no option "zzzzzzzz"$/);
   assert.throws(() => connect({limits: {openMS: 1}}), /connect\(\{limits\}\) has no option "openMS"; did you mean "openMs"/);

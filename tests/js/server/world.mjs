@@ -34,12 +34,11 @@ export async function stats(name) {
 }
 
 /** A client that ends with the test. `trace` records the publishes it sends. */
-export function client(t, options = {}) {
+export function client(t, {key: token = key, ...options} = {}) {
   const published = [];
   const trace = (direction, text) => {
     if (direction === "out" && text.includes('"messages":[')) published.push(text);
   };
-  const token = options.key ?? key;
   const pushq = connect({url, token, transports: [transport], trace, ...options});
   pushq.addEventListener("problem", () => {});
   t.after(() => pushq.close());
