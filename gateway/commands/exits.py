@@ -117,10 +117,13 @@ def _refused(problem: Any, key_origin: str | None) -> Failure:
 
 
 def _said_once(detail: str, errors: Sequence[Any]) -> tuple[str, list[str]]:
-    """The sentence and a line a pointer; the sentence is empty where it is that of a line."""
+    """The sentence and a line a pointer. What a line says is taken from the sentence, which may be empty then."""
     lines = [f"{each.pointer or '/'}: {each.detail}" for each in errors]
-    is_a_line = detail in lines or any(detail == each.detail for each in errors)
-    return "" if is_a_line else detail, lines
+    if detail in lines or any(detail == each.detail for each in errors):
+        return "", lines
+    for each in errors:
+        detail = detail.removesuffix(f": {each.detail}")
+    return detail, lines
 
 
 def _plain(code: str, message: str, lines: Sequence[str] = ()) -> Failure:

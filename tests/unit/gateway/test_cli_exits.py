@@ -41,6 +41,8 @@ def test_a_sentence_that_is_also_a_line_is_said_once(detail: str) -> None:
     failure = failure_of(api_error(msgspec.structs.replace(REFUSED, detail=detail)))
     assert failure.message == "The request is not valid"
     assert failure.lines[0] == "/messages/0/key: at most 256 bytes"
+    counted = failure_of(api_error(msgspec.structs.replace(REFUSED, detail="1 of 1 refused: at most 256 bytes")))
+    assert counted.message == "The request is not valid: 1 of 1 refused"
     refused = failure_of(InvalidRequest("no such kind", errors=(ServerFieldError("/kind", "no such kind"),)))
     assert (refused.message, refused.lines) == ("/kind: no such kind", ())
 
