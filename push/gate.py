@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from backend_store.model import PushqError
-from push.closes import Close
 from throttling.abuse import Abuse
 
 if TYPE_CHECKING:
@@ -93,5 +92,5 @@ class Gate:
             self._abuse = Abuse(now_ms)
         if not self._abuse.refused(now_ms):
             return False
-        self._session.close(Close.RATE_LIMITED, "nearly everything was above the rate for 10 s")
+        self._session.over_rate("nearly everything was above the rate for 10 s")
         return True

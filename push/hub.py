@@ -169,9 +169,7 @@ class Hub:
         older = self.sessions.get(resume)
         if older is None or older.principal is None or older.principal.id != session.principal.id:
             return
-        older.flush()
-        older.wire.close(Close.REPLACED, "replaced by a newer connection")
-        older.gone(clean=False, code=Close.REPLACED)
+        older.replaced()
 
     def hand_over(self, session: Session, sub: WorkSubscription) -> None:
         """Gives a new subscription the leases that its session held on the queue before it was cut."""

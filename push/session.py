@@ -17,7 +17,7 @@ from backend_store.client import Gap, Queue, by_token
 from backend_store.model import InvalidRequest, PushqError, Unauthenticated
 from push.checks import check_id, gap_fields
 from push.closes import Close
-from push.connections import KICK_REASON
+from push.connections import KICK_REASON, KICK_RETRY_MS
 from push.counting import check_messages
 from push.credentials import close_for
 from push.encode import cut, deliver_frame, encode, join
@@ -68,6 +68,9 @@ _pack_heads = msgspec.msgpack.Decoder(PublishHead)
 _json_ids = msgspec.json.Decoder(FrameId)
 _pack_ids = msgspec.msgpack.Decoder(FrameId)
 
+REPLACED_REASON = "a newer connection went on with this session"
+OVER_RATE_RETRY_MS = 1_000
+"""When a client may come back that was closed for asking too much."""
 _CONNECT_FIRST = "the first frame must be `connect`"
 
 
@@ -360,7 +363,7 @@ class Session:
         self._look_at_beat()
         self._refused += 1
         if self._refused > REFUSED_PER_SECOND_MAX:
-            self.close(Close.RATE_LIMITED, f"more than {REFUSED_PER_SECOND_MAX} refused requests in a second")
+            self.over_rate(f"more than {REFUSED_PER_SECOND_MAX} refused requests in a second")
 
     def refuse_publish(self, request_id: RequestId, error: PushqError) -> None:
         """The socket stays open, unless its client does nothing else for long."""
@@ -425,7 +428,7 @@ class Session:
         self._look_at_beat()
         self._pings += 1
         if self._pings > PINGS_PER_SECOND_MAX:
-            self.close(Close.RATE_LIMITED, f"more than {PINGS_PER_SECOND_MAX} pings and pongs in a second")
+            self.over_rate(f"more than {PINGS_PER_SECOND_MAX} pings and pongs in a second")
         return not self.closed
 
     def _look_at_beat(self) -> None:
@@ -565,7 +568,18 @@ class Session:
             self.gone(clean=4500 <= code <= 4999 or code == Close.KICKED, code=code)
 
     def kick(self) -> None:
-        self.close(Close.KICKED, KICK_REASON)
+        self._bye(KICK_RETRY_MS, Close.KICKED, KICK_REASON)
+
+    def over_rate(self, why: str) -> None:
+        """Closes a socket that asks for too much, and says so first."""
+        self._refuse(None, PushqError(why, code="rate-limited", retry_after_ms=OVER_RATE_RETRY_MS), Close.RATE_LIMITED)
+
+    def replaced(self) -> None:
+        """A newer connection went on with the session: this one ends, and what is in flight goes over to that one."""
+        self.error(None, PushqError(REPLACED_REASON, code="conflict"))
+        self.flush()
+        self.wire.close(Close.REPLACED, REPLACED_REASON)
+        self.gone(clean=False, code=Close.REPLACED)
 
     @property
     def outbox_bytes(self) -> int:
@@ -596,10 +610,12 @@ class Session:
             self.wire.write(self.hub.ping_frame(self.encoding))
 
     def bye(self, retry_ms: int) -> None:
-        self._single(
-            {"type": "bye", "code": int(Close.DRAIN), "reason": "the server is shutting down", "retry_ms": retry_ms}
-        )
-        self.close(Close.DRAIN, "the server is shutting down")
+        self._bye(retry_ms, Close.DRAIN, "the server is shutting down")
+
+    def _bye(self, retry_ms: int, code: Close, reason: str) -> None:
+        if not self.closed:
+            self._single({"type": "bye", "code": int(code), "reason": reason, "retry_ms": retry_ms})
+            self.close(code, reason)
 
     def gone(self, *, clean: bool, code: int) -> None:
         """The socket is closed. Cleanly: leases return at once. Cut: they wait for the session to come back."""

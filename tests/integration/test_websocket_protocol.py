@@ -738,6 +738,41 @@ async def test_a_client_that_pings_without_reading_the_pongs_takes_little_memory
         assert server.rss_anon_kib() - before < 16 * 1024
 
 
+async def test_a_socket_that_asks_for_too_much_is_told_why_before_4008(shared_server: PushqServer) -> None:
+    refused = {"type": "credit", "sub": 7, "n": 1}
+    async with raw_socket(shared_server) as ws:
+        await ws.send(connect_frame(shared_server))
+        await ws.send(json.dumps([refused] * 1_100))
+        frames, code = await said(ws)
+    assert code == 4008
+    problem = frames[-1]["problem"]
+    assert (frames[-1]["type"], problem["code"], "id" in frames[-1]) == ("error", "rate-limited", False)
+    assert "more than 1000 refused requests" in problem["detail"] and problem["retry_after_ms"] == 1000
+
+
+async def test_a_socket_whose_session_went_on_elsewhere_is_told_so_before_4509(shared_server: PushqServer) -> None:
+    hello = {"type": "connect", "token": shared_server.key}
+    async with raw_socket(shared_server) as older, raw_socket(shared_server) as newer:
+        await older.send(json.dumps(hello))
+        session = json.loads(await older.recv())["session"]
+        await newer.send(json.dumps(hello | {"resume": {"session": session}}))
+        frames, code = await said(older)
+        assert json.loads(await newer.recv())["session"] == session
+    assert code == 4509 and [frame["type"] for frame in frames] == ["error"]
+    assert frames[0]["problem"]["code"] == "conflict" and "newer connection" in frames[0]["problem"]["detail"]
+
+
+async def test_a_kicked_socket_gets_bye_before_4003(shared_server: PushqServer, http: httpx2.AsyncClient) -> None:
+    async with raw_socket(shared_server) as ws:
+        await ws.send(connect_frame(shared_server))
+        await ws.recv()
+        for item in (await http.get("/v1/connections?limit=1000")).json()["items"]:  # whoever else is still there
+            await http.delete(f"/v1/connections/{item['id']}")
+        frames, code = await said(ws)
+    assert code == 4003 and [frame["type"] for frame in frames] == ["bye"]
+    assert (frames[0]["code"], frames[0]["retry_ms"] > 0) == (4003, True)
+
+
 @pytest.mark.anyio
 @pytest.mark.parametrize("kind", ["websocket", "pushq", "pong"])
 async def test_a_flood_of_pings_is_closed_with_4008(shared_server: PushqServer, kind: str) -> None:

@@ -40,7 +40,7 @@ CLOSES = {
     "SLOW_CONSUMER": "The client did not read for 10 s.",
     "TIMED_OUT": "No `connect` within 5 s, or nothing was heard for 35 s; or the keys of a token's issuer are not "
     "read yet.",
-    "KICKED": "An administrator ended the connection. The session cannot be resumed.",
+    "KICKED": "An administrator ended the connection, and a `bye` frame said so. The session cannot be resumed.",
     "RATE_LIMITED": "Too many connections; or nearly everything that was published for 10 s was above its rate; or "
     "more than 100 pings and pongs in a second, or 1,000 refused requests that are no publishes.",
     "TOKEN_EXPIRED": "The token has expired, or the key was revoked or rotated away. Come back with a new one.",

@@ -35,6 +35,9 @@ class World:
 
     def close(self, code: int, reason: str) -> None:
         self.did.append(int(code))
+
+    def over_rate(self, why: str) -> None:
+        self.did.append(why)
         self.closed = True
 
     def frame(self, name: str, verdict: Any = None) -> None:
@@ -106,7 +109,7 @@ async def test_client_that_does_nothing_but_run_into_its_limit_is_closed_after_a
     for _ in range(ABUSE_REFUSED_MIN):
         assert not world.gate.is_abused()
     world.now_ms = ABUSE_SECONDS * 1000
-    assert world.gate.is_abused() and world.did == [4008]
+    assert world.gate.is_abused() and world.did == ["nearly everything was above the rate for 10 s"]
 
 
 async def test_client_that_gets_something_through_stays() -> None:
