@@ -15,6 +15,7 @@ import structlog
 
 from backend_store.client import Document, Documents
 from backend_store.model import Conflict, NotFound, PushqError
+from gateway.alerts.asked import AskedRules
 from gateway.alerts.core.evaluate import Alert, observe
 from gateway.alerts.core.rules import KINDS, Rule
 from gateway.alerts.core.silences import Silence, muting, state_of
@@ -75,6 +76,8 @@ class Alerts:
         """Told of each transition after it is durable; the silence is the one that mutes it."""
         self.omitted = 0
         self.evaluations = 0
+        self.asked = 0
+        """How often a rule was asked about all that it is for."""
         self.fired = 0
         self._seq = max((one.seq for one in loaded.history), default=0)
         self._documents = documents
@@ -83,6 +86,7 @@ class Alerts:
         self.sources = sources
         self._clock_ms = clock_ms
         self._matches: dict[str, tuple[int, list[Watched]]] = {}
+        self._asked = AskedRules(book)
         self._turn = asyncio.Lock()
         self._counted_ms = 0
 
@@ -101,7 +105,12 @@ class Alerts:
             changed: list[tuple[Rule, Alert]] = []
             self.omitted = 0
             for rule in enabled:
-                seen = observe(rule, self.open.get(rule.id, {}), self.values(rule, now_ms), now_ms)
+                if not self.open.get(rule.id) and self._asked.is_as_before(rule, now_ms):
+                    continue
+                values = self.values(rule, now_ms)
+                self._asked.note(rule, values, now_ms)
+                self.asked += 1
+                seen = observe(rule, self.open.get(rule.id, {}), values, now_ms)
                 self.open[rule.id] = seen.alerts
                 self.omitted += seen.omitted
                 changed += [(rule, alert) for alert in seen.changed]
@@ -259,6 +268,7 @@ class Alerts:
             documents = [gone(RULES, rule.id), *self._ended(rule)]
             await self._documents.write(documents)
             self.rules.pop(rule.id, None)
+            self._asked.forget(rule.id)
             self._matches.pop(rule.id, None)
             self.sources.forget(rule.id)
 

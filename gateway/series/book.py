@@ -85,6 +85,10 @@ class Book:
     """When this process wrote its first rows: of what was before it knows what the file had."""
     version: int = 0
     """Another one whenever queues came or went."""
+    changes: int = 0
+    """How often a queue was found to be different."""
+    changed_ms: int = 0
+    """When that was so last."""
     forgotten: int = 0
     """Series that made room for others."""
     rows: int = 0
@@ -125,6 +129,13 @@ class Book:
             self._packed.add(watched)
             self._tally(watched).add(watched.definition.uid, watched.pulse)
         return stored is None or not follows(stored, watched.pulse, now_ms, steady_ms)
+
+    def seen(self, watched: Watched, pulse: Pulse, now_ms: int) -> None:
+        """A queue is as its pulse says."""
+        if pulse is not watched.pulse:
+            watched.pulse = pulse
+            self.changes += 1
+            self.changed_ms = now_ms
 
     def forget(self, uid: int) -> None:
         """The queue was deleted."""

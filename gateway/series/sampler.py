@@ -161,7 +161,7 @@ class Sampler:
         self.looked_at += 1
         watched = self.book.watched.get(definition.uid)
         if watched is not None and not watched.pulses.queue.deleted:
-            watched.pulse = watched.pulses.take()
+            self.book.seen(watched, watched.pulses.take(), now_ms)
             watched.is_seen = True
             if watched.pulse is not watched.kept:
                 self._due.add(watched)

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from backend_store.client import Store
-from backend_store.model import Conflict, NotFound
+from backend_store.model import Conflict, NotFound, QueueConfig
 from gateway.alerts.alerts import Alerts
 from gateway.alerts.core.evaluate import Alert
 from gateway.alerts.core.rules import Rule
@@ -21,6 +21,8 @@ from gateway.alerts.setup import Watching
 from gateway.alerts.stored import Receiver
 from gateway.app import Application, create_app
 from gateway.settings import Settings
+from tests.support.queues import draft
+from tests.support.stores import published
 from tests.unit.gateway.conftest import Clock
 
 pytestmark = pytest.mark.anyio
@@ -54,6 +56,7 @@ async def flapped(alerts: Alerts, clock: Clock, monkeypatch: pytest.MonkeyPatch,
         clock.ms += 1
         values = [(f"q{n}", value) for n in range(subjects)]
         monkeypatch.setattr(alerts, "values", lambda rule, now_ms, values=values: values)
+        alerts._book.changes += 1
         await alerts.evaluate(clock.ms)
 
 
@@ -68,6 +71,31 @@ async def test_of_alerts_that_are_over_the_newest_of_an_hour_are_listed(
     clock.ms += RESOLVED_KEPT_MS
     await flapped(alerts, clock, monkeypatch, subjects=1, times=1)
     assert len(list(alerts.of_tenant("shop"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "limit"), [("depth", 1), ("dead_letters", 0), ("oldest_age_ms", 600_000), ("growth", 0.001)]
+)
+async def test_a_rule_about_queues_to_which_nothing_happens_is_not_asked_again(
+    app: Application, alerts: Alerts, store: Store, clock: Clock, kind: str, limit: float
+) -> None:
+    queues = [(await store.create_queue("shop", f"q{n}", QueueConfig()))[0] for n in range(20)]
+    await published(queues[3], draft("1"))
+    kept = {"kind": kind, "limit": limit, "clear_at": limit, "window_ms": 60_000}
+    await alerts.put_rule(msgspec.structs.replace(RULE, **kept), None)
+    sampler, asked = app.gateway.sampler, []
+    for _ in range(200):
+        clock.ms += 2_500
+        await sampler.look()
+        asked.append(alerts.asked)
+    assert asked[-1] == asked[120] and not list(alerts.of_tenant("shop"))
+    await published(queues[3], draft("2"), draft("3"))
+    for _ in range(3):
+        clock.ms += 2_500
+        await sampler.look()
+    assert alerts.asked > asked[-1]
+    if kind in ("depth", "growth"):
+        assert [alert.subject for _, alert in alerts.of_tenant("shop")] == ["q3"]
 
 
 class Untouched(deque[Alert]):

@@ -1,0 +1,60 @@
+"""Rules that need not be asked again: about queues to which nothing happened, and that found nothing the last time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import inf
+from typing import Final, NamedTuple
+
+from gateway.alerts.core.rules import Rule
+from gateway.series.book import PAUSE_SLOTS_MAX, Book
+from gateway.series.core.ring import TIERS
+
+ABOUT_LEVELS: Final = frozenset({"depth", "dead_letters", "consumer_absence"})
+"""Kinds whose values change only when something happens to a queue."""
+ABOUT_WINDOWS: Final = frozenset({"growth", "dead_letter_rate", "redelivery_rate"})
+"""Kinds about what happened to a queue lately."""
+_SLACK_MS: Final = 2 * PAUSE_SLOTS_MAX * TIERS[0].step_ms
+
+
+class Asked(NamedTuple):
+    """When a rule was asked, and of what queues. `holds_ms`: how long what it found cannot change by itself."""
+
+    rule: Rule
+    version: int
+    changes: int
+    at_ms: int
+    holds_ms: float
+
+
+class AskedRules:
+    """What is known of the last time that each was asked."""
+
+    def __init__(self, book: Book) -> None:
+        self._book = book
+        self._asked: dict[str, Asked] = {}
+
+    def is_as_before(self, rule: Rule, now_ms: int) -> bool:
+        """Whether a rule without an open alert would find none now, either."""
+        asked, book = self._asked.get(rule.id), self._book
+        if asked is None or (asked.rule is not rule) or (asked.version, asked.changes) != (book.version, book.changes):
+            return False
+        if rule.kind in ABOUT_WINDOWS:
+            # By the time of that look all of the window was quiet already.
+            return book.changed_ms + rule.window_ms + _SLACK_MS < asked.at_ms <= now_ms
+        return asked.at_ms <= now_ms < asked.at_ms + asked.holds_ms
+
+    def note(self, rule: Rule, values: Iterable[tuple[str, float | None]], now_ms: int) -> None:
+        book = self._book
+        self._asked[rule.id] = Asked(rule, book.version, book.changes, now_ms, _holds_ms(rule, values))
+
+    def forget(self, rule_id: str) -> None:
+        self._asked.pop(rule_id, None)
+
+
+def _holds_ms(rule: Rule, values: Iterable[tuple[str, float | None]]) -> float:
+    if rule.kind in ABOUT_LEVELS:
+        return inf
+    if rule.kind == "oldest_age_ms":
+        return rule.limit - max((value for _, value in values if value is not None), default=0)
+    return 0
