@@ -42,6 +42,10 @@ class Delivery:
         self.is_settled = False
         self.wait_lost: object = None
 
+    def is_overdue(self, now: float) -> bool:
+        """Has it waited for as long as a handler may take, and nobody has begun with it?"""
+        return not self.is_handed and self.hold_until <= now
+
 
 class Leases:
     """Held deliveries of one subscription, by receipt and by the time their lease is due for more."""
@@ -104,14 +108,21 @@ class Leases:
         return deliveries
 
     def due(self, now: float) -> list[Delivery]:
-        """Deliveries to extend now; they are due again an interval later. Past the handler's limit a lease runs out."""
+        """Deliveries to extend now; they are due again an interval later. Past the handler's limit a lease runs out.
+
+        Those that nobody has begun with by then are among them for the last time: see `is_overdue`.
+        """
         deliveries: list[Delivery] = []
         for due_at in [due_at for due_at in self._buckets if due_at <= now]:
             for receipt, delivery in self._buckets.pop(due_at).items():
                 delivery.bucket = None
-                if delivery.hold_until > now and not delivery.is_settled:
+                if delivery.is_settled:
+                    continue
+                if delivery.hold_until > now:
                     deliveries.append(delivery)
                     self._schedule(delivery, receipt, now)
+                elif not delivery.is_handed:
+                    deliveries.append(delivery)
         return deliveries
 
     def all_due(self, now: float) -> None:

@@ -395,8 +395,13 @@ class SessionCore:
         if state.leases.next_due() > now:
             return
         how = How("extend", state, visibility_timeout_ms=state.visibility_timeout_ms)
+        untried = How("nack", state, tried=False)
         for delivery in state.leases.due(now):
-            self.settler.add(how, Item(delivery, None), now)
+            if delivery.is_overdue(now):
+                state.lose(delivery)  # the handler before it hangs: others may have it
+                self.settler.add(untried, Item(delivery, None), now)
+            else:
+                self.settler.add(how, Item(delivery, None), now)
 
     def _bye_code_that_stops(self) -> int | None:
         return self._bye.code if self._bye is not None and is_stop(self._bye.code) else None

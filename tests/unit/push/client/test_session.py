@@ -460,3 +460,17 @@ def test_with_automatic_acks_there_is_nothing_to_begin() -> None:
     world.deliver("a")
     world.get(state)
     assert world.take(Begin) == []
+
+
+def test_what_waited_for_a_handler_that_hangs_goes_back_untried() -> None:
+    world = World()
+    world.open()
+    state = world.subscribe(handler_limit_s=60.0, visibility_timeout_ms=10_000)
+    world.deliver("a", "b")
+    world.get(state)
+    given_back: list[Nack] = []
+    for _ in range(14):
+        world.pass_time(5)
+        given_back += world.take(Nack)
+    assert [(list(frame.receipts), frame.tried) for frame in given_back] == [(["r-b"], False)]
+    assert state.take(world.now) is None
