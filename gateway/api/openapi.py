@@ -74,6 +74,7 @@ def document() -> dict[str, Any]:
         "components": {
             "schemas": schemas,
             "responses": {str(status): _problem(status) for status in _CODES},
+            "headers": {name: {"description": says, "schema": {"type": "string"}} for name, says in HEADERS.items()},
             "securitySchemes": {
                 "key": {
                     "type": "http",
@@ -97,7 +98,7 @@ def _operation(operation: Operation, refs: dict[type, dict[str, Any]]) -> dict[s
     out: dict[str, Any] = {
         "operationId": _operation_id(operation),
         "summary": operation.summary,
-        "description": f"Scope: {operation.scope}.",
+        "description": f"Scope: {operation.scope}." + (_CLOUD_EVENTS if operation.request is s.PublishBody else ""),
         "tags": [_tag(operation)],
         "parameters": _parameters(operation),
         "responses": _responses(operation, refs),
@@ -113,6 +114,10 @@ def _operation(operation: Operation, refs: dict[type, dict[str, Any]]) -> dict[s
     return out
 
 
+_CLOUD_EVENTS: Final = (
+    " With `ce-specversion`, `ce-id`, `ce-source`, `ce-type` and further `ce-…` headers the body is the data of a"
+    " CloudEvent in binary mode, of any content type."
+)
 _OTHER_BODIES: Final = {
     "text/plain": {"schema": {"type": "string", "description": "Any type but JSON: one message whose body this is."}},
     "application/cloudevents+json": {"schema": reference("CloudEvent")},
@@ -136,13 +141,14 @@ def _responses(operation: Operation, refs: dict[type, dict[str, Any]]) -> dict[s
     responses: dict[str, Any] = {}
     for status, kind in operation.answers.items():
         response: dict[str, Any] = {"description": HTTPStatus(status).phrase}
+        response["headers"] = {name: _header(name) for name in _headers_of(operation, status)}
         if isinstance(kind, str):
             # A document in YAML is read as what it says; other text is text.
             response["content"] = {kind: {"schema": {"type": "object" if kind == "application/yaml" else "string"}}}
         elif kind is not None:
             response["content"] = {"application/json": {"schema": refs[cast(type, kind)]}}
         responses[str(status)] = response
-    for status in (*operation.refusals, 405, 429, 500):
+    for status in sorted({*operation.refusals, 405, 429, 500, 503}):
         responses[str(status)] = {"$ref": f"#/components/responses/{status}"}
     return responses
 
@@ -150,7 +156,42 @@ def _responses(operation: Operation, refs: dict[type, dict[str, Any]]) -> dict[s
 def _problem(status: int) -> dict[str, Any]:
     codes = ", ".join(f"`{code}`" for code in _CODES[status])
     content = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/ProblemView"}}}
-    return {"description": f"{KINDS[_CODES[status][0]].title}: {codes}", "content": content}
+    names = (*_EVERY_ANSWER, *_OF_REFUSALS.get(status, ()))
+    headers = {name: _header(name) for name in names}
+    return {"description": f"{KINDS[_CODES[status][0]].title}: {codes}", "headers": headers, "content": content}
+
+
+# ------------------------------------------------------------------------------------------------ answers' headers
+
+_EVERY_ANSWER: Final = ("RateLimit", "RateLimit-Policy")
+_OF_REFUSALS: Final = {401: ("WWW-Authenticate",), 405: ("Allow",), 429: ("Retry-After",), 503: ("Retry-After",)}
+HEADERS: Final = {
+    "RateLimit": "What is left of the rule that is nearest to its end, and when it is whole again.",
+    "RateLimit-Policy": "The rules that the request was held to.",
+    "WWW-Authenticate": "`Bearer`.",
+    "Allow": "The methods that there are.",
+    "Retry-After": "Seconds after which trying again makes sense; `retry_after_ms` has it finer.",
+    "ETag": "Of the config, for `If-Match`.",
+    "Location": "Where the work that was begun is looked at, and cancelled.",
+    "Link": 'The next page, with `rel="next"`.',
+}
+"""Each header of an answer, and what it says."""
+
+
+def _header(name: str) -> dict[str, str]:
+    return {"$ref": f"#/components/headers/{name}"}
+
+
+def _headers_of(operation: Operation, status: int) -> list[str]:
+    """Those of a good answer."""
+    found = list(_EVERY_ANSWER)
+    if operation.path == "/v1/queues/{queue}" and operation.method in ("GET", "PUT", "PATCH"):
+        found.append("ETag")
+    if status == HTTPStatus.ACCEPTED:
+        found.append("Location")
+    if "cursor" in operation.query:
+        found.append("Link")
+    return found
 
 
 # -------------------------------------------------------------------------------------------------- parameters
@@ -160,6 +201,9 @@ QUERY: Final[dict[str, dict[str, Any]]] = {
     "cursor": {"type": "string", "description": "`next` of the page before."},
     "confirm": {"type": "string", "description": "The queue's name again."},
     "discard": {"const": "true", "description": "The messages are lost."},
+    "move_to": {"type": "string", "description": "In place of `discard`: the queue that the messages go to."},
+    "to": {"type": "string", "description": "Up to and with this one."},
+    "group": {"type": "string", "description": "As one of this group of a stream."},
     "state": {"enum": ["ready", "in_flight", "delayed", "dead"], "default": "ready"},
     "partition": {"type": "integer", "minimum": 0, "maximum": (1 << 16) - 1},
     "contains": {"type": "string", "description": "In the body, as it is stored."},
@@ -200,6 +244,8 @@ def _parameters(operation: Operation) -> list[dict[str, Any]]:
         headers.append({"name": "Idempotency-Key", "in": "header", "required": False, "schema": _KEY})
     if operation.takes_timeout:
         headers.append({"name": "Pushq-Timeout-Ms", "in": "header", "required": False, "schema": _TIMEOUT})
+    if "last_event_id" in operation.query:
+        headers.append({"name": "Last-Event-ID", "in": "header", "required": False, "schema": _LAST_EVENT})
     return [*path, *query, *headers]
 
 
@@ -228,6 +274,10 @@ _TIMEOUT: Final = {
     "maximum": PUBLISH_MS_MAX,
     "description": "How long it may wait for the disk. What is not stored by then is dropped (503); what was on its "
     "way there may be stored (504).",
+}
+_LAST_EVENT: Final = {
+    "type": "string",
+    "description": "The `id` of the last event that came: the stream goes on there.",
 }
 _KEY: Final = {
     "type": "string",

@@ -29,6 +29,7 @@ KNOWN_AT_RUN_TIME |= {"/dead_letter_queue", "/colocate_with"} | {f"/{name}" for 
 KNOWN_AT_RUN_TIME |= {f"/messages/*/{name}" for name in ("priority", "delay_ms", "deliver_at", "ttl_ms")}
 KNOWN_AT_RUN_TIME |= {f"/messages/*/{name}" for name in ("producer", "producer_seq")}
 KNOWN_AT_RUN_TIME |= {"/queues", "/queues/*", "/master_file", "/query/from", "/query/to"}
+KNOWN_AT_RUN_TIME |= {"/query/move_to", "/query/discard"}
 KNOWN_AT_RUN_TIME |= {"/group", "/queue", "/to", "/receipts", "/query/partition", "/path/queue"}
 KNOWN_AT_RUN_TIME |= {f"/{field}" for kind, what in KINDS.items() for field in fields_of(kind, what)}
 KNOWN_AT_RUN_TIME |= {"/url", "/ends_at", "/rule"}

@@ -63,6 +63,26 @@ def test_every_code_of_the_protocol_has_a_documented_status() -> None:
         assert f"`{code}`" in responses[str(kind.status)]["description"]
 
 
+def test_every_operation_says_what_it_takes_and_answers_beside_bodies() -> None:
+    paths = DOCUMENTS["openapi"]["paths"]
+    not_shown = {"uid"}  # told by the answer before
+    for operation in OPERATIONS:
+        shown = paths[operation.path][operation.method.lower()]
+        names = {(one["in"], one["name"]) for one in shown["parameters"]}
+        assert {("query", name) for name in operation.query} - names <= {("query", name) for name in not_shown}
+        assert "503" in shown["responses"]
+        for answer in (shown["responses"][str(status)] for status in operation.answers):
+            assert {"RateLimit", "RateLimit-Policy"} <= answer["headers"].keys()
+    assert "ETag" in paths["/v1/queues/{queue}"]["get"]["responses"]["200"]["headers"]
+    assert "Location" in paths["/v1/queues/{queue}/purge"]["post"]["responses"]["202"]["headers"]
+    assert "Link" in paths["/v1/queues"]["get"]["responses"]["200"]["headers"]
+    events = paths["/v1/queues/{queue}/events"]["get"]["parameters"]
+    assert ("header", "Last-Event-ID") in {(one["in"], one["name"]) for one in events}
+    assert "`ce-specversion`" in paths["/v1/queues/{queue}/messages"]["post"]["description"]
+    responses = DOCUMENTS["openapi"]["components"]["responses"]
+    assert {"Retry-After"} <= responses["429"]["headers"].keys() & responses["503"]["headers"].keys()
+
+
 def validator(name: str) -> jsonschema.Draft202012Validator:
     schemas = DOCUMENTS["openapi"]["components"]["schemas"]
     return jsonschema.Draft202012Validator(
