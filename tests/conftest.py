@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 from backend_store.core.ledger import flowed, held_in
 from backend_store.node.partition import Partition
@@ -32,7 +32,8 @@ MODEL_LONG_EXAMPLES = 5_000
 # The same examples each time: what a change broke shows, not what the dice found beside it; `make explore` has others.
 # A loaded machine makes one example slow now and then; that says nothing about the code.
 _usual = settings(deadline=None, print_blob=True, database=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("gate", _usual, derandomize=True)
+# The gate says that something is wrong, at once; what the least example of it is, `explore` takes its time to find.
+settings.register_profile("gate", _usual, derandomize=True, phases=(Phase.explicit, Phase.generate))
 settings.register_profile("explore", _usual)
 settings.register_profile("long", settings.get_profile("explore"), max_examples=MODEL_LONG_EXAMPLES)
 settings.load_profile("explore" if seeds.IS_EXPLORING else "gate")

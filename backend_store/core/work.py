@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from backend_store.core.bits import indexes
 from backend_store.core.leases import ChunkState, Lease
-from backend_store.core.leasing import Leasing, ReceiptKey, expired_bits, uncount
+from backend_store.core.leasing import Ends, Leasing, ReceiptKey, expired_bits, uncount
 from backend_store.core.limits import SETTLED_TOKENS_MAX
 from backend_store.core.policy import HistoryRow, Outcome, Reason, noted
 from backend_store.core.records import AttemptsRecorded, ChunkDone, ChunkMarked, Record, Retry
@@ -105,7 +105,7 @@ class WorkView(Leasing):
         state.leased &= ~bits
         state.settling |= bits
         self._touched[state.base] = state
-        self._landed += bits.bit_count()
+        self._ends.landed += bits.bit_count()
         if not lease.bits:
             self._drop_if_empty(lease)
         lease.holder.released(bits.bit_count())
@@ -125,7 +125,7 @@ class WorkView(Leasing):
         """Settles messages that nobody holds."""
         self.undelay(state, bits)
         state.settling |= bits
-        self._settled_free += bits.bit_count()
+        self._ends.free += bits.bit_count()
         self._touched[state.base] = state
 
     def _remember(self, token: str, bits: int) -> None:
@@ -194,7 +194,7 @@ class WorkView(Leasing):
 
     def _die_leased(self, state: ChunkState, bits: int, reason: Reason, now_ms: int) -> None:
         self.die(state, bits, reason, now_ms)
-        self._landed += bits.bit_count()
+        self._ends.landed += bits.bit_count()
 
     def die_held(self, lease: Lease, bits: int, reason: Reason, now_ms: int, why: str | None = None) -> None:
         """Ends messages that were just leased: they cannot be handed out. `why` stands in their history."""
@@ -213,7 +213,8 @@ class WorkView(Leasing):
     @property
     def has_decided(self) -> bool:
         """Something waits for a commit that somebody waits for; started attempts alone can ride along."""
-        return bool(self._returned or self._landed or self._settled_free or self._died)
+        ends = self._ends
+        return bool(self._returned or ends.landed or ends.free or ends.died)
 
     @property
     def awaits_commit(self) -> bool:
@@ -275,10 +276,10 @@ class WorkView(Leasing):
                 records.append(AttemptsRecorded(self.number, state.base, _retries(state)))
                 state.recorded = True
         records.extend(self._lease_records.values())
-        overlay = Overlay(records, settled, settled - self._died, done)
-        self._in_commit = _InCommit(touched, self._returned, self._landed, self._awaited)
+        overlay = Overlay(records, settled, settled - self._ends.died, done)
+        self._in_commit = _InCommit(touched, self._returned, self._ends.landed, self._awaited)
         self._touched, self._returned, self._awaited, self._lease_records = {}, [], [], {}
-        self._landed = self._settled_free = self._died = self.dying_bytes = 0
+        self._ends = Ends()
         return overlay
 
     def _done(self, state: ChunkState) -> Record:
@@ -331,7 +332,7 @@ class WorkView(Leasing):
             # Nothing of it is sent any more; whoever waits for it must not wait for ever.
             lease.bits, lease.durable = 0, True
             lease.holder.sendable()
-        self.in_flight = self._landed = self._settled_free = self._died = self.dying_bytes = 0
+        self.in_flight, self._ends = 0, Ends()
 
     def next_wakeup_ms(self) -> int | None:
         """When `wake` or `leases.expired` next has something to do."""

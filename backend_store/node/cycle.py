@@ -149,7 +149,8 @@ class Cycle:
         )
         total = plan.state.published_total
         self._answers += cycle.decide(calls)
-        partition.owes_room = cycle.owes_room
+        if partition.owes_room != cycle.owes_room:
+            partition.owes_room = cycle.owes_room
         if cycle.owes_room:
             partition.request_soon()
         if cycle.later:

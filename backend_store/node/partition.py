@@ -107,6 +107,8 @@ Siblings = Callable[[], Sequence["Partition"]]
 
 
 class Partition(LogReads):
+    owes_room = False
+    """It ended as many messages for the queue's limits as one commit may, and there are more. Of the class, too."""
     has_losses = False
     """Some of what was stored here is damaged: when nothing is left, nothing may be counted either. Of the class, as
     hardly one has it set: an object with 30 attributes of its own takes five times the memory of one with 29."""
@@ -129,8 +131,6 @@ class Partition(LogReads):
         self.label = label
         self.index = index
         self.title = title or Title("", "", label, replica, index)
-        self.owes_room = False
-        """It ended as many messages for the queue's limits as one commit may, and there are more."""
         self.owes_cut = False
         """With the next commit, what was counted becomes a row of the ledger."""
         self.seal = seal

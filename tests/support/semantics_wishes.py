@@ -28,7 +28,7 @@ def configs(draw: st.DrawFn) -> QueueConfig:
     given["message_ttl_ms"] = draw(st.sampled_from([None, None, None, 600]))
     if draw(st.booleans()):
         given["dead_letter_queue"] = None
-    if draw(st.integers(0, 4)) == 0:
+    if given["ordering"] == "best_effort" and draw(st.integers(0, 4)) == 0:
         given["delivery"] = "at_most_once"
     else:
         given["lease_mode"] = draw(st.sampled_from(["memory", "replicated"]))

@@ -332,7 +332,12 @@ def attempts_by_seq(lease: Lease) -> dict[int, int]:
 
 def queue_of(world: World) -> EmbeddedQueue:
     """The world's partition as the rest of Pushq sees it."""
-    node: Any = SimpleNamespace(clock_ms=lambda: world.now_ms, steady_ms=lambda: world.now_ms, turnstile=Turnstile())
+    node: Any = SimpleNamespace(
+        clock_ms=lambda: world.now_ms,
+        steady_ms=lambda: world.now_ms,
+        turnstile=Turnstile(),
+        touched=set(),
+    )
     partitions = partitions_of(world)
     return EmbeddedQueue(node, partitions.definition, partitions)
 

@@ -325,7 +325,7 @@ def test_a_queue_that_moves_away_in_the_middle_of_a_move_takes_all_along(world: 
         moving = world.start(world.store.move_queue(TENANT, name, target.name))
         world.let_go()
         assert moving.done()
-        world.pass_time(2_000)
+        world.pass_time(60_000)
         assert sorted(drained(world, target)) == list(range(80))
         world.pass_time(1_000)
         replicas = [r for r in range(1, world.node.metadata._next_uid) if r not in world.node.queues.partitions]
