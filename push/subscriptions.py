@@ -192,9 +192,9 @@ class WorkSubscription:
         self.returned += count
         self.feeder.line_up(self)
 
-    def lost(self, receipts: list[str]) -> None:
-        """Leases ran out whose messages were `released` just now."""
-        self.lapsed += len(receipts)
+    def lost(self, receipts: list[str], *, ran_out: bool = True) -> None:
+        """Leases ended whose messages were `released` just now. That they were taken back is not the client's doing."""
+        self.lapsed += len(receipts) if ran_out else 0
         if self.lapsed != self.returned:
             self.lapsed = self.returned = 0  # it has settled some: whether it goes on to is counted from here
         self.outlet.tell_lost(self.number, receipts)

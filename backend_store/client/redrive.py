@@ -181,7 +181,7 @@ class Redriver:
     def released(self, count: int) -> None:
         """It has no credit to get back."""
 
-    def lost(self, receipts: list[str]) -> None:
+    def lost(self, receipts: list[str], *, ran_out: bool = True) -> None:
         """It holds nothing for so long."""
 
     def sendable(self) -> None:

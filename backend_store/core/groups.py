@@ -210,7 +210,7 @@ class GroupView(WorkView):
         lease.state.leased &= ~bits
         self.in_flight -= len(receipts)
         lease.holder.released(len(receipts))
-        lease.holder.lost(receipts)
+        lease.holder.lost(receipts, ran_out=False)
 
     def close(self) -> None:
         """The group is gone, or goes on under another number: nothing that was handed out means anything."""

@@ -39,7 +39,7 @@ class Detached:
     def released(self, count: int) -> None:
         """Nobody has credit to get back."""
 
-    def lost(self, receipts: list[str]) -> None:
+    def lost(self, receipts: list[str], *, ran_out: bool = True) -> None:
         """Nobody is there to be told."""
 
     def sendable(self) -> None:

@@ -17,8 +17,8 @@ class Holder(Protocol):
     def released(self, count: int) -> None:
         """`count` of its messages were settled or returned; as many may be sent again."""
 
-    def lost(self, receipts: list[str]) -> None:
-        """Leases ran out before they were settled."""
+    def lost(self, receipts: list[str], *, ran_out: bool = True) -> None:
+        """Leases ended before they were settled: they `ran_out`, or the messages were taken back or are gone."""
 
     def sendable(self) -> None:
         """Leases that waited for the disk may leave now."""

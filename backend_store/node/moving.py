@@ -242,7 +242,7 @@ class _Carrier:
     def released(self, count: int) -> None:
         """It has no credit to get back."""
 
-    def lost(self, receipts: list[str]) -> None:
+    def lost(self, receipts: list[str], *, ran_out: bool = True) -> None:
         """It holds them for as long as it takes."""
 
     def sendable(self) -> None:

@@ -116,7 +116,7 @@ class Publishing:
         for number, call in enumerate(calls):
             self._need = None
             if room is not None and any(room.over(need := room.need(call.blocks))):
-                if not call.must_fit and room.must_wait(need):
+                if not call.must_fit and room.must_wait(need, may_shrink=self._may_repeat(call)):
                     self.later = [*calls[number:]]
                     break
                 self._need = need
@@ -166,6 +166,9 @@ class Publishing:
             state.letters = state.letters or has_letters(block)
         else:
             state.ledger.published_bytes += len(block.data)
+
+    def _may_repeat(self, call: Call) -> bool:
+        return self._ids is not None and (call.dedupes or self.config.dedupe != "none" or call.claim is not None)
 
     @property
     def _added_ids(self) -> int:

@@ -159,9 +159,9 @@ class Room:
         beside = self.held.plus(need)
         return not any(self._above(*beside))
 
-    def must_wait(self, need: Amount) -> bool:
+    def must_wait(self, need: Amount, *, may_shrink: bool) -> bool:
         """Whether what finds no room fits when this cycle's messages, too, can make some: they can when they are
-        stored.
+        stored. `may_shrink`: some of it may turn out to be repeats, so that it fits though it is too much.
         """
         if not self.evicts:
             return False
@@ -171,7 +171,7 @@ class Room:
         if not coming.messages:
             return False
         beside = self.held.plus(coming).plus(need)
-        return any(self._above(*beside)) and self.may_fit(need)
+        return any(self._above(*beside)) and (may_shrink or self.may_fit(need))
 
     def refusal(self, need: Amount | None = None) -> QueueFull:
         """Why a publish is refused; of one that does not fit whatever makes room, with what it `need`s."""

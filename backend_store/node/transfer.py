@@ -292,7 +292,7 @@ class Transfer:
     def released(self, count: int) -> None:
         """It has no credit to get back."""
 
-    def lost(self, receipts: list[str]) -> None:
+    def lost(self, receipts: list[str], *, ran_out: bool = True) -> None:
         """What it lost it will be given again."""
 
     def sendable(self) -> None:

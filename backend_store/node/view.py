@@ -158,7 +158,7 @@ class View(Settling):
         held = [(one.holder, receipts_of(one.token, one.bits)) for one in self.core.leases.values() if one.durable]
         self.core.purge(floor)
         for holder, receipts in held:
-            holder.lost(receipts)
+            holder.lost(receipts, ran_out=False)
 
     def purged(self) -> None:
         self.drop_all(Offset(self.floor))
@@ -249,7 +249,7 @@ class View(Settling):
             receipts = receipts_of(lease.token, lease.bits)
             core.give_back(lease, lease.bits, now_ms=now_ms, outcome=Outcome.RETURNED)
             lease.holder.released(len(receipts))
-            lease.holder.lost(receipts)
+            lease.holder.lost(receipts, ran_out=False)
         core.wake(FOR_EVER_MS)
         if self.schedule is not None:
             while self.schedule.tick(FOR_EVER_MS):

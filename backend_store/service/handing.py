@@ -61,12 +61,12 @@ class Grant:
     def released(self, count: int) -> None:
         self.visitor.released(count)
 
-    def lost(self, receipts: list[str]) -> None:
-        ran_out: dict[str, int] = {}
+    def lost(self, receipts: list[str], *, ran_out: bool = True) -> None:
+        ended: dict[str, int] = {}
         for receipt in receipts:
             token = receipt[:-2]
-            ran_out[token] = ran_out.get(token, 0) | 1 << _INDEX[receipt[-2:]]
-        self.visitor.lost(ran_out)
+            ended[token] = ended.get(token, 0) | 1 << _INDEX[receipt[-2:]]
+        self.visitor.lost(ended)
 
     def sendable(self) -> None:
         visitor, had_room = self.visitor, self.visitor.has_room

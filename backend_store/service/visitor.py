@@ -394,8 +394,8 @@ class Visitor:
                 self._note(token, bits & live)
         self._flush_soon()
 
-    def lost(self, ran_out: dict[str, int]) -> None:
-        for token, bits in ran_out.items():
+    def lost(self, ended: dict[str, int]) -> None:
+        for token, bits in ended.items():
             if (known := self._leases.get(token)) is not None:
                 self._lost.append((token, of_bits(bits)))
                 self._accounted += bits.bit_count()

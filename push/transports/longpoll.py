@@ -82,7 +82,7 @@ class Poll:
     def released(self, count: int) -> None:
         """A poll has no credit to get back: it is over when its messages are acked."""
 
-    def lost(self, receipts: list[str]) -> None:
+    def lost(self, receipts: list[str], *, ran_out: bool = True) -> None:
         """Nobody is there to be told; the next ack with such a receipt says so."""
 
 

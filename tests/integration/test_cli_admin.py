@@ -168,6 +168,7 @@ def test_a_connection_is_listed_and_ended(cli: Cli, shared_server: PushqServer, 
         (mine,) = [item for item in listed if queue in [each["queue"] for each in item["subscriptions"]]]
         assert mine["id"] in cli("connection", "list").out
         assert "is ended" in cli("connection", "kick", mine["id"]).err
+        assert json.loads(ws.recv(5))["type"] == "bye"
         with pytest.raises(ConnectionClosed) as closed:
             ws.recv(5)
         assert closed.value.rcvd is not None and closed.value.rcvd.code == 4003

@@ -136,9 +136,9 @@ def test_a_queue_that_is_deleted_moves_what_all_its_partitions_hold(http: Client
     stored(http, queue, *[{"body": "later", "key": f"k{n}", "delay_ms": 3_600_000} for n in range(20)])
     answer = http.delete(f"/v1/queues/{queue}", params={"confirm": queue, "move_to": target})
     assert answer.status_code == 200, answer.text
-    until(lambda: stats(http, target)["ready"] == 120, "all that it held")
+    until(lambda: (stats(http, target)["ready"], stats(http, target)["delayed"]) == (100, 20), "all that it held")
     rows = stored(http, queue, *keyed(30))
-    found = drained(http, target, 150)
+    found = drained(http, target, 130)
     assert {message["dead_letter"]["reason"] for message in found} == {"queue_deleted"}
     there = {(message["partition"], message["seq"]): message["body"] for message in found}
     assert [there[row["partition"], row["seq"]] for row in rows] == [message["body"] for message in keyed(30)]

@@ -92,9 +92,9 @@ async def patched(http: httpx2.AsyncClient, queue: str, **config: Any) -> httpx2
 
 
 async def is_taken(http: httpx2.AsyncClient, queue: str) -> bool:
-    """Whether a publish is confirmed in its time."""
+    """Whether a publish is confirmed in its time. One that was on its way when the backend died is in doubt."""
     answer = await http.post(f"/v1/queues/{queue}/messages", json={"messages": [{"body": "probe"}]})
-    assert answer.status_code in (201, 503), answer.text
+    assert answer.status_code in (201, 503, 504), answer.text
     return answer.status_code == 201
 
 

@@ -288,7 +288,8 @@ class SemanticsModel:
         if most is None or not self.evicts or not self.added:
             return False
         beside = self.in_hands + len(call)
-        return self.live + len(call) > most and beside <= most < beside + self.added
+        may_fit = beside <= most or self.config.dedupe != "none"  # some of it may turn out to be repeats
+        return self.live + len(call) > most and may_fit and most < beside + self.added
 
     def _make_room(self, after: Facts, call: Sequence[Message], *, must_fit: bool) -> int | None:
         """For how many of the messages there is a place, once the queue has made what it could."""

@@ -70,8 +70,9 @@ class PushqServer:
         self.data = data
         self.tree = tree or _ROOT
         """The checkout whose server it is."""
-        self.is_forked = tree is None
-        """A checkout that is named is measured, so it starts and uses memory as it does for its users."""
+        self.is_forked = tree is None and "PYTHONPATH" not in (env or {})
+        """A checkout that is named is measured, so it starts and uses memory as it does for its users; and what is to
+        be there before the first import must find it to come."""
         self.extra = extra
         self.dev = dev
         self.port = free_port()

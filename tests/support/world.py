@@ -123,7 +123,7 @@ class Consumer:
     def released(self, count: int) -> None:
         self.released_total += count
 
-    def lost(self, receipts: list[str]) -> None:
+    def lost(self, receipts: list[str], *, ran_out: bool = True) -> None:
         self.lost_receipts.extend(receipts)
 
     def sendable(self) -> None:

@@ -35,7 +35,7 @@ class Eater:
     def released(self, count: int) -> None:
         """Its credit is what the test says."""
 
-    def lost(self, receipts: list[str]) -> None:
+    def lost(self, receipts: list[str], *, ran_out: bool = True) -> None:
         """It would be told."""
 
 
