@@ -276,7 +276,8 @@ class Bench(RuleBasedStateMachine):
         for m in self.model.messages.values():
             is_there = m.view != "gone" and m.state != "settling"
             if is_there and m.number not in seen:
-                self.model.vanished(m)
+                if not self.model.is_being_purged(m):
+                    self.model.vanished(m)
             elif is_there:
                 assert seen[m.number].view == m.view
             else:

@@ -376,6 +376,11 @@ class SemanticsModel:
             after.messages[m.number] = m.next_life("gone", end="purged")
         return len(gone)
 
+    def is_being_purged(self, m: Message) -> bool:
+        """A commit that is on its way purges it: once that is on the disk the sweeper may have taken its rows."""
+        after = self.prepared.messages.get(m.number) if self.prepared is not None else None
+        return after is not None and after.end == "purged"
+
     def land(self, *, purged: bool) -> None:
         after, self.prepared = self.prepared, None
         assert after is not None
