@@ -38,6 +38,8 @@ def hashes(
     if own is not None:
         # A call less for each: this is most of what an id costs here.
         found = [None if i is None else _new(b"id\0" + i.encode()).digest() for i in own]
+        if (sources := given.column("source")) is not None:
+            found = [_of_event(source, id) for source, id in zip(sources, own, strict=True)]
     if names is not None:
         # Not by the producer's number: a repeat from another process has another one.
         found = [_of_id(name) if known is None else known for known, name in zip(found, names, strict=True)]
@@ -81,6 +83,12 @@ def _by_number(given: Given, found: list[bytes | None], table: Mapping[str, Sequ
 
 
 _new: Final = partial(blake2b, digest_size=HASH_BYTES)
+
+
+def _of_event(source: str, id: str) -> bytes:
+    """Another source may use the same id for another event (CloudEvents 1.0, `id`)."""
+    source_bytes = source.encode()
+    return _hash(b"event\0%d\0%b%b" % (len(source_bytes), source_bytes, id.encode()))
 
 
 def _of_id(name: str) -> bytes:

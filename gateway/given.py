@@ -22,9 +22,7 @@ HEADERS_BYTES_MAX: Final = 16 * 1024
 _NAME_CHARS_SAFE: Final = NAME_BYTES_MAX // 4
 """So many characters are never more bytes than a name may have."""
 
-_BODIES_AND_NUMBERING: Final = frozenset({"body", "body_base64", "producer", "producer_seq", "timestamp"})
-
-_FIELDS: Final = PublishMessage.__struct_fields__
+_BODIES_AND_NUMBERING: Final = frozenset({"body", "body_base64", "producer", "producer_seq", "timestamp", "source"})
 
 
 class Given:
@@ -40,8 +38,11 @@ class Given:
 
     @classmethod
     def of(cls, messages: Sequence[PublishMessage]) -> Given:
+        """All are of one class."""
         count = len(messages)
-        columns = zip(_FIELDS, zip(*map(msgspec.structs.astuple, messages), strict=True), strict=True)
+        columns = zip(
+            messages[0].__struct_fields__, zip(*map(msgspec.structs.astuple, messages), strict=True), strict=True
+        )
         return cls(count, {name: values for name, values in columns if values.count(None) < count})
 
     def raw_bodies(self) -> list[bytes]:
@@ -53,7 +54,10 @@ class Given:
         return self._columns.get(name)
 
     def beside_bodies(self) -> dict[str, Sequence[Any]]:
-        """All columns but the bodies and the producer's numbering, as they were given; a priority of 0 is none."""
+        """All columns but the bodies and the producer's numbering, as they were given; a priority of 0 is none.
+
+        The source of an event stands in its body or its headers.
+        """
         return {
             name: values
             for name, values in self._columns.items()

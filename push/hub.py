@@ -40,7 +40,7 @@ from push.ports import Desk, Meter, NoThrottle, Throttle, Unmetered
 from push.protocol import CONNECT_SECONDS_MAX, PING_MS, PONG_MS_MAX
 from push.session import Session
 from push.sse_frames import sse_framer
-from push.subscriptions import StreamSubscription, WorkSubscription
+from push.subscriptions import Away, StreamSubscription, WorkSubscription
 
 if TYPE_CHECKING:
     from push.spans import Spans
@@ -171,15 +171,18 @@ class Hub:
             return
         older.replaced()
 
-    def hand_over(self, session: Session, sub: WorkSubscription) -> None:
-        """Gives a new subscription the leases that its session held on the queue before it was cut."""
+    def hand_over(self, session: Session, sub: WorkSubscription) -> list[str]:
+        """Gives a new subscription the leases that its session held on the queue before it was cut. The receipts of
+        those that ended meanwhile, for the client to be told."""
         parked = self._resuming.get(session)
-        if parked is not None:
-            leases = parked.held.pop((sub.queue.tenant, sub.queue.place), None)
-            if leases:
-                sub.adopt(leases)
-                if sub.queue.mode == "offsets":
-                    sub.doubt(leases, within_ms=self.resume_ms)
+        if parked is None:
+            return []
+        place = (sub.queue.tenant, sub.queue.place)
+        if leases := parked.held.pop(place, None):
+            sub.adopt(leases)
+            if sub.queue.mode == "offsets":
+                sub.doubt(leases, within_ms=self.resume_ms)
+        return parked.lost.pop(place, [])
 
     def _resume_over(self, session: Session) -> None:
         parked = self._resuming.pop(session, None)
@@ -192,10 +195,11 @@ class Hub:
         self.open.remove(session)
         if self.sessions.get(session.id) is session:
             del self.sessions[session.id]
-        held: dict[tuple[str, str], list[Lease]] = {}
-        resuming = self._resuming.pop(session, None)
-        if resuming is not None:
-            held.update(resuming.held)
+        principal_id = "" if session.principal is None else session.principal.id
+        parked: Parked[list[Lease]] = Parked(session.id, principal_id, self.clock_ms() + self.resume_ms)
+        if (resuming := self._resuming.pop(session, None)) is not None:
+            parked.held.update(resuming.held)
+            parked.lost.update(resuming.lost)
         for sub in session.subs.values():
             session.leave("subscriptions")
             if isinstance(sub, StreamSubscription):
@@ -206,11 +210,12 @@ class Hub:
             if not clean:
                 sub.doubt_oldest()
             if leases := sub.held():
-                held.setdefault((sub.queue.tenant, sub.queue.place), []).extend(leases)
+                place = (sub.queue.tenant, sub.queue.place)
+                parked.held.setdefault(place, []).extend(leases)
+                sub.outlet = Away(parked.lost.setdefault(place, []))
         session.subs.clear()
         if session.principal is None or not session.id:
             return
-        parked = Parked(session.id, session.principal.id, self.clock_ms() + self.resume_ms, held)
         if clean:
             self._give_back(parked)
         elif (evicted := self.parked.park(parked)) is not None:

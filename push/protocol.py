@@ -44,6 +44,12 @@ class PublishMessage(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     timestamp: str | None = None
 
 
+class EventMessage(PublishMessage, forbid_unknown_fields=True, gc=False):
+    """A CloudEvent. An `id` names it among those of its source, not among all."""
+
+    source: str = ""
+
+
 class PlainMessage(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """A message that is only a body: decoded without looking for anything else."""
 

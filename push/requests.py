@@ -343,7 +343,7 @@ def _subscribe_work(session: Session, frame: Subscribe, queue: Queue) -> None:
     )
     session.subs[number] = sub
     queue.consumers += 1
-    session.hub.hand_over(session, sub)
+    lost = session.hub.hand_over(session, sub)
     facts: dict[str, Any] = {"mode": queue.mode} if queue.mode is not None else {}
     if queue.config.ordering == "strict":
         facts["ordering"] = "strict"  # so that a client hands on messages of one key one by one
@@ -354,6 +354,8 @@ def _subscribe_work(session: Session, frame: Subscribe, queue: Queue) -> None:
     session.ok(frame.id, sub=number, resume=outcome, visibility_timeout_ms=visibility_ms, **facts)
     for gap in gaps:
         session.send({"type": "gap", "sub": number, **gap_fields(gap)})
+    if lost:
+        session.tell_lost(number, lost)
     sub.grant(credit)
 
 

@@ -27,6 +27,20 @@ class Outlet(Protocol):
         """Says that leases ran out."""
 
 
+class Away:
+    """The outlet of a session that was cut: nothing leaves, and what is lost is kept for its return."""
+
+    writable = False
+
+    def __init__(self, lost: list[str]):
+        self._lost = lost
+
+    def flush_soon(self) -> None: ...
+
+    def tell_lost(self, number: int, receipts: list[str]) -> None:
+        self._lost += receipts
+
+
 class WorkSubscription:
     """A consumer of a work queue. `outstanding` counts messages sent and neither settled nor given back."""
 

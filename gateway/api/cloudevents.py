@@ -2,7 +2,7 @@
 
 Binary mode keeps the event's data as the body and its attributes as headers `ce-…`. Structured and batch modes keep
 each event whole, as the JSON value it is. In all of them the event's id becomes the message's, and its partition key
-the key.
+the key; a queue that drops repeats knows an event by its source and its id.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from backend_store.model import PushqError
 from gateway.http import decode
 from push.checks import field as invalid_field
 from push.counting import check_events
-from push.protocol import PublishMessage
+from push.protocol import EventMessage, PublishMessage
 
 SPEC_VERSION: Final = "1.0"
 STRUCTURED: Final = "application/cloudevents+json"
@@ -50,7 +50,7 @@ def check_form(content_type: str, body: bytes) -> None:
         raise PushqError(detail, code="unsupported-media-type")
 
 
-def messages(headers: dict[bytes, bytes], content_type: str, body: bytes) -> list[PublishMessage]:
+def messages(headers: dict[bytes, bytes], content_type: str, body: bytes) -> list[EventMessage]:
     """The messages of a CloudEvents request. Raises `InvalidRequest` for what is none."""
     if b"ce-specversion" in headers:
         return [_binary(headers, body)]
@@ -69,7 +69,7 @@ def messages(headers: dict[bytes, bytes], content_type: str, body: bytes) -> lis
 # ------------------------------------------------------------------------------------------------- binary mode
 
 
-def _binary(headers: dict[bytes, bytes], body: bytes) -> PublishMessage:
+def _binary(headers: dict[bytes, bytes], body: bytes) -> EventMessage:
     attributes = {
         match[1].decode(): unquote(value.decode("latin-1"))
         for name, value in headers.items()
@@ -77,8 +77,9 @@ def _binary(headers: dict[bytes, bytes], body: bytes) -> PublishMessage:
     }
     _check_attributes(attributes, "/headers/ce-")
     content_type = _content_type(headers)
-    message = PublishMessage(
+    message = EventMessage(
         id=attributes["id"],
+        source=attributes["source"],
         key=attributes.get("partitionkey"),
         headers={f"ce-{name}": value for name, value in attributes.items()},
         content_type=content_type or None,
@@ -106,13 +107,14 @@ def _content_type(headers: dict[bytes, bytes]) -> str:
 # --------------------------------------------------------------------------------------- structured and batch
 
 
-def _structured(event: msgspec.Raw, at: str) -> PublishMessage:
+def _structured(event: msgspec.Raw, at: str) -> EventMessage:
     attributes: Any = decode(bytes(event), dict)
     _check_attributes(attributes, f"{at}/")
     key = attributes.get("partitionkey")
     if key is not None and not isinstance(key, str):
         raise invalid_field(f"{at}/partitionkey", "the attribute partitionkey is a string")
-    return PublishMessage(body=event, content_type=STRUCTURED, id=attributes["id"], key=key)
+    id, source = attributes["id"], attributes["source"]
+    return EventMessage(body=event, content_type=STRUCTURED, id=id, key=key, source=source)
 
 
 def _check_attributes(attributes: dict[str, Any], prefix: str) -> None:

@@ -30,7 +30,7 @@ From = Literal["earliest", "latest"] | Mapping[str, Any]
 
 
 class Outgoing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One message to publish, with the API's own fields. `body` is any JSON value, or bytes.
+    """One message to publish, with the API's own fields. `body` is any JSON value, or bytes; `bodies` has the rule.
 
     A field that the server cannot honour is refused by it. `deliver_at` is a `datetime` with a zone, or RFC 3339 text.
     """

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from push.client.bodies import fit, refused
 from push.client.config import Limits
 from push.client.core.numbering import Numbered
 from push.client.core.publisher import Entry
@@ -197,11 +198,24 @@ class Producer:
             message = sendable(message)
         if not is_named and message.id is None and (id := self.id_for(queue)) is not None:
             message = msgspec.structs.replace(message, id=id)
-        encoded = self._codec.message(message)
+        encoded = self._encoded(message)
+        body = fit(message.body)
+        if body is not message.body:
+            encoded = self._encoded(msgspec.structs.replace(message, body=body))
         size = len(memoryview(encoded))
         if size > self._limits.message_bytes_max:
             raise _too_large(f"the message has {size} bytes, the client sends at most {self._limits.message_bytes_max}")
         return encoded
+
+    def _encoded(self, message: Outgoing) -> msgspec.Raw:
+        try:
+            return self._codec.message(message)
+        except OverflowError:
+            raise refused("an integer beyond 64 bits has no form in MessagePack; send it as a string") from None
+        except UnicodeEncodeError:
+            raise refused("a text with half a surrogate pair is none; send it as bytes") from None
+        except RecursionError:
+            raise refused("it is nested too deeply, or contains itself") from None
 
 
 def _too_large(detail: str) -> TooLarge:

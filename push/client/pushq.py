@@ -172,9 +172,10 @@ class Pushq:
     ) -> Published:
         """Publish one message; returns when it is stored.
 
-        `body` is any JSON value, or bytes. `key` is what it belongs to, for order and fair shares; a higher `priority`
-        comes first. It is delivered after `delay` (seconds or a `timedelta`) or at `deliver_at` (a `datetime` with a
-        zone), and no more after `ttl`. `reply_to` names the queue for an answer, which repeats `correlation_id`.
+        `body` is any JSON value, or bytes; NaN, and bytes inside a value, are refused. `key` is what it belongs to, for
+        order and fair shares; a higher `priority` comes first. It is delivered after `delay` (seconds or a `timedelta`)
+        or at `deliver_at` (a `datetime` with a zone), and no more after `ttl`. `reply_to` names the queue for an
+        answer, which repeats `correlation_id`.
 
         With an `idempotency_key` the same call may be made again, by another process too: it stores nothing, and its
         answer is that of the first with `duplicate`. The message then travels alone.

@@ -16,6 +16,8 @@ class Parked(Generic[Held]):
     principal_id: str
     until_ms: int
     held: dict[tuple[str, str], Held] = field(default_factory=dict)
+    lost: dict[tuple[str, str], list[str]] = field(default_factory=dict)
+    """The receipts of what it held when it was cut and holds no more, for it to be told when it is back."""
 
 
 class ParkingLot(Generic[Held]):

@@ -53,7 +53,7 @@ export class Client extends EventTarget {
   readonly nextNumbers: Record<string, number>;
   /** How many replies came after their request had ended. They are dropped. */
   readonly lateReplies: number;
-  /** Resolves once the message is stored. `body` is a JSON value, or a Uint8Array. */
+  /** Resolves once the message is stored. `body` is a JSON value, or bytes: any view or buffer. */
   publish(queue: string, body: unknown, options?: PublishOptions): Promise<Confirmation>;
   /** Publishes in order; rejects with the first failure. */
   publishMany(queue: string, messages: OutgoingMessage[]): Promise<Confirmation[]>;

@@ -1327,6 +1327,7 @@ class Publisher {
       const trace = checkedTrace(traceparent, tracestate);
       checkTimeout(timeoutMs);
       const bare = JSON.stringify({...given, ...encodeBody(body, given)});
+      refuseUnfit(bare, body);
       this.#admit(bare);
       const until = Date.now() + (timeoutMs ?? patienceMs);
       const state = {number: null, isSent: false, isInFlight: false, isUncertain: false, isAdapted: false, refusal: null};
@@ -1360,7 +1361,9 @@ class Publisher {
     const frames = publish.map(({queue, messages}) => {
       const one = ({body, ...options}) => {
         const given = toWire(options);
-        return {...given, ...encodeBody(body, given), ...this.#numbering.fields(queue, {given})};
+        const encoded = encodeBody(body, given);
+        refuseUnfit(JSON.stringify(encoded), body);
+        return {...given, ...encoded, ...this.#numbering.fields(queue, {given})};
       };
       return {queue, messages: messages.map(one)};
     });
@@ -2531,10 +2534,33 @@ function decodeBase64(text) {
 }
 
 function encodeBody(body, {content_type = "application/octet-stream"}) {
-  if (!(body instanceof Uint8Array)) return {body: body === undefined ? null : body};
+  if (!isBytes(body)) return {body: body === undefined ? null : body};
+  body = ArrayBuffer.isView(body) ? new Uint8Array(body.buffer, body.byteOffset, body.byteLength) : new Uint8Array(body);
   let binary = "";
   for (let at = 0; at < body.length; at += 0x8000) binary += String.fromCharCode(...body.subarray(at, at + 0x8000));
   return {body_base64: btoa(binary), content_type};
+}
+
+function isBytes(value) {
+  return value instanceof ArrayBuffer || ArrayBuffer.isView(value);
+}
+
+/** Throws for what JSON would store as something else: `JSON.stringify` makes NaN `null` and bytes an object. What it
+ * wrote tells quickly whether either can be in there. @param {string} text @param {any} body */
+function refuseUnfit(text, body) {
+  if (isBytes(body) || !/null|\{\}|\{"0":/.test(text)) return;
+  JSON.stringify(body, (_, value) => {
+    if (typeof value === "number" && !Number.isFinite(value)) {
+      throw new PushqError("invalid-request", "NaN and infinities have no JSON form; send null or a string instead");
+    }
+    if (isBytes(value)) {
+      throw new PushqError(
+        "invalid-request",
+        "bytes inside a value have no JSON form; send them as base64 text, or the whole body as bytes",
+      );
+    }
+    return value;
+  });
 }
 
 /** Runs `action` once after this turn of the event loop, however often asked. Hidden tabs throttle timers, not this. */

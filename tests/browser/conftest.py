@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -32,15 +32,28 @@ def browser(chromium: str) -> Iterator[Browser]:
         browser.close()
 
 
+_failed = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.when == "call":
+        item.stash[_failed] = report.failed
+    return report
+
+
 @pytest.fixture
-def page(browser: Browser, tmp_path: Path) -> Iterator[Page]:
-    """A fresh page. A script error on it fails the test, and its last look is kept as `page.png` in `tmp_path`."""
+def page(browser: Browser, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Page]:
+    """A fresh page. A script error on it fails the test. The last look of one that failed is kept as `page.png` in
+    `tmp_path`: without a graphics card a picture takes as long as most tests."""
     context = browser.new_context()
     page = context.new_page()
     page.set_default_timeout(WAIT_MS_MAX)
     errors: list[str] = []
     page.on("pageerror", lambda error: errors.append(str(error)))
     yield page
-    page.screenshot(path=tmp_path / "page.png", full_page=True)
+    if errors or request.node.stash.get(_failed, True):
+        page.screenshot(path=tmp_path / "page.png", full_page=True)
     context.close()
     assert not errors, f"the page's scripts failed: {errors}"

@@ -118,6 +118,26 @@ def test_cloudevents_are_taken_in_three_modes(http: Client, queue: str) -> None:
     assert received[0]["headers"] == binary
 
 
+def test_an_event_is_known_again_by_its_source_and_its_id(http: Client) -> None:
+    path = "/v1/queues/events-by-id/messages"
+    http.put("/v1/queues/events-by-id", json={"dedupe": "id"}).raise_for_status()
+
+    def is_repeat(source: str, id: str, mode: str) -> bool:
+        event = {"specversion": "1.0", "id": id, "source": source, "type": "t"}
+        kind = "application/json" if mode == "binary" else f"application/cloudevents{mode}+json"
+        headers = {f"ce-{name}": value for name, value in event.items()} if mode == "binary" else {}
+        content = "1" if mode == "binary" else json.dumps([event] if mode == "-batch" else event)
+        answer = http.post(path, content=content, headers={**headers, "Content-Type": kind})
+        assert answer.status_code == 201, answer.text
+        return bool(answer.json()["messages"][0]["duplicate"])
+
+    seen = [is_repeat(source, id, "") for source in ("/a", "/b", "/a/") for id in ("1", "2")]
+    assert seen == [False] * 6, "another source's event is another one"
+    assert not is_repeat("/", "a1", "") and not is_repeat("/a", "/1", "")
+    assert [is_repeat("/a", "1", mode) for mode in ("binary", "-batch", "")] == [True] * 3
+    assert len(receive(http, "events-by-id")) == 8
+
+
 @pytest.mark.parametrize(
     ("body", "pointer"),
     [

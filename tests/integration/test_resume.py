@@ -44,6 +44,28 @@ def make(server: PushqServer, kind: str, **config: Any) -> dict[str, str]:
     return {"group": "g"}
 
 
+@pytest.mark.parametrize("kind", ["work", "leases"])
+async def test_a_session_that_comes_back_is_told_what_it_lost_meanwhile(server: PushqServer, kind: str) -> None:
+    of = make(server, kind, visibility_timeout_ms=1000)
+    async with Client(server) as client:
+        await client.subscribe("q", credit=3, **of)
+        async with Client(server) as producer:
+            await producer.publish("q", *range(3))
+        receipts = [m["receipt"] for m in await client.messages(3)]
+        await client.cut()
+    async with Client(server) as other:
+        answer = httpx2.post(f"{server.url}/v1/queues/q/ack", json={"receipts": receipts[:1]}, headers=server.headers)
+        assert [row["ok"] for row in answer.json()["results"]] == [True]
+        await other.subscribe("q", credit=10, **of)
+        assert [m["attempt"] for m in await other.messages(2)] == [2, 2]
+        async with Client(server, resume=client.session) as again:
+            assert again.connected["resumed"]
+            subscribed = await again.subscribe("q", credit=3, **of)
+            lost = await again.next("lost")
+            assert (lost["sub"], sorted(lost["receipts"])) == (subscribed["sub"], sorted(receipts[1:]))
+            assert await again.is_quiet()
+
+
 @pytest.mark.parametrize("kind", ["work", "leases", "offsets"])
 async def test_what_a_cut_session_was_sent_and_never_read_comes_again(server: PushqServer, kind: str) -> None:
     of = make(server, kind, visibility_timeout_ms=1500)

@@ -13,6 +13,7 @@ import pytest
 
 from push.client import Admin, LeaseLost, Limits, NoReplyQueue, Pushq, RequestTimeout, connect
 from push.client.model import TransportName
+from tests.support.patience import PATIENCE_S
 from tests.support.server import PushqServer
 
 pytestmark = pytest.mark.anyio
@@ -131,7 +132,9 @@ async def test_several_clients_share_a_stream_for_their_replies(
 async def test_a_request_may_go_to_a_stream(shared_server: PushqServer, admin: Admin) -> None:
     """Needs consumer groups."""
     async with service(shared_server, admin, kind="stream") as queue, opened(shared_server) as pushq:
-        await asyncio.sleep(0.5)  # a group begins at the end of its stream
+        async with asyncio.timeout(PATIENCE_S):
+            while not await admin.list_groups(queue):  # noqa: ASYNC110 - a group begins at the end of its stream
+                await asyncio.sleep(0.02)
         assert (await pushq.request(queue, 3, timeout=10)).body == 6
 
 

@@ -6,11 +6,13 @@ Each part names the settings of the server that it stands on.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any
+from uuid import UUID
 
 import anyio.to_thread
 import pytest
@@ -29,7 +31,7 @@ from push.client import (
     PushqError,
     connect,
 )
-from push.client.model import TransportName
+from push.client.model import Encoding, TransportName
 from tests.support.server import PushqServer
 
 pytestmark = pytest.mark.anyio
@@ -338,3 +340,25 @@ async def test_queues_that_share_no_step_are_refused_and_the_message_stays_in_ha
         with pytest.raises(PushqError, match="colocate_with"):
             await message.ack(publish=[(far_away, 1)])
         await message.ack()
+
+
+@pytest.mark.parametrize(
+    ("transport", "encoding"), [("ws", "json"), ("ws", "msgpack"), ("sse", "json"), ("poll", "json")]
+)
+async def test_one_publish_stores_the_same_by_every_way(
+    shared_server: PushqServer, admin: Admin, transport: TransportName, encoding: Encoding
+) -> None:
+    """What JSON has no form for is refused before it is sent, a usual text is the same one, and bytes stay bytes."""
+    queue = await made(admin)
+    async with opened(shared_server, transport=transport, encoding=encoding) as pushq:
+        for body in (math.nan, {"a": [math.inf]}, {"a": b"x"}, "\ud800"):
+            with pytest.raises(ApiError, match="the body cannot be sent") as refused:
+                await pushq.publish(queue, body)
+            assert refused.value.code == "invalid-request"
+        moment = datetime(2026, 1, 2, 3, tzinfo=UTC)
+        sent = [moment, {"at": [moment]}, (1, UUID(int=5)), {1: None}, bytearray(b"x"), b"\xff", 1.5, 2**63]
+        for body in sent:
+            await pushq.publish(queue, body)
+        text = "2026-01-02T03:00:00Z"
+        expected = [text, {"at": [text]}, [1, str(UUID(int=5))], {"1": None}, b"x", b"\xff", 1.5, 2**63]
+        assert await bodies(pushq, queue, len(sent)) == expected

@@ -262,7 +262,7 @@ async def test_a_leased_group_of_a_strict_stream_keeps_the_order_of_each_key(
         consuming(shared_server, "ws-json", stream, group="workers", credit=7) as other,
         consuming(shared_server, "ws-json", stream, group="others", credit=1000) as beside,
     ):
-        assert len(await beside.take(120)) > 0
+        assert len(await beside.some(120)) > 0
 
         async def work(consumer: Consumer) -> None:
             while sum(map(len, seen.values())) < 120:

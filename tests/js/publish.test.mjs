@@ -279,3 +279,22 @@ test("a time that no server would take is refused before it leaves", async (t) =
     await assert.rejects(pushq.publish("q", 1, {timeoutMs}), {code: "invalid-request", message: /timeoutMs/});
   }
 });
+
+test("a body that JSON would store as something else is refused before anything is sent", async (t) => {
+  const {pushq, sockets} = quickClient(t);
+  for (const body of [NaN, [1, {a: -Infinity}]]) {
+    await assert.rejects(pushq.publish("q", body), {code: "invalid-request", message: /NaN and infinities/});
+  }
+  const bytes = new Uint8Array([1, 2]);
+  for (const body of [{a: bytes}, [new Float64Array(1)], {a: {b: bytes.buffer}}, [new Uint8Array()]]) {
+    await assert.rejects(pushq.publish("q", body), {code: "invalid-request", message: /bytes inside a value/});
+  }
+  const good = [null, {a: null}, {}, {"0": 1}, "null", bytes, bytes.buffer, new DataView(bytes.buffer, 1)];
+  for (const body of good) pushq.publish("q", body).catch(() => {});
+  pushq.publish("q", bytes, {headers: {a: "null"}}).catch(() => {});
+  const socket = await eventually(() => sockets[0]);
+  socket.accept();
+  const {messages} = await eventually(() => socket.last("publish"));
+  assert.deepEqual(messages.slice(0, 5).map(({body}) => body), good.slice(0, 5));
+  assert.deepEqual(messages.slice(5).map(({body_base64}) => body_base64), ["AQI=", "AQI=", "Ag==", "AQI="]);
+});

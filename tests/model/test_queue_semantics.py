@@ -186,9 +186,10 @@ class QueueSemantics(Bench):
     @precondition(lambda self: self.model.in_state("main", *FREE, "leased"))
     @rule(which=any_number)
     def cancel(self, which: int) -> None:
-        messages = self.model.in_state("main", *FREE, "leased")
-        m = messages[which % len(messages)]
-        _, shelf, base, index = walk(self.world.partition)[m.number]
+        found = self._found(self.model.in_state("main", *FREE, "leased"), which)
+        if found is None:
+            return
+        m, (_, shelf, base, index) = found
         answers: list[Any] = []
         assert self.world.main.cancel(shelf, base, index, answers.append) == self.model.cancel(m)
         if m.state == "settling":
@@ -210,9 +211,10 @@ class QueueSemantics(Bench):
     @rule(which=any_number)
     def redrive(self, which: int) -> None:
         """A dead letter goes back to the queue, as if it were new."""
-        dead = self.model.ready("dead")
-        m = dead[which % len(dead)]
-        _, shelf, base, index = walk(self.world.partition)[m.number]
+        found = self._found(self.model.ready("dead"), which)
+        if found is None:
+            return
+        m, (_, shelf, base, index) = found
         view = self.world.partition.view(VIEW_DEAD)
         chunk = self.world.partition.read(base, shelf)
         assert chunk is not None

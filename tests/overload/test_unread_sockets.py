@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import resource
 import socket
 import time
@@ -13,6 +14,7 @@ import pytest
 
 from tests.conftest import StartServer
 from tests.support.crowd import UPGRADE, text
+from tests.support.patience import FAR
 from tests.support.server import PushqServer
 from tests.support.ws import Client, create_queue
 
@@ -21,6 +23,7 @@ SAMPLES = 120
 BLOCKING_MESSAGES = 12
 BODY = "x" * 60_000
 NOISE_SECONDS = 0.05
+SLACK = 1.0 if "OVERLOAD_SECONDS" in os.environ else FAR
 
 
 def unread_sockets(server: PushqServer, stack: ExitStack) -> None:
@@ -75,6 +78,6 @@ async def test_a_thousand_unread_sockets_do_not_slow_down_a_fast_one(start_serve
         delivered = http.get("/metrics").text
     p95 = SAMPLES * 95 // 100
     print(f"p95 alone {before[p95] * 1000:.1f} ms, beside {UNREAD} unread sockets {beside[p95] * 1000:.1f} ms")
-    assert beside[p95] < 2 * before[p95] + NOISE_SECONDS
+    assert beside[p95] < SLACK * (2 * before[p95] + NOISE_SECONDS)
     sent = next(line for line in delivered.splitlines() if line.startswith("pushq_messages_delivered_total"))
     assert float(sent.split()[1]) < UNREAD * BLOCKING_MESSAGES, "they were never blocked: this shows nothing"

@@ -1,7 +1,7 @@
 """Everybody comes back at once: after the clients' network was cut, and after the server was killed.
 
-Short in every run; `make storm` has as many clients as the files of this machine allow, and the pace of a server as it
-is installed.
+Short in every run and beside other tests, with figures far from their bounds. `make storm` holds them to those, and has
+as many clients as the files of this machine allow and the pace of a server as it is installed.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import httpx2
 import pytest
 
 from tests.support.crowd import CrowdProcess
+from tests.support.patience import FAR
 from tests.support.server import PushqServer
 
 FILES_KEPT = 500
@@ -30,8 +31,9 @@ PACE = {
 }
 """Far below what a busy machine brings along, so that somebody must wait."""
 BACK_SECONDS_MAX = 120.0
-PUBLISH_P99_SECONDS_MAX = 1.0
-SOCKET_KIB_MAX = 64
+SLACK = 1.0 if IS_LONG else FAR
+PUBLISH_P99_SECONDS_MAX = 1.0 * SLACK
+SOCKET_KIB_MAX = 64 * SLACK
 """Memory of the server for each socket, its sessions and leases that wait for their client among it."""
 PUBLISHES_PER_SECOND = 40
 

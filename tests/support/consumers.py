@@ -20,10 +20,13 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 from websockets.typing import Subprotocol
 
+from tests.support.patience import PATIENCE_S
+
 TRANSPORTS = ("ws-json", "ws-msgpack", "sse", "poll")
-ANSWER_S_MAX = 10.0
+ANSWER_S_MAX = PATIENCE_S
+POLL_S = 5.0
 QUIET_S = 0.3
-"""So long after the last message a consumer is taken to have got all there is for it."""
+"""So long after the last message a consumer is taken to have got all there is for it, where nobody knows how many."""
 
 Frame = dict[str, Any]
 Message = dict[str, Any]
@@ -153,14 +156,17 @@ async def raw_socket(server: Server, *subprotocols: str, **options: Any) -> Asyn
         yield ws
 
 
-async def gathered(inbox: asyncio.Queue[Frame], count: int, seconds: float) -> list[Message]:
-    """Up to `count` messages: fewer when none came for a while. Frames of other types are put back."""
+async def gathered(
+    inbox: asyncio.Queue[Frame], count: int, seconds: float, quiet_s: float | None = None
+) -> list[Message]:
+    """Up to `count` messages: fewer when the time is over, or none came for `quiet_s` after others did. Frames of other
+    types are put back."""
     found: list[Message] = []
     others: list[Frame] = []
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             while len(found) < count:
-                async with asyncio.timeout(seconds if not found else QUIET_S):
+                async with asyncio.timeout(quiet_s if found else None):
                     frame = await inbox.get()
                 if frame["type"] == "message":
                     found.append(frame["message"])
@@ -185,7 +191,10 @@ class Consumer(Protocol):
     """A consumer of one queue."""
 
     async def take(self, count: int, seconds: float = ANSWER_S_MAX) -> list[Message]:
-        """Up to `count` messages; fewer when no more came."""
+        """So many messages; fewer only when the time is over."""
+
+    async def some(self, count: int, seconds: float = ANSWER_S_MAX) -> list[Message]:
+        """At most so many: those that come without a long pause, once one came."""
 
     async def ack(self, receipts: list[str]) -> list[bool]: ...
     async def nack(self, receipts: list[str], delay_ms: int = 0, **more: Any) -> list[bool]: ...
@@ -206,6 +215,9 @@ class Pushed:
 
     async def take(self, count: int, seconds: float = ANSWER_S_MAX) -> list[Message]:
         return await gathered(self.inbox, count, seconds)
+
+    async def some(self, count: int, seconds: float = ANSWER_S_MAX) -> list[Message]:
+        return await gathered(self.inbox, count, seconds, QUIET_S)
 
     async def wait(self) -> None:
         """It does already."""
@@ -316,16 +328,28 @@ class PollConsumer(HttpConsumer):
 
     async def take(self, count: int, seconds: float = ANSWER_S_MAX) -> list[Message]:
         found: list[Message] = []
+        deadline = time.monotonic() + seconds
         while len(found) < count:
-            answer = (await self._receive(count - len(found), QUIET_S if found else seconds)).raise_for_status().json()
-            self.cursor = answer.get("cursor")
-            found += [plain(message) for message in answer["messages"]]
-            if not answer["messages"]:
+            left_s = deadline - time.monotonic()
+            came = await self._next(count - len(found), min(POLL_S, max(0.0, left_s)))
+            found += came
+            if not came and left_s < POLL_S:
                 break
         return found
 
+    async def some(self, count: int, seconds: float = ANSWER_S_MAX) -> list[Message]:
+        found = await self.take(1, seconds)
+        while len(found) < count and (came := await self._next(count - len(found), QUIET_S)):
+            found += came
+        return found
+
+    async def _next(self, limit: int, seconds: float) -> list[Message]:
+        answer = (await self._receive(limit, seconds)).raise_for_status().json()
+        self.cursor = answer.get("cursor")
+        return [plain(message) for message in answer["messages"]]
+
     async def wait(self) -> None:
-        self._waiting = asyncio.create_task(self._receive(1, ANSWER_S_MAX), name="poll")
+        self._waiting = asyncio.create_task(self._receive(1, 2 * POLL_S), name="poll")
 
     async def farewell(self) -> Frame:
         assert self._waiting is not None, "it is nobody until it waits"

@@ -13,12 +13,14 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import uvloop
 
 from tests.support.crowd import UPGRADE, text
+from tests.support.patience import PATIENCE_S
 from tests.support.server import PushqServer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,8 +33,11 @@ NO_MASK = bytes(4)
 
 
 class Outcome(NamedTuple):
-    """What came of an offer. `p50_ms` and `p99_ms` are of the frames that were taken."""
+    """What came of an offer, all of it answered. `p50_ms` and `p99_ms` are of the frames that were taken."""
 
+    taken: int
+    """Messages, those whose answer came after the offer ended among them; the rates are of the offer alone."""
+    refused: int
     taken_per_s: float
     offered_per_s: float
     refused_per_s: float
@@ -125,7 +130,10 @@ async def main(port: int, key: str, queue: str, sockets: int, rate: float, secon
     took = time.monotonic() - began
     latencies = sorted(latency for producer in producers for latency in producer.seconds)
     refused = sum(producer.refused for producer in producers)
+    await all_answered(producers)
     outcome = Outcome(
+        taken=sum(len(producer.seconds) for producer in producers) * PER_FRAME,
+        refused=sum(producer.refused for producer in producers) * PER_FRAME,
         taken_per_s=len(latencies) * PER_FRAME / took,
         offered_per_s=(offered or len(latencies)) * PER_FRAME / took,
         refused_per_s=refused * PER_FRAME / took,
@@ -135,12 +143,26 @@ async def main(port: int, key: str, queue: str, sockets: int, rate: float, secon
     print(json.dumps(outcome._asdict()))
 
 
+async def all_answered(producers: Sequence[Producer]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while under_way := sum(len(producer.began) for producer in producers):
+        assert time.monotonic() < deadline, f"{under_way} frames were never answered"
+        for producer in producers:
+            producer.on_answer = None
+        await asyncio.sleep(TICK_SECONDS)
+
+
 def offer(server: PushqServer, queue: str, *, sockets: int, messages_per_s: float, seconds: float) -> Outcome:
     """Runs the process to its end."""
     rate = str(messages_per_s / PER_FRAME)
     command = [sys.executable, "-m", "tests.support.offered", str(server.port), server.key, queue, str(sockets)]
     done = subprocess.run(
-        [*command, rate, str(seconds)], cwd=ROOT, capture_output=True, text=True, timeout=seconds + 30, check=False
+        [*command, rate, str(seconds)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=seconds + 2 * PATIENCE_S,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return Outcome(**json.loads(done.stdout))

@@ -244,6 +244,11 @@ class Bench(RuleBasedStateMachine):
         assert isinstance(got, Original), f"{m.number} repeats {wanted} and was answered {got}"
         firsts = {wanted, *(self.by_id.get(m.id, ()) if m.id else ())}
         offsets = {one: self.confirmed.get(one, self.seen.get(one, -1)) for one in firsts}
+        if got.offset >= 0 and offsets[wanted] < 0:
+            # Nobody was told where the first one lies: a crash took the answer, and a purge the message.
+            others = {number for number, offset in (self.seen | self.confirmed).items() if offset == got.offset}
+            assert not others - firsts, f"{m.number} repeats one of {offsets}: {got} is {others}"
+            return
         assert got.offset < 0 or got.offset in offsets.values(), f"{m.number} repeats one of {offsets}: {got}"
 
     def _landed(self, purged: set[str], leases: list[Lease]) -> None:
@@ -307,3 +312,12 @@ class Bench(RuleBasedStateMachine):
         if forge == "token":
             receipts = [(text[:5] + ("A" if text[5] != "A" else "B") + text[6:], ("", r[1])) for text, r in receipts]
         return name, [text for text, _ in receipts], [r for _, r in receipts]
+
+    def _found(self, messages: list[Message], which: int) -> tuple[Message, Place] | None:
+        """One of these, and where it lies. A purge that is on its way may have taken its row already."""
+        places = walk(self.world.partition)
+        there = [m for m in messages if m.number in places]
+        if not there:
+            return None
+        m = there[which % len(there)]
+        return m, places[m.number]
