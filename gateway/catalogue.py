@@ -22,6 +22,7 @@ from gateway.limits import (
     CATALOGUE_ASKS_MAX,
     CATALOGUE_FLIGHTS_MAX,
     CATALOGUE_FRESH_MS,
+    CATALOGUE_PAUSE_SECONDS,
     CATALOGUE_REWATCH_SECONDS,
     CATALOGUE_WAIT_SECONDS,
 )
@@ -138,7 +139,9 @@ class Catalogue(Generic[K, V]):
             flight.land(error)
 
     async def _ask(self, key: K) -> PushqError | None:
-        for _ in range(CATALOGUE_ASKS_MAX):
+        for number in range(CATALOGUE_ASKS_MAX):
+            if number:  # whoever answers may not have heard of it yet
+                await asyncio.sleep(CATALOGUE_PAUSE_SECONDS * 2 ** (number - 1))
             self.cache.begin(key)
             try:
                 read = await self._guard.call(
@@ -194,7 +197,7 @@ class Follower:
                 if self._after is None or news.is_reset:
                     self.resets += 1
                     for cache in self._caches:
-                        cache.doubt()
+                        cache.doubt(news.now)
                 self._after = news.now
                 for change in news.changes:
                     self._changed(change, news.now)

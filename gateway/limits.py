@@ -236,8 +236,10 @@ CATALOGUE_TENANTS_MAX: Final = 10_000
 """Tenants of a remote metadata service that are remembered."""
 CATALOGUE_ABSENT_MAX: Final = 10_000
 """Names that a remote metadata service does not have and that are remembered, of each kind."""
-CATALOGUE_ASKS_MAX: Final = 3
+CATALOGUE_ASKS_MAX: Final = 7
 """How often a look-up asks whose answers are overtaken by changes."""
+CATALOGUE_PAUSE_SECONDS: Final = 0.01
+"""The pause before it asks a second time; it doubles with each."""
 CATALOGUE_LIST_MS: Final = 1_000
 """How long a list of a remote metadata service serves the request that asked for it."""
 CATALOGUE_FLIGHTS_MAX: Final = 1_000

@@ -159,7 +159,12 @@ class RemoteStore(Store):
 
     async def _fetch_queue(self, name: Name) -> Read[QueueDefinition | None]:
         read = await self._service.get_queue(*name)
-        await self._adopt(name, read.value, read.at)
+        known = self.node.metadata.queues.get(name)
+        if known is not None and (read.value is None or read.value.uid != known.uid):
+            # Its messages are to go: not on the word of a host that may have heard less than whoever told us of it.
+            read = await self._service.get_queue(*name, is_sure=True)
+        if not self.queues_known.cache.is_overtaken(name, read.at):
+            await self._adopt(name, read.value, read.at)
         return read
 
     def _changed(self, change: Change, at: Moment) -> None:

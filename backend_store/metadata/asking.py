@@ -41,8 +41,8 @@ class Asking(ABC):
     async def _ask(self, operation: Operation) -> Any:
         """The answer to one operation, of the type that `operations.ANSWERS` has for it."""
 
-    async def get_queue(self, tenant: str, name: str) -> Read[QueueDefinition | None]:
-        found: Read[QueueDefinition | None] = await self._ask(GetQueue(tenant, name))
+    async def get_queue(self, tenant: str, name: str, *, is_sure: bool = False) -> Read[QueueDefinition | None]:
+        found: Read[QueueDefinition | None] = await self._ask(GetQueue(tenant, name, is_sure))
         return found
 
     async def list_queues(self, tenant: str, *, after: str = "", limit: int = PAGE_ITEMS_MAX) -> list[QueueDefinition]:

@@ -30,7 +30,7 @@ class LocalMetadata:
 
     # ------------------------------------------------------------------------------------------------- queues
 
-    async def get_queue(self, tenant: str, name: str) -> Read[QueueDefinition | None]:
+    async def get_queue(self, tenant: str, name: str, *, is_sure: bool = False) -> Read[QueueDefinition | None]:
         return self._read(self._metadata.queues.get((tenant, name)))
 
     async def list_queues(self, tenant: str, *, after: str = "", limit: int = PAGE_ITEMS_MAX) -> list[QueueDefinition]:

@@ -22,6 +22,7 @@ class _Operation(msgspec.Struct, frozen=True, array_like=True, tag_field="operat
 class GetQueue(_Operation, frozen=True, tag="get_queue"):
     tenant: str
     name: str
+    is_sure: bool = False
 
 
 class ListQueues(_Operation, frozen=True, tag="list_queues"):
@@ -155,7 +156,7 @@ async def perform(service: MetadataService, asked: Operation, *, own: MetadataSe
         return await _perform_placed(service, asked)
     match asked:
         case GetQueue():
-            return await service.get_queue(asked.tenant, asked.name)
+            return await service.get_queue(asked.tenant, asked.name, is_sure=asked.is_sure)
         case ListQueues():
             return await service.list_queues(asked.tenant, after=asked.after, limit=asked.limit)
         case CreateQueue():

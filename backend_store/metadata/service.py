@@ -29,7 +29,8 @@ class Read(msgspec.Struct, Generic[V], frozen=True):
 class MetadataService(Protocol):
     """See the file's first sentence. Every call may raise `Unavailable`; a write also `OutcomeUnknown`."""
 
-    async def get_queue(self, tenant: str, name: str) -> Read[QueueDefinition | None]: ...
+    async def get_queue(self, tenant: str, name: str, *, is_sure: bool = False) -> Read[QueueDefinition | None]:
+        """`is_sure`: as it is when it is asked for, not as one of several hosts may still remember it."""
 
     async def list_queues(self, tenant: str, *, after: str = "", limit: int = PAGE_ITEMS_MAX) -> list[QueueDefinition]:
         """A tenant's queues by name, those behind `after`."""

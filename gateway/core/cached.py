@@ -7,6 +7,7 @@ asked for anew. That something is absent is remembered too, for seconds, or each
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from enum import Enum
 from typing import Final, Generic, Protocol, TypeVar
 
@@ -15,6 +16,8 @@ V = TypeVar("V")
 
 
 EXCUSE_MS: Final = 1_000
+TOLD_MAX: Final = 10_000
+"""Changes whose moments are remembered."""
 
 
 class At(Protocol):
@@ -74,6 +77,10 @@ class Cache(Generic[K, V]):
         """What is being asked for, and the newest moment at which it was called changed meanwhile."""
         self._spoiled: set[K] = set()
         """Asked for before the service forgot what it told us."""
+        self._told: OrderedDict[K, At] = OrderedDict()
+        """The newest moment at which a key was called changed, the latest last."""
+        self._floor: At | None = None
+        """Of all other keys: what was called changed before this moment is not remembered one by one."""
         self._heard_ms = -(1 << 62)
         self.hits = 0
         self.stale = 0
@@ -153,6 +160,10 @@ class Cache(Generic[K, V]):
         """The service called it changed."""
         if key in self._asked:
             self._asked[key] = at
+        self._told[key] = at
+        self._told.move_to_end(key)
+        if len(self._told) > TOLD_MAX:
+            _, self._floor = self._told.popitem(last=False)
         self._absent.pop(key, None)
         held = self._held.get(key)
         if held is not None and not held.is_outdated:
@@ -166,8 +177,10 @@ class Cache(Generic[K, V]):
         if key in self._asked:
             self._spoiled.add(key)
 
-    def doubt(self) -> None:
-        """The service does not know what it told us: everything may be different."""
+    def doubt(self, at: At) -> None:
+        """The service does not know what it told us: everything may be different from what it was before `at`."""
+        self._told.clear()
+        self._floor = at
         self._absent.clear()
         self._spoiled.update(self._asked)
         for held in self._held.values():
@@ -182,11 +195,17 @@ class Cache(Generic[K, V]):
         assert key not in self._asked, "one question a key at a time"
         self._asked[key] = None
 
+    def is_overtaken(self, key: K, at: At) -> bool:
+        """Whether an answer of that moment is older than what was heard of the key, maybe of another host: a service of
+        several tells the news by one and answers by another that has not heard them yet."""
+        newest = self._told.get(key, self._floor)
+        return newest is not None and newest.era == at.era and newest.revision > at.revision
+
     def answered(self, key: K, value: V | None, at: At, now_ms: int) -> bool:
         """Whether the answer holds. False: it was called changed after the answer was given; ask again."""
         changed, is_spoiled = self._asked.pop(key), key in self._spoiled
         self._spoiled.discard(key)
-        if is_spoiled or (changed is not None and (changed.era != at.era or changed.revision > at.revision)):
+        if is_spoiled or (changed is not None and changed.era != at.era) or self.is_overtaken(key, at):
             return False
         if value is None:
             self._held.pop(key, None)

@@ -67,9 +67,9 @@ class DirectoryService:
         """The tenant that always exists is made, once."""
         await self._writes.found()
 
-    async def _get(self, key: bytes, decode: Callable[[bytes], V]) -> Read[V | None]:
+    async def _get(self, key: bytes, decode: Callable[[bytes], V], *, is_sure: bool = False) -> Read[V | None]:
         at = self.store.history.now
-        record = await self.store.get(key)
+        record = (await self.store.look(key))[0] if is_sure else await self.store.get(key)
         return Read(None if record is None else decode(record.value), at)
 
     async def _page(
@@ -83,8 +83,8 @@ class DirectoryService:
 
     # ----------------------------------------------------------------------------------------------------- queues
 
-    async def get_queue(self, tenant: str, name: str) -> Read[QueueDefinition | None]:
-        return await self._get(queue_key(tenant, name), _queue)
+    async def get_queue(self, tenant: str, name: str, *, is_sure: bool = False) -> Read[QueueDefinition | None]:
+        return await self._get(queue_key(tenant, name), _queue, is_sure=is_sure)
 
     async def list_queues(self, tenant: str, *, after: str = "", limit: int = PAGE_ITEMS_MAX) -> list[QueueDefinition]:
         prefixes = [tenant_queues(arc, tenant) for arc in range(ARCS)]

@@ -19,8 +19,6 @@ class History:
         self.era = ""
         self.revision = 0
         """Everything up to here has been heard."""
-        self._changed = 0
-        """The last revision that changed anything here, as far as it was heard."""
         self._floor = 0
         """What happened after this revision is kept."""
         self._kept: deque[tuple[int, Change]] = deque()
@@ -29,12 +27,12 @@ class History:
     @property
     def now(self) -> Moment:
         """What is read here is at least as new."""
-        return Moment(self.era, self._changed)
+        return Moment(self.era, self.revision)
 
     def begin(self, era: str, revision: int) -> None:
         """From here on everything is heard; what was before is not known, or not any more."""
         self.era = era
-        self.revision = self._changed = self._floor = revision
+        self.revision = self._floor = revision
         self._kept.clear()
         self._wake()
 
@@ -44,7 +42,6 @@ class History:
             return
         self.revision = revision
         if changes:
-            self._changed = revision
             self._kept.extend((revision, change) for change in changes)
             self._trim()
         self._wake()
@@ -73,7 +70,7 @@ class History:
     def since(self, after: Moment | None) -> News:
         """What happened after a moment that it `has_reached`, a turn's worth. None: who asks holds nothing."""
         if after is None:
-            return News(Moment(self.era, self.revision))
+            return News(self.now)
         if after.era != self.era or after.revision < self._floor:
             return News(self.now, is_reset=True)
         told: list[Change] = []

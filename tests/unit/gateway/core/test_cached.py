@@ -7,7 +7,7 @@ from typing import NamedTuple
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from gateway.core.cached import EXCUSE_MS, Bounds, Cache, Must
+from gateway.core.cached import EXCUSE_MS, TOLD_MAX, Bounds, Cache, Must
 
 FRESH, STALE = 5_000, 60_000
 
@@ -84,10 +84,41 @@ def test_an_answer_that_was_overtaken_by_a_change_does_not_hold() -> None:
     assert held.peek("q", 30) == "new"
 
 
+def test_an_answer_of_a_host_that_has_not_heard_of_a_change_does_not_hold() -> None:
+    """The news come by one host, and another one answers: nobody would ever call it changed again."""
+    held = cache()
+    fetched(held, "q", "v")
+    held.changed("q", At(5), 10)
+    held.begin("q")
+    assert not held.answered("q", "old", At(4), 20)
+    assert held.peek("q", 20) is Must.ASK
+    fetched(held, "q", "new", 30, revision=5)
+    assert held.peek("q", 30) == "new"
+    held.changed("unknown", At(6), 40)
+    held.begin("unknown")
+    assert not held.answered("unknown", None, At(5), 50)
+    fetched(held, "other", "v", 60, revision=5)
+
+
+def test_what_is_forgotten_of_old_changes_is_a_floor_for_all_keys() -> None:
+    held = cache()
+    for number in range(TOLD_MAX + 1):
+        held.changed(f"k{number}", At(number + 1), 0)
+    held.begin("k0")
+    assert not held.answered("k0", "old", At(0), 0)
+    fetched(held, "k0", "new", revision=1)
+    held.doubt(At(TOLD_MAX + 5))
+    held.begin("k0")
+    assert not held.answered("k0", "old", At(TOLD_MAX + 4), 0)
+    fetched(held, "k0", "new", revision=TOLD_MAX + 5)
+    held.begin("k0")
+    assert held.answered("k0", "newer", At(1, "another era"), 0), "moments of two eras cannot be compared"
+
+
 def test_an_answer_from_before_the_service_forgot_us_does_not_hold() -> None:
     held = cache()
     held.begin("q")
-    held.doubt()
+    held.doubt(At(0))
     assert not held.answered("q", "old", At(4), 20)
 
 
@@ -95,7 +126,7 @@ def test_after_a_restart_of_the_service_what_is_held_is_asked_for_within_the_bou
     held = cache()
     fetched(held, "q", "v")
     held.heard(1_000)
-    held.doubt()
+    held.doubt(At(0))
     held.heard(2_000)
     assert held.peek("q", 1_000 + FRESH) == "v"
     held.heard(1_000 + FRESH + 1)
@@ -105,7 +136,7 @@ def test_after_a_restart_of_the_service_what_is_held_is_asked_for_within_the_bou
 def test_what_is_in_doubt_serves_as_long_as_nobody_answers() -> None:
     held = cache()
     fetched(held, "q", "v")
-    held.doubt()
+    held.doubt(At(0))
     now_ms = FRESH + 1
     held.heard(now_ms)
     assert held.peek("q", now_ms) is Must.ASK
@@ -168,6 +199,8 @@ class Service(RuleBasedStateMachine):
         self.news: list[tuple[str, At]] = []
         self.caught_up_ms = 0
         """Up to when all news have been heard."""
+        self.behind: dict[str, tuple[str | None, At]] = {}
+        """What a host that has not heard of the last change of a key says of it, and its moment."""
         self.asked: dict[str, tuple[str | None, At] | None] = {}
         self.heard_changed: set[tuple[str, str | None]] = set()
         self.counter = 0
@@ -179,6 +212,7 @@ class Service(RuleBasedStateMachine):
     @rule(key=st.sampled_from("abc"), is_gone=st.booleans())
     def changes(self, key: str, is_gone: bool) -> None:
         self.counter += 1
+        self.behind[key] = self.values[key], At(self.revision, str(self.era))
         self.revision += 1
         self.until[key, self.values[key]] = self.now_ms
         self.values[key] = None if is_gone else str(self.counter)
@@ -198,7 +232,8 @@ class Service(RuleBasedStateMachine):
         self.era += 1
         self.revision = 0
         self.news.clear()
-        self.cache.doubt()
+        self.behind.clear()
+        self.cache.doubt(At(self.revision, str(self.era)))
         self.cache.heard(self.now_ms)
         self.caught_up_ms = self.now_ms
 
@@ -209,10 +244,11 @@ class Service(RuleBasedStateMachine):
             self.asked[key] = None
 
     @precondition(lambda self: any(v is None for v in self.asked.values()))
-    @rule(data=st.data())
-    def the_service_reads(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), is_behind=st.booleans())
+    def the_service_reads(self, data: st.DataObject, is_behind: bool) -> None:
         key = data.draw(st.sampled_from([k for k, v in self.asked.items() if v is None]))
-        self.asked[key] = self.values[key], At(self.revision, str(self.era))
+        now = self.values[key], At(self.revision, str(self.era))
+        self.asked[key] = self.behind.get(key, now) if is_behind else now
 
     @precondition(lambda self: any(v is not None for v in self.asked.values()))
     @rule(data=st.data(), comes=st.booleans())

@@ -1,0 +1,116 @@
+"""What a gateway takes over of a metadata service of several hosts, of which one may not have heard the latest."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from backend_store.client import KIND_JSON
+from backend_store.client.metadata import Change, Moment, Read
+from backend_store.core.chunk import Draft
+from backend_store.model import PushqError, QueueConfig, QueueDefinition
+from gateway.guard import Guard
+from gateway.remote_store import RemoteStore
+from gateway.settings import CatalogueSettings
+from push.looking_up import LookingUp
+from tests.support.stores import opened, published
+
+pytestmark = pytest.mark.anyio
+
+NAME = ("default", "q")
+
+
+class Hosts:
+    """A service whose hosts say one thing, and its coordinator what is true."""
+
+    def __init__(self) -> None:
+        self.revision = 1
+        self.true: QueueDefinition | None = None
+        self.said: Read[QueueDefinition | None] | None = None
+        """What a host that is behind says; None: all have heard everything."""
+
+    def define(self, uid: int, **config: Any) -> None:
+        version = 1 if self.true is None or self.true.uid != uid else self.true.version + 1
+        self.true = QueueDefinition(uid, *NAME, QueueConfig(**config), 0, version)
+        self.revision += 1
+
+    def now(self) -> Read[QueueDefinition | None]:
+        return Read(self.true, Moment("directory/era", self.revision))
+
+    async def get_queue(self, tenant: str, name: str, *, is_sure: bool = False) -> Read[QueueDefinition | None]:
+        assert (tenant, name) == NAME
+        return self.now() if is_sure or self.said is None else self.said
+
+    async def get_key(self, key_id: str) -> Any: ...
+
+    async def get_tenant(self, name: str) -> Any: ...
+
+    async def close(self) -> None: ...
+
+
+@pytest.fixture
+def hosts() -> Hosts:
+    return Hosts()
+
+
+@pytest.fixture
+async def store(hosts: Hosts) -> AsyncIterator[RemoteStore]:
+    service: Any = hosts
+    made = RemoteStore(await opened(), service, Guard("metadata"), Guard("writes"), CatalogueSettings())
+    yield made
+    await made.close()
+
+
+async def looked_up(store: RemoteStore) -> Any:
+    try:
+        return store.queue(*NAME)
+    except LookingUp:
+        await store.queues_known.ask(NAME).landed()
+        return store.queue(*NAME)
+
+
+def changed(store: RemoteStore, hosts: Hosts) -> None:
+    """The news, by a host that has heard."""
+    store._changed(Change("queue", NAME[1], NAME[0]), Moment("directory/era", hosts.revision))
+
+
+async def test_a_changed_queue_is_asked_for_until_a_host_has_heard_of_the_change(
+    store: RemoteStore, hosts: Hosts
+) -> None:
+    hosts.define(1, visibility_timeout_ms=10_000)
+    queue = await looked_up(store)
+    hosts.said = hosts.now()
+    hosts.define(1, visibility_timeout_ms=20_000)
+    changed(store, hosts)
+    with pytest.raises(PushqError, match="changes faster"):
+        await looked_up(store)
+    hosts.said = None
+    assert await looked_up(store) is queue and queue.config.visibility_timeout_ms == 20_000
+
+
+@pytest.mark.parametrize("hears_of_change", [True, False])
+async def test_no_message_goes_on_the_word_of_a_host_that_is_behind(
+    store: RemoteStore, hosts: Hosts, hears_of_change: bool
+) -> None:
+    """It has not heard of the queue at all, or of the one before, of the same name."""
+    behind = [Read(None, Moment("directory/era", hosts.revision))]
+    hosts.define(1)
+    behind.append(hosts.now())
+    hosts.define(2)
+    queue = await looked_up(store)
+    await published(queue, Draft(KIND_JSON, b"1", None))
+    for said in behind:
+        hosts.said = said
+        if hears_of_change:
+            changed(store, hosts)
+        else:
+            store.queues_known.cache.drop(NAME)  # as a change from here does
+        assert await looked_up(store) is queue
+        assert queue.stats().ready == 1
+    hosts.said, hosts.true = None, None
+    hosts.revision += 1
+    changed(store, hosts)
+    with pytest.raises(PushqError, match="there is no queue"):
+        await looked_up(store)
