@@ -183,6 +183,8 @@ class HttpProtocol(HttpToolsProtocol):
         super().on_message_begin()
         self._head_bytes = 0
         self._in_head = True
+        if not self.flow.write_paused:
+            self._reader_reads()  # who asks anew; a backlog that grows is watched again
 
     def on_url(self, url: bytes) -> None:
         self._count_head(len(url))
@@ -246,9 +248,10 @@ class HttpProtocol(HttpToolsProtocol):
             self._watch_reader()  # nothing more will be written that could notice
 
     def _watch_reader(self) -> None:
-        if self._reader_timer is None:
-            self._unread_bytes = _unread_bytes(self.transport)
-            self._reader_timer = self.loop.call_later(WRITE_BLOCKED_SECONDS_MAX, self._look_at_reader)
+        """From what is unread now: it was less, or another answer's, whenever an earlier watch began."""
+        self._reader_reads()
+        self._unread_bytes = _unread_bytes(self.transport)
+        self._reader_timer = self.loop.call_later(WRITE_BLOCKED_SECONDS_MAX, self._look_at_reader)
 
     def _look_at_reader(self) -> None:
         """An answer that nobody fetches is memory; a slow line may take as long as it needs."""

@@ -44,6 +44,7 @@ class Gate:
         elif isinstance(verdict, PushqError):
             refused(verdict)
         else:
+            assert self.held is None, "a frame passes while another one waits"
             self.held = deque()
             self._session.wire.pause()
             self._asking = self._session.hub.loop.create_task(self._ask(verdict, go, refused), name="limits")

@@ -157,11 +157,21 @@ def _prepared(session: Session, frame: Any, queue: Target, messages: Any, *, pla
 def _made(session: Session, frame: Any, messages: Any, plain: bool, task: asyncio.Task[None]) -> None:
     """The queue that a publish was to make is there, or it is not."""
     session.ended()
-    try:
-        task.result()
-        publish(session, frame, messages, plain=plain)
-    except PushqError as error:
+    if task.cancelled():
+        return
+    error = task.exception()
+    if session.closed:
+        return
+    if isinstance(error, PushqError):
         session.error(frame.id, error)
+    elif error is not None:
+        raise error
+    else:
+        again = partial(session.answering, frame.id, publish, session, frame, messages, plain=plain)
+        if session.gate.held is not None:
+            session.gate.held.append(again)  # frames behind it wait for their limits already: it waits behind them
+        else:
+            again()
 
 
 def _published(

@@ -223,7 +223,7 @@ class Session:
             frame = decoder.decode(data)
         except msgspec.ValidationError:
             return False
-        self._answering(frame.id, publish, self, frame, [m.body for m in frame.messages], plain=True)
+        self.answering(frame.id, publish, self, frame, [m.body for m in frame.messages], plain=True)
         return True
 
     def _refuse_unread(self, data: bytes) -> bool:
@@ -253,17 +253,17 @@ class Session:
         kind = type(frame)
         if kind is Publish:
             assert isinstance(frame, Publish)
-            self._answering(frame.id, publish, self, frame, frame.messages)
+            self.answering(frame.id, publish, self, frame, frame.messages)
         else:
-            self._answering(frame.id, HANDLERS[kind], self, frame)
+            self.answering(frame.id, HANDLERS[kind], self, frame)
 
-    def _answering(self, request_id: RequestId, handler: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+    def answering(self, request_id: RequestId, handler: Callable[..., None], *args: Any, **kwargs: Any) -> None:
         """Runs a handler; what it refuses is told under the request's id, and the socket stays open."""
         try:
             check_id(request_id)
             handler(*args, **kwargs)
         except LookingUp as looking:
-            self._wait(looking, request_id, partial(self._answering, request_id, handler, *args, **kwargs))
+            self._wait(looking, request_id, partial(self.answering, request_id, handler, *args, **kwargs))
         except PushqError as error:
             self.count(handler.__name__, "", error.code)
             if self.hub.spans is not None:

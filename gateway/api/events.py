@@ -6,6 +6,7 @@ from typing import Final
 
 from sse_starlette.sse import EventSourceResponse
 
+from backend_store.model import VISIBILITY_MS_MAX
 from gateway.context import Gateway
 from gateway.http import Answer, Call, integer
 from push.checks import field as invalid_field
@@ -18,7 +19,7 @@ EVENT_STREAM: Final = b"text/event-stream; charset=utf-8"
 
 async def events(gateway: Gateway, call: Call) -> Answer | EventSourceResponse:
     queue = gateway.desk.queue(call.principal, call.params[0], "consume")
-    query = call.query("credit", "ack", "group", "from", "ticket", "last_event_id", "attempts")
+    query = call.query("credit", "ack", "group", "from", "ticket", "last_event_id", "attempts", "visibility_timeout_ms")
     ack = query.get("ack", "manual")
     if ack not in ("manual", "auto"):
         raise invalid_field("/query/ack", f"ack is {ack[:50]!r}; it is manual or auto")
@@ -28,6 +29,7 @@ async def events(gateway: Gateway, call: Call) -> Answer | EventSourceResponse:
     if call.scope["method"] == "HEAD":
         return Answer(200, content_type=EVENT_STREAM)  # a stream that nobody reads must not hold messages
     credit = integer(query, "credit", None, low=1, high=CREDIT_MAX)
+    visibility_ms = integer(query, "visibility_timeout_ms", None, low=0, high=VISIBILITY_MS_MAX)
     start = parse_query(query.get("from"))
     if "group" in query:
         queue, start = await group_queue(queue, query["group"], start), None
@@ -39,6 +41,7 @@ async def events(gateway: Gateway, call: Call) -> Answer | EventSourceResponse:
         credit=credit,
         ack=ack,
         tells_begun=attempts == "begun",
+        visibility_ms=visibility_ms,
         from_=start,
         last_event_id=call.header(b"last-event-id") or query.get("last_event_id"),
     )

@@ -9,6 +9,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
+from backend_store.model import VISIBILITY_MS_MAX
 from gateway.api import shapes as s
 from gateway.api.offsets import RANGE
 from gateway.api.peek import SEQ_MAX
@@ -217,6 +218,7 @@ QUERY: Final[dict[str, dict[str, Any]]] = {
     "from": {"type": "string", "description": "earliest, latest, seq:42, time:… or cursor:…; of a stream"},
     "last_event_id": {"type": "string"},
     "attempts": {"enum": ["delivered", "begun"]},
+    "visibility_timeout_ms": {"type": "integer", "minimum": 0, "maximum": VISIBILITY_MS_MAX},
     "rule": {"type": "string", "description": "Of this rule only."},
     "queue": {"type": "string", "description": "About this queue only."},
     "tenant": {"type": "string", "description": "Another tenant; for operators."},

@@ -172,7 +172,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         "Messages as server-sent events",
         "consume",
         {200: "text/event-stream"},
-        query=("credit", "ack", "group", "from", "last_event_id", "attempts", "ticket"),
+        query=("credit", "ack", "group", "from", "last_event_id", "attempts", "visibility_timeout_ms", "ticket"),
         refusals=(400, 401, 403, 404, 503),
         takes_ticket=True,
     ),

@@ -115,9 +115,13 @@ class Link:
         transport = self._transport
         if transport is not None and self.core.phase is Phase.OPEN:
             # The reader must live while the closing handshake is on its way.
-            with suppress(Cut):
-                await transport.send(self.core.parting())
-            await transport.close()
+            try:
+                async with asyncio.timeout(self._limits.close_timeout_s + self._limits.poll_leave_s):
+                    with suppress(Cut):
+                        await transport.send(self.core.parting())
+                    await transport.close()
+            except TimeoutError:
+                transport.abort()  # the server stands still, and takes neither what is on its way nor a goodbye
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -370,6 +370,7 @@ export interface Limits {
   closeMs: number;
   pollWaitMs: number;
   pollTurnMs: number;
+  pollLeaveMs: number;
   pollLastMs: number;
   heldConnections: number;
   eventChars: number;

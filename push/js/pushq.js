@@ -59,6 +59,7 @@ export const LIMITS = Object.freeze({
   closeMs: 5_000,
   pollWaitMs: 20_000,
   pollTurnMs: 500, // the wait of a poll while others queue for its connection
+  pollLeaveMs: 200, // what a poll that is left brings within that goes back
   pollLastMs: 2_000, // and on the last connection there is: the next subscription may need it
   heldConnections: 4, // of a browser's six per host: two stay free for publishes and acks
   eventChars: 4 * 1024 * 1024, // of one event of a stream
@@ -383,6 +384,7 @@ export class Client extends EventTarget {
       link: () => this.#link,
       soon: this.#flush,
       emit: (name, detail) => this.#emit(name, {queue, ...detail}),
+      leases: () => this.#tickLater(),
       forget: () => this.#consumers.delete(consumer),
       saw: (stamp) => this.#clock.merge(HybridClock.parse(stamp), Date.now()),
       publish: (...message) => this.publish(...message),
@@ -590,10 +592,16 @@ export class Client extends EventTarget {
     this.#consumers.forEach((consumer) => consumer.extend(now));
     this.#publisher.check(now);
     if (this.#link && now >= this.#refreshAt) this.#refresh();
+    this.#tickLater();
+  };
+
+  /** Again when a lease that was told just now is shorter than the last look allowed for. */
+  #tickLater() {
+    clearTimeout(this.#timer);
     const leasesMs = [...this.#consumers].map((consumer) => consumer.visibilityMs || Infinity);
     this.#timer = setTimeout(this.#tick, Math.max(50, Math.min(this.limits.tickMs, ...leasesMs.map((ms) => ms / 8))));
     this.#timer.unref?.();
-  };
+  }
 
   async #refresh() {
     this.#refreshAt = Infinity; // until the callback has answered, so that one refresh runs at a time
@@ -835,6 +843,7 @@ class Consumer {
   #handler; #client; #starting = null; #stopping = false; #isOver = false; #isReady = false;
   #maxHandlerMs; #inOrderAsked; #inOrder = false; #isKeptInOrder = false; // by us; by the server, too
   #hasBackoff = false; #jitter = Math.random(); // the queue; for all that failed in one turn, so that they share a frame
+  #refusals = []; // under way, of what came too late
   #held = new Map(); #lines = new Map(); #backlog = []; #draining = false; // leased, by receipt; waiting in order
   #settler; #begun = []; #returned = 0; // what is told to the server: verdicts, beginnings, credit without a receipt
   #room = []; #idle = []; #resolveReady; #rejectReady; #finish; // who waits for what
@@ -900,6 +909,7 @@ class Consumer {
     this.sub = sub;
     this.#hasBackoff = retry_backoff_ms > 0;
     this.visibilityMs = this.wire.visibility_timeout_ms ?? visibility_timeout_ms ?? this.visibilityMs;
+    this.#client.leases();
     const isRead = this.wire.group === undefined;
     if (isRead) this.cursor = cursor ?? this.cursor; // where "latest" was: a cut before the first message misses none
     const usual = isRead || mode === "leases" ? ordering === "strict" && "key" : true;
@@ -937,7 +947,7 @@ class Consumer {
   // Taking in
 
   #deliver({messages, cursor}) {
-    if (this.#stopping) return; // leases return with the unsubscribe that follows, and nobody has begun with them
+    if (this.#stopping) return this.#refuse(messages);
     const isFull = this.#isFull(messages);
     const isRead = cursor !== undefined && this.wire.group === undefined;
     if (isFull && isRead) return this.#leave(); // they come again
@@ -953,6 +963,14 @@ class Consumer {
     }
     if (isFull) this.#pause(); // these do not come again
     this.#drain();
+  }
+
+  /** What comes while it is being closed: nobody begins with that. On a socket it returns with the unsubscribe that follows. */
+  #refuse(messages) {
+    const link = this.#client.link();
+    const receipts = messages.flatMap(({receipt}) => receipt ?? []);
+    if (!link?.isPaced || !receipts.length) return;
+    this.#refusals.push(link.settle("nack", this, receipts, {tried: false}).catch(() => {})); // else they run out
   }
 
   /** One that cannot be decoded goes back with the reason, and is told; its neighbours are delivered. */
@@ -1046,6 +1064,14 @@ class Consumer {
       delivery.hasEnded = true;
       if (!delivery.isLost) delivery.conclude("nack", fields);
     }
+  }
+
+  /** What waits behind a handler that hangs: its lease would run out, and that is an attempt that nobody made. */
+  #giveBackStuck(waiting, now) {
+    const stuck = waiting.filter(({begunAt}) => now - begunAt >= this.#maxHandlerMs);
+    if (!stuck.length) return;
+    waiting.splice(0, waiting.length, ...waiting.filter((delivery) => !stuck.includes(delivery)));
+    this.#giveBack(stuck);
   }
 
   async #run(delivery) {
@@ -1146,6 +1172,7 @@ class Consumer {
   async extend(now) {
     const link = this.#client.link();
     if (!link || !this.visibilityMs) return;
+    this.#lines.forEach((waiting) => this.#giveBackStuck(waiting, now));
     const due = [...this.#held.values()].filter((delivery) => this.#isDue(delivery, now));
     due.forEach((delivery) => (delivery.extendAt = now + this.visibilityMs / 2));
     while (due.length) {
@@ -1187,6 +1214,7 @@ class Consumer {
     this.flush();
     await this.#settler.told();
     await this.#client.link()?.unsubscribe(this);
+    await Promise.all(this.#refusals);
     this.end(null);
     return this.closed;
   }
@@ -2074,8 +2102,13 @@ class FetchLink {
     return {sub: flow.sub};
   }
 
-  unsubscribe({sub}) {
-    this.#active.get(sub)?.abort.abort();
+  /** A poll may be answered in this very moment: what it brings goes back, and not to nobody. */
+  async unsubscribe({sub}) {
+    const flow = this.#active.get(sub);
+    if (!flow) return;
+    flow.isLeft = true;
+    if (flow.asked && flow.kind === "work") await Promise.race([flow.asked, sleep(this.#world.limits.pollLeaveMs)]);
+    flow.abort.abort();
     this.#active.delete(sub);
   }
 
@@ -2129,9 +2162,11 @@ class FetchLink {
   async #polls(consumer, flow) {
     this.#held.join();
     try {
-      for (let waitMs = 0; !flow.abort.signal.aborted && !this.#isOver; ) {
+      for (let waitMs = 0; !flow.isLeft && !flow.abort.signal.aborted && !this.#isOver; ) {
         await consumer.untilRoom();
-        const answer = await this.#poll(consumer, flow, waitMs);
+        const asking = this.#poll(consumer, flow, waitMs);
+        flow.asked = asking.catch(() => {});
+        const answer = await asking;
         if (!answer) return;
         flow.onReady();
         const {resume = "complete", cursor} = answer;
@@ -2147,7 +2182,7 @@ class FetchLink {
   async #poll(consumer, flow, waitMs) {
     await this.#held.takePoll();
     try {
-      if (flow.abort.signal.aborted || this.#isOver) return null;
+      if (flow.isLeft || flow.abort.signal.aborted || this.#isOver) return null;
       const {queue, room, from, wire: {visibility_timeout_ms, group}} = consumer;
       const max = Math.max(1, Math.min(room, 1000));
       const body = JSON.stringify({max, wait_ms: waitMs, visibility_timeout_ms, group, from});
@@ -2212,6 +2247,7 @@ class FetchLink {
     const from = start && cursor === null ? fromText(start) : undefined;
     const fields = {credit: kind === "stream" ? undefined : credit, ack: wire.ack, group: wire.group, from, ...more};
     if (wire.ack !== "auto") fields.attempts = "begun";
+    if (kind === "work") fields.visibility_timeout_ms = wire.visibility_timeout_ms;
     const query = new URLSearchParams(Object.entries(fields).filter(([, value]) => value !== undefined));
     return `${path(queue)}/events?${query}`;
   }
@@ -2548,8 +2584,9 @@ function isBytes(value) {
 /** Throws for what JSON would store as something else: `JSON.stringify` makes NaN `null` and bytes an object. What it
  * wrote tells quickly whether either can be in there. @param {string} text @param {any} body */
 function refuseUnfit(text, body) {
-  if (isBytes(body) || !/null|\{\}|\{"0":/.test(text)) return;
-  JSON.stringify(body, (_, value) => {
+  if (isBytes(body) || !/null|\{\}|\{"0":|"type":"Buffer"/.test(text)) return;
+  JSON.stringify(body, function (key, value) {
+    if (isBytes(this[key])) value = this[key]; // Node's Buffer says of itself what JSON is to make of it
     if (typeof value === "number" && !Number.isFinite(value)) {
       throw new PushqError("invalid-request", "NaN and infinities have no JSON form; send null or a string instead");
     }

@@ -15,7 +15,7 @@ from sse_starlette.sse import AppStatus, EventSourceResponse
 
 from backend_store.client import Gap, Lease, Queue, encode_cursor, indexes
 from backend_store.model import FieldError, InvalidRequest, PushqError
-from push.checks import checked_credit, gap_fields
+from push.checks import checked_credit, gap_fields, visibility_of
 from push.closes import Close
 from push.connections import KICK_REASON, KICK_RETRY_MS
 from push.hub import Hub
@@ -225,6 +225,7 @@ def response(
     from_: Any,
     last_event_id: str | None,
     tells_begun: bool = False,
+    visibility_ms: int | None = None,
     remote: str = "",
 ) -> EventSourceResponse:
     """The response to `GET …/events`, for a caller whom the hub let in. Raises `PushqError` for a wrong request."""
@@ -234,7 +235,7 @@ def response(
         if queue.config.kind == "stream" and queue.group is None:
             _read_stream(hub, stream, credit, from_, last_event_id)
         else:
-            _consume_work(hub, stream, credit, ack, from_, tells_begun=tells_begun)
+            _consume_work(hub, stream, credit, ack, from_, visibility_ms, tells_begun=tells_begun)
     except BaseException:
         stream.leave()
         raise
@@ -251,7 +252,14 @@ def response(
 
 
 def _consume_work(
-    hub: Hub, stream: EventStream, credit: int | None, ack: str, from_: Any, *, tells_begun: bool
+    hub: Hub,
+    stream: EventStream,
+    credit: int | None,
+    ack: str,
+    from_: Any,
+    visibility_ms: int | None,
+    *,
+    tells_begun: bool,
 ) -> None:
     queue = stream.queue
     if from_ is not None:
@@ -264,7 +272,7 @@ def _consume_work(
         hub.feeder(queue),
         credit=checked_credit(credit if credit is not None else CREDIT_DEFAULT),
         auto=ack == "auto",
-        visibility_ms=queue.config.visibility_timeout_ms,
+        visibility_ms=visibility_of(queue, visibility_ms),
         pending_bytes_max=OUTBOX_BYTES_SOFT_MAX,
         tells_begun=tells_begun,
     )

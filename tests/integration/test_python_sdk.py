@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -27,6 +29,7 @@ from push.client import (
     Outgoing,
     PublishManyFailed,
     Pushq,
+    PushqError,
     SessionEvent,
     Unauthenticated,
     Unavailable,
@@ -215,10 +218,29 @@ async def test_what_is_left_unsettled_goes_back_when_the_loop_is_left(
         await until(is_back)
 
 
+async def test_closing_is_over_soon_though_the_server_stands_still(server: PushqServer) -> None:
+    """It took the socket's ping time-out, a minute, where what was published filled the socket."""
+    async with Admin(server.url, server.key) as admin:
+        await admin.create_queue("q")
+    pushq = await opened(server).__aenter__()
+    await pushq.publish("q", "it works")
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        publishing = [asyncio.create_task(pushq.publish("q", "x" * 60_000)) for _ in range(400)]
+        await asyncio.sleep(0.5)
+        began = time.monotonic()
+        await pushq.close()
+        assert time.monotonic() - began < 20
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+    outcomes = await asyncio.gather(*publishing, return_exceptions=True)
+    assert all(isinstance(outcome, PushqError) for outcome in outcomes)
+
+
 # Leases
 
 
-@pytest.mark.parametrize("transport", ["ws", "poll"])
+@pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_a_lease_is_extended_while_the_handler_works(
     shared_server: PushqServer, queue: str, transport: TransportName
 ) -> None:

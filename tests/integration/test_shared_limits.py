@@ -54,7 +54,8 @@ def processes(url: str, *, quota: int, seconds: float, how: str, count: int = 3)
     """What each of several processes was allowed together."""
     command = [sys.executable, "-m", "tests.support.limited_process", url, str(quota), str(seconds), how]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(count)]
-    return [int(each.communicate(timeout=60)[0].splitlines()[-1]) for each in running]
+    said = [each.communicate(timeout=60)[0].splitlines() for each in running]  # what was logged, and one number
+    return [int(next(line for line in reversed(lines) if line.isdigit())) for lines in said]
 
 
 @pytest.mark.parametrize("how", ["http", "frames"])

@@ -119,16 +119,27 @@ test("leases of what waits in a line are extended while the line moves", async (
 
 test("the limit of a handler counts from its own beginning, not from when its message came", async (t) => {
   const {handler, end} = gate();
+  const options = {credit: 2, inOrder: true, visibilityTimeoutMs: 100, maxHandlerMs: 300};
+  const {socket} = await subscribed(t, options, handler);
+  deliver(socket, leased(1), leased(2));
+  await aMoment(200);
+  await end(1);
+  await aMoment(150); // 350 ms after it came, 150 ms after its handler began
+  const before = socket.frames("extend").length;
+  const isExtended = () => socket.frames("extend").slice(before).some(({receipts}) => receipts.includes("t.2"));
+  assert.ok(await eventually(isExtended));
+  await end(2);
+});
+
+test("what waits behind a handler that hangs goes back untried", async (t) => {
+  const {log, handler, end} = gate();
   const options = {credit: 2, inOrder: true, visibilityTimeoutMs: 100, maxHandlerMs: 150};
   const {socket} = await subscribed(t, options, handler);
   deliver(socket, leased(1), leased(2));
-  await aMoment(180);
+  const back = await eventually(() => socket.last("nack"));
+  assert.deepEqual([back.receipts, back.tried], [["t.2"], false]);
   await end(1);
-  const before = socket.frames("extend").length;
-  await aMoment(90); // 270 ms after it came, 90 ms after its handler began
-  const extended = socket.frames("extend").slice(before).flatMap(({receipts}) => receipts);
-  assert.ok(extended.includes("t.2"), `${extended}`);
-  await end(2);
+  assert.deepEqual(log, ["+1", "-1"]);
 });
 
 test("the caller may ask for any order", async (t) => {

@@ -286,7 +286,7 @@ test("a body that JSON would store as something else is refused before anything 
     await assert.rejects(pushq.publish("q", body), {code: "invalid-request", message: /NaN and infinities/});
   }
   const bytes = new Uint8Array([1, 2]);
-  for (const body of [{a: bytes}, [new Float64Array(1)], {a: {b: bytes.buffer}}, [new Uint8Array()]]) {
+  for (const body of [{a: bytes}, {a: Buffer.from([1])}, [new Float64Array(1)], {a: {b: bytes.buffer}}, [new Uint8Array()]]) {
     await assert.rejects(pushq.publish("q", body), {code: "invalid-request", message: /bytes inside a value/});
   }
   const good = [null, {a: null}, {}, {"0": 1}, "null", bytes, bytes.buffer, new DataView(bytes.buffer, 1)];

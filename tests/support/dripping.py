@@ -17,13 +17,16 @@ class Dripping:
         self.port = 0
         self.drips = False
         self._tasks: set[asyncio.Task[None]] = set()
+        self._writers: list[asyncio.StreamWriter] = []
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.append(writer)
         try:
             theirs, ours = await asyncio.open_connection("127.0.0.1", self._to)
         except OSError:
             writer.close()
             return
+        self._writers.append(ours)
         for source, sink, is_answer in ((reader, ours, False), (theirs, writer, True)):
             task = asyncio.create_task(self._pass_on(source, sink, is_answer=is_answer))
             self._tasks.add(task)
@@ -42,6 +45,7 @@ class Dripping:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[Dripping]:
+        """Closes every connection before it returns: one that is left open would do that on a loop that is gone."""
         server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
         self.port = server.sockets[0].getsockname()[1]
         try:
@@ -51,3 +55,5 @@ class Dripping:
             for task in list(self._tasks):
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
+            for writer in self._writers:
+                writer.close()

@@ -402,6 +402,7 @@ GROUPS = (
             "gateway.limits:CATALOGUE_FLIGHTS_MAX": "",
             "gateway.limits:CATALOGUE_WAIT_SECONDS": "",
             "gateway.limits:CATALOGUE_WRITE_SECONDS": "",
+            "gateway.limits:CATALOGUE_PAUSE_SECONDS": "",
             "gateway.limits:CATALOGUE_REWATCH_SECONDS": "",
             "gateway.core.cached:EXCUSE_MS": "How long an old entry serves when nobody answers.",
             "push.limits:PUBLISH_MS_DEFAULT": "",

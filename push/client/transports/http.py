@@ -138,6 +138,7 @@ class HttpTransport:
         self._make_stream = make_stream
         self._frames: asyncio.Queue[AnyServerFrame | Cut] = asyncio.Queue()
         self._streams: dict[int, tuple[Stream, asyncio.Task[None]]] = {}
+        """By subscription. One that ended stays while what it brought is in work."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._farewells: set[asyncio.Task[None]] = set()
         self._late: dict[asyncio.Task[None], asyncio.Task[None]] = {}
@@ -220,8 +221,8 @@ class HttpTransport:
             case Subscribe():
                 self._subscribe(frame)
             case Begin():
-                if frame.sub in self._streams:
-                    self._streams[frame.sub][0].begun(frame.receipts)
+                for stream, _ in self._streams.values():
+                    stream.begun(frame.receipts)  # what came before a stream broke is begun under its successor's name
             case Unsubscribe():
                 self._leave(frame.sub)
             case Credit():
@@ -289,9 +290,10 @@ class HttpTransport:
             return
         answer = msgspec.json.decode(response.content, type=SettleAnswer)
         if not isinstance(frame, Extend):
-            for stream, _ in self._streams.values():
+            for sub, (stream, _) in list(self._streams.items()):
                 if stream.queue == frame.queue:
                     stream.settled(frame.receipts, is_ack=isinstance(frame, Ack))
+                    self._forget(sub)
         self.emit(Ok(id=frame.id, results=answer.results))
 
     async def _give_back(self, stream: Stream) -> None:
@@ -310,7 +312,15 @@ class HttpTransport:
         self._last_sub += 1
         sub = self._last_sub
         stream = self._make_stream(self, frame, sub)
-        self._streams[sub] = (stream, self._spawn(stream.run))
+        reading = self._spawn(stream.run)
+        self._streams[sub] = (stream, reading)
+        reading.add_done_callback(lambda _: self._forget(sub))
+
+    def _forget(self, sub: int) -> None:
+        """A stream that ended and holds nothing: a consumer that comes back a thousand times keeps one."""
+        stream, reading = self._streams.get(sub, (None, None))
+        if stream is not None and reading is not None and reading.done() and not stream.held():
+            del self._streams[sub]
 
     def _leave(self, sub: int) -> None:
         if (found := self._streams.pop(sub, None)) is not None:

@@ -44,8 +44,8 @@ class Outstanding:
         return before - len(self)
 
     def begin(self, receipts: Iterable[str]) -> None:
-        """A handler has these."""
-        self._begun.update(receipts)
+        """A handler has these. Those that are not held belong to another subscription."""
+        self._begun.update(receipt for receipt in receipts if receipt in self._partitions)
 
     def held(self) -> list[Held]:
         """What is held still."""

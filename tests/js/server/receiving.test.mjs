@@ -9,8 +9,9 @@
 import assert from "node:assert/strict";
 import {test} from "node:test";
 
-import {client, publishText, queue, stats, until} from "./world.mjs";
+import {api, client, publishText, queue, stats, until} from "./world.mjs";
 
+const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 const bodies = (messages) => messages.map(({body}) => body);
 
 test("a body written over several lines comes back as the same value", async (t) => {
@@ -150,4 +151,54 @@ test("a queue that delivers at most once has no receipts, and is not held back b
   assert.deepEqual(bodies(seen).sort((a, b) => a - b), Array.from({length: 40}, (_, n) => n));
   assert.ok(seen.every(({receipt}) => receipt === null));
   assert.equal((await stats(name)).in_flight, 0);
+});
+
+test("a lease lasts as long as the consumer asks, over every transport", async (t) => {
+  const pushq = client(t);
+  const name = await queue({visibility_timeout_ms: 1000});
+  const attempts = [];
+  const subscription = pushq.subscribe(name, {visibilityTimeoutMs: 20_000}, async ({attempt}) => {
+    attempts.push(attempt);
+    await sleep(2500);
+  });
+  await pushq.publish(name, "slow");
+  await until(async () => (await stats(name)).acked_total === 1);
+  assert.deepEqual(attempts, [1]);
+  assert.equal(subscription.visibilityMs, 20_000);
+});
+
+test("what waits behind a handler that hangs goes to others, untried", async (t) => {
+  const pushq = client(t, {limits: {closeMs: 100}});
+  const name = await queue({ordering: "strict", visibility_timeout_ms: 800, max_attempts: 2});
+  const handled = [];
+  pushq.subscribe(name, {maxHandlerMs: 1000, credit: 10}, ({body}) => {
+    handled.push(body);
+    return new Promise(() => {});
+  });
+  await pushq.publishMany(name, ["hangs", "waits"].map((body) => ({body, key: "k"})));
+  await until(() => handled.length);
+  await sleep(4000); // three leases, if they ran out
+  const seen = [];
+  const other = client(t).subscribe(name, {credit: 10}, ({body, attempt}) => void seen.push([body, attempt]));
+  await until(() => seen.length === 2);
+  await other.close();
+  assert.deepEqual([handled, seen, (await stats(name)).dead], [["hangs"], [["hangs", 2], ["waits", 1]], 0]);
+});
+
+test("what comes while a subscription is closed goes back at once, untried", async (t) => {
+  const pushq = client(t);
+  const name = await queue();
+  let done;
+  const subscription = pushq.subscribe(name, {credit: 10}, () => new Promise((resolve) => (done = resolve)));
+  await pushq.publish(name, "first");
+  await until(() => done);
+  await sleep(300); // a poll is out
+  const closing = subscription.close();
+  await api("POST", `/v1/queues/${name}/messages`, {messages: [{body: "second"}]});
+  await sleep(300);
+  done();
+  await closing;
+  const {messages} = await api("POST", `/v1/queues/${name}/receive`, {max: 10, wait_ms: 8000});
+  assert.deepEqual(messages.map(({body}) => body), ["second"]);
+  if (pushq.transport !== "sse") assert.equal(messages[0].attempt, 1);
 });

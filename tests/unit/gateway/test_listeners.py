@@ -84,6 +84,26 @@ async def test_a_slow_line_gets_its_whole_answer(monkeypatch: pytest.MonkeyPatch
         writer.close()
 
 
+async def test_a_larger_answer_after_a_smaller_one_is_no_standstill(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is unread of the second is more than was left of the first, and its reader reads all the time."""
+    monkeypatch.setattr(listeners, "WRITE_BLOCKED_SECONDS_MAX", 0.3)
+    intake = Intake()
+    async with serving(intake) as address, asyncio.timeout(20):
+        line = socket.socket()
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+        line.connect(address)
+        reader, writer = await asyncio.open_connection(sock=line, limit=65_536)
+        for path, length, pause in ((b"/4000000 ", 4_000_000, 0.0), (b"/ ", ANSWER_BYTES, 0.02)):
+            writer.write(REQUEST.replace(b"/ ", path))
+            await reader.readuntil(b"\r\n\r\n")
+            for _ in range(length // 125_000):
+                await reader.readexactly(125_000)
+                await asyncio.sleep(pause)
+            await reader.readexactly(length % 125_000)
+        assert intake.readers_cut == 0
+        writer.close()
+
+
 async def test_connections_above_the_pace_are_answered_503_before_they_ask() -> None:
     intake = Intake(accepts_per_s=1, accepts_burst=1)  # so 10 connections of any kind, 9 of an address
     async with serving(intake) as address, asyncio.timeout(10):

@@ -35,3 +35,10 @@ def test_where_acks_commit_a_nack_still_is_of_one_message() -> None:
     outstanding.commits = True
     assert outstanding.settle(["b"], is_ack=False) == 1
     assert outstanding.held() == [Held("a", False)]
+
+
+def test_what_another_subscription_holds_does_not_begin_here() -> None:
+    outstanding = held(("a", 0))
+    outstanding.begin(["a", "elsewhere"])
+    outstanding.hold([WireMessage(id="elsewhere", receipt="elsewhere")])
+    assert outstanding.held() == [Held("a", True), Held("elsewhere", False)]

@@ -10,7 +10,7 @@ import pytest
 
 from push.client.config import Limits
 from push.client.errors import api_error
-from push.client.frames import AnyServerFrame, Deliver, Ended, Error, Ok, Subscribe
+from push.client.frames import Ack, AnyServerFrame, Begin, Deliver, Ended, Error, Ok, Subscribe
 from push.client.transports.http import HttpTransport
 from push.client.transports.sse import SseStream
 
@@ -85,3 +85,38 @@ async def test_an_event_that_cannot_be_decoded_does_not_end_the_stream() -> None
     delivered = [frame for frame in frames if isinstance(frame, Deliver)]
     assert [message.id for frame in delivered for message in frame.messages] == ["a", "c"]
     assert [each.receipt for frame in delivered for each in frame.unread] == ["r-b"]
+
+
+async def test_a_stream_that_ended_is_kept_as_long_as_what_it_brought() -> None:
+    """The second `Begin` comes when the subscription has a new stream, and so another name."""
+    event = 'event: message\ndata: {"id":"a","body":1,"receipt":"r-a"}\n\n'
+    streams = iter([event, "", ""])
+    nacked: list[bytes] = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        what = request.url.path.rsplit("/", 1)[1]
+        if what == "events":
+            return httpx2.Response(200, headers={"Content-Type": "text/event-stream"}, content=next(streams).encode())
+        if what == "nack":
+            nacked.append(request.content)
+        if what in ("ack", "nack"):
+            return httpx2.Response(200, json={"results": [{"receipt": "r-a", "ok": True}]})
+        return httpx2.Response(200, json={"config": {"visibility_timeout_ms": 30_000}})
+
+    http = httpx2.AsyncClient(base_url="http://pushq", transport=httpx2.MockTransport(answer))
+    transport = HttpTransport(http, SseStream, Limits())
+    async with asyncio.timeout(5):
+        for _ in range(2):
+            await transport.send([SUBSCRIBE])
+            while not isinstance((await transport.receive())[0], Ended):
+                pass
+        while len(transport._streams) > 1:  # noqa: ASYNC110 - the second one ends without a word
+            await asyncio.sleep(0)
+        await transport.send([Begin(sub=2, receipts=["r-a"])])
+        ((stream, _),) = transport._streams.values()
+        assert [(held.receipt, held.is_begun) for held in stream.held()] == [("r-a", True)]
+        await transport.send([Ack(id=9, queue="news", receipts=["r-a"])])
+        while not isinstance((await transport.receive())[0], Ok):
+            pass
+        assert not transport._streams and not nacked
+    await transport.wait_closed()
