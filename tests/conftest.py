@@ -24,7 +24,7 @@ from tests.support.several import SeveralServer
 from tests.tools.tiers import is_of, tier_of
 
 SHOWN_PACKAGES = ("pytest", "hypothesis", "lmdb", "msgspec", "starlette", "uvicorn", "websockets", "sse-starlette")
-SHOWN_PROGRAMS = ("chromium", "strace", "curl")
+SHOWN_PROGRAMS = ("chromium-headless-shell", "strace", "curl")
 # Debug mode notices what a loop must not do, but makes it several times slower: real servers and loads go without.
 DEBUGGED_FOLDERS = ("unit", "model", "contracts")
 MODEL_LONG_EXAMPLES = 5_000
@@ -37,6 +37,9 @@ settings.register_profile("gate", _usual, derandomize=True, phases=(Phase.explic
 settings.register_profile("explore", _usual)
 settings.register_profile("long", settings.get_profile("explore"), max_examples=MODEL_LONG_EXAMPLES)
 settings.load_profile("explore" if seeds.IS_EXPLORING else "gate")
+
+# Of every Java that tests start, here or in a job's process: what runs for seconds is not worth compiling well.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 StartServer = Callable[..., PushqServer]
 _skipped: list[str] = []
@@ -132,8 +135,9 @@ def free_port() -> int:
 
 @pytest.fixture(scope="session")
 def chromium() -> str:
-    """The path of the system's Chromium, for Playwright's `executable_path`."""
-    return prerequisites.require("chromium")
+    """The path of the system's Chromium, for Playwright's `executable_path`: as it is without windows, which opens a
+    page for a fifth of what the whole browser takes."""
+    return prerequisites.require("chromium-headless-shell")
 
 
 @pytest.fixture

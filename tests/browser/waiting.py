@@ -9,12 +9,14 @@ from playwright.sync_api import Page
 from tests.support.patience import PATIENCE_S
 
 WAIT_S_MAX = PATIENCE_S
-LOOK_MS = 25
+LOOK_MS, LOOK_MS_MAX = 10, 160
+"""Between two looks; they grow apart, since each costs the page a turn."""
 
 
 def wait_until(page: Page, expression: str, *, seconds_max: float = WAIT_S_MAX) -> None:
     """Returns as soon as a JavaScript expression is true on the page; fails with the expression when it stays false."""
-    deadline = time.monotonic() + seconds_max
+    deadline, pause_ms = time.monotonic() + seconds_max, LOOK_MS
     while not page.evaluate(f"() => Boolean({expression})"):
         assert time.monotonic() < deadline, f"not true within {seconds_max:g} s: {expression}"
-        page.wait_for_timeout(LOOK_MS)
+        page.wait_for_timeout(pause_ms)
+        pause_ms = min(pause_ms * 2, LOOK_MS_MAX)

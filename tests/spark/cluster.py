@@ -20,15 +20,12 @@ READY_S_MAX = 90.0
 STOP_S_MAX = 30.0
 LOG_TAIL_BYTES = 4_000
 _HOME = Path(pyspark.__file__).parent
-_QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # what runs for seconds is not worth compiling well
 _DEFAULTS = {
     "spark.driver.memory": "512m",
-    "spark.driver.extraJavaOptions": _QUICK,
     "spark.executor.memory": "512m",
     "spark.executor.cores": "1",
-    "spark.executor.extraJavaOptions": _QUICK,
     "spark.default.parallelism": "2",
-    "spark.sql.codegen.wholeStage": "false",  # nor is what a few rows need worth compiling at all
+    "spark.sql.codegen.wholeStage": "false",  # a few rows are sooner counted than Java is compiled
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
 
@@ -89,7 +86,7 @@ class SparkCluster:
 
     def _start(self, what: str, *arguments: str) -> None:
         command = [str(_HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{what.lower()}.{what}"]
-        env = self.env(SPARK_DAEMON_JAVA_OPTS=_QUICK, SPARK_DAEMON_MEMORY="256m")
+        env = self.env(SPARK_DAEMON_MEMORY="256m")
         with (self.folder / f"{what.lower()}-{len(self._processes)}.log").open("wb") as log:
             self._processes.append(
                 subprocess.Popen(

@@ -46,7 +46,7 @@ GROUPS: dict[str, tuple[Prerequisite, ...]] = {
     "run": (VENV,),
     "test": (
         VENV,
-        _command("chromium", "chromium", "browser tests"),
+        _command("chromium-headless-shell", "chromium-headless-shell", "browser tests"),
         _command("curl", "curl", "examples of the documentation"),
         _command("dnsmasq", "dnsmasq-base", "tests of names with several addresses"),
         _command("docker-compose", "docker-compose", "tests of the file for Compose"),

@@ -18,8 +18,8 @@ def _absent(name: str, package: str) -> Prerequisite:
 
 def test_missing_program_fails_with_the_line_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prerequisites, "SEARCH_PATH", "/nonexistent")
-    with pytest.raises(MissingPrerequisite, match="apt-get install -y chromium"):
-        prerequisites.require("chromium")
+    with pytest.raises(MissingPrerequisite, match="apt-get install -y chromium-headless-shell"):
+        prerequisites.require("chromium-headless-shell")
 
 
 def test_one_line_installs_everything_that_is_missing() -> None:
