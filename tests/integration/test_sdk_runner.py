@@ -14,7 +14,7 @@ from typing import Any
 import anyio.to_thread
 import pytest
 
-from push.client import Admin, HandlerFailed, Limits, Message, Outgoing, SessionEvent, connect
+from push.client import Admin, HandlerFailed, Limits, Message, Outgoing, Runner, SessionEvent, connect
 from push.client.model import TransportName
 from tests.support.patience import PATIENCE_S
 from tests.support.server import PushqServer
@@ -177,6 +177,35 @@ async def test_keys_of_a_strict_queue_keep_their_order_though_handlers_fail(
             assert subscription is not None
             assert (subscription.state.ordering, subscription.state.retry_backoff_ms) == ("strict", 20)
     assert done == {f"key-{n}": list(range(n, 30, 3)) for n in range(3)} and not together
+
+
+@pytest.mark.parametrize("mode", ["offsets", "leases"])
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_a_group_is_worked_off_once_though_handlers_fail_and_the_runner_is_another(
+    shared_server: PushqServer, admin: Admin, transport: TransportName, mode: Any
+) -> None:
+    stream, done = await made(admin, kind="stream"), list[int]()
+    await admin.put_group(stream, "g", position="earliest", mode=mode)
+    runner: Runner
+
+    async def handle(message: Message) -> None:
+        if message.body % 5 == 1 and message.attempt == 1:
+            raise ValueError("not yet")
+        done.append(message.body)
+        if len(done) == MESSAGES // 2:
+            runner.stop()
+
+    async with connect(shared_server.url, shared_server.key, transport=transport, limits=QUICK) as pushq:
+        await pushq.publish_many(stream, range(MESSAGES))
+        async with asyncio.timeout(PATIENCE_S):
+            runner = pushq.runner(stream, handle, group="g", concurrency=3, prefetch=3)
+            await runner.run()
+            assert len(done) < MESSAGES
+            async with pushq.runner(stream, handle, group="g", concurrency=3, prefetch=3):
+                while await admin.group_lag(stream, "g"):  # noqa: ASYNC110 - what is waited for is the server's
+                    await asyncio.sleep(0.02)
+    assert sorted(done) == list(range(MESSAGES))
+    assert mode == "leases" or done == sorted(done)
 
 
 async def test_handlers_go_on_when_the_server_was_killed(server: PushqServer) -> None:

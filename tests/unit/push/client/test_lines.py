@@ -142,3 +142,35 @@ async def test_what_has_no_receipt_is_handled_one_after_the_other() -> None:
         await eventually(lambda: running.runner.done == 3)
         await running.stopped()
     assert not sent(server, Ack) and not sent(server, Begin)
+
+
+async def test_what_waits_in_a_line_that_moves_may_wait_for_another_handlers_time() -> None:
+    server, work = delivering("a", "b", "c"), Work()
+    async with session(server) as pushq:
+        running = Running(pushq.runner("q", work, in_order=True, prefetch=2))
+        await eventually(lambda: work.begun == ["a"])
+        subscription = running.runner._subscription
+        assert subscription is not None
+        last = subscription.state.inbox[-1]
+        before = last.hold_until
+        work.finish("a")
+        await eventually(lambda: work.begun == ["a", "b"])
+        assert last in subscription.state.inbox and last.hold_until > before
+        work.finish("b")
+        await eventually(lambda: work.begun == ["a", "b", "c"])
+        work.finish("c")
+        await running.stopped()
+
+
+async def test_what_waits_behind_a_handler_that_hangs_goes_back_untried() -> None:
+    server, work = delivering("a", "b"), Work()
+    server.facts = {"visibility_timeout_ms": 40}
+    async with session(server) as pushq:
+        running = Running(pushq.runner("q", work, in_order=True, prefetch=1, handler_limit_s=0.05))
+        await eventually(lambda: nacks(server))
+        server.connection.deliver("c")  # it came later, and must not be first either
+        await eventually(lambda: running.runner.waiting == 2)
+        work.finish("a")
+        await eventually(lambda: (["r-c"], None, False) in nacks(server))
+        await running.stopped()
+    assert nacks(server) == [(["r-b"], None, False), (["r-c"], None, False)] and work.begun == ["a"]
