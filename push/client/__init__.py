@@ -7,7 +7,8 @@
             await message.ack()
 
 It depends on nothing of the server. `pushq.py` is what a user calls, `core/` decides, `link.py` carries it out,
-`transports/` moves frames, `replies.py` brings answers to requests, `admin.py` is the HTTP API for tools.
+`transports/` moves frames, `runner.py` has handlers work side by side, `replies.py` brings answers to requests,
+`admin.py` is the HTTP API for tools.
 """
 
 from push.client.admin import Admin
@@ -38,6 +39,7 @@ from push.client.model import (
     DeadLetter,
     Disconnected,
     Gap,
+    HandlerFailed,
     Lost,
     Ordering,
     Outgoing,
@@ -50,6 +52,7 @@ from push.client.model import (
 )
 from push.client.outgoing import Publication, PublishOptions
 from push.client.pushq import Pushq, connect
+from push.client.runner import Runner, RunOptions
 from push.client.subscription import Subscription
 
 __all__ = [
@@ -60,6 +63,8 @@ __all__ = [
     "Publication",
     "Published",
     "Subscription",
+    "Runner",
+    "RunOptions",
     "Message",
     "Ordering",
     "DeadLetter",
@@ -72,6 +77,7 @@ __all__ = [
     "Reset",
     "Lost",
     "Unreadable",
+    "HandlerFailed",
     "PushqError",
     "ApiError",
     "Unauthenticated",

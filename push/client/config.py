@@ -47,6 +47,18 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     handler_limit_s: float = 300.0
     lease_extension_fraction: float = 0.5
 
+    run_concurrency: int = 10
+    """Handlers side by side, where `run` is not told how many."""
+    run_drain_s: float = 20.0
+    """How long they have to end when `run` stops, where it is not told: within the 30 s that most systems leave between
+    SIGTERM and SIGKILL."""
+    retry_base_s: float = 1.0
+    """How long a message waits whose handler raised, doubled with each attempt, where its queue has no back-off; 0: not
+    at all."""
+    retry_cap_s: float = 60.0
+    reason_chars_max: int = 256
+    """Of a nack: the server takes no longer one."""
+
     requests_in_progress_max: int = 10_000
     """Requests without a reply yet; the next one waits, within its time-out."""
     reply_credit: int = 1000

@@ -191,6 +191,8 @@ class Ok(ServerFrame, frozen=True, tag="ok"):
     cursor: str | None = None
     visibility_timeout_ms: int | None = None
     mode: str | None = None
+    ordering: str | None = None
+    retry_backoff_ms: int | None = None
     messages: list[PublishedItem] | None = None
     sequencing: str | None = None
     dedupe: str | None = None

@@ -24,6 +24,7 @@ from push.client.model import (
     Connected,
     Disconnected,
     Gap,
+    HandlerFailed,
     Lost,
     Postponed,
     Published,
@@ -157,7 +158,7 @@ class Link:
         for delivery in effects.lost:
             _tell_lost(delivery)
         for event in effects.events:
-            self._tell(event)
+            self.tell(event)
         if self._idle_waiters and self.core.is_idle:
             self._release_idle()
         if self.core.phase is Phase.STOPPED:
@@ -270,7 +271,8 @@ class Link:
         self.kick()
         self._arm()
 
-    def _tell(self, event: SessionEvent) -> None:
+    def tell(self, event: SessionEvent) -> None:
+        """Log what happened, and have the user's `on_event` know it."""
         match event:
             case Connected():
                 log.info("connected session=%s resumed=%s", event.session, event.resumed)
@@ -283,6 +285,9 @@ class Link:
                 log.warning("postponed queue=%s code=%s retry_in_s=%.2f", event.queue, code, wait_s)
             case Stopped():
                 log.error("stopped error=%s", event.error)
+            case HandlerFailed():
+                text = "handler failed queue=%s id=%s attempt=%d"
+                log.warning(text, event.queue, event.id, event.attempt, exc_info=event.error)
             case Gap() | Reset() | Lost() | Unreadable():
                 log.warning("%s", event)
         if self._on_event is not None:

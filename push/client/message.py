@@ -11,6 +11,7 @@ from typing import Any, Unpack
 from push.client.core.leases import Delivery
 from push.client.core.settling import Action, How, Item
 from push.client.errors import ApiError, LeaseLost, Problem
+from push.client.link import Link
 from push.client.model import DeadLetter, Ordering, Published
 from push.client.outgoing import Publication, PublishOptions, outgoing, publications
 from push.client.producer import Producer
@@ -190,7 +191,7 @@ class Message:
 
     async def _settle(self, how: How) -> None:
         if self.receipt is not None:
-            await _begin(self, how)
+            await settle_soon(self._producer.link, self._delivery, how)
 
     def __repr__(self) -> str:
         return f"<Message {self.id} queue={self.queue!r} seq={self.seq} attempt={self.attempt}>"
@@ -211,7 +212,9 @@ async def settle_together(messages: Sequence[Message], publish: Iterable[Publica
     how = How("ack", subscription, step=producer.step(parts))
     if how.step is not None and len(held) > producer.receipts_max:
         raise ValueError(f"{len(held)} receipts in one step; a request takes {producer.receipts_max}")
-    results = await asyncio.gather(*[_begin(message, how) for message in held], return_exceptions=True)
+    link = held[0]._producer.link
+    settling = [settle_soon(link, message._delivery, how) for message in held]
+    results = await asyncio.gather(*settling, return_exceptions=True)
     failed = [result for result in results if isinstance(result, BaseException)]
     lost = [id for error in failed if isinstance(error, LeaseLost) for id in error.ids]
     if len(lost) > 1 and how.step is None:
@@ -220,11 +223,10 @@ async def settle_together(messages: Sequence[Message], publish: Iterable[Publica
         raise failed[0]
 
 
-def _begin(message: Message, how: How) -> asyncio.Future[None]:
-    """Hand one receipt to the core; those of one turn of the loop share a frame."""
-    link = message._producer.link
+def settle_soon(link: Link, delivery: Delivery, how: How) -> asyncio.Future[None]:
+    """Hand one receipt to the core; those of one turn of the loop share a frame. Done when the server confirmed it."""
     confirmed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    link.core.settle(how, Item(message._delivery, confirmed), link.now())
+    link.core.settle(how, Item(delivery, confirmed), link.now())
     link.kick()
     return confirmed
 
@@ -233,4 +235,4 @@ def _time(text: object) -> datetime | None:
     return datetime.fromisoformat(text) if isinstance(text, str) and text else None
 
 
-__all__ = ["Action", "Message", "settle_together"]
+__all__ = ["Action", "Message", "settle_soon", "settle_together"]

@@ -13,6 +13,8 @@ from push.client.errors import ApiError, Problem
 AckMode = Literal["manual", "auto"]
 TransportName = Literal["ws", "sse", "poll"]
 Encoding = Literal["msgpack", "json"]
+InOrder = bool | Literal["key"]
+"""Which messages are handled one after the other: all, none, or those of one key."""
 
 TRANSPORTS: dict[str, TransportName] = {"ws": "ws", "sse": "sse", "poll": "poll", "websocket": "ws", "longpoll": "poll"}
 """Every name that is taken → the one that it goes by: the same in both clients and on the command line."""
@@ -155,4 +157,13 @@ class Unreadable(msgspec.Struct, frozen=True):
     reason: str
 
 
-SessionEvent = Connected | Disconnected | Postponed | Stopped | Gap | Reset | Lost | Unreadable
+class HandlerFailed(msgspec.Struct, frozen=True):
+    """A handler that `run` called raised `error`: the message goes back, unless the handler had settled it before."""
+
+    queue: str
+    id: str
+    attempt: int
+    error: BaseException
+
+
+SessionEvent = Connected | Disconnected | Postponed | Stopped | Gap | Reset | Lost | Unreadable | HandlerFailed

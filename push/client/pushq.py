@@ -25,6 +25,8 @@ from push.client.model import AckMode, Encoding, From, Outgoing, Published, Sess
 from push.client.outgoing import Publication, PublishOptions, one_time, outgoing
 from push.client.producer import Producer, PublishIds, checked_name, checked_timeout, checked_trace, random_name
 from push.client.replies import Replies
+from push.client.runner import Handler, Runner, RunOptions
+from push.client.signals import stopped_by_signals
 from push.client.subscription import Subscription
 from push.client.times import Duration, Moment, milliseconds
 from push.client.transports.base import Dial
@@ -296,6 +298,36 @@ class Pushq:
         state = link.core.subscribe(asked)
         link.kick()
         return Subscription(state, self._producer)
+
+    async def run(self, queue: str, handler: Handler, **options: Unpack[RunOptions]) -> None:
+        """Handle a queue's messages until SIGINT or SIGTERM: `await pushq.run("orders", handle, concurrency=8)`.
+
+        `handler` is an `async def` of one message. When it returns, the message is acked. When it raises, the message
+        goes back with the class and the text of the exception as reason, and comes again after the queue's
+        `retry_backoff_ms`; where the queue has none, after 0.5 to 1 s, doubled with each attempt, up to a minute
+        (`Limits.retry_base_s`, `retry_cap_s`). What the handler settled itself stays as it is. The event
+        `HandlerFailed` tells what was raised.
+
+        `concurrency` (10) handlers run side by side; `prefetch` more messages wait here, for handlers so short that the
+        way to the server counts. Messages of one key run one after the other where the queue is `strict`, and so do all
+        messages of a group with offsets, and of whatever has no receipts (`ack="auto"`, a stream without a group).
+        `in_order` (True, False or "key") asks for another way. The other options are those of `subscribe`.
+
+        The first signal stops: no handler begins any more, those at work have `drain_s` (20 s), what waits goes back,
+        as no attempt. A handler that takes longer is cancelled, and its message goes back at once. A second signal
+        cancels all now. Then `run` returns. Outside the main thread there are no signals; `runner` has a `stop`.
+
+        Raises what ended the subscription for good (`NotFound`, `Unauthenticated` …), once the handlers have ended.
+        """
+        runner = self.runner(queue, handler, **options)
+        with stopped_by_signals(runner.stop):
+            await runner.run()
+
+    def runner(self, queue: str, handler: Handler, **options: Unpack[RunOptions]) -> Runner:
+        """As `run`, without signals, for a program with an end of its own: `async with pushq.runner(…):` handles
+        messages while the block runs, and drains at its end; `stop`, `state`, `active`, `done` and `failed` are there
+        meanwhile."""
+        return Runner(self.subscribe, queue, handler, self._options.limits, **options)
 
     async def ack(self, messages: Sequence[Message], *, publish: Iterable[Publication] = ()) -> None:
         """Ack messages of one subscription in one request; returns when the server confirmed all of them.

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
 from typing import Self
 
-from push.client.core import SubscriptionState
+from push.client.core import Delivery, SubscriptionState
+from push.client.core.settling import How
 from push.client.errors import SessionClosed
+from push.client.link import Link
 from push.client.message import Message
 from push.client.producer import Producer
 
@@ -31,7 +33,7 @@ class Subscription:
         self._producer = producer
         self._link = link = producer.link
         self._waiters: set[asyncio.Future[None]] = set()
-        link.readers[state] = self._wake
+        link.readers[state] = self.stir
 
     async def get(self) -> Message:
         """The next message. Raises the server's error when it ended the subscription."""
@@ -42,20 +44,17 @@ class Subscription:
                     self._link.kick()
                 return Message(delivery, self._producer)
             self._raise_if_over()
-            await self._change()
+            await self.change()
 
     async def subscribed(self) -> None:
         """Wait until the server has accepted the subscription; raises its error when it does not."""
         while not self._state.was_subscribed:
             self._raise_if_over()
-            await self._change()
+            await self.change()
 
     async def close(self) -> None:
         """Unsubscribe."""
-        self._link.core.unsubscribe(self._state)
-        self._link.readers.pop(self._state, None)
-        self._link.kick()
-        self._wake()
+        self.leave()
 
     async def __aenter__(self) -> Self:
         await self.subscribed()
@@ -75,7 +74,40 @@ class Subscription:
         finally:
             await self.close()
 
-    async def _change(self) -> None:
+    # For a runner, which looks at what waits before it begins with some of it
+
+    @property
+    def state(self) -> SubscriptionState:
+        """Where the subscription stands; what waits is in its inbox."""
+        return self._state
+
+    @property
+    def link(self) -> Link:
+        """The connection that it goes over."""
+        return self._link
+
+    def begin(self, delivery: Delivery) -> Message:
+        """Take this one, which waits."""
+        self._state.begin(delivery, self._link.now())
+        if self._state.needs_step:
+            self._link.kick()
+        return Message(delivery, self._producer)
+
+    def give_back(self, deliveries: Sequence[Delivery], how: How) -> None:
+        """Do without these, which wait."""
+        if deliveries:
+            self._link.core.give_back(how, deliveries, self._link.now())
+            self._link.kick()
+
+    def leave(self) -> None:
+        """As `close`, for those who cannot wait."""
+        self._link.core.unsubscribe(self._state)
+        self._link.readers.pop(self._state, None)
+        self._link.kick()
+        self.stir()
+
+    async def change(self) -> None:
+        """Wait until something happened to it, or somebody called `stir`."""
         waiter = asyncio.get_running_loop().create_future()
         self._waiters.add(waiter)
         try:
@@ -83,7 +115,8 @@ class Subscription:
         finally:
             self._waiters.discard(waiter)
 
-    def _wake(self) -> None:
+    def stir(self) -> None:
+        """Have all look again who wait for a change."""
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)

@@ -60,8 +60,9 @@ export class Client extends EventTarget {
   /** Publishes a request and resolves with the reply to it. Rejects with `RequestTimeout`, or `NoReplyQueue`. */
   request<Body = any>(queue: string, body: unknown, options?: RequestOptions): Promise<Message<Body>>;
   /**
-   * A handler that resolves acks its message, one that throws nacks it: again after the queue's back-off, else after 1 s,
-   * doubled with each attempt up to 60 s (`limits.retryBaseMs`, `retryCapMs`), less up to half of it by chance.
+   * A handler that resolves acks its message, one that throws nacks it, with what was thrown as reason: again after the
+   * queue's back-off, else after 1 s, doubled with each attempt up to 60 s (`limits.retryBaseMs`, `retryCapMs`), less up
+   * to half of it by chance.
    */
   subscribe<Body = any>(
     queue: string,

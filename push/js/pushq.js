@@ -812,10 +812,11 @@ class Delivery {
     this.#consumer.settle({delivery: this, verdict, fields, isRepeat: false, resolve, reject});
   }
 
-  /** Its handler threw: again after `delayMs`, or where that is 0 as the queue says. */
-  fail(delayMs) {
+  /** Its handler threw `error`: again after `delayMs`, or where that is 0 as the queue says. */
+  fail(delayMs, error) {
     this.delayMs = delayMs || undefined;
-    this.conclude("nack", delayMs ? {delay_ms: delayMs} : PLAIN);
+    const reason = reasonOf(error);
+    this.conclude("nack", delayMs ? {delay_ms: delayMs, reason} : {reason});
   }
 
   extend(ms) {
@@ -1077,11 +1078,11 @@ class Consumer {
   async #run(delivery) {
     this.#begun.push(delivery);
     this.#client.soon();
-    const isDone = await this.#handle(delivery.message);
+    const failure = await this.#handle(delivery.message);
     delivery.hasEnded = true;
     this.#held.delete(delivery.receipt);
-    if (!delivery.verdict && isDone) delivery.conclude("ack");
-    else if (!delivery.verdict && !delivery.isLost) delivery.fail(this.#retryMs(delivery.message));
+    if (!delivery.verdict && !failure) delivery.conclude("ack");
+    else if (!delivery.verdict && !delivery.isLost) delivery.fail(this.#retryMs(delivery.message), failure.error);
     this.#stir();
   }
 
@@ -1090,14 +1091,14 @@ class Consumer {
     return this.#hasBackoff ? 0 : retryMs(attempt, this.#jitter, this.#client.limits);
   }
 
-  /** Never throws: what the handler throws is the caller's news and the message's nack. */
+  /** Never throws: what the handler throws is the caller's news and the message's nack. Null where it threw nothing. */
   async #handle(message) {
     try {
       await this.#handler(message);
-      return true;
+      return null;
     } catch (error) {
       this.#client.emit("problem", {error, message});
-      return false;
+      return {error};
     }
   }
 
@@ -1324,6 +1325,17 @@ class Settler {
 function errorOf({ok = false, error = "stale-receipt"} = {}) {
   if (ok) return null;
   return PushqError.from(typeof error === "string" ? {code: error, detail: error} : error);
+}
+
+/** What a handler threw, as a nack may carry it: no longer, and without halves of characters. */
+function reasonOf(error) {
+  let text;
+  try {
+    text = String(error); // of an Error: its name and its message
+  } catch {
+    text = "its text cannot be told";
+  }
+  return [...text].slice(0, REASON_CHARS_MAX).join("").replace(/\p{Surrogate}/gu, "\ufffd");
 }
 
 // ---------------------------------------------------------------------------------------------------- 5. Publishing

@@ -16,9 +16,21 @@ test("what resolves is acked and what throws is nacked, each in one frame a turn
   await eventually(() => socket.last("nack"));
   assert.deepEqual(socket.frames("ack").map(({receipts}) => receipts), [["t.0", "t.2"]]);
   assert.equal(socket.frames("nack").length, 1);
-  const {receipts, queue, sub} = socket.last("nack");
-  assert.deepEqual([receipts, queue, sub], [["t.1", "t.3"], "q", 1]);
+  const {receipts, queue, sub, reason} = socket.last("nack");
+  assert.deepEqual([receipts, queue, sub, reason], [["t.1", "t.3"], "q", 1, "Error: odd"]);
   assert.deepEqual(problems, [1, 3]);
+});
+
+test("what a handler threw is the nack's reason, bounded and as text that can be sent", async (t) => {
+  const unspeakable = {toString: () => { throw new Error("no"); }};
+  const thrown = [new RangeError("\u{1f600}".repeat(300)), "plain", new Error("half \ud83d"), unspeakable];
+  const {pushq, socket} = await subscribed(t, {credit: 4}, ({body}) => Promise.reject(thrown[body]));
+  pushq.addEventListener("problem", () => {});
+  socket.say({type: "deliver", sub: 1, messages: thrown.map((_, n) => leased(n))});
+  await eventually(() => socket.frames("nack").length === 4);
+  const reasons = socket.frames("nack").map(({reason}) => reason);
+  assert.equal(reasons[0], "RangeError: " + "\u{1f600}".repeat(244));
+  assert.deepEqual(reasons.slice(1), ["plain", "Error: half \ufffd", "its text cannot be told"]);
 });
 
 test("a message whose handler threw waits longer with each attempt, unless the queue has a back-off", async (t) => {

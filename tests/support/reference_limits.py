@@ -747,7 +747,7 @@ def _table(group: Group) -> list[str]:
         text = sentence or docstring
         if not text:
             raise LookupError(f"{place} has no sentence: write a docstring below it")
-        rows.append(f"| `{name.lower()}` | {_shown(name, value)} | {' '.join(text.split())} |")
+        rows.append(f"| `{name.lower()}` | {shown_value(name, value)} | {' '.join(text.split())} |")
     return rows
 
 
@@ -762,18 +762,20 @@ def _numbers(name: str) -> dict[str, tuple[float, str]]:
             continue
         value = getattr(module, target.id)
         if isinstance(value, int | float):
-            found[target.id] = value, _docstring(following)
+            found[target.id] = value, docstring_of(following)
     return found
 
 
-def _docstring(statement: ast.stmt | None) -> str:
+def docstring_of(statement: ast.stmt | None) -> str:
+    """The text of a string that stands alone, as below a constant; else nothing."""
     match statement:
         case ast.Expr(value=ast.Constant(value=str(text))):
             return text
     return ""
 
 
-def _shown(name: str, value: float) -> str:
+def shown_value(name: str, value: float) -> str:
+    """A bound with its unit, which its name in upper case tells."""
     if "FRACTION" in name:
         return f"{value:.0%}"
     if "BYTES" in name:
@@ -783,7 +785,7 @@ def _shown(name: str, value: float) -> str:
         return f"{value:,} bytes"
     if "_MS" in name:
         return _time(value / 1000)
-    return _time(value) if "SECONDS" in name else f"{value:,}"
+    return _time(value) if "SECONDS" in name or name.endswith("_S") else f"{value:,}"
 
 
 def _time(seconds: float) -> str:

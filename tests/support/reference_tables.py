@@ -29,6 +29,7 @@ from push.closes import Close, may_reconnect
 from push.problems import KINDS
 from push.protocol import ClientFrame
 from tests.support import reference_words as words
+from tests.support.reference_client import client_limits
 from tests.support.reference_limits import limit_tables
 from tests.support.reference_metrics import metrics_table
 
@@ -53,7 +54,7 @@ def tables() -> dict[str, dict[str, Table]]:
         "http-api.md": {"All calls": _calls()},
         "websocket.md": {"From the client": _client_frames(), "From the server": _server_frames()},
         "metrics.md": {"All series": metrics},
-        "limits.md": limit_tables(),
+        "limits.md": limit_tables() | {"Python client": client_limits()},
         "usage-schema.md": {
             "Rows of the ledger": _rows("ledger"),
             "Kinds of the ledger": _ledger_kinds(),

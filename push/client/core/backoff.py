@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from push.client.config import Limits
 
 
@@ -17,3 +19,10 @@ def delay_s(tries: int, asked_s: float, chance: float, limits: Limits) -> float:
     them back in the window's beginning.
     """
     return asked_s + chance * ceiling_s(tries, limits)
+
+
+def retry_ms(attempt: int, chance: float, limits: Limits) -> int:
+    """How long a message waits whose handler raised at this attempt (from 1): it doubles up to the cap, and of that
+    `chance` (0…1) is between half and all."""
+    window_s = min(limits.retry_cap_s, limits.retry_base_s * 2.0 ** min(max(attempt, 1) - 1, 30))
+    return math.ceil(window_s * 1000 * (0.5 + chance / 2))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from push.client.frames import WireMessage
 
 if TYPE_CHECKING:
+    from push.client.core.settling import How
     from push.client.core.subscriptions import SubscriptionState
 
 GRANULES = 10
@@ -19,6 +20,7 @@ class Delivery:
 
     __slots__ = (
         "bucket",
+        "given_back",
         "hold_until",
         "is_handed",
         "is_lost",
@@ -36,6 +38,8 @@ class Delivery:
         self.receipt = receipt
         self.subscription = subscription
         self.hold_until = hold_until
+        self.given_back: How | None = None
+        """How it went back to the queue, where it was not acked."""
         self.bucket: dict[str, Delivery] | None = None
         self.is_handed = False
         self.is_lost = False

@@ -7,7 +7,7 @@ The shell tells it what happened (`connect`, `receive`, `disconnected`, `tick`) 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import assert_never
 
 import msgspec
@@ -43,9 +43,6 @@ from push.client.frames import (
     Unsubscribe,
 )
 from push.client.model import Connected, Disconnected, Gap, Lost, Postponed, Reset, Stopped, TraceContext, Unreadable
-
-REASON_CHARS_MAX = 256
-"""Of a nack: the server takes no longer one."""
 
 
 class SessionCore:
@@ -242,8 +239,17 @@ class SessionCore:
             for queue, _ in how.step.parts:
                 self.numbering.open(queue)
         if how.action != "extend":
-            how.subscription.settles(item.delivery, is_ack=how.action == "ack")
+            how.subscription.settles(item.delivery, how)
         self.settler.add(how, item, now)
+
+    def give_back(self, how: How, deliveries: Sequence[Delivery], now: float) -> None:
+        """These wait, and nobody will begin with them. Nobody waits for the answer either."""
+        state = how.subscription
+        state.drop(deliveries)
+        for delivery in deliveries:
+            if delivery.receipt is not None and not delivery.is_lost and self.phase is not Phase.STOPPED:
+                state.settles(delivery, how)
+                self.settler.add(how, Item(delivery, None), now)
 
     # Frames
 
@@ -281,7 +287,7 @@ class SessionCore:
         for unread in frame.unread:
             delivery, reason = state.set_aside(unread), f"the consumer cannot decode it: {unread.why}"
             if delivery.receipt is not None:
-                how = How("nack", state, reason=reason[:REASON_CHARS_MAX])
+                how = How("nack", state, reason=reason[: self._limits.reason_chars_max])
                 self.settler.add(how, Item(delivery, None), now)
             effects.events.append(Unreadable(state.queue, unread.id, reason))
 

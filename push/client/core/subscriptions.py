@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -13,6 +14,9 @@ from push.client.core.leases import Delivery, Leases
 from push.client.errors import PushqError
 from push.client.frames import Begin, Credit, Deliver, Ok, Subscribe, UnreadMessage, WireMessage
 from push.client.model import AckMode, From
+
+if TYPE_CHECKING:
+    from push.client.core.settling import How
 
 
 class Subscribed(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,13 +53,27 @@ class SubscriptionState:
         self._begun: list[Delivery] = []
         """Handed to the user, and the server does not know it yet."""
         self._is_stream = False
-        self._commits = False
+        self.mode: str | None = None
+        """Of a group: `offsets` or `leases`."""
+        self.ordering: str | None = None
+        self.retry_backoff_ms = 0
+        """Of the queue: how long what goes back rests when nobody says."""
         self.visibility_timeout_ms = asked.visibility_timeout_ms or limits.visibility_timeout_ms
         self.leases = Leases(extension_s=self._extension_s(), handler_limit_s=asked.handler_limit_s)
 
     @property
     def queue(self) -> str:
         return self.asked.queue
+
+    @property
+    def commits(self) -> bool:
+        """Does an ack cover what its partition delivered before? It does in a group with offsets."""
+        return self.mode == "offsets"
+
+    @property
+    def is_kept_in_order(self) -> bool:
+        """Does the server hold back what is behind a message that comes again?"""
+        return self.ordering == "strict" or self.commits
 
     def subscribe(self, request_id: int) -> Subscribe:
         """The frame that opens, or after a cut reopens, the subscription where it stood."""
@@ -81,12 +99,14 @@ class SubscriptionState:
         self.was_subscribed = True
         self.tries = 0
         self._move_to(ok.cursor)
-        self._commits = ok.mode == "offsets"
+        self.mode = ok.mode
+        self.ordering = ok.ordering
+        self.retry_backoff_ms = ok.retry_backoff_ms or 0
         if ok.visibility_timeout_ms is not None and self.asked.visibility_timeout_ms is None:
             self.visibility_timeout_ms = ok.visibility_timeout_ms
             if (extension_s := self._extension_s()) is not None:
                 self.leases.set_extension(extension_s, now)
-        if self.is_taken_up and self._commits:
+        if self.is_taken_up and self.commits:
             self.leases.all_due(now)  # what is not extended soon comes again, and nothing newer until then
         self.is_taken_up = False
 
@@ -113,16 +133,32 @@ class SubscriptionState:
     def take(self, now: float) -> Delivery | None:
         """The next message for the user. One without a receipt gives its credit back here, no ack will."""
         while self.inbox:
-            delivery = self.inbox.popleft()
-            if delivery.receipt is None:
-                self._consumed += self._is_stream
-                self.is_resting = self.is_resting and len(self.inbox) > self.asked.credit
-                return delivery
-            if not delivery.is_lost:
-                self.leases.hand(delivery, now)
-                self._begun.append(delivery)
-                return delivery
+            if self.inbox[0].is_lost:
+                self.inbox.popleft()
+            else:
+                return self.begin(self.inbox[0], now)
         return None
+
+    def begin(self, delivery: Delivery, now: float) -> Delivery:
+        """The user begins with this one, which waits in the inbox."""
+        self.inbox.remove(delivery)
+        if delivery.receipt is None:
+            self._consumed += self._is_stream
+            self.is_resting = self.is_resting and len(self.inbox) > self.asked.credit
+        else:
+            self.leases.hand(delivery, now)
+            self._begun.append(delivery)
+        return delivery
+
+    def drop(self, deliveries: Iterable[Delivery]) -> None:
+        """Nobody will begin with these, which wait in the inbox."""
+        dropped = set(deliveries)
+        self.inbox = deque(delivery for delivery in self.inbox if delivery not in dropped)
+
+    def wait_on(self, deliveries: Iterable[Delivery], now: float) -> None:
+        """These wait for their turn, and the line moves: they may wait for another handler's time."""
+        for delivery in deliveries:
+            delivery.hold_until = now + self.asked.handler_limit_s
 
     def begun(self) -> Begin | None:
         """Says which messages the user has begun with. What is settled already says so by that."""
@@ -181,10 +217,11 @@ class SubscriptionState:
                 self.leases.release(delivery.receipt)
         self.inbox = deque(delivery for delivery in self.inbox if delivery.receipt is None)
 
-    def settles(self, delivery: Delivery, *, is_ack: bool) -> None:
+    def settles(self, delivery: Delivery, how: How) -> None:
         """The user is done with it. In a group with offsets an ack covers all before it in the partition as well."""
         delivery.is_settled = True
-        if is_ack and self._commits:
+        delivery.given_back = None if how.action == "ack" else how
+        if how.action == "ack" and self.commits:
             self.leases.release_through(delivery)
         else:
             self.leases.release(delivery.receipt or "")
@@ -193,7 +230,12 @@ class SubscriptionState:
         """The server refused to settle it, for another reason than its lease: the user may try something else."""
         if not self.is_closed and not delivery.is_lost and delivery.receipt is not None:
             delivery.is_settled = False
+            delivery.given_back = None
             self.leases.hold(delivery, now)
+
+    def let_go(self, delivery: Delivery) -> None:
+        """Its handler is over, and nothing came of settling it: the lease runs out."""
+        self.leases.release(delivery.receipt or "")
 
     def lose(self, delivery: Delivery) -> bool:
         """The server ended this lease. An unseen message just vanishes; True means that the user has to be told."""

@@ -64,6 +64,8 @@ class QueueConfig(msgspec.Struct):
     """What a subscription has to know of its queue, and no answer of `receive` or `events` tells."""
 
     visibility_timeout_ms: int | None = None
+    retry_backoff_ms: int | None = None
+    ordering: str | None = None
     delivery: str | None = None
 
 

@@ -108,8 +108,15 @@ class PollStream:
             if is_first:
                 mode = await transport.group_mode(self.queue, frame.group)
                 self._outstanding.commits = mode == "offsets"
-                visibility_ms = config.visibility_timeout_ms
-                ok = Ok(id=frame.id, sub=self.sub, cursor=answer.cursor, visibility_timeout_ms=visibility_ms, mode=mode)
+                ok = Ok(
+                    id=frame.id,
+                    sub=self.sub,
+                    cursor=answer.cursor,
+                    visibility_timeout_ms=config.visibility_timeout_ms,
+                    mode=mode,
+                    ordering=config.ordering,
+                    retry_backoff_ms=config.retry_backoff_ms,
+                )
                 transport.emit(ok)
                 is_first = False
             self._tell_loss(answer)

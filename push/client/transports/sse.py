@@ -83,8 +83,15 @@ class SseStream:
                 return
             mode = await transport.group_mode(self.queue, frame.group)
             self._outstanding.commits = mode == "offsets"
-            visibility_ms = frame.visibility_timeout_ms or config.visibility_timeout_ms
-            transport.emit(Ok(id=frame.id, sub=self.sub, visibility_timeout_ms=visibility_ms, mode=mode))
+            ok = Ok(
+                id=frame.id,
+                sub=self.sub,
+                visibility_timeout_ms=frame.visibility_timeout_ms or config.visibility_timeout_ms,
+                mode=mode,
+                ordering=config.ordering,
+                retry_backoff_ms=config.retry_backoff_ms,
+            )
+            transport.emit(ok)
             self._has_begun = True
             async for event in httpx2.EventSource(response, transport.limits.frame_bytes_max):
                 if not await self._event(event):

@@ -49,6 +49,8 @@ class PlayedServer:
         self.on_publish: Callable[[PlayedConnection, Publish], None] | None = None
         self.queues: dict[str, dict[str, Any]] = {}
         self.refuse_queue: Exception | None = None
+        self.facts: dict[str, Any] = {}
+        """What else the answer to a `subscribe` tells of the queue."""
         self.sequencing: str | None = None
         self.dedupe: str | None = None
 
@@ -131,7 +133,7 @@ class PlayedConnection:
                 self.say(Error(id=frame.id, problem=Problem(code="queue-not-found", status=404)))
             case Subscribe():
                 self._subs += 1
-                self.say(Ok(id=frame.id, sub=self._subs))
+                self.say(Ok(id=frame.id, sub=self._subs, **server.facts))
                 if server.on_subscribe is not None:
                     server.on_subscribe(self, frame)
             case Ack() | Nack() | Extend() if server.answers:
