@@ -120,8 +120,8 @@ class Lingering(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         super().on_response_complete()
         cycle: Any = self.cycle
-        if self.transport.is_closing():
-            return
+        if self.transport.is_closing() or not cycle.response_complete:
+            return  # the latter: it is the next request, sent ahead of this answer, so this one had come
         if cycle.more_body and not self._is_ending:
             self._linger(cycle)
         elif cycle.more_body or cycle.is_last:  # the latter: its body became whole while the answer was written
