@@ -24,7 +24,7 @@ help: ## this list
 
 install: $(STAMP) ## make .venv and install Pushq with all that its checks and tests need
 
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml setup.py
 	@if [ -z "$(PYTHON)" ]; then \
 		echo "no Python >= 3.11 found; install with: sudo apt-get install -y python3" >&2; exit 3; fi
 	@$(PYTHON) tests/support/prerequisites.py run

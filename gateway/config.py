@@ -210,6 +210,8 @@ _RANGES: Final[dict[str, tuple[int, int]]] = {
         for whom in ("tenant", "principal", "address")
     },
     "limits.request_bytes_max": (1024, 1024 * 1024 * 1024),
+    "limits.leftover_bytes_max": (0, 1 << 40),
+    "limits.leftover_seconds_max": (0, 3600),
     "storage.publish_stop_percent": (1, 99),
     "usage.period_seconds": (1, 3600),
     "usage.bytes_max": (1024 * 1024, 1 << 50),

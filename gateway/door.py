@@ -37,6 +37,10 @@ class Door:
         """Counts a connection that ends because its peer does not read its answer."""
         self._intake.readers_cut += 1
 
+    def cut_body(self) -> None:
+        """Counts a connection that ends because its peer goes on sending a body that was answered."""
+        self._intake.bodies_cut += 1
+
     def refuse_head(self, reason: Reason) -> None:
         """Counts a connection that ends by a request's head."""
         self._intake.heads_refused[reason] += 1

@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl
 import msgspec
 from starlette.types import Receive, Scope, Send
 
-from backend_store.model import FieldError, InvalidRequest, MessageTooLarge, Overloaded, PushqError
+from backend_store.model import FieldError, InvalidRequest, MessageTooLarge, PushqError
 from gateway.limits import REQUEST_BODY_SECONDS_MAX
 from gateway.validate import escape, with_whole_numbers
 from push.checks import field as invalid_field
@@ -154,6 +154,9 @@ class Call:
         if encoding.lower() != b"identity":
             detail = f"this version does not take bodies with Content-Encoding: {encoding.decode('latin-1')}"
             raise PushqError(detail, code="unsupported-media-type")
+        declared = self.headers.get(b"content-length", b"")
+        if declared.isdigit():
+            self._check_size(int(declared[:20]))  # before it is asked for: with "100 Continue", it would be sent
         try:
             async with asyncio.timeout(REQUEST_BODY_SECONDS_MAX):
                 message = await self.receive()
@@ -168,9 +171,6 @@ class Call:
             raise InvalidRequest(detail, headers=(("Connection", "close"),))
 
     async def _parts(self, message: Any) -> bytes:
-        declared = self.headers.get(b"content-length", b"")
-        if declared.isdigit():
-            self._check_size(int(declared[:20]))
         parts: list[bytes] = []
         size = 0
         while True:
@@ -180,24 +180,15 @@ class Call:
             parts.append(part)
             size += len(part)
             self._check_size(size)
-            self._make_room(len(part))
+            self.held.add(len(part))
             if not message.get("more_body"):
                 return b"".join(parts)
             message = await self.receive()
 
-    def _make_room(self, size: int) -> None:
-        try:
-            self.held.add(size)
-        except Overloaded as error:
-            error.headers = (("Connection", "close"),)  # the rest of the body is not read
-            raise
-
     def _check_size(self, size: int) -> None:
         self.bytes_in = size
         if size > self.body_bytes_max:
-            # The rest of the body is not read: the connection cannot carry another request.
-            detail = f"a request body may have {self.body_bytes_max} bytes, this one has {size} or more"
-            raise MessageTooLarge(detail, headers=(("Connection", "close"),))
+            raise MessageTooLarge(f"a request body may have {self.body_bytes_max} bytes, this one has {size} or more")
 
     async def fields(self, kind: type[Any]) -> Any:
         """The JSON body as a struct. No body at all is an object without fields; there is no query beside a body."""

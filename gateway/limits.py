@@ -176,6 +176,8 @@ REQUEST_HEAD_SECONDS_MAX: Final = 5
 PIECES_PER_TURN_MAX: Final = 64
 """Pieces of what one HTTP connection sent, cut behind each empty line, that are parsed in a turn of the loop."""
 REQUEST_BODY_SECONDS_MAX: Final = 120
+LEFTOVER_BYTES_DEFAULT: Final = 64 * 1024 * 1024
+LEFTOVER_SECONDS_DEFAULT: Final = 30
 TLS_HANDSHAKE_SECONDS_MAX: Final = 10.0
 """A peer that connects and does not greet holds a socket no longer."""
 CERTIFICATE_LOOK_SECONDS: Final = 2.0

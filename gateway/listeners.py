@@ -23,13 +23,13 @@ from typing import Any, Final
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.flow_control import FlowControl
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from backend_store.model import InvalidRequest
 from gateway.door import Door
 from gateway.entrance import Entrance, ProxyGate
 from gateway.heads import MALFORMED, TOO_LARGE, Fault, Reason, fault_of
 from gateway.http import problem_answer
+from gateway.leftover import Bounds, Lingering
 from gateway.limits import (
     ANSWERS_SECONDS_MAX,
     HEADERS_BYTES_MAX,
@@ -76,7 +76,7 @@ class Flow(FlowControl):
             super().resume_reading()
 
 
-class HttpProtocol(HttpToolsProtocol):
+class HttpProtocol(Lingering):
     """uvicorn's HTTP with bounds on a request's head and on what is sent ahead, and problems in place of plain text."""
 
     via: Client | None = None
@@ -135,6 +135,8 @@ class HttpProtocol(HttpToolsProtocol):
                 return
             found = data.find(_HEAD_END, at)
             end = len(data) if found < 0 else found + len(_HEAD_END)
+            if not self.takes(end - at):
+                return
             super().data_received(data[at:end])
             pieces, at = pieces + 1, end
             if self._is_upgraded:
@@ -214,6 +216,11 @@ class HttpProtocol(HttpToolsProtocol):
         self._fault = fault
         raise HeadRefused
 
+    def cut_body(self) -> None:
+        if self.door is not None:
+            self.door.cut_body()
+        super().cut_body()
+
     def _count_fault(self, reason: Reason) -> None:
         if self.door is not None:
             self.door.refuse_head(reason)
@@ -274,7 +281,8 @@ class HttpProtocol(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         fault = self._fault or MALFORMED
         self._count_fault(fault.reason)
-        if not self._is_answering():  # or it would be taken for the answer that is due
+        # Or it would be taken for the answer that is due, or for that to the next request.
+        if not self._is_answering() and self.leftover is None:
             answer = problem_answer(InvalidRequest(fault.detail))
             head = _HEAD % (answer.status, answer.content_type, len(answer.body))
             self.transport.write(head + answer.body)
@@ -301,6 +309,7 @@ class Listener(uvicorn.Server):
 
     entrance = Entrance()
     door: Door | None = None
+    bounds = Bounds()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -317,7 +326,7 @@ class Listener(uvicorn.Server):
             made = HttpProtocol(
                 config=config, server_state=self.server_state, app_state=self.lifespan.state, _loop=loop
             )
-            made.door = self.door
+            made.door, made.bounds = self.door, self.bounds
             return made
 
         def gate() -> ProxyGate:
@@ -338,9 +347,15 @@ class Listener(uvicorn.Server):
 
 
 def listener(
-    app: ASGIApp, entrance: Entrance | None = None, door: Door | None = None, *, hsts: bool = False
+    app: ASGIApp,
+    entrance: Entrance | None = None,
+    door: Door | None = None,
+    bounds: Bounds | None = None,
+    *,
+    hsts: bool = False,
 ) -> Listener:
-    """`door`: who may come in; None for the listener that only the folder's owner reaches."""
+    """`door`: who may come in; None for the listener that only the folder's owner reaches. `bounds`: of bodies
+    that are answered before they have come."""
     made = Listener(
         uvicorn.Config(
             app,
@@ -362,6 +377,7 @@ def listener(
     )
     made.entrance = entrance or Entrance()
     made.door = door
+    made.bounds = bounds or Bounds()
     return made
 
 

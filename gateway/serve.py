@@ -45,6 +45,7 @@ from gateway.jwks import BadKeys
 from gateway.key_care import KeyCare
 from gateway.key_sets import KeySets
 from gateway.keys import Vault
+from gateway.leftover import Bounds
 from gateway.limits import FAREWELL_SECONDS_MAX, FILES_RESERVED, LISTEN_BACKLOG
 from gateway.limits_setup import NoRedisLibrary
 from gateway.listeners import ADMIN_SOCKET, Listener, bind_tcp, bind_unix, listener
@@ -167,11 +168,14 @@ async def _serve(settings: Settings, place: Alone) -> None:
             far.on_deleted(cast(Any, app.gateway.hub.queue_deleted))
         care = KeyCare(store, keyring, app.gateway.hub.open)
     front, local = place.front(app)
-    public = listener(front, entrance, app.door, hsts=_wants_hsts(settings))
+    bounds = Bounds.of(settings.limits)
+    public = listener(front, entrance, app.door, bounds, hsts=_wants_hsts(settings))
     more = place.more(app, settings)
     if scrapes is not None:
-        more.append((listener(app.metrics_only, door=app.door), scrapes))
-    server = Server(app, [public, listener(local), *(each for each, _ in more)], care, samples=place.is_desk)
+        more.append((listener(app.metrics_only, door=app.door, bounds=bounds), scrapes))
+    server = Server(
+        app, [public, listener(local, bounds=bounds), *(each for each, _ in more)], care, samples=place.is_desk
+    )
     server.handle_signals()
     _listen(tcp, settings)
     if scrapes is not None:

@@ -10,6 +10,7 @@ import msgspec
 
 from gateway.auto_create import AutoCreate
 from gateway.issuers import Jwt
+from gateway.limits import LEFTOVER_BYTES_DEFAULT, LEFTOVER_SECONDS_DEFAULT
 from gateway.rate_rules import RateRule
 from push.limits import (
     ACCEPTS_BURST_DEFAULT,
@@ -99,6 +100,10 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     subscriptions_per_address_max: int = 0
     request_bytes_max: int = 16 * 1024 * 1024
     """The body of one HTTP request."""
+    leftover_bytes_max: int = LEFTOVER_BYTES_DEFAULT
+    """What is read of a body that was answered before it had come."""
+    leftover_seconds_max: int = LEFTOVER_SECONDS_DEFAULT
+    """And for how long."""
     accepts_per_s: int = ACCEPTS_PER_SECOND_DEFAULT
     """New WebSockets and SSE streams a second; above it they are asked to come back later."""
     accepts_burst: int = ACCEPTS_BURST_DEFAULT

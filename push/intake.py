@@ -58,6 +58,8 @@ class Intake:
         self.refused: Counter[tuple[Stage, Reason]] = Counter()
         self.readers_cut = 0
         """HTTP connections ended because their peer did not read its answer."""
+        self.bodies_cut = 0
+        """HTTP connections ended because their peer went on sending a body that was answered."""
         self.heads_refused: Counter[str] = Counter()
         """HTTP connections ended by a request's head, by what was wrong with it."""
         self.accepts_per_s = accepts_per_s

@@ -52,6 +52,11 @@ def families(gateway: Gateway, overload: Overload) -> Iterator[Metric]:
     cut = CounterMetricFamily("pushq_slow_readers_cut", "HTTP connections cut because their answer was not read.")
     cut.add_metric((), intake.readers_cut)
     yield cut
+    bodies = CounterMetricFamily(
+        "pushq_answered_bodies_cut", "HTTP connections cut because a body went on that was answered already."
+    )
+    bodies.add_metric((), intake.bodies_cut)
+    yield bodies
     heads = CounterMetricFamily(
         "pushq_heads_refused", "HTTP connections ended by a request's head, by what was wrong.", labels=("reason",)
     )

@@ -16,6 +16,7 @@ from gateway.auth import wall_clock_ms
 from gateway.backends import open_storage
 from gateway.encryption import Encrypting
 from gateway.guard import Guards
+from gateway.leftover import Bounds
 from gateway.listeners import Folder, Listener, bind_tcp, bind_unix, listener
 from gateway.processes.child import Parent, Spec
 from gateway.processes.core import DESK
@@ -78,7 +79,7 @@ class OneOfSeveral(Alone):
 
     def more(self, app: Application, settings: Settings) -> list[tuple[Listener, socket.socket]]:
         bound = bind_unix(settings.directory, _socket_name(self.number))
-        return [(listener(Inner(app)), bound)]
+        return [(listener(Inner(app), bounds=Bounds.of(settings.limits)), bound)]
 
     def local_socket(self, settings: Settings) -> socket.socket:
         return socket.socket(fileno=self._admin_fd)

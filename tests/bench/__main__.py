@@ -28,6 +28,7 @@ from tests.bench.rows import Row, append_row, read_rows
 from tests.bench.scale import Scale
 from tests.bench.scenario_against import NoCheckout, checkout
 from tests.bench.scenarios import AGAINST, KNOWN, ONCE, PARTS, SCENARIOS, chosen
+from tests.bench.stamp import stamp
 from tests.bench.world import World
 
 _SHOWN = (
@@ -121,7 +122,14 @@ def run(
     rows: list[Row] = []
     _keep(
         rows,
-        {"kind": "machine", "rounds": rounds, "patience_s": patience_s, **asdict(scale), **describe(folder, cores)},
+        {
+            "kind": "machine",
+            **stamp(),
+            "rounds": rounds,
+            "patience_s": patience_s,
+            **asdict(scale),
+            **describe(folder, cores),
+        },
         keep,
     )
     for number in range(1, rounds + 1):

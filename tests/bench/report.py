@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from tests.bench.rows import Row
 from tests.bench.scenarios import KNOWN, ONCE, Table
+from tests.bench.stamp import says
 
 _NAMES = {
     "rate": "rate",
@@ -96,7 +97,8 @@ def report(rows: Sequence[Row], *, quiet_only: bool = False) -> str:
     """The tables of a result file, its rounds taken together: all, or those whose run others hardly disturbed."""
     if quiet_only:
         rows = [row for row in rows if row.get("other_cpu_pct", 0) < OTHERS_PCT_MAX]
-    parts = [_machine([row for row in rows if row["kind"] == "machine"])]
+    has_duties = any(KNOWN[row["kind"]].table == "duties" for row in rows if row["kind"] in KNOWN)
+    parts = [_machine([row for row in rows if row["kind"] == "machine"], has_duties=has_duties)]
     base = [row for row in rows if row["kind"] == "baseline"]
     if base:
         parts.append(_baseline_table(base))
@@ -108,12 +110,13 @@ def report(rows: Sequence[Row], *, quiet_only: bool = False) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _machine(machines: Sequence[Row]) -> str:
+def _machine(machines: Sequence[Row], *, has_duties: bool) -> str:
     lines = []
     for machine in {repr(row): row for row in machines}.values():
         pinned = "generator on the first, server on the second" if machine["pinned"] else "nothing pinned"
         patience = f", made again for up to {machine['patience_s']:g} s when disturbed" if machine["patience_s"] else ""
         lines.append(
+            f"{says(machine, has_duties=has_duties)} "
             f"{machine['processor']}, {machine['cores']} cores ({pinned}), {machine['memory_gib']} GiB, "
             f"{machine['filesystem']}, Linux {machine['kernel']}, Python {machine['python']}, {machine['packages']}; "
             f"{_rounds(machine['rounds'])} of {machine['seconds']:g} s{patience}."
@@ -139,11 +142,11 @@ def _table(table: Table, found: dict[str, list[Row]], base: Sequence[Row]) -> st
     lines = []
     for name, rows in found.items():
         cells = [_cell(rows, column) for column in columns]
-        lines.append([_says(name), *cells, *(ratio(rows, base) for ratio in extras.values()), _goals(name, rows)])
+        lines.append([_sentence(name), *cells, *(ratio(rows, base) for ratio in extras.values()), _goals(name, rows)])
     return _markdown(_TITLES[table], names, lines)
 
 
-def _says(name: str) -> str:
+def _sentence(name: str) -> str:
     return f"`{name}`: {KNOWN[name].says}"
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from datetime import date
 from pathlib import Path
 
 import pytest
 
-from tests.bench.__main__ import measure
+from tests.bench.__main__ import measure, run
 from tests.bench.machine import choose_cores
 from tests.bench.page import PAGE, PUBLISHED, shown
 from tests.bench.report import report
@@ -68,6 +69,27 @@ def test_report_leaves_disturbed_runs_out_when_asked_to() -> None:
     row = {"kind": "http-publish", "unit": "req/s", "cpu_s_per_100k": 5.0}
     rows = [{**row, "rate": 9_000, "other_cpu_pct": 80.0}, {**row, "rate": 12_000, "other_cpu_pct": 1.0}]
     assert "12,000 [12,000–12,000]" in report(rows, quiet_only=True)
+
+
+def test_a_run_begins_with_the_commit_the_day_and_whether_queues_are_encrypted(tmp_path: Path) -> None:
+    kept = tmp_path / "run.jsonl"
+    rows = run([], SMOKE, rounds=1, pin=False, folder=tmp_path, keep=kept)
+    (machine,) = read_rows(kept)
+    assert rows == [machine] and machine["kind"] == "machine"
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False).stdout
+    assert head.startswith(machine["commit"] or "nothing") or not head
+    assert machine["encrypted"] and date.fromisoformat(machine["date"])
+    assert report(rows).startswith(f"Measured on {machine['date']} at ")
+
+
+def test_report_says_of_what_its_figures_are() -> None:
+    machine = read_rows(PUBLISHED["published.jsonl"])[0]
+    stamp = {"commit": "0123456789ab", "is_changed": True, "date": "2026-01-02", "encrypted": True}
+    assert report([machine | stamp]).startswith(
+        "Measured on 2026-01-02 at commit `0123456789ab` with changes, queues encrypted at rest. "
+    )
+    before = {name: figure for name, figure in machine.items() if name not in stamp}
+    assert report([before]).startswith("Measured on an unknown day at no known commit, ")
 
 
 def test_report_takes_the_pairs_of_a_run_together() -> None:

@@ -193,17 +193,12 @@ def test_more_messages_than_a_request_takes_are_refused(http: Client, queue: str
 def test_a_body_above_the_servers_limit_ends_while_it_is_read(
     shared_server: PushqServer, http: Client, queue: str
 ) -> None:
-    def endless() -> Iterator[bytes]:
+    def long() -> Iterator[bytes]:
         for _ in range(40):
             yield b"x" * (1024 * 1024)
 
     headers = {"Content-Type": "application/json"}
-    try:
-        answer = http.post(f"/v1/queues/{queue}/messages", content=endless(), headers=headers)
-    except httpx2.TransportError:
-        pass  # the server closed while we were still sending, which is what the limit is for
-    else:
-        refused(answer, 413, "message-too-large")
+    refused(http.post(f"/v1/queues/{queue}/messages", content=long(), headers=headers), 413, "message-too-large")
     declared = {"Content-Length": str(17 * 1024 * 1024), **headers, **shared_server.headers}
     with socket.create_connection(("127.0.0.1", shared_server.port)) as raw:
         head = "".join(f"{name}: {value}\r\n" for name, value in declared.items())

@@ -8,17 +8,20 @@ import json
 import socket
 import time
 import zlib
+from contextlib import ExitStack
 
 import httpx2
 import pytest
 
 from gateway import listeners
 from gateway.entrance import Entrance
-from tests.support.hostile import exchange, statuses
+from tests.conftest import StartServer
+from tests.support.hostile import ANSWER_SECONDS_MAX, exchange, statuses
 from tests.support.server import PushqServer
 from tests.support.told_client import listening
 
 BOMB_BYTES = 64 * 1024 * 1024
+POURED_BYTES_MAX = 2 * 1024 * 1024
 OTHERS_SECONDS_MAX = 2.0
 """What a request of somebody else may take meanwhile, on a machine with other work."""
 
@@ -249,6 +252,40 @@ def test_requests_sent_ahead_without_reading_take_little_memory_and_hold_nobody_
         assert sent < 50
         assert shared_server.rss_anon_kib() - before < 32 * 1024
         assert worst < OTHERS_SECONDS_MAX
+
+
+# -------------------------------------------------------------------------------------------- bodies that are refused
+
+
+def test_many_who_pour_bodies_that_are_refused_hold_nobody_up_and_are_cut(start_server: StartServer) -> None:
+    """None of them reads, has a credential, or would ever end."""
+    server = start_server(env={"PUSHQ_LIMITS__LEFTOVER_BYTES_MAX": str(POURED_BYTES_MAX)})
+    before = server.rss_anon_kib()
+    part = b"10000\r\n" + bytes(65_536) + b"\r\n"
+    with ExitStack() as stack:
+        pouring = {
+            stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=ANSWER_SECONDS_MAX))
+            for _ in range(100)
+        }
+        for connection in pouring:
+            connection.sendall(b"POST /v1/queues/q/messages HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+        worst = 0.0
+        for _ in range(20 * POURED_BYTES_MAX // len(part)):
+            for connection in list(pouring):
+                try:
+                    connection.sendall(part)
+                except OSError:
+                    pouring.discard(connection)
+            began = time.monotonic()
+            assert httpx2.get(f"{server.url}/livez", timeout=20).status_code == 200
+            worst = max(worst, time.monotonic() - began)
+            if not pouring:
+                break
+        assert not pouring, "they are still read"
+    assert worst < OTHERS_SECONDS_MAX
+    assert server.rss_anon_kib() - before < 64 * 1024
+    metrics = httpx2.get(f"{server.url}/metrics", headers=server.headers).text
+    assert "pushq_answered_bodies_cut_total 100.0" in metrics
 
 
 # ---------------------------------------------------------------------------------------------------------- patience

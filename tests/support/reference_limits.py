@@ -58,6 +58,9 @@ GROUPS = (
             "gateway.limits:REQUEST_HEAD_SECONDS_MAX": "How long a client may take to send it.",
             "gateway.limits:PIECES_PER_TURN_MAX": "",
             "gateway.limits:REQUEST_BODY_SECONDS_MAX": "How long a client may take to send the body.",
+            "gateway.limits:LEFTOVER_BYTES_DEFAULT": "What is read of a body that was answered before it had come; see "
+            "`limits.leftover_bytes_max`.",
+            "gateway.limits:LEFTOVER_SECONDS_DEFAULT": "For how long; see `limits.leftover_seconds_max`.",
             "gateway.limits:TLS_HANDSHAKE_SECONDS_MAX": "",
             "gateway.limits:PROXY_HEADER_SECONDS_MAX": "",
             "gateway.limits:PROXY_HEADER_BYTES_MAX": "",

@@ -72,6 +72,9 @@ SETTINGS = {
     "counts. As a variable it is JSON.",
     "limits.connections_max": "WebSockets and SSE streams of the process, 1 to 1,000,000.",
     "limits.request_bytes_max": "The body of one HTTP request, 1,024 to 1,073,741,824.",
+    "limits.leftover_bytes_max": "What is read, and thrown away, of a body that was answered before it had come, 0 to "
+    "1,099,511,627,776. A connection with more of it is cut.",
+    "limits.leftover_seconds_max": "For how long, 0 to 3,600.",
     **{
         f"limits.{what}_per_{whom}_max": f"{text} of a{'n' * (whom == 'address')} {whom} in the process, 0 to "
         "1,000,000; 0 is any number."

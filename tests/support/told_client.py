@@ -11,6 +11,7 @@ from starlette.types import Receive, Scope, Send
 from gateway.door import Door
 from gateway.entrance import Entrance
 from gateway.http import json_answer, write
+from gateway.leftover import Bounds
 from gateway.listeners import bind_tcp, listener
 from gateway.settings import Address
 
@@ -37,11 +38,11 @@ async def told(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 @asynccontextmanager
-async def listening(entrance: Entrance, door: Door | None = None) -> AsyncIterator[int]:
+async def listening(entrance: Entrance, door: Door | None = None, bounds: Bounds | None = None) -> AsyncIterator[int]:
     """The port, for as long as the listener serves."""
     asked.clear()
     sock = bind_tcp(Address("127.0.0.1", 0))
-    server = listener(told, entrance, door)
+    server = listener(told, entrance, door, bounds)
     serving = asyncio.create_task(server.serve(sockets=[sock]), name="listener")
     try:
         while not server.started:  # noqa: ASYNC110 -- uvicorn tells it by a flag

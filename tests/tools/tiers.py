@@ -37,6 +37,7 @@ TIER_OF: dict[str, Tier] = {
     "unit/gateway/test_entrance.py": "real",
     "unit/gateway/test_guard.py": "real",
     "unit/gateway/test_key_sets.py": "real",
+    "unit/gateway/test_leftover.py": "real",
     "unit/gateway/test_listeners.py": "real",
     "unit/gateway/test_masters.py": "real",
     "unit/push/client": "real",

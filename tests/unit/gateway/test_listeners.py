@@ -177,6 +177,27 @@ async def test_requests_sent_ahead_are_answered_in_their_order_one_at_a_time() -
         writer.close()
 
 
+async def test_a_request_sent_ahead_whose_body_is_still_to_come_is_not_taken_for_the_one_that_is_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[HttpProtocol] = []
+    made = HttpProtocol.connection_made
+    monkeypatch.setattr(HttpProtocol, "connection_made", lambda self, tr: (seen.append(self), made(self, tr))[1])
+    slow = Slow()
+    post = b"POST /%b HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\n\r\n"
+    async with serving(Intake(), answers=slow) as address, asyncio.timeout(10):
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(post % b"1" + b"body" + post % b"2")  # the end of one and the head of the next are one piece
+        slow.may_answer.set()
+        await reader.readuntil(b"/1body")
+        while slow.asked != ["/1", "/2"]:  # noqa: ASYNC110 - what is waited for is the listener's
+            await asyncio.sleep(0.01)
+        assert seen[0].leftover is None
+        writer.write(b"more")
+        await reader.readuntil(b"/2more")
+        writer.close()
+
+
 async def test_what_is_sent_ahead_is_neither_parsed_nor_read_on(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[HttpProtocol] = []
     made = HttpProtocol.connection_made
