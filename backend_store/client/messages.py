@@ -17,7 +17,7 @@ from backend_store.core.shelves import priority_of
 
 CONTENT_TYPE_JSON = "application/json"
 CONTENT_TYPE_BYTES = "application/octet-stream"
-_MORE = frozenset({"exp", "ts", "late", "reply_to", "correlation_id", "dead", "trace"})
+_MORE = frozenset({"exp", "ts", "late", "pr", "ps", "reply_to", "correlation_id", "dead", "trace"})
 
 
 @lru_cache(maxsize=1024)
@@ -87,6 +87,8 @@ def _more(row: dict[str, Any], seal: Seal | None) -> dict[str, Any]:
     more = {
         "expires_at": timestamp(row["exp"]) if row.get("exp") else None,
         "ordering": ordering(row.get("ts"), row.get("late")),
+        "producer": row.get("pr"),
+        "producer_seq": row.get("ps"),
         "reply_to": row.get("reply_to"),
         "correlation_id": row.get("correlation_id"),
         "dead_letter": dead_letter(row.get("dead"), seal),
