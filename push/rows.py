@@ -22,6 +22,7 @@ from backend_store.client import (
     dead_letter,
     message_id,
     ordering,
+    own_priority,
     priority_of,
     timestamp,
     trace_context,
@@ -168,8 +169,7 @@ class Picked:
         if "key" in has:
             yield [write(value) for value in self.column("key")]
         if "dead" in has:
-            usual = priority_of(chunk.shelf)
-            yield [write(row.get("priority", 0) if row else usual) for row in self.column("dead")]
+            yield [write(own_priority(chunk.shelf, row)) for row in self.column("dead")]
         if "at" in has:
             yield [write(timestamp(chunk.time_ms if at_ms is None else at_ms)) for at_ms in self.column("at")]
 

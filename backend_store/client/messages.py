@@ -13,7 +13,7 @@ from backend_store.core.chunk import KIND_BYTES, KIND_MIXED, Chunk, clear_column
 from backend_store.core.hlc import format_stamp
 from backend_store.core.reasons import told_history
 from backend_store.core.sealing import Seal
-from backend_store.core.shelves import priority_of
+from backend_store.core.shelves import own_priority
 
 CONTENT_TYPE_JSON = "application/json"
 CONTENT_TYPE_BYTES = "application/octet-stream"
@@ -76,7 +76,7 @@ def full_message(chunk: Chunk, index: int, *, partition: int | None = None) -> d
     out["content_type"] = row.get("content_type") or (CONTENT_TYPE_BYTES if kind == KIND_BYTES else CONTENT_TYPE_JSON)
     out["headers"] = row.get("headers") or {}
     out["key"] = row.get("key")
-    out["priority"] = dead.get("priority", 0) if dead else priority_of(chunk.shelf)
+    out["priority"] = own_priority(chunk.shelf, dead)
     out["published_at"] = timestamp(chunk.time_ms if row.get("at") is None else row["at"])
     return out if row.keys().isdisjoint(_MORE) else out | _more(row, chunk.seal)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from backend_store.core.chunk import KIND_JSON, Draft
 from backend_store.core.receipts import by_token
 from backend_store.model import QueueConfig
 from backend_store.storage.engine import Table
@@ -75,6 +76,16 @@ def test_a_dead_letter_says_why_when_and_what_happened_to_it() -> None:
             "priority": 2,
         }
     ]
+
+
+def test_a_letter_that_dies_again_has_the_priority_that_it_was_published_with() -> None:
+    """It came from another queue, which had more of them."""
+    world = queue(max_attempts=1)
+    end = {"from": "other", "reason": "max_attempts", "at": world.now_ms, "attempts": 1, "history": [], "priority": 4}
+    publish(world, Draft(KIND_JSON, b"a", {"dead": end}), draft("b"))
+    nack(world, took(world))
+    told = column(took(world, view=DEAD), "dead")
+    assert [(one["from"], one["priority"]) for one in told] == [("q", 4), ("q", 0)]
 
 
 def test_a_letter_without_an_id_keeps_the_one_that_its_place_gave_it() -> None:

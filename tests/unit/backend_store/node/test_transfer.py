@@ -107,6 +107,36 @@ async def test_a_queue_that_makes_room_makes_it_for_dead_letters_of_others(store
     assert graves.stats().dead == (2 if overflow == "dead_letter_oldest" else 0)
 
 
+RANKED = [draft("low"), draft("high", priority=4), draft("middle", priority=2)]
+
+
+async def priorities(queue: EmbeddedQueue) -> list[int]:
+    return [item.message["priority"] for item in (await queue.peek(PeekFilter())).items]
+
+
+@pytest.mark.parametrize(("most", "come"), [(1, ["low", "high", "middle"]), (5, ["high", "middle", "low"])])
+async def test_letters_say_the_priority_that_they_had_and_have_it_where_their_queue_has_so_many(
+    store: EmbeddedStore, most: int, come: list[str]
+) -> None:
+    graves = await made(store, "graves", priorities=most)
+    queue = await made(store, "q", dead_letter_queue="graves", max_attempts=1, priorities=5)
+    for one in RANKED:
+        await died(queue, one)
+    await until(lambda: graves.stats().ready == 3)
+    had = {"low": 0, "high": 4, "middle": 2}
+    assert await priorities(graves) == [had[body] for body in come]
+    assert await drained(graves) == come
+
+
+async def test_of_a_queue_with_fewer_priorities_the_highest_stands_for_those_above_it(store: EmbeddedStore) -> None:
+    graves = await made(store, "graves", priorities=2)
+    queue = await made(store, "q", dead_letter_queue="graves", max_attempts=1, priorities=5)
+    for one in (draft("low"), draft("high", priority=4), draft("middle", priority=1), draft("higher", priority=3)):
+        await died(queue, one)
+    await until(lambda: graves.stats().ready == 4)
+    assert await drained(graves) == ["high", "middle", "higher", "low"]
+
+
 LIMITS = [{"max_messages": 5}, {"max_bytes": 8_300, "max_message_bytes": 8_300}]
 """For five of eight messages of 1,500 bytes."""
 EIGHT = [draft(f"{n}".ljust(1_500, ".")) for n in range(8)]
