@@ -10,6 +10,7 @@ import pytest
 
 from backend_store.client.dead_letters import LetterFilter
 from backend_store.client.embedded import EmbeddedQueue, EmbeddedStore
+from backend_store.client.messages import timestamp
 from backend_store.client.peek import PeekFilter
 from backend_store.core.limits import TAKE_MESSAGES_MAX
 from backend_store.core.shelves import VIEW_OUTBOX
@@ -208,6 +209,35 @@ async def test_scheduled_messages_of_a_deleted_queue_wait_for_their_time_where_t
     await until(lambda: target.stats().ready == 3)
     assert store.node.steady_ms() >= now_ms + 600 and target.stats().delayed == 2
     assert await drained(target) == ["now", "1", "2"]
+
+
+async def test_the_delay_of_the_queue_that_gets_them_holds_for_what_a_deleted_one_held(store: EmbeddedStore) -> None:
+    """What waits for a time of its own keeps that, be it earlier or later."""
+    target, queue = await made(store, "b", delay_ms=3_600_000), await made(store, "a")
+    now_ms = store.node.steady_ms()
+    await published(queue, draft("ready"), draft("soon", due_ms=now_ms + 400), draft("late", due_ms=now_ms + 7_200_000))
+    await store.move_queue("default", "a", "b")
+    await until(lambda: target.stats().published_total == 3)
+    await until(lambda: target.stats().ready == 1)
+    assert store.node.steady_ms() >= now_ms + 400
+    items = (await target.peek(PeekFilter(state="delayed"))).items
+    dues = {bytes(item.message["body"]): item.message["due_at"] for item in items}
+    assert dues[b"late"] == timestamp(now_ms + 7_200_000)
+    assert timestamp(now_ms + 3_600_000) <= dues[b"ready"] < timestamp(now_ms + 3_700_000)
+    assert await drained(target) == ["soon"]
+
+
+async def test_the_time_to_live_of_the_queue_that_gets_them_counts_from_when_they_are_due(store: EmbeddedStore) -> None:
+    target = await made(store, "b", message_ttl_ms=1_500)
+    queue = await made(store, "a", message_ttl_ms=3_600_000)
+    now_ms = store.node.steady_ms()
+    await published(queue, draft("now"), draft("later", due_ms=now_ms + 3_600_000))
+    await store.move_queue("default", "a", "b")
+    await until(lambda: dict(target.ended) == {"expired": 1})
+    assert store.node.steady_ms() >= now_ms + 1_500
+    (item,) = (await target.peek(PeekFilter(state="delayed"))).items
+    assert item.message["due_at"] == timestamp(now_ms + 3_600_000)
+    assert item.message["expires_at"] == timestamp(now_ms + 3_601_500)
 
 
 @pytest.mark.parametrize("settings", [{"kind": "stream"}, {"sequencing": "clock", "sort_window_ms": 0}])
