@@ -104,7 +104,7 @@ SETTINGS: Final[dict[str, Setting]] = {
         cost="A row for each message that failed, until it is settled.",
         low=1,
         high=ATTEMPTS_MAX,
-        change="for attempts that fail afterwards",
+        change="for attempts that fail afterwards; a message that had as many already gets one more",
     ),
     "retry_backoff_ms": Setting(
         "How long a message rests after its first failed attempt, and twice as long after each further one. A nack may "

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final
 
 import msgspec
@@ -22,6 +22,7 @@ from backend_store.client import (
     dead_letter,
     message_id,
     ordering,
+    own_priority,
     priority_of,
     timestamp,
     trace_context,
@@ -35,8 +36,15 @@ TEMPLATES_MAX: Final = 512
 """Templates kept: chunks of one commit share one, and a chunk is leased several times."""
 
 _TYPES: Final = ("application/json", "application/octet-stream")
-_MORE: Final = frozenset({"exp", "ts", "late", "reply_to", "correlation_id", "dead", "trace"})
+_MORE: Final = frozenset({"exp", "ts", "late", "pr", "ps", "reply_to", "correlation_id", "dead", "trace"})
 """Columns behind fields that a message has only when they say something."""
+_AS_THEY_ARE: Final = (
+    ("pr", "producer"),
+    ("ps", "producer_seq"),
+    ("reply_to", "reply_to"),
+    ("correlation_id", "correlation_id"),
+)
+"""Of these a column, and the field that shows what it has."""
 _SHOWN: Final = frozenset({"id", "key", "headers", "content_type", "at"}) | _MORE
 _FIELDS_ALWAYS: Final = 11
 """Of a message that is handed out, `attempt` and `receipt` among them."""
@@ -161,8 +169,7 @@ class Picked:
         if "key" in has:
             yield [write(value) for value in self.column("key")]
         if "dead" in has:
-            usual = priority_of(chunk.shelf)
-            yield [write(row.get("priority", 0) if row else usual) for row in self.column("dead")]
+            yield [write(own_priority(chunk.shelf, row)) for row in self.column("dead")]
         if "at" in has:
             yield [write(timestamp(chunk.time_ms if at_ms is None else at_ms)) for at_ms in self.column("at")]
 
@@ -174,8 +181,9 @@ class Picked:
         if "ts" in has or "late" in has:
             pairs = zip(self.column("ts"), self.column("late"), strict=True)
             found.append([write("ordering", ordering(time_us, late)) for time_us, late in pairs])
-        given = [name for name in ("reply_to", "correlation_id") if name in has]
-        found += [[write(name, value) for value in self.column(name)] for name in given]
+        for name, shown in _AS_THEY_ARE:
+            if name in has:
+                found.append(_written(partial(write, shown), self.column(name)))
         if "dead" in has:
             found.append([write("dead_letter", dead_letter(row, chunk.seal)) for row in self.column("dead")])
         if "trace" in has:
@@ -214,6 +222,13 @@ def pack_columns(chunk: Chunk, numbers: Sequence[int]) -> list[Sequence[Any]]:
         columns.insert(0, [_map_header(_FIELDS_ALWAYS + len(fields)) for fields in more])
         columns.append([b"".join(fields) for fields in more])
     return columns
+
+
+def _written(write: Write, values: Sequence[Any]) -> list[bytes]:
+    """Each value written; one that all have, as the producer of a publish, is written once."""
+    if values and values.count(values[0]) == len(values):
+        return [write(values[0])] * len(values)
+    return [write(value) for value in values]
 
 
 def _json_field(name: str, value: Any) -> bytes:

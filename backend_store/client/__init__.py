@@ -72,7 +72,7 @@ from backend_store.core.sealing import (
     identity,
     is_sealed,
 )
-from backend_store.core.shelves import priority_of
+from backend_store.core.shelves import own_priority, priority_of
 from backend_store.core.slot_book import standing
 from backend_store.metadata.data_keys import DataKey, StoredRotation
 from backend_store.metadata.documents import Document, Documents
@@ -170,6 +170,7 @@ __all__ = [
     "Pulses",
     "definitions",
     "pulses_of",
+    "own_priority",
     "priority_of",
     "put_group",
     "read_range",

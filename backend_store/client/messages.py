@@ -13,11 +13,11 @@ from backend_store.core.chunk import KIND_BYTES, KIND_MIXED, Chunk, clear_column
 from backend_store.core.hlc import format_stamp
 from backend_store.core.reasons import told_history
 from backend_store.core.sealing import Seal
-from backend_store.core.shelves import priority_of
+from backend_store.core.shelves import own_priority
 
 CONTENT_TYPE_JSON = "application/json"
 CONTENT_TYPE_BYTES = "application/octet-stream"
-_MORE = frozenset({"exp", "ts", "late", "reply_to", "correlation_id", "dead", "trace"})
+_MORE = frozenset({"exp", "ts", "late", "pr", "ps", "reply_to", "correlation_id", "dead", "trace"})
 
 
 @lru_cache(maxsize=1024)
@@ -76,7 +76,7 @@ def full_message(chunk: Chunk, index: int, *, partition: int | None = None) -> d
     out["content_type"] = row.get("content_type") or (CONTENT_TYPE_BYTES if kind == KIND_BYTES else CONTENT_TYPE_JSON)
     out["headers"] = row.get("headers") or {}
     out["key"] = row.get("key")
-    out["priority"] = dead.get("priority", 0) if dead else priority_of(chunk.shelf)
+    out["priority"] = own_priority(chunk.shelf, dead)
     out["published_at"] = timestamp(chunk.time_ms if row.get("at") is None else row["at"])
     return out if row.keys().isdisjoint(_MORE) else out | _more(row, chunk.seal)
 
@@ -87,6 +87,8 @@ def _more(row: dict[str, Any], seal: Seal | None) -> dict[str, Any]:
     more = {
         "expires_at": timestamp(row["exp"]) if row.get("exp") else None,
         "ordering": ordering(row.get("ts"), row.get("late")),
+        "producer": row.get("pr"),
+        "producer_seq": row.get("ps"),
         "reply_to": row.get("reply_to"),
         "correlation_id": row.get("correlation_id"),
         "dead_letter": dead_letter(row.get("dead"), seal),

@@ -138,9 +138,9 @@ class Leasing(Backlog):
             self.die(state, expired, Reason.EXPIRED, now_ms)
             bits &= ~expired
         worn_out = self._worn_out(state, bits & state.started)
-        if worn_out:
-            self.die(state, worn_out, Reason.MAX_ATTEMPTS, now_ms)
-            bits &= ~worn_out
+        if worn_out and (unjudged := cut_off(state, worn_out)):
+            self.die(state, unjudged, Reason.MAX_ATTEMPTS, now_ms)
+            bits &= ~unjudged
         return bits
 
     def _worn_out(self, state: ChunkState, started: int) -> int:
@@ -367,6 +367,16 @@ def uncount(state: ChunkState, bits: int) -> None:
             state.attempts[index] = tries
         elif tries == 0:
             state.started &= ~(1 << index)
+
+
+def cut_off(state: ChunkState, bits: int) -> int:
+    """Those of some started messages whose last attempt a crash ended: nobody has judged it yet.
+
+    The others were judged when their attempt ended, by the limit of that time. A limit that was lowered since holds for
+    the attempts to come: what it would have buried is handed out once more.
+    """
+    tries, history = state.attempts, state.history
+    return sum(1 << n for n in indexes(bits) if not (rows := history.get(n)) or rows[-1][0] != tries.get(n, 1))
 
 
 def expired_bits(state: ChunkState, bits: int, now_ms: int) -> int:

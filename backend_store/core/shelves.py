@@ -7,7 +7,8 @@ order of its offsets, so nobody reads past messages that are none of his busines
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 MAIN: Final = 0
 """The log itself, and priority 0. Priorities 1 to 9 have the shelves 1 to 9."""
@@ -37,6 +38,11 @@ MAIN_SHELVES: Final = (*range(1, 10), *range(SCHEDULED, SCHEDULED + 10), SORTING
 
 def priority_of(shelf: int) -> int:
     return shelf & 15 if shelf < DEAD else 0
+
+
+def own_priority(shelf: int, end: Mapping[str, Any] | None) -> int:
+    """The priority that a message was published with: one that died once says it itself, wherever it lies."""
+    return int(end.get("priority", 0)) if end else priority_of(shelf)
 
 
 def shelf_of(priority: int, *, is_scheduled: bool) -> int:

@@ -23,7 +23,7 @@ from backend_store.core.shelves import (
     VIEW_GROUPS,
     VIEW_MAIN,
     VIEW_OUTBOX,
-    priority_of,
+    own_priority,
 )
 from backend_store.model import COMPANION, Block, QueueConfig, Unavailable
 from backend_store.node.resealing import resealed
@@ -69,7 +69,11 @@ def bury(
         if shelf is None or chunk is None:
             _count_gone(ledger, view, death, is_lost=shelf is not None)
             continue
-        annexes = {index: _annex(death, index, chunk, label, shelf) for index in indexes(death.bits)}
+        before = origins(chunk)
+        annexes = {
+            index: _annex(death, index, own_priority(chunk.shelf, before.get(index)), label, shelf)
+            for index in indexes(death.bits)
+        }
         try:
             blocks.setdefault(shelf, []).extend(_copies(view, chunk, death.bits, annexes, partition))
         except CorruptEntry as error:
@@ -134,7 +138,7 @@ def _chunk(view: View, state: ChunkState) -> Chunk | None:
     return chunk if chunk is not None and chunk.base == state.base else None
 
 
-def _annex(death: Death, index: int, chunk: Chunk, label: str, shelf: int) -> dict[str, Any]:
+def _annex(death: Death, index: int, priority: int, label: str, shelf: int) -> dict[str, Any]:
     if death.reason == Reason.LATE:
         # Companions keep what comes until somebody acks it; at the head of the queue its time goes on.
         return {"late": True, "exp": None} if shelf == LATE else {"late": True}
@@ -147,7 +151,7 @@ def _annex(death: Death, index: int, chunk: Chunk, label: str, shelf: int) -> di
             "at": death.at_ms,
             "attempts": state.attempts.get(index, started),
             "history": [list(row) for row in state.history.get(index, ())],
-            "priority": priority_of(chunk.shelf),
+            "priority": priority,
         },
         "exp": None,  # it would expire where it is to be looked at
     }

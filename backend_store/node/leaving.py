@@ -16,8 +16,9 @@ from backend_store.core.leases import Lease
 from backend_store.core.log import Append
 from backend_store.core.policy import Policy, Reason
 from backend_store.core.records import EpochStart, PartitionState
-from backend_store.core.shelves import VIEW_DEAD, VIEW_LATE, VIEW_MAIN, VIEW_OUTBOX, priority_of
+from backend_store.core.shelves import VIEW_DEAD, VIEW_LATE, VIEW_MAIN, VIEW_OUTBOX, own_priority
 from backend_store.model import Block, Epoch, Offset, Traits
+from backend_store.node.burying import origins
 from backend_store.node.transfer import Timers, Transfer
 
 if TYPE_CHECKING:
@@ -67,13 +68,14 @@ class Leaving:
 
     def _annex(self, lease: Lease, index: int) -> dict[str, Any]:
         state = lease.state
+        assert lease.chunk is not None, "a lease is moved with its chunk in memory"
         tries = state.attempts.get(index, 1) - 1  # the move itself is none
         return death(
             self._partition.label,
             self._partition.steady_ms(),
             attempts=tries,
             history=state.history.get(index, []),
-            priority=priority_of(state.shelf),
+            priority=own_priority(state.shelf, origins(lease.chunk).get(index)),
         )
 
 
@@ -103,7 +105,9 @@ def forwarded(blocks: list[Block], label: str, at_ms: int) -> list[Block]:
 def _forwarded(block: Block, chunk: Chunk, label: str, at_ms: int) -> Iterator[Block]:
     ids = clear_column(chunk, "id") or [None] * chunk.count
     # Neither place nor time are theirs: they stood in no log yet.
-    annexes = {n: {**death(label, at_ms), "at": None, "id": ids[n]} for n in range(chunk.count)}
+    annexes = {
+        n: {**death(label, at_ms, priority=block.priority), "at": None, "id": ids[n]} for n in range(chunk.count)
+    }
     hashes = block.traits.ids if block.traits is not None else None
     first = 0
     for made in extract(chunk, (1 << chunk.count) - 1, annexes, partition=0):

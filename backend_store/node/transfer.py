@@ -13,10 +13,10 @@ import msgspec
 import structlog
 
 from backend_store.core.bits import indexes, lowest
-from backend_store.core.chunk import Chunk
+from backend_store.core.chunk import Chunk, clear_column
 from backend_store.core.leases import Lease
 from backend_store.core.limits import TAKE_MESSAGES_MAX
-from backend_store.core.shelves import is_scheduled
+from backend_store.core.shelves import is_scheduled, own_priority
 from backend_store.model import Block, PushqError, QueueFull
 from backend_store.node.joint import Joint, JointResult
 from backend_store.node.limits import TRANSFER_LEASE_MS, TRANSFER_RETRY_SECONDS, TRANSFERS_AT_ONCE_MAX
@@ -38,12 +38,13 @@ def move(
     target: Partitions,
     annexes: Mapping[int, dict[str, Any]],
     moved: Moved,
-    priority: int = 0,
+    priority: int | None = None,
     *,
     is_new: bool = False,
 ) -> None:
     """Moves what a lease holds, or as much of it as the other queue has room for; afterwards it holds nothing.
 
+    `priority` None: each message has its own, as far as the other queue has so many.
     `is_new`: the other queue's own delay and time to live hold for it, as for what is published there.
     """
     _Move(view, lease, target, annexes, moved, priority, is_new=is_new).go_on(lease.bits.bit_count())
@@ -61,7 +62,7 @@ class _Move:
         target: Partitions,
         annexes: Mapping[int, dict[str, Any]],
         moved: Moved,
-        priority: int,
+        priority: int | None,
         *,
         is_new: bool,
     ):
@@ -122,7 +123,7 @@ def step_of(
     target: Partitions,
     annexes: Mapping[int, dict[str, Any]],
     decided: Callable[[bool, PushqError | None], None],
-    priority: int = 0,
+    priority: int | None = None,
     bits: int | None = None,
     *,
     is_new: bool = False,
@@ -134,10 +135,10 @@ def step_of(
     """
     assert lease.chunk is not None, "a lease is moved with its chunk in memory"
     bits = lease.bits if bits is None else bits
-    wanted = min(priority, target.config.priorities - 1)
     blocks = [
         msgspec.structs.replace(block, priority=wanted, due_ms=due_ms)
-        for due_ms, part in _by_due(view, lease, bits, target, _usual_due(target) if is_new else 0)
+        for wanted, own in _by_priority(lease.chunk, bits, target, annexes, priority)
+        for due_ms, part in _by_due(view, lease, own, target, _usual_due(target) if is_new else 0)
         for block in _blocks_of(view, lease.chunk, part, target, _alive(annexes, part, target, due_ms, is_new=is_new))
     ]
 
@@ -146,6 +147,23 @@ def step_of(
         decided(has_moved, result if isinstance(result, PushqError) else None)
 
     return Joint([(view, {lease.token: bits})], [(target, blocks)], told, moves=True)
+
+
+def _by_priority(
+    chunk: Chunk, bits: int, target: Partitions, annexes: Mapping[int, dict[str, Any]], priority: int | None
+) -> list[tuple[int, int]]:
+    """The messages by the priority that each has in the other queue, the highest first. Of several that are above its
+    highest one this is it.
+    """
+    highest = target.config.priorities - 1
+    if priority is not None or not highest:
+        return [(min(priority or 0, highest), bits)]
+    lying, found = clear_column(chunk, "dead"), dict[int, int]()
+    for index in indexes(bits):
+        end = annexes.get(index, {}).get("dead") or (lying[index] if lying is not None else None)
+        own = min(own_priority(chunk.shelf, end), highest)
+        found[own] = found.get(own, 0) | 1 << index
+    return sorted(found.items(), reverse=True)
 
 
 def _may_wait(target: Partitions) -> bool:

@@ -340,6 +340,8 @@ class MessageView(msgspec.Struct, kw_only=True):
     published_at: str
     expires_at: str | msgspec.UnsetType = msgspec.UNSET
     ordering: OrderingView | msgspec.UnsetType = msgspec.UNSET
+    producer: str | msgspec.UnsetType = msgspec.UNSET
+    producer_seq: int | msgspec.UnsetType = msgspec.UNSET
     reply_to: str | msgspec.UnsetType = msgspec.UNSET
     correlation_id: str | msgspec.UnsetType = msgspec.UNSET
     dead_letter: DeadLetterView | msgspec.UnsetType = msgspec.UNSET

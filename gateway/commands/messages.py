@@ -85,7 +85,12 @@ def fields_of(message: Message) -> dict[str, Any]:
         "published_at": message.published_at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
         "receipt": message.receipt,
     }
-    extra = {"reply_to": message.reply_to, "correlation_id": message.correlation_id}
+    extra = {
+        "producer": message.producer,
+        "producer_seq": message.producer_seq,
+        "reply_to": message.reply_to,
+        "correlation_id": message.correlation_id,
+    }
     return fields | {name: value for name, value in extra.items() if value is not None}
 
 

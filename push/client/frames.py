@@ -142,6 +142,8 @@ class WireMessage(msgspec.Struct, frozen=True):
     traceparent: str | None = None
     tracestate: str | None = None
     ordering: dict[str, Any] | None = None
+    producer: str | None = None
+    producer_seq: int | None = None
     dead_letter: dict[str, Any] | None = None
 
 

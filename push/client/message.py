@@ -92,6 +92,16 @@ class Message:
         return None if found is None else Ordering(_time(found.get("timestamp")), bool(found.get("late")))
 
     @property
+    def producer(self) -> str | None:
+        """Who published and numbered it; None where the publisher gave no number."""
+        return self._delivery.message.producer
+
+    @property
+    def producer_seq(self) -> int | None:
+        """Its producer's own number of it, from 1; None where the publisher gave none."""
+        return self._delivery.message.producer_seq
+
+    @property
     def dead_letter(self) -> DeadLetter | None:
         """Why it lies in a dead-letter queue; None on other queues."""
         found = self._delivery.message.dead_letter

@@ -204,6 +204,9 @@ export class Message<Body = any> {
   readonly tracestate?: string;
   /** On a queue sorted by producer or clock. `late`: its place had been handed out when it came. */
   readonly ordering?: {timestamp: string; late: boolean};
+  /** Who published it, and that producer's own number of it, where the publisher gave them. */
+  readonly producer?: string;
+  readonly producer_seq?: number;
   readonly dead_letter?: DeadLetter;
 
   readonly queue: string;
@@ -212,6 +215,7 @@ export class Message<Body = any> {
   readonly expiresAt: Date | null;
   readonly replyTo: string | null;
   readonly correlationId: string | null;
+  readonly producerSeq: number | null;
   /** Null for a message that is none. */
   readonly deadLetter: DeadLetter | null;
   /** True when its lease has ended before it was settled: somebody else may have it. */

@@ -618,7 +618,7 @@ export class Client extends EventTarget {
 
 /**
  * One delivery of one message, in the hands of a handler. It has the fields of the API's Message as the server sent
- * them: id, seq, body, key, priority, headers, attempt, published_at, ordering? …; `body` is a Uint8Array where it was
+ * them: id, seq, body, key, priority, headers, attempt, published_at, ordering?, producer? …; `body` is a Uint8Array where it was
  * not JSON. A handler that returns acks and one that throws nacks, with a delay where the queue has no back-off, unless
  * it called `ack` or `nack` itself. Without a receipt (`ack: "auto"`, a queue that delivers at most once, a stream
  * without a group) they do nothing.
@@ -659,6 +659,11 @@ export class Message {
 
   get correlationId() {
     return this.correlation_id ?? null;
+  }
+
+  /** Its producer's own number of it, from 1; null where the publisher gave none. Whose it is says `producer`. */
+  get producerSeq() {
+    return this.producer_seq ?? null;
   }
 
   /** Of a dead letter: where it died, why, when, after how many attempts. */

@@ -203,6 +203,10 @@ async def test_dead_letters_of_version_2_are_at_home_or_on_their_way(v2: Opened)
 async def test_sorting_queues_of_version_2_go_on_where_they_were(v2: Opened, clock: Clock) -> None:
     assert v2.counts("numbered") == (3, 0, 1, 0) and v2.counts("clocked") == (3, 0, 1, 0)
     assert await drained(v2["numbered"]) == ["1", "2", "5"]
+    (shown,) = await v2.shown("numbered.late")
+    assert (shown["producer"], shown["producer_seq"], shown["ordering"]["late"]) == ("p", 4, True)
+    assert [m["producer_seq"] for m in await v2.shown("numbered", "delayed")] == [8]
+    assert "producer" not in (await v2.shown("plain"))[0]
     assert await drained(v2["numbered.late"]) == ["4, late"]
     assert await drained(v2["clocked"]) == ["late", "a", "b"]
     again = await published(v2["numbered"], draft("2 again", stamp=_numbered(2)), draft("6", stamp=_numbered(6)))

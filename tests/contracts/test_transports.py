@@ -128,6 +128,41 @@ async def test_a_message_has_the_shape_of_the_interface(
     assert first["published_at"].endswith("Z") and len(first["published_at"]) == len("2026-11-21T10:00:00.000Z")
 
 
+NUMBERS = ("producer", "producer_seq")
+
+
+async def test_a_message_says_who_published_it_and_under_which_number_if_the_publisher_did(
+    shared_server: PushqServer, http: httpx2.AsyncClient, queue: str, transport: str
+) -> None:
+    numbered = {"producer": "sensor-7", "producer_seq": 41}
+    messages = [{"body": "numbered", **numbered}, {"body": "bare"}, {"body": "keyed", "key": "k", **numbered}]
+    await call(http, "POST", f"{queue}/messages", {"messages": messages})
+    async with consuming(shared_server, transport, queue) as consumer:
+        found = await consumer.take(3)
+        told = [{name: message[name] for name in NUMBERS if name in message} for message in found]
+        assert told == [numbered, {}, numbered]
+        await consumer.nack(receipts(found[:1]))
+        (again,) = await consumer.take(1)
+        assert {name: again[name] for name in NUMBERS} == numbered
+
+
+async def test_what_came_too_late_says_whose_number_it_had(
+    shared_server: PushqServer, http: httpx2.AsyncClient, transport: str
+) -> None:
+    queue = await made(http, sequencing="producer", sort_window_ms=0)
+    for number in (1, 3):
+        message = {"body": number, "producer": "sensor-7", "producer_seq": number}
+        await call(http, "POST", f"{queue}/messages", {"messages": [message]})
+    async with consuming(shared_server, transport, queue) as consumer:
+        found = await consumer.take(2)
+    assert [(m["producer"], m["producer_seq"]) for m in found] == [("sensor-7", 1), ("sensor-7", 3)]
+    late = {"body": 2, "producer": "sensor-7", "producer_seq": 2}
+    await call(http, "POST", f"{queue}/messages", {"messages": [late]})
+    async with consuming(shared_server, transport, f"{queue}.late") as consumer:
+        (message,) = await consumer.take(1)
+    assert {name: message[name] for name in late} == late and message["ordering"]["late"] is True
+
+
 async def test_a_nacked_message_comes_again_as_attempt_2(
     shared_server: PushqServer, http: httpx2.AsyncClient, queue: str, transport: str
 ) -> None:
@@ -477,6 +512,16 @@ async def test_every_reader_of_a_stream_gets_every_message_from_the_earliest(
         (live, _) = await asyncio.gather(a.take(1), b.take(1))
     assert bodies(live) == ["new"]
     assert live[0]["receipt"] is None and live[0]["attempt"] == 1
+
+
+async def test_readers_of_a_stream_are_told_who_numbered_a_message(
+    shared_server: PushqServer, http: httpx2.AsyncClient, stream: str, transport: str
+) -> None:
+    numbered = {"producer": "sensor-7", "producer_seq": 41}
+    await call(http, "POST", f"{stream}/messages", {"messages": [{"body": 1, **numbered}, {"body": 2}]})
+    async with consuming(shared_server, transport, stream, **{"from": "earliest"}) as reader:
+        found = await reader.take(2)
+    assert [{name: message[name] for name in NUMBERS if name in message} for message in found] == [numbered, {}]
 
 
 @pytest.mark.parametrize("transport", ["ws-json", "ws-msgpack", "sse"])

@@ -67,6 +67,13 @@ def test_a_range_is_read_page_by_page_and_ends_before_until(http: Client) -> Non
     assert part["next"] == seqs[20]
 
 
+def test_a_range_says_who_numbered_its_messages_where_somebody_did(http: Client) -> None:
+    stream, numbered = made(http, kind="stream"), {"producer": "p", "producer_seq": 1}
+    publish(http, stream, {"body": 1, **numbered}, {"body": 2})
+    found = ranged(http, stream)["messages"]
+    assert [{name: m[name] for name in numbered if name in m} for m in found] == [numbered, {}]
+
+
 def test_every_partition_has_offsets_of_its_own(http: Client) -> None:
     stream = made(http, kind="stream", partitions=3)
     publish(http, stream, *[{"body": n, "key": f"k{n % 17}"} for n in range(100)])

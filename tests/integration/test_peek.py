@@ -110,6 +110,28 @@ def test_a_message_that_was_given_back_with_a_delay_is_delayed(http: Client) -> 
     assert bodies(http, queue) == []
 
 
+def test_a_message_keeps_its_producers_number_wherever_it_goes(http: Client) -> None:
+    queue, grave = made(http, max_attempts=1), made(http)
+    numbered = {"producer": "sensor-7", "producer_seq": 41}
+
+    def told(name: str, state: str = "ready") -> list[dict[str, Any]]:
+        found = peek(http, name, state=state)["items"]
+        return [{name: item[name] for name in numbered if name in item} for item in found]
+
+    publish(http, queue, {"body": "numbered", **numbered}, {"body": "bare"})
+    publish(http, queue, {"body": "later", "delay_ms": 3_600_000, **numbered})
+    assert told(queue) == [numbered, {}] and told(queue, "delayed") == [numbered]
+    held = receive(http, queue)
+    assert told(queue, "in_flight") == [numbered, {}]
+    nack(http, queue, *(m["receipt"] for m in held))
+    assert told(queue, "dead") == told(f"{queue}.dead") == [numbered, {}]
+    assert http.post(f"/v1/queues/{queue}/redrives", json={"to": grave}).status_code == 202
+    deadline = time.monotonic() + WAIT_S_MAX
+    while stats(http, grave)["ready"] < 2:
+        assert time.monotonic() < deadline
+    assert told(grave) == [numbered, {}]
+
+
 def test_dead_letters_say_why_and_their_companion_is_a_queue_like_any_other(http: Client) -> None:
     queue = made(http, max_attempts=1)
     publish(http, queue, *({"body": n, "id": f"m{n}"} for n in range(3)))

@@ -13,7 +13,7 @@ import httpx2
 import pytest
 
 from tests.conftest import StartServer
-from tests.integration.calls import Client, make_key, pointers, refused, with_key
+from tests.integration.calls import Client, make_key, pointers, publish, receive, refused, with_key
 from tests.support.server import PushqServer
 
 _numbers = count()
@@ -72,6 +72,46 @@ def test_a_receive_from_a_queue_without_leases_may_not_ask_for_one(http: Client,
     assert http.post(f"/v1/queues/{name}/receive", json={}).json() == {"messages": []}
     dead = http.post(f"/v1/queues/{name}.dead/receive", json={"visibility_timeout_ms": 5000})
     assert dead.json() == {"messages": []}, "dead letters are leased"
+
+
+def lowered_after(http: Client, name: str, attempts: int) -> None:
+    """A queue whose only message had so many attempts before it was told to allow but one."""
+    config_of(put(http, name, max_attempts=5))
+    publish(http, name, {"body": "a", "id": "a"})
+    for attempt in range(1, attempts + 1):
+        (held,) = receive(http, name, wait_ms=5000)
+        assert held["attempt"] == attempt
+        assert settled(http, name, "nack", held)
+    config_of(patch(http, name, max_attempts=1))
+
+
+def settled(http: Client, name: str, how: str, message: dict[str, Any]) -> bool:
+    (result,) = http.post(f"/v1/queues/{name}/{how}", json={"receipts": [message["receipt"]]}).json()["results"]
+    return bool(result["ok"])
+
+
+def test_a_lower_max_attempts_buries_nothing_and_holds_for_the_attempt_that_follows(http: Client, name: str) -> None:
+    lowered_after(http, name, 3)
+    stats = http.get(f"/v1/queues/{name}").json()["stats"]
+    assert (stats["ready"], stats["dead"]) == (1, 0)
+    (held,) = receive(http, name, wait_ms=5000)
+    assert held["attempt"] == 4
+    assert settled(http, name, "nack", held)
+    assert receive(http, name) == []
+    (letter,) = receive(http, f"{name}.dead", wait_ms=5000)
+    assert (letter["dead_letter"]["reason"], letter["dead_letter"]["attempts"]) == ("max_attempts", 4)
+
+
+def test_the_attempt_that_a_lower_max_attempts_leaves_may_lapse_or_succeed(http: Client, name: str) -> None:
+    lowered_after(http, name, 2)
+    assert len(receive(http, name, wait_ms=5000, visibility_timeout_ms=0)) == 1, "its lease lapses at once"
+    (letter,) = receive(http, f"{name}.dead", wait_ms=5000)
+    assert [row["outcome"] for row in letter["dead_letter"]["history"]] == ["nacked", "nacked", "timed_out"]
+    lowered_after(http, f"{name}-acked", 2)
+    (held,) = receive(http, f"{name}-acked", wait_ms=5000)
+    assert settled(http, f"{name}-acked", "ack", held)
+    stats = http.get(f"/v1/queues/{name}-acked").json()["stats"]
+    assert (stats["ready"], stats["dead"], stats["acked_total"]) == (0, 0, 1)
 
 
 def test_a_change_without_sense_is_refused_and_nothing_changes(http: Client, name: str) -> None:

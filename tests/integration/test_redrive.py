@@ -193,6 +193,101 @@ def test_dead_letters_go_to_another_queue_where_that_is_named(http: Client) -> N
     assert [(m["body"], m["priority"]) for m in receive(http, other)] == [("high", 1), ("low", 0)]
 
 
+def shown(messages: list[dict[str, Any]]) -> list[tuple[Any, int]]:
+    return [(message["body"], message["priority"]) for message in messages]
+
+
+def peeked(http: Client, queue: str, **query: Any) -> list[tuple[Any, int]]:
+    return shown(http.get(f"/v1/queues/{queue}/messages", params=query).json()["items"])
+
+
+def given_back(http: Client, queue: str, count: int) -> list[tuple[Any, int]]:
+    """Receives so many, in one attempt each that fails. What they were."""
+    held: list[dict[str, Any]] = []
+    while len(held) < count:
+        some = receive(http, queue, max=count - len(held), wait_ms=5000)
+        assert some, f"{len(held)} of {count} came from {queue}"
+        held += some
+    http.post(f"/v1/queues/{queue}/nack", json={"receipts": [m["receipt"] for m in held], "delay_ms": 0})
+    return shown(held)
+
+
+RANKED = [("low", 0), ("high", 4), ("middle", 2), ("high again", 4)]
+IN_FORCE = [("high", 4), ("high again", 4), ("middle", 2), ("low", 0)]
+
+
+def ranked(http: Client, queue: str) -> None:
+    """Messages of several priorities whose only attempt failed, the lowest first."""
+    for body, priority in RANKED:
+        died(http, queue, {"body": body, "priority": priority})
+
+
+@pytest.mark.parametrize("encrypted", [True, False])
+@pytest.mark.parametrize("is_named", [False, True])
+def test_a_dead_letter_keeps_its_priority_and_has_it_again_where_it_goes(
+    http: Client, is_named: bool, encrypted: bool
+) -> None:
+    grave = made(http, encrypted=encrypted) if is_named else None
+    named = {"dead_letter_queue": grave} if grave else {}
+    queue = made(http, max_attempts=1, priorities=5, encrypted=encrypted, **named)
+    grave = grave or f"{queue}.dead"
+    ranked(http, queue)
+    until(lambda: peeked(http, grave) == RANKED, "the letters say what they were")
+    assert given_back(http, grave, 4) == RANKED, "and lie in the order in which they died"
+    assert redriven(http, grave)["done"] == 4
+    assert peeked(http, queue) == IN_FORCE and given_back(http, queue, 4) == IN_FORCE
+    until(lambda: len(peeked(http, grave)) == 4, "they are there once more")
+    other = made(http, priorities=9, max_attempts=1)
+    assert redriven(http, grave, to=other)["done"] == 4
+    assert given_back(http, other, 4) == IN_FORCE
+    few = made(http, priorities=3, max_attempts=1)
+    assert redriven(http, other, to=few)["done"] == 4
+    assert given_back(http, few, 4) == [("high", 2), ("high again", 2), ("middle", 2), ("low", 0)]
+    none = made(http)
+    assert redriven(http, few, to=none)["done"] == 4
+    assert sorted(peeked(http, none)) == sorted((body, 0) for body, _ in RANKED), "nothing is lost, and nothing refused"
+
+
+def test_a_named_queue_with_priorities_hands_out_the_letters_by_theirs(http: Client) -> None:
+    grave = made(http, priorities=5)
+    ranked(http, made(http, max_attempts=1, priorities=5, dead_letter_queue=grave))
+    until(lambda: len(peeked(http, grave)) == 4, "the letters lie there")
+    assert peeked(http, grave) == IN_FORCE
+    assert shown(receive(http, grave, max=10)) == IN_FORCE
+
+
+def test_a_letter_that_dies_again_is_still_of_its_priority(http: Client) -> None:
+    grave = made(http, max_attempts=1)
+    queue = made(http, max_attempts=1, priorities=5, dead_letter_queue=grave)
+    ranked(http, queue)
+    until(lambda: len(peeked(http, grave)) == 4, "the letters lie there")
+    given_back(http, grave, 4)
+    assert peeked(http, f"{grave}.dead") == RANKED
+    assert redriven(http, f"{grave}.dead", to=queue)["done"] == 4
+    assert given_back(http, queue, 4) == IN_FORCE
+
+
+def test_what_a_deleted_queue_left_keeps_its_priority(deleting: PushqServer) -> None:
+    with Client(base_url=deleting.url, headers=deleting.headers, timeout=30) as http:
+        heir, plain = made(http, priorities=5), made(http)
+        for target in (heir, plain):
+            queue = made(http, priorities=5)
+            publish(http, queue, *({"body": body, "priority": priority} for body, priority in RANKED))
+            answer = http.delete(f"/v1/queues/{queue}?confirm={queue}&move_to={target}")
+            assert answer.status_code == 200, answer.text
+            until(lambda target=target: len(peeked(http, target)) == 4, "they have moved")  # type: ignore[misc]
+        assert peeked(http, heir) == IN_FORCE and shown(receive(http, heir, max=10)) == IN_FORCE
+        assert sorted(peeked(http, plain)) == sorted(RANKED), "they say what they were"
+        rescue = made(http, priorities=5)
+        assert redriven(http, plain, to=rescue, filter={"reason": "queue_deleted"})["done"] == 4
+        assert shown(receive(http, rescue, max=10)) == IN_FORCE
+        publish(http, queue, {"body": "afterwards"})
+        gone = made(http, priorities=5)
+        assert http.delete(f"/v1/queues/{gone}?confirm={gone}&move_to={rescue}").status_code == 200
+        publish(http, gone, {"body": "later", "priority": 3})
+        assert shown(receive(http, rescue, wait_ms=5000)) == [("later", 3)]
+
+
 def test_a_target_that_is_not_there_is_refused_and_nothing_is_moved(http: Client) -> None:
     queue = made(http, max_attempts=1)
     died(http, queue, {"body": 1})

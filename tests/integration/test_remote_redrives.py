@@ -162,6 +162,23 @@ def test_sealed_messages_of_several_partitions_go_back_to_their_own(http: Client
     assert sorted(all_of(http, queue, 60)) == list(range(60))
 
 
+def test_letters_keep_their_priority_and_have_it_again_at_the_backend(http: Client) -> None:
+    ranked = [("low", 0), ("high", 4), ("middle", 2)]
+    queue, other = made(http, priorities=5, encrypted=False), made(http, priorities=5, encrypted=False)
+    for body, priority in ranked:
+        died(http, queue, {"body": body, "priority": priority})
+    items = http.get(f"/v1/queues/{queue}/messages?state=dead").json()["items"]
+    assert [(item["body"], item["priority"]) for item in items] == ranked
+    for wanted, target in (({}, queue), ({"to": other}, other)):
+        assert ended(http, started(http, queue, **wanted))["done"] == 3
+        found: list[dict[str, Any]] = []
+        while len(found) < 3:
+            found += receive(http, target, max=3, wait_ms=20_000)
+        assert [(m["body"], m["priority"]) for m in found] == [("high", 4), ("middle", 2), ("low", 0)]
+        answer = http.post(f"/v1/queues/{target}/nack", json={"receipts": [m["receipt"] for m in found]})
+        assert all(row["ok"] for row in answer.json()["results"])
+
+
 def test_plain_messages_go_wherever_they_are_sent_and_are_found_by_their_headers(http: Client) -> None:
     queue, other = made(http, encrypted=False), made(http, encrypted=False)
     died(http, queue, *({"body": n, "headers": {"odd": str(n % 2)}} for n in range(6)))

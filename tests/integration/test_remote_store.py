@@ -165,6 +165,23 @@ async def test_messages_reach_their_dead_letter_queue_and_leave_it(http: httpx2.
     assert await settle(http, f"{queue}.dead", "ack", dead["receipt"]) == [True]
 
 
+async def test_a_producers_number_comes_with_its_message_and_with_one_that_came_too_late(
+    gateway: PushqServer, http: httpx2.AsyncClient
+) -> None:
+    queue = await made(http, sequencing="producer", sort_window_ms=0)
+    for number in (1, 3, 2):
+        await publish(http, queue, number, producer="p", producer_seq=number)
+        if number != 2:
+            [message] = await receive(http, queue, wait_ms=20_000)
+            assert (message["body"], message["producer"], message["producer_seq"]) == (number, "p", number)
+    async with Socket.open(gateway) as socket:
+        await socket.ask(within_s=WAIT_S, type="subscribe", queue=f"{queue}.late", credit=1)
+        late = (await socket.messages(1, WAIT_S))[0]
+    assert (late["body"], late["producer"], late["producer_seq"], late["ordering"]["late"]) == (2, "p", 2, True)
+    shown = (await http.get(f"/v1/queues/{queue}.late/messages", params={"state": "in_flight"})).json()["items"]
+    assert [(item["producer"], item["producer_seq"]) for item in shown] == [("p", 2)]
+
+
 async def test_an_id_is_taken_once(http: httpx2.AsyncClient) -> None:
     queue = await made(http, dedupe="id")
     [first] = await publish(http, queue, 1, id="same")

@@ -171,6 +171,22 @@ async def test_a_program_goes_on_with_its_numbers(shared_server: PushqServer, ad
         assert (await confused.publish(queue, "b again")).duplicate
 
 
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_a_message_tells_its_producer_and_its_number_also_when_it_came_too_late(
+    shared_server: PushqServer, admin: Admin, transport: TransportName
+) -> None:
+    queue = await made(admin, sequencing="producer", sort_window_ms=0)
+    async with opened(shared_server, producer="till-7", first_number=2, transport=transport) as pushq:
+        await pushq.publish_many(queue, ["2", "3"])
+        found = await take(pushq, queue, 2)
+        assert [(m.body, m.producer, m.producer_seq) for m in found] == [("2", "till-7", 2), ("3", "till-7", 3)]
+        async with opened(shared_server, producer="till-7") as slow:
+            await slow.publish(queue, "1")
+        (late,) = await take(pushq, f"{queue}.late", 1)
+        assert (late.body, late.producer, late.producer_seq) == ("1", "till-7", 1)
+        assert late.ordering is not None and late.ordering.late
+
+
 # sequencing: clock
 
 

@@ -69,7 +69,8 @@ test("a client, its subscriptions and its messages offer what is declared", asyn
   const {pushq: client, subscription, socket} = await subscribed(t, {credit: 1}, (message) => void seen.push(message));
   const optional = {body_base64: "AA==", expires_at: "2026-01-01T00:00:00.000Z", reply_to: "r", correlation_id: "c"};
   const dead = {from: "q", reason: "expired", at: "2026-01-01T00:00:00.000Z", attempts: 1, history: []};
-  const rare = {ordering: {timestamp: "2026-01-01T00:00:00.000Z", late: false}, dead_letter: dead};
+  const sorted = {ordering: {timestamp: "2026-01-01T00:00:00.000Z", late: false}, producer: "p", producer_seq: 1};
+  const rare = {...sorted, dead_letter: dead};
   const traced = {traceparent: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", tracestate: "a=b"};
   socket.say({type: "deliver", sub: 1, messages: [leased(1, {...optional, ...rare, ...traced})]});
   assert.deepEqual(members(declaration("class", "Client")), offered(client));

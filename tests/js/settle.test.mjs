@@ -158,7 +158,7 @@ test("fields can be read in either spelling, and times as dates", async (t) => {
   const dead = {from: "q", reason: "max_attempts", at: "2026-01-01T00:00:00.000Z", attempts: 10, history: []};
   const fields = {reply_to: "r", correlation_id: "c", dead_letter: dead, expires_at: "2026-01-01T00:01:00.000Z"};
   const ordering = {timestamp: "2026-01-01T00:00:00.000Z", late: true};
-  deliver(socket, leased(1, {...fields, priority: 3, key: "k", ordering}), leased(2));
+  deliver(socket, leased(1, {...fields, priority: 3, key: "k", ordering, producer: "p", producer_seq: 7}), leased(2));
   await eventually(() => seen.length === 2);
   const [message, plain] = seen;
   assert.deepEqual([message.replyTo, message.correlationId, message.deadLetter], ["r", "c", dead]);
@@ -167,6 +167,8 @@ test("fields can be read in either spelling, and times as dates", async (t) => {
   assert.equal(message.publishedAt.getTime(), Date.UTC(2026, 0, 1));
   assert.deepEqual([message.reply_to, message.expires_at], ["r", fields.expires_at]);
   assert.deepEqual([message.priority, message.key, message.ordering.late, message.queue], [3, "k", true, "q"]);
+  assert.deepEqual([message.producer, message.producer_seq, message.producerSeq], ["p", 7, 7]);
+  assert.deepEqual([plain.producer, plain.producer_seq, plain.producerSeq], [undefined, undefined, null]);
   assert.deepEqual([plain.replyTo, plain.correlationId, plain.deadLetter, plain.expiresAt], [null, null, null, null]);
 });
 

@@ -9,7 +9,7 @@ import assert from "node:assert/strict";
 import {test} from "node:test";
 
 import {HybridClock} from "../../../push/js/pushq.js";
-import {client, queue, stats, until} from "./world.mjs";
+import {client, publishText, queue, stats, until} from "./world.mjs";
 
 /** Everything in a queue, in the order of its delivery: `count` messages, one at a time. */
 async function taken(pushq, name, count) {
@@ -98,6 +98,21 @@ test("a queue by producer takes numbers as they come, and drops what it had befo
   assert.deepEqual([repeated.duplicate, next.duplicate], [true, false]);
   const seen = await taken(pushq, name, 4);
   assert.deepEqual(seen.map(({body}) => body), [1, 2, 3, 4]);
+  assert.deepEqual(seen.map(({producer, producerSeq}) => [producer, producerSeq]), [1, 2, 3, 4].map((n) => ["till", n]));
+});
+
+test("what came too late says whose number it had, and a bare message says nothing", async (t) => {
+  const pushq = client(t);
+  const [name, plain] = [await queue({sequencing: "producer", sort_window_ms: 0}), await queue()];
+  const numbered = (producerSeq) => pushq.publish(name, producerSeq, {producer: "till", producerSeq});
+  await numbered(2);
+  await taken(pushq, name, 1);
+  await numbered(1);
+  const [late] = await taken(pushq, `${name}.late`, 1);
+  assert.deepEqual([late.body, late.producer, late.producer_seq, late.ordering.late], [1, "till", 1, true]);
+  await publishText(plain, '{"messages": [{"body": 1}]}');
+  const [bare] = await taken(pushq, plain, 1);
+  assert.deepEqual(["producer" in bare, "producer_seq" in bare, bare.producerSeq], [false, false, null]);
 });
 
 test("a queue by clock sorts what several clients stamped, and shows the stamps", async (t) => {

@@ -169,12 +169,18 @@ def test_a_lease_that_is_settled_already_has_no_receipts(
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_a_message_with_every_field_passes(encoding: Encoding) -> None:
-    """Sixteen fields: one more than MessagePack's short header of a map takes."""
+    """Eighteen fields: more than MessagePack's short header of a map takes."""
     more = {"id": "i", "key": "k", "headers": {"h": "v"}, "reply_to": "r", "correlation_id": "c", "dead": DIED}
-    draft = Draft(KIND_JSON, b"1", {**more, "late": True, "at": 5}, expires_ms=TIME_MS, stamp=Stamp(TIME_MS * 1000 + 1))
+    draft = Draft(
+        KIND_JSON,
+        b"1",
+        {**more, "late": True, "at": 5},
+        expires_ms=TIME_MS,
+        stamp=Stamp(TIME_MS * 1000 + 1, "p%d", 2**63 - 1),
+    )
     messages = leased_messages(lease_of(chunk_of(blocks_of([draft] * 4).blocks, shelf=DEAD)), encoding)
     message = read(messages[0], encoding)
-    assert len(message) == 16
+    assert len(message) == 18
     assert message["published_at"] == "1970-01-01T00:00:00.005Z"
     assert message["expires_at"] == "2023-11-14T22:13:20.123Z"
     assert message["ordering"] == {"timestamp": "2023-11-14T22:13:20.123001Z", "late": True}
@@ -189,6 +195,17 @@ def test_a_message_with_every_field_passes(encoding: Encoding) -> None:
         ],
     }
     assert message["priority"] == 3
+    assert (message["producer"], message["producer_seq"]) == ("p%d", 2**63 - 1)
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_a_message_says_who_numbered_it_and_its_neighbour_without_a_number_does_not(encoding: Encoding) -> None:
+    stamps = [Stamp(0, "p", 1), None, Stamp(0, "q", 9), Stamp(TIME_MS * 1000)]
+    chunk = chunk_of(blocks_of([Draft(KIND_JSON, b"1", None, stamp=stamp) for stamp in stamps]).blocks)
+    found = [read(data, encoding) for data in leased_messages(lease_of(chunk), encoding)]
+    told = [{name: m[name] for name in ("producer", "producer_seq") if name in m} for m in found]
+    assert told == [{"producer": "p", "producer_seq": 1}, {}, {"producer": "q", "producer_seq": 9}, {}]
+    assert ["ordering" in m for m in found] == [False, False, False, True]
 
 
 # ------------------------------------------------------------------------------------------------------ streams

@@ -474,6 +474,19 @@ def test_what_nobody_began_with_is_not_dead_after_its_last_attempt() -> None:
     assert attempts_by_seq(world.leased(2)) == {1: 1}
 
 
+def test_a_limit_that_was_lowered_judges_the_attempts_that_end_after_it() -> None:
+    world = World(config=QueueConfig(max_attempts=5))
+    world.stored(b"1", b"2")
+    for _ in range(2):
+        world.nack(*receipts(world, 2))
+    world.view.policy = world.view.policy._replace(max_attempts=1)
+    assert not world.view.has_deaths
+    first, second = receipts_by_seq(world.leased(2)).items()
+    assert world.nack(first[1]) == [True], "it was its last attempt"
+    assert world.take() is None and world.ack(second[1]) == [True]
+    assert world.partition.state.ended == {"max_attempts": 1} and world.counts == (0, 0, 0)
+
+
 def test_a_bounded_number_of_receipts_is_remembered_after_their_acks(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is nearly all of the memory that a queue takes which is worked off as it fills."""
     monkeypatch.setattr(work, "SETTLED_TOKENS_MAX", 4)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from backend_store.core.chunk import KIND_JSON, Draft
+from backend_store.core.receipts import by_token
 from backend_store.model import QueueConfig
 from backend_store.storage.engine import Table
 from tests.support.queues import (
@@ -76,6 +78,16 @@ def test_a_dead_letter_says_why_when_and_what_happened_to_it() -> None:
     ]
 
 
+def test_a_letter_that_dies_again_has_the_priority_that_it_was_published_with() -> None:
+    """It came from another queue, which had more of them."""
+    world = queue(max_attempts=1)
+    end = {"from": "other", "reason": "max_attempts", "at": world.now_ms, "attempts": 1, "history": [], "priority": 4}
+    publish(world, Draft(KIND_JSON, b"a", {"dead": end}), draft("b"))
+    nack(world, took(world))
+    told = column(took(world, view=DEAD), "dead")
+    assert [(one["from"], one["priority"]) for one in told] == [("q", 4), ("q", 0)]
+
+
 def test_a_letter_without_an_id_keeps_the_one_that_its_place_gave_it() -> None:
     world = queue(max_attempts=1)
     world.stored(b"first")
@@ -126,15 +138,87 @@ def test_without_a_dead_letter_queue_attempts_have_no_limit() -> None:
     assert counts(world) == (1, 0, 0)
 
 
-def test_fewer_attempts_hold_for_messages_that_wait_already() -> None:
+def lowered(world: World, max_attempts: int) -> None:
+    world.config = QueueConfig(max_attempts=max_attempts)
+    world.partition.configure(world.config)
+    world.settle_down()
+
+
+@pytest.mark.parametrize("tries", [1, 2, 4])
+@pytest.mark.parametrize("crashes", [False, True])
+def test_a_lower_limit_buries_nothing_before_one_more_attempt(tries: int, crashes: bool) -> None:
     world = queue(max_attempts=5)
     publish(world, draft("a"))
+    for _ in range(tries):
+        nack(world, took(world))
+    lowered(world, 1)
+    if crashes:
+        crashed(world)
+    assert (counts(world), counts(world, DEAD)) == ((1, 0, 0), (0, 0, 0))
+    lease = took(world)
+    assert lease is not None and lease.attempt_of(0) == tries + 1
+    nack(world, lease)
+    assert (counts(world), counts(world, DEAD)) == ((0, 0, 0), (1, 0, 0))
+
+
+def test_a_message_that_had_many_attempts_may_be_acked_in_the_one_that_a_lower_limit_leaves_it() -> None:
+    world = queue(max_attempts=5)
+    publish(world, draft("a"))
+    for _ in range(3):
+        nack(world, took(world))
+    lowered(world, 2)
+    assert settle(world, receipts(took(world))) == [True]
+    assert (counts(world), counts(world, DEAD)) == ((0, 0, 0), (0, 0, 0))
+
+
+def test_what_waits_for_its_back_off_waits_on_under_a_lower_limit_and_comes_once_more() -> None:
+    world = queue(max_attempts=5, retry_backoff_ms=100)
+    publish(world, draft("a"))
     nack(world, took(world))
-    world.config = QueueConfig(max_attempts=1)
-    world.partition.configure(world.config)
-    assert took(world) is None
+    lowered(world, 1)
+    assert counts(world) == (0, 0, 1)
+    world.pass_time(100)
+    nack(world, took(world))
+    assert (counts(world), counts(world, DEAD)) == ((0, 0, 0), (1, 0, 0))
+
+
+def test_an_attempt_that_nobody_began_with_under_a_lower_limit_is_not_the_one_more() -> None:
+    world = queue(max_attempts=5)
+    publish(world, draft("a"))
+    for _ in range(2):
+        nack(world, took(world))
+    lowered(world, 3)
+    answers: list[object] = []
+    world.main.give_back(by_token(receipts(took(world))), None, None, answers.append, tried=False)
     world.settle_down()
-    assert drained(world, view=DEAD) == ["a"]
+    lowered(world, 1)
+    lease = took(world)
+    assert answers and lease is not None and lease.attempt_of(0) == 3
+
+
+def test_who_holds_a_message_while_the_limit_is_lowered_has_its_last_attempt() -> None:
+    world = queue(max_attempts=5)
+    publish(world, draft("a"), draft("b"))
+    lease = took(world)
+    lowered(world, 1)
+    assert counts(world) == (0, 2, 0)
+    acked, failed = receipts(lease)
+    assert settle(world, [acked]) == [True]
+    world.main.give_back(by_token([failed]), None, None, lambda done: None)
+    world.settle_down()
+    assert drained(world, view=DEAD) == ["b"]
+
+
+def test_a_limit_that_comes_with_a_dead_letter_queue_leaves_one_more_attempt() -> None:
+    world = queue(dead_letter_queue=None)
+    publish(world, draft("a"))
+    for _ in range(4):
+        nack(world, took(world))
+    lowered(world, 2)
+    lease = took(world)
+    assert lease is not None and lease.attempt_of(0) == 5
+    nack(world, lease)
+    assert counts(world, DEAD) == (1, 0, 0)
 
 
 def test_a_dead_letter_has_attempts_without_limit() -> None:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from backend_store.client.embedded import EmbeddedStore, Forward
+from backend_store.client.peek import PeekFilter
 from backend_store.core.chunk import KIND_JSON, Draft, blocks_of
 from backend_store.core.shelves import SCHEDULED
 from backend_store.model import Published, PushqError, QueueConfig, QueueFull
@@ -101,6 +102,36 @@ async def test_a_moved_message_says_that_its_queue_was_deleted(store: EmbeddedSt
     await gone(store)
     (end,) = column(target.take(1, Consumer(), 30_000), "dead")
     assert (end["from"], end["reason"], end["attempts"]) == ("a", "queue_deleted", 0)
+
+
+async def test_a_moved_message_keeps_its_priority_and_a_letter_among_them_the_one_of_its_first_life(
+    store: EmbeddedStore,
+) -> None:
+    target, queue = await made(store, "b", priorities=5), await made(store, "a", priorities=3)
+    dying = await made(store, "dying", priorities=5, max_attempts=1, dead_letter_queue="a")
+    await died(dying, draft("letter", priority=4))
+    await until(lambda: queue.stats().ready == 1)
+    await published(queue, draft("0"))
+    await published(queue, draft("1", priority=1))
+    await store.move_queue("default", "a", "b")
+    await gone(store)
+    await published(target, draft("own", priority=2))
+    items = (await target.peek(PeekFilter())).items
+    assert [(bytes(i.message["body"]), i.message["priority"]) for i in items] == [
+        (b"letter", 4),
+        (b"own", 2),
+        (b"1", 1),
+        (b"0", 0),
+    ]
+    assert await drained(target) == ["letter", "own", "1", "0"]
+
+
+async def test_what_is_still_published_to_a_moved_queue_says_its_priority(store: EmbeddedStore) -> None:
+    moved = await forward(store, priorities=3)
+    await published(moved, draft("high", priority=2))  # type: ignore[arg-type]
+    target = store.queue("default", "b")
+    (item,) = (await target.peek(PeekFilter())).items
+    assert item.message["priority"] == 2 and item.message["dead_letter"]["reason"] == "queue_deleted"
 
 
 async def test_queues_of_one_name_leave_one_after_the_other_over_restarts() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from backend_store.client.dead_letters import LetterFilter
 from backend_store.client.embedded import EmbeddedQueue, EmbeddedStore
+from backend_store.client.messages import timestamp
 from backend_store.client.peek import PeekFilter
 from backend_store.core.limits import TAKE_MESSAGES_MAX
 from backend_store.core.shelves import VIEW_OUTBOX
@@ -107,6 +108,36 @@ async def test_a_queue_that_makes_room_makes_it_for_dead_letters_of_others(store
     assert graves.stats().dead == (2 if overflow == "dead_letter_oldest" else 0)
 
 
+RANKED = [draft("low"), draft("high", priority=4), draft("middle", priority=2)]
+
+
+async def priorities(queue: EmbeddedQueue) -> list[int]:
+    return [item.message["priority"] for item in (await queue.peek(PeekFilter())).items]
+
+
+@pytest.mark.parametrize(("most", "come"), [(1, ["low", "high", "middle"]), (5, ["high", "middle", "low"])])
+async def test_letters_say_the_priority_that_they_had_and_have_it_where_their_queue_has_so_many(
+    store: EmbeddedStore, most: int, come: list[str]
+) -> None:
+    graves = await made(store, "graves", priorities=most)
+    queue = await made(store, "q", dead_letter_queue="graves", max_attempts=1, priorities=5)
+    for one in RANKED:
+        await died(queue, one)
+    await until(lambda: graves.stats().ready == 3)
+    had = {"low": 0, "high": 4, "middle": 2}
+    assert await priorities(graves) == [had[body] for body in come]
+    assert await drained(graves) == come
+
+
+async def test_of_a_queue_with_fewer_priorities_the_highest_stands_for_those_above_it(store: EmbeddedStore) -> None:
+    graves = await made(store, "graves", priorities=2)
+    queue = await made(store, "q", dead_letter_queue="graves", max_attempts=1, priorities=5)
+    for one in (draft("low"), draft("high", priority=4), draft("middle", priority=1), draft("higher", priority=3)):
+        await died(queue, one)
+    await until(lambda: graves.stats().ready == 4)
+    assert await drained(graves) == ["high", "middle", "higher", "low"]
+
+
 LIMITS = [{"max_messages": 5}, {"max_bytes": 8_300, "max_message_bytes": 8_300}]
 """For five of eight messages of 1,500 bytes."""
 EIGHT = [draft(f"{n}".ljust(1_500, ".")) for n in range(8)]
@@ -178,6 +209,35 @@ async def test_scheduled_messages_of_a_deleted_queue_wait_for_their_time_where_t
     await until(lambda: target.stats().ready == 3)
     assert store.node.steady_ms() >= now_ms + 600 and target.stats().delayed == 2
     assert await drained(target) == ["now", "1", "2"]
+
+
+async def test_the_delay_of_the_queue_that_gets_them_holds_for_what_a_deleted_one_held(store: EmbeddedStore) -> None:
+    """What waits for a time of its own keeps that, be it earlier or later."""
+    target, queue = await made(store, "b", delay_ms=3_600_000), await made(store, "a")
+    now_ms = store.node.steady_ms()
+    await published(queue, draft("ready"), draft("soon", due_ms=now_ms + 400), draft("late", due_ms=now_ms + 7_200_000))
+    await store.move_queue("default", "a", "b")
+    await until(lambda: target.stats().published_total == 3)
+    await until(lambda: target.stats().ready == 1)
+    assert store.node.steady_ms() >= now_ms + 400
+    items = (await target.peek(PeekFilter(state="delayed"))).items
+    dues = {bytes(item.message["body"]): item.message["due_at"] for item in items}
+    assert dues[b"late"] == timestamp(now_ms + 7_200_000)
+    assert timestamp(now_ms + 3_600_000) <= dues[b"ready"] < timestamp(now_ms + 3_700_000)
+    assert await drained(target) == ["soon"]
+
+
+async def test_the_time_to_live_of_the_queue_that_gets_them_counts_from_when_they_are_due(store: EmbeddedStore) -> None:
+    target = await made(store, "b", message_ttl_ms=1_500)
+    queue = await made(store, "a", message_ttl_ms=3_600_000)
+    now_ms = store.node.steady_ms()
+    await published(queue, draft("now"), draft("later", due_ms=now_ms + 3_600_000))
+    await store.move_queue("default", "a", "b")
+    await until(lambda: dict(target.ended) == {"expired": 1})
+    assert store.node.steady_ms() >= now_ms + 1_500
+    (item,) = (await target.peek(PeekFilter(state="delayed"))).items
+    assert item.message["due_at"] == timestamp(now_ms + 3_600_000)
+    assert item.message["expires_at"] == timestamp(now_ms + 3_601_500)
 
 
 @pytest.mark.parametrize("settings", [{"kind": "stream"}, {"sequencing": "clock", "sort_window_ms": 0}])

@@ -40,8 +40,11 @@ async def test_every_field_has_its_type() -> None:
             ordering={"timestamp": "2026-11-21T10:00:00.123456Z", "late": True},
             reply_to="r",
             correlation_id="c",
+            producer="p",
+            producer_seq=7,
         )
     assert (message.key, message.priority, message.reply_to, message.correlation_id) == ("k", 3, "r", "c")
+    assert (message.producer, message.producer_seq) == ("p", 7)
     assert message.expires_at == datetime(2026, 11, 21, 10, 0, 0, 500_000, UTC)
     assert message.ordering == Ordering(datetime(2026, 11, 21, 10, 0, 0, 123_456, UTC), True)
     assert message.dead_letter is None
@@ -52,6 +55,7 @@ async def test_a_plain_message_has_neither_order_nor_end() -> None:
         message = await delivered(pushq, server)
     assert (message.ordering, message.expires_at, message.dead_letter) == (None, None, None)
     assert (message.key, message.priority) == (None, 0)
+    assert (message.producer, message.producer_seq) == (None, None)
 
 
 async def test_a_dead_letter_tells_what_it_died_of() -> None:
