@@ -155,7 +155,10 @@ class Cycle:
             partition.request_soon()
         if cycle.later:
             partition.inbox.put_back(cycle.later)
-            partition.request()
+            if plan.chunks:
+                partition.request()
+            else:
+                partition.node.committer.wait_for_room(partition)  # or a busy sibling would be first for ever
         self._records += partition.inbox.take_notes()  # of what it ended to make room
         self._count_came(plan.state.published_total - total, cycle.moved)
         for reason, ended in ((Reason.OVERFLOW, cycle.overflowed), (Reason.LATE, cycle.late)):
