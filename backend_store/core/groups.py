@@ -363,7 +363,8 @@ class OffsetGroup(GroupView):
         self._rebuild()
         return bits
 
-    def unsent(self, lease: Lease, bits: int) -> None:
+    def unsent(self, lease: Lease, bits: int, to_come: int = 0) -> None:
+        assert not to_come, "nothing in a stream waits for a time"
         bits &= lease.bits
         if not bits:
             return

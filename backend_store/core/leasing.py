@@ -225,8 +225,10 @@ class Leasing(Backlog):
             ),
         )
 
-    def unsent(self, lease: Lease, bits: int) -> None:
-        """Takes an attempt back that never left for a socket: it does not count."""
+    def unsent(self, lease: Lease, bits: int, to_come: int = 0) -> None:
+        """Takes an attempt back that never left for a socket: it does not count. What is `to_come` was taken before its
+        time, and is ready when that has come.
+        """
         bits &= lease.bits
         if not bits or not lease.receipts:
             return  # it ran out, or was purged, before it could leave; or it is settled for good
@@ -240,7 +242,8 @@ class Leasing(Backlog):
         self.freed_total += 1
         self._touched[state.base] = state
         state.lane.runs.freed(state, bits)
-        self.put_back(state, bits)
+        if ready := bits & ~to_come:
+            self.put_back(state, ready)
 
     def _shrunk(self, lease: Lease) -> None:
         """Some of its messages may be handed to somebody else: a stored lease must not claim them after a crash."""

@@ -78,10 +78,10 @@ class Joint:
             landed()
 
         for view, grouped in self.acks:
+            if self.moves:
+                view.move_out(grouped)
             view.settle(grouped, settled)
             view.decide_settles()
-            if self.moves:
-                view.partition.inbox.moved(sum(bits.bit_count() for bits in grouped.values()))
         for number, (queue, blocks) in enumerate(self.publishes):
             queue.publish(blocks, partial(published, number), must_fit=True, moves=self.moves)
 

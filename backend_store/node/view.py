@@ -77,9 +77,23 @@ class View(Settling):
 
     def unsent(self, lease: Lease) -> None:
         """Takes back what was leased and never left: the attempt does not count."""
-        self.core.unsent(lease, lease.bits)
+        state, to_come = lease.state, 0
+        if is_scheduled(state.shelf) and self.schedule is not None and not lease.counts:
+            to_come = self.schedule.to_come(state.base, state.shelf)  # taken before its time, which is still to come
+        self.core.unsent(lease, lease.bits, to_come)
         self.partition.ride_along()
         self.on_ready()
+
+    def move_out(self, grouped: dict[str, int]) -> None:
+        """What receipts hold, as token → bits, stands in another queue with this commit."""
+        self.partition.inbox.moved(sum(bits.bit_count() for bits in grouped.values()))
+        if self.schedule is None:
+            return
+        for token, bits in grouped.items():
+            lease = self.core.leases.get(token)
+            for part in lease.parts() if lease is not None else ():
+                if is_scheduled(part.state.shelf):
+                    self.schedule.left(part.state.base, part.bits & bits, part.state.shelf)
 
     def cancel(self, shelf: int, base: int, index: int, reply: SettleReply) -> bool:
         """Ends a message that nobody holds, because its producer says so; `reply` runs once that is durable.
