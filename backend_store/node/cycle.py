@@ -28,7 +28,7 @@ from backend_store.node.ledger import stage_cut
 from backend_store.node.placing import name_of
 from backend_store.node.publishing import Publishing
 from backend_store.node.refusals import too_late
-from backend_store.node.room import has_limits
+from backend_store.node.room import NOTHING, has_limits
 from backend_store.node.rows import stage, stage_order, stage_state
 from backend_store.node.sorting import Sorting
 from backend_store.node.sweeper import add_garbage
@@ -73,6 +73,7 @@ class Cycle:
     def decide(self) -> Decided:
         """Decides what waits, and stages its rows."""
         partition, plan, batch = self._of, self.plan, self._batch
+        partition.inbox.freed = NOTHING  # from here on it is among what the core has decided
         for view in partition.views.values():
             view.decide(self._answers)
         for expired in self._inbox.take_expired(partition.steady_ms()):
