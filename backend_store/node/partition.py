@@ -433,6 +433,18 @@ class Partition(LogReads):
         self.inbox.add_purge(view, reply)
         self.request()
 
+    def lose(self, view: int, offset: int) -> tuple[int, int] | None:
+        """The entry at an offset is damaged: who holds some of it does so no longer. How many messages of the view, and
+        bytes, are lost, where memory knows.
+        """
+        if self.groups is not None and view == VIEW_MAIN:
+            for group in self.views.values():
+                if group.number >= VIEW_GROUPS:
+                    group.lose(offset)  # what they lose of it, `groups` counts
+            return None
+        found = self.views.get(view)
+        return found.lose(offset) if found is not None else None
+
     def write_off(self, view: int, messages: int, size: int, offset: int | None = None) -> None:
         """Counts messages out that are lost: their entry is broken and was put aside. Without an offset nobody knows
         where they were."""

@@ -93,7 +93,7 @@ def test_those_that_nobody_asked_for_come_when_their_delay_is_over(world: NodeWo
     assert sorted(drain(world, world.queue("q"))) == [1, 3]
 
 
-@pytest.mark.parametrize("ordering", ["arrival", "strict"])
+@pytest.mark.parametrize("ordering", ["best_effort", "strict"])
 def test_those_that_find_no_room_wait_on_for_the_end_of_their_delay(world: NodeWorld, ordering: str) -> None:
     _, graves = buried(world, 3, ordering=ordering)
     full = world.make("full", QueueConfig(max_messages=1))
