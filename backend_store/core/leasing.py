@@ -95,8 +95,8 @@ class Leasing(Backlog):
         self.number = view
         self.policy = policy or Policy()
         self.in_flight = 0
-        self.freed_total = 0
-        """How often messages came back from whoever held them."""
+        self.came_free: set[tuple[int, int]] | None = None
+        """(shelf, base) of chunks of which messages came back from whoever held them; None while nobody asks."""
         self.leases = LeaseTable()
         self._lease_number = first_lease
         self._active: Holder | None = None
@@ -270,7 +270,8 @@ class Leasing(Backlog):
             uncount(state, bits)
         state.leased &= ~bits
         self.in_flight -= bits.bit_count()
-        self.freed_total += 1
+        if self.came_free is not None:
+            self.came_free.add((state.shelf, state.base))
         self._touched[state.base] = state
         state.lane.runs.freed(state, bits)
         if ready := bits & ~to_come:
