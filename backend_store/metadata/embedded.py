@@ -239,10 +239,13 @@ class Metadata:
         return uid
 
     async def update_queue(self, tenant: str, name: str, config: QueueConfig, version: int) -> QueueDefinition | None:
-        """The changed queue, or None when `version` is not the current one."""
+        """The changed queue, or None when `version` is not the current one, or not that of the queue which was there
+        when this was asked.
+        """
+        seen = self.defined(tenant, name)
         async with self._turn:
             known = self.defined(tenant, name) or self.find(tenant, name)
-            if known.version != version:
+            if known.version != version or (seen is not None and seen.uid != known.uid):
                 return None
             self.elsewhere.check(known, [self.defined(tenant, other) for other in links_of(config)])
             changed = known.changed(config)

@@ -43,3 +43,17 @@ def test_a_second_delete_that_waited_for_the_first_leaves_the_queue_that_was_mad
     world.restart()
     assert drain(world, world.queue("q")) == [2]
     assert drain(world, world.queue("heir")) == ([1] if moves else []), heir
+
+
+def test_a_change_that_waited_for_its_turn_does_not_change_the_queue_that_was_made_anew(world: NodeWorld) -> None:
+    before = queue(world).definition
+    world.hold()
+    deleted = world.start(world.store.delete_queue(TENANT, "q"))
+    created = world.start(world.store.create_queue(TENANT, "q", QueueConfig(kind="stream")))
+    changed = world.start(
+        world.store.update_queue(TENANT, "q", QueueConfig(lease_mode="memory", max_messages=5), before.version)
+    )
+    world.let_go()
+    assert deleted.exception() is None and created.result()[1]
+    assert changed.result() is None, "somebody else was faster"
+    assert world.queue("q").config == QueueConfig(kind="stream")
