@@ -13,7 +13,7 @@ from backend_store.client.states import shelves_of
 from backend_store.core.bits import indexes
 from backend_store.core.chunk import Chunk, holes
 from backend_store.core.policy import Reason
-from backend_store.core.shelves import VIEW_MAIN, is_scheduled
+from backend_store.core.shelves import VIEW_MAIN
 from backend_store.node.burying import origins
 
 if TYPE_CHECKING:
@@ -64,6 +64,8 @@ class Batch(NamedTuple):
     bits: int
     target: str
     priority: int
+    at_once: int
+    """Those that wait for no time where they go, though they did where they are."""
 
 
 class Spot(NamedTuple):
@@ -79,12 +81,13 @@ class Spot(NamedTuple):
 def walk(letters: Letters, after: Spot | None = None) -> Iterator[tuple[Spot, list[Batch]]]:
     """What is to be moved, chunk by chunk, in the order in which the messages died; an empty list where it is nothing.
 
-    Those that a consumer holds stay. So do those that name no queue they came from, unless `to` names one.
+    Those that a consumer holds stay. So do those that name no queue they came from, unless `to` names one. What waits
+    only because the dead-letter queue has a delay is taken, too.
     """
     for view in letters.views:
         for number, shelf in enumerate(shelves_of(view.number)):
             here = Spot(view.number, view.partition.index, number, -1)
-            if is_scheduled(shelf) or (after is not None and here[:3] < after[:3]):
+            if after is not None and here[:3] < after[:3]:
                 continue
             start = after.base + 1 if after is not None and here[:3] == after[:3] else 0
             chunk = view.partition.read(max(view.floor, start), shelf)
@@ -116,17 +119,20 @@ def _split(view: View, chunk: Chunk, letters: Letters) -> list[Batch]:
     ends = origins(chunk)
     if not ends:
         return []
-    free = _free(view, chunk)
+    free, at_once = _free(view, chunk), 0
     found: dict[tuple[str, int], int] = {}
     for index, end in ends.items():
         target = letters.to or end.get("from")
         if not free >> index & 1 or target is None or not letters.wanted(chunk, index, end):
             continue
-        if not letters.inherited and view.number == VIEW_MAIN and end.get("reason") == Reason.QUEUE_DELETED:
+        is_inherited = end.get("reason") == Reason.QUEUE_DELETED
+        if not letters.inherited and view.number == VIEW_MAIN and is_inherited:
             continue
+        if not is_inherited:  # what was for later in a queue that was deleted still is
+            at_once |= 1 << index
         place = str(target), int(end.get("priority", 0))
         found[place] = found.get(place, 0) | 1 << index
-    return [Batch(view, chunk, bits, target, priority) for (target, priority), bits in found.items()]
+    return [Batch(view, chunk, bits, target, priority, at_once) for (target, priority), bits in found.items()]
 
 
 def _free(view: View, chunk: Chunk) -> int:

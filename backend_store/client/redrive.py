@@ -156,7 +156,7 @@ class Redriver:
                 landed.set_result(error)
 
         annexes = {index: _as_new(target) for index in indexes(lease.bits)}
-        move(view, lease, target, annexes, moved, batch.priority)
+        move(view, lease, target, annexes, moved, batch.priority, at_once=batch.at_once)
         return landed
 
     async def _keep_pace(self, messages: int) -> None:

@@ -75,13 +75,14 @@ class Backlog:
         state.chunk = chunk
         self._keep(state)
 
-    def lose(self, base: int) -> None:
-        """Gives a chunk up whose stored bytes are broken: nothing more of it can be handed out."""
-        state = self._chunks[base]
-        self.nacked_delayed -= state.delayed.bit_count()
-        state.lane.runs.freed(state, state.full & ~(state.leased | state.settled))
-        state.delayed = 0
-        state.settled = state.full & ~state.leased
+    def _give_up(self, state: ChunkState) -> None:
+        """Gives a chunk up whose stored bytes are broken: nothing more of it can be handed out. What is decided of it,
+        and on its way to the disk, stays so.
+        """
+        left = state.present
+        self.undelay(state, left)
+        state.lane.runs.freed(state, left)
+        state.settled |= left
         self._forget(state)
 
     def _count_ended(self, state: ChunkState, gone: int) -> None:

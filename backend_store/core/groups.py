@@ -15,7 +15,7 @@ from backend_store.core.chunk import Chunk
 from backend_store.core.kept import KeptLease
 from backend_store.core.lanes import Lane
 from backend_store.core.leases import ChunkState, Holder, Lease, receipts_of
-from backend_store.core.leasing import ReceiptKey, uncount
+from backend_store.core.leasing import Lost, ReceiptKey, uncount
 from backend_store.core.policy import Outcome, Policy
 from backend_store.core.records import ChunkMarked, ChunkPassed, GroupRow, Record, Retry
 from backend_store.core.runs import ArrivalRuns, Runs
@@ -118,13 +118,14 @@ class GroupView(WorkView):
             self._close(state)
             self._forget(state)
 
-    def lose(self, base: int) -> None:
+    def lose(self, base: int) -> list[Lost]:
         state = self._chunks[base]
-        super().lose(base)
+        told = super().lose(base)
         self._close(state)
+        return told
 
     def _close(self, state: ChunkState) -> None:
-        if state.base < self.lane.next_scan:
+        if self.low <= state.base < self.lane.next_scan:
             self._closed.add(state.base)
 
     def _done(self, state: ChunkState) -> Record:
@@ -363,7 +364,8 @@ class OffsetGroup(GroupView):
         self._rebuild()
         return bits
 
-    def unsent(self, lease: Lease, bits: int) -> None:
+    def unsent(self, lease: Lease, bits: int, to_come: int = 0) -> None:
+        assert not to_come, "nothing in a stream waits for a time"
         bits &= lease.bits
         if not bits:
             return

@@ -16,7 +16,7 @@ from backend_store.core.chunk import Chunk
 from backend_store.core.kept import KeptLease
 from backend_store.core.keyed import KeyedRuns
 from backend_store.core.lanes import Lane
-from backend_store.core.leases import ChunkState, Holder, Lease, LeaseTable
+from backend_store.core.leases import ChunkState, Holder, Lease, LeaseTable, receipts_of
 from backend_store.core.limits import LEASE_MS_MIN
 from backend_store.core.policy import Policy, Reason
 from backend_store.core.receipts import TokenFields, claimed_fields, group_field, make_token, read_token
@@ -44,6 +44,14 @@ class Death(NamedTuple):
     at_ms: int
     chunk: Chunk | None
     """Their bytes, where they were in memory: later they may not be."""
+
+
+class Lost(NamedTuple):
+    """What somebody holds no longer, because it is damaged; receipts where he was told of any."""
+
+    holder: Holder
+    messages: int
+    receipts: list[str]
 
 
 class Ends:
@@ -87,8 +95,8 @@ class Leasing(Backlog):
         self.number = view
         self.policy = policy or Policy()
         self.in_flight = 0
-        self.freed_total = 0
-        """How often messages came back from whoever held them."""
+        self.came_free: set[tuple[int, int]] | None = None
+        """(shelf, base) of chunks of which messages came back from whoever held them; None while nobody asks."""
         self.leases = LeaseTable()
         self._lease_number = first_lease
         self._active: Holder | None = None
@@ -106,9 +114,32 @@ class Leasing(Backlog):
         """Whether its lanes are in order by key."""
         return isinstance(self.lanes.all[0].runs, KeyedRuns)
 
-    def lose(self, base: int) -> None:
-        self._touched.pop(base, None)
-        super().lose(base)
+    def lose(self, base: int) -> list[Lost]:
+        """Gives a chunk up whose stored bytes are broken. Its leases end, too, for nobody could be given their messages
+        again. Who held them is the shell's to tell.
+        """
+        state = self._chunks[base]
+        told: list[Lost] = []
+        for lease in self.leases.values():
+            if lease.state is state:
+                count = lease.bits.bit_count()
+                told.append(Lost(lease.holder, count, receipts_of(lease.token, lease.bits) if lease.durable else []))
+                lease.bits = 0
+                self.in_flight -= count
+                self._drop_if_empty(lease)
+        state.leased = 0
+        if not state.settling:
+            self._touched.pop(base, None)
+        self._give_up(state)
+        return told
+
+    def weight_of_lost(self, base: int) -> tuple[int, int]:
+        """Messages, and bytes, that would be lost with a chunk: not those whose end is decided, and no bytes where the
+        chunk is done with when that is on the disk.
+        """
+        state = self._chunks[base]
+        is_done = bool(state.settling) or (state.committing and not state.present)
+        return state.present.bit_count(), 0 if is_done else state.size
 
     def may_take(self, holder: Holder) -> bool:
         """Whether a consumer may get anything at all now."""
@@ -225,8 +256,10 @@ class Leasing(Backlog):
             ),
         )
 
-    def unsent(self, lease: Lease, bits: int) -> None:
-        """Takes an attempt back that never left for a socket: it does not count."""
+    def unsent(self, lease: Lease, bits: int, to_come: int = 0) -> None:
+        """Takes an attempt back that never left for a socket: it does not count. What is `to_come` was taken before its
+        time, and is ready when that has come.
+        """
         bits &= lease.bits
         if not bits or not lease.receipts:
             return  # it ran out, or was purged, before it could leave; or it is settled for good
@@ -237,10 +270,12 @@ class Leasing(Backlog):
             uncount(state, bits)
         state.leased &= ~bits
         self.in_flight -= bits.bit_count()
-        self.freed_total += 1
+        if self.came_free is not None:
+            self.came_free.add((state.shelf, state.base))
         self._touched[state.base] = state
         state.lane.runs.freed(state, bits)
-        self.put_back(state, bits)
+        if ready := bits & ~to_come:
+            self.put_back(state, ready)
 
     def _shrunk(self, lease: Lease) -> None:
         """Some of its messages may be handed to somebody else: a stored lease must not claim them after a crash."""

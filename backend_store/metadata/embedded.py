@@ -239,10 +239,13 @@ class Metadata:
         return uid
 
     async def update_queue(self, tenant: str, name: str, config: QueueConfig, version: int) -> QueueDefinition | None:
-        """The changed queue, or None when `version` is not the current one."""
+        """The changed queue, or None when `version` is not the current one, or not that of the queue which was there
+        when this was asked.
+        """
+        seen = self.defined(tenant, name)
         async with self._turn:
             known = self.defined(tenant, name) or self.find(tenant, name)
-            if known.version != version:
+            if known.version != version or (seen is not None and seen.uid != known.uid):
                 return None
             self.elsewhere.check(known, [self.defined(tenant, other) for other in links_of(config)])
             changed = known.changed(config)
@@ -293,10 +296,14 @@ class Metadata:
             self.elsewhere.put(definition)
         self.changes.add(Change("queue", definition.name, definition.tenant))
 
-    async def delete_queue(self, tenant: str, name: str, extra: Callable[[QueueDefinition, Batch], None]) -> None:
-        """Removes a queue; `extra` adds the rows that must change in the same commit."""
+    async def delete_queue(
+        self, tenant: str, name: str, extra: Callable[[QueueDefinition, Batch], None], *, uid: int | None = None
+    ) -> None:
+        """Removes a queue; `extra` adds the rows that must change in the same commit. `uid`: the one that was seen, and
+        no later one of that name. Raises `QueueNotFound`.
+        """
         async with self._turn:
-            known = self.find(tenant, name)
+            known = self._find_seen(tenant, name, uid)
             batch = Batch()
             batch.delete(Table.META, _queue_key(tenant, name))
             extra(known, batch)
@@ -324,10 +331,19 @@ class Metadata:
             self._held[tenant] -= 1
             self.changes.add(Change("queue", name, tenant))
 
-    async def move_queue(self, tenant: str, name: str, target: str, until_ms: int) -> MovedQueue:
-        """Removes a queue whose messages go to another one."""
+    def _find_seen(self, tenant: str, name: str, uid: int | None) -> QueueDefinition:
+        """While somebody waited for his turn the queue may have been deleted, and another one made of that name."""
+        known = self.find(tenant, name)
+        if uid is not None and known.uid != uid:
+            raise QueueNotFound(f"queue {name!r} was deleted, and made anew")
+        return known
+
+    async def move_queue(
+        self, tenant: str, name: str, target: str, until_ms: int, *, uid: int | None = None
+    ) -> MovedQueue:
+        """Removes a queue whose messages go to another one. `uid`: see `delete_queue`. Raises `QueueNotFound`."""
         async with self._turn:
-            moved = MovedQueue(self.find(tenant, name), target, until_ms)
+            moved = MovedQueue(self._find_seen(tenant, name, uid), target, until_ms)
             batch = Batch()
             batch.delete(Table.META, _queue_key(tenant, name))
             _stage(batch, _moved_key(moved), moved)

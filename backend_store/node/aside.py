@@ -90,7 +90,8 @@ class Aside:
         self._background(self._move(key, batch), "quarantine")
         self.entries += 1
         view = view_of(shelf)
-        _write_off(partition, offset, reason, view, _claimed(partition, offset, data, view), len(data))
+        lost, size = partition.lose(view, offset) or (_claimed(partition, offset, data, view), len(data))
+        _write_off(partition, offset, reason, view, lost, size)
 
     async def _move(self, key: bytes, batch: Batch) -> None:
         try:

@@ -16,7 +16,7 @@ class Call(msgspec.Struct, frozen=True):
     the call may have a claim.
 
     `must_fit`: it was promised room. `dedupes`: by the ids it brings, whatever the queue's config says. `moves`: its
-    messages were in a queue before. `slots` are
+    messages were in a queue before. `stays`: in this very queue, so that its limits say nothing about them. `slots` are
     those of its messages, as bits, and `version` is the slot table's by which it came here; 0 where there is none.
     `came_ms` is when, by the steady clock. `claim` is bound with the same commit; a call that is refused for it stores
     nothing. After `until_ms`, by the same clock, it is not begun any more; 0 for one that waits as long as it takes.
@@ -34,6 +34,7 @@ class Call(msgspec.Struct, frozen=True):
     came_ms: int = 0
     claim: Claim | None = None
     moves: bool = False
+    stays: bool = False
     until_ms: int = 0
 
 

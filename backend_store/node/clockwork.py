@@ -88,16 +88,33 @@ class Schedule:
                 else:
                     self._bring(DueRow(due_ms, base, shelf, bits))
 
-    def ended(self, base: int, bits: int, shelf: int) -> None:
-        """Scheduled messages came to their end, maybe before their time: it comes for the others only."""
+    def ended(self, base: int, bits: int, shelf: int, *, after: tuple[int, int] = (0, 0)) -> None:
+        """Scheduled messages came to their end, maybe before their time: it comes for the others only. `after`: only
+        what is due behind (due, base) is looked at.
+        """
         reader = self._view.partition.reader
         for due_ms in reader.schedule_of(base):
+            if (due_ms, base) <= after:
+                continue
             known = self._bits(DueRow(due_ms, base, shelf, reader.due_bits(base, due_ms)))
             if gone := known & bits:
                 self._rewritten[due_ms, base] = known ^ gone
                 self._view.partition.note(Rescheduled(shelf, Offset(base), due_ms, known ^ gone))
                 if (due_ms, base) > self._counted:
                     self._view.core.scheduled -= gone.bit_count()
+
+    def left(self, base: int, bits: int, shelf: int) -> None:
+        """Messages go to another queue with this commit: those whose time has not come wait here no longer."""
+        self.ended(base, bits, shelf, after=self._counted)
+
+    def to_come(self, base: int, shelf: int) -> int:
+        """Those of a chunk's messages that come to the runs when they are fetched for their time."""
+        reader, found = self._view.partition.reader, 0
+        loaded = self._loaded.get(self._view.core.lanes.of(shelf).shelf, (0, 0))
+        for due_ms in reader.schedule_of(base):
+            if (due_ms, base) > loaded:
+                found |= self._bits(DueRow(due_ms, base, shelf, reader.due_bits(base, due_ms)))
+        return found
 
     def _bits(self, row: DueRow) -> int:
         """A row's messages, without those that were cancelled and are still in it on the disk."""

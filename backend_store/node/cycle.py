@@ -28,7 +28,7 @@ from backend_store.node.ledger import stage_cut
 from backend_store.node.placing import name_of
 from backend_store.node.publishing import Publishing
 from backend_store.node.refusals import too_late
-from backend_store.node.room import has_limits
+from backend_store.node.room import NOTHING, has_limits
 from backend_store.node.rows import stage, stage_order, stage_state
 from backend_store.node.sorting import Sorting
 from backend_store.node.sweeper import add_garbage
@@ -73,6 +73,7 @@ class Cycle:
     def decide(self) -> Decided:
         """Decides what waits, and stages its rows."""
         partition, plan, batch = self._of, self.plan, self._batch
+        partition.inbox.freed = NOTHING  # from here on it is among what the core has decided
         for view in partition.views.values():
             view.decide(self._answers)
         for expired in self._inbox.take_expired(partition.steady_ms()):
@@ -155,7 +156,10 @@ class Cycle:
             partition.request_soon()
         if cycle.later:
             partition.inbox.put_back(cycle.later)
-            partition.request()
+            if plan.chunks:
+                partition.request()
+            else:
+                partition.node.committer.wait_for_room(partition)  # or a busy sibling would be first for ever
         self._records += partition.inbox.take_notes()  # of what it ended to make room
         self._count_came(plan.state.published_total - total, cycle.moved)
         for reason, ended in ((Reason.OVERFLOW, cycle.overflowed), (Reason.LATE, cycle.late)):

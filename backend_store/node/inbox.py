@@ -10,6 +10,7 @@ from backend_store.model import Block, Overloaded, PushqError
 from backend_store.node.calls import Call, PublishReply
 from backend_store.node.joint import Joint
 from backend_store.node.limits import INBOX_BYTES_MAX, INBOX_MESSAGES_MAX, SHARED_CYCLE_MESSAGES_MAX
+from backend_store.node.room import NOTHING
 
 if TYPE_CHECKING:
     from backend_store.node.committer import Committer
@@ -36,6 +37,8 @@ class Inbox:
         self._written_off: dict[int, list[int]] = {}
         self._notes: list[Record] = []
         self._moved = 0
+        self.freed = NOTHING
+        """Messages of the main view that steps of this cycle settle, until the partition has decided."""
         self.first_until_ms = 0
         """When the first of those that wait will wait no longer; 0 while all wait as long as it takes."""
         self.under_way_until_ms = 0

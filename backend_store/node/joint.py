@@ -78,12 +78,16 @@ class Joint:
             landed()
 
         for view, grouped in self.acks:
+            if view.number == VIEW_MAIN:
+                inbox = view.partition.inbox
+                inbox.freed = inbox.freed.plus(Amount(*view.core.held_by(grouped)))
+            if self.moves:
+                view.move_out(grouped)
             view.settle(grouped, settled)
             view.decide_settles()
-            if self.moves:
-                view.partition.inbox.moved(sum(bits.bit_count() for bits in grouped.values()))
         for number, (queue, blocks) in enumerate(self.publishes):
-            queue.publish(blocks, partial(published, number), must_fit=True, moves=self.moves)
+            stays = self._stays_in(queue)
+            queue.publish(blocks, partial(published, number), must_fit=True, moves=self.moves, stays=stays)
 
     def _look_again(self) -> None:
         """Nothing is done now. Where all of it was done before, by these receipts, that is the answer."""
@@ -107,13 +111,24 @@ class Joint:
         calls: dict[Partitions, list[list[Block]]] = {}
         for queue, blocks in self.publishes:
             calls.setdefault(queue, []).append(blocks)
-        refusals = (queue.why_refused(theirs, self._freed_in(queue)) for queue, theirs in calls.items())
-        return next((error for error in refusals if error is not None), None)
+        for queue, theirs in calls.items():
+            freed = None if self._stays_in(queue) else self._freed_in(queue)
+            if (error := queue.why_refused(theirs, freed)) is not None:
+                return error
+        return None
+
+    def _stays_in(self, queue: Partitions) -> bool:
+        """Whether the step only moves messages within a queue."""
+        return self.moves and all(_is_in(queue, view) for view, _ in self.acks)
 
     def _freed_in(self, queue: Partitions) -> Amount:
         """What the step settles of a queue that it publishes to."""
         freed = NOTHING
         for view, grouped in self.acks:
-            if view.number == VIEW_MAIN and queue.get(view.partition.index) is view.partition:
+            if _is_in(queue, view):
                 freed = freed.plus(Amount(*view.core.held_by(grouped)))
         return freed
+
+
+def _is_in(queue: Partitions, view: View) -> bool:
+    return view.number == VIEW_MAIN and queue.get(view.partition.index) is view.partition

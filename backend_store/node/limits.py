@@ -21,6 +21,9 @@ READS_PER_TAKE_MAX = 64
 EVICTION_READS_PER_COMMIT = 1_024
 """Chunks that a full queue reads in one commit to make room. Where that is not enough, the messages that were to have
 it are stored all the same, and the limit is passed until the next commits."""
+EVICTION_CHUNKS_KEPT = 1_024
+"""Chunks of one priority that came back from consumers which a full queue knows of; where there are more, it looks for
+them in the log."""
 DUE_ROWS_PER_TICK = 1_000
 EXPIRING_CHUNKS_PER_TICK = 64
 """Chunks whose messages expire together; the others follow in the next turn of the loop."""

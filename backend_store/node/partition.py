@@ -268,13 +268,15 @@ class Partition(LogReads):
         version: int = 0,
         claim: Claim | None = None,
         moves: bool = False,
+        stays: bool = False,
         until_ms: int = 0,
     ) -> None:
         """Stores messages; `reply` gets their place once they are durable, or the error that kept them out.
 
         `slots` and `version`: how the routing of a queue with several partitions came to send them here. `claim` is
-        bound in the same commit, also where no message comes with it. `moves`: they were in another queue before.
-        After `until_ms` nobody waits for them: what is not begun by then is not.
+        bound in the same commit, also where no message comes with it. `moves`: they were in a queue before; `stays`: in
+        this one, of which they leave as many with the same commit. After `until_ms` nobody waits for them: what is not
+        begun by then is not.
         """
         count = size = 0
         for block in blocks:
@@ -289,7 +291,22 @@ class Partition(LogReads):
         plain = is_plain(blocks) and (claim is None or bool(blocks))
         came_ms = self.node.steady_ms()
         self.inbox.add(
-            Call(blocks, count, size, plain, must_fit, dedupes, reply, slots, version, came_ms, claim, moves, until_ms)
+            Call(
+                blocks,
+                count,
+                size,
+                plain,
+                must_fit,
+                dedupes,
+                reply,
+                slots,
+                version,
+                came_ms,
+                claim,
+                moves,
+                stays,
+                until_ms,
+            )
         )
         if until_ms and self.inbox.first_until_ms == until_ms:
             self.wake_at(until_ms)
@@ -322,11 +339,11 @@ class Partition(LogReads):
             self.tell(call.reply, self._not_durable(reason))
 
     def why_refused(
-        self, blocks: Sequence[Block], elsewhere: Sequence[Block] = (), freed: Amount = NOTHING
+        self, blocks: Sequence[Block], elsewhere: Sequence[Block] = (), freed: Amount | None = NOTHING
     ) -> PushqError | None:
         """Why the queue itself would refuse some of these messages, if they were the next: asked for a step that must
         not fail half-way. What was promised to others in this cycle counts as there, and what the same step has for
-        other partitions; what it settles, `freed`, does not.
+        other partitions; what it settles, `freed`, does not. None there: all of them lie in the queue already.
         """
         return why_refused(self, [*self.inbox.promised, *blocks], elsewhere, freed)
 
@@ -344,13 +361,15 @@ class Partition(LogReads):
     @property
     def live(self) -> int:
         """Messages of the main view that are there and do not end with the next commits."""
-        return self.decided.live - (self.main.core.dying if self.main is not None else 0)
+        leaving = self.inbox.freed.messages
+        return self.decided.live - leaving - (self.main.core.dying if self.main is not None else 0)
 
     @property
     def live_bytes(self) -> int:
         """What those messages count for, in bytes."""
         core = self.main.core if self.main is not None else None
-        return self.decided.live_bytes - (core.ended_bytes + core.dying_bytes if core is not None else 0)
+        leaving = self.inbox.freed.size
+        return self.decided.live_bytes - leaving - (core.ended_bytes + core.dying_bytes if core is not None else 0)
 
     @property
     def coming(self) -> tuple[int, int]:
@@ -413,6 +432,18 @@ class Partition(LogReads):
             return
         self.inbox.add_purge(view, reply)
         self.request()
+
+    def lose(self, view: int, offset: int) -> tuple[int, int] | None:
+        """The entry at an offset is damaged: who holds some of it does so no longer. How many messages of the view, and
+        bytes, are lost, where memory knows.
+        """
+        if self.groups is not None and view == VIEW_MAIN:
+            for group in self.views.values():
+                if group.number >= VIEW_GROUPS:
+                    group.lose(offset)  # what they lose of it, `groups` counts
+            return None
+        found = self.views.get(view)
+        return found.lose(offset) if found is not None else None
 
     def write_off(self, view: int, messages: int, size: int, offset: int | None = None) -> None:
         """Counts messages out that are lost: their entry is broken and was put aside. Without an offset nobody knows

@@ -184,15 +184,18 @@ class Partitions:
         must_fit: bool = False,
         dedupes: bool = False,
         moves: bool = False,
+        stays: bool = False,
         until_ms: int = 0,
     ) -> None:
         """Stores messages, each in its partition; `reply` runs when all are durable or refused."""
         if self.map is None:
-            self.first.publish(blocks, reply, must_fit=must_fit, dedupes=dedupes, moves=moves, until_ms=until_ms)
+            self.first.publish(
+                blocks, reply, must_fit=must_fit, dedupes=dedupes, moves=moves, stays=stays, until_ms=until_ms
+            )
         elif self._is_flushing and not must_fit:
             self._late.append((blocks, reply, dedupes, until_ms))
         else:
-            self._route(blocks, reply, must_fit=must_fit, dedupes=dedupes, moves=moves, until_ms=until_ms)
+            self._route(blocks, reply, must_fit=must_fit, dedupes=dedupes, moves=moves, stays=stays, until_ms=until_ms)
 
     def _route(
         self,
@@ -202,6 +205,7 @@ class Partitions:
         must_fit: bool = False,
         dedupes: bool,
         moves: bool = False,
+        stays: bool = False,
         until_ms: int = 0,
     ) -> None:
         self._turn += 1
@@ -209,7 +213,7 @@ class Partitions:
         if not parts:
             self.first.publish(blocks, reply)
             return
-        send = partial(self._send, must_fit=must_fit, dedupes=dedupes, moves=moves, until_ms=until_ms)
+        send = partial(self._send, must_fit=must_fit, dedupes=dedupes, moves=moves, stays=stays, until_ms=until_ms)
         if len(parts) == 1 and parts[0].partition != WAITS:
             send(parts[0], reply)
             return
@@ -221,9 +225,9 @@ class Partitions:
             else:
                 send(share, told)
 
-    def why_refused(self, calls: Sequence[list[Block]], freed: Amount = NOTHING) -> PushqError | None:
+    def why_refused(self, calls: Sequence[list[Block]], freed: Amount | None = NOTHING) -> PushqError | None:
         """Why a step that must not fail half-way cannot make these publishes now, one after the other; it may ask in
-        the very cycle it is in. `freed`: what it settles of this queue.
+        the very cycle it is in. `freed`: what it settles of this queue; None where that is what it publishes.
         """
         if self.map is None:
             blocks = [block for call in calls for block in call]
@@ -242,7 +246,15 @@ class Partitions:
         return None
 
     def _send(
-        self, share: Share, reply: PublishReply, *, must_fit: bool, dedupes: bool, moves: bool, until_ms: int
+        self,
+        share: Share,
+        reply: PublishReply,
+        *,
+        must_fit: bool,
+        dedupes: bool,
+        moves: bool,
+        stays: bool,
+        until_ms: int,
     ) -> None:
         self._by_number[share.partition].publish(
             share.blocks,
@@ -252,6 +264,7 @@ class Partitions:
             slots=share.slots,
             version=self._table_now().version,
             moves=moves,
+            stays=stays,
             until_ms=until_ms,
         )
 

@@ -115,7 +115,7 @@ class Publishing:
             room.make(NOTHING)
         for number, call in enumerate(calls):
             self._need = None
-            if room is not None and any(room.over(need := room.need(call.blocks))):
+            if room is not None and not call.stays and any(room.over(need := room.need(call.blocks))):
                 if not call.must_fit and room.must_wait(need, may_shrink=self._may_repeat(call)):
                     self.later = [*calls[number:]]
                     break

@@ -239,7 +239,7 @@ class Queues:
                 batch.delete(Table.META, state_key(replica))
                 add_garbage(batch, replica, EVERYTHING)
 
-        await self._metadata.delete_queue(tenant, name, rows)
+        await self._metadata.delete_queue(tenant, name, rows, uid=definition.uid)
         queue = self._queues.pop(definition.uid, None)
         self._movings.pop(definition.uid, None)
         if queue is not None:
@@ -269,8 +269,9 @@ class Queues:
 
     async def move(self, tenant: str, name: str, target: str, until_ms: int) -> None:
         """Deletes a queue and moves what it holds to another one."""
-        queue = self.of(self._metadata.find(tenant, name))
-        moved = await self._metadata.move_queue(tenant, name, target, until_ms)
+        definition = self._metadata.find(tenant, name)
+        queue = self.of(definition)
+        moved = await self._metadata.move_queue(tenant, name, target, until_ms, uid=definition.uid)
         self._leave(queue, moved)
 
     def _leave(self, queue: Partitions, moved: MovedQueue) -> None:

@@ -18,10 +18,13 @@ if TYPE_CHECKING:
 
 
 def why_refused(
-    partition: Partition, blocks: Sequence[Block], elsewhere: Sequence[Block], freed: Amount = NOTHING
+    partition: Partition, blocks: Sequence[Block], elsewhere: Sequence[Block], freed: Amount | None = NOTHING
 ) -> PushqError | None:
-    """`elsewhere`: what goes to other partitions of the queue with the same commit. `freed`: what the step settles."""
-    return _limits(partition, [*blocks, *elsewhere], freed) or _order(partition, blocks) or _ids(partition, blocks)
+    """`elsewhere`: what goes to other partitions of the queue with the same commit. `freed`: what the step settles;
+    None where the messages only move within the queue: then it holds no more of them than before.
+    """
+    over = _limits(partition, [*blocks, *elsewhere], freed) if freed is not None else None
+    return over or _order(partition, blocks) or _ids(partition, blocks)
 
 
 def _limits(partition: Partition, blocks: Sequence[Block], freed: Amount) -> PushqError | None:

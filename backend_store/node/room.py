@@ -208,9 +208,11 @@ class Room:
 
     def _end(self, main: View, need: Amount) -> Amount | None:
         """Ends some of a partition's oldest messages, of one chunk. None: there are none, or the bound is reached."""
-        self.is_stuck = self.is_stuck or self._reads >= EVICTION_READS_PER_COMMIT
-        if self.is_stuck:
+        left = EVICTION_READS_PER_COMMIT - self._reads
+        if left <= 0:
+            self.is_stuck = True
             return None
-        ended, reads = main.eviction.end_oldest(lambda: self.over(need))
+        ended, reads = main.eviction.end_oldest(lambda: self.over(need), left)
         self._reads += reads
+        self.is_stuck = self.is_stuck or (ended is None and reads >= left)
         return Amount(*ended) if ended is not None else None

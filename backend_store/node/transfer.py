@@ -41,13 +41,15 @@ def move(
     priority: int | None = None,
     *,
     is_new: bool = False,
+    at_once: int = 0,
 ) -> None:
     """Moves what a lease holds, or as much of it as the other queue has room for; afterwards it holds nothing.
 
     `priority` None: each message has its own, as far as the other queue has so many.
-    `is_new`: the other queue's own delay and time to live hold for it, as for what is published there.
+    `is_new`: the other queue's own delay and time to live hold for it, as for what is published there. `at_once`: those
+    of its messages that wait for their time no longer.
     """
-    _Move(view, lease, target, annexes, moved, priority, is_new=is_new).go_on(lease.bits.bit_count())
+    _Move(view, lease, target, annexes, moved, priority, is_new=is_new, at_once=at_once).go_on(lease.bits.bit_count())
 
 
 class _Move:
@@ -65,8 +67,10 @@ class _Move:
         priority: int | None,
         *,
         is_new: bool,
+        at_once: int,
     ):
         self._is_new = is_new
+        self._at_once = at_once
         self._view = view
         self._lease = lease
         self._target = target
@@ -88,6 +92,7 @@ class _Move:
                 self._priority,
                 bits,
                 is_new=self._is_new,
+                at_once=self._at_once,
             )
         except PushqError as error:  # there is no key to seal them with now
             self._end(error)
@@ -127,6 +132,7 @@ def step_of(
     bits: int | None = None,
     *,
     is_new: bool = False,
+    at_once: int = 0,
 ) -> Joint:
     """The step that takes what a lease holds to another log, or only some `bits` of it. `decided`: whether it did, and
     why not. What is unreadable goes in whole blocks, which only its own queue can make something of.
@@ -138,7 +144,7 @@ def step_of(
     blocks = [
         msgspec.structs.replace(block, priority=wanted, due_ms=due_ms)
         for wanted, own in _by_priority(lease.chunk, bits, target, annexes, priority)
-        for due_ms, part in _by_due(view, lease, own, target, _usual_due(target) if is_new else 0)
+        for due_ms, part in _by_due(view, lease, own, target, _usual_due(target) if is_new else 0, at_once)
         for block in _blocks_of(view, lease.chunk, part, target, _alive(annexes, part, target, due_ms, is_new=is_new))
     ]
 
@@ -188,15 +194,18 @@ def _alive(
     return {index: {**annexes.get(index, {}), "exp": ends_ms} for index in indexes(bits)}
 
 
-def _by_due(view: View, lease: Lease, bits: int, target: Partitions, usual_ms: int) -> list[tuple[int, int]]:
+def _by_due(
+    view: View, lease: Lease, bits: int, target: Partitions, usual_ms: int, at_once: int
+) -> list[tuple[int, int]]:
     """The messages by the time that each waits for, 0 for those that wait for none. Of a queue that is deleted those
-    are moved too whose time has not come: where they go it comes as well.
+    are moved too whose time has not come: where they go it comes as well, but for those that go `at_once`.
     """
     state = lease.state
     if not is_scheduled(state.shelf) or not _may_wait(target):
         return [(usual_ms, bits)]
     reader, now_ms = view.partition.reader, view.partition.steady_ms()
-    later = {due: reader.due_bits(state.base, due) & bits for due in reader.schedule_of(state.base) if due > now_ms}
+    waiting = bits & ~at_once
+    later = {due: reader.due_bits(state.base, due) & waiting for due in reader.schedule_of(state.base) if due > now_ms}
     for part in later.values():
         bits &= ~part
     return [(due_ms, part) for due_ms, part in ((usual_ms, bits), *sorted(later.items())) if part]

@@ -13,6 +13,7 @@ from backend_store.core.kept import KeptLease
 from backend_store.core.keyed import KeyedRuns
 from backend_store.core.lanes import Lane
 from backend_store.core.leases import ChunkState, Holder, Lease, receipts_of
+from backend_store.core.leasing import Lost
 from backend_store.core.policy import Outcome, Policy, Reason
 from backend_store.core.records import PartitionState, Scheduled, Tally
 from backend_store.core.shelves import SCHEDULED, SORTING, VIEW_MAIN, is_scheduled
@@ -77,9 +78,23 @@ class View(Settling):
 
     def unsent(self, lease: Lease) -> None:
         """Takes back what was leased and never left: the attempt does not count."""
-        self.core.unsent(lease, lease.bits)
+        state, to_come = lease.state, 0
+        if is_scheduled(state.shelf) and self.schedule is not None and not lease.counts:
+            to_come = self.schedule.to_come(state.base, state.shelf)  # taken before its time, which is still to come
+        self.core.unsent(lease, lease.bits, to_come)
         self.partition.ride_along()
         self.on_ready()
+
+    def move_out(self, grouped: dict[str, int]) -> None:
+        """What receipts hold, as token → bits, stands in another queue with this commit."""
+        self.partition.inbox.moved(sum(bits.bit_count() for bits in grouped.values()))
+        if self.schedule is None:
+            return
+        for token, bits in grouped.items():
+            lease = self.core.leases.get(token)
+            for part in lease.parts() if lease is not None else ():
+                if is_scheduled(part.state.shelf):
+                    self.schedule.left(part.state.base, part.bits & bits, part.state.shelf)
 
     def cancel(self, shelf: int, base: int, index: int, reply: SettleReply) -> bool:
         """Ends a message that nobody holds, because its producer says so; `reply` runs once that is durable.
@@ -298,7 +313,24 @@ class View(Settling):
         if chunk is not None and chunk.base == base:
             self.core.supply(chunk)
         else:
-            self.core.lose(base)  # broken since it was last read, and put aside
+            self.lose(base)  # broken since it was last read, and put aside
+
+    def lose(self, base: int) -> tuple[int, int] | None:
+        """Gives up a chunk that is damaged: how many messages, and bytes, are lost with it. None where it is not in
+        memory, and nobody holds anything of it.
+        """
+        core, partition = self.core, self.partition
+        state = core.state(base)
+        if state is None:
+            return None
+        lost = core.weight_of_lost(base)
+        if self.number == VIEW_MAIN and partition.sorting is not None:
+            partition.sorting.left(base, state.present)
+        told = core.lose(base)
+        if told:
+            partition.node.soon(lambda: _tell(told))  # somebody may be in the middle of taking
+        partition.request()
+        return lost
 
     # ----------------------------------------------------------------------------------------------------- time
 
@@ -373,6 +405,13 @@ class View(Settling):
         if lease is not None:
             self.partition.wake_at(lease.deadline_ms)
         return lease
+
+
+def _tell(lost: Sequence[Lost]) -> None:
+    for holder, messages, receipts in lost:
+        holder.released(messages)
+        if receipts:
+            holder.lost(receipts, ran_out=False)
 
 
 _EMPTY = Tally()

@@ -18,6 +18,7 @@ import structlog
 from backend_store.client.streams import Gap
 from backend_store.core.chunk import Chunk, CorruptEntry, decode_chunk
 from backend_store.core.leases import ChunkState
+from backend_store.core.receipts import claimed_fields
 from backend_store.core.slots import PartitionMap
 from backend_store.metadata.embedded import MovedQueue
 from backend_store.model import Overloaded, PushqError, QueueDefinition, QueueNotFound
@@ -336,11 +337,14 @@ class Home:
 
     def ended(self, frame: Ended) -> None:
         self._store.forget_looks()
+        of_uid: dict[int, list[RemoteQueue]] = {}
         for queue in self.queues():
-            for token, bits in frame.lost:
-                queue.lease_ended(token, to_bits(bits), is_lost=True)
-            for token, bits in frame.gone:
-                queue.lease_ended(token, to_bits(bits), is_lost=False)
+            of_uid.setdefault(queue.uid, []).append(queue)  # a queue, its companions and its groups
+        for tokens, is_lost in ((frame.lost, True), (frame.gone, False)):
+            for token, bits in tokens:
+                fields = claimed_fields(token)
+                for queue in of_uid.get(fields.queue_uid, ()) if fields is not None else ():
+                    queue.lease_ended(token, to_bits(bits), is_lost=is_lost)
 
 
 def _keys_of(handed: Iterable[Handed]) -> set[int]:

@@ -142,7 +142,7 @@ class LanedQueue(RemoteQueue):
 
         may_repeat = claim is not None or all(map(is_known_again, share.blocks))
         size = sum(len(block.data) for block in share.blocks)
-        line.call(Call(frame, done, line.now_ms() + budget_ms, may_repeat, size))
+        line.call(Call(frame, done, line.now_ms() + budget_ms, may_repeat, size, self._known_ms))
 
     def is_colocated_with(self, other: RemoteQueue) -> bool:
         return False

@@ -93,7 +93,19 @@ class Call:
     until_ms: int
     may_repeat: bool
     size: int = 0
+    known_ms: int | None = None
+    """For how long after it was sent first a repeat is known for one; None: for ever."""
     is_sent: bool = False
+    first_sent_ms: int | None = None
+    """When a backend may have begun with it; None while none has."""
+    is_repeat: bool = False
+    """A backend that was lost may have done it."""
+
+    def begins_until_ms(self) -> int:
+        """A backend that has not begun with it then must not any more."""
+        if not self.is_repeat or self.known_ms is None or self.first_sent_ms is None:
+            return self.until_ms
+        return min(self.until_ms, self.first_sent_ms + self.known_ms)
 
 
 class Line:
@@ -159,7 +171,7 @@ class Line:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for call in self._calls.values():
-            call.reply(self._unavailable())
+            call.reply(_open() if call.is_sent or call.is_repeat else self._unavailable())
         self._calls.clear()
 
     def unavailable(self) -> Unavailable:
@@ -269,11 +281,16 @@ class Line:
             return
         if error is not None and error.code == NOT_LEADER:
             call.is_sent = False
+            if not call.is_repeat:
+                call.first_sent_ms = None
             self._unsent.append(number)  # nothing was done: it goes to the next leader
             self._maybe_leave()
             return
         del self._calls[number]
-        call.reply(error_of(error) if error is not None else done)
+        if error is not None and call.is_repeat and error.code == Overloaded.code:
+            call.reply(_open())  # it was not begun this time
+        else:
+            call.reply(error_of(error) if error is not None else done)
         self._maybe_leave()
 
     def leave_when_quiet(self) -> None:
@@ -307,14 +324,14 @@ class Line:
             if call.is_sent and not call.may_repeat:
                 unknown.append(self._calls.pop(number))
             elif call.is_sent:
-                call.is_sent = False
+                call.is_sent, call.is_repeat = False, True
         self._unsent = list(self._calls)
         for waiting in self._asked.values():
             if not waiting.done():
                 waiting.set_exception(ConnectionResetError("the backend was lost"))
         self._owner.lost()
         for call in unknown:
-            call.reply(OutcomeUnknown("the backend was lost before it answered; it may have stored this"))
+            call.reply(_open())
 
     # -------------------------------------------------------------------------------------------------- what goes
 
@@ -361,11 +378,17 @@ class Line:
             call = self._calls.get(number)
             if call is None or call.is_sent:
                 continue
+            if call.is_repeat and now_ms >= call.begins_until_ms():
+                del self._calls[number]
+                self._loop.call_soon(call.reply, _open())
+                continue
             call.is_sent = True
+            if call.first_sent_ms is None:
+                call.first_sent_ms = now_ms
             if isinstance(call.frame, Settle):
                 settles.append(call.frame)
                 continue
-            publishes.append(call.frame._replace(budget_ms=max(0, call.until_ms - now_ms)))
+            publishes.append(call.frame._replace(budget_ms=max(0, call.begins_until_ms() - now_ms)))
             size += call.size
             if size > LINE_FRAME_BYTES_SOFT_MAX:
                 self._out.put_nowait(pack(Publishes(publishes)))
@@ -386,7 +409,7 @@ class Line:
                 if now_ms < call.until_ms + (LATE_ANSWER_MS if call.is_sent else 0):
                     continue
                 del self._calls[number]
-                if call.is_sent:
+                if call.is_sent or call.is_repeat:
                     call.reply(OutcomeUnknown("the backend did not answer in time; it may have done this"))
                 else:
                     call.reply(self._unavailable())
@@ -427,6 +450,10 @@ class Line:
                 del self._asked[number]
                 if waiting.done() and not waiting.cancelled():
                     waiting.exception()  # looked at, so that nobody reports it as lost
+
+
+def _open() -> OutcomeUnknown:
+    return OutcomeUnknown("the backend was lost before it answered; it may have stored this")
 
 
 def _shown(address: Address) -> str:

@@ -286,7 +286,12 @@ class RemoteQueue(Redriving, Ranges):
 
         may_repeat = claim is not None or all(map(is_known_again, blocks))
         size = sum(len(block.data) for block in blocks)
-        line.call(Call(frame, done, line.now_ms() + budget_ms, may_repeat, size))
+        line.call(Call(frame, done, line.now_ms() + budget_ms, may_repeat, size, self._known_ms))
+
+    @property
+    def _known_ms(self) -> int:
+        """For how long after it was sent a publish is surely known again, which some time passes before."""
+        return self.config.dedupe_window_ms // 2
 
     def _publish_later(self, blocks: list[Block], reply: PublishReply, claim: Claim | None, until_ms: int) -> None:
         """Its shard has not taken the queue over yet."""

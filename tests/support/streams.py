@@ -44,6 +44,7 @@ class StreamWorld(World):
         batch.delete(Table.LOG, key)
         batch.put(Table.QUARANTINE, key, quarantine_value(reason, data))
         self.engine.commit(batch, lambda: None)
+        partition.lose(0, offset)
         partition.write_off(0, claimed_messages(data), len(data), offset)
 
     def break_entry(self, base: int) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from backend_store.core.chunk import Chunk
+from backend_store.core.leases import Lease
 from backend_store.model import Published, QueueFull
-from backend_store.node import room
+from backend_store.node import eviction, room
 from backend_store.storage.engine import Table
-from tests.support.queues import DEAD, ack, counts, crashed, draft, drained, nack, publish, queue, rows, took
+from tests.support.queues import DEAD, ack, counts, crashed, draft, drained, nack, publish, queue, rows, texts, took
 from tests.support.world import World
 
 LIMIT = 20_000
@@ -152,3 +154,102 @@ def test_at_the_bound_of_one_commit_the_next_ones_go_on(monkeypatch: pytest.Monk
     assert 20 < world.partition.state.live < 40, "it is passed for a moment"
     world.settle_down()
     assert drained(world) == [str(n) for n in range(20)]
+
+
+def counted_reads(world: World, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Where each look at the log of a queue begins, from now on."""
+    found: list[int] = []
+    read = world.partition.read
+
+    def counted(offset: int, shelf: int = 0) -> Chunk | None:
+        found.append(offset)
+        return read(offset, shelf)
+
+    monkeypatch.setattr(world.partition, "read", counted)
+    return found
+
+
+def behind_held_ones(held: int, free: int) -> tuple[World, list[Lease]]:
+    """A full queue whose oldest messages, each of a chunk of its own, consumers hold."""
+    world = queue(max_messages=held + free, overflow="drop_oldest")
+    for n in range(held + free):
+        publish(world, draft(f"old {n}"))
+    leases = [lease for _ in range(held) if (lease := took(world, 1)) is not None]
+    world.settle_down()
+    return world, leases
+
+
+def test_a_look_behind_many_that_consumers_hold_is_shared_out_among_commits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "EVICTION_READS_PER_COMMIT", 8)
+    world, _ = behind_held_ones(100, 5)
+    reads, commits = counted_reads(world, monkeypatch), 0
+    answers = world.publish_drafts([draft("new")])
+    while world.partition.state.live != 105 or not answers:
+        reads.clear()
+        assert world.commit() and len(reads) <= 8 + 2, "two that find nothing more"
+        assert world.partition.state.live <= 106
+        commits += 1
+    assert 100 // 8 <= commits <= 100 // 8 + 3 and world.partition.state.ended == {"overflow": 1}
+    assert drained(world) == ["old 101", "old 102", "old 103", "old 104", "new"]
+
+
+def test_what_comes_back_is_found_without_a_look_at_what_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, leases = behind_held_ones(100, 20)
+    publish(world, draft("first"))  # looks through all of them, once
+    reads = counted_reads(world, monkeypatch)
+    for n in range(10):
+        nack(world, leases[n])
+        publish(world, draft(f"a{n}"))  # ends what came back
+        nack(world, leases[99 - n])
+        publish(world, draft(f"b{n}"))
+    assert len(reads) <= 3 * 20, "of each publish those that find nothing, and the newest chunk"
+    assert world.partition.state.ended == {"overflow": 21}
+    ended = {f"old {n}" for n in (*range(10), *range(90, 101))}
+    for lease in leases[10:90]:
+        nack(world, lease)
+    assert sorted(drained(world)) == sorted(
+        {f"old {n}" for n in range(120)} - ended | {"first"} | {f"{x}{n}" for n in range(10) for x in "ab"}
+    )
+
+
+def test_what_came_back_in_great_number_is_found_in_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(eviction, "EVICTION_CHUNKS_KEPT", 4)
+    world, leases = behind_held_ones(20, 5)
+    publish(world, draft("first"))
+    for lease in reversed(leases[4:]):
+        nack(world, lease)
+    for n in range(3):
+        publish(world, draft(f"new {n}"))
+    for lease in leases[:4]:
+        nack(world, lease)
+    assert world.partition.state.ended == {"overflow": 4}
+    assert sorted(drained(world)) == sorted(
+        [f"old {n}" for n in range(25) if n not in (20, 4, 5, 6)] + ["first"] + [f"new {n}" for n in range(3)]
+    )
+
+
+def test_what_came_back_and_is_held_again_is_not_ended() -> None:
+    world, leases = behind_held_ones(4, 2)
+    publish(world, draft("first"))
+    nack(world, leases[1])
+    again = took(world, 1)
+    publish(world, draft("second"))
+    assert texts(again) == ["old 1"] and ack(world, again) == [True]
+    assert drained(world) == ["first", "second"]
+
+
+@pytest.mark.parametrize("landed", [False, True])
+def test_room_that_a_crash_left_owing_is_made_by_the_next_publish(
+    monkeypatch: pytest.MonkeyPatch, landed: bool
+) -> None:
+    monkeypatch.setattr(room, "EVICTION_READS_PER_COMMIT", 4)
+    world = queue(max_messages=20, overflow="drop_oldest")
+    for n in range(20):
+        publish(world, draft(f"old {n}"))
+    publish(world, *[draft(str(n)) for n in range(20)])
+    world.committer.prepare()  # it goes on to make room
+    crashed(world, landed=landed)
+    assert world.partition.state.live > 20
+    publish(world, draft("20"))
+    world.settle_down()
+    assert drained(world) == [str(n) for n in range(1, 21)]

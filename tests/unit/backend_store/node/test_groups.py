@@ -7,7 +7,7 @@ import pytest
 from backend_store.model import Conflict, InvalidRequest, NotFound
 from backend_store.node.limits import COUNTED_CHUNKS, GROUP_IDLE_MS, GROUPS_PER_STREAM_MAX
 from tests.support.streams import StreamWorld, all_receipts, seqs_of, stream
-from tests.support.world import Consumer, receipts_by_seq
+from tests.support.world import VISIBILITY_MS, Consumer, receipts_by_seq
 
 BOTH = pytest.mark.parametrize("mode", ["offsets", "leases"])
 
@@ -188,6 +188,25 @@ def test_a_broken_chunk_is_no_lag_of_anybody(mode: str) -> None:
     world.crash()
     assert {name: world.found(name).lag for name in lags} == lags
     assert [world.group("new", {"seq": seq}).lag for seq in (0, 3, 5, 7)] == [6, 3, 2, 1]
+
+
+@BOTH
+def test_a_broken_chunk_that_a_group_holds_is_lost_and_the_others_go_on(mode: str) -> None:
+    world = stream(8)
+    group, consumer = world.group(mode=mode), Consumer()
+    assert [seqs_of(group.leased(4, consumer)) for _ in range(2)] == [[0, 1], [2, 3]]
+    held = [receipts_by_seq(lease) for lease in consumer.leases]
+    world.break_entry(0)
+    world.partition.read(0)  # somebody comes upon it
+    for call in world.soon_calls:
+        call()
+    assert consumer.lost_receipts == [*held[0].values()]
+    assert group.ack(*held[0].values()) == [False, False] and group.ack(held[1][3]) == [True]
+    world.pass_time(VISIBILITY_MS)
+    world.settle_down()
+    came = group.drained()
+    assert came == ([2, 4, 5, 6, 7] if mode == "leases" else [4, 5, 6, 7])
+    assert group.view.core.in_flight == len(came)
 
 
 # ------------------------------------------------------------------------------------------------- a restart

@@ -9,6 +9,7 @@ import pytest
 
 from backend_store.client.embedded import EmbeddedQueue
 from backend_store.core import slots
+from backend_store.core.chunk import blocks_of
 from backend_store.core.slots import slot_of
 from backend_store.model import AutoExpand, Original, Published, QueueNotFound
 from backend_store.storage.engine import Table
@@ -53,6 +54,11 @@ def numbers(made: EmbeddedQueue) -> list[int]:
 
 def fill(world: NodeWorld, made: EmbeddedQueue, start: int = 0, **more: Any) -> None:
     send(world, made, *[draft(start + n, key, **more) for n, key in enumerate(KEYS)])
+
+
+def give_back(world: NodeWorld, made: EmbeddedQueue, *receipts: str) -> None:
+    world.tell(lambda: made.give_back(list(receipts), 0, lambda verdicts: None))
+    world.settle()
 
 
 def in_order(came: list[int], rounds: int) -> bool:
@@ -408,3 +414,38 @@ def test_the_plans_of_two_queues_do_not_wait_for_each_other(world: NodeWorld) ->
     resize(world, 4, "two")
     world.settle()
     assert is_at_rest(world, "one") and is_at_rest(world, "two")
+
+
+@pytest.mark.parametrize("overflow", ["reject", "drop_oldest", "dead_letter_oldest", "dead_letter_newest"])
+def test_a_queue_above_its_limit_shrinks_and_keeps_every_message(world: NodeWorld, overflow: str) -> None:
+    made = queue(world, partitions=3, ordering="strict", overflow=overflow)
+    first_ms = world.now_ms + 1_000
+    for number, key in enumerate(KEYS):
+        send(world, made, draft(number, key, due_ms=first_ms + 200 * number))
+    resize(world, 1, max_messages=10)
+    assert sorted(drained(world, made)) == list(range(len(KEYS)))
+    assert made.ended == {}
+    rest(world)
+    assert numbers(made) == [0]
+
+
+@pytest.mark.parametrize("busy", [0, 1])
+def test_a_step_in_a_full_queue_of_several_partitions_ends_none_for_what_it_settles(
+    world: NodeWorld, busy: int
+) -> None:
+    made = queue(world, partitions=2, overflow="drop_oldest", max_messages=8)
+    of = [[key for key in KEYS if table_of(world).route(slot_of(key)) == number] for number in (0, 1)]
+    for number in range(4):
+        send(world, made, draft(number, of[0][number]), draft(number + 4, of[1][number]))
+    receipts = all_taken(world, made)
+    held = receipts.pop(busy * 4)
+    give_back(world, made, *receipts.values())
+    target = of[1 - busy][0]
+
+    def publish_and_step() -> None:
+        made.publish(blocks_of([draft(8, target)]).blocks, lambda result: None)  # its partition decides first
+        made.settle_and_publish([held], [(made, blocks_of([draft(9, target)]).blocks)], lambda result: None)
+
+    world.tell(publish_and_step)
+    world.settle()
+    assert made.stats().ready == 8 and made.ended == {"overflow": 1}, "what the step settles is the room for its own"

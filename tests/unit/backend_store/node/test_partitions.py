@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from backend_store.client.embedded import EmbeddedQueue
+from backend_store.core.chunk import blocks_of
 from backend_store.core.slots import first_table, slot_of
 from backend_store.core.split import Share
 from backend_store.model import Block, Offset, Original, Overloaded, Published, PushqError, QueueFull
@@ -248,6 +249,32 @@ def test_a_call_for_several_full_partitions_never_passes_the_limit(world: NodeWo
         answer = published(send(world, made, *[draft(n, key) for n, key in enumerate(KEYS[:20])]))
         assert answer.others is None and made.stats().ready <= 10
     assert sum(made.ended.values()) + made.stats().ready == 60
+
+
+def test_a_busy_partition_of_a_full_queue_keeps_no_publish_of_another_waiting(world: NodeWorld) -> None:
+    made = queue(world, partitions=2, max_messages=20, overflow="drop_oldest")
+    busy, quiet = (next(key for key in KEYS if table_of(world).route(slot_of(key)) == number) for number in (0, 1))
+    for number in range(10):
+        send(world, made, draft(number, busy), draft(number, quiet))
+    came = 0
+
+    def answered(result: Published | PushqError) -> None:
+        nonlocal came
+        assert isinstance(result, Published)
+        came += 1
+        if came <= 1_000:
+            made.publish(blocks_of([draft(came, busy)]).blocks, answered)
+
+    def publish_without_a_pause() -> None:
+        for number in range(100):
+            made.publish(blocks_of([draft(number, busy)]).blocks, answered)
+
+    came_before: list[int] = []
+    world.tell(publish_without_a_pause)
+    world.tell(lambda: made.publish(blocks_of([draft(1, quiet)]).blocks, lambda result: came_before.append(came)))
+    world.settle()
+    assert came == 1_100 and came_before[0] <= 100, "it is in the second commit"
+    assert made.stats().ready == 20
 
 
 # --------------------------------------------------------------------------------------------------- gathered answers

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
-from backend_store.model import Unavailable
+from backend_store.model import Overloaded, PushqError, Unavailable
 from backend_store.remote import line as lines
 from backend_store.remote.limits import LINE_PING_SECONDS, LINE_SILENCE_SECONDS_MAX
-from backend_store.remote.line import Line
+from backend_store.remote.line import Call, Line
 from backend_store.shard.limits import SESSION_SECONDS_DEFAULT
+from backend_store.wire.store_frames import NOT_LEADER, Publish, Publishes, Results, from_gateway, wrong
 from tests.support.gateways import Gateway
+from tests.support.stores import until
 
 pytestmark = pytest.mark.anyio
 
@@ -40,3 +44,109 @@ async def test_request_is_not_sent_by_a_line_that_was_lost_while_it_waited(monke
     with pytest.raises(Unavailable):
         await asking
     await line.close()
+
+
+# ------------------------------------------------------------------------------------- publishes that are sent again
+
+KNOWN_MS = 50
+
+
+class Held:
+    """A line whose clock stands, and whose frames lie where they would leave."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_ms = 1_000
+        self.line = Line(0, Nowhere(), Gateway(), "gateway", None)
+        monkeypatch.setattr(self.line, "now_ms", lambda: self.now_ms)
+        self.answers: list[Any] = []
+
+    async def publish(self, until_ms: int = 10_000, known_ms: int | None = KNOWN_MS) -> None:
+        frame = Publish(self.line.next_number(), 0, "t", "q", 1, [], None)
+        self.line.call(Call(frame, self.answers.append, until_ms, may_repeat=True, known_ms=known_ms))
+        await self.turn()
+
+    async def turn(self) -> None:
+        for _ in range(3):
+            await asyncio.sleep(0)
+
+    async def opened(self) -> None:
+        self.line._out = asyncio.Queue()
+        self.line._opened()
+        await self.turn()
+
+    def lost(self) -> None:
+        self.line._lose()
+
+    def answered(self, error: PushqError) -> None:
+        self.line._heard(Results([(1, None, wrong(error))], []))
+
+    @property
+    def sent(self) -> list[int]:
+        """The times that backends were given for the publishes that have left."""
+        frames = []
+        while not self.line._out.empty():
+            frames.append(from_gateway(self.line._out.get_nowait()))
+        return [call.budget_ms for frame in frames if isinstance(frame, Publishes) for call in frame.calls]
+
+
+@pytest.fixture
+async def held(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Held]:
+    monkeypatch.setattr(lines, "SWEEP_SECONDS", 0.001)
+    held = Held(monkeypatch)
+    yield held
+    await held.line.close()
+
+
+async def test_a_publish_is_sent_again_for_as_long_as_its_repeat_is_known(held: Held) -> None:
+    await held.opened()
+    await held.publish()
+    assert held.sent == [9_000]
+    held.lost()
+    held.now_ms += KNOWN_MS - 20
+    await held.opened()
+    assert held.sent == [20], "a backend that comes to it later must not begin with it"
+    held.answered(Overloaded("the time of the request is over; nothing was accepted"))
+    assert [error.code for error in held.answers] == ["outcome-unknown"]
+
+
+async def test_a_publish_is_not_sent_again_when_its_repeat_would_be_a_second_message(held: Held) -> None:
+    await held.opened()
+    await held.publish()
+    assert held.sent
+    held.lost()
+    held.now_ms += KNOWN_MS
+    await held.opened()
+    assert held.sent == [] and [error.code for error in held.answers] == ["outcome-unknown"]
+
+
+async def test_a_publish_that_no_backend_began_waits_as_long_as_its_caller(held: Held) -> None:
+    await held.publish()
+    held.now_ms += 10 * KNOWN_MS
+    await held.opened()
+    held.now_ms += 10 * KNOWN_MS
+    assert held.sent == [9_000 - 10 * KNOWN_MS]
+    held.answered(PushqError("another one leads", code=NOT_LEADER))
+    held.lost()
+    await held.opened()
+    assert held.sent == [9_000 - 20 * KNOWN_MS] and held.answers == []
+
+
+@pytest.mark.parametrize("is_sent", [False, True])
+async def test_who_waited_in_vain_is_told_whether_his_message_may_be_stored(held: Held, is_sent: bool) -> None:
+    if is_sent:
+        await held.opened()
+    await held.publish(known_ms=None)
+    if is_sent:
+        held.lost()
+    held.now_ms = 10_000
+    await until(lambda: bool(held.answers))
+    assert [error.code for error in held.answers] == ["outcome-unknown" if is_sent else "unavailable"]
+
+
+async def test_a_line_that_is_closed_says_what_may_be_stored(held: Held) -> None:
+    await held.publish()
+    await held.line.close()
+    await held.opened()
+    await held.publish()
+    await held.line.close()
+    assert [error.code for error in held.answers] == ["unavailable", "outcome-unknown"]

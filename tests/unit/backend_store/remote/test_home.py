@@ -1,0 +1,76 @@
+"""What a backend says of leases, at a gateway with many queues."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from backend_store.core.receipts import TokenFields, group_field, make_token
+from backend_store.core.shelves import MAIN, VIEW_DEAD, VIEW_MAIN
+from backend_store.model import PushqError, QueueConfig, QueueDefinition, Unavailable
+from backend_store.remote.leases import Stock, Unassigned
+from backend_store.remote.queue import RemoteQueue
+from backend_store.remote.store import RemoteBackends
+from backend_store.service.definitions import Definitions
+from backend_store.wire.store_frames import Ended, of_bits
+from tests.support.chunks import any_chunk, chunk_state
+from tests.support.world import Consumer
+
+pytestmark = pytest.mark.anyio
+
+QUEUES = 20
+TOKENS = 50
+
+
+class Nowhere:
+    def address(self, shard: int) -> None:
+        """Nobody is known."""
+
+    def failed(self, shard: int, address: Any, leader: str | None) -> None: ...
+
+
+def looking_up(what: str, flight: Any) -> PushqError:
+    return Unavailable(what)
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[RemoteBackends]:
+    store = RemoteBackends(Nowhere(), None, looking_up)
+    config = QueueConfig()
+    queues = [QueueDefinition(uid, "t", f"q{uid}", config, 0, 1) for uid in range(1, QUEUES + 1)]
+    store.defined(Definitions(queues=queues), is_first=True)
+    yield store
+    await store.close()
+
+
+def leased(queue: RemoteQueue, lease: int, *, view: int = VIEW_MAIN) -> tuple[str, Consumer]:
+    """A lease of two messages that a consumer here holds."""
+    fields = TokenFields(0, 0, queue.uid, 1, group_field(view, MAIN), 10 * lease, lease, 0, 1)
+    token, consumer = make_token(b"s" * 32, fields), Consumer()
+    state = chunk_state(10 * lease, [None, None])
+    queue.stock.came(30_000, Unassigned(token, state, any_chunk(10 * lease, 2), 0b11, has_receipts=True))
+    assert queue.take(2, consumer, 30_000) is not None
+    return token, consumer
+
+
+async def test_ended_leases_are_told_to_the_queues_that_they_are_of(
+    store: RemoteBackends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queues = [store.here("t", f"q{uid}") for uid in range(1, QUEUES + 1)]
+    dead = store.here("t", "q1.dead")
+    held = [leased(queue, number) for number in range(TOKENS) for queue in queues[:1]]
+    letter, its_holder = leased(dead, TOKENS, view=VIEW_DEAD)
+    other, unharmed = leased(queues[1], 1)
+    looks: list[str] = []
+    void = Stock.void
+    monkeypatch.setattr(Stock, "void", lambda stock, token, bits: (looks.append(token), void(stock, token, bits))[1])
+    lost = [(token, of_bits(0b01)) for token, _ in held]
+    store.homes[0].ended(Ended([*lost, (letter, of_bits(0b11)), ("no token", of_bits(1))], []))
+    store.homes[0].ended(Ended([], [(held[0][0], of_bits(0b10))]))
+    assert [consumer.released_total for _, consumer in held] == [2, *[1] * (TOKENS - 1)]
+    assert all(consumer.lost_receipts == [token + "00"] for token, consumer in held)
+    assert its_holder.lost_receipts == [letter + "00", letter + "01"]
+    assert unharmed.released_total == 0 and queues[1].stock.parts(other)
+    assert len(looks) <= 2 * (TOKENS + 2), "each is looked for where it may be: the queue and its companion"
