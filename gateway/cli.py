@@ -14,6 +14,7 @@ COMMANDS = {
     "demo": "gateway.commands.demo:demo",
     "publish": "gateway.commands.publish:publish",
     "consume": "gateway.commands.consume:consume",
+    "move": "gateway.commands.move:move",
     "queue": "gateway.commands.queue:queue",
     "group": "gateway.commands.group:group",
     "key": "gateway.commands.key:key",

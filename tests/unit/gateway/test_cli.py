@@ -86,6 +86,8 @@ def test_version_is_told() -> None:
         (["consume", "q", "--format", "{id} {atempt}"], "did you mean {attempt}?"),
         (["consume", "q", "--no-ack", "--ack", "auto"], "leave one of them out"),
         (["consume", "q", "--no-ack", "--count", "11", "--credit", "10"], "name a larger --credit"),
+        (["move", "q", "q"], "name two"),
+        (["move", "q"], "Missing argument 'TO'"),
         (["group", "set", "q", "g", "--position", "seq:x"], "seq:N or time:T"),
         (["consume", "q", "--from", "seq:x"], "seq:N"),
         (["key", "create", "k"], "--scope"),
