@@ -16,8 +16,13 @@ from gateway.commands.purge import purge
 from gateway.commands.redrive import redrive
 from gateway.commands.target import Target, target_options
 
-_LAZY = {name: f"gateway.commands.queue_set:{name}" for name in ("create", "update")}
-"""Their options are made from the type of a config, which help about everything else need not wait for."""
+_LAZY = {
+    "create": "gateway.commands.queue_set:create",
+    "update": "gateway.commands.queue_set:update",
+    "export": "gateway.commands.queue_file:export",
+    "import": "gateway.commands.queue_file:import_",
+}
+"""They are made from the type of a config, which help about everything else need not wait for."""
 
 
 @group("queue", lazy=_LAZY)
