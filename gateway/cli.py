@@ -21,6 +21,7 @@ COMMANDS = {
     "tenant": "gateway.commands.tenant:tenant",
     "usage": "gateway.commands.usage:usage",
     "alert": "gateway.commands.alert:alert",
+    "context": "gateway.commands.context:context",
     "connection": "gateway.commands.connection:connection",
     "top": "gateway.commands.top:top",
     "doctor": "gateway.commands.doctor:doctor",
@@ -60,8 +61,8 @@ def _show_version(ctx: click.Context, _: click.Parameter, is_wanted: bool) -> No
 def cli(ctx: click.Context) -> None:
     """Pushq: a durable message queue that pushes to browsers, servers and shells.
 
-    Clients find the server by --url or PUSHQ_URL (http://127.0.0.1:8080) and the key by --key-file, PUSHQ_KEY or
-    ./pushq-data/admin.key. Data goes to stdout, talk to stderr.
+    Clients find the server by --url, PUSHQ_URL or a context (http://127.0.0.1:8080), and the key by --key-file,
+    PUSHQ_KEY, the context or ./pushq-data/admin.key. Data goes to stdout, talk to stderr.
     """
     if os.environ.get("NO_COLOR"):
         ctx.color = False

@@ -83,7 +83,7 @@ def delete(name: str, move_to: str | None, discard: bool, is_sure: bool, target:
     """Delete QUEUE, and say what becomes of the messages in it.
 
     This goes over the socket in the data folder, so it works on the server's machine whatever the server allows over
-    HTTP. With --url it goes over HTTP, which the setting queues.allow_delete_over_http must permit.
+    HTTP. With --url or a context it goes over HTTP, which the setting queues.allow_delete_over_http must permit.
     """
     if (move_to is None) != discard:
         raise click.UsageError("say what becomes of its messages: --move-to QUEUE or --discard, one of the two")
@@ -103,7 +103,7 @@ queue.add_command(redrive)
 
 
 async def _delete(name: str, move_to: str | None, is_sure: bool, target: Target) -> dict[str, Any]:
-    is_local = target.url is None
+    is_local = target.is_local
     async with target.local_admin() if is_local else target.admin() as admin:
         found = await admin.get_queue(name)
         stats = found["stats"]

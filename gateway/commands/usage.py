@@ -35,7 +35,7 @@ def show(
     """Show the billable counts of each queue, exact as of now."""
 
     async def page(admin: object, cursor: str | None) -> dict[str, object]:
-        return await admin.usage(from_=from_, to=to, queue=queue, tenant=tenant, cursor=cursor)  # type: ignore[attr-defined,no-any-return]
+        return await admin.usage(from_=from_, to=to, queue=queue, tenant=target.tenant(tenant), cursor=cursor)  # type: ignore[attr-defined,no-any-return]
 
     items = run(ask(target, lambda admin: all_pages(lambda cursor: page(admin, cursor))))
     if as_json:
@@ -51,7 +51,7 @@ def show(
 @json_option
 def live(tenant: str | None, target: Target, as_json: bool) -> None:
     """Show the last hour by minute, where the job live_usage runs and usage.live_dir names its folder."""
-    found = run(ask(target, lambda admin: admin.live_usage(tenant=tenant)))
+    found = run(ask(target, lambda admin: admin.live_usage(tenant=target.tenant(tenant))))
     if as_json:
         put_json(found)
         return
@@ -67,7 +67,7 @@ def live(tenant: str | None, target: Target, as_json: bool) -> None:
 @json_option
 def audit(tenant: str | None, limit: int, target: Target, as_json: bool) -> None:
     """Show what administrators did, the newest first."""
-    found = run(ask(target, lambda admin: admin.audit(tenant=tenant, limit=limit)))
+    found = run(ask(target, lambda admin: admin.audit(tenant=target.tenant(tenant), limit=limit)))
     if as_json:
         put_items(found["items"])
     else:
