@@ -11,6 +11,7 @@ from gateway.commands.base import command, json_option, run
 from gateway.commands.consumer import Consumer, Wishes
 from gateway.commands.formats import Show, line, raw, template, whole
 from gateway.commands.moments import DURATION
+from gateway.commands.names import group_names, queue_names
 from gateway.commands.target import Target, target_options
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class Transport(click.Choice[str]):
 
 
 @command("consume")
-@click.argument("queue")
+@click.argument("queue", shell_complete=queue_names)
 @click.option("--transport", type=Transport(), default="ws", show_default=True, help="How it is pushed.")
 @click.option("--count", type=click.IntRange(min=1), help="End after so many messages; none beyond them is taken.")
 @click.option(
@@ -64,7 +65,11 @@ class Transport(click.Choice[str]):
     type=DURATION,
     help="In place of the queue's: 500, 30s, 5m.",
 )
-@click.option("--group", help="Of a stream: as one of this consumer group; --from says where a new one begins.")
+@click.option(
+    "--group",
+    shell_complete=group_names,
+    help="Of a stream: as one of this consumer group; --from says where a new one begins.",
+)
 @target_options
 @json_option
 def consume(

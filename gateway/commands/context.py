@@ -12,6 +12,7 @@ import click
 
 from gateway.commands.base import group, json_option, yes_option
 from gateway.commands.exits import Failure
+from gateway.commands.names import context_names
 from gateway.commands.output import confirm, put_fields, put_items, put_json, put_table, tell
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -104,7 +105,7 @@ def list_(as_json: bool) -> None:
 
 
 @context.command("use")
-@click.argument("name", metavar="NAME", required=False)
+@click.argument("name", shell_complete=context_names, metavar="NAME", required=False)
 @click.option("--none", "is_none", is_flag=True, help="No context.")
 def use(name: str | None, is_none: bool) -> None:
     """Have commands talk to the server of NAME from now on."""
@@ -124,7 +125,7 @@ def use(name: str | None, is_none: bool) -> None:
 
 
 @context.command("show")
-@click.argument("name", metavar="NAME", required=False)
+@click.argument("name", shell_complete=context_names, metavar="NAME", required=False)
 @json_option
 def show(name: str | None, as_json: bool) -> None:
     """Show context NAME, else the one in use, without secrets."""
@@ -142,7 +143,7 @@ def show(name: str | None, as_json: bool) -> None:
 
 
 @context.command("remove")
-@click.argument("name", metavar="NAME")
+@click.argument("name", shell_complete=context_names, metavar="NAME")
 @yes_option
 def remove(name: str, is_sure: bool) -> None:
     """Remove context NAME, and the key if it is kept here. A key file stays."""

@@ -10,6 +10,7 @@ import click
 from gateway.commands.asking import all_pages, ask
 from gateway.commands.base import group, json_option, run, yes_option
 from gateway.commands.cancel import cancel
+from gateway.commands.names import queue_names
 from gateway.commands.output import confirm, duration, put, put_fields, put_items, put_json, put_table, size, tell
 from gateway.commands.peek import peek
 from gateway.commands.purge import purge
@@ -45,7 +46,7 @@ def list_(target: Target, as_json: bool) -> None:
 
 
 @queue.command("show")
-@click.argument("name", metavar="QUEUE")
+@click.argument("name", metavar="QUEUE", shell_complete=queue_names)
 @target_options
 @json_option
 def show(name: str, target: Target, as_json: bool) -> None:
@@ -73,8 +74,13 @@ def _put_partitions(partitions: dict[str, Any]) -> None:
 
 
 @queue.command("delete")
-@click.argument("name", metavar="QUEUE")
-@click.option("--move-to", metavar="QUEUE", help="Its messages go to this one; for 7 days publishes too.")
+@click.argument("name", metavar="QUEUE", shell_complete=queue_names)
+@click.option(
+    "--move-to",
+    metavar="QUEUE",
+    shell_complete=queue_names,
+    help="Its messages go to this one; for 7 days publishes too.",
+)
 @click.option("--discard", is_flag=True, help="Its messages are discarded: say so.")
 @yes_option
 @target_options

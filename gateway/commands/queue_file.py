@@ -13,6 +13,7 @@ from backend_store.model import PushqError as ServerError
 from gateway.commands.asking import ask
 from gateway.commands.base import command, json_option, run
 from gateway.commands.exits import Failure, translate
+from gateway.commands.names import queue_names
 from gateway.commands.output import progress, put, put_json, tell
 from gateway.commands.target import Target, target_options
 from gateway.policy import owner_of
@@ -57,7 +58,7 @@ class Planned(msgspec.Struct):
 
 
 @command("export")
-@click.argument("names", metavar="[QUEUE]...", nargs=-1)
+@click.argument("names", metavar="[QUEUE]...", nargs=-1, shell_complete=queue_names)
 @click.option("--all", "is_all", is_flag=True, help="All queues that the key may view.")
 @target_options
 def export(names: tuple[str, ...], is_all: bool, target: Target) -> None:

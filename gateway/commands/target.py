@@ -211,6 +211,12 @@ def target_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return _URL(_CONTEXT(_KEY_FILE(_DATA(_CA(with_target)))))
 
 
+def _context_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    from gateway.commands.names import context_names
+
+    return context_names(ctx, param, incomplete)
+
+
 _URL = click.option(
     "--url", cls=CommonOption, metavar="URL", help="The server.  [default: PUSHQ_URL, else http://127.0.0.1:8080]"
 )
@@ -218,6 +224,7 @@ _CONTEXT = click.option(
     "--context",
     cls=CommonOption,
     metavar="NAME",
+    shell_complete=_context_names,
     help="The server of `pushq context add NAME`.  [default: PUSHQ_CONTEXT, else that of `pushq context use`]",
 )
 _KEY_FILE = click.option(

@@ -10,6 +10,7 @@ import click
 from gateway.commands.asking import all_pages, ask
 from gateway.commands.base import group, json_option, run
 from gateway.commands.exits import Exit, Failure
+from gateway.commands.names import queue_names
 from gateway.commands.output import put_items, put_json, put_table, tell
 from gateway.commands.target import Target, target_options
 
@@ -25,7 +26,7 @@ def usage() -> None:
 @usage.command("show")
 @click.option("--from", "from_", metavar="DAY", help="The first day, in UTC.  [default: of this month]")
 @click.option("--to", metavar="DAY", help="The last day.  [default: today]")
-@click.option("--queue", metavar="QUEUE", help="One queue only.")
+@click.option("--queue", metavar="QUEUE", shell_complete=queue_names, help="One queue only.")
 @click.option("--tenant", metavar="TENANT", help="Another tenant; the key needs the scope operator.")
 @target_options
 @json_option
