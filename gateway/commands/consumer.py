@@ -85,7 +85,7 @@ class Consumer:
                     await holder.release()
             await holder.settled()
         if isinstance(holder, Keeper):
-            self._tell_kept(len(holder))
+            self._tell_kept(len(holder), holder.given_back)
 
     async def _check(self, target: Target) -> None:
         """Before anything is taken: may we ask for the queue's numbers, and can the queue do what is wished?"""
@@ -103,8 +103,13 @@ class Consumer:
                 " a --count"
             )
 
-    def _tell_kept(self, kept: int) -> None:
+    def _tell_kept(self, kept: int, back: int) -> None:
         """What was shown is back; of a queue that may have more it is said."""
+        if back < kept:
+            raise Failure(
+                f"{kept} messages were shown, and the server confirmed that it has {back} of them back",
+                lines=["the others come again when their leases end, and count as tried"],
+            )
         if kept == self._count and self._wishes.count is None:
             raise Failure(
                 f"{kept} messages were shown and went back, and there may be more",

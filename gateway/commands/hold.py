@@ -101,6 +101,8 @@ class Keeper:
         self._back_s = back_s
         self._seen: set[Place] = set()
         self._kept: dict[Place, Message] = {}
+        self.given_back = 0
+        """How many of them the server has taken back, once they were released."""
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -120,7 +122,7 @@ class Keeper:
         """No more messages are wanted: all may have those that were shown."""
         from gateway.commands.reader import given_back
 
-        await given_back(self._kept.values(), self._back_s)
+        self.given_back = await given_back(self._kept.values(), self._back_s)
 
     async def settled(self) -> None:
         """Nothing was acked."""

@@ -25,6 +25,8 @@ FAREWELL_S = 0.005
 
 GIVE_BACK_S_MAX = 2.0
 """How long a command that ends waits for the server to take back what nobody read."""
+GIVE_BACK_S_EACH = 0.001
+"""And so much longer for each message."""
 SSE_BACK_S = 1.0
 """Over SSE a message that went back at once would come again before the stream ends, and nobody could tell the server
 that it was not begun with: so it rests until the stream has ended."""
@@ -101,13 +103,19 @@ class Reader:
             raise BrokenPipeError("whoever read the lines has left")
 
 
-async def given_back(messages: Iterable[Message], after_s: float | None = None) -> None:
-    """Says that nobody read them, while the subscription is still there. Where no answer comes, they count as tried."""
-    if releasing := [asyncio.ensure_future(message.release(delay=after_s)) for message in messages]:
-        done, late = await asyncio.wait(releasing, timeout=GIVE_BACK_S_MAX)
-        for task in late:
-            task.cancel()
-        await asyncio.gather(*done, *late, return_exceptions=True)
+async def given_back(messages: Iterable[Message], after_s: float | None = None) -> int:
+    """Says that nobody read them, while the subscription is still there: how many the server confirmed.
+
+    Where no answer comes, they count as tried.
+    """
+    releasing = [asyncio.ensure_future(message.release(delay=after_s)) for message in messages]
+    if not releasing:
+        return 0
+    _, late = await asyncio.wait(releasing, timeout=GIVE_BACK_S_MAX + GIVE_BACK_S_EACH * len(releasing))
+    for task in late:
+        task.cancel()
+    results = await asyncio.gather(*releasing, return_exceptions=True)
+    return sum(result is None for result in results)
 
 
 def reader_of_stdout(ahead_max: int, back_s: float | None) -> Reader | None:
