@@ -14,12 +14,14 @@ COMMANDS = {
     "demo": "gateway.commands.demo:demo",
     "publish": "gateway.commands.publish:publish",
     "consume": "gateway.commands.consume:consume",
+    "move": "gateway.commands.move:move",
     "queue": "gateway.commands.queue:queue",
     "group": "gateway.commands.group:group",
     "key": "gateway.commands.key:key",
     "tenant": "gateway.commands.tenant:tenant",
     "usage": "gateway.commands.usage:usage",
     "alert": "gateway.commands.alert:alert",
+    "context": "gateway.commands.context:context",
     "connection": "gateway.commands.connection:connection",
     "top": "gateway.commands.top:top",
     "doctor": "gateway.commands.doctor:doctor",
@@ -59,8 +61,8 @@ def _show_version(ctx: click.Context, _: click.Parameter, is_wanted: bool) -> No
 def cli(ctx: click.Context) -> None:
     """Pushq: a durable message queue that pushes to browsers, servers and shells.
 
-    Clients find the server by --url or PUSHQ_URL (http://127.0.0.1:8080) and the key by --key-file, PUSHQ_KEY or
-    ./pushq-data/admin.key. Data goes to stdout, talk to stderr.
+    Clients find the server by --url, PUSHQ_URL or a context (http://127.0.0.1:8080), and the key by --key-file,
+    PUSHQ_KEY, the context or ./pushq-data/admin.key. Data goes to stdout, talk to stderr.
     """
     if os.environ.get("NO_COLOR"):
         ctx.color = False

@@ -39,7 +39,7 @@ CONFIG_FILE: Final = "pushq.toml"
 ENV_PREFIX: Final = "PUSHQ_"
 DEFAULT: Final = "default"
 
-ENV_OF_CLIENTS: Final = frozenset({"PUSHQ_URL", "PUSHQ_KEY", "PUSHQ_CA_FILE", "PUSHQ_CERT_FILE"})
+ENV_OF_CLIENTS: Final = frozenset({"PUSHQ_URL", "PUSHQ_CONTEXT", "PUSHQ_KEY", "PUSHQ_CA_FILE", "PUSHQ_CERT_FILE"})
 """Variables of the command line and the SDKs; a server does not read them."""
 ENV_OF_MASTERS: Final = frozenset({"PUSHQ_MASTER_KEY", "PUSHQ_MASTER_KEY_FILE"})
 """No settings: with `encryption.master = "environment"` they are, or name, the master key."""

@@ -16,12 +16,21 @@ from gateway.commands.exits import Failure, translate
 KEY_ORIGIN = "pushq.key_origin"
 """Where `Target` notes in the click context which key it used, for the sentence that a 401 needs."""
 
+WORDS = "pushq.words"
+"""Where the words of a line stand that a shell wants completed."""
+
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Command(click.Command):
     """A command whose errors end as sentences and exit codes."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click does it; what a shell wants completed keeps its words, see `names.group_names`."""
+        if ctx.resilient_parsing:
+            ctx.meta[WORDS] = list(args)
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

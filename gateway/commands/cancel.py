@@ -6,12 +6,13 @@ import click
 
 from gateway.commands.asking import ask
 from gateway.commands.base import Command, json_option, run
+from gateway.commands.names import queue_names
 from gateway.commands.output import put_json, tell
 from gateway.commands.target import Target, target_options
 
 
 @click.command("cancel", cls=Command)
-@click.argument("name", metavar="QUEUE")
+@click.argument("name", metavar="QUEUE", shell_complete=queue_names)
 @click.argument("message_id", metavar="ID")
 @target_options
 @json_option

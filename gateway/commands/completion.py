@@ -1,4 +1,4 @@
-"""`pushq completion`: the script that teaches a shell the commands and options."""
+"""`pushq completion`: the script that teaches a shell the commands, their options, and the names of queues."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ def completion(ctx: click.Context, shell: str) -> None:
     """Print the script that completes commands in a shell.
 
     bash: `eval "$(pushq completion bash)"`; zsh the same; fish: `pushq completion fish | source`.
+
+    Names of queues and groups are asked of the server that the line so far means, for a second at most: where it is
+    away or the key may not view them, there are none, and nothing is said. The key command of a context is not run.
     """
     kind = get_completion_class(shell)
     assert kind is not None, shell

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 import click
 
 from gateway.commands.base import command, json_option, run
-from gateway.commands.consumer import Consumer
+from gateway.commands.consumer import Consumer, Wishes
+from gateway.commands.formats import Show, line, raw, template, whole
 from gateway.commands.moments import DURATION
+from gateway.commands.names import group_names, queue_names
 from gateway.commands.target import Target, target_options
 
 if TYPE_CHECKING:
@@ -31,18 +33,29 @@ class Transport(click.Choice[str]):
 
 
 @command("consume")
-@click.argument("queue")
+@click.argument("queue", shell_complete=queue_names)
 @click.option("--transport", type=Transport(), default="ws", show_default=True, help="How it is pushed.")
 @click.option("--count", type=click.IntRange(min=1), help="End after so many messages; none beyond them is taken.")
 @click.option(
     "--ack",
     type=click.Choice(["manual", "auto"]),
-    default="manual",
-    show_default=True,
-    help="manual: acked once written to stdout. auto: gone as soon as it is sent, at most once.",
+    default=None,
+    help="manual: acked once written to stdout. auto: gone as soon as it is sent, at most once.  [default: manual]",
 )
+@click.option("--no-ack", is_flag=True, help="Only show them: each once, and at the end all go back, untried.")
+@click.option("--until-empty", is_flag=True, help="End when nothing comes any more and none is ready.")
+@click.option("--raw", "is_raw", is_flag=True, help="Write the bodies alone.")
 @click.option(
-    "--credit", type=click.IntRange(1, CREDIT_MAX), help="Held at a time.  [default: 100, or a tenth of --count]"
+    "--format",
+    "format_text",
+    metavar="TEMPLATE",
+    help="Write each message by this template: '{id} {attempt} {headers.x} {body}'.",
+)
+@click.option("--null", "-0", "ends_with_null", is_flag=True, help="End each with a NUL byte in place of a newline.")
+@click.option(
+    "--credit",
+    type=click.IntRange(1, CREDIT_MAX),
+    help="Held at a time.  [default: 100, or a tenth of --count; 1000 with --no-ack]",
 )
 @click.option("--from", "start", metavar="WHERE", help="Of a stream: earliest, latest, seq:N, time:T or cursor:C.")
 @click.option(
@@ -52,14 +65,23 @@ class Transport(click.Choice[str]):
     type=DURATION,
     help="In place of the queue's: 500, 30s, 5m.",
 )
-@click.option("--group", help="Of a stream: as one of this consumer group; --from says where a new one begins.")
+@click.option(
+    "--group",
+    shell_complete=group_names,
+    help="Of a stream: as one of this consumer group; --from says where a new one begins.",
+)
 @target_options
 @json_option
 def consume(
     queue: str,
     transport: str,
     count: int | None,
-    ack: str,
+    ack: str | None,
+    no_ack: bool,
+    until_empty: bool,
+    is_raw: bool,
+    format_text: str | None,
+    ends_with_null: bool,
     credit: int | None,
     start: str | None,
     visibility_timeout_ms: int | None,
@@ -71,10 +93,54 @@ def consume(
 
     Each line is seq, id, attempt and body; --json prints the whole message. What was held and not printed goes back to
     the queue, untried; and so does a line in a pipe whose reader leaves before it took it.
+
+    --raw writes bodies: bytes as they were published, JSON as JSON on one line. A --format names fields in braces: id,
+    queue, seq, partition, attempt, key, priority, published_at, expires_at, content_type, reply_to, correlation_id,
+    headers, headers.NAME, body (as --raw writes it) and text (the same, of a JSON string without its quotes). What a
+    message does not have is empty; {{, }}, \\\\, \\n, \\t, \\r and \\0 are what they are elsewhere.
+
+    --until-empty ends with 0 when nothing came for a second and the queue says that none is ready (of a --group: that
+    it has no lag). Scheduled messages, and those that other consumers have, do not hold it up. While the connection is
+    lost it waits. --no-ack keeps what it has shown until it ends, as many as --count or --credit says (over SSE for a
+    second more); a command that is killed cannot give them back, so they count as tried. Both ask for the queue's
+    numbers: the key needs the scope view.
     """
+    wishes = Wishes(
+        count=count,
+        credit=credit,
+        ack=_ack(ack, no_ack),
+        until_empty=until_empty,
+        show=_show(as_json=as_json, is_raw=is_raw, format_text=format_text),
+        end=b"\0" if ends_with_null else b"\n",
+    )
+    _check_kept(wishes)
     options = {"visibility_timeout_ms": visibility_timeout_ms, "from_": parse_start(start), "group": group}
-    consumer = Consumer(queue, options, count=count, credit=credit, as_json=as_json)
-    run(consumer.run(target, cast("TransportName", transport), is_auto=ack == "auto"))
+    run(Consumer(queue, options, wishes).run(target, cast("TransportName", transport)))
+
+
+def _show(*, as_json: bool, is_raw: bool, format_text: str | None) -> Show:
+    if as_json + is_raw + (format_text is not None) > 1:
+        raise click.UsageError("--json, --raw and --format each say how a message looks: name one of them")
+    if format_text is not None:
+        return template(format_text)
+    return whole if as_json else raw if is_raw else line
+
+
+def _ack(ack: str | None, no_ack: bool) -> Literal["manual", "auto", "none"]:
+    if no_ack and ack is not None:
+        raise click.UsageError(f"--no-ack acks nothing, so --ack {ack} has no meaning: leave one of them out")
+    return "none" if no_ack else cast("Literal['manual', 'auto']", ack or "manual")
+
+
+def _check_kept(wishes: Wishes) -> None:
+    """What is shown without an ack is held, so there cannot be more than credit."""
+    if wishes.ack != "none" or wishes.count is None:
+        return
+    if wishes.count > (most := wishes.credit or CREDIT_MAX):
+        raise click.UsageError(
+            f"--no-ack keeps what it has shown until it ends, {most} at most: --count {wishes.count} is too much"
+            + (f"; name a larger --credit, up to {CREDIT_MAX}" if wishes.credit else "")
+        )
 
 
 def parse_start(text: str | None) -> From | None:

@@ -6,12 +6,17 @@ import asyncio
 import signal
 import sys
 from collections.abc import Coroutine, Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
-from gateway.commands.hold import Holder
-from gateway.commands.messages import as_line, fields_of
-from gateway.commands.output import json_line, tell
-from gateway.commands.reader import Reader, Taken, given_back, reader_of_stdout
+import click
+
+from gateway.commands.asking import ask
+from gateway.commands.exits import Failure
+from gateway.commands.formats import Show
+from gateway.commands.hold import Holder, Keeper
+from gateway.commands.output import tell
+from gateway.commands.reader import SSE_BACK_S, Reader, Taken, given_back, reader_of_stdout
 from gateway.commands.target import Target
 
 if TYPE_CHECKING:
@@ -19,71 +24,126 @@ if TYPE_CHECKING:
     from push.client.model import TransportName
 
 CREDIT_DEFAULT = 100
+KEPT_DEFAULT = 1_000
+"""How many messages `--no-ack` shows and keeps, where neither `--count` nor `--credit` says it."""
 HOLD_S_MAX = 12 * 3600.0
 """How long the lease of a message is extended whose ack waits for the rest of `--count`."""
 
 
-class Consumer:
-    """Prints messages until it has `count`, or until Ctrl-C or SIGTERM."""
+@dataclass(frozen=True, kw_only=True)
+class Wishes:
+    """How much is consumed, what becomes of it, and how it looks."""
 
-    def __init__(
-        self, queue: str, options: Mapping[str, Any], *, count: int | None, credit: int | None, as_json: bool
-    ) -> None:
+    count: int | None
+    credit: int | None
+    ack: Literal["manual", "auto", "none"]
+    """none: what was shown goes back untried."""
+    until_empty: bool
+    show: Show
+    end: bytes = b"\n"
+
+
+class Consumer:
+    """Prints messages until it has `count`, until the queue is empty if that is wished, or until Ctrl-C or SIGTERM."""
+
+    def __init__(self, queue: str, options: Mapping[str, Any], wishes: Wishes) -> None:
         self._queue = queue
         self._options = options
-        self._count = count
-        self._credit = _credit(credit, count)
-        self._as_json = as_json
+        self._wishes = wishes
+        self._is_kept = wishes.ack == "none"
+        self._credit = (wishes.credit or wishes.count or KEPT_DEFAULT) if self._is_kept else _credit(wishes)
+        self._count = self._credit if self._is_kept and wishes.count is None else wishes.count
+        from gateway.commands.emptiness import Emptiness  # it brings the client, which help about all commands need not
 
-    async def run(self, target: Target, transport: TransportName, *, is_auto: bool) -> None:
+        self._back_s: float | None = None
+        self._empty = Emptiness(queue, options.get("group"))
+
+    async def run(self, target: Target, transport: TransportName) -> None:
         stop = _stop_signal()
-        credit = 1 if is_auto and self._count is not None else self._credit
-        ack = "auto" if is_auto and self._count is None else "manual"
+        self._back_s = SSE_BACK_S if transport == "sse" else None
+        if self._wishes.until_empty or self._is_kept:
+            await self._check(target)
+        takes_first = self._wishes.ack == "auto" and self._count is not None
+        credit = 1 if takes_first else self._credit
+        ack = "auto" if self._wishes.ack == "auto" and self._count is None else "manual"
         options: dict[str, Any] = {"credit": credit, "ack": ack, "handler_limit_s": HOLD_S_MAX, **self._options}
-        async with target.connect(transport=transport) as pushq:
+        async with target.connect(transport=transport, on_event=self._empty.heard) as pushq:
             async with pushq.subscribe(self._queue, **options) as subscription:
                 tell(f'consuming "{self._queue}" over {transport}; Ctrl-C ends')
-                if is_auto and self._count is not None:
-                    await _until(stop, self._take(subscription, self._count))
+                if takes_first:
+                    assert self._count is not None
+                    await self._to_the_end(self._take(subscription, self._count), stop, target)
                     return
-                holder = Holder(count=self._count, credit=self._credit)
-                reader = reader_of_stdout(self._credit)
+                holder = Keeper(self._back_s) if self._is_kept else Holder(count=self._count, credit=self._credit)
+                reader = reader_of_stdout(self._credit, self._back_s)
                 try:
-                    await _until(stop, self._print_to(reader, subscription, holder))
+                    await self._to_the_end(self._print_to(reader, subscription, holder), stop, target)
                 finally:
                     # Before the subscription closes: acks leave ahead of the word that ends it.
                     if reader is not None:
                         await reader.end(holder.printed)
-                    holder.release()
+                    await holder.release()
             await holder.settled()
+        if isinstance(holder, Keeper):
+            self._tell_kept(len(holder), holder.given_back)
 
-    async def _print_to(self, reader: Reader | None, subscription: Subscription, holder: Holder) -> None:
+    async def _check(self, target: Target) -> None:
+        """Before anything is taken: may we ask for the queue's numbers, and can the queue do what is wished?"""
+        config = (await ask(target, lambda admin: admin.get_queue(self._queue)))["config"]
+        is_stream = config["kind"] == "stream"
+        if self._is_kept and is_stream:
+            raise click.UsageError(f'"{self._queue}" is a stream, which keeps what is read: leave --no-ack out')
+        if self._is_kept and config["delivery"] == "at_most_once":
+            raise click.UsageError(
+                f'"{self._queue}" delivers at most once, so --no-ack could give nothing back: use `pushq queue peek`'
+            )
+        if is_stream and self._options.get("group") is None:
+            raise click.UsageError(
+                f'"{self._queue}" is a stream, which never becomes empty: --until-empty needs a --group there, or name'
+                " a --count"
+            )
+
+    def _tell_kept(self, kept: int, back: int) -> None:
+        """What was shown is back; of a queue that may have more it is said."""
+        if back < kept:
+            raise Failure(
+                f"{kept} messages were shown, and the server confirmed that it has {back} of them back",
+                lines=["the others come again when their leases end, and count as tried"],
+            )
+        if kept == self._count and self._wishes.count is None:
+            raise Failure(
+                f"{kept} messages were shown and went back, and there may be more",
+                lines=["--no-ack keeps what it has shown until it ends: --credit says how many that may be"],
+            )
+        tell(f'{kept} messages were shown and are back in "{self._queue}", untried')
+
+    async def _to_the_end(self, work: Coroutine[Any, Any, None], stop: asyncio.Event, target: Target) -> None:
+        """To the end of the work, to the signal, or to the end of the queue."""
+        endings: list[asyncio.Future[Any]] = [asyncio.ensure_future(stop.wait())]
+        if self._wishes.until_empty:
+            endings.append(asyncio.ensure_future(self._empty.reached(target)))
+        await _first([asyncio.ensure_future(work), *endings])
+
+    async def _print_to(self, reader: Reader | None, subscription: Subscription, holder: Holder | Keeper) -> None:
         """At least once: the ack follows the line, so a message whose line went nowhere comes again."""
         if reader is None:
             await self._print(subscription, holder, holder.printed)
             return
         watching = asyncio.ensure_future(reader.watch(holder.printed))
         printing = asyncio.ensure_future(self._print(subscription, holder, reader.wrote))
-        try:
-            done, _ = await asyncio.wait([watching, printing], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            watching.cancel()
-            printing.cancel()
-            await asyncio.wait([watching, printing])
-        for ended in done:
-            ended.result()
+        await _first([watching, printing])
 
-    async def _print(self, subscription: Subscription, holder: Holder, wrote: Taken) -> None:
+    async def _print(self, subscription: Subscription, holder: Holder | Keeper, wrote: Taken) -> None:
         printed = 0
         while printed != self._count:
-            message = await subscription.get()
+            message = await self._empty.get(subscription)
             if holder.was_printed(message):
                 await holder.printed(message)
                 continue
             try:
                 self._write(message)
             except BrokenPipeError:
-                await given_back([message])
+                await given_back([message], self._back_s)
                 raise
             printed += 1
             await wrote(message)
@@ -98,7 +158,7 @@ class Consumer:
 
         taken = 0
         while taken < count:
-            message = await subscription.get()
+            message = await self._empty.get(subscription)
             acking = asyncio.ensure_future(message.ack())
             if taken + 1 == count:
                 await subscription.close()
@@ -112,30 +172,29 @@ class Consumer:
             taken += 1
 
     def _write(self, message: Message) -> None:
-        fields = fields_of(message)
-        line = json_line(fields) if self._as_json else as_line(fields)
-        sys.stdout.write(line + "\n")
-        sys.stdout.flush()
+        sys.stdout.buffer.write(self._wishes.show(message) + self._wishes.end)
+        sys.stdout.buffer.flush()
 
 
-def _credit(wanted: int | None, count: int | None) -> int:
+def _credit(wishes: Wishes) -> int:
     """With a count a tenth of it, for the acks of the last `credit` messages have to wait for the end."""
+    wanted, count = wishes.credit, wishes.count
     if count is None:
         return wanted or CREDIT_DEFAULT
     return min(wanted or max(1, min(CREDIT_DEFAULT, count // 10)), count)
 
 
-async def _until(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
-    """To the end of the work, or to the signal."""
-    working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
+async def _first(works: list[asyncio.Future[Any]]) -> None:
+    """Until one of them is over, and raises what ended it; the others are cancelled."""
     try:
-        await asyncio.wait([working, stopping], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(works, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        stopping.cancel()
-        working.cancel()
-        await asyncio.wait([working])
-    if not working.cancelled():
-        working.result()
+        for work in works:
+            work.cancel()
+        await asyncio.wait(works)
+    for work in works:
+        if not work.cancelled():
+            work.result()
 
 
 def _stop_signal() -> asyncio.Event:

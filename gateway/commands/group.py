@@ -9,6 +9,7 @@ import click
 from gateway.commands.asking import ask
 from gateway.commands.base import group as group_of_commands
 from gateway.commands.base import json_option, run, yes_option
+from gateway.commands.names import group_names, queue_names
 from gateway.commands.output import confirm, put_items, put_json, put_table, tell
 from gateway.commands.target import Target, target_options
 
@@ -22,7 +23,7 @@ def group() -> None:
 
 
 @group.command("list")
-@click.argument("queue", metavar="STREAM")
+@click.argument("queue", metavar="STREAM", shell_complete=queue_names)
 @target_options
 @json_option
 def list_(queue: str, target: Target, as_json: bool) -> None:
@@ -38,8 +39,8 @@ def list_(queue: str, target: Target, as_json: bool) -> None:
 
 
 @group.command("set")
-@click.argument("queue", metavar="STREAM")
-@click.argument("name", metavar="GROUP")
+@click.argument("queue", metavar="STREAM", shell_complete=queue_names)
+@click.argument("name", metavar="GROUP", shell_complete=group_names)
 @click.option("--position", metavar="WHERE", help="earliest, latest, seq:N or time:T.  [default: latest if it is new]")
 @click.option("--mode", type=click.Choice(["offsets", "leases"]), help="Of a new group.  [default: offsets]")
 @yes_option
@@ -59,8 +60,8 @@ def set_(
 
 
 @group.command("delete")
-@click.argument("queue", metavar="STREAM")
-@click.argument("name", metavar="GROUP")
+@click.argument("queue", metavar="STREAM", shell_complete=queue_names)
+@click.argument("name", metavar="GROUP", shell_complete=group_names)
 @yes_option
 @target_options
 @json_option

@@ -48,7 +48,7 @@ class Holder:
         if len(self._acks) >= UNCONFIRMED_MAX:
             await asyncio.wait(self._acks, return_when=asyncio.FIRST_COMPLETED)
 
-    def release(self) -> None:
+    async def release(self) -> None:
         """No more messages are wanted: ack what waits."""
         while self._held:
             self._ack(self._held.popleft())
@@ -89,6 +89,43 @@ class Holder:
             self._ack(self._held.popleft())
         elif self._free is not None:
             self._free += 1
+
+
+class Keeper:
+    """In the place of a `Holder` where nothing is acked: keeps each message until the end, then gives it back untried.
+
+    Given back any earlier it would come again, before those behind it.
+    """
+
+    def __init__(self, back_s: float | None) -> None:
+        self._back_s = back_s
+        self._seen: set[Place] = set()
+        self._kept: dict[Place, Message] = {}
+        self.given_back = 0
+        """How many of them the server has taken back, once they were released."""
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def was_printed(self, message: Message) -> bool:
+        """Does it come again? Its lease had ended, as after a start of the server: it is kept, and not shown twice."""
+        place = _place(message)
+        is_seen = place in self._seen
+        self._seen.add(place)
+        return is_seen
+
+    async def printed(self, message: Message) -> None:
+        """The message's line was written, now or when it came before."""
+        self._kept[_place(message)] = message
+
+    async def release(self) -> None:
+        """No more messages are wanted: all may have those that were shown."""
+        from gateway.commands.reader import given_back
+
+        self.given_back = await given_back(self._kept.values(), self._back_s)
+
+    async def settled(self) -> None:
+        """Nothing was acked."""
 
 
 def _place(message: Message) -> Place:

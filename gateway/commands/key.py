@@ -41,7 +41,9 @@ def create(
     name: str, scopes: Sequence[str], tenant: str | None, expires_at: str | None, target: Target, as_json: bool
 ) -> None:
     """Create a key called NAME. It is printed now and never again."""
-    made = run(ask(target, lambda admin: admin.create_key(name, scopes, tenant=tenant, expires_at=expires_at)))
+    made = run(
+        ask(target, lambda admin: admin.create_key(name, scopes, tenant=target.tenant(tenant), expires_at=expires_at))
+    )
     _put_secret(made, as_json)
 
 

@@ -9,6 +9,7 @@ import click
 from gateway.commands.base import Command, json_option, run
 from gateway.commands.messages import as_line, parse_headers
 from gateway.commands.moments import MOMENT
+from gateway.commands.names import queue_names
 from gateway.commands.output import progress, put, put_json, tell
 from gateway.commands.target import Target, target_options
 
@@ -17,7 +18,7 @@ STATES = ("ready", "in_flight", "delayed", "dead")
 
 
 @click.command("peek", cls=Command)
-@click.argument("name", metavar="QUEUE")
+@click.argument("name", metavar="QUEUE", shell_complete=queue_names)
 @click.option("--state", type=click.Choice(STATES), default="ready", show_default=True)
 @click.option("--limit", type=click.IntRange(min=1), default=10, show_default=True, help="At most so many.")
 @click.option("--id", "message_id", help="This message.")

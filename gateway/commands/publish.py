@@ -15,6 +15,7 @@ from gateway.commands.exits import Failure, translate
 from gateway.commands.lines import Line, Lines
 from gateway.commands.messages import as_body, parse_headers
 from gateway.commands.moments import DURATION
+from gateway.commands.names import queue_names
 from gateway.commands.output import json_line, progress, put, put_json, rate, tell
 from gateway.commands.target import Target, target_options
 
@@ -33,7 +34,7 @@ def _in_range(context: click.Context, option: click.Parameter, timeout_ms: int |
 
 
 @command("publish")
-@click.argument("queue")
+@click.argument("queue", shell_complete=queue_names)
 @click.argument("body", required=False)
 @click.option("--lines", is_flag=True, help="One message a line of stdin.")
 @click.option("--key", help="Messages of one key belong together.")
@@ -54,7 +55,7 @@ def _in_range(context: click.Context, option: click.Parameter, timeout_ms: int |
     callback=_in_range,
     help="How long it waits to be stored: 500, 5s, up to 1m.",
 )
-@click.option("--reply-to", metavar="QUEUE", help="Where an answer should go.")
+@click.option("--reply-to", metavar="QUEUE", shell_complete=queue_names, help="Where an answer should go.")
 @click.option("--correlation-id", help="What an answer should carry.")
 @target_options
 @json_option

@@ -9,6 +9,7 @@ import click
 
 from gateway.commands.base import Command, json_option, run, yes_option
 from gateway.commands.exits import Failure
+from gateway.commands.names import queue_names
 from gateway.commands.output import confirm, progress, put_json, tell
 from gateway.commands.target import Target, target_options
 
@@ -20,7 +21,7 @@ RUNNING_STATES = frozenset({"pending", "queued", "running"})
 
 
 @click.command("purge", cls=Command)
-@click.argument("name", metavar="QUEUE")
+@click.argument("name", metavar="QUEUE", shell_complete=queue_names)
 @yes_option
 @click.option("--no-wait", is_flag=True, help="Start it and leave.")
 @target_options

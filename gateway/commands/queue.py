@@ -10,14 +10,20 @@ import click
 from gateway.commands.asking import all_pages, ask
 from gateway.commands.base import group, json_option, run, yes_option
 from gateway.commands.cancel import cancel
+from gateway.commands.names import queue_names
 from gateway.commands.output import confirm, duration, put, put_fields, put_items, put_json, put_table, size, tell
 from gateway.commands.peek import peek
 from gateway.commands.purge import purge
 from gateway.commands.redrive import redrive
 from gateway.commands.target import Target, target_options
 
-_LAZY = {name: f"gateway.commands.queue_set:{name}" for name in ("create", "update")}
-"""Their options are made from the type of a config, which help about everything else need not wait for."""
+_LAZY = {
+    "create": "gateway.commands.queue_set:create",
+    "update": "gateway.commands.queue_set:update",
+    "export": "gateway.commands.queue_file:export",
+    "import": "gateway.commands.queue_file:import_",
+}
+"""They are made from the type of a config, which help about everything else need not wait for."""
 
 
 @group("queue", lazy=_LAZY)
@@ -40,7 +46,7 @@ def list_(target: Target, as_json: bool) -> None:
 
 
 @queue.command("show")
-@click.argument("name", metavar="QUEUE")
+@click.argument("name", metavar="QUEUE", shell_complete=queue_names)
 @target_options
 @json_option
 def show(name: str, target: Target, as_json: bool) -> None:
@@ -68,8 +74,13 @@ def _put_partitions(partitions: dict[str, Any]) -> None:
 
 
 @queue.command("delete")
-@click.argument("name", metavar="QUEUE")
-@click.option("--move-to", metavar="QUEUE", help="Its messages go to this one; for 7 days publishes too.")
+@click.argument("name", metavar="QUEUE", shell_complete=queue_names)
+@click.option(
+    "--move-to",
+    metavar="QUEUE",
+    shell_complete=queue_names,
+    help="Its messages go to this one; for 7 days publishes too.",
+)
 @click.option("--discard", is_flag=True, help="Its messages are discarded: say so.")
 @yes_option
 @target_options
@@ -78,7 +89,7 @@ def delete(name: str, move_to: str | None, discard: bool, is_sure: bool, target:
     """Delete QUEUE, and say what becomes of the messages in it.
 
     This goes over the socket in the data folder, so it works on the server's machine whatever the server allows over
-    HTTP. With --url it goes over HTTP, which the setting queues.allow_delete_over_http must permit.
+    HTTP. With --url or a context it goes over HTTP, which the setting queues.allow_delete_over_http must permit.
     """
     if (move_to is None) != discard:
         raise click.UsageError("say what becomes of its messages: --move-to QUEUE or --discard, one of the two")
@@ -98,7 +109,7 @@ queue.add_command(redrive)
 
 
 async def _delete(name: str, move_to: str | None, is_sure: bool, target: Target) -> dict[str, Any]:
-    is_local = target.url is None
+    is_local = target.is_local
     async with target.local_admin() if is_local else target.admin() as admin:
         found = await admin.get_queue(name)
         stats = found["stats"]

@@ -9,6 +9,7 @@ import click
 
 from gateway.commands.asking import ask
 from gateway.commands.base import command, json_option, run
+from gateway.commands.names import queue_names
 from gateway.commands.output import put_json, tell
 from gateway.commands.queue_options import settings_options
 from gateway.commands.target import Target, target_options
@@ -29,7 +30,7 @@ def create(name: str, config: dict[str, Any], target: Target, as_json: bool) -> 
 
 
 @command("update")
-@click.argument("name", metavar="QUEUE")
+@click.argument("name", metavar="QUEUE", shell_complete=queue_names)
 @settings_options(for_update=True)
 @target_options
 @json_option

@@ -25,6 +25,11 @@ FAREWELL_S = 0.005
 
 GIVE_BACK_S_MAX = 2.0
 """How long a command that ends waits for the server to take back what nobody read."""
+GIVE_BACK_S_EACH = 0.001
+"""And so much longer for each message."""
+SSE_BACK_S = 1.0
+"""Over SSE a message that went back at once would come again before the stream ends, and nobody could tell the server
+that it was not begun with: so it rests until the stream has ended."""
 
 Taken = Callable[["Message"], Awaitable[None]]
 
@@ -36,8 +41,9 @@ class Reader:
     as `head` does, are few.
     """
 
-    def __init__(self, fd: int, *, ahead_max: int) -> None:
+    def __init__(self, fd: int, *, ahead_max: int, back_s: float | None = None) -> None:
         self._fd = fd
+        self._back_s = back_s
         self._ahead_max = ahead_max
         self._ahead = 1
         self._written: deque[Message] = deque()
@@ -67,7 +73,7 @@ class Reader:
         """No more lines come: what lies in the pipe will be read, unless nobody is there any more."""
         if not self.has_left:
             await self._tell(len(self._written), taken)
-        await given_back(self._written)
+        await given_back(self._written, self._back_s)
 
     @property
     def has_left(self) -> bool:
@@ -97,19 +103,25 @@ class Reader:
             raise BrokenPipeError("whoever read the lines has left")
 
 
-async def given_back(messages: Iterable[Message]) -> None:
-    """Says that nobody read them, while the subscription is still there. Where no answer comes, they count as tried."""
-    if releasing := [asyncio.ensure_future(message.release()) for message in messages]:
-        done, late = await asyncio.wait(releasing, timeout=GIVE_BACK_S_MAX)
-        for task in late:
-            task.cancel()
-        await asyncio.gather(*done, *late, return_exceptions=True)
+async def given_back(messages: Iterable[Message], after_s: float | None = None) -> int:
+    """Says that nobody read them, while the subscription is still there: how many the server confirmed.
+
+    Where no answer comes, they count as tried.
+    """
+    releasing = [asyncio.ensure_future(message.release(delay=after_s)) for message in messages]
+    if not releasing:
+        return 0
+    _, late = await asyncio.wait(releasing, timeout=GIVE_BACK_S_MAX + GIVE_BACK_S_EACH * len(releasing))
+    for task in late:
+        task.cancel()
+    results = await asyncio.gather(*releasing, return_exceptions=True)
+    return sum(result is None for result in results)
 
 
-def reader_of_stdout(ahead_max: int) -> Reader | None:
+def reader_of_stdout(ahead_max: int, back_s: float | None) -> Reader | None:
     """None where stdout is no pipe: then a line that is written is one that was read."""
     try:
         fd = sys.stdout.fileno()
     except (OSError, ValueError):
         return None
-    return Reader(fd, ahead_max=ahead_max) if stat.S_ISFIFO(os.fstat(fd).st_mode) else None
+    return Reader(fd, ahead_max=ahead_max, back_s=back_s) if stat.S_ISFIFO(os.fstat(fd).st_mode) else None

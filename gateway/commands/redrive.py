@@ -12,6 +12,7 @@ from gateway.commands.base import Command, json_option, run
 from gateway.commands.exits import Failure
 from gateway.commands.messages import parse_headers
 from gateway.commands.moments import MOMENT
+from gateway.commands.names import queue_names
 from gateway.commands.output import progress, put, put_json, tell
 from gateway.commands.target import Target, target_options
 
@@ -22,8 +23,10 @@ REASONS = ("max_attempts", "expired", "overflow", "undeliverable", "queue_delete
 
 
 @click.command("redrive", cls=Command)
-@click.argument("name", metavar="QUEUE")
-@click.option("--to", metavar="QUEUE", help="Where they go.  [default: where each of them came from]")
+@click.argument("name", metavar="QUEUE", shell_complete=queue_names)
+@click.option(
+    "--to", metavar="QUEUE", shell_complete=queue_names, help="Where they go.  [default: where each of them came from]"
+)
 @click.option("--reason", type=click.Choice(REASONS), help="Only those that died for this reason.")
 @click.option("--id", "ids", metavar="ID", multiple=True, help="Only this message.  [repeatable]")
 @click.option("--header", "headers", metavar="NAME=VALUE", multiple=True, help="Only with this header.  [repeatable]")

@@ -14,8 +14,10 @@ INTRODUCTION = """# Command line
 
 `pushq` is a server, a client and a toolbox. This page is made from the commands; `pushq COMMAND --help` says the same.
 
-- **Where.** `--url`, else `PUSHQ_URL`, else `http://127.0.0.1:8080`.
-- **Key.** `--key-file`, else `PUSHQ_KEY`, else `admin.key` in the data folder (`--data`, else `./pushq-data`).
+- **Where.** `--url` or `--context`, else `PUSHQ_URL`, else the [context](#pushq-context) of `PUSHQ_CONTEXT` or of
+  `pushq context use`, else `http://127.0.0.1:8080`.
+- **Key.** `--key-file` or that of `--context`, else `PUSHQ_KEY`, else that of the context whose server is asked, else
+  `admin.key` in the data folder (`--data`, else `./pushq-data`).
 - **https://.** `--ca`, else `PUSHQ_CA_FILE`, has the authorities to trust in place of the system's. `PUSHQ_CERT_FILE`
   has a certificate of your own with its key, for a server that asks for one.
 - **Output.** Data goes to stdout, talk to stderr. `--json` puts JSON on stdout: one document, or one line a message

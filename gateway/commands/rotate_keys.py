@@ -10,6 +10,7 @@ import click
 
 from gateway.commands.base import command, json_option, run
 from gateway.commands.exits import Failure
+from gateway.commands.names import queue_names
 from gateway.commands.output import progress, put_json, tell
 from gateway.commands.target import Target, target_options
 
@@ -21,7 +22,14 @@ from gateway.commands.target import Target, target_options
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Wrap every data key with the master key in FILE from now on.",
 )
-@click.option("--queue", "queues", metavar="QUEUE", multiple=True, help="Make a new data key for QUEUE.  [repeatable]")
+@click.option(
+    "--queue",
+    "queues",
+    metavar="QUEUE",
+    multiple=True,
+    shell_complete=queue_names,
+    help="Make a new data key for QUEUE.  [repeatable]",
+)
 @click.option("--all-queues", is_flag=True, help="Make new data keys for all queues of all tenants.")
 @click.option("--wait/--no-wait", default=True, help="Watch it to its end, or start it and leave.  [default: wait]")
 @target_options

@@ -1,7 +1,8 @@
-"""Which server a command talks to, with which key: the options `--url`, `--key-file`, `--data` and `--ca`."""
+"""Which server a command talks to, with which key: the options `--url`, `--context`, `--key-file`, `--data`, `--ca`."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import logging
 import os
@@ -19,6 +20,7 @@ from gateway.commands.exits import Exit, Failure
 if TYPE_CHECKING:
     import ssl
 
+    from gateway.commands.contexts import Profile
     from push.client import Admin, Limits, Pushq, SessionEvent
     from push.client.model import TransportName
 
@@ -37,15 +39,41 @@ class Target:
     key_file: Path | None
     data: Path
     ca: Path | None = None
-    """Whose certificates to trust for https://; None leaves it to the environment and the system."""
+    """Whose certificates to trust for https://; None leaves it to the context, the environment and the system."""
+    context: str | None = None
+    is_data_named: bool = False
+    """Was the folder said? Then it is about a server on this machine, and about no context in use."""
+
+    @functools.cached_property
+    def profile(self) -> tuple[str, Profile] | None:
+        """The context in force, and its name. None where the URL comes from elsewhere: its key is for its own server.
+
+        Raises `Failure` where the file of contexts cannot be used.
+        """
+        if self.context is not None and self.url is not None:
+            raise click.UsageError("--context and --url each say where the server is: name one of them")
+        if self.context is None and (self.url is not None or self.is_data_named or os.environ.get("PUSHQ_URL")):
+            return None
+        from gateway.commands.contexts import load
+
+        contexts = load()
+        wanted = self.context or os.environ.get("PUSHQ_CONTEXT") or contexts.current
+        if wanted is None:
+            return None
+        return wanted, contexts.get(wanted, "--context" if self.context else "the context in use")
+
+    @property
+    def is_local(self) -> bool:
+        """Is nothing said of a server elsewhere? Then local administration goes over the socket."""
+        return self.url is None and self.profile is None
 
     @property
     def base_url(self) -> str:
-        """The server's URL: `--url`, else `PUSHQ_URL`, else the local default."""
+        """The server's URL: `--url`, or that of `--context`, else `PUSHQ_URL`, else the context's, else the default."""
         from push.client.discover import find_url
 
         try:
-            found = find_url(self.url)
+            found = find_url(self.url or (self.profile[1].url if self.profile else None))
             parts = urlsplit(found)
             is_whole = bool(parts.hostname) and parts.port != 0 and " " not in found
         except ValueError as error:
@@ -59,9 +87,14 @@ class Target:
         """Where local administration goes."""
         return self.data / "admin.sock"
 
+    def tenant(self, named: str | None) -> str | None:
+        """The one that `--tenant` names, else the context's."""
+        return named or (self.profile[1].tenant if self.profile else None)
+
     def key(self) -> str:
-        """`--key-file`, else `PUSHQ_KEY`, else the first key in the data folder; noted for a 401's sentence."""
-        token, origin = self._find_key()
+        """`--key-file`, or that of `--context`, else `PUSHQ_KEY`, else the context's, else the first key in the data
+        folder; noted for a 401's sentence."""
+        token, origin = self._found_key
         if not token or not token.isascii() or not token.isprintable() or " " in token:
             raise Failure(
                 f"{origin} holds no key: a key is one word of plain letters, digits and signs", exit=Exit.AUTH
@@ -71,11 +104,15 @@ class Target:
         return token
 
     def tls(self) -> ssl.SSLContext | None:
-        """How https:// is spoken: `--ca`, else the environment; None for the system's authorities."""
-        from push.client.discover import find_tls
+        """How https:// is spoken: `--ca`, the context and the environment; None for the system's authorities."""
+        from push.client.discover import find_tls, tls_context
 
+        profile = self.profile[1] if self.profile else None
         try:
-            return find_tls(ca_file=self.ca)
+            if profile is None or not (profile.ca_file or profile.cert_file):
+                return find_tls(ca_file=self.ca)
+            ca = self.ca or self._ranked("PUSHQ_CA_FILE", profile.ca_file)
+            return tls_context(ca, self._ranked("PUSHQ_CERT_FILE", profile.cert_file))
         except ValueError as error:
             raise click.UsageError(str(error)) from None
 
@@ -95,7 +132,9 @@ class Target:
                 exit=Exit.UNAVAILABLE,
                 lines=["run this on the server's machine, with --data its folder"],
             )
-        return Admin(key=self.key(), unix_socket=self.socket)
+        # A context's key is for its own server, and this one is here.
+        here = dataclasses.replace(self, context=None, is_data_named=True)
+        return Admin(key=here.key(), unix_socket=self.socket)
 
     def connect(
         self,
@@ -114,11 +153,35 @@ class Target:
         tell = on_event or Teller()
         return connect(self.base_url, self.key(), transport=transport, on_event=tell, limits=chosen, tls=self.tls())
 
-    def _find_key(self) -> tuple[str, str]:
+    def _ranked(self, variable: str, of_context: str | None) -> str | None:
+        """What `--context` names comes before the environment, a context that is only in use behind it."""
+        of_environment = os.environ.get(variable)
+        return of_context or of_environment if self.context is not None else of_environment or of_context
+
+    @functools.cached_property
+    def _found_key(self) -> tuple[str, str]:
+        """The key and where it came from. Asked once: a context's command may want a passphrase."""
         if self.key_file is not None:
             return _first_line(self.key_file), str(self.key_file)
+        if self.context is not None and (found := self._key_of_context()) is not None:
+            return found
         if key := os.environ.get("PUSHQ_KEY", "").strip():
             return key, "PUSHQ_KEY"
+        if (found := self._key_of_context()) is not None:
+            return found
+        return self._key_of_folder()
+
+    def _key_of_context(self) -> tuple[str, str] | None:
+        if self.profile is None:
+            return None
+        from gateway.commands.contexts import key_of
+
+        name, profile = self.profile
+        if profile.key_file is not None:
+            return _first_line(Path(profile.key_file)), profile.key_file
+        return key_of(name, profile)
+
+    def _key_of_folder(self) -> tuple[str, str]:
         file = self.data / "admin.key"
         if not file.is_file():
             raise Failure(
@@ -130,19 +193,39 @@ class Target:
 
 
 def target_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the four options and gives the command its `target`."""
+    """Adds the five options and gives the command its `target`."""
 
     @functools.wraps(function)
     def with_target(
-        *args: Any, url: str | None, key_file: Path | None, data: Path, ca: Path | None, **kwargs: Any
+        *args: Any,
+        url: str | None,
+        context: str | None,
+        key_file: Path | None,
+        data: Path | None,
+        ca: Path | None,
+        **kwargs: Any,
     ) -> Any:
-        return function(*args, target=Target(url, key_file, data, ca), **kwargs)
+        target = Target(url, key_file, data or DATA_DEFAULT, ca, context, is_data_named=data is not None)
+        return function(*args, target=target, **kwargs)
 
-    return _URL(_KEY_FILE(_DATA(_CA(with_target))))
+    return _URL(_CONTEXT(_KEY_FILE(_DATA(_CA(with_target)))))
+
+
+def _context_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    from gateway.commands.names import context_names
+
+    return context_names(ctx, param, incomplete)
 
 
 _URL = click.option(
     "--url", cls=CommonOption, metavar="URL", help="The server.  [default: PUSHQ_URL, else http://127.0.0.1:8080]"
+)
+_CONTEXT = click.option(
+    "--context",
+    cls=CommonOption,
+    metavar="NAME",
+    shell_complete=_context_names,
+    help="The server of `pushq context add NAME`.  [default: PUSHQ_CONTEXT, else that of `pushq context use`]",
 )
 _KEY_FILE = click.option(
     "--key-file",
@@ -156,7 +239,6 @@ _DATA = click.option(
     cls=CommonOption,
     metavar="DIR",
     type=click.Path(file_okay=False, path_type=Path),
-    default=DATA_DEFAULT,
     help="The data folder of a server on this machine.  [default: ./pushq-data]",
 )
 

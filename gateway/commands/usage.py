@@ -10,6 +10,7 @@ import click
 from gateway.commands.asking import all_pages, ask
 from gateway.commands.base import group, json_option, run
 from gateway.commands.exits import Exit, Failure
+from gateway.commands.names import queue_names
 from gateway.commands.output import put_items, put_json, put_table, tell
 from gateway.commands.target import Target, target_options
 
@@ -25,7 +26,7 @@ def usage() -> None:
 @usage.command("show")
 @click.option("--from", "from_", metavar="DAY", help="The first day, in UTC.  [default: of this month]")
 @click.option("--to", metavar="DAY", help="The last day.  [default: today]")
-@click.option("--queue", metavar="QUEUE", help="One queue only.")
+@click.option("--queue", metavar="QUEUE", shell_complete=queue_names, help="One queue only.")
 @click.option("--tenant", metavar="TENANT", help="Another tenant; the key needs the scope operator.")
 @target_options
 @json_option
@@ -35,7 +36,7 @@ def show(
     """Show the billable counts of each queue, exact as of now."""
 
     async def page(admin: object, cursor: str | None) -> dict[str, object]:
-        return await admin.usage(from_=from_, to=to, queue=queue, tenant=tenant, cursor=cursor)  # type: ignore[attr-defined,no-any-return]
+        return await admin.usage(from_=from_, to=to, queue=queue, tenant=target.tenant(tenant), cursor=cursor)  # type: ignore[attr-defined,no-any-return]
 
     items = run(ask(target, lambda admin: all_pages(lambda cursor: page(admin, cursor))))
     if as_json:
@@ -51,7 +52,7 @@ def show(
 @json_option
 def live(tenant: str | None, target: Target, as_json: bool) -> None:
     """Show the last hour by minute, where the job live_usage runs and usage.live_dir names its folder."""
-    found = run(ask(target, lambda admin: admin.live_usage(tenant=tenant)))
+    found = run(ask(target, lambda admin: admin.live_usage(tenant=target.tenant(tenant))))
     if as_json:
         put_json(found)
         return
@@ -67,7 +68,7 @@ def live(tenant: str | None, target: Target, as_json: bool) -> None:
 @json_option
 def audit(tenant: str | None, limit: int, target: Target, as_json: bool) -> None:
     """Show what administrators did, the newest first."""
-    found = run(ask(target, lambda admin: admin.audit(tenant=tenant, limit=limit)))
+    found = run(ask(target, lambda admin: admin.audit(tenant=target.tenant(tenant), limit=limit)))
     if as_json:
         put_items(found["items"])
     else:

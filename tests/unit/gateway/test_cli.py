@@ -22,8 +22,9 @@ HEAVY = {"httpx2", "websockets", "msgspec", "lmdb", "rich", "starlette", "uvicor
 def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder without a data folder, in an environment that names neither server nor key."""
     monkeypatch.chdir(tmp_path)
-    for name in ("PUSHQ_URL", "PUSHQ_KEY", "NO_COLOR"):
+    for name in ("PUSHQ_URL", "PUSHQ_KEY", "PUSHQ_CONTEXT", "NO_COLOR"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     return tmp_path
 
 
@@ -82,6 +83,20 @@ def test_version_is_told() -> None:
         (["publish", "q", "x", "--url", "ftp://elsewhere"], "http://"),
         (["consume", "q", "--transport", "pigeon"], "pigeon"),
         (["consume", "q", "--count", "0"], "0 is not in the range"),
+        (["consume", "q", "--raw", "--json"], "name one of them"),
+        (["consume", "q", "--format", "{id} {atempt}"], "did you mean {attempt}?"),
+        (["consume", "q", "--no-ack", "--ack", "auto"], "leave one of them out"),
+        (["consume", "q", "--no-ack", "--count", "11", "--credit", "10"], "name a larger --credit"),
+        (["move", "q", "q"], "name two"),
+        (["queue", "list", "--context", "a", "--url", "http://b"], "name one of them"),
+        (["context", "add", "no/name", "--url", "http://a"], "is no name"),
+        (["context", "add", "a", "--url", "queue.example"], "--url"),
+        (["context", "add", "a", "--url", "http://me:secret@b"], "leave name and password out"),
+        (["context", "add", "a", "--url", "http://b", "--key-command", "'"], "--key-command"),
+        (["context", "add", "a", "--url", "http://b", "--key-command", "x", "--key-stdin"], "name one of them"),
+        (["context", "add", "a", "--url", "http://b", "--key-stdin"], "--key-stdin"),
+        (["context", "use"], "--none"),
+        (["move", "q"], "Missing argument 'TO'"),
         (["group", "set", "q", "g", "--position", "seq:x"], "seq:N or time:T"),
         (["consume", "q", "--from", "seq:x"], "seq:N"),
         (["key", "create", "k"], "--scope"),

@@ -61,7 +61,7 @@ async def test_server_never_sends_more_than_is_wanted_and_everything_is_acked(co
         await anyio.sleep(0.001)
         assert queue.sent <= count
     assert queue.acked == count - credit
-    holder.release()
+    await holder.release()
     await holder.settled()
     assert queue.acked == count
 
@@ -94,7 +94,7 @@ async def test_message_whose_ack_came_too_late_is_acked_when_it_comes_again(is_t
     await holder.printed(queue.message())
     await anyio.sleep(0.001)
     assert queue.acked == 1
-    holder.release()
+    await holder.release()
     await holder.settled()
     assert queue.acked == 2
 
@@ -111,7 +111,7 @@ async def test_message_that_comes_again_before_its_ack_counted_is_known() -> Non
     await holder.printed(printed(seq=7))
     assert holder.was_printed(printed(seq=7))
     assert not holder.was_printed(printed(seq=8))
-    holder.release()
+    await holder.release()
     await holder.settled()
     assert not holder.was_printed(printed(seq=7))
 

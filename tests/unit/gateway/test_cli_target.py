@@ -15,6 +15,8 @@ from gateway.commands.target import Target
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("PUSHQ_KEY", raising=False)
     monkeypatch.delenv("PUSHQ_URL", raising=False)
+    monkeypatch.delenv("PUSHQ_CONTEXT", raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     (tmp_path / "admin.key").write_text("key-of-the-folder\n")
     (tmp_path / "mine").write_text("key-of-mine\nand a note\n")
     return tmp_path

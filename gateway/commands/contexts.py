@@ -1,0 +1,176 @@
+"""Contexts: named servers with the way to their key, in one file that only its owner may read."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import stat
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Final
+
+import click
+import msgspec
+
+from gateway.commands.exits import Exit, Failure
+
+VERSION: Final = 1
+NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+KEY_COMMAND_S_MAX: Final = 60.0
+"""Somebody may have to type a passphrase."""
+_ID_OF_KEY: Final = re.compile(r"(pushq_[A-Za-z0-9]+)_.+")
+
+
+class Profile(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, frozen=True):
+    """One server, and who we are there. At most one of the three ways to a key is set."""
+
+    url: str
+    key: str | None = None
+    key_file: str | None = None
+    key_command: str | None = None
+    """Its first line of stdout is the key. Words as a shell splits them, without a shell."""
+    tenant: str | None = None
+    ca_file: str | None = None
+    cert_file: str | None = None
+
+    def shown_key(self) -> str:
+        """Where the key comes from, without what is secret of it."""
+        if self.key is not None:
+            known = _ID_OF_KEY.fullmatch(self.key)
+            return "kept here" + (f" ({known[1]}_…)" if known else "")
+        if self.key_file is not None:
+            return f"file {self.key_file}"
+        return f"command {_words(self.key_command)[0]} …" if self.key_command is not None else "–"
+
+    def shown(self) -> dict[str, str | None]:
+        """All that may be printed."""
+        fields = {"url": self.url, "key": self.shown_key(), "tenant": self.tenant}
+        return fields | {"ca_file": self.ca_file, "cert_file": self.cert_file}
+
+
+class Contexts(msgspec.Struct, forbid_unknown_fields=True):
+    """The whole file."""
+
+    contexts: dict[str, Profile] = {}
+    current: str | None = None
+    version: int = VERSION
+
+    def get(self, name: str, origin: str) -> Profile:
+        """The context of that name, which `origin` names. Raises `Failure`."""
+        if (found := self.contexts.get(name)) is None:
+            there = f"there are {', '.join(sorted(self.contexts))}" if self.contexts else "there is none yet"
+            raise Failure(
+                f'{origin}: there is no context "{name}"; {there}',
+                exit=Exit.NOT_FOUND,
+                lines=[f"`pushq context add {name} --url URL` makes it"],
+            )
+        return found
+
+
+def path() -> Path | None:
+    """`$XDG_CONFIG_HOME/pushq/contexts.json`; a relative folder there counts as none, as its specification has it.
+
+    None for a user without a home, as in a container.
+    """
+    home = Path(os.environ.get("XDG_CONFIG_HOME", ""))
+    try:
+        return (home if home.is_absolute() else Path.home() / ".config") / "pushq" / "contexts.json"
+    except RuntimeError:
+        return None
+
+
+def load() -> Contexts:
+    """What the file has; nothing where there is none. Raises `Failure` for one that others may read or change."""
+    if (file := path()) is None:
+        return Contexts()
+    try:
+        with file.open("rb") as opened:
+            _check_owned(file, os.fstat(opened.fileno()))
+            raw = opened.read()
+    except (FileNotFoundError, NotADirectoryError):
+        return Contexts()
+    except OSError as error:
+        raise Failure(f"cannot read the contexts in {file}: {error.strerror}") from error
+    try:
+        found = msgspec.json.decode(raw, type=Contexts)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        # The file has keys: its text is not repeated.
+        raise Failure(f"{file} is no file of contexts: {error}", lines=["mend it, or remove it"]) from None
+    if found.version != VERSION:
+        raise Failure(f"{file} has version {found.version}, and this pushq reads version {VERSION}")
+    return found
+
+
+def save(contexts: Contexts) -> None:
+    """Write the file anew, with mode 0600, whole or not at all."""
+    if (file := path()) is None:
+        raise Failure("there is no home folder to keep contexts in: set XDG_CONFIG_HOME")
+    try:
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=file.parent, prefix=".contexts-")
+        try:
+            with os.fdopen(descriptor, "wb") as opened:
+                opened.write(msgspec.json.format(msgspec.json.encode(contexts, order="sorted")) + b"\n")
+                opened.flush()
+                os.fsync(opened.fileno())
+            os.replace(temporary, file)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+    except OSError as error:
+        raise Failure(f"cannot write the contexts to {file}: {error.strerror}") from error
+
+
+def key_of(name: str, profile: Profile) -> tuple[str, str] | None:
+    """The key of a context and where it came from; None where the context says nothing of one. Raises `Failure`."""
+    origin = f'context "{name}"'
+    if profile.key is not None:
+        return profile.key, origin
+    if profile.key_command is None:
+        return None
+    command = _words(profile.key_command)
+    try:
+        ran = subprocess.run(command, stdout=subprocess.PIPE, check=False, timeout=KEY_COMMAND_S_MAX)
+    except OSError as error:
+        raise Failure(f"{origin}: cannot run its key command {command[0]}: {error.strerror}", exit=Exit.AUTH) from None
+    except subprocess.TimeoutExpired:
+        raise Failure(
+            f"{origin}: its key command {command[0]} gave no key in {KEY_COMMAND_S_MAX:g} s", exit=Exit.AUTH
+        ) from None
+    if ran.returncode != 0:
+        raise Failure(f"{origin}: its key command {command[0]} ended with {ran.returncode}", exit=Exit.AUTH)
+    return ran.stdout.decode(errors="replace").split("\n", 1)[0].strip(), f"the key command of {origin}"
+
+
+def checked_name(name: str) -> str:
+    """Raises `BadParameter`."""
+    if NAME.fullmatch(name) is None:
+        raise click.BadParameter(
+            f"{name!r} is no name: 1 to 64 letters, digits, `_`, `.` and `-`, a letter or digit first",
+            param_hint="NAME",
+        )
+    return name
+
+
+def _words(command: str) -> list[str]:
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise Failure(f"the key command of a context cannot be split into words: {error}", exit=Exit.AUTH) from None
+    if not words:
+        raise Failure("the key command of a context is empty", exit=Exit.AUTH)
+    return words
+
+
+def _check_owned(file: Path, found: os.stat_result) -> None:
+    """A key that others can read is theirs; and who can write the file names the command that we run."""
+    if found.st_uid != os.geteuid():
+        raise Failure(f"{file} belongs to another user, so its contexts are not used", exit=Exit.AUTH)
+    if (mode := stat.S_IMODE(found.st_mode)) & 0o077:
+        raise Failure(
+            f"{file} has mode {mode:04o}: others may read or change it, so its contexts are not used",
+            exit=Exit.AUTH,
+            lines=[f"chmod 600 {shlex.quote(str(file))}"],
+        )

@@ -1,0 +1,268 @@
+"""The work of `pushq move`: takes messages from one queue and stores them in another, a batch at a time.
+
+Where the queues have a common step, the ack and the publish of a batch are one: whatever is interrupted, each message
+is in one of the two queues. Elsewhere a message is stored first, under a name by which the other queue knows a repeat,
+and acked then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, Final, NoReturn, TypeVar
+from urllib.parse import quote
+
+import msgspec
+
+from gateway.commands.output import tell
+from gateway.commands.session_events import said
+from push.client import Admin, ApiError, PushqError
+from push.client.errors import api_error, problem_from_frame
+
+STEP_MESSAGES_MAX: Final = 100
+ALONE_MESSAGES_MAX: Final = 20
+"""Of those that go one by one: their leases must outlast the last one's ack."""
+HOLD_MS: Final = 60_000
+WAIT_MS: Final = 200
+"""What is ready comes within this time."""
+PATIENCE_S: Final = 15.0
+PAUSE_S: Final = 0.5
+OUTCOME_UNKNOWN: Final = "outcome-unknown"
+
+T = TypeVar("T")
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """A message as it was received; a JSON body is not looked into."""
+
+    id: str
+    seq: int
+    partition: int
+    receipt: str
+    body: msgspec.Raw = msgspec.Raw()
+    body_base64: str | None = None
+    content_type: str | None = None
+    headers: dict[str, str] | None = None
+    key: str | None = None
+    priority: int = 0
+    expires_at: str | None = None
+    reply_to: str | None = None
+    correlation_id: str | None = None
+
+
+class _Received(msgspec.Struct, frozen=True):
+    messages: list[Taken]
+
+
+class Stopped(Exception):
+    """A message was not moved, because of `error`. What was held went back, untried, if the server could be asked."""
+
+    def __init__(self, error: PushqError, message_id: str) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.message_id = message_id
+
+
+class Mover:
+    """Moves batches, and counts what became of them."""
+
+    def __init__(
+        self,
+        admin: Admin,
+        source: Mapping[str, Any],
+        to: Mapping[str, Any],
+        *,
+        is_one_step: bool,
+        must_be_one_step: bool,
+        new_ids: bool,
+    ) -> None:
+        self._admin = admin
+        self._from = f"/v1/queues/{quote(source['name'], safe='')}"
+        self._to = f"/v1/queues/{quote(to['name'], safe='')}"
+        self._to_name = to["name"]
+        self._origin = f"{source['name']} {source['created_at']}"
+        self._new_ids = new_ids
+        self._knows_ids = to["config"]["dedupe"] == "id" and not new_ids
+        self.is_one_step = is_one_step
+        self._must_be_one_step = must_be_one_step
+        self.moved = 0
+        self.repeats = 0
+        """Of those: the other queue had them already, and stores no second one."""
+        self.lapsed = 0
+        """Somebody else may have these: their leases ended first. They stay."""
+        self.in_both = 0
+        """Stored in the other queue, and not acked."""
+        self.in_doubt = 0
+        """No answer came: each is in one of the queues."""
+
+    @property
+    def done(self) -> int:
+        """How many messages were looked after."""
+        return self.moved + self.lapsed + self.in_both + self.in_doubt
+
+    async def batch(self, most: int) -> bool:
+        """Move up to `most` messages; False where none was ready. Raises `Stopped`, or what keeps the server away."""
+        at_once = STEP_MESSAGES_MAX if self.is_one_step or self._knows_ids else ALONE_MESSAGES_MAX
+        body = {"max": min(most, at_once), "wait_ms": WAIT_MS, "visibility_timeout_ms": HOLD_MS}
+        answer = await _patiently(lambda: self._admin.request("POST", f"{self._from}/receive", json=body))
+        taken = msgspec.json.decode(answer.content, type=_Received).messages
+        if taken:
+            await (self._together(taken) if self.is_one_step else self._one_after_the_other(taken))
+        return bool(taken)
+
+    async def _together(self, taken: Sequence[Taken]) -> None:
+        """Ack and publish in one step. Where that is refused nothing was done, and each message goes by itself."""
+        try:
+            if await self._step(taken):
+                return
+        except ApiError as error:
+            if _has_no_step(error) and not self._must_be_one_step:
+                self.is_one_step = False
+                await self._one_after_the_other(taken)
+                return
+            if len(taken) == 1 or error.code == OUTCOME_UNKNOWN:
+                await self._stop(taken, error)
+        except PushqError as error:
+            await self._stop(taken, error)
+        for number, each in enumerate(taken if len(taken) > 1 else ()):
+            try:
+                await self._step([each])
+            except PushqError as error:
+                await self._stop(taken[number:], error)
+
+    async def _step(self, taken: Sequence[Taken]) -> bool:
+        """Is it known what became of them? If not, one of several leases had ended, and nothing was done."""
+        body = {"receipts": [each.receipt for each in taken], "publish": [self._publish(taken)]}
+        tried = _Tries()
+        try:
+            answer = await _patiently(lambda: self._admin.ask("POST", f"{self._from}/ack", json=body), tried)
+        except PushqError as error:
+            self.in_doubt += len(taken) if error.code == OUTCOME_UNKNOWN else 0
+            raise
+        if all(result["ok"] for result in answer["results"]):
+            self._count(len(taken), [row for one in answer.get("published") or () for row in one["messages"]])
+        elif tried.count > 1:
+            self.in_doubt += len(taken)  # an earlier try may have moved them: then these receipts are spent
+        elif len(taken) == 1:
+            self.lapsed += 1
+        else:
+            return False
+        return True
+
+    async def _one_after_the_other(self, taken: Sequence[Taken]) -> None:
+        """Publish, then ack; in their order, and up to the first that is refused."""
+        for part in [taken] if self._knows_ids else [[each] for each in taken]:
+            try:
+                rows = await self._store(part)
+            except PushqError as error:
+                await self._stop(taken[taken.index(part[0]) :], error)
+            stored = [each for each, row in zip(part, rows, strict=True) if not row.get("error")]
+            try:
+                results = await _patiently(partial(self._ack, stored)) if stored else []
+            except PushqError as error:
+                self.in_both += len(stored)
+                await self._stop(taken[taken.index(part[0]) + len(stored) :], error)
+            self._count(sum(result["ok"] for result in results), rows)
+            self.in_both += sum(not result["ok"] for result in results)
+            if refused := [row["error"] for row in rows if row.get("error")]:
+                left = [each for each in taken[taken.index(part[0]) :] if each not in stored]
+                await self._stop(left, api_error(problem_from_frame(refused[0])))
+
+    async def _store(self, part: Sequence[Taken]) -> list[Mapping[str, Any]]:
+        """The server's row for each."""
+        headers = {} if self._knows_ids else {"Idempotency-Key": self._name(part[0])}
+        body = {"messages": self._publish(part)["messages"]}
+        try:
+            answer = await _patiently(
+                lambda: self._admin.request("POST", f"{self._to}/messages", json=body, headers=headers)
+            )
+        except ApiError as error:
+            if error.code != "idempotency-mismatch":
+                raise
+            # The key names this one message: an earlier run stored it, when it had longer to live.
+            return [{"duplicate": True}]
+        rows: list[Mapping[str, Any]] = msgspec.json.decode(answer.content)["messages"]
+        return rows
+
+    async def _stop(self, held: Sequence[Taken], error: PushqError) -> NoReturn:
+        if held:
+            await self._give_back(held)
+        raise Stopped(error, held[0].id if held else "") from error
+
+    async def _ack(self, taken: Sequence[Taken]) -> list[dict[str, Any]]:
+        body = {"receipts": [each.receipt for each in taken]}
+        results: list[dict[str, Any]] = (await self._admin.ask("POST", f"{self._from}/ack", json=body))["results"]
+        return results
+
+    async def _give_back(self, taken: Sequence[Taken]) -> None:
+        body = {"receipts": [each.receipt for each in taken], "tried": False}
+        try:
+            await self._admin.ask("POST", f"{self._from}/nack", json=body)
+        except PushqError as error:
+            tell(f"{len(taken)} messages could not be given back, and come again in {HOLD_MS // 1000} s: {error}")
+
+    def _publish(self, taken: Sequence[Taken]) -> dict[str, Any]:
+        return {"queue": self._to_name, "messages": [outgoing(each, new_id=self._new_ids) for each in taken]}
+
+    def _name(self, message: Taken) -> str:
+        """The same whenever this message is moved, and no other's: a repeat stores nothing while it is remembered."""
+        place = f"{self._origin} {message.partition} {message.seq} {message.id} {self._to_name}"
+        return "move-" + hashlib.sha256(place.encode()).hexdigest()[:40]
+
+    def _count(self, moved: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        self.moved += moved
+        self.repeats += sum(bool(row.get("duplicate")) for row in rows)
+
+
+def outgoing(message: Taken, *, new_id: bool = False, now: datetime | None = None) -> dict[str, Any]:
+    """The message as it is published again: all that its producer said of it, and what is left of its life."""
+    fields = {
+        "id": None if new_id else message.id,
+        "content_type": message.content_type,
+        "headers": message.headers or None,
+        "key": message.key,
+        "priority": message.priority or None,
+        "ttl_ms": None if message.expires_at is None else _left_ms(message.expires_at, now or datetime.now(UTC)),
+        "reply_to": message.reply_to,
+        "correlation_id": message.correlation_id,
+    }
+    body = {"body": message.body} if message.body_base64 is None else {"body_base64": message.body_base64}
+    return body | {name: value for name, value in fields.items() if value is not None}
+
+
+def _left_ms(expires_at: str, now: datetime) -> int:
+    left = datetime.fromisoformat(expires_at) - now
+    return max(1, int(left.total_seconds() * 1000))
+
+
+def _has_no_step(error: ApiError) -> bool:
+    return error.code == "invalid-request" and any(
+        one.pointer.startswith("/publish/0/queue") for one in error.problem.errors or ()
+    )
+
+
+class _Tries:
+    """How often something was asked."""
+
+    count = 0
+
+
+async def _patiently(ask: Callable[[], Awaitable[T]], tried: _Tries | None = None) -> T:
+    """Ask again while the server asks for patience, for as long as a person waits; each of our requests may repeat."""
+    tried = tried or _Tries()
+    until = time.monotonic() + PATIENCE_S
+    while True:
+        tried.count += 1
+        try:
+            return await ask()
+        except PushqError as error:
+            wait_s = getattr(error, "retry_after_s", None) or PAUSE_S
+            if not error.retryable or time.monotonic() + wait_s > until:
+                raise
+            if isinstance(error, ApiError):
+                tell(f"{said(error.problem)}; again in {wait_s:.1f} s")
+            await asyncio.sleep(wait_s)

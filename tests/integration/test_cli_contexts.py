@@ -1,0 +1,48 @@
+"""`pushq context` against a real server: a command line names one word, and gets there with the right key."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+import pytest
+
+from tests.support.cli import Cli
+from tests.support.server import PushqServer, free_port
+
+
+@pytest.fixture
+def cli(shared_server: PushqServer, tmp_path: Path) -> Cli:
+    """A shell that knows no server, with a home of its own."""
+    cli = Cli(shared_server)
+    cli.env = {name: value for name, value in cli.env.items() if not name.startswith("PUSHQ_")}
+    cli.env["XDG_CONFIG_HOME"] = str(tmp_path / "config")
+    return cli
+
+
+def test_commands_find_server_and_key_by_a_name(cli: Cli) -> None:
+    queue = cli.create_queue(f"q-{uuid.uuid4().hex[:12]}")
+    cli("context", "add", "here", "--url", cli.server.url, "--key-stdin", stdin=cli.server.key)
+    cli("context", "add", "nowhere", "--url", f"http://127.0.0.1:{free_port()}", "--key-command", "echo k", "--use")
+    assert cli.any("publish", queue, "x").code == 5
+    cli("publish", queue, "hello", "--context", "here")
+    cli("context", "use", "here")
+    assert cli("consume", queue, "--count", "1", "--format", "{text}").out == "hello\n"
+    assert cli("queue", "show", queue, env={"PUSHQ_CONTEXT": "here"}).code == 0
+    shown = cli("context", "show")
+    assert cli.server.key not in shown.out + shown.err
+
+
+def test_a_refused_key_is_told_with_the_context_that_it_came_from(cli: Cli) -> None:
+    cli("context", "add", "old", "--url", cli.server.url, "--key-command", "echo pushq_no_such")
+    ran = cli.any("queue", "list")
+    assert ran.code == 4 and 'the key command of context "old"' in ran.err
+
+
+def test_a_deletion_goes_to_the_server_of_the_context_and_not_to_one_that_is_here(cli: Cli) -> None:
+    queue = cli.create_queue(f"q-{uuid.uuid4().hex[:12]}")
+    cli("context", "add", "here", "--url", cli.server.url, "--key-stdin", stdin=cli.server.key)
+    refused = cli.any("queue", "delete", queue, "--discard", "--yes")
+    assert refused.code == 4 and "pushq queue delete" in refused.err, "over HTTP this server deletes none"
+    deleted = cli("queue", "delete", queue, "--discard", "--yes", *cli.data, env={"PUSHQ_KEY": cli.server.key})
+    assert f'queue "{queue}" is deleted' in deleted.err
