@@ -10,10 +10,11 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, NamedTuple
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from gateway.limits import LEFTOVER_BYTES_DEFAULT, LEFTOVER_SECONDS_DEFAULT
 from gateway.settings import Limits
+from gateway.upgrades import Declining
 
 
 class Bounds(NamedTuple):
@@ -79,7 +80,7 @@ class Cycle(RequestResponseCycle):
         return next((int(value) for name, value in self.scope["headers"] if name == b"content-length"), 0)
 
 
-class Lingering(HttpToolsProtocol):
+class Lingering(Declining):
     """A connection that reads on behind an answer, until the request has come or a bound is reached.
 
     It is one of the server's connections all the while, and is read at the pace of any.
