@@ -40,10 +40,16 @@ def fault_of(headers: Sequence[tuple[bytes, bytes]], version: str, *, is_upgrade
             return TWO_HOSTS
         if version != "1.0":
             return NO_HOST
-    if is_upgrade and any(_announces_body(name, value) for name, value in headers):
+    if is_upgrade and announces_body(headers):
         return BODY_BEHIND_UPGRADE
     return None
 
 
-def _announces_body(name: bytes, value: bytes) -> bool:
+def announces_body(headers: Sequence[tuple[bytes, bytes]]) -> bool:
+    """Whether something comes behind the head that is still the request's."""
+    return any(frames_body(name, value) for name, value in headers)
+
+
+def frames_body(name: bytes, value: bytes) -> bool:
+    """Whether this header says how a body ends."""
     return name == b"transfer-encoding" or (name == b"content-length" and value.strip() != b"0")

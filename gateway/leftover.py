@@ -7,13 +7,15 @@ the client never sees why it was refused (RFC 9112, section 9.6).
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, NamedTuple
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from gateway.limits import LEFTOVER_BYTES_DEFAULT, LEFTOVER_SECONDS_DEFAULT
+from gateway.limits import LEFTOVER_BYTES_DEFAULT, LEFTOVER_SECONDS_DEFAULT, LEFTOVERS_PER_TURN_MAX
 from gateway.settings import Limits
+from gateway.upgrades import Declining
 
 
 class Bounds(NamedTuple):
@@ -43,6 +45,27 @@ class Leftover:
 
     def end(self) -> None:
         self._timer.cancel()
+
+
+class Turnstile:
+    """Who sends a body that nobody wants is read on in turns: if they are many, each turn of the loop would be long for
+    all others, and for whoever connects, of whom the loop takes in one a turn."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Callable[[], None]] = deque()
+
+    def wait(self, loop: asyncio.AbstractEventLoop, go_on: Callable[[], None]) -> None:
+        """`go_on` is called in one of the next turns."""
+        self._waiting.append(go_on)
+        if len(self._waiting) == 1:
+            loop.call_soon(self._turn, loop)
+
+    def _turn(self, loop: asyncio.AbstractEventLoop) -> None:
+        now = [self._waiting.popleft() for _ in range(min(len(self._waiting), LEFTOVERS_PER_TURN_MAX))]
+        if self._waiting:
+            loop.call_soon(self._turn, loop)
+        for go_on in now:
+            go_on()
 
 
 class Cycle(RequestResponseCycle):
@@ -79,19 +102,22 @@ class Cycle(RequestResponseCycle):
         return next((int(value) for name, value in self.scope["headers"] if name == b"content-length"), 0)
 
 
-class Lingering(HttpToolsProtocol):
+class Lingering(Declining):
     """A connection that reads on behind an answer, until the request has come or a bound is reached.
 
-    It is one of the server's connections all the while, and is read at the pace of any.
+    It is one of the server's connections all the while.
     """
 
     bounds = Bounds()
+    turnstile: Turnstile
+    """Of the listener."""
     leftover: Leftover | None = None
     """The rest of the request that is answered."""
     _is_ending = False
 
     def takes(self, size: int) -> bool:
-        """To be asked before so many bytes are parsed; where it says no, the connection is cut."""
+        """To be asked when so many bytes were parsed, and the rest is not over with them; where it says no, the
+        connection is cut."""
         if self.leftover is None or self.leftover.takes(size):
             return True
         self.cut_body()
@@ -110,6 +136,8 @@ class Lingering(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        if self.transport.is_closing():
+            return  # it came in one piece with the end of what was told to be the last request
         Cycle.adopt(cycle, self.bounds)
         super()._start_asgi_task(cycle, app)
 

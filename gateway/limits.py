@@ -178,6 +178,8 @@ PIECES_PER_TURN_MAX: Final = 64
 REQUEST_BODY_SECONDS_MAX: Final = 120
 LEFTOVER_BYTES_DEFAULT: Final = 64 * 1024 * 1024
 LEFTOVER_SECONDS_DEFAULT: Final = 30
+LEFTOVERS_PER_TURN_MAX: Final = 4
+"""Connections that are read on in a turn of the loop while they send bodies that were answered."""
 TLS_HANDSHAKE_SECONDS_MAX: Final = 10.0
 """A peer that connects and does not greet holds a socket no longer."""
 CERTIFICATE_LOOK_SECONDS: Final = 2.0

@@ -29,7 +29,7 @@ from gateway.door import Door
 from gateway.entrance import Entrance, ProxyGate
 from gateway.heads import MALFORMED, TOO_LARGE, Fault, Reason, fault_of
 from gateway.http import problem_answer
-from gateway.leftover import Bounds, Lingering
+from gateway.leftover import Bounds, Lingering, Turnstile
 from gateway.limits import (
     ANSWERS_SECONDS_MAX,
     HEADERS_BYTES_MAX,
@@ -59,19 +59,27 @@ class HeadRefused(Exception):
 
 
 class Flow(FlowControl):
-    """Reads nothing more while a request waits for the answer to the one before it."""
+    """Reads nothing more while a request waits for the answer to the one before it, or while much of a body waits for
+    whoever takes it: neither ends the other's pause."""
 
     is_held = False
+    _is_full = False
 
     def hold(self) -> None:
         self.is_held = True
-        self.pause_reading()
+        super().pause_reading()
 
     def let_go(self) -> None:
         self.is_held = False
-        self.resume_reading()
+        if not self._is_full:
+            super().resume_reading()
+
+    def pause_reading(self) -> None:
+        self._is_full = True
+        super().pause_reading()
 
     def resume_reading(self) -> None:
+        self._is_full = False
         if not self.is_held:
             super().resume_reading()
 
@@ -118,7 +126,8 @@ class HttpProtocol(Lingering):
             self._rest = rest[at:] + data, 0  # the loop had read it before it was told to wait
             return
         self._parse(data, 0)
-        if len(data) > READ_BYTES_PER_TURN_MAX and not self.flow.is_held and not self._is_upgraded:
+        is_much = len(data) > READ_BYTES_PER_TURN_MAX or self.leftover is not None
+        if is_much and not self.flow.is_held and not self._is_upgraded:
             self._wait(data, len(data))  # or the loop reads on for as long as the peer fills its buffer
 
     def _parse(self, data: bytes, at: int) -> None:
@@ -135,10 +144,12 @@ class HttpProtocol(Lingering):
                 return
             found = data.find(_HEAD_END, at)
             end = len(data) if found < 0 else found + len(_HEAD_END)
-            if not self.takes(end - at):
+            piece, pieces, at = data[at:end], pieces + 1, end
+            if self._is_idle() and not piece.strip(b"\r\n"):
+                continue  # or nothing would end a connection that sent an empty line and then no request
+            super().data_received(piece)
+            if not self.takes(len(piece)):
                 return
-            super().data_received(data[at:end])
-            pieces, at = pieces + 1, end
             if self._is_upgraded:
                 self._hand_over(data[at:])
                 return
@@ -152,14 +163,27 @@ class HttpProtocol(Lingering):
         cycle: Any = self.cycle  # None before the first request
         return bool(self.pipeline) or (cycle is not None and not cycle.more_body and not cycle.response_complete)
 
+    def _is_idle(self) -> bool:
+        """Whether all is answered, and nothing of the next request has come: the keep-alive timer runs."""
+        cycle: Any = self.cycle
+        return cycle is not None and cycle.response_complete and self.leftover is None and not self._in_head
+
+    def _has_begun_to_answer(self) -> bool:
+        cycle: Any = self.cycle
+        return cycle is not None and cycle.response_started and not cycle.response_complete
+
     def _wait(self, data: bytes, at: int) -> None:
-        """For the answer that is due, or else for the next turn of the loop."""
+        """For the answer that is due, or else for the next turn of the loop, or the one that is this connection's."""
         if self.transport.is_closing():
             return
         self._rest = data, at
         self.flow.hold()
-        if not self._is_answering():
+        if self._is_answering():
+            return
+        if self.leftover is None:
             self.loop.call_soon(self._parse_rest)
+        else:
+            self.turnstile.wait(self.loop, self._parse_rest)
 
     def _parse_rest(self) -> None:
         if self._rest is not None and not self.transport.is_closing():
@@ -281,8 +305,8 @@ class HttpProtocol(Lingering):
     def send_400_response(self, msg: str) -> None:
         fault = self._fault or MALFORMED
         self._count_fault(fault.reason)
-        # Or it would be taken for the answer that is due, or for that to the next request.
-        if not self._is_answering() and self.leftover is None:
+        # Or it would be taken for the answer that is due or has begun, or for that to the next request.
+        if not self._is_answering() and not self._has_begun_to_answer() and self.leftover is None:
             answer = problem_answer(InvalidRequest(fault.detail))
             head = _HEAD % (answer.status, answer.content_type, len(answer.body))
             self.transport.write(head + answer.body)
@@ -319,14 +343,14 @@ class Listener(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """As uvicorn does it, for a socket of either family."""
         assert sockets is not None and len(sockets) == 1
-        config, loop = self.config, asyncio.get_running_loop()
+        config, loop, turnstile = self.config, asyncio.get_running_loop(), Turnstile()
         await self.lifespan.startup()
 
         def http() -> HttpProtocol:
             made = HttpProtocol(
                 config=config, server_state=self.server_state, app_state=self.lifespan.state, _loop=loop
             )
-            made.door, made.bounds = self.door, self.bounds
+            made.door, made.bounds, made.turnstile = self.door, self.bounds, turnstile
             return made
 
         def gate() -> ProxyGate:

@@ -52,6 +52,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     run_drain_s: float = 20.0
     """How long they have to end when `run` stops, where it is not told: within the 30 s that most systems leave between
     SIGTERM and SIGKILL."""
+    run_give_back_s: float = 0.5
+    """How often what the server sends all the same goes back meanwhile, for others to have it."""
     retry_base_s: float = 1.0
     """How long a message waits whose handler raised, doubled with each attempt, where its queue has no back-off; 0: not
     at all."""

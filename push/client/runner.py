@@ -215,7 +215,9 @@ class Runner:
         error: BaseException | None = None
         try:
             await self._handler(message)
-        except (Exception, asyncio.CancelledError) as raised:
+        except GeneratorExit:
+            raise  # nobody runs this any more
+        except BaseException as raised:
             error = raised
         task = asyncio.current_task()
         # One that we cancelled has not done its work, whatever it makes of that.
@@ -228,6 +230,8 @@ class Runner:
             subscription, wire = hold.subscription, hold.delivery.message
             subscription.link.tell(HandlerFailed(self.queue, wire.id, wire.attempt, error))
         hold.over(self._settle(hold, self._verdict(hold, error, is_cut=is_cut)))
+        if isinstance(error, SystemExit | KeyboardInterrupt):
+            raise error  # the program's end is not the handler's alone
 
     def _verdict(self, hold: _Hold, error: BaseException | None, *, is_cut: bool) -> How | None:
         """What becomes of the message; None where that is decided, or nobody asks."""
@@ -273,10 +277,21 @@ class Runner:
         """What waits goes back; those at work have their time."""
         self._state = "draining"
         subscription.give_back(list(subscription.state.inbox), _untried(subscription))
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._drain_s):
-                while self._handlers and not self._is_leaving:
-                    await subscription.change()
+        giving = asyncio.get_running_loop().create_task(self._give_back(subscription), name=f"pushq drain {self.queue}")
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._drain_s):
+                    while self._handlers and not self._is_leaving:
+                        await subscription.change()
+        finally:
+            giving.cancel()
+
+    async def _give_back(self, subscription: Subscription) -> None:
+        """The server has credit for what went back, and may send it here again. At once it would go to and fro for as
+        long as a handler is at work; and left here it would wait for that one."""
+        while True:
+            await asyncio.sleep(self._limits.run_give_back_s)
+            subscription.give_back(list(subscription.state.inbox), _untried(subscription))
 
     async def _settled(self, subscription: Subscription) -> None:
         """Who is still at work is cancelled. What became of all messages is told before the subscription ends, which

@@ -50,21 +50,23 @@ class _Watch:
         self._received = 0
 
     def join(self, stopping: Stopping) -> None:
-        if not self._stopping:
-            self._received = 0
-            # One that is ignored stays so: whoever started the process wants it.
-            for number in SIGNALS:
-                if (before := signal.getsignal(number)) is not signal.SIG_IGN:
-                    self._before[number] = before
-                    signal.signal(number, self._receive)
-        elif self._received:
-            self._tell(stopping)
+        # In an order in which no signal meets a handler of ours without anybody to tell: one may come at any point.
         self._stopping.append(stopping)
+        if len(self._stopping) > 1:
+            if self._received:
+                self._tell(stopping)
+            return
+        self._received = 0
+        # One that is ignored stays so: whoever started the process wants it.
+        for number in SIGNALS:
+            if (before := signal.getsignal(number)) is not signal.SIG_IGN:
+                self._before[number] = before
+                signal.signal(number, self._receive)
 
     def leave(self, stopping: Stopping) -> None:
-        self._stopping.remove(stopping)
-        if not self._stopping:
+        if len(self._stopping) == 1:
             self._restore()
+        self._stopping.remove(stopping)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         """Between two instructions of the main thread: what follows is the event loop's."""
@@ -80,10 +82,10 @@ class _Watch:
         loop.call_soon_threadsafe(lambda: stop(at_once=at_once))
 
     def _restore(self) -> None:
-        for number, before in self._before.items():
+        restored, self._before = self._before, {}  # another signal may come meanwhile, and have this done as well
+        for number, before in restored.items():
             # None: it was not set from Python, and cannot be again.
             signal.signal(number, signal.SIG_DFL if before is None else before)
-        self._before.clear()
 
 
 _watch = _Watch()

@@ -61,6 +61,7 @@ GROUPS = (
             "gateway.limits:LEFTOVER_BYTES_DEFAULT": "What is read of a body that was answered before it had come; see "
             "`limits.leftover_bytes_max`.",
             "gateway.limits:LEFTOVER_SECONDS_DEFAULT": "For how long; see `limits.leftover_seconds_max`.",
+            "gateway.limits:LEFTOVERS_PER_TURN_MAX": "",
             "gateway.limits:TLS_HANDSHAKE_SECONDS_MAX": "",
             "gateway.limits:PROXY_HEADER_SECONDS_MAX": "",
             "gateway.limits:PROXY_HEADER_BYTES_MAX": "",

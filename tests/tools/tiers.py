@@ -39,6 +39,7 @@ TIER_OF: dict[str, Tier] = {
     "unit/gateway/test_key_sets.py": "real",
     "unit/gateway/test_leftover.py": "real",
     "unit/gateway/test_listeners.py": "real",
+    "unit/gateway/test_upgrades.py": "real",
     "unit/gateway/test_masters.py": "real",
     "unit/push/client": "real",
     "unit/spark/test_gateway.py": "real",

@@ -13,7 +13,8 @@ import pytest
 
 from gateway.door import Door
 from gateway.entrance import Entrance
-from gateway.leftover import Bounds
+from gateway.leftover import Bounds, Turnstile
+from gateway.limits import LEFTOVERS_PER_TURN_MAX
 from gateway.listeners import HttpProtocol
 from push.intake import Intake
 from tests.support.patience import PATIENCE_S
@@ -127,6 +128,48 @@ async def test_a_length_beyond_the_bound_is_told_to_end_the_connection() -> None
             head, _ = await answer(reader)
             assert (b"connection: close" in head) == is_last
             writer.close()
+
+
+async def test_many_who_are_read_on_take_turns() -> None:
+    turnstile, loop, went = Turnstile(), asyncio.get_running_loop(), list[int]()
+    many = 2 * LEFTOVERS_PER_TURN_MAX + 1
+
+    def goes_on(number: int) -> None:
+        went.append(number)
+        if len(went) <= many:
+            turnstile.wait(loop, lambda: goes_on(number))
+
+    for number in range(many):
+        turnstile.wait(loop, lambda number=number: goes_on(number))  # type: ignore[misc]
+    before = 0
+    while len(went) < 2 * many:
+        await asyncio.sleep(0)
+        assert len(went) - before <= LEFTOVERS_PER_TURN_MAX
+        before = len(went)
+    assert went == [*range(many)] * 2
+
+
+async def test_the_request_behind_a_body_of_just_the_bound_is_not_counted_with_it() -> None:
+    async with listening(Entrance(), bounds=Bounds(bytes_max=1000)) as port, asyncio.timeout(PATIENCE_S):
+        reader, writer = await opened(port)
+        writer.write(post("/early", "content-length: 1000"))
+        await answer(reader)
+        writer.write(bytes(1000) + NEXT)
+        await answer(reader)
+        assert asked == ["/early", "/next"]
+        writer.close()
+
+
+async def test_no_request_begins_behind_the_one_that_was_told_to_be_the_last() -> None:
+    async with listening(Entrance()) as port, asyncio.timeout(PATIENCE_S):
+        reader, writer = await opened(port)
+        writer.write(post("/early", "content-length: 4", "expect: 100-continue"))
+        assert b"connection: close" in (await answer(reader))[0]
+        writer.write(b"body" + NEXT)
+        assert await reader.read() == b""
+        writer.close()
+        await writer.wait_closed()
+    assert asked == ["/early"]
 
 
 @pytest.mark.parametrize(

@@ -217,6 +217,55 @@ async def test_what_is_sent_ahead_is_neither_parsed_nor_read_on(monkeypatch: pyt
         slow.may_answer.set()
 
 
+async def test_a_body_that_nobody_takes_yet_is_not_read_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[HttpProtocol] = []
+    made = HttpProtocol.connection_made
+    monkeypatch.setattr(HttpProtocol, "connection_made", lambda self, tr: (seen.append(self), made(self, tr))[1])
+    begun, may_take, size = asyncio.Event(), asyncio.Event(), 3_000_000
+    taken = 0
+
+    async def asks_others_first(scope: Any, receive: Any, send: Any) -> None:
+        nonlocal taken
+        begun.set()
+        await may_take.wait()
+        while (message := await receive())["type"] == "http.request":
+            taken += len(message["body"])
+            if not message["more_body"]:
+                break
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body", "body": b""})
+
+    async with serving(Intake(), answers=asks_others_first) as address, asyncio.timeout(20):
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % size)
+        await begun.wait()
+        (protocol,) = seen
+        lot = bytes(2 * listeners.READ_BYTES_PER_TURN_MAX)
+        protocol.data_received(lot)  # more than a turn's share, as the loop may read it
+        await asyncio.sleep(0.05)
+        assert protocol.flow.read_paused, "the next turn ended the pause of a full buffer"
+        may_take.set()
+        writer.write(bytes(size - len(lot)))
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+        assert taken == size
+        writer.close()
+
+
+async def test_an_empty_line_keeps_no_connection_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listeners, "KEEP_ALIVE_SECONDS", 0.2)
+    async with serving(Intake()) as address, asyncio.timeout(10):
+        reader, writer = (await head(address))[1:]
+        await reader.readexactly(5)
+        writer.write(b"\r\n")
+        await asyncio.sleep(0.05)
+        writer.write(b"\r\n\r\n\r\n" + REQUEST.replace(b"/ ", b"/5 "))
+        await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(5)
+        writer.write(b"\r\n")
+        assert await reader.read() == b""
+        writer.close()
+
+
 async def test_an_empty_line_behind_a_request_keeps_nobody_from_seeing_its_client_leave() -> None:
     slow = Slow()
     left = asyncio.Event()
@@ -246,6 +295,27 @@ async def test_a_bad_request_sent_ahead_gets_no_answer_in_anothers_place() -> No
         answers = await reader.read()
         assert [part[:3] for part in answers.split(b"HTTP/1.1 ")[1:]] == [b"200", b"400"]
         writer.close()
+
+
+async def test_a_bad_body_gets_no_answer_within_the_one_that_has_begun() -> None:
+    intake, is_cut = Intake(), asyncio.Event()
+
+    async def streaming(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"one", "more_body": True})
+        while (await receive())["type"] == "http.request":
+            pass
+        is_cut.set()
+
+    async with serving(intake, answers=streaming) as address, asyncio.timeout(10):
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n")
+        await reader.readuntil(b"one\r\n")
+        writer.write(b"nonsense\r\n")
+        assert await reader.read() == b""
+        await is_cut.wait()
+        writer.close()
+    assert intake.heads_refused == {"malformed": 1}
 
 
 @pytest.mark.parametrize(

@@ -141,6 +141,25 @@ async def test_what_the_server_refuses_to_settle_is_held_no_longer() -> None:
         await running.stopped()
 
 
+async def test_what_is_raised_beside_exceptions_counts_and_holds_up_nobody() -> None:
+    class Outcome(BaseException):
+        """Such as test frameworks and other event loops have."""
+
+    server, work = delivering("a", "b"), Work()
+    async with session(server) as pushq:
+        running = Running(pushq.runner("q", work, in_order=True, prefetch=1))
+        await eventually(lambda: work.begun == ["a"])
+        work.fail("a", Outcome("no"))
+        await eventually(lambda: running.runner.failed == 1 and sent(server, Nack))
+        assert sent(server, Nack)[0].reason is not None and "Outcome: no" in sent(server, Nack)[0].reason
+        await eventually(lambda: not running.runner._confirming)
+        server.connection.deliver("c")
+        await eventually(lambda: work.begun[-1] == "c")
+        work.finish("c")
+        await running.stopped()
+    assert server.acked == ["r-c"]
+
+
 async def test_a_lost_message_is_told_and_its_failure_is_nobodys() -> None:
     server, lost = delivering("a"), list[bool]()
 

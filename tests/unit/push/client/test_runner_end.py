@@ -24,7 +24,7 @@ pytestmark = pytest.mark.anyio
 
 async def test_stopping_lets_handlers_end_and_gives_back_what_waits() -> None:
     server, work = delivering("a", "b", "c"), Work()
-    async with session(server) as pushq:
+    async with session(server, run_give_back_s=3600) as pushq:
         running = Running(pushq.runner("q", work, concurrency=1, prefetch=2))
         await eventually(lambda: work.begun == ["a"])
         assert running.runner.state == "running"
@@ -41,6 +41,22 @@ async def test_stopping_lets_handlers_end_and_gives_back_what_waits() -> None:
     assert work.begun == ["a"] and begun(server) == ["r-a"] and server.acked == ["r-a"]
     frames = [type(frame) for frame in server.frames if isinstance(frame, Ack | Nack | Unsubscribe)]
     assert frames == [Nack, Ack, Unsubscribe]
+
+
+async def test_what_is_sent_to_one_that_drains_goes_back_before_its_handlers_have_ended() -> None:
+    server, work = delivering("a"), Work()
+    async with session(server, run_give_back_s=0.01) as pushq:
+        running = Running(pushq.runner("q", work, concurrency=1, prefetch=2))
+        await eventually(lambda: work.begun == ["a"])
+        running.runner.stop()
+        await eventually(lambda: running.runner.state == "draining")
+        for id in ("b", "c"):
+            server.connection.deliver(id)
+            await eventually(lambda id=id: ([f"r-{id}"], None, False) in nacks(server))  # type: ignore[misc]
+        assert running.runner.active == 1 and not sent(server, Unsubscribe)
+        work.finish("a")
+        await running.stopped()
+    assert work.begun == ["a"] and server.acked == ["r-a"]
 
 
 async def test_a_handler_that_takes_longer_than_the_drain_is_cancelled_and_its_message_goes_back() -> None:

@@ -95,6 +95,23 @@ async def test_a_signal_that_is_ignored_stays_so() -> None:
     assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 
 
+async def test_a_signal_that_comes_with_the_beginning_or_the_end_is_somebodys(monkeypatch: pytest.MonkeyPatch) -> None:
+    stop, real, coming = Stops(), signal.signal, [signal.SIGINT, signal.SIGTERM]
+
+    def interrupted(number: int, handler: Any) -> Any:
+        was = real(number, handler)
+        if number == signal.SIGINT and coming:  # SIGTERM is still as it was
+            signal.raise_signal(coming.pop(0))
+        return was
+
+    with monkeypatch.context() as patched:
+        patched.setattr(signal, "signal", interrupted)
+        with stopped_by_signals(stop):
+            await eventually(lambda: stop.asked == [False])
+        await eventually(lambda: stop.asked == [False, True])
+    assert restored()
+
+
 async def test_outside_the_main_thread_signals_are_left_alone() -> None:
     async def elsewhere() -> bool:
         with stopped_by_signals(Stops()):
