@@ -37,6 +37,7 @@ settings.register_profile("gate", _usual, derandomize=True, phases=(Phase.explic
 settings.register_profile("explore", _usual)
 settings.register_profile("long", settings.get_profile("explore"), max_examples=MODEL_LONG_EXAMPLES)
 settings.load_profile("explore" if seeds.IS_EXPLORING else "gate")
+seeds.draw_alike()
 
 # Of every Java that tests start, here or in a job's process: what runs for seconds is not worth compiling well.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")

@@ -309,20 +309,18 @@ class Publishing:
 
     def _name_repeats(self, places: Places) -> None:
         for call, message, one in self._repeats:
-            self._others[call][message] = self._first_of(one, places)
+            self._others[call][message] = self._first_of(one, call, places)
 
-    def _first_of(self, one: bytes, places: Places) -> Original | PushqError:
-        """The message of this cycle that has an id; or what became of the first with it, and so of its repeats."""
+    def _first_of(self, one: bytes, number: int, places: Places) -> Original | PushqError:
+        """What a call's message repeats: the one of this cycle that has its id; or, where the first with it in the call
+        was not stored, what became of that one. What other calls were refused is no answer of this one.
+        """
         for call, index, ids in self._accepted:
-            if one in ids:
+            if call <= number and one in ids:
                 return Original(places.base(call, index) + ids.index(one))
-        others = self._others
-        return next(
-            others[n][message]
-            for n, call in enumerate(self._waiting)
-            for message, own in enumerate(ids_of(call))
-            if own == one and message in others[n]
-        )
+        others = self._others[number]
+        own = ids_of(self._waiting[number])
+        return next(others[message] for message, each in enumerate(own) if each == one and message in others)
 
     def _overflowing(self) -> list[tuple[int, int]]:
         """Messages that are stored and end at once: not those that are not stored for another reason."""

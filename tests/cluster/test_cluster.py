@@ -8,7 +8,7 @@ import math
 import signal
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -16,9 +16,10 @@ import anyio.to_thread
 import httpx2
 import pytest
 
-from tests.support.backends import ROLE, Backend, Backends, until
+from tests.support.backends import ROLE, Backend, Backends
 from tests.support.consumers import Socket, call, http_client
 from tests.support.history import Kind, QueueHistory
+from tests.support.patience import eventually, until
 from tests.support.prerequisites import require
 from tests.support.server import PushqServer
 
@@ -137,16 +138,9 @@ class Load:
                     return
                 await asyncio.sleep(0.2)
 
-    async def until(self, is_true: object) -> float:
+    async def until(self, is_so: Callable[[], bool]) -> float:
         """How long it took, in seconds."""
-        assert callable(is_true)
-        began = time.monotonic()
-        async with asyncio.timeout(SERVICE_S_MAX):
-            while not is_true():
-                for task in self.tasks:
-                    assert not task.done() or task.exception() is None, task.exception()
-                await asyncio.sleep(0.02)
-        return time.monotonic() - began
+        return await eventually(is_so, within_s=SERVICE_S_MAX, beside=self.tasks)
 
     async def more(self, count: int) -> float:
         confirmed, acked = len(self.history.confirmed) + count, len(self.history.acked) + count

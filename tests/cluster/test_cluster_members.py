@@ -12,9 +12,10 @@ import httpx2
 import pytest
 
 from tests.cluster.test_cluster import VISIBILITY_MS, Load, gateway, more, patient
-from tests.support.backends import ROLE, Backends, until
+from tests.support.backends import ROLE, Backends
 from tests.support.cli import Cli
 from tests.support.consumers import call
+from tests.support.patience import until
 from tests.support.prerequisites import require
 from tests.support.server import PushqServer
 

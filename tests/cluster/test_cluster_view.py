@@ -10,8 +10,9 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.support.backends import ROLE, Backends, until
+from tests.support.backends import ROLE, Backends
 from tests.support.cli import Cli
+from tests.support.patience import until
 from tests.support.prerequisites import require
 from tests.support.server import PushqServer
 

@@ -15,8 +15,8 @@ import httpx2
 import pytest
 
 from gateway.dev_cluster.state import load
-from tests.support.backends import until
 from tests.support.environment import without_settings
+from tests.support.patience import until
 from tests.support.prerequisites import require
 
 COMMAND_S_MAX = 240.0

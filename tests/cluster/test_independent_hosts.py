@@ -21,9 +21,10 @@ import httpx2
 import pytest
 
 from tests.cluster.test_cluster import gateway, leader_of, leads, patient
-from tests.support.backends import ROLE, Backends, until
+from tests.support.backends import ROLE, Backends
 from tests.support.consumers import Socket, call
 from tests.support.keyed_history import KeyedHistory, Name
+from tests.support.patience import eventually, until
 from tests.support.prerequisites import require
 from tests.support.server import PushqServer
 
@@ -158,13 +159,7 @@ class Load:
                     await asyncio.sleep(0.2)
 
     async def until(self, is_so: Callable[[], bool]) -> float:
-        began = time.monotonic()
-        async with asyncio.timeout(SERVICE_S_MAX):
-            while not is_so():
-                for task in self.tasks:
-                    assert not task.done() or task.exception() is None, task.exception()
-                await asyncio.sleep(0.02)
-        return time.monotonic() - began
+        return await eventually(is_so, within_s=SERVICE_S_MAX, beside=self.tasks)
 
     async def more(self) -> float:
         confirmed, delivered = self.confirmed + ROUND, len(self.delivered) + ROUND

@@ -12,8 +12,9 @@ import httpx2
 import pytest
 
 from tests.cluster.test_cluster import gateway, leader_of
-from tests.support.backends import ROLE, Backend, Backends, until
+from tests.support.backends import ROLE, Backend, Backends
 from tests.support.cli import Cli
+from tests.support.patience import until
 from tests.support.prerequisites import require
 from tests.support.server import PushqServer
 

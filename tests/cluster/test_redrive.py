@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ import pytest
 
 from tests.cluster.test_cluster import gateway, leader_of
 from tests.support.backends import ROLE, Backends
+from tests.support.patience import until
 from tests.support.prerequisites import require
 
 WAIT_S = 120.0
@@ -23,13 +22,6 @@ RATE = 60
 @pytest.fixture(autouse=True)
 def _needs_etcd() -> None:
     require("etcd")
-
-
-def _until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not is_so():
-        assert time.monotonic() < deadline, "it did not come to that"
-        time.sleep(0.1)
 
 
 def _died(http: httpx2.Client, queue: str) -> None:
@@ -64,9 +56,9 @@ def test_a_redrive_goes_on_at_the_next_leader_and_moves_every_message_once(tmp_p
                     found: dict[str, Any] = http.get(path).json()
                     return found
 
-                _until(lambda: job()["done"] >= RATE)
+                until(lambda: job()["done"] >= RATE, within_s=WAIT_S)
                 leader_of(cluster, 0).end(signal.SIGKILL)
-                _until(lambda: job().get("state", "running") != "running")
+                until(lambda: job().get("state", "running") != "running", within_s=WAIT_S)
                 found = job()
                 assert (found["state"], found["done"], found["error"]) == ("done", MESSAGES, None)
                 seen: list[int] = []

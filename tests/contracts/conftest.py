@@ -13,6 +13,9 @@ from backend_store.cluster.coordinator import Coordinator
 from tests.support.coordinators import Coordinated, open_folder, over_etcd
 from tests.support.etcd import Etcd
 
+# Promises that several files take in: a failure shows what the two sides were, as in a file of tests.
+pytest.register_assert_rewrite("tests.contracts.storage_promises")
+
 
 @pytest.fixture(scope="module")
 def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:

@@ -15,7 +15,8 @@ from backend_store.cluster.election import Election
 from backend_store.cluster.fencing import Fenced, Right, Stale, put_fenced, transact_fenced
 from backend_store.cluster.mirror import Mirror
 from backend_store.model import Overloaded
-from tests.support.coordinators import WITHIN_S, Coordinated, find, put, until
+from tests.support.coordinators import WITHIN_S, Coordinated, find, put
+from tests.support.patience import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -179,7 +180,7 @@ async def test_a_mirror_that_was_away_across_a_compaction_lists_again_and_tells_
         async def is_up_to_date() -> bool:
             return mirror.revision >= gone
 
-        await until(is_up_to_date)
+        await eventually(is_up_to_date)
     assert mirror.lists == 2
     assert {(event.key, event.record is None) for event in heard} == {(b"m/1", False), (b"m/2", True)}
     assert sorted(mirror.records) == [b"m/0", b"m/1", b"m/3"]

@@ -27,11 +27,11 @@ from tests.support.coordinators import (
     over_etcd,
     put,
     revisions_up_to,
-    until,
     write_through,
 )
 from tests.support.etcd import Etcd
 from tests.support.fault_proxy import fault_proxy
+from tests.support.patience import eventually
 from tests.support.server import free_port
 
 pytestmark = pytest.mark.anyio
@@ -77,7 +77,7 @@ async def test_a_killed_process_leaves_every_confirmed_record_and_its_revision(t
         async def has_expired() -> bool:
             return await find(host.coordinator, b"alive") is None
 
-        await until(has_expired)
+        await eventually(has_expired)
     finally:
         await host.close()
 
@@ -154,16 +154,16 @@ async def test_a_watch_that_moves_while_its_reader_is_slow_loses_nothing(
         async def has_moved() -> bool:
             return watch.connects > connects
 
-        await until(is_full)
+        await eventually(is_full)
         connects = watch.connects
         etcd.members[0].freeze()
         try:
-            await until(has_given_up)
+            await eventually(has_given_up)
         finally:
             etcd.members[0].thaw()
         heard = [(await asyncio.wait_for(watch.take(), 20)).revision for _ in range(100)]
         assert heard == list(range(start + 1, last + 1))
-        await until(has_moved)
+        await eventually(has_moved)
         await watch.close()
         await reader.close()
 
@@ -179,7 +179,7 @@ async def test_a_watch_that_is_ended_before_it_was_taken_tells_no_part_of_it(etc
         async def is_full() -> bool:
             return watch._waiting.full()
 
-        await until(is_full)
+        await eventually(is_full)
         await watch.end("the end")
         with pytest.raises(Unavailable, match="the end"):
             await asyncio.wait_for(watch.take(), 20)
@@ -199,7 +199,7 @@ async def test_a_lost_answer_is_an_unknown_outcome_and_reading_back_tells(etcd: 
         async def is_done() -> bool:
             return await find(direct, b"k") is not None
 
-        await until(is_done)
+        await eventually(is_done)
         record = await find(direct, b"k")
         assert record is not None and (record.value, record.version) == (b"done all the same", 1)
 

@@ -15,17 +15,9 @@ from backend_store.cluster.etcd import members
 from backend_store.cluster.etcd import watch as watches
 from backend_store.cluster.mirror import Mirror
 from backend_store.model import OutcomeUnknown, Unavailable
-from tests.support.coordinators import (
-    COUNTER,
-    FAILOVER_S_MAX,
-    find,
-    over_etcd,
-    put,
-    revisions_up_to,
-    until,
-    write_through,
-)
+from tests.support.coordinators import COUNTER, FAILOVER_S_MAX, find, over_etcd, put, revisions_up_to, write_through
 from tests.support.etcd import Etcd
+from tests.support.patience import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -96,7 +88,7 @@ async def test_writes_watches_and_sessions_survive_the_loss_of_the_etcd_leader(
                     except Unavailable:
                         return False
 
-                await until(is_gone, within_s=FAILOVER_S_MAX)
+                await eventually(is_gone, within_s=FAILOVER_S_MAX)
                 assert not doomed.is_held, "its holder believed in it when its record was gone already"
             finally:
                 counting.cancel()
@@ -173,12 +165,12 @@ async def test_without_a_majority_nothing_is_confirmed_and_a_mirror_grows_old(
                     return "no leader" in error.detail
                 raise AssertionError("a write was confirmed without a majority")
 
-            await until(surely_refuses)
+            await eventually(surely_refuses)
 
             async def is_old() -> bool:
                 return mirror.staleness_s > 3
 
-            await until(is_old)
+            await eventually(is_old)
             assert b"m/1" in mirror.records, "what is known stays readable"
         finally:
             for member in followers:

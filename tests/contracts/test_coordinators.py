@@ -37,7 +37,8 @@ from backend_store.cluster.limits import (
     VALUE_BYTES_MAX,
 )
 from backend_store.model import InvalidRequest, Unavailable
-from tests.support.coordinators import WITHIN_S, Coordinated, find, put, until
+from tests.support.coordinators import WITHIN_S, Coordinated, find, put
+from tests.support.patience import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -283,7 +284,7 @@ async def test_a_session_lives_while_it_is_kept_alive_and_its_holder_stops_first
     async def was_confirmed() -> bool:
         return paused.confirmed_at > opened_at
 
-    await until(was_confirmed)
+    await eventually(was_confirmed)
     alive = False
     loop = asyncio.get_running_loop()
     began = loop.time()

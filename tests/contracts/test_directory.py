@@ -17,8 +17,9 @@ from backend_store.metadata.directory.limits import BEAT_SECONDS, FRESH_SECONDS_
 from backend_store.metadata.directory.placement import Part
 from backend_store.metadata.directory.service import DirectoryService, open_directory
 from backend_store.model import ApiKey, InvalidRequest, QueueConfig, QueueNotFound, Unavailable
-from tests.support.coordinators import WITHIN_S, Coordinated, over_etcd, until
+from tests.support.coordinators import WITHIN_S, Coordinated, over_etcd
 from tests.support.etcd import Etcd
+from tests.support.patience import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -123,7 +124,7 @@ async def test_a_tenant_with_many_keys_takes_them_all_and_watchers_hear_of_each(
     async def is_empty() -> bool:
         return not await one.list_keys()
 
-    await until(is_empty)
+    await eventually(is_empty)
     heard: set[Change] = set()
     async with asyncio.timeout(20), aclosing(one.watch(here)) as watch:
         async for news in watch:
@@ -145,7 +146,7 @@ async def test_hosts_that_keep_some_arcs_answer_for_all(coordinated: Coordinated
         async def is_shared() -> bool:
             return all(set(host.ring.urls) == {"a", "b", "c"} for host in (one, two, three))
 
-        await until(is_shared)
+        await eventually(is_shared)
         for number in range(30):
             await one.create_queue("default", f"q{number:02}", QueueConfig())
         for host in (one, two, three):
@@ -160,7 +161,7 @@ async def test_hosts_that_keep_some_arcs_answer_for_all(coordinated: Coordinated
             held = [host.store.records for host in (one, two, three)]
             return sum(held) == 2 * 32 and max(held) < 32  # 30 queues, a tenant and its tally
 
-        await until(is_kept_twice)
+        await eventually(is_kept_twice)
 
 
 async def test_a_host_that_hears_nothing_of_its_coordinator_answers_nothing_from_memory(tmp_path: Path) -> None:
@@ -183,7 +184,7 @@ async def test_a_host_that_hears_nothing_of_its_coordinator_answers_nothing_from
             async def is_back() -> bool:
                 return service.store.is_fresh
 
-            await until(is_back)
+            await eventually(is_back)
             assert (await service.get_queue("default", "q")).value is not None
             await service.create_queue("default", "later", QueueConfig())
 

@@ -17,8 +17,9 @@ from backend_store.cluster.core.values import NEVER, Delete, Put, Transaction, a
 from backend_store.cluster.etcd import members
 from backend_store.cluster.etcd.driver import EtcdConfig, open_etcd
 from backend_store.model import Forbidden, InvalidRequest, StorageFull, Unauthenticated, Unavailable
-from tests.support.coordinators import find, over_etcd, put, until
+from tests.support.coordinators import find, over_etcd, put
 from tests.support.etcd import Etcd
+from tests.support.patience import eventually
 from tests.support.server import free_port
 from tests.support.tls import Authority
 
@@ -68,7 +69,7 @@ async def test_a_user_with_a_password_gets_new_tokens_by_itself(tmp_path: Path) 
             async def is_kept() -> bool:
                 return session.confirmed_at > confirmed_at
 
-            await until(is_kept)
+            await eventually(is_kept)
         finally:
             await coordinator.close()
             await another.close()
@@ -101,7 +102,7 @@ async def test_an_etcd_without_room_says_so_and_still_lets_go_of_records(tmp_pat
                     return True
                 return False
 
-            await until(is_full)
+            await eventually(is_full)
             record = await find(coordinator, b"k")
             assert record is not None
             refused = Transaction((absent(b"k"),), (), (Put(b"k", b""),))

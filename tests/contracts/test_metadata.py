@@ -21,8 +21,9 @@ from backend_store.metadata.directory.service import open_directory
 from backend_store.metadata.limits import CHANGES_KEPT_MAX, CHANGES_PER_TURN_MAX
 from backend_store.metadata.service import MetadataService
 from backend_store.model import ApiKey, Conflict, NotFound, QueueConfig, QueueDefinition, QueueNotFound, Quotas
-from tests.support.coordinators import open_folder, over_etcd, until
+from tests.support.coordinators import open_folder, over_etcd
 from tests.support.metadata import local_service, remote_service
+from tests.support.patience import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -269,7 +270,7 @@ async def test_an_answer_is_as_new_as_the_moment_it_names(subject: Subject) -> N
     async def is_there() -> bool:
         return (await subject.service.get_queue("default", "q")).value is not None
 
-    await until(is_there)
+    await eventually(is_there)
     after = (await subject.service.get_queue("default", "q")).at
     assert after.era == before.era and after.revision > before.revision
 

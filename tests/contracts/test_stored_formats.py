@@ -23,8 +23,9 @@ from backend_store.storage.env import open_engine
 from backend_store.storage.keys import parse_lane_key
 from tests.support.environment import SMALL_FOLDER
 from tests.support.old_data import HOUR_MS, OPENED_MS
+from tests.support.patience import eventually
 from tests.support.queues import draft
-from tests.support.stores import drained, published, until
+from tests.support.stores import drained, published
 from tests.support.world import Consumer, attempts_by_seq
 
 DATA = Path(__file__).parents[1] / "data"
@@ -196,7 +197,7 @@ async def test_dead_letters_of_version_2_are_at_home_or_on_their_way(v2: Opened)
     assert v2.counts("exporting") == (0, 0, 0, 1)
     full = v2["full"]
     await v2.store.update_queue("default", "full", QueueConfig(), full.definition.version)
-    await until(lambda: full.stats().ready == 3)
+    await eventually(lambda: full.stats().ready == 3)
     assert sorted(await drained(full)) == ["in the way", "left", "on its way"], "one of a queue that was deleted"
 
 
@@ -261,7 +262,7 @@ async def test_publishes_to_a_queue_that_version_2_deleted_are_sent_on(v2: Opene
 async def test_what_version_2_purged_and_put_aside_stays_away(v2: Opened) -> None:
     assert v2.counts("purged") == v2.counts("damaged") == (1, 0, 0, 0)
     assert await drained(v2["purged"]) == ["stays"] and await drained(v2["damaged"]) == ["whole"]
-    await until(lambda: not v2.node.engine.scan(Table.META, b"garbage/", b"garbage0", 10))
+    await eventually(lambda: not v2.node.engine.scan(Table.META, b"garbage/", b"garbage0", 10))
 
 
 async def test_version_2_opens_whatever_time_it_is(tmp_path: Path) -> None:

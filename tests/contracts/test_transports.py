@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from typing import Any
 
@@ -24,7 +24,7 @@ from tests.support.consumers import (
     consuming,
     http_client,
 )
-from tests.support.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S, eventually
 from tests.support.server import PushqServer
 
 pytestmark = pytest.mark.anyio
@@ -72,17 +72,11 @@ async def stats(http: httpx2.AsyncClient, queue: str) -> dict[str, int]:
     return found
 
 
-async def until(is_true: Callable[[], Awaitable[bool]], seconds: float = 10) -> None:
-    async with asyncio.timeout(seconds):
-        while not await is_true():  # noqa: ASYNC110 - what is waited for is the server's
-            await asyncio.sleep(0.01)
-
-
 async def until_consumers(http: httpx2.AsyncClient, queue: str, count: int) -> None:
     async def as_many() -> bool:
         return (await stats(http, queue))["consumers"] == count
 
-    await until(as_many)
+    await eventually(as_many)
 
 
 def receipts(messages: list[Message]) -> list[str]:
@@ -228,7 +222,7 @@ async def test_an_expired_receipt_still_acks_while_nobody_else_holds_the_message
         async def is_ready() -> bool:
             return (await stats(http, queue))["ready"] == 1
 
-        await until(is_ready)
+        await eventually(is_ready)
         answer = await call(http, "POST", f"{queue}/ack", {"receipts": [message["receipt"]]})
         assert answer["results"][0]["ok"] is True
         assert (await stats(http, queue))["ready"] == 0

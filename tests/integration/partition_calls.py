@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from itertools import count
 from typing import Any
 
 from tests.integration.calls import Client, publish, receive
-from tests.support.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S, until
 
 WAIT_S_MAX = PATIENCE_S
-LOOK_S = 0.02
 PUBLISH_MAX = 500
 _numbers = count()
 
@@ -41,13 +39,6 @@ def stats(http: Client, queue: str) -> dict[str, int]:
 def partitions(http: Client, queue: str) -> Row:
     found: Row = shown(http, queue)["partitions"]
     return found
-
-
-def until(is_so: Callable[[], bool], what: str = "it") -> None:
-    deadline = time.monotonic() + WAIT_S_MAX
-    while not is_so():
-        assert time.monotonic() < deadline, f"{what} did not come in {WAIT_S_MAX:g} s"
-        time.sleep(LOOK_S)
 
 
 def change(http: Client, queue: str, **changes: Any) -> Row:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from itertools import count
 from typing import Any
 
@@ -51,13 +50,6 @@ def acked(http: Client, stream: str, *given: str) -> list[bool]:
     answer = http.post(f"/v1/queues/{stream}/ack", json={"receipts": given})
     assert answer.status_code == 200, answer.text
     return [row["ok"] for row in answer.json()["results"]]
-
-
-def until(wanted: Any, seconds: float = 10.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not wanted():
-        assert time.monotonic() < deadline, "it did not come to that"
-        time.sleep(0.02)
 
 
 def stats(http: Client, stream: str) -> dict[str, Any]:

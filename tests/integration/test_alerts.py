@@ -15,7 +15,7 @@ import httpx2
 import pytest
 
 from gateway.alerts.limits import LISTENERS_PER_TENANT_MAX
-from tests.support.cli import until
+from tests.support.patience import until
 from tests.support.receiver import Receiver
 from tests.support.server import PushqServer
 

@@ -8,7 +8,7 @@ import socket
 import ssl
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
@@ -16,7 +16,7 @@ import httpx2
 import pytest
 
 from tests.conftest import StartServer
-from tests.support.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S, until
 from tests.support.prerequisites import require
 from tests.support.server import PushqServer
 from tests.support.tls import Authority, settings
@@ -59,13 +59,6 @@ def answer(connection: socket.socket) -> tuple[int, bytes]:
 def metric(server: PushqServer, name: str) -> float:
     page = httpx2.get(f"{server.url}/metrics", headers=server.headers).text
     return next(float(each.rpartition(" ")[2]) for each in page.splitlines() if each.startswith(name))
-
-
-def eventually(is_so: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not is_so():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
 
 
 def refusals(server: PushqServer) -> dict[str, tuple[str, str, dict[str, str], int]]:
@@ -149,7 +142,7 @@ def test_who_meets_a_server_without_memory_gets_the_problem(server: PushqServer)
 
     short.launch()
     try:
-        eventually(takes_nothing, "it takes new work")
+        until(takes_nothing, "it takes new work")
         with line(short) as connection:
             write_all(connection, "PUT", "/v1/queues/q", short.headers, is_chunked=False)
             status, body = answer(connection)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.backends import Backend, Backends, until
+from tests.support.backends import Backend, Backends
+from tests.support.patience import until
 from tests.support.prerequisites import require
 
 FAILOVER_S_MAX = 30.0

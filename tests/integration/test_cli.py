@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support.cli import RUN_S_MAX, Cli, until
+from tests.support.cli import RUN_S_MAX, Cli
+from tests.support.patience import until
 from tests.support.server import PushqServer, free_port
 
 TRANSPORTS = ("ws", "sse", "poll")

@@ -9,7 +9,8 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from tests.support.cli import Cli, until
+from tests.support.cli import Cli
+from tests.support.patience import until
 from tests.support.server import PushqServer
 
 

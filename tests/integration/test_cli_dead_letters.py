@@ -18,7 +18,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.cli import RUN_S_MAX, Cli, until
+from tests.support.cli import RUN_S_MAX, Cli
+from tests.support.patience import until
 from tests.support.server import PushqServer
 
 
@@ -135,7 +136,7 @@ def test_one_that_is_not_waited_for_goes_on_by_itself(cli: Cli, queue: str) -> N
     died(cli, queue, *({"body": n} for n in range(5)))
     job = cli("queue", "redrive", queue, "--no-wait", "--rate", "10", "--json").json()
     assert (job["state"], job["total"]) == ("running", 5)
-    until(lambda: cli.stats(queue)["ready"] == 5, "the redrive did not end")
+    until(lambda: cli.stats(queue)["ready"] == 5, "the redrive ends")
 
 
 def test_what_cannot_be_redriven_ends_with_a_code(cli: Cli, queue: str) -> None:

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cli import RUN_S_MAX, Cli, until
+from tests.support.cli import RUN_S_MAX, Cli
+from tests.support.patience import until
 from tests.support.server import PushqServer, free_port
 
 StartServer = Callable[..., PushqServer]

@@ -25,7 +25,7 @@ from gateway.masters import new_master_text
 from push.client import connect
 from tests.integration.calls import Client, make_key, publish, receive, refused, with_key
 from tests.support.cli import Cli
-from tests.support.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S, until
 from tests.support.server import PushqServer
 
 StartServer = Callable[..., PushqServer]
@@ -66,13 +66,6 @@ def created(http: Client, name: str, **config: Any) -> str:
     answer = http.put(f"/v1/queues/{name}", json=config)
     assert answer.status_code == 201, answer.text
     return name
-
-
-def until(is_true: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + WAIT_S_MAX
-    while not is_true():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
 
 
 SHAPES: list[dict[str, Any]] = [

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.backends import ROLE, Backend, until
+from tests.support.backends import ROLE, Backend
 from tests.support.directory import DirectoryHosts
 from tests.support.etcd import Etcd
+from tests.support.patience import until
 from tests.support.prerequisites import require
 from tests.support.tls import Authority
 

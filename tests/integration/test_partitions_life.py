@@ -25,9 +25,9 @@ from tests.integration.partition_calls import (
     shown,
     stats,
     stored,
-    until,
 )
 from tests.support.cli import Cli
+from tests.support.patience import until
 from tests.support.server import PushqServer
 
 STRICT = {"ordering": "strict"}

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ from push.client import (
     connect,
 )
 from push.client.model import Encoding, TransportName
+from tests.support.patience import eventually
 from tests.support.server import PushqServer
 from tests.support.ws import Client
 
@@ -63,12 +64,6 @@ async def queue(admin: Admin, request: pytest.FixtureRequest) -> str:
     name = "".join(letter if letter.isalnum() else "-" for letter in request.node.name).strip("-")[:100]
     await admin.create_queue(name)
     return name
-
-
-async def until(is_true: Callable[[], Awaitable[bool]], seconds: float = 10) -> None:
-    async with asyncio.timeout(seconds):
-        while not await is_true():  # noqa: ASYNC110 - what is waited for is the server's
-            await asyncio.sleep(0.01)
 
 
 async def stats(admin: Admin, queue: str) -> dict[str, Any]:
@@ -200,7 +195,7 @@ async def test_automatic_acks_leave_nothing_to_settle(
                 found = await stats(admin, queue)
                 return bool(found["ready"] == found["in_flight"] == 0)
 
-            await until(is_empty)
+            await eventually(is_empty)
 
 
 async def test_what_is_left_unsettled_goes_back_when_the_loop_is_left(
@@ -215,7 +210,7 @@ async def test_what_is_left_unsettled_goes_back_when_the_loop_is_left(
         async def is_back() -> bool:
             return bool((await stats(admin, queue))["ready"] == 9)
 
-        await until(is_back)
+        await eventually(is_back)
 
 
 async def test_closing_is_over_soon_though_the_server_stands_still(server: PushqServer) -> None:
@@ -409,7 +404,7 @@ async def test_every_confirmed_message_arrives_though_the_server_is_killed(
             consumer = work.create_task(consume())
             producers = [work.create_task(produce(n)) for n in range(8)]
             for kill in range(3):
-                await until(partial(has_confirmed, (kill + 1) * STORED_BEFORE_THE_KILL), 30)
+                await eventually(partial(has_confirmed, (kill + 1) * STORED_BEFORE_THE_KILL), within_s=30)
                 server.kill()
                 await anyio.to_thread.run_sync(server.start)
             is_over.set()
@@ -447,7 +442,7 @@ async def test_a_cut_connection_resumes_its_session_and_keeps_its_leases(server:
         async def is_back() -> bool:
             return len(events) >= 3
 
-        await until(is_back)
+        await eventually(is_back)
         assert isinstance(events[-1], Connected) and events[-1].resumed
         await pushq.publish("orders", 5)
         async with asyncio.timeout(10):

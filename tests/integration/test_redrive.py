@@ -12,8 +12,8 @@ import httpx2
 import pytest
 
 from tests.integration.calls import Client, make_key, pointers, publish, receive, refused, with_key
-from tests.support.cli import Cli, until
-from tests.support.patience import PATIENCE_S
+from tests.support.cli import Cli
+from tests.support.patience import FAR, PATIENCE_S, until
 from tests.support.server import PushqServer
 
 _numbers = count()
@@ -407,14 +407,14 @@ def test_what_may_go_back_does_and_the_job_says_why_the_rest_stays(http: Client)
 # ------------------------------------------------------------------------------------------------------- jobs
 
 
-def test_the_rate_is_kept_within_a_tenth(http: Client) -> None:
+def test_a_redrive_is_no_faster_than_its_rate(http: Client) -> None:
     queue = made(http, max_attempts=1)
     died(http, queue, *({"body": n} for n in range(100)))
     began = time.monotonic()
     job = redriven(http, queue, rate_per_s=50)
     seconds = time.monotonic() - began
     assert job["done"] == 100 and job["rate_per_s"] == 50
-    assert 45 <= 100 / seconds <= 55
+    assert 100 / 55 <= seconds < FAR * 2
 
 
 def test_a_cancelled_redrive_leaves_what_it_has_not_moved(http: Client) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterator
 from pathlib import Path
 
 import httpx2
@@ -14,6 +14,7 @@ import pytest
 from tests.conftest import StartServer
 from tests.support.dripping import Dripping
 from tests.support.metadata import MetadataProcess
+from tests.support.patience import eventually
 from tests.support.server import PushqServer, ServerFailed
 from tests.support.ws import Client
 
@@ -81,15 +82,6 @@ async def _publish(http: httpx2.AsyncClient, queue: str) -> httpx2.Response:
     return await http.post(f"/v1/queues/{queue}/messages", json={"messages": [{"body": 1}]})
 
 
-async def _until(is_true: Callable[[], Awaitable[bool]], seconds: float) -> float:
-    """How long it took."""
-    began = time.monotonic()
-    async with asyncio.timeout(seconds):
-        while not await is_true():  # noqa: ASYNC110 - another process makes it true
-            await asyncio.sleep(0.02)
-    return time.monotonic() - began
-
-
 async def _p99(http: httpx2.AsyncClient, count: int) -> float:
     took: list[float] = []
     for _ in range(count):
@@ -111,7 +103,7 @@ async def _works_again(http: httpx2.AsyncClient, name: str) -> None:
     async def is_made() -> bool:
         return (await http.put(f"/v1/queues/{name}", json={})).status_code in (200, 201)
 
-    await _until(is_made, 20)
+    await eventually(is_made, within_s=20)
     assert (await _publish(http, name)).status_code == 201
 
 
@@ -217,7 +209,7 @@ async def test_what_another_gateway_changes_is_seen_within_seconds(http: httpx2.
         async def is_seen() -> bool:
             return bool((await other.get(path)).json()["config"]["max_attempts"] == 3)
 
-        await _until(is_seen, STALE_SECONDS_MAX)
+        await eventually(is_seen, within_s=STALE_SECONDS_MAX)
         stale = await other.patch(path, json={"max_attempts": 4}, headers={"If-Match": etag})
         assert stale.status_code == 412
 
@@ -244,7 +236,7 @@ async def test_a_queue_deleted_at_another_gateway_ends_its_consumers_here(
             frame = await client.ask(type="publish", queue="leaving", messages=[{"body": 1}])
             return bool(frame["type"] == "ok")
 
-        await _until(is_there, STALE_SECONDS_MAX)
+        await eventually(is_there, within_s=STALE_SECONDS_MAX)
 
 
 async def test_a_key_revoked_at_another_gateway_stops_within_seconds_on_live_sockets_too(
@@ -260,7 +252,7 @@ async def test_a_key_revoked_at_another_gateway_stops_within_seconds_on_live_soc
         async def is_refused() -> bool:
             return (await other.get("/v1/queues/known")).status_code == 401
 
-        await _until(is_refused, STALE_SECONDS_MAX)
+        await eventually(is_refused, within_s=STALE_SECONDS_MAX)
         await asyncio.wait_for(client.socket.wait_closed(), STALE_SECONDS_MAX)
         assert client.socket.close_code == 4401
 

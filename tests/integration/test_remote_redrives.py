@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 
 from tests.integration.calls import Client, make_key, pointers, publish, receive, refused, with_key
 from tests.support.backend import Backend
+from tests.support.patience import until
 from tests.support.server import PushqServer
 
 WAIT_S = 90.0
@@ -80,15 +80,8 @@ def job(http: Client, location: str) -> dict[str, Any]:
     return found
 
 
-def until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not is_so():
-        assert time.monotonic() < deadline, "it did not come to that"
-        time.sleep(0.02)
-
-
 def ended(http: Client, location: str) -> dict[str, Any]:
-    until(lambda: job(http, location)["state"] != "running")
+    until(lambda: job(http, location)["state"] != "running", within_s=WAIT_S)
     return job(http, location)
 
 
@@ -213,7 +206,7 @@ def test_a_cancelled_redrive_leaves_what_it_has_not_moved(http: Client) -> None:
     location = started(http, queue, rate_per_s=10)
     conflict = refused(start(http, queue), 409, "conflict")
     assert location.rpartition("/")[2] in conflict["detail"]
-    until(lambda: job(http, location)["done"] >= 3)
+    until(lambda: job(http, location)["done"] >= 3, within_s=WAIT_S)
     found = http.delete(location).json()
     assert found["state"] == "cancelled" and 3 <= found["done"] < 40
     assert job(http, location) == found == http.delete(location).json()
@@ -249,7 +242,7 @@ def test_a_redrive_ends_with_the_key_that_it_was_begun_with(http: Client) -> Non
     with with_key(http, key["key"]) as client:
         location = started(client, queue, rate_per_s=10)
     assert http.delete(f"/v1/keys/{key['id']}").status_code == 204
-    until(lambda: job(http, location)["state"] != "running")
+    until(lambda: job(http, location)["state"] != "running", within_s=WAIT_S)
     found = job(http, location)
     assert found["state"] == "failed" and found["error"].startswith("the API key was revoked"), found
     assert (stats(http, queue)["ready"], stats(http, queue)["dead"]) == (found["done"], 40 - found["done"])
@@ -270,10 +263,10 @@ def test_a_redrive_outlives_a_killed_backend_and_moves_every_message_once(tmp_pa
         died(http, queue, *({"body": n} for n in range(messages)))
         location = started(http, queue, rate_per_s=300)
         for share in (messages // 5, messages // 2):
-            until(lambda share=share: job(http, location)["done"] >= share)  # type: ignore[misc]
+            until(lambda share=share: job(http, location)["done"] >= share, within_s=WAIT_S)  # type: ignore[misc]
             backend.kill()
             backend.start()
-            until(lambda: http.get(location).status_code == 200)
+            until(lambda: http.get(location).status_code == 200, within_s=WAIT_S)
             now = stats(http, queue)
             assert now["ready"] + now["dead"] == messages
             assert now["ready"] >= share
@@ -293,11 +286,11 @@ def test_a_cancel_that_was_refused_while_the_backend_was_away_may_be_asked_again
         queue = made(http)
         died(http, queue, *({"body": n} for n in range(200)))
         location = started(http, queue, rate_per_s=20)
-        until(lambda: job(http, location)["done"] >= 2)
+        until(lambda: job(http, location)["done"] >= 2, within_s=WAIT_S)
         backend.kill()
         refused(http.delete(location), 503, "unavailable")
         backend.start()
-        until(lambda: http.get(location).status_code == 200)
+        until(lambda: http.get(location).status_code == 200, within_s=WAIT_S)
         found = http.delete(location).json()
         assert found["state"] == "cancelled" and found["done"] < 100
         now = stats(http, queue)

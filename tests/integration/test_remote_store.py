@@ -17,6 +17,7 @@ from websockets.exceptions import ConnectionClosed, InvalidMessage
 
 from tests.support.backend import Backend
 from tests.support.consumers import Socket, call, http_client
+from tests.support.patience import eventually
 from tests.support.server import PushqServer
 
 pytestmark = pytest.mark.anyio
@@ -321,27 +322,23 @@ async def test_a_killed_backend_loses_nothing_confirmed_and_consumers_go_on(tmp_
             consumer = asyncio.create_task(consume())
             producers = [asyncio.create_task(produce()) for _ in range(1)]
             try:
-                await _until(lambda: len(acked) > 100, *producers, consumer)
+                await eventually(lambda: len(acked) > 100, within_s=WAIT_S, beside=[*producers, consumer])
                 for _ in range(2):
                     await anyio.to_thread.run_sync(backend.kill)
                     await anyio.to_thread.run_sync(backend.start)
                     reached = len(confirmed) + 100
-                    await _until(lambda reached=reached: len(confirmed) >= reached, *producers, consumer)
+                    await eventually(
+                        lambda reached=reached: len(confirmed) >= reached,
+                        within_s=WAIT_S,
+                        beside=[*producers, consumer],
+                    )
                 stop.set()
                 await asyncio.gather(*producers)
-                await _until(lambda: confirmed <= seen, consumer)
+                await eventually(lambda: confirmed <= seen, within_s=WAIT_S, beside=[consumer])
             finally:
                 stop.set()
                 consumer.cancel()
                 await asyncio.gather(consumer, *producers, return_exceptions=True)
-
-
-async def _until(is_true: Any, *working: asyncio.Task[None]) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while not is_true():
-            for task in working:
-                assert not task.done() or task.exception() is None, task.exception()
-            await asyncio.sleep(0.02)
 
 
 async def _awaited(look: Callable[[], Awaitable[Any]]) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.backend import Backend
 from tests.support.consumers import Socket, call, consuming, http_client
+from tests.support.patience import eventually
 from tests.support.server import PushqServer
 from tests.support.ws import Client as WebSocket
 
@@ -353,12 +354,8 @@ async def test_a_killed_backend_loses_nothing_of_a_group(tmp_path: Path, mode: s
 
             working = [asyncio.create_task(produce()), asyncio.create_task(consume())]
 
-            async def until(is_true: Any) -> None:
-                async with asyncio.timeout(WAIT_S):
-                    while not is_true():
-                        for task in working:
-                            assert not task.done() or task.exception() is None, task.exception()
-                        await asyncio.sleep(0.02)
+            async def until(is_so: Callable[[], bool]) -> None:
+                await eventually(is_so, within_s=WAIT_S, beside=working)
 
             try:
                 await until(lambda: len(acked) > 50)

@@ -8,7 +8,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.support.cli import until
+from tests.support.patience import until
 from tests.support.server import PushqServer
 
 

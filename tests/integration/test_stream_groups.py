@@ -11,8 +11,9 @@ import pytest
 
 from tests.conftest import StartServer
 from tests.integration.calls import Client, make_key, pointers, publish, receive, refused, with_key
-from tests.integration.stream_calls import acked, bodies, lag, made, published, put_group, receipts, stats, until
+from tests.integration.stream_calls import acked, bodies, lag, made, published, put_group, receipts, stats
 from tests.support.consumers import TRANSPORTS, Consumer, Socket, SocketConsumer, call, consuming, http_client
+from tests.support.patience import until
 from tests.support.server import PushqServer
 from tests.support.ws import Client as WebSocket
 from tests.support.ws import create_queue

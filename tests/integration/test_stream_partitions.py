@@ -15,9 +15,10 @@ import httpx2
 import pytest
 
 from tests.integration.calls import Client, pointers, publish, receive, refused
-from tests.integration.partition_calls import change, made, partitions, resize, stats, stored, until
+from tests.integration.partition_calls import change, made, partitions, resize, stats, stored
 from tests.integration.stream_calls import put_group
 from tests.support.consumers import TRANSPORTS, Consumer, EventConsumer, consuming
+from tests.support.patience import until
 from tests.support.server import PushqServer
 from tests.support.ws import Client as WebSocket
 

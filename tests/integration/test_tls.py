@@ -12,7 +12,7 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx2
@@ -23,11 +23,10 @@ from websockets.asyncio.client import connect as connect_socket
 from push.client import ApiError, connect
 from push.client.model import TransportName
 from tests.conftest import StartServer
+from tests.support.patience import until
 from tests.support.prerequisites import require
 from tests.support.server import PushqServer
 from tests.support.tls import Authority, settings
-
-CHANGE_SECONDS_MAX = 10.0
 
 
 @pytest.fixture(scope="module")
@@ -51,13 +50,6 @@ def serial(server: PushqServer, context: ssl.SSLContext) -> int:
         shown = secured.getpeercert(binary_form=True)
         assert shown is not None
         return x509.load_der_x509_certificate(shown).serial_number
-
-
-def eventually(is_so: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + CHANGE_SECONDS_MAX
-    while not is_so():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
 
 
 def metric(server: PushqServer, name: str) -> float:
@@ -150,7 +142,7 @@ async def test_a_new_certificate_serves_new_handshakes_and_open_sockets_live_on(
         await socket_.send(json.dumps({"type": "connect", "token": server.key}))
         assert json.loads(await socket_.recv())["type"] == "connected"
         authority.issue()  # writes over the files that the server watches
-        eventually(lambda: serial(server, authority.context()) != before, "the new certificate is not shown")
+        until(lambda: serial(server, authority.context()) != before, "the new certificate is shown")
         await socket_.send(json.dumps({"type": "ping", "id": 1}))
         assert json.loads(await socket_.recv()) == {"type": "pong", "id": 1}
     assert metric(server, 'pushq_certificate_reloads_total{outcome="loaded"}') >= 1
@@ -164,17 +156,17 @@ def test_a_pair_that_does_not_fit_is_refused_and_the_old_one_stays(
     server = start_server(env=settings(pair), tls=authority.context())
     before = serial(server, authority.context())
     shutil.copy(other.key, pair.key)
-    eventually(lambda: metric(server, 'pushq_certificate_reloads_total{outcome="refused"}') == 1, "nothing refused")
+    until(lambda: metric(server, 'pushq_certificate_reloads_total{outcome="refused"}') == 1, "it is refused")
     assert serial(server, authority.context()) == before
     assert "new certificate refused, the old one stays" in server.log()
     shutil.copy(other.certificate, pair.certificate)
-    eventually(lambda: serial(server, authority.context()) != before, "the mended pair is not shown")
+    until(lambda: serial(server, authority.context()) != before, "the mended pair is shown")
 
 
 def test_sighup_reads_the_certificate_again_and_ends_nothing(start_server: StartServer, authority: Authority) -> None:
     server = start_server(env=settings(authority.issue()), tls=authority.context())
     os.kill(server.pid, signal.SIGHUP)
-    eventually(lambda: metric(server, 'pushq_certificate_reloads_total{outcome="loaded"}') == 1, "not read again")
+    until(lambda: metric(server, 'pushq_certificate_reloads_total{outcome="loaded"}') == 1, "it is read again")
     assert server.is_running()
 
 
@@ -182,7 +174,7 @@ def test_a_certificate_that_ends_soon_is_told_in_the_log_and_by_its_metric(
     start_server: StartServer, authority: Authority
 ) -> None:
     server = start_server(env=settings(authority.issue(days=13)), tls=authority.context())
-    eventually(lambda: '"days_left": 12' in server.log(), "no warning")
+    until(lambda: '"days_left": 12' in server.log(), "there is a warning")
     left_s = metric(server, "pushq_certificate_expiry_timestamp_seconds") - time.time()
     assert 12 * 86400 < left_s <= 13 * 86400
 

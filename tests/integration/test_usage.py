@@ -14,7 +14,8 @@ import pytest
 from gateway.limits import REFUSED_ACTS_PER_MINUTE_MAX, USAGE_LIVE_STALE_MS
 from gateway.usage.files import found, read
 from gateway.usage.verify import verify
-from tests.support.cli import Cli, until
+from tests.support.cli import Cli
+from tests.support.patience import until
 from tests.support.server import PushqServer
 from tests.support.usage import live_minute, live_queue, write_live
 

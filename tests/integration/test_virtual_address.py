@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.balancers import DEPLOY, Balancer, Site, mistakes, put_files
-from tests.support.hosted import until
 from tests.support.hosts import Host
+from tests.support.patience import until
 from tests.support.steady_history import Steady
 
 CONFIG = DEPLOY / "keepalived" / "keepalived.conf"
@@ -53,7 +53,7 @@ def test_a_mistake_in_it_is_found(machine: Host, tmp_path: Path) -> None:
 def check_moved(site: Site, session: Steady, holder: Balancer) -> None:
     """The address is at `holder`, which knows; the session came back there and goes on."""
     site.wait_for_vip(holder, MOVED_S_MAX)
-    until(lambda: holder.state() == "MASTER", MOVED_S_MAX, holder.log)
+    until(lambda: holder.state() == "MASTER", holder.log, within_s=MOVED_S_MAX)
     acked = session.count("acked")
     session.wait_for("acked", acked + ROUND, BACK_S_MAX)
 
@@ -71,7 +71,7 @@ def test_the_address_moves_and_a_session_goes_on(site: Site) -> None:
 
     # The first one is well again, and the address stays: coming back must cost no client its connection.
     site.primary.start_haproxy()
-    until(lambda: site.primary.state() == "BACKUP", MOVED_S_MAX, site.primary.log)
+    until(lambda: site.primary.state() == "BACKUP", site.primary.log, within_s=MOVED_S_MAX)
     assert site.secondary.has_vip()
 
     site.secondary.kill_keepalived()

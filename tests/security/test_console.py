@@ -10,8 +10,7 @@ from contextlib import ExitStack, closing
 import httpx2
 import pytest
 
-from tests.support.cli import until
-from tests.support.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S, until
 from tests.support.server import PushqServer
 from web_console.limits import STREAMS_PER_SESSION_MAX, STREAMS_PER_TENANT_MAX
 

@@ -13,7 +13,7 @@ from typing import Any, Self
 import httpx2
 import pyspark
 
-from tests.support.hosted import until
+from tests.support.patience import until
 from tests.support.server import free_port
 
 READY_S_MAX = 90.0
@@ -48,11 +48,11 @@ class SparkCluster:
         port, page_port = self.url.rpartition(":")[2], self._page.rpartition(":")[2]
         try:
             self._start("Master", "--port", port, "--webui-port", page_port)
-            until(lambda: self._state() is not None, READY_S_MAX, self._logs)
+            until(lambda: self._state() is not None, self._logs, within_s=READY_S_MAX)
             for number in range(self.workers):
                 place = ["--work-dir", str(self.work_dir(number)), "--webui-port", "0", "--port", "0"]
                 self._start("Worker", "--cores", "1", "--memory", "1g", *place, self.url)
-            until(lambda: (self._state() or {}).get("aliveworkers") == self.workers, READY_S_MAX, self._logs)
+            until(lambda: (self._state() or {}).get("aliveworkers") == self.workers, self._logs, within_s=READY_S_MAX)
         except BaseException:
             self._end()
             raise

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from gateway.usage.collect import collect
 from spark.jobs import delivery_audit, usage_rollup
-from tests.support.hosted import until
+from tests.support.patience import until
 from tests.support.server import PushqServer
 from tests.support.spark import ran
 
@@ -80,7 +80,11 @@ def test_nothing_is_lost_and_the_bill_is_what_clients_counted(
         counts = [pool.submit(publish, server, client, answered) for client in range(CLIENTS)]
         for number in range(1, KILLS + 1):
             wanted = number * CLIENTS * CALLS // (KILLS + 1)
-            until(partial(has, answered, wanted), PATIENCE_SECONDS, lambda: f"{len(answered)} calls were answered")
+            until(
+                partial(has, answered, wanted),
+                lambda: f"{len(answered)} calls were answered",
+                within_s=PATIENCE_SECONDS,
+            )
             server.kill()
             server.start(ready_s_max=PATIENCE_SECONDS)
         published = sum(count.result(timeout=2 * PATIENCE_SECONDS) for count in counts)

@@ -18,7 +18,7 @@ from pyspark.sql.types import StringType
 from spark.source import register
 from spark.transfer.replay import replay_id
 from tests.spark.calls import Gateway
-from tests.support.hosted import until
+from tests.support.patience import until
 
 QUERY_S_MAX = 120
 
@@ -108,7 +108,7 @@ def test_dead_letters_without_ids_of_two_queues_are_told_apart(session: SparkSes
         got = gateway.http.post(f"/v1/queues/{queue}/receive", json={"max": 2}).json()["messages"]
         receipts = [message["receipt"] for message in got]
         gateway.http.post(f"/v1/queues/{queue}/nack", json={"receipts": receipts, "delay_ms": 0})
-        until(partial(has_dead, gateway, queue, 2), QUERY_S_MAX, lambda: "the messages are not dead")
+        until(partial(has_dead, gateway, queue, 2), "the messages are dead", within_s=QUERY_S_MAX)
     target = gateway.made(kind="stream", dedupe="id")
     one, two = (session.read.format("pushq").options(**gateway.options(f"{queue}.dead")).load() for queue in sources)
     rows = one.union(two)

@@ -14,7 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from spark.source import SCHEMA, register
 from tests.spark.calls import Gateway
-from tests.support.hosted import until
+from tests.support.patience import until
 
 QUERY_S_MAX = 120
 
@@ -175,7 +175,7 @@ def test_a_query_that_waits_for_more_has_acknowledged_its_last_batch(
     rows = text(stream(session, gateway, queue, waitMs=100))
     query = rows.writeStream.format("noop").option("checkpointLocation", str(tmp_path)).start()
     try:
-        until(lambda: gateway.stats(queue)["acked_total"] == 5, QUERY_S_MAX, lambda: str(gateway.stats(queue)))
+        until(lambda: gateway.stats(queue)["acked_total"] == 5, lambda: str(gateway.stats(queue)), within_s=QUERY_S_MAX)
     finally:
         query.stop()
 

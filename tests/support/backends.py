@@ -8,10 +8,9 @@ import os
 import signal
 import socket
 import subprocess
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -19,6 +18,7 @@ from typing import Any, Self
 from tests.support.backend_main import SOCKET
 from tests.support.etcd import Etcd
 from tests.support.forked import Forked
+from tests.support.patience import until
 from tests.support.server import free_port
 from tests.support.tls import Authority
 
@@ -28,15 +28,6 @@ PROGRAM = ("tests.support.backend_main",)
 ROLE = ("gateway", "backend")
 """`pushq backend` as it is."""
 _ROOT = Path(__file__).resolve().parents[2]
-
-
-def until(is_so: Callable[[], bool], what: str, *, within_s: float = WAIT_S) -> float:
-    """How long it took, in seconds."""
-    began = time.monotonic()
-    while not is_so():
-        assert time.monotonic() - began < within_s, f"not within {within_s} s: {what}"
-        time.sleep(0.05)
-    return time.monotonic() - began
 
 
 class Backend:

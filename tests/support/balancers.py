@@ -11,9 +11,9 @@ from types import TracebackType
 from typing import Self
 
 from gateway.dev_ca import issue
-from tests.support.hosted import HostedPushq, until
+from tests.support.hosted import HostedPushq
 from tests.support.hosts import Host, end, wire
-from tests.support.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S, until
 from tests.support.prerequisites import require
 from tests.support.tls import Authority
 
@@ -129,15 +129,15 @@ class Site:
             balancer.start_haproxy()
             balancer.start_keepalived()
         self.wait_for_vip(self.primary, ANSWER_S_MAX)
-        until(self._answers, ANSWER_S_MAX, lambda: self.primary.host.log("haproxy"))
+        until(self._answers, lambda: self.primary.host.log("haproxy"), within_s=ANSWER_S_MAX)
 
     def wait_for_vip(self, balancer: Balancer, seconds_max: float) -> float:
         """Until `balancer` has the address, and nobody else; the seconds it took."""
         others = [each for each in self.balancers if each is not balancer]
         return until(
             lambda: balancer.has_vip() and not any(each.has_vip() for each in others),
-            seconds_max,
             lambda: "\n".join(f"{each.role}: vip={each.has_vip()}\n{each.log()}" for each in self.balancers),
+            within_s=seconds_max,
         )
 
     def _answers(self) -> bool:

@@ -7,9 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +19,6 @@ from tests.support.server import PushqServer
 OF_OUR_TERMINAL = ("COLUMNS", "LINES", "TERM")
 """What our environment says of it, or says where there is none: a command is to see its own."""
 RUN_S_MAX = PATIENCE_S
-LOOK_S = 0.05
 _ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -92,11 +90,3 @@ class Cli:
     def stats(self, queue: str) -> dict[str, int]:
         stats: dict[str, int] = self.http("GET", f"/v1/queues/{queue}")["stats"]
         return stats
-
-
-def until(condition: Callable[[], bool], what: str) -> None:
-    """Wait for the condition, and fail with `what` when it does not come true."""
-    deadline = time.monotonic() + RUN_S_MAX
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(LOOK_S)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,13 +66,6 @@ async def put(coordinator: Coordinator, key: bytes, value: bytes = b"", session:
 
 async def find(coordinator: Coordinator, key: bytes) -> Record | None:
     return (await get(coordinator, key))[0]
-
-
-async def until(is_so: Callable[[], Awaitable[bool]], *, within_s: float = WITHIN_S) -> None:
-    """Polls until it is so; otherwise the test fails."""
-    async with asyncio.timeout(within_s):
-        while not await is_so():  # noqa: ASYNC110 - what is waited for is the coordinator's
-            await asyncio.sleep(0.02)
 
 
 async def revisions_up_to(watch: AsyncIterator[Changes], up_to: Revision) -> list[Revision]:

@@ -23,7 +23,8 @@ import httpx2
 from tests.support.consumers import Socket, call, http_client
 from tests.support.hosts import Host
 from tests.support.keyed_history import KeyedHistory, Name, Place
-from tests.support.netted_cluster import Gateway, enter, until
+from tests.support.netted_cluster import Gateway, enter
+from tests.support.patience import until
 
 PRODUCERS: Final = "ab"
 """Of each queue."""

@@ -5,32 +5,21 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from tests.support.environment import SMALL_FOLDERS
 from tests.support.hosts import Host, end
-from tests.support.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S, until
 from tests.support.prerequisites import require
 from tests.support.server import UNHURRIED
 
 READY_S_MAX = PATIENCE_S
-LOOK_S = 0.05
 NAME_TTL_S = 1
 _ROOT = Path(__file__).resolve().parents[2]
 _SILENT = "import socket, sys, time; s = socket.create_server((sys.argv[1], int(sys.argv[2]))); time.sleep(3600)"
-
-
-def until(is_so: Callable[[], bool], seconds_max: float, what: Callable[[], str]) -> float:
-    """Look again and again; seconds until it was so. Fails with `what` when it never is."""
-    began = time.monotonic()
-    while not is_so():
-        assert time.monotonic() - began < seconds_max, f"not within {seconds_max:g} s: {what()}"
-        time.sleep(LOOK_S)
-    return time.monotonic() - began
 
 
 class HostedPushq:
@@ -62,8 +51,8 @@ class HostedPushq:
         self._process = process = self.host.start("pushq", *command, env=env)
         until(
             lambda: process.poll() is not None or accepts(self.host, self.listen),
-            READY_S_MAX,
             lambda: self.host.log("pushq"),
+            within_s=READY_S_MAX,
         )
         assert process.poll() is None, self.host.log("pushq")
         return self
@@ -94,8 +83,8 @@ def name_server(host: Host, names: Mapping[str, Sequence[str]], address: str = "
     process = host.start("dnsmasq", require("dnsmasq"), *settings, *records)
     until(
         lambda: process.poll() is not None or accepts(host, f"{address}:53"),
-        READY_S_MAX,
         lambda: host.log("dnsmasq"),
+        within_s=READY_S_MAX,
     )
     assert process.poll() is None, host.log("dnsmasq")
     host.resolve_with(address)
@@ -105,4 +94,4 @@ def silent(host: Host, listen: str) -> None:
     """One that takes connections and never says a word."""
     address, _, port = listen.rpartition(":")
     host.start("silent", sys.executable, "-c", _SILENT, address, port)
-    until(lambda: accepts(host, listen), READY_S_MAX, lambda: host.log("silent"))
+    until(lambda: accepts(host, listen), lambda: host.log("silent"), within_s=READY_S_MAX)

@@ -6,7 +6,7 @@ What replicates a lane between hosts is left out: a lane's node moves from host 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -25,7 +25,7 @@ from backend_store.remote.store import RemoteBackends
 from backend_store.service.serving import StoreServer, StoreService
 from backend_store.storage.memory import MemoryEngine
 from push.looking_up import LookingUp
-from tests.support.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S, eventually
 
 WAIT_S = PATIENCE_S
 TENANT = "default"
@@ -145,7 +145,7 @@ async def make(store: RemoteBackends, name: str = "q", **settings: Any) -> Laned
 
 async def queue_at(store: RemoteBackends, name: str = "q") -> LanedQueue:
     """The queue that another gateway made."""
-    await until(lambda: (TENANT, name) in store.metadata.queues)
+    await eventually(lambda: (TENANT, name) in store.metadata.queues)
     queue = store.queue(TENANT, name)
     assert isinstance(queue, LanedQueue)
     return queue
@@ -169,12 +169,6 @@ def places(*answers: Published | PushqError) -> list[tuple[int, int]]:
         assert isinstance(one, Published), one
         found += one.places or [(one.partition, one.base + n) for n in range(one.count)]
     return found
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while not is_so():  # noqa: ASYNC110
-            await asyncio.sleep(0.002)
 
 
 class Taker:

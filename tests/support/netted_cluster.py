@@ -16,7 +16,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,13 +29,13 @@ from gateway.dev_ca import CA_CERTIFICATE, Pair, create, issue
 from tests.support.environment import SMALL_FOLDERS
 from tests.support.hosted import accepts
 from tests.support.hosts import Host, end, wire
+from tests.support.patience import until
 from tests.support.prerequisites import require
 from tests.support.server import UNHURRIED
 
 READY_S_MAX: Final = 60.0
 WHOLE_S_MAX: Final = 90.0
 STOP_S_MAX: Final = 60.0
-LOOK_S: Final = 0.1
 ADDRESS: Final = "192.0.2.{}"
 ETCD: Final = 2
 GATEWAYS: Final = 3
@@ -69,15 +68,6 @@ def within(host: Host, what: Callable[[], T]) -> T:
 
     with ThreadPoolExecutor(1, thread_name_prefix=host.name) as there:
         return there.submit(run).result()
-
-
-def until(is_so: Callable[[], bool], what: Callable[[], str], *, within_s: float = WHOLE_S_MAX) -> float:
-    """How long it took, in seconds."""
-    began = time.monotonic()
-    while not is_so():
-        assert time.monotonic() - began < within_s, f"not within {within_s:g} s: {what()}"
-        time.sleep(LOOK_S)
-    return time.monotonic() - began
 
 
 class Program:
@@ -345,7 +335,7 @@ class NettedCluster:
             found[:] = [one for one in self.backends if shard in one.serves()]
             return len(found) == 1
 
-        until(one_leads, lambda: f"one backend serves shard {shard}: {self.state()}")
+        until(one_leads, lambda: f"one backend serves shard {shard}: {self.state()}", within_s=WHOLE_S_MAX)
         return found[0]
 
     def led_twice(self) -> set[int]:
@@ -355,7 +345,7 @@ class NettedCluster:
 
     def whole(self) -> float:
         """Seconds until every shard is served and all copies are in sync."""
-        return until(self._is_whole, lambda: f"all is whole: {self.state()}")
+        return until(self._is_whole, lambda: f"all is whole: {self.state()}", within_s=WHOLE_S_MAX)
 
     def _is_whole(self) -> bool:
         found = [one.health().get("shards", []) for one in self.backends]

@@ -31,8 +31,9 @@ from backend_store.storage.engine import Batch, Table
 from backend_store.storage.env import open_engine
 from backend_store.storage.keys import log_key
 from tests.support.environment import SMALL_FOLDER
+from tests.support.patience import eventually
 from tests.support.queues import draft
-from tests.support.stores import asked, died, made, published, receipts, until
+from tests.support.stores import asked, died, made, published, receipts
 from tests.support.world import Consumer
 
 MADE_MS = 1_790_000_000_000
@@ -192,7 +193,7 @@ async def partitions(maker: Maker) -> None:
     await published(queue, *(draft(f"{n}", key=f"k{n}", id=f"s{n}") for n in range(16)))
     config = msgspec.structs.replace(queue.config, partitions=3)
     assert await maker.store.update_queue("default", "split", config, queue.definition.version) is not None
-    await until(lambda: len(queue._partitions.all) == 3 and not queue._partitions.map.table.moves)  # type: ignore[union-attr]
+    await eventually(lambda: len(queue._partitions.all) == 3 and not queue._partitions.map.table.moves)  # type: ignore[union-attr]
     await published(queue, *(draft(f"{n}", key=f"k{n}", id=f"s{n}") for n in range(16, 32)))
 
 
@@ -203,7 +204,7 @@ async def leaving(maker: Maker) -> None:
         if bodies:
             await published(queue, *map(draft, bodies))
         await maker.store.move_queue("default", name, target)
-    await until(lambda: any(moved.is_empty for moved in maker.store.metadata.moved.values()))
+    await eventually(lambda: any(moved.is_empty for moved in maker.store.metadata.moved.values()))
 
 
 async def damage(maker: Maker) -> None:
@@ -217,7 +218,7 @@ async def damage(maker: Maker) -> None:
     batch.put(Table.LOG, key, data[:-1] + bytes([data[-1] ^ 1]))
     await maker.node.committer.write(batch)
     assert queue._partition.read(0) is not None
-    await until(lambda: queue.stats().ready == 1)
+    await eventually(lambda: queue.stats().ready == 1)
 
 
 async def garbage(maker: Maker) -> None:

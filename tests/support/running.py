@@ -13,8 +13,7 @@ from typing import Self
 
 from tests.support.environment import SMALL_FOLDERS, without_settings
 from tests.support.forked import Forked
-from tests.support.hosted import until
-from tests.support.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S, until
 
 READY_S_MAX = PATIENCE_S
 STOP_S_MAX = PATIENCE_S
@@ -56,12 +55,12 @@ class Running:
         """Until `url` answers 200."""
         process = self._process
         assert process is not None
-        until(lambda: process.poll() is not None or status(url) == 200, READY_S_MAX, self.log)
+        until(lambda: process.poll() is not None or status(url) == 200, self.log, within_s=READY_S_MAX)
         assert process.poll() is None, self.log()
 
     def wait_for_word(self, word: str) -> None:
         """Until it says so."""
-        until(lambda: word in self.log(), READY_S_MAX, self.log)
+        until(lambda: word in self.log(), self.log, within_s=READY_S_MAX)
 
     def stop(self) -> int:
         """SIGTERM, and the exit code."""

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import os
 
+from hypothesis.internal.conjecture import providers
+from hypothesis.internal.constants_ast import Constants
+
 GATE_SEED = 1
 VARIABLE = "TEST_SEED"
 SEED = int(os.environ.get(VARIABLE, "0")) or GATE_SEED
@@ -22,3 +25,14 @@ def worlds(count: int) -> range:
     """The seeds of so many simulated worlds: the first ones in the gate, as many others elsewhere."""
     first = (SEED - GATE_SEED) * WORLDS_APART
     return range(first, first + count)
+
+
+def draw_alike() -> None:
+    """From here on, what a test draws is of the test and its seed alone, whatever else runs in its process.
+
+    Hypothesis also draws from the constants that stand in our modules as far as they are loaded: others where a test
+    runs alone than behind tests that happened to come first. There is no setting for this, so a new version may do it
+    in another way; `tests/unit/support/test_seeds.py` notices.
+    """
+    none = Constants()
+    providers._get_local_constants = lambda: none

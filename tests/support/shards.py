@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -22,19 +21,11 @@ from backend_store.shard.manager import Rules
 from backend_store.shard.rounds import Patience
 from backend_store.storage.engine import Batch, Table
 from tests.support.coordinators import open_folder
-from tests.support.patience import PATIENCE_S
+from tests.support.patience import eventually
 from tests.support.tls import Authority
 
-WAIT_S = PATIENCE_S
 NAMES = ("a", "b", "c")
 NO_MOVES = Patience(replace_after_s=0, rebalance_after_s=0)
-
-
-async def until(is_so: Callable[[], bool], what: str) -> None:
-    end = asyncio.get_running_loop().time() + WAIT_S
-    while not is_so():
-        assert asyncio.get_running_loop().time() < end, f"not within {WAIT_S} s: {what}"
-        await asyncio.sleep(0.02)
 
 
 def certificates(authority: Authority, name: str) -> Certificates:
@@ -116,7 +107,7 @@ class Cluster:
         return serving[0] if serving else None
 
     async def leader(self, number: int = 0) -> tuple[str, HostedShard]:
-        await until(lambda: self.serving(number) is not None, f"somebody serves shard {number}")
+        await eventually(lambda: self.serving(number) is not None, f"somebody serves shard {number}")
         shard = self.serving(number)
         assert shard is not None
         return next(name for name, host in self.hosts.items() if shard in host.shards.values()), shard
@@ -127,7 +118,7 @@ class Cluster:
             record = None if shard is None else shard.replicated.replica.record
             return record is not None and len(record.isr) >= count
 
-        await until(is_so, f"{count} are in sync")
+        await eventually(is_so, f"{count} are in sync")
 
 
 def node_of(shard: HostedShard) -> Node:

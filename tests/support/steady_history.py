@@ -6,9 +6,8 @@ import json
 import subprocess
 from typing import Any, NamedTuple
 
-from tests.support.hosted import until
 from tests.support.hosts import Host
-from tests.support.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S, until
 
 END_S_MAX = PATIENCE_S
 
@@ -32,7 +31,7 @@ class Steady:
 
     def wait_for(self, event: str, count: int, seconds_max: float) -> float:
         """Until it has said `event` so often; the seconds it took."""
-        return until(lambda: self.count(event) >= count, seconds_max, self.tail)
+        return until(lambda: self.count(event) >= count, self.tail, within_s=seconds_max)
 
     def tail(self) -> str:
         return f"{self.name}: {self.events()[-10:]}\n{self._host.log(self.name)[-2000:]}"

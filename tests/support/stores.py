@@ -74,11 +74,5 @@ async def drained(queue: EmbeddedQueue) -> list[str]:
     return came
 
 
-async def until(is_true: Callable[[], bool], seconds: float = 10) -> None:
-    async with asyncio.timeout(seconds):
-        while not is_true():  # noqa: ASYNC110 - something in the background makes it true
-            await asyncio.sleep(0.002)
-
-
 def _fail(error: BaseException) -> None:
     raise AssertionError("the node ended") from error

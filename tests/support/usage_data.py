@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 
 from spark.jobs import delivery_audit, usage_rollup
 from spark.session import spark_session
-from tests.support.hosted import until
+from tests.support.patience import until
 from tests.support.server import PushqServer
 from tests.support.spark import ran
 
@@ -82,7 +82,7 @@ def _use(server: PushqServer) -> None:
         http.put("/v1/tenants/acme", json={}).raise_for_status()
         made = http.post("/v1/keys", json={"name": "acme", "tenant": "acme", "scopes": ["admin"]}).raise_for_status()
         headers = {"Authorization": f"Bearer {made.json()['key']}"}
-        until(lambda: _ready(http, "short") == 0, WAIT_SECONDS, lambda: "the short ones do not expire")
+        until(lambda: _ready(http, "short") == 0, "the short ones expire", within_s=WAIT_SECONDS)
         time.sleep(1.5)  # files of these ranges are written, and the rest comes into others
         with httpx2.Client(base_url=server.url, headers=headers, trust_env=False) as theirs:
             theirs.put("/v1/queues/orders", json={}).raise_for_status()

@@ -16,6 +16,7 @@ Tier = Literal["pure", "real"]
 Outcome = Literal["passed", "failed", "skipped"]
 
 TIER_OF: dict[str, Tier] = {
+    "contracts/memory": "pure",
     "model": "pure",
     "simulation": "pure",
     "unit": "pure",

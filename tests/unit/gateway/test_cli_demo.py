@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gateway.commands.demo import RESTARTS_MAX, RestartBudget
-from tests.support.patience import PATIENCE_S
+from tests.support.patience import FAR, PATIENCE_S
 from tests.support.server import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -94,7 +94,7 @@ def test_server_that_crashes_is_back_within_a_second(supervise: Callable[[str], 
     os.kill(demo.children()[0], signal.SIGKILL)
     began = time.monotonic()
     demo.until(lambda: len(demo.children()) == 2)
-    assert time.monotonic() - began < 1.0
+    assert time.monotonic() - began < FAR * 1.0
     assert "ended by SIGKILL; starting it again (1 in the last minute)" in demo.said()
     assert demo.said().count("demo: http://demo") == 1
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from backend_store.client import Draft, Queue, Store, blocks_of
 from backend_store.core.expansion import SHRINK_AFTER_MS
 from backend_store.model import AutoExpand, QueueConfig
 from gateway.api.queues import view
+from tests.support.patience import eventually
 from tests.unit.gateway.conftest import Clock
 
 pytestmark = pytest.mark.anyio
@@ -61,12 +61,6 @@ def partitions(queue: Queue) -> int:
     return int(told.open) if not told.slots_moving else -1
 
 
-async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not is_so():  # noqa: ASYNC110 - the queue makes it so
-            await asyncio.sleep(LOOK_MS / 1000)
-
-
 async def looks(count: int = 5) -> None:
     """Long enough for some looks at the load."""
     await asyncio.sleep(count * LOOK_MS / 1000)
@@ -78,35 +72,35 @@ async def test_a_queue_grows_when_four_fifths_of_its_room_are_taken_and_not_befo
     await looks()
     assert partitions(queue) == 1
     await publish(queue, 1)
-    await until(lambda: partitions(queue) == 2)
+    await eventually(lambda: partitions(queue) == 2)
     await publish(queue, 24)
-    await until(lambda: partitions(queue) == 5)
+    await eventually(lambda: partitions(queue) == 5)
 
 
 async def test_it_gives_a_partition_up_when_it_held_little_for_a_minute(store: Store, clock: Clock) -> None:
     queue = await made(store)
     await publish(queue, 20)
-    await until(lambda: partitions(queue) == 3)
+    await eventually(lambda: partitions(queue) == 3)
     await settle(queue, 16)
     await looks()
     clock.ms += SHRINK_AFTER_MS - 1
     await looks()
     assert partitions(queue) == 3
     clock.ms += 1
-    await until(lambda: partitions(queue) == 2)
+    await eventually(lambda: partitions(queue) == 2)
     await looks()
     assert partitions(queue) == 2  # each step has its own minute
     clock.ms += SHRINK_AFTER_MS
     await looks()
     clock.ms += SHRINK_AFTER_MS
-    await until(lambda: partitions(queue) == 1)
+    await eventually(lambda: partitions(queue) == 1)
     assert queue.stats().ready == 4
 
 
 async def test_a_pause_is_no_end(store: Store, clock: Clock) -> None:
     queue = await made(store)
     await publish(queue, 8)
-    await until(lambda: partitions(queue) == 2)
+    await eventually(lambda: partitions(queue) == 2)
     for _ in range(3):
         await settle(queue, queue.stats().ready)
         await looks()
@@ -120,14 +114,14 @@ async def test_a_pause_is_no_end(store: Store, clock: Clock) -> None:
 async def test_it_keeps_within_its_bounds(store: Store, clock: Clock) -> None:
     queue = await made(store, partitions=2, max_partitions=3)
     await publish(queue, 500)
-    await until(lambda: partitions(queue) == 3)
+    await eventually(lambda: partitions(queue) == 3)
     await looks()
     assert partitions(queue) == 3
     await settle(queue, 500)
     for _ in range(4):
         await looks()
         clock.ms += SHRINK_AFTER_MS
-    await until(lambda: partitions(queue) == 2)
+    await eventually(lambda: partitions(queue) == 2)
     await looks()
     assert partitions(queue) == 2
 
@@ -135,7 +129,7 @@ async def test_it_keeps_within_its_bounds(store: Store, clock: Clock) -> None:
 async def test_without_the_rule_it_goes_back_to_what_its_config_says(store: Store) -> None:
     queue = await made(store)
     await publish(queue, 30)
-    await until(lambda: partitions(queue) == 4)
+    await eventually(lambda: partitions(queue) == 4)
     await store.update_queue("default", "orders", QueueConfig(partitions=2), version=1)
-    await until(lambda: partitions(queue) == 2)
+    await eventually(lambda: partitions(queue) == 2)
     assert queue.stats().ready == 30

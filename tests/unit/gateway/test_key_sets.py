@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from gateway.jwks import BadKeys, parse_set
 from gateway.key_sets import FreshKeys, KeySets
 from gateway.limits import JWKS_BYTES_MAX, JWKS_REFRESH_SECONDS_MIN, JWKS_STALE_SECONDS_MAX
 from tests.support.issuers import SECRET, SigningKey, key_server
+from tests.support.patience import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -121,7 +121,7 @@ async def test_a_thousand_unknown_keys_cost_one_reading(monkeypatch: pytest.Monk
             for _ in range(1000):
                 with pytest.raises(Unavailable):
                     sets.of["a"].find("new", "ES256")
-            await _until(lambda: _is_known(sets, "new"))
+            await eventually(lambda: _is_known(sets, "new"))
             assert server.asked == 2
         finally:
             await sets.close()
@@ -134,12 +134,6 @@ def _is_known(sets: KeySets, key_id: str) -> bool:
         return False
 
 
-async def _until(is_true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not is_true():  # noqa: ASYNC110 - a thread makes it true
-            await asyncio.sleep(0.02)
-
-
 async def test_a_start_waits_for_no_server_of_keys_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.key_sets.JWKS_START_SECONDS_MAX", 0.1)
     with key_server(OLD) as server:
@@ -149,7 +143,7 @@ async def test_a_start_waits_for_no_server_of_keys_that_hangs(monkeypatch: pytes
             await sets.start()
         with pytest.raises(Unavailable):
             sets.of["a"].find("old", "ES256")
-        await _until(lambda: _is_known(sets, "old"))
+        await eventually(lambda: _is_known(sets, "old"))
         await sets.close()
 
 

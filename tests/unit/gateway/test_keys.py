@@ -19,8 +19,9 @@ from gateway.masters import MasterError
 from gateway.rotations import Rotation, Rotations
 from push.encode import visible
 from push.rendering import rendered
+from tests.support.patience import eventually
 from tests.support.sealed import MASTER, FlakyMasters, Sealed, opened_sealed, sealed_again, sealed_blocks
-from tests.support.stores import asked, drained, made, receipts, until
+from tests.support.stores import asked, drained, made, receipts
 from tests.support.world import Consumer
 
 pytestmark = pytest.mark.anyio
@@ -103,7 +104,7 @@ async def test_what_was_encrypted_stays_so_as_a_dead_letter_and_in_another_queue
         for queue in (own, sends):
             await published(queue, MESSAGE, Draft(KIND_JSON, b'"other plain text"', None))
             await die(queue)
-        await until(lambda: grave.ready == 2)
+        await eventually(lambda: grave.ready == 2)
         assert b"plain text" not in on_disk(store)
         dead = store.queue("default", "own.dead")
         assert await drained(grave) == await drained(dead) == [MARK.decode(), '"other plain text"']
@@ -119,7 +120,7 @@ async def test_a_deleted_queues_messages_move_under_the_key_of_their_new_queue_a
     row = store.metadata.data_keys.by_id[key_id].wrapped
     assert row in on_disk(store)
     await store.move_queue("default", "q", "target")
-    await until(lambda: target.ready == 1 and key_id not in store.metadata.data_keys.by_id)
+    await eventually(lambda: target.ready == 1 and key_id not in store.metadata.data_keys.by_id)
     assert row not in on_disk(store) and b"plain text" not in on_disk(store)
     assert sealed.vault.keys == 1 and await drained(target) == [MARK.decode()]
     late: asyncio.Future[object] = asyncio.get_running_loop().create_future()
@@ -161,7 +162,7 @@ async def test_partitions_may_come_and_go_under_one_key() -> None:
     await sealed.store.update_queue("default", "q", QueueConfig(), 1)
     assert b"plain text" not in on_disk(sealed.store)
     assert sorted(await drained(queue)) == sorted(d.body.decode() for d in drafts)
-    await until(lambda: len(queue._partitions.all) == 1)
+    await eventually(lambda: len(queue._partitions.all) == 1)
     await sealed.store.close()
 
 
@@ -187,7 +188,7 @@ async def test_what_does_not_open_is_a_dead_letter_with_its_cause_and_never_in_a
         got += rendered(queue, lease, "json")
     assert [msgspec.json.decode(message)["body"] for message in got] == ["readable"] and consumer.released_total == 2
     dead = sealed.store.queue("default", "q.dead")
-    await until(lambda: dead.ready == 2)
+    await eventually(lambda: dead.ready == 2)
     first, second = await shown(dead, state="dead")
     assert (first["id"], second["id"]) == ("one", "two")
     assert first["body_base64"] == "" and first["content_type"] == "application/vnd.pushq.unreadable"
@@ -208,7 +209,7 @@ async def test_a_dead_letter_that_did_not_open_opens_again_with_its_key() -> Non
     lease = queue.take(64, Consumer(), 30_000)
     assert lease is not None and not rendered(queue, lease, "json")
     dead = sealed.store.queue("default", "q.dead")
-    await until(lambda: dead.ready == 1)
+    await eventually(lambda: dead.ready == 1)
     batch = Batch()
     sealed.store.metadata.data_keys.stage(batch, [whole[1]])
     await sealed.store.node.committer.write(batch)
@@ -224,7 +225,7 @@ async def test_what_does_not_open_stays_a_dead_letter_where_another_queue_is_nam
     queue, dead = sealed.store.queue("default", "q"), sealed.store.queue("default", "q.dead")
     lease = queue.take(64, Consumer(), 30_000)
     assert lease is not None and not rendered(queue, lease, "json")
-    await until(lambda: dead.ready == 1)
+    await eventually(lambda: dead.ready == 1)
     assert sealed.store.queue("default", "grave").ready == 0
     await sealed.store.close()
 
@@ -234,7 +235,7 @@ async def test_what_does_not_open_is_kept_by_a_queue_without_dead_letters_too() 
     queue, dead = sealed.store.queue("default", "q"), sealed.store.queue("default", "q.dead")
     lease = queue.take(64, Consumer(), 30_000)
     assert lease is not None and not rendered(queue, lease, "json")
-    await until(lambda: dead.ready == 1)
+    await eventually(lambda: dead.ready == 1)
     await sealed.store.close()
 
 
@@ -243,7 +244,7 @@ async def test_what_does_not_open_does_not_keep_a_queue_from_leaving() -> None:
     target = await made(sealed.store, "target")
     await published(sealed.store.queue("default", "q"), Draft(KIND_JSON, b'"readable"', None))
     await sealed.store.move_queue("default", "q", "target")
-    await until(lambda: target.ready == 1 and all(m.is_empty for m in sealed.store.metadata.moved.values()))
+    await eventually(lambda: target.ready == 1 and all(m.is_empty for m in sealed.store.metadata.moved.values()))
     assert await drained(target) == ['"readable"']
     await sealed.store.close()
 
@@ -261,7 +262,7 @@ async def test_a_groups_unreadable_message_is_a_dead_letter_and_readers_of_the_s
         await asked(lambda reply, lease=lease: group.settle(receipts(lease), reply))  # type: ignore[misc]
     assert [msgspec.json.decode(message)["body"] for message in got] == ["readable"]
     dead = sealed.store.queue("default", "q.dead")
-    await until(lambda: dead.ready == 1)
+    await eventually(lambda: dead.ready == 1)
     shown_by_partition = [partition.read(0) for partition in stream._partitions.all]
     assert [list(visible(chunk, 0, chunk.count)) for chunk in shown_by_partition if chunk] == [[]]
     await sealed.store.close()
@@ -272,7 +273,7 @@ async def test_at_most_once_passes_over_what_does_not_open_and_gives_the_credit_
     queue = sealed.store.queue("default", "q")
     await published(queue, Draft(KIND_JSON, b'"readable"', None))
     consumer, got = Consumer(), []
-    await until(lambda: queue.has_ready)
+    await eventually(lambda: queue.has_ready)
     while (lease := queue.take(64, consumer, 30_000)) is not None:
         got += rendered(queue, lease, "json")
     assert [msgspec.json.decode(message)["body"] for message in got] == ["readable"] and consumer.released_total == 1
@@ -293,7 +294,7 @@ async def test_while_the_master_key_is_away_queues_go_on_and_new_ones_wait() -> 
             sealed_blocks(new, MESSAGE)
         assert refused.value.retry_after_ms == 1_000 and sealed.vault.master_failures
         masters.is_away = False
-        await until(lambda: sealed.vault.of(new.definition).current is not None)
+        await eventually(lambda: sealed.vault.of(new.definition).current is not None)
         await published(new, MESSAGE)
         assert await drained(old) == await drained(new) == [MARK.decode()]
         await sealed.store.close()
@@ -308,11 +309,11 @@ async def test_a_message_waits_for_a_queue_whose_key_cannot_be_made_yet() -> Non
         await sealed.store.update_queue("default", "sends", QueueConfig(max_attempts=1, dead_letter_queue="grave"), 1)
         await published(sends, MESSAGE)
         await die(sends)
-        await until(lambda: sends.stats().dead == 1)
+        await eventually(lambda: sends.stats().dead == 1)
         await asyncio.sleep(0.05)
         assert grave.ready == 0 and sends.stats().dead == 1, "it is neither lost nor given up"
         masters.is_away = False
-        await until(lambda: grave.ready == 1)
+        await eventually(lambda: grave.ready == 1)
         assert await drained(grave) == [MARK.decode()]
         await sealed.store.close()
 
@@ -340,10 +341,10 @@ async def test_a_key_that_is_old_or_has_sealed_enough_is_replaced_and_stays_for_
         assert seal.current is not None
         seal.current.blocks = DATA_KEY_BLOCKS_MAX
         await published(queue, Draft(KIND_JSON, b"2", None))
-        await until(lambda: len(seal.ciphers) == 2)
+        await eventually(lambda: len(seal.ciphers) == 2)
         seal.current.created_at_ms -= 31 * DAY_MS
         sealed.vault._want(seal)
-        await until(lambda: len(seal.ciphers) == 3)
+        await eventually(lambda: len(seal.ciphers) == 3)
         await published(queue, Draft(KIND_JSON, b"3", None))
         assert [seal.current.key_id, *sorted(seal.ciphers)] == [3, 1, 2, 3]
         assert await drained(queue) == ["1", "2", "3"]
@@ -360,7 +361,7 @@ async def test_a_start_counts_as_many_blocks_as_a_key_may_have_sealed_before() -
         assert seal.current is not None and seal.current.blocks == DATA_KEY_BLOCKS_RESERVED
         await published(queue, MESSAGE)
         rows = again.store.metadata.data_keys.by_id
-        await until(lambda: rows[1].blocks > 2 * DATA_KEY_BLOCKS_RESERVED)
+        await eventually(lambda: rows[1].blocks > 2 * DATA_KEY_BLOCKS_RESERVED)
         assert len(seal.ciphers) == 1 and seal.current.reserved == rows[1].blocks
         await again.store.close()
 
@@ -419,7 +420,7 @@ async def test_a_rotation_waits_for_the_master_key_and_can_be_cancelled_meanwhil
     masters.is_away = True
     jobs = rotations(sealed.vault)
     job = await jobs.start(master_file=None, queues=[queue.definition.uid], all_queues=False)
-    await until(lambda: masters.asked > 2)
+    await eventually(lambda: masters.asked > 2)
     await job.cancel()
     assert (job.state, job.done) == ("cancelled", 0) and sealed.store.metadata.data_keys.rotation is None
     await sealed.store.close()

@@ -6,7 +6,6 @@ The application answers at once and never asks for a body.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from gateway.leftover import Bounds, Turnstile
 from gateway.limits import LEFTOVERS_PER_TURN_MAX
 from gateway.listeners import HttpProtocol
 from push.intake import Intake
-from tests.support.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S, eventually
 from tests.support.told_client import asked, listening
 from throttling.gcra import NS_PER_S
 
@@ -45,11 +44,6 @@ async def answer(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
     head = (await reader.readuntil(b"\r\n\r\n")).lower()
     length = int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0])
     return head, await reader.readexactly(length)
-
-
-async def until(is_so: Callable[[], Any]) -> None:
-    while not is_so():  # noqa: ASYNC110 - what is waited for is the listener's
-        await asyncio.sleep(0.01)
 
 
 @pytest.fixture
@@ -93,7 +87,7 @@ async def test_nothing_of_it_is_kept(seen: list[HttpProtocol]) -> None:
         await answer(reader)
         await writer.drain()
         (protocol,) = seen
-        await until(lambda: protocol.leftover is not None and not protocol.flow.read_paused)
+        await eventually(lambda: protocol.leftover is not None and not protocol.flow.read_paused)
         assert protocol.cycle.body == b"" and protocol.timeout_keep_alive_task is None
         writer.write(bytes(BODY_BYTES) + NEXT)
         await answer(reader)
@@ -257,7 +251,7 @@ async def test_a_stop_waits_for_no_body_that_is_answered(
             await answer(reader)
         stopping = asyncio.ensure_future(serving.__aexit__(None, None, None))
         if when == "before":
-            await until(lambda: seen[0].cycle.keep_alive is False)
+            await eventually(lambda: seen[0].cycle.keep_alive is False)
             may_answer.set()
             await answer(reader)
         await stopping

@@ -20,8 +20,9 @@ from gateway.encryption import Encrypting
 from gateway.keys import Vault
 from gateway.masters import FileMasters, MasterError, master_id
 from gateway.rotations import Rotation, Rotations
+from tests.support.patience import eventually
 from tests.support.sealed import MASTER, FlakyMasters, Sealed, opened_sealed, sealed_again
-from tests.support.stores import made, until
+from tests.support.stores import made
 
 pytestmark = pytest.mark.anyio
 NEW = b"n" * 32
@@ -137,11 +138,11 @@ async def test_keys_are_made_while_a_rotation_cannot_begin(monkeypatch: pytest.M
     running = asyncio.ensure_future(Encrypting(again.vault, jobs := rotations(again.vault)).run())
     masters.is_away = True
     queue = await made(again.store, "new")
-    await until(lambda: len(jobs._jobs) > 1, 30)
+    await eventually(lambda: len(jobs._jobs) > 1, within_s=30)
     masters.is_away = False
-    await until(lambda: again.vault.of(queue.definition).current is not None, 30)
+    await eventually(lambda: again.vault.of(queue.definition).current is not None, within_s=30)
     monkeypatch.setattr(metadata, "put_rotation", put_rotation)
-    await until(lambda: any(job.state == "done" for job in jobs._jobs.values()), 30)
+    await eventually(lambda: any(job.state == "done" for job in jobs._jobs.values()), within_s=30)
     assert {key.master for key in metadata.data_keys.by_id.values()} == {master_id(NEW)}
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)

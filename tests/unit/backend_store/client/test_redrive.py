@@ -11,7 +11,7 @@ import pytest
 from backend_store.client import redrive as redriving
 from backend_store.client.dead_letters import Letters, batches, count, portions
 from backend_store.client.embedded import EmbeddedQueue, EmbeddedStore
-from backend_store.client.redrive import Redrive
+from backend_store.client.redrive import PORTION_SECONDS, Redrive, Redriver
 from backend_store.core.chunk import KIND_JSON, Chunk, Draft, blocks_of
 from backend_store.core.leases import Lease
 from backend_store.core.policy import Outcome
@@ -202,6 +202,26 @@ async def test_a_redrive_of_a_queue_that_is_deleted_ends(store: EmbeddedStore) -
     await store.delete_queue("default", "q")
     await job.ended.wait()
     assert job.state == "failed" and "deleted" in str(job.error)
+
+
+async def test_the_rate_is_kept(store: EmbeddedStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+
+    def make(self: Redriver, *given: Any, **more: Any) -> None:
+        init(self, *given, **more)
+        self._clock, self._next_at = lambda: now[0], now[0]
+
+    async def rest(self: Redriver, seconds: float) -> None:
+        now[0] += max(0, seconds)
+
+    init = Redriver.__init__
+    monkeypatch.setattr(Redriver, "__init__", make)
+    monkeypatch.setattr(Redriver, "_rest", rest)
+    queue = await made(store, "q")
+    await died(queue, *(letter(n) for n in range(100)))
+    job = await redriven(store, queue, rate_per_s=50.0)
+    await job.ended.wait()
+    assert job.done == 100 and now[0] == pytest.approx(2.0, abs=PORTION_SECONDS)
 
 
 async def test_cancelling_returns_when_nothing_more_is_moved(store: EmbeddedStore) -> None:

@@ -15,7 +15,8 @@ from backend_store.cluster.embedded import RECORDS, EmbeddedCoordinator
 from backend_store.model import OutcomeUnknown, StorageFull, Unavailable
 from backend_store.storage.engine import Batch, StorageCorrupt, Table
 from backend_store.storage.memory import MemoryEngine
-from tests.support.coordinators import find, put, until
+from tests.support.coordinators import find, put
+from tests.support.patience import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -100,7 +101,7 @@ async def test_a_caller_that_goes_away_takes_nothing_back(world: World) -> None:
     async def is_there() -> bool:
         return await find(coordinator, b"k") is not None
 
-    await until(is_there)
+    await eventually(is_there)
     assert await put(coordinator, b"l") == Revision(3)
 
 
@@ -147,7 +148,7 @@ async def test_sessions_of_the_last_process_have_their_whole_time_again(world: W
     async def has_expired() -> bool:
         return not (await second.read(b"")).records
 
-    await until(has_expired)
+    await eventually(has_expired)
     with pytest.raises(SessionLost):
         await put(second, b"k", b"", session.id)
 
@@ -166,7 +167,7 @@ async def test_an_expired_session_is_over_on_a_full_disk_too(world: World) -> No
     async def is_gone() -> bool:
         return await find(coordinator, b"k") is None
 
-    await until(is_gone)
+    await eventually(is_gone)
 
 
 async def test_a_keep_alive_that_comes_too_late_renews_nothing(world: World) -> None:

@@ -14,7 +14,8 @@ from backend_store.cluster.mirror import Mirror
 from backend_store.model import Unavailable
 from backend_store.storage.engine import Batch
 from backend_store.storage.memory import MemoryEngine
-from tests.support.coordinators import put, until
+from tests.support.coordinators import put
+from tests.support.patience import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -106,14 +107,14 @@ async def test_a_mirror_without_its_coordinator_grows_older_and_keeps_what_it_ha
     async def is_older() -> bool:
         return mirror.staleness_s > 0.2
 
-    await until(is_older)
+    await eventually(is_older)
     assert len(mirror.records) == 5 and mirror.as_of == as_of
     deaf.is_away = False
 
     async def is_fresh() -> bool:
         return mirror.staleness_s < 0.1
 
-    await until(is_fresh)
+    await eventually(is_fresh)
     assert mirror.lists == 1
 
 
@@ -124,7 +125,7 @@ async def test_a_coordinator_that_went_back_in_time_is_read_anew(deaf: Deaf, mir
     async def has_listed() -> bool:
         return mirror.lists >= 2
 
-    await until(has_listed)
+    await eventually(has_listed)
     deaf.claims = None
     await asyncio.wait_for(mirror.wait_revision(deaf._state.revision), 10)
     assert len(mirror.records) == 5

@@ -14,7 +14,8 @@ from backend_store.core.slots import slot_of
 from backend_store.model import InvalidRequest, Published, PushqError, QueueConfig, Verdict
 from backend_store.node.node import Node
 from backend_store.remote.laned import LanedQueue
-from tests.support.lanes import Lanes, Taker, columns, make, places, publish, queue_at, until
+from tests.support.lanes import Lanes, Taker, columns, make, places, publish, queue_at
+from tests.support.patience import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -98,7 +99,7 @@ async def test_messages_of_all_lanes_come_to_any_gateway_and_are_acked_at_anothe
     for body in sent:
         await publish(one, body)
     taker = Taker(one, MESSAGES)
-    await until(lambda: len(taker.bodies) == MESSAGES)
+    await eventually(lambda: len(taker.bodies) == MESSAGES)
     assert sorted(taker.bodies) == sorted(sent)
     verdicts = await settle(other, taker.receipts)
     assert isinstance(verdicts, list)
@@ -111,7 +112,7 @@ async def test_a_consumer_of_one_message_gets_one_and_the_others_stay_ready(lane
     for n in range(MESSAGES):
         await publish(queue, b"%d" % n)
     taker = Taker(queue, 1)
-    await until(lambda: bool(taker.bodies))
+    await eventually(lambda: bool(taker.bodies))
     # The other lanes granted one, too: what nobody takes goes back.
     end = time.monotonic() + 30
     while (found := await stats(queue)).in_flight != 1:
@@ -154,9 +155,9 @@ async def test_receipts_of_a_lane_that_is_away_are_refused_and_the_others_count(
     for n in range(MESSAGES):
         await publish(queue, b"%d" % n)
     taker = Taker(queue, MESSAGES)
-    await until(lambda: len(taker.bodies) == MESSAGES)
+    await eventually(lambda: len(taker.bodies) == MESSAGES)
     lanes.own(1, None)
-    await until(lambda: not queue.lanes[1].home.line.is_open)
+    await eventually(lambda: not queue.lanes[1].home.line.is_open)
     monkeypatch.setattr("backend_store.remote.queue.SETTLE_MS_MAX", 200)
     verdicts = await settle(queue, taker.receipts)
     monkeypatch.undo()
@@ -195,7 +196,7 @@ async def test_dead_letters_of_all_lanes_are_in_one_companion(lanes: Lanes) -> N
     for n in range(MESSAGES):
         await publish(queue, b"%d" % n)
     taker = Taker(queue, MESSAGES)
-    await until(lambda: len(taker.bodies) == MESSAGES)
+    await eventually(lambda: len(taker.bodies) == MESSAGES)
     done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     queue.give_back(taker.receipts, None, done.set_result)
     assert all(one.ok for one in await done)
@@ -209,7 +210,7 @@ async def test_a_changed_setting_is_changed_in_all_lanes(lanes: Lanes) -> None:
     store = await lanes.store()
     queue = await make(store)
     await store.update_queue("default", "q", QueueConfig(encrypted=False, max_attempts=3), 1)
-    await until(lambda: all(_attempts(node) == 3 for node in lanes.nodes))
+    await eventually(lambda: all(_attempts(node) == 3 for node in lanes.nodes))
     assert [one.config.max_attempts for one in queue.lanes] == [3, 3, 3]
     with pytest.raises(InvalidRequest):
         await store.update_queue("default", "q", QueueConfig(encrypted=False, priorities=2), 2)
@@ -222,10 +223,10 @@ def _attempts(node: Node) -> int:
 async def test_a_queue_made_while_a_lane_was_away_is_there_when_it_is_back(lanes: Lanes) -> None:
     store = await lanes.store()
     lanes.own(2, None)
-    await until(lambda: not store.homes[2].line.is_open)
+    await eventually(lambda: not store.homes[2].line.is_open)
     queue = await make(store)
     lanes.own(2, "h2")
-    await until(lambda: any(one.name == "q" for one in lanes.nodes[2].metadata.queues.values()))
+    await eventually(lambda: any(one.name == "q" for one in lanes.nodes[2].metadata.queues.values()))
     found = places(*[await publish(queue, b"%d" % n) for n in range(MESSAGES)])
     assert 2 in {lane for lane, _ in found}
 
@@ -234,7 +235,7 @@ async def test_a_deleted_queue_goes_from_all_lanes(lanes: Lanes) -> None:
     store = await lanes.store()
     await make(store)
     await store.delete_queue("default", "q")
-    await until(lambda: not any(node.metadata.queues for node in lanes.nodes))
+    await eventually(lambda: not any(node.metadata.queues for node in lanes.nodes))
 
 
 async def test_a_gateway_goes_back_to_a_host_that_was_lost_and_came_back(lanes: Lanes) -> None:

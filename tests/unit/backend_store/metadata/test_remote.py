@@ -154,7 +154,7 @@ async def test_an_answer_that_drips_does_not_pass_for_a_heartbeat(monkeypatch: p
     async def drip(connection: ServerConnection, frame: Any) -> None:
         if isinstance(frame, Watch):
             connection.transport.write(b"\x82\x7e\x40\x00")  # a frame of 16 KiB, of which bytes come one by one
-            for _ in range(100):
+            for _ in range(1000):
                 connection.transport.write(b"x")
                 await asyncio.sleep(0.02)
 
@@ -163,7 +163,7 @@ async def test_an_answer_that_drips_does_not_pass_for_a_heartbeat(monkeypatch: p
         began = loop.time()
         with pytest.raises(Unavailable):
             await anext(remote.watch(None))
-        assert loop.time() - began < 1.5
+        assert loop.time() - began < 10, "it drips for 20 s"
 
 
 async def test_after_a_restart_of_the_service_it_answers_again() -> None:

@@ -9,9 +9,10 @@ import pytest
 from backend_store.client.embedded import EmbeddedStore
 from backend_store.storage.engine import Batch, Table
 from backend_store.storage.memory import MemoryEngine
+from tests.support.patience import eventually
 from tests.support.queues import draft
 from tests.support.storage import all_rows
-from tests.support.stores import drained, made, opened, published, until
+from tests.support.stores import drained, made, opened, published
 from tests.support.world import Consumer as Holder
 
 pytestmark = pytest.mark.anyio
@@ -70,7 +71,7 @@ def saying(messages: int, of: bytes) -> Spoil:
 
 async def ready(store: EmbeddedStore, count: int) -> None:
     queue = store.queue("default", "q")
-    await until(lambda: queue.stats().ready == count)
+    await eventually(lambda: queue.stats().ready == count)
 
 
 async def test_messages_that_are_gone_are_missed_at_the_start(store: EmbeddedStore, spoiled: Spoiled) -> None:

@@ -13,7 +13,8 @@ from backend_store.client.embedded import EmbeddedQueue, EmbeddedStore
 from backend_store.core.chunk import KIND_JSON, plain_blocks
 from backend_store.model import OutcomeUnknown, Overloaded, Published
 from backend_store.storage.memory import MemoryEngine
-from tests.support.stores import made, opened, until
+from tests.support.patience import eventually
+from tests.support.stores import made, opened
 
 pytestmark = pytest.mark.anyio
 
@@ -64,16 +65,16 @@ async def test_a_publish_whose_time_is_over_before_it_is_begun_is_dropped(
     patient = ask(store, queue, 60_000)
     await asyncio.sleep(0.02)  # the disk has it
     hasty = [ask(store, queue, 50) for _ in range(8)]
-    await until(lambda: all(hasty))
+    await eventually(lambda: all(hasty))
     for told in hasty:
         assert isinstance(told[0], Overloaded | OutcomeUnknown)
     assert any(isinstance(told[0], Overloaded) for told in hasty) and not patient
     refused = sum(isinstance(told[0], Overloaded) for told in hasty)
     assert "nothing was accepted" in next(t[0].detail for t in hasty if isinstance(t[0], Overloaded))
     disk.may_commit.set()
-    await until(lambda: bool(patient))
+    await eventually(lambda: bool(patient))
     later = ask(store, queue, 60_000)
-    await until(lambda: bool(later))
+    await eventually(lambda: bool(later))
     assert isinstance(patient[0], Published)
     assert queue.stats().published_total == 2 + len(hasty) - refused, "what was said to be refused was not stored"
     assert all(len(told) == 1 for told in (*hasty, patient)), "each is answered once"
@@ -84,16 +85,16 @@ async def test_a_publish_whose_time_is_over_on_the_way_to_the_disk_has_an_open_o
 ) -> None:
     disk.may_commit.clear()
     told = ask(store, queue, 50)
-    await until(lambda: bool(told))
+    await eventually(lambda: bool(told))
     assert isinstance(told[0], OutcomeUnknown)
     disk.may_commit.set()
-    await until(lambda: queue.stats().published_total == 1)
+    await eventually(lambda: queue.stats().published_total == 1)
     assert len(told) == 1, "it was stored, and who asked is not told twice"
 
 
 async def test_a_publish_in_time_is_answered_as_ever(store: EmbeddedStore, queue: EmbeddedQueue) -> None:
     answers = [ask(store, queue, 60_000) for _ in range(100)]
-    await until(lambda: all(answers))
+    await eventually(lambda: all(answers))
     assert all(isinstance(told[0], Published) for told in answers)
 
 
@@ -106,5 +107,5 @@ async def test_without_a_time_a_publish_waits_as_long_as_it_takes(
     await asyncio.sleep(0.1)
     assert not told
     disk.may_commit.set()
-    await until(lambda: bool(told))
+    await eventually(lambda: bool(told))
     assert isinstance(told[0], Published)

@@ -131,6 +131,16 @@ def test_one_id_for_two_numbers_of_a_producer_is_answered_as_the_repeat_it_is() 
     assert drained(world) == ["1"]
 
 
+def test_a_repeat_is_not_told_what_another_call_was_refused() -> None:
+    """Two calls of one commit have an id: the first finds no room for it, in the other it repeats what is stored."""
+    world = deduping(sequencing="producer", max_messages=2)
+    again = Stamp(0, "p", 1)
+    publish(world, draft("1", stamp=again))
+    world.publish_drafts([draft("1", stamp=again), draft("2", id="x")])
+    assert publish(world, draft("1", id="x", stamp=again), draft("1", id="x")) == [Original(0), Original(0)]
+    assert drained(world) == ["1"]
+
+
 def test_holes_are_no_messages_and_counted_nowhere() -> None:
     world = queue()
     (block,) = blocks_of([draft("a"), draft("b"), draft("c")]).blocks

@@ -12,8 +12,9 @@ from backend_store.client.peek import PeekFilter
 from backend_store.core.chunk import KIND_JSON, Draft, blocks_of
 from backend_store.core.shelves import SCHEDULED
 from backend_store.model import Published, PushqError, QueueConfig, QueueFull
+from tests.support.patience import eventually
 from tests.support.queues import column, draft
-from tests.support.stores import asked, died, drained, made, opened, published, receipts, reopened, until
+from tests.support.stores import asked, died, drained, made, opened, published, receipts, reopened
 from tests.support.world import Consumer
 
 pytestmark = pytest.mark.anyio
@@ -38,7 +39,7 @@ async def forward(store: EmbeddedStore, **settings: object) -> Forward:
 
 async def gone(store: EmbeddedStore) -> None:
     """Every queue that was moved has left."""
-    await until(lambda: all(moved.is_empty for moved in store.metadata.moved.values()))
+    await eventually(lambda: all(moved.is_empty for moved in store.metadata.moved.values()))
 
 
 async def test_what_is_confirmed_while_its_queue_leaves_is_moved_as_well(store: EmbeddedStore) -> None:
@@ -110,7 +111,7 @@ async def test_a_moved_message_keeps_its_priority_and_a_letter_among_them_the_on
     target, queue = await made(store, "b", priorities=5), await made(store, "a", priorities=3)
     dying = await made(store, "dying", priorities=5, max_attempts=1, dead_letter_queue="a")
     await died(dying, draft("letter", priority=4))
-    await until(lambda: queue.stats().ready == 1)
+    await eventually(lambda: queue.stats().ready == 1)
     await published(queue, draft("0"))
     await published(queue, draft("1", priority=1))
     await store.move_queue("default", "a", "b")
@@ -144,7 +145,7 @@ async def test_queues_of_one_name_leave_one_after_the_other_over_restarts() -> N
     again = await reopened(store)
     target = again.queue("default", "full")
     await again.update_queue("default", "full", QueueConfig(), target.definition.version)
-    await until(lambda: target.stats().ready == 5)
+    await eventually(lambda: target.stats().ready == 5)
     await gone(again)
     moved = await drained(target)
     assert sorted(moved) == ["first 0", "first 1", "in the way", "second 0", "second 1"]

@@ -11,8 +11,9 @@ from backend_store.client.embedded import EmbeddedStore
 from backend_store.core.ledger import KINDS
 from backend_store.node.ledger import DAY_MS
 from backend_store.storage.memory import MemoryEngine
+from tests.support.patience import eventually
 from tests.support.queues import draft
-from tests.support.stores import died, drained, made, opened, published, reopened, until
+from tests.support.stores import died, drained, made, opened, published, reopened
 
 pytestmark = pytest.mark.anyio
 
@@ -98,7 +99,7 @@ async def test_a_message_that_moves_was_published_once(store: EmbeddedStore) -> 
     await made(store, "graves")
     queue = await made(store, "q", max_attempts=1, dead_letter_queue="graves")
     await died(queue, *[draft("1")] * 5)
-    await until(lambda: store.queue("default", "graves").stats().ready == 5)
+    await eventually(lambda: store.queue("default", "graves").stats().ready == 5)
     found = await totals(store)
     assert found["q"] == {"published": 5, "published_bytes": found["q"]["published_bytes"], "dead_lettered": 5} | {
         "moved_out": 5
@@ -118,8 +119,8 @@ async def test_a_queue_that_is_moved_leaves_nothing(store: EmbeddedStore) -> Non
     target, queue = await made(store, "b"), await made(store, "a")
     await published(queue, *[draft("1")] * 7)
     await store.move_queue("default", "a", "b")
-    await until(lambda: target.stats().ready == 7)
-    await until(lambda: any(one.row.queue == "a" and one.row.held == 0 for one in store.ledger.waiting()))
+    await eventually(lambda: target.stats().ready == 7)
+    await eventually(lambda: any(one.row.queue == "a" and one.row.held == 0 for one in store.ledger.waiting()))
     assert counts(store)["moved_out"] == 7 and not counts(store)["deleted"]
 
 

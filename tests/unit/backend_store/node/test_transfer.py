@@ -16,8 +16,9 @@ from backend_store.core.limits import TAKE_MESSAGES_MAX
 from backend_store.core.shelves import VIEW_OUTBOX
 from backend_store.node import transfer
 from backend_store.node.limits import TRANSFERS_AT_ONCE_MAX
+from tests.support.patience import eventually
 from tests.support.queues import draft
-from tests.support.stores import died, drained, made, opened, published, reopened, until
+from tests.support.stores import died, drained, made, opened, published, reopened
 
 pytestmark = pytest.mark.anyio
 
@@ -47,7 +48,7 @@ async def test_a_deleted_queue_moves_more_messages_than_it_moves_at_once(store: 
     for _ in range(3):
         await published(queue, *[draft("1")] * AT_ONCE)
     await store.move_queue("default", "a", "b")
-    await until(lambda: target.stats().ready == 3 * AT_ONCE)
+    await eventually(lambda: target.stats().ready == 3 * AT_ONCE)
 
 
 async def test_an_outbox_empties_itself_of_more_messages_than_it_moves_at_once(store: EmbeddedStore) -> None:
@@ -55,7 +56,7 @@ async def test_an_outbox_empties_itself_of_more_messages_than_it_moves_at_once(s
     for _ in range(2):
         await died(queue, *[draft("1")] * AT_ONCE)
     await change(store, graves, max_messages=None)
-    await until(lambda: graves.stats().ready == 2 * AT_ONCE + 3)
+    await eventually(lambda: graves.stats().ready == 2 * AT_ONCE + 3)
     assert in_outbox(queue) == 0
 
 
@@ -72,7 +73,7 @@ async def test_dead_letters_that_wait_for_a_full_queue_are_seen_and_go_when_it_h
     queue, graves = await buried(store)
     assert (queue.stats().dead, in_outbox(queue)) == (2, 2)
     await change(store, graves, max_messages=None)
-    await until(lambda: graves.stats().ready == 3)
+    await eventually(lambda: graves.stats().ready == 3)
     assert (queue.stats().dead, in_outbox(queue)) == (0, 0)
 
 
@@ -84,7 +85,7 @@ async def test_dead_letters_on_their_way_come_home_when_their_queue_names_no_oth
     await change(store, queue, dead_letter_queue=named)
     await store.delete_queue("default", "graves")
     companion = store.queue("default", "q.dead")
-    await until(lambda: companion.stats().ready == 2)
+    await eventually(lambda: companion.stats().ready == 2)
     assert (queue.stats().dead, in_outbox(queue)) == (2, 0) and graves.deleted
     assert sorted(await drained(companion)) == ["1", "2"]
 
@@ -93,7 +94,7 @@ async def test_dead_letters_on_their_way_go_to_the_queue_that_is_named_now(store
     queue, graves = await buried(store)
     other = await made(store, "other")
     await change(store, queue, dead_letter_queue="other")
-    await until(lambda: other.stats().ready == 2)
+    await eventually(lambda: other.stats().ready == 2)
     assert graves.stats().ready == 1 and in_outbox(queue) == 0
 
 
@@ -103,7 +104,7 @@ async def test_a_queue_that_makes_room_makes_it_for_dead_letters_of_others(store
     await published(graves, draft("a"), draft("b"), draft("c"))
     queue = await made(store, "q", dead_letter_queue="graves", max_attempts=1)
     await died(queue, draft("1"), draft("2"))
-    await until(lambda: graves.stats().published_total == 5)
+    await eventually(lambda: graves.stats().published_total == 5)
     assert await drained(graves) == ["c", "1", "2"]
     assert graves.stats().dead == (2 if overflow == "dead_letter_oldest" else 0)
 
@@ -123,7 +124,7 @@ async def test_letters_say_the_priority_that_they_had_and_have_it_where_their_qu
     queue = await made(store, "q", dead_letter_queue="graves", max_attempts=1, priorities=5)
     for one in RANKED:
         await died(queue, one)
-    await until(lambda: graves.stats().ready == 3)
+    await eventually(lambda: graves.stats().ready == 3)
     had = {"low": 0, "high": 4, "middle": 2}
     assert await priorities(graves) == [had[body] for body in come]
     assert await drained(graves) == come
@@ -134,7 +135,7 @@ async def test_of_a_queue_with_fewer_priorities_the_highest_stands_for_those_abo
     queue = await made(store, "q", dead_letter_queue="graves", max_attempts=1, priorities=5)
     for one in (draft("low"), draft("high", priority=4), draft("middle", priority=1), draft("higher", priority=3)):
         await died(queue, one)
-    await until(lambda: graves.stats().ready == 4)
+    await eventually(lambda: graves.stats().ready == 4)
     assert await drained(graves) == ["high", "middle", "higher", "low"]
 
 
@@ -154,14 +155,14 @@ async def test_of_a_batch_of_dead_letters_as_many_go_as_there_is_room_for_and_th
     graves = await made(store, "graves", **limits)
     queue = await made(store, "q", dead_letter_queue="graves", max_attempts=1)
     await died(queue, *EIGHT)
-    await until(lambda: graves.stats().ready == 5)
+    await eventually(lambda: graves.stats().ready == 5)
     assert (queue.stats().dead, in_outbox(queue)) == (3, 3)
     first = await queue.peek(PeekFilter(state="dead", limit=2))
     rest = await queue.peek(PeekFilter(state="dead", limit=2, cursor=first.next))
     reasons = [item.message["dead_letter"]["reason"] for item in [*first.items, *rest.items]]
     assert reasons == ["max_attempts"] * 3 and rest.next is None
     came = numbers(await drained(graves))
-    await until(lambda: graves.stats().published_total == 8)
+    await eventually(lambda: graves.stats().published_total == 8)
     assert [*came, *numbers(await drained(graves))] == list("01234567") and queue.stats().dead == 0
 
 
@@ -172,9 +173,9 @@ async def test_of_a_deleted_queue_as_many_messages_go_as_there_is_room_for(
     target, queue = await made(store, "b", **limits), await made(store, "a")
     await published(queue, *EIGHT)
     await store.move_queue("default", "a", "b")
-    await until(lambda: target.stats().ready == 5)
+    await eventually(lambda: target.stats().ready == 5)
     came = numbers(await drained(target))
-    await until(lambda: target.stats().published_total == 8)
+    await eventually(lambda: target.stats().published_total == 8)
     assert [*came, *numbers(await drained(target))] == list("01234567")
 
 
@@ -182,7 +183,7 @@ async def test_the_delay_of_a_dead_letter_queue_holds_for_what_others_send_to_it
     graves = await made(store, "graves", delay_ms=3_600_000)
     queue = await made(store, "q", dead_letter_queue="graves", max_attempts=1)
     await died(queue, draft("1"), draft("2"))
-    await until(lambda: graves.stats().published_total == 2)
+    await eventually(lambda: graves.stats().published_total == 2)
     assert (graves.stats().ready, graves.stats().delayed) == (0, 2)
 
 
@@ -193,8 +194,8 @@ async def test_the_time_to_live_of_a_dead_letter_queue_holds_for_what_others_sen
     graves = await made(store, "graves", message_ttl_ms=300, **settings)
     queue = await made(store, "q", dead_letter_queue="graves", max_attempts=1, message_ttl_ms=3_600_000)
     await died(queue, draft("1"), draft("2"))
-    await until(lambda: graves.stats().ready == 2)
-    await until(lambda: dict(graves.ended) == {"expired": 2})
+    await eventually(lambda: graves.stats().ready == 2)
+    await eventually(lambda: dict(graves.ended) == {"expired": 2})
     assert graves.stats().ready == 0
 
 
@@ -204,9 +205,9 @@ async def test_scheduled_messages_of_a_deleted_queue_wait_for_their_time_where_t
     soon = [draft(str(n), due_ms=now_ms + 300 * n, id=str(n)) for n in (1, 2)]
     await published(queue, *soon, draft("now"), *[draft("later", due_ms=now_ms + hour_ms)] * 2)
     await store.move_queue("default", "a", "b")
-    await until(lambda: target.stats().published_total == 5)
+    await eventually(lambda: target.stats().published_total == 5)
     assert target.stats().delayed >= 2 and (await target.peek(PeekFilter(state="delayed"))).items
-    await until(lambda: target.stats().ready == 3)
+    await eventually(lambda: target.stats().ready == 3)
     assert store.node.steady_ms() >= now_ms + 600 and target.stats().delayed == 2
     assert await drained(target) == ["now", "1", "2"]
 
@@ -217,8 +218,8 @@ async def test_the_delay_of_the_queue_that_gets_them_holds_for_what_a_deleted_on
     now_ms = store.node.steady_ms()
     await published(queue, draft("ready"), draft("soon", due_ms=now_ms + 400), draft("late", due_ms=now_ms + 7_200_000))
     await store.move_queue("default", "a", "b")
-    await until(lambda: target.stats().published_total == 3)
-    await until(lambda: target.stats().ready == 1)
+    await eventually(lambda: target.stats().published_total == 3)
+    await eventually(lambda: target.stats().ready == 1)
     assert store.node.steady_ms() >= now_ms + 400
     items = (await target.peek(PeekFilter(state="delayed"))).items
     dues = {bytes(item.message["body"]): item.message["due_at"] for item in items}
@@ -233,7 +234,7 @@ async def test_the_time_to_live_of_the_queue_that_gets_them_counts_from_when_the
     now_ms = store.node.steady_ms()
     await published(queue, draft("now"), draft("later", due_ms=now_ms + 3_600_000))
     await store.move_queue("default", "a", "b")
-    await until(lambda: dict(target.ended) == {"expired": 1})
+    await eventually(lambda: dict(target.ended) == {"expired": 1})
     assert store.node.steady_ms() >= now_ms + 1_500
     (item,) = (await target.peek(PeekFilter(state="delayed"))).items
     assert item.message["due_at"] == timestamp(now_ms + 3_600_000)
@@ -247,7 +248,7 @@ async def test_where_nothing_waits_for_a_time_scheduled_messages_of_a_deleted_qu
     target, queue = await made(store, "b", **settings), await made(store, "a")
     await published(queue, draft("later", due_ms=store.node.steady_ms() + 3_600_000))
     await store.move_queue("default", "a", "b")
-    await until(lambda: target.stats().ready == 1)
+    await eventually(lambda: target.stats().ready == 1)
 
 
 async def test_dead_letters_that_wait_for_a_full_queue_can_be_sent_back(
@@ -255,11 +256,11 @@ async def test_dead_letters_that_wait_for_a_full_queue_can_be_sent_back(
 ) -> None:
     monkeypatch.setattr(transfer, "TRANSFER_RETRY_SECONDS", 3600)  # it has none of them in its hands meanwhile
     queue, graves = await buried(store)
-    await until(lambda: queue._partition.view(VIEW_OUTBOX).core.in_flight == 0)
+    await eventually(lambda: queue._partition.view(VIEW_OUTBOX).core.in_flight == 0)
     letters = queue.dead_letters(LetterFilter(), None, own=False)
     total = (await queue.count_letters(letters)).total()
     job = queue.redrive("r", letters, total=total, rate_per_s=None, find=lambda name: store.queue("default", name))
-    await until(lambda: job.state != "running")
+    await eventually(lambda: job.state != "running")
     assert (job.state, job.done, total) == ("done", 2, 2)
     assert queue.stats().dead == 0 and await drained(queue) == ["1", "2"] and graves.stats().ready == 1
 
@@ -269,7 +270,7 @@ async def test_a_queue_that_is_full_of_bytes_takes_no_dead_letters(store: Embedd
     assert (in_outbox(queue), graves.stats().ready) == (2, 1)
     await drained(graves)
     await change(store, graves, max_bytes=10_000)
-    await until(lambda: graves.stats().ready == 2)
+    await eventually(lambda: graves.stats().ready == 2)
 
 
 async def test_a_store_that_closes_does_not_wait_until_all_has_moved() -> None:
@@ -280,5 +281,5 @@ async def test_a_store_that_closes_does_not_wait_until_all_has_moved() -> None:
     await store.move_queue("default", "a", "b")
     again = await reopened(store)
     assert target._partition.state.live < 3 * AT_ONCE
-    await until(lambda: again.queue("default", "b").stats().ready == 3 * AT_ONCE)
+    await eventually(lambda: again.queue("default", "b").stats().ready == 3 * AT_ONCE)
     await again.close()

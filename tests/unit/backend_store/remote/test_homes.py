@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import NamedTuple
 
 import msgspec
@@ -20,7 +20,7 @@ from backend_store.service.operations import DropQueues
 from backend_store.service.serving import StoreServer, StoreService
 from backend_store.storage.memory import MemoryEngine
 from push.looking_up import LookingUp
-from tests.support.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -44,7 +44,7 @@ class World(NamedTuple):
 
     async def known(self, name: str) -> RemoteQueue:
         """That queue, as soon as the other gateway has heard of it."""
-        await until(lambda: (TENANT, name) in self.store.metadata.queues)
+        await eventually(lambda: (TENANT, name) in self.store.metadata.queues)
         return self.store.queue(TENANT, name)
 
     @property
@@ -74,12 +74,6 @@ async def world() -> AsyncIterator[World]:
             await node.close()
 
 
-async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while not is_so():  # noqa: ASYNC110
-            await asyncio.sleep(0.002)
-
-
 def publish(queue: RemoteQueue, *bodies: bytes) -> asyncio.Future[Published | PushqError]:
     done: asyncio.Future[Published | PushqError] = asyncio.get_running_loop().create_future()
     queue.publish(list(column_blocks(Columns(KIND_JSON, list(bodies))).blocks), done.set_result)
@@ -88,7 +82,7 @@ def publish(queue: RemoteQueue, *bodies: bytes) -> asyncio.Future[Published | Pu
 
 async def test_another_gateway_tells_the_shard(world: World) -> None:
     definition = await world.defined("new")
-    await until(lambda: world.taken_over == [definition])
+    await eventually(lambda: world.taken_over == [definition])
 
 
 async def test_what_is_published_before_the_shard_knows_keeps_its_order(world: World) -> None:
@@ -105,9 +99,9 @@ async def test_what_is_published_before_the_shard_knows_keeps_its_order(world: W
 
 async def test_a_queue_changed_at_the_definitions_alone_is_changed_in_its_shard(world: World) -> None:
     await world.defined("new")
-    await until(lambda: bool(world.taken_over))
+    await eventually(lambda: bool(world.taken_over))
     changed = await world.first.metadata.update_queue(TENANT, "new", QueueConfig(max_attempts=3), 1)
-    await until(lambda: world.taken_over == [changed])
+    await eventually(lambda: world.taken_over == [changed])
 
 
 async def test_a_queue_deleted_at_the_definitions_alone_goes_from_its_shard(world: World) -> None:
@@ -115,7 +109,7 @@ async def test_a_queue_deleted_at_the_definitions_alone_goes_from_its_shard(worl
     queue = await world.known("old")
     assert isinstance(await publish(queue, b"1"), Published)
     await world.first.metadata.delete_elsewhere(TENANT, "old")
-    await until(lambda: not world.taken_over)
+    await eventually(lambda: not world.taken_over)
 
 
 async def test_a_name_used_again_is_another_queue(world: World) -> None:
@@ -124,9 +118,9 @@ async def test_a_name_used_again_is_another_queue(world: World) -> None:
     assert isinstance(await publish(before, b"1"), Published)
     await world.first.metadata.delete_elsewhere(TENANT, "name")
     again = await world.defined("name")
-    await until(lambda: world.taken_over == [again])
+    await eventually(lambda: world.taken_over == [again])
     queue = await world.known("name")
-    await until(lambda: world.store.queue(TENANT, "name").uid == again.uid)
+    await eventually(lambda: world.store.queue(TENANT, "name").uid == again.uid)
     assert isinstance(await publish(world.store.queue(TENANT, "name"), b"2"), Published)
     found = EmbeddedStore(world.second).queue(TENANT, "name")
     assert found.stats().published_total == 1
@@ -138,22 +132,22 @@ async def test_a_shard_that_is_away_hears_when_it_is_back(world: World) -> None:
     gone = await world.first.metadata.create_queue(TENANT, "first", QueueConfig(), 1)
     assert gone[0].shard == 0
     deleted = await world.defined("deleted")
-    await until(lambda: sorted(one.uid for one in world.taken_over) == [kept.uid, deleted.uid])
+    await eventually(lambda: sorted(one.uid for one in world.taken_over) == [kept.uid, deleted.uid])
     away = world.services.pop(1)
     away.close()
-    await until(lambda: not world.store.homes[1].line.is_open)
+    await eventually(lambda: not world.store.homes[1].line.is_open)
     await world.first.metadata.delete_elsewhere(TENANT, "deleted")
     new = await world.defined("new")
     world.services[1] = StoreService(EmbeddedStore(world.second))
-    await until(lambda: sorted(one.uid for one in world.taken_over) == [kept.uid, new.uid])
+    await eventually(lambda: sorted(one.uid for one in world.taken_over) == [kept.uid, new.uid])
 
 
 async def test_a_stale_word_of_a_queue_that_was_moved_or_made_again_changes_nothing(world: World) -> None:
     old = await world.defined("name")
-    await until(lambda: bool(world.taken_over))
+    await eventually(lambda: bool(world.taken_over))
     await world.first.metadata.delete_elsewhere(TENANT, "name")
     new = await world.defined("name")
-    await until(lambda: world.taken_over == [new])
+    await eventually(lambda: world.taken_over == [new])
     await world.store.homes[1].adopt([old])
     assert world.taken_over == [new]
 
@@ -161,9 +155,9 @@ async def test_a_stale_word_of_a_queue_that_was_moved_or_made_again_changes_noth
 async def test_a_publish_that_knows_less_than_the_shard_is_answered(world: World) -> None:
     old = await world.defined("name")
     queue = await world.known("name")
-    await until(lambda: bool(world.taken_over))
+    await eventually(lambda: bool(world.taken_over))
     await world.store.homes[1].adopt([msgspec.structs.replace(old, uid=old.uid + 100)])
-    await until(lambda: not world.store.homes[1].has(old))
+    await eventually(lambda: not world.store.homes[1].has(old))
     async with asyncio.timeout(WAIT_S):
         assert isinstance(await publish(queue, b"1"), PushqError)
     assert [one.uid for one in world.taken_over] == [old.uid + 100], "nothing brings the old one back"
@@ -176,7 +170,7 @@ async def test_queues_are_dropped_by_their_numbers(world: World) -> None:
     )
     assert second.shard == 0
     second = await world.defined("b")
-    await until(lambda: len(world.taken_over) == 2)
+    await eventually(lambda: len(world.taken_over) == 2)
     home = world.store.homes[1]
     again = msgspec.structs.replace(second, uid=second.uid + 100)
     await asyncio.gather(home.ask(DropQueues([first.uid, second.uid])), home.adopt([again]))
@@ -188,7 +182,7 @@ async def test_queues_are_dropped_by_their_numbers(world: World) -> None:
 async def test_who_waits_for_messages_before_the_shard_knows_the_queue_gets_them(world: World) -> None:
     away = world.services.pop(1)
     away.close()
-    await until(lambda: not world.store.homes[1].line.is_open)
+    await eventually(lambda: not world.store.homes[1].line.is_open)
     await world.defined("new")
     queue = await world.known("new")
     woken = asyncio.Event()

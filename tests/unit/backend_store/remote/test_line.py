@@ -15,7 +15,7 @@ from backend_store.remote.line import Call, Line
 from backend_store.shard.limits import SESSION_SECONDS_DEFAULT
 from backend_store.wire.store_frames import NOT_LEADER, Publish, Publishes, Results, from_gateway, wrong
 from tests.support.gateways import Gateway
-from tests.support.stores import until
+from tests.support.patience import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -139,7 +139,7 @@ async def test_who_waited_in_vain_is_told_whether_his_message_may_be_stored(held
     if is_sent:
         held.lost()
     held.now_ms = 10_000
-    await until(lambda: bool(held.answers))
+    await eventually(lambda: bool(held.answers))
     assert [error.code for error in held.answers] == ["outcome-unknown" if is_sent else "unavailable"]
 
 

@@ -14,8 +14,9 @@ from backend_store.wire.store_frames import (
     Want,
 )
 from tests.support.gateways import Gateway
+from tests.support.patience import eventually
 from tests.support.queues import draft
-from tests.support.stores import made, opened, published, until
+from tests.support.stores import made, opened, published
 
 pytestmark = pytest.mark.anyio
 
@@ -38,7 +39,7 @@ async def test_a_backlog_of_big_messages_comes_in_frames_that_a_gateway_takes() 
     try:
         assert await line.opened(WAIT_S)
         line.want(Want(Place("default", "big", queue.uid), 3_600_000, 2 * MESSAGES, 10))
-        await until(lambda: gateway.messages >= MESSAGES, WAIT_S)
+        await eventually(lambda: gateway.messages >= MESSAGES, within_s=WAIT_S)
         assert (gateway.messages, line.connections) == (MESSAGES, 1)
         assert gateway.biggest_bytes < VISITOR_OUTBOX_BYTES_MAX
     finally:

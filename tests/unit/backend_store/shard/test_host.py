@@ -15,7 +15,8 @@ from backend_store.shard.host import BackendHost
 from backend_store.shard.interface import Shard, ShardNumber
 from backend_store.storage.engine import Batch, Table
 from backend_store.storage.keys import log_key
-from tests.support.shards import Cluster, node_of, put, rows, until
+from tests.support.patience import eventually
+from tests.support.shards import Cluster, node_of, put, rows
 from tests.unit.backend_store.core.replication.test_stranded import REPLICA, chunk
 
 pytestmark = pytest.mark.anyio
@@ -38,7 +39,7 @@ async def test_confirmed_rows_are_on_all_disks_in_sync_and_a_new_leader_has_them
         await cluster.start(first)
         await cluster.in_sync(3)
         back = cluster.hosts[first].shards[ShardNumber(0)]
-        await until(lambda: rows(back) == {**wanted, "after": "1"}, "the one that was away has all")
+        await eventually(lambda: rows(back) == {**wanted, "after": "1"}, "the one that was away has all")
 
 
 async def test_handover_carries_on_without_a_lost_row(tmp_path: Path) -> None:
@@ -59,7 +60,7 @@ async def test_handover_carries_on_without_a_lost_row(tmp_path: Path) -> None:
         await put(node_of(shard), "behind", "2")
         assert rows(shard) == {"before": "1", "behind": "2"}
         leaders = cluster.hosts[first].leaders
-        await until(lambda: leaders[ShardNumber(0)].node == second, "the others know who serves")
+        await eventually(lambda: leaders[ShardNumber(0)].node == second, "the others know who serves")
 
 
 async def test_with_too_few_in_sync_nothing_is_confirmed_until_one_is_back(tmp_path: Path) -> None:
@@ -71,7 +72,7 @@ async def test_with_too_few_in_sync_nothing_is_confirmed_until_one_is_back(tmp_p
             await cluster.stop(name)
         waiting = asyncio.ensure_future(put(node_of(shard), "alone", "1"))
         record = shard.replicated.replica
-        await until(lambda: record.record is not None and len(record.record.isr) == 1, "the others are dropped")
+        await eventually(lambda: record.record is not None and len(record.record.isr) == 1, "the others are dropped")
         assert not waiting.done()
         await cluster.start(others[0])
         await asyncio.wait_for(waiting, 30)
@@ -87,14 +88,14 @@ async def test_replica_far_behind_takes_a_snapshot(tmp_path: Path) -> None:
         wanted = {f"{number:03}": f"{number}" * 300 for number in range(200)}
         for key, value in wanted.items():
             await put(node_of(shard), key, value)
-        await until(lambda: shard.replicated.replica.log.start > 100, "the log is trimmed")
+        await eventually(lambda: shard.replicated.replica.log.start > 100, "the log is trimmed")
         host = await cluster.start(away)
         await cluster.in_sync(3)
         back = host.shards[ShardNumber(0)]
-        await until(lambda: rows(back) == wanted, "the snapshot is whole")
+        await eventually(lambda: rows(back) == wanted, "the snapshot is whole")
         assert (tmp_path / away / "shards" / "00000" / "current").read_text() == "2"
         await put(node_of(shard), "after", "1")
-        await until(lambda: rows(back).get("after") == "1", "it follows again")
+        await eventually(lambda: rows(back).get("after") == "1", "it follows again")
 
 
 async def test_what_was_never_confirmed_is_undone_where_another_led(tmp_path: Path) -> None:
@@ -106,7 +107,7 @@ async def test_what_was_never_confirmed_is_undone_where_another_led(tmp_path: Pa
         # Nobody hears it any more, and it hears nobody: what it writes now is on its disk alone.
         host.lines.send = lambda to, message: None  # type: ignore[method-assign]
         lost = asyncio.ensure_future(put(node_of(shard), "lost", "1"))
-        await until(lambda: "lost" in rows(shard), "it is on the disk of the one that is cut off")
+        await eventually(lambda: "lost" in rows(shard), "it is on the disk of the one that is cut off")
         await cluster.stop(first)
         with pytest.raises(PushqError):
             await lost
@@ -116,7 +117,7 @@ async def test_what_was_never_confirmed_is_undone_where_another_led(tmp_path: Pa
         await cluster.start(first)
         await cluster.in_sync(3)
         back = cluster.hosts[first].shards[ShardNumber(0)]
-        await until(lambda: rows(back) == {"kept": "1", "won": "1"}, "what nobody confirmed is gone")
+        await eventually(lambda: rows(back) == {"kept": "1", "won": "1"}, "what nobody confirmed is gone")
 
 
 async def test_what_an_async_leader_confirmed_alone_is_undone_and_its_messages_kept(tmp_path: Path) -> None:
@@ -124,7 +125,7 @@ async def test_what_an_async_leader_confirmed_alone_is_undone_and_its_messages_k
         first, shard = await cluster.leader()
         await cluster.in_sync(3)
         await put(node_of(shard), "kept", "1")
-        await until(lambda: all(has_row(host) for host in cluster.hosts.values()), "it is everywhere")
+        await eventually(lambda: all(has_row(host) for host in cluster.hosts.values()), "it is everywhere")
         cluster.hosts[first].lines.send = lambda to, message: None  # type: ignore[method-assign]
         await put(node_of(shard), "alone", "1")
         batch = Batch()
@@ -136,13 +137,15 @@ async def test_what_an_async_leader_confirmed_alone_is_undone_and_its_messages_k
         host = await cluster.start(first)
         await cluster.in_sync(3)
         back = host.shards[ShardNumber(0)]
-        await until(lambda: rows(back) == {"kept": "1", "won": "1"}, "it follows the other log")
+        await eventually(lambda: rows(back) == {"kept": "1", "won": "1"}, "it follows the other log")
         [piece] = await host.recovery.pieces()
         assert (piece.messages, piece.in_doubt) == (2, 0) and back.replicated.quarantined.messages == 2
         [(place, kept)] = await host.recovery.some(0, piece.epoch, piece.uid, None, 1 << 20)
         assert kept.data == chunk(3, "a", "b") and kept.replica == REPLICA
         manager = next(host for host in cluster.hosts.values() if host.manager.is_manager)
-        await until(lambda: "quarantined" in [one.kind for one in manager.view.events], "the cluster's events tell it")
+        await eventually(
+            lambda: "quarantined" in [one.kind for one in manager.view.events], "the cluster's events tell it"
+        )
         await host.recovery.forget(0, [place])
         assert await host.recovery.pieces() == [] and back.replicated.quarantined.messages == 0
 
@@ -161,8 +164,8 @@ async def test_replica_with_a_new_disk_gets_everything_again(tmp_path: Path) -> 
         shutil.rmtree(tmp_path / away)
         await put(node_of(shard), "two", "2")
         host = await cluster.start(away)
-        await until(lambda: ShardNumber(0) in host.shards, "it knows of the shard")
-        await until(lambda: rows(host.shards[ShardNumber(0)]) == {"one": "1", "two": "2"}, "it has all again")
+        await eventually(lambda: ShardNumber(0) in host.shards, "it knows of the shard")
+        await eventually(lambda: rows(host.shards[ShardNumber(0)]) == {"one": "1", "two": "2"}, "it has all again")
         await cluster.in_sync(3)
 
 
@@ -185,9 +188,9 @@ async def test_replica_whose_folder_was_put_back_from_a_copy_is_not_elected_with
         shutil.rmtree(tmp_path / old)
         shutil.copytree(tmp_path / "copy", tmp_path / old)
         host = await cluster.start(old)
-        await until(lambda: host.manager.is_manager, "it manages the cluster")
+        await eventually(lambda: host.manager.is_manager, "it manages the cluster")
         records = host.view.records
-        await until(lambda: old not in records[ShardNumber(0)].disks, "it is known to have nothing")
+        await eventually(lambda: old not in records[ShardNumber(0)].disks, "it is known to have nothing")
         assert host.shards[ShardNumber(0)].replicated.store.disk != name
         record = records[ShardNumber(0)]
         assert (record.leader, record.leader_inc) != (old, host.inc)
@@ -206,7 +209,7 @@ async def test_node_is_not_opened_on_rows_that_nobody_confirmed(tmp_path: Path) 
         send = host.lines.send
         host.lines.send = lambda to, message: None  # type: ignore[method-assign]
         under_way = asyncio.ensure_future(put(node_of(shard), "open", "1"))
-        await until(lambda: "open" in rows(shard), "it is on one disk")
+        await eventually(lambda: "open" in rows(shard), "it is on one disk")
         shard.give_up()
         with pytest.raises(PushqError):
             await under_way

@@ -13,7 +13,8 @@ from backend_store.core.replication.messages import Message, WrongEpoch
 from backend_store.core.replication.record import NodeId
 from backend_store.model import Epoch
 from backend_store.shard.lines import Certificates, Lines
-from tests.support.shards import certificates, until
+from tests.support.patience import eventually
+from tests.support.shards import certificates
 from tests.support.tls import Authority
 
 pytestmark = pytest.mark.anyio
@@ -41,18 +42,18 @@ async def two(first: Certificates, second: Certificates) -> AsyncIterator[tuple[
 async def test_one_line_carries_both_directions(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     async with two(certificates(authority, "a"), certificates(authority, "b")) as (a, b, heard):
-        await until(lambda: a.connected == b.connected == 1, "they are connected")
+        await eventually(lambda: a.connected == b.connected == 1, "they are connected")
         a.send(B, WrongEpoch(3, Epoch(1), 7))
         b.send(A, WrongEpoch(3, Epoch(1), 8))
-        await until(lambda: len(heard) == 2, "both are heard")
+        await eventually(lambda: len(heard) == 2, "both are heard")
         assert {message.request for message in heard} == {7, 8}
 
 
 async def test_who_has_no_certificate_of_that_name_is_refused(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     async with two(certificates(authority, "a"), certificates(authority, "another")) as (a, b, _):
-        await until(lambda: b.connected == 1 or a.connected == 1, "one side took it for a moment")
-        await until(lambda: a.connected == 0, "a does not take b for b")
+        await eventually(lambda: b.connected == 1 or a.connected == 1, "one side took it for a moment")
+        await eventually(lambda: a.connected == 0, "a does not take b for b")
 
 
 async def test_who_is_no_backend_of_the_cluster_gets_no_line(tmp_path: Path) -> None:
@@ -64,10 +65,10 @@ async def test_who_is_no_backend_of_the_cluster_gets_no_line(tmp_path: Path) -> 
     try:
         address = f"127.0.0.1:{await b.listen('127.0.0.1', 0)}"
         gateway.known({B: address})
-        await until(lambda: gateway.connected == 1, "it took the line for open")
-        await until(lambda: gateway.connected == 0, "b has ended it")
+        await eventually(lambda: gateway.connected == 1, "it took the line for open")
+        await eventually(lambda: gateway.connected == 0, "b has ended it")
         a.known({B: address})
-        await until(lambda: b.connected == 1, "a backend has one")
+        await eventually(lambda: b.connected == 1, "a backend has one")
         assert opened == [A]
     finally:
         for lines in (a, b, gateway):
@@ -107,11 +108,11 @@ async def test_line_comes_back_after_a_message_that_nobody_could_take(tmp_path: 
     b = Lines(B, certificates(authority, "b"), lambda sender, message: heard.append(message))
     try:
         a.known({B: f"127.0.0.1:{await b.listen('127.0.0.1', 0)}"})
-        await until(lambda: a.connected == b.connected == 1, "they are connected")
+        await eventually(lambda: a.connected == b.connected == 1, "they are connected")
         b.send(A, WrongEpoch(3, Epoch(1), 7))
-        await until(lambda: opened == [B, B], "a has dialled again")
+        await eventually(lambda: opened == [B, B], "a has dialled again")
         a.send(B, WrongEpoch(3, Epoch(1), 8))
-        await until(lambda: len(heard) == 2, "it carries messages")
+        await eventually(lambda: len(heard) == 2, "it carries messages")
     finally:
         await a.close()
         await b.close()

@@ -18,7 +18,8 @@ from backend_store.shard import manager as managers
 from backend_store.shard.interface import ShardNumber
 from backend_store.shard.keys import record_key
 from backend_store.shard.registry import decode_record, encode
-from tests.support.shards import NAMES, Cluster, node_of, put, rows, until
+from tests.support.patience import eventually
+from tests.support.shards import NAMES, Cluster, node_of, put, rows
 
 pytestmark = pytest.mark.anyio
 
@@ -33,7 +34,7 @@ async def test_manager_that_meets_a_fault_leaves_the_office_to_another(
     """It once ended, and kept the office for as long as its process lived: nobody elected any more."""
     async with Cluster(tmp_path) as cluster:
         await cluster.leader()
-        await until(lambda: manager_of(cluster) is not None, "somebody manages")
+        await eventually(lambda: manager_of(cluster) is not None, "somebody manages")
         first = manager_of(cluster)
         assert first is not None
         broken = cluster.hosts[first]
@@ -43,7 +44,7 @@ async def test_manager_that_meets_a_fault_leaves_the_office_to_another(
 
         monkeypatch.setattr(broken.manager, "_step", step)
         life = broken.inc
-        await until(lambda: manager_of(cluster) not in (None, first), "another manages")
+        await eventually(lambda: manager_of(cluster) not in (None, first), "another manages")
         assert broken.inc == life, "what it leads it goes on leading"
         led, _ = await cluster.leader()
         if led != first:

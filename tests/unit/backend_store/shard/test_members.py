@@ -13,7 +13,8 @@ from backend_store.shard.interface import ShardNumber
 from backend_store.shard.keys import REBALANCE, removal_key
 from backend_store.shard.members import ASKED
 from backend_store.shard.rounds import Patience
-from tests.support.shards import Cluster, node_of, put, rows, until
+from tests.support.patience import eventually
+from tests.support.shards import Cluster, node_of, put, rows
 
 pytestmark = pytest.mark.anyio
 
@@ -41,7 +42,7 @@ async def spare(cluster: Cluster) -> str:
     await cluster.leader()
     await cluster.in_sync(3)
     await cluster.start("d")
-    await until(lambda: "d" in cluster.hosts["a"].view.members, "the fourth is a member")
+    await eventually(lambda: "d" in cluster.hosts["a"].view.members, "the fourth is a member")
     return "d"
 
 
@@ -59,10 +60,10 @@ async def test_copies_of_a_backend_that_is_gone_are_made_elsewhere(tmp_path: Pat
         wanted = await fill(cluster, 50)
         first, _ = await cluster.leader()
         await cluster.stop(first)
-        await until(lambda: in_sync(cluster) == {"a", "b", "c", "d"} - {first}, "the fourth is in sync")
+        await eventually(lambda: in_sync(cluster) == {"a", "b", "c", "d"} - {first}, "the fourth is in sync")
         assert rows(cluster.hosts["d"].shards[SHARD]) == wanted
-        await until(lambda: replicas_of(cluster) == {"a", "b", "c", "d"} - {first}, "the dead one is no replica")
-        await until(lambda: first not in cluster.hosts["d"].view.members, "it is forgotten")
+        await eventually(lambda: replicas_of(cluster) == {"a", "b", "c", "d"} - {first}, "the dead one is no replica")
+        await eventually(lambda: first not in cluster.hosts["d"].view.members, "it is forgotten")
         told = kinds(cluster)
         assert [kind for kind in told if kind in ("joined", "left", "copy-replaced", "copy-removed", "forgotten")] == [
             *["joined"] * 4,
@@ -73,9 +74,9 @@ async def test_copies_of_a_backend_that_is_gone_are_made_elsewhere(tmp_path: Pat
         ]
         # It comes back, and finds that it is not counted on any more.
         await cluster.start(first)
-        await until(lambda: not cluster.hosts[first].shards, "it has let go of its copy")
+        await eventually(lambda: not cluster.hosts[first].shards, "it has let go of its copy")
         folder = tmp_path / first / "shards"
-        await until(lambda: not list(folder.iterdir()), "its folder is empty")
+        await eventually(lambda: not list(folder.iterdir()), "its folder is empty")
         assert in_sync(cluster) == {"a", "b", "c", "d"} - {first}
 
 
@@ -85,19 +86,19 @@ async def test_a_backend_that_is_to_be_removed_ends_empty_and_may_be_wanted_agai
         wanted = await fill(cluster, 50)
         first, _ = await cluster.leader()
         await cluster.change(Put(removal_key(NodeId(first)), b""))
-        await until(lambda: not cluster.hosts[first].shards, "it keeps nothing")
-        await until(lambda: "emptied" in kinds(cluster), "that is told")
+        await eventually(lambda: not cluster.hosts[first].shards, "it keeps nothing")
+        await eventually(lambda: "emptied" in kinds(cluster), "that is told")
         folder = tmp_path / first / "shards"
-        await until(lambda: not list(folder.iterdir()), "its folder is empty")
+        await eventually(lambda: not list(folder.iterdir()), "its folder is empty")
         assert in_sync(cluster) == {"a", "b", "c", "d"} - {first}
         _, shard = await cluster.leader()
         assert rows(shard) == wanted
         inc = cluster.hosts[first].inc
         second, _ = await cluster.leader()
         await cluster.change(Delete(removal_key(NodeId(first))), Put(removal_key(NodeId(second)), b""))
-        await until(lambda: first in in_sync(cluster), "it has a copy again")
+        await eventually(lambda: first in in_sync(cluster), "it has a copy again")
         assert cluster.hosts[first].inc > inc, "in another life"
-        await until(lambda: not cluster.hosts[second].shards, "the other one keeps nothing")
+        await eventually(lambda: not cluster.hosts[second].shards, "the other one keeps nothing")
         assert rows(cluster.hosts[first].shards[SHARD]) == wanted
 
 
@@ -107,13 +108,15 @@ async def test_a_backend_that_joined_gets_its_share_when_it_is_asked_for(tmp_pat
             await cluster.leader(number)
             await cluster.in_sync(3, number)
         await cluster.start("d")
-        await until(lambda: "d" in cluster.hosts["a"].view.members, "the fourth is a member")
+        await eventually(lambda: "d" in cluster.hosts["a"].view.members, "the fourth is a member")
         assert not cluster.hosts["d"].shards
         await cluster.change(Put(REBALANCE, ASKED))
-        await until(lambda: len(cluster.hosts["d"].shards) == 3, "it has its share")
+        await eventually(lambda: len(cluster.hosts["d"].shards) == 3, "it has its share")
         view = cluster.hosts["d"].view
-        await until(lambda: all(len(record.replicas) == 3 for record in view.records.values()), "three copies each")
-        await until(lambda: all(len(host.shards) == 3 for host in cluster.hosts.values()), "all have as much")
+        await eventually(
+            lambda: all(len(record.replicas) == 3 for record in view.records.values()), "three copies each"
+        )
+        await eventually(lambda: all(len(host.shards) == 3 for host in cluster.hosts.values()), "all have as much")
         assert not view.is_rebalance_asked
 
 
@@ -124,14 +127,14 @@ async def test_a_move_goes_on_under_the_next_manager(tmp_path: Path) -> None:
         first, _ = await cluster.leader()
         target = next(name for name in "abc" if name != first)
         await cluster.change(Put(removal_key(NodeId(target)), b""))
-        await until(lambda: "d" in replicas_of(cluster), "the fourth is admitted")
+        await eventually(lambda: "d" in replicas_of(cluster), "the fourth is admitted")
         manager = next(name for name, host in cluster.hosts.items() if host.manager.is_manager)
         assert "d" not in in_sync(cluster), "a megabyte takes five seconds"
         await cluster.stop(manager)
         await cluster.start(manager)
-        await until(lambda: "d" in in_sync(cluster), "the copy is made")
-        await until(lambda: target not in replicas_of(cluster), "the other one goes")
-        await until(lambda: rows(cluster.hosts["d"].shards[SHARD]) == wanted, "nothing is missing")
+        await eventually(lambda: "d" in in_sync(cluster), "the copy is made")
+        await eventually(lambda: target not in replicas_of(cluster), "the other one goes")
+        await eventually(lambda: rows(cluster.hosts["d"].shards[SHARD]) == wanted, "nothing is missing")
 
 
 async def test_copies_are_made_no_faster_than_is_allowed(tmp_path: Path) -> None:
@@ -141,7 +144,7 @@ async def test_copies_are_made_no_faster_than_is_allowed(tmp_path: Path) -> None
         began = asyncio.get_running_loop().time()
         first, _ = await cluster.leader()
         await cluster.change(Put(removal_key(NodeId(first)), b""))
-        await until(lambda: "d" in in_sync(cluster), "the copy is made")
+        await eventually(lambda: "d" in in_sync(cluster), "the copy is made")
         # Three megabytes, of which the last page is not waited for.
         assert asyncio.get_running_loop().time() - began >= 1.8
         assert sum(host.pace.taken for host in cluster.hosts.values()) >= 3_000_000
@@ -152,6 +155,6 @@ async def test_the_events_are_numbered_and_bounded(tmp_path: Path, monkeypatch: 
     async with Cluster(tmp_path) as cluster:
         await cluster.leader()
         view = cluster.hosts["a"].view
-        await until(lambda: len(view.events) == 4 and view.events[-1].number >= 5, "five things have happened")
+        await eventually(lambda: len(view.events) == 4 and view.events[-1].number >= 5, "five things have happened")
         assert [event.number for event in view.events] == sorted(event.number for event in view.events)
         assert all(event.text and event.manager in {"a", "b", "c"} for event in view.events)

@@ -11,7 +11,8 @@ from backend_store.shard.manager import Rules
 from backend_store.shard.placing import Plan
 from backend_store.shard.registry import encode
 from tests.support.coordinators import open_folder
-from tests.support.shards import certificates, until
+from tests.support.patience import eventually
+from tests.support.shards import certificates
 from tests.support.tls import Authority
 
 pytestmark = pytest.mark.anyio
@@ -34,7 +35,7 @@ async def test_a_host_that_is_told_another_model_ends(tmp_path: Path, founded: i
     host = BackendHost(config, held.coordinator, on_fatal=faults.append)
     try:
         await host.start()
-        await until(lambda: bool(faults), "it ends")
+        await eventually(lambda: bool(faults), "it ends")
         assert "cluster.model" in str(faults[0])
     finally:
         await host.close()

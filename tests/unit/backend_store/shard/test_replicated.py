@@ -26,8 +26,8 @@ from backend_store.shard import entry_rows
 from backend_store.shard.interface import ShardNumber
 from backend_store.shard.replicated import Replicated, now_ms
 from backend_store.storage.engine import Table
+from tests.support.patience import eventually
 from tests.support.replicas import changed
-from tests.support.shards import until
 
 pytestmark = pytest.mark.anyio
 A, B = NodeId("a"), NodeId("b")
@@ -61,7 +61,7 @@ def led_by(replicated: Replicated, *, epoch: int = 1) -> PartitionRecord:
 
 
 async def stored(replicated: Replicated) -> None:
-    await until(lambda: not replicated.store.is_busy and replicated.replica.log.is_clean, "all is on the disk")
+    await eventually(lambda: not replicated.store.is_busy and replicated.replica.log.is_clean, "all is on the disk")
 
 
 def entries_of(replicated: Replicated) -> int:

@@ -14,8 +14,9 @@ from backend_store.remote.line import Line
 from backend_store.service.serving import StoreServer, StoreService
 from backend_store.wire.store_frames import Place, Want
 from tests.support.gateways import Gateway
+from tests.support.patience import eventually
 from tests.support.queues import draft
-from tests.support.shards import Cluster, node_of, until
+from tests.support.shards import Cluster, node_of
 from tests.support.stores import made, published
 
 pytestmark = pytest.mark.anyio
@@ -38,15 +39,15 @@ async def test_with_too_few_in_sync_publishes_are_refused_and_nothing_is_deliver
         line_is_open = await line.opened(30)
         assert line_is_open
         line.want(Want(place, 60_000, 1, 1))
-        await until(lambda: gateway.messages == 1, "one is delivered")
+        await eventually(lambda: gateway.messages == 1, "one is delivered")
         others = [name for name in cluster.hosts if name != first]
         for name in others:
             cluster.hosts[name].lines.send = lambda to, message: None  # type: ignore[method-assign]
         under_way = asyncio.ensure_future(published(queue, draft("three")))
-        await until(lambda: shard.replicated.replica.log.unsettled[0] > 0, "it is in the log, and not confirmed")
+        await eventually(lambda: shard.replicated.replica.log.unsettled[0] > 0, "it is in the log, and not confirmed")
         for name in others:
             await cluster.stop(name)
-        await until(lambda: bool(shard.replicated.why_not_durable()), "too few are in sync")
+        await eventually(lambda: bool(shard.replicated.why_not_durable()), "too few are in sync")
         with pytest.raises(NotDurable, match="1 of at least 2") as refused:
             async with asyncio.timeout(5):
                 await published(queue, draft("refused"))
@@ -56,9 +57,9 @@ async def test_with_too_few_in_sync_publishes_are_refused_and_nothing_is_deliver
         assert gateway.messages == 1
         await cluster.start(others[0])
         await published_in_the_end(under_way)
-        await until(lambda: gateway.messages == 3, "all that was taken is delivered")
+        await eventually(lambda: gateway.messages == 3, "all that was taken is delivered")
         await published(queue, draft("four"))
-        await until(lambda: gateway.messages == 4, "it goes on")
+        await eventually(lambda: gateway.messages == 4, "it goes on")
         await line.close()
         service.close()
         await server.close()

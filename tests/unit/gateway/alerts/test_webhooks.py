@@ -21,7 +21,7 @@ from gateway.alerts.limits import (
     WEBHOOKS_WAITING_MAX,
 )
 from gateway.alerts.webhooks import Note, Outcome, Webhooks
-from tests.support.stores import until
+from tests.support.patience import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -199,7 +199,7 @@ async def test_a_tenant_whose_receivers_never_answer_holds_up_nobody_else() -> N
         assert made.waiting == WEBHOOKS_PER_TENANT_WAITING_MAX
         made.send(Note("shop", "r", f"http://127.0.0.1:{seen.port}/", "ours", b"{}"))
         assert made.dropped == dropped
-        await until(lambda: made.sent == 1, 30)
+        await eventually(lambda: made.sent == 1, within_s=30)
         assert [found["webhook-id"] for _, found, _ in seen.requests] == ["ours"] and outcomes[-1].ok
         await made.close()
     assert made.waiting == 0 and not made._shares
@@ -212,7 +212,7 @@ async def test_a_receiver_that_never_answers_holds_up_no_other_of_its_tenant() -
             made.send(Note("shop", "hole", hole, f"m{number}", b"{}"))
         assert made.waiting == WEBHOOKS_PER_RECEIVER_WAITING_MAX
         made.send(Note("shop", "r", f"http://127.0.0.1:{seen.port}/", "ours", b"{}"))
-        await until(lambda: made.sent == 1, 30)
+        await eventually(lambda: made.sent == 1, within_s=30)
         await made.close()
 
 

@@ -27,6 +27,7 @@ from push.client.frames import (
     WireMessage,
 )
 from push.client.transports.base import Cut
+from tests.support import patience
 from tests.unit.push.client.world import bodies, body_of, fields_of
 
 
@@ -163,6 +164,5 @@ def session(
 
 
 async def eventually(is_true: Callable[[], object]) -> None:
-    async with asyncio.timeout(2):
-        while not is_true():  # noqa: ASYNC110 - what is waited for lies in another task's hands
-            await asyncio.sleep(0)
+    """Looks at every turn of the loop: it may be so for a moment only."""
+    await patience.eventually(is_true, look_s=0)
