@@ -467,7 +467,9 @@ class Partition(LogReads):
         counted of it is lost."""
         for view in (VIEW_MAIN, *self.state.views):
             tally = self.state.tally(view)
-            if (tally.live or tally.live_bytes) and not self.inbox.wrote_off(view) and not self.has_entry(view):
+            if not (tally.live or tally.live_bytes) or self.has_entry(view):
+                continue
+            if not self.inbox.wrote_off(view):  # the look may have come upon damage itself
                 self.inbox.write_off(view, tally.live, tally.live_bytes)
                 self.request()
                 log.error("messages are missing", queue=self.label, view=view, messages=tally.live)

@@ -12,6 +12,7 @@ from structlog.typing import EventDict, WrappedLogger
 
 from backend_store.client.embedded import EmbeddedQueue
 from backend_store.core import backlog
+from backend_store.core.chunk import blocks_of
 from backend_store.core.leases import Lease
 from backend_store.core.shelves import SCHEDULED
 from backend_store.storage.engine import Batch, Table
@@ -205,3 +206,16 @@ def test_scheduled_messages_of_a_damaged_chunk_are_delayed_no_more(
     assert all_rows(world.engine, Table.DUE) == {}
     world.pass_time(2 * DELAY_MS)
     all_is_well(world, made, 4, 5, 6, 7, lost=4)
+
+
+def test_the_last_entry_counts_once_when_it_is_found_damaged_by_the_look_for_what_is_left(world: DamagedWorld) -> None:
+    made = filled(world)
+    damage(world)
+    world.hold()
+    world.tell(lambda: made._partition.read(0))
+    world.settle()
+    damage(world, -1)
+    world.tell(lambda: made.publish(blocks_of([draft(n) for n in range(8, 13)]).blocks, lambda result: None))
+    world.let_go()
+    assert numbers(made)[:3] == (5, 0, 0) and made._partition.state.ledger.lost == 8
+    assert sorted(drain(world, made)) == [8, 9, 10, 11, 12] and numbers(made) == (0, 0, 0, 0)
