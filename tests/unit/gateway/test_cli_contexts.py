@@ -216,10 +216,17 @@ def test_absent_context_ends_with_6_and_names_those_there_are(arguments: tuple[s
     assert "there are prod, test" in ran.stderr and "pushq context add absent" in ran.stderr
 
 
-def test_what_comes_before_a_context_is_told_when_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("variable", ["PUSHQ_URL", "PUSHQ_CONTEXT", "PUSHQ_KEY"])
+def test_what_comes_before_a_context_is_told_when_it_is_used(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
     kept()
-    monkeypatch.setenv("PUSHQ_URL", "http://environment.example")
-    assert "PUSHQ_URL is set, and comes before it" in run("use", "test").stderr
+    monkeypatch.setenv(variable, "http://environment.example")
+    assert f"{variable} is set, and comes before it" in run("use", "test").stderr
+
+
+def test_a_key_in_the_environment_is_no_matter_where_no_context_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept()
+    monkeypatch.setenv("PUSHQ_KEY", "key-of-the-environment")
+    assert "warning" not in run("use", "--none").stderr
 
 
 def test_nobody_elses_file_is_used(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
