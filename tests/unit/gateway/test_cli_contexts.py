@@ -80,6 +80,13 @@ def test_the_key_of_a_context_goes_to_no_other_server(home: Path, monkeypatch: p
     assert target(home).key() == "key-of-the-folder"
 
 
+def test_the_key_of_the_folder_goes_to_no_server_of_a_context_unless_the_folder_is_named(home: Path) -> None:
+    assert run("add", "prod", "--url", "https://prod.example").exit_code == 0
+    with pytest.raises(Failure, match='context "prod" has none'):
+        target(home).key()
+    assert target(home, "prod", is_data_named=True).key() == "key-of-the-folder"
+
+
 def test_a_context_gives_the_tenant_and_the_files_of_tls(home: Path) -> None:
     kept(tenant="acme", ca_file=str(home / "absent.crt"))
     assert (target(home).tenant(None), target(home).tenant("other")) == ("acme", "other")
