@@ -17,7 +17,7 @@ from backend_store.core.kept import KeptLease
 from backend_store.core.keyed import KeyedRuns
 from backend_store.core.lanes import Lane
 from backend_store.core.leases import ChunkState, Holder, Lease, LeaseTable, receipts_of
-from backend_store.core.limits import LEASE_MS_MIN
+from backend_store.core.limits import CAME_FREE_MAX, LEASE_MS_MIN
 from backend_store.core.policy import Policy, Reason
 from backend_store.core.receipts import TokenFields, claimed_fields, group_field, make_token, read_token
 from backend_store.core.records import LeaseRecorded
@@ -96,7 +96,8 @@ class Leasing(Backlog):
         self.policy = policy or Policy()
         self.in_flight = 0
         self.came_free: set[tuple[int, int]] | None = None
-        """(shelf, base) of chunks of which messages came back from whoever held them; None while nobody asks."""
+        """(shelf, base) of chunks of which messages came back from whoever held them; None where they are not known:
+        nobody has asked yet, or there were too many."""
         self.leases = LeaseTable()
         self._lease_number = first_lease
         self._active: Holder | None = None
@@ -270,12 +271,18 @@ class Leasing(Backlog):
             uncount(state, bits)
         state.leased &= ~bits
         self.in_flight -= bits.bit_count()
-        if self.came_free is not None:
-            self.came_free.add((state.shelf, state.base))
+        self._note_free(state)
         self._touched[state.base] = state
         state.lane.runs.freed(state, bits)
         if ready := bits & ~to_come:
             self.put_back(state, ready)
+
+    def _note_free(self, state: ChunkState) -> None:
+        """Some of a chunk's messages came back."""
+        if self.came_free is not None:
+            self.came_free.add((state.shelf, state.base))
+            if len(self.came_free) > CAME_FREE_MAX:
+                self.came_free = None  # nobody has asked for long, and it would grow for as long as nobody does
 
     def _shrunk(self, lease: Lease) -> None:
         """Some of its messages may be handed to somebody else: a stored lease must not claim them after a crash."""

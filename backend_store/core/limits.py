@@ -16,6 +16,9 @@ LOW_LANES_SHARE = 20
 """Of so many deliveries at least one goes to lower priorities, while they wait."""
 READY_RUNS_AHEAD = 8
 """Runs that wait in memory before newly committed chunks stay on disk as backlog."""
+CAME_FREE_MAX = 1_024
+"""Chunks that came back from consumers, noted for whoever makes room in a full queue; where there are more, he looks
+for them in the log."""
 HISTORY_ROWS_MAX = 16
 """Attempts that a message's history names; the latest stay."""
 CLOCK_AHEAD_MS_MAX = 500

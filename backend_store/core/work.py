@@ -301,8 +301,7 @@ class WorkView(Leasing):
         # The last one given back goes to the front first, so that all stand there in the order they had.
         for state, bits, due_ms in reversed(returned):
             self.in_flight -= bits.bit_count()
-            if self.came_free is not None:
-                self.came_free.add((state.shelf, state.base))
+            self._note_free(state)
             state.returning &= ~bits
             free = bits & state.free
             if free and due_ms:

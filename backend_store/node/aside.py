@@ -53,6 +53,8 @@ class Aside:
         for key, reason in report.listed:
             replica, shelf, offset = parse_entry_key(key)
             self._write_off_some(losses.get((replica, view_of(shelf))), key, offset, reason)
+            if (partition := self._partitions.get(replica)) is not None:
+                partition.unschedule(shelf, offset)
         for loss in losses.values():
             if loss.messages or loss.size:
                 self.missing += loss.messages
@@ -90,7 +92,7 @@ class Aside:
         self._background(self._move(key, batch), "quarantine")
         self.entries += 1
         view = view_of(shelf)
-        lost, size = partition.lose(view, offset) or (_claimed(partition, offset, data, view), len(data))
+        lost, size = partition.lose(shelf, offset) or (_claimed(partition, offset, data, view), len(data))
         _write_off(partition, offset, reason, view, lost, size)
 
     async def _move(self, key: bytes, batch: Batch) -> None:

@@ -61,6 +61,7 @@ class Schedule:
         """After a start: counts what is still to come, and looks whether something is due already."""
         reader, core = self._view.partition.reader, self._view.core
         self._counted = now_ms, _LAST
+        core.scheduled = 0
         after = now_ms, _LAST
         while rows := reader.due(after, _LAST >> 1, DUE_ROWS_PER_TICK):
             core.scheduled += self._waiting(rows)
@@ -106,6 +107,10 @@ class Schedule:
     def left(self, base: int, bits: int, shelf: int) -> None:
         """Messages go to another queue with this commit: those whose time has not come wait here no longer."""
         self.ended(base, bits, shelf, after=self._counted)
+
+    def lost(self, base: int, shelf: int) -> None:
+        """A chunk of scheduled messages is damaged: its time comes for nobody."""
+        self.ended(base, -1, shelf)
 
     def to_come(self, base: int, shelf: int) -> int:
         """Those of a chunk's messages that come to the runs when they are fetched for their time."""

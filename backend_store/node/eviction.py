@@ -64,6 +64,9 @@ class Eviction:
     def _take_back(self) -> None:
         """Notes what came back since it was asked last."""
         core = self._view.core
+        if core.came_free is None:
+            self._from.clear()
+            self._back.clear()
         for shelf, base in core.came_free or ():
             if base < self._from.get(shelf, 0):
                 heapq.heappush(self._back.setdefault(shelf, []), base)

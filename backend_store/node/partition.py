@@ -28,6 +28,7 @@ from backend_store.core.shelves import (
     VIEW_MAIN,
     VIEW_OUTBOX,
     is_read,
+    is_scheduled,
     view_of,
 )
 from backend_store.core.slot_book import SlotBook
@@ -433,17 +434,24 @@ class Partition(LogReads):
         self.inbox.add_purge(view, reply)
         self.request()
 
-    def lose(self, view: int, offset: int) -> tuple[int, int] | None:
+    def lose(self, shelf: int, offset: int) -> tuple[int, int] | None:
         """The entry at an offset is damaged: who holds some of it does so no longer. How many messages of the view, and
         bytes, are lost, where memory knows.
         """
+        view = view_of(shelf)
         if self.groups is not None and view == VIEW_MAIN:
             for group in self.views.values():
                 if group.number >= VIEW_GROUPS:
                     group.lose(offset)  # what they lose of it, `groups` counts
             return None
         found = self.views.get(view)
+        self.unschedule(shelf, offset)
         return found.lose(offset) if found is not None else None
+
+    def unschedule(self, shelf: int, offset: int) -> None:
+        """The entry at an offset is damaged: if it is one of scheduled messages, their time comes for none of them."""
+        if is_scheduled(shelf) and self.main is not None and self.main.schedule is not None:
+            self.main.schedule.lost(offset, shelf)
 
     def write_off(self, view: int, messages: int, size: int, offset: int | None = None) -> None:
         """Counts messages out that are lost: their entry is broken and was put aside. Without an offset nobody knows
@@ -459,7 +467,9 @@ class Partition(LogReads):
         counted of it is lost."""
         for view in (VIEW_MAIN, *self.state.views):
             tally = self.state.tally(view)
-            if (tally.live or tally.live_bytes) and not self.inbox.wrote_off(view) and not self.has_entry(view):
+            if not (tally.live or tally.live_bytes) or self.has_entry(view):
+                continue
+            if not self.inbox.wrote_off(view):  # the look may have come upon damage itself
                 self.inbox.write_off(view, tally.live, tally.live_bytes)
                 self.request()
                 log.error("messages are missing", queue=self.label, view=view, messages=tally.live)

@@ -20,7 +20,15 @@ from websockets.asyncio.client import ClientConnection, connect, unix_connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 from websockets.typing import Subprotocol
 
-from backend_store.model import InvalidRequest, OutcomeUnknown, Overloaded, PushqError, Unavailable
+from backend_store.model import (
+    InvalidRequest,
+    NotDurable,
+    OutcomeUnknown,
+    Overloaded,
+    PushqError,
+    StorageFull,
+    Unavailable,
+)
 from backend_store.remote.directory import Address, Directory
 from backend_store.remote.limits import (
     ASK_MS_MAX,
@@ -66,6 +74,9 @@ from backend_store.wire.store_frames import (
 )
 
 log = structlog.get_logger("pushq.line")
+
+_NOT_BEGUN = frozenset(error.code for error in (Overloaded, Unavailable, NotDurable, StorageFull))
+"""With these a backend refuses what it has not looked at: they say nothing of an earlier try."""
 
 
 class Owner(Protocol):
@@ -287,8 +298,8 @@ class Line:
             self._maybe_leave()
             return
         del self._calls[number]
-        if error is not None and call.is_repeat and error.code == Overloaded.code:
-            call.reply(_open())  # it was not begun this time
+        if error is not None and call.is_repeat and error.code in _NOT_BEGUN:
+            call.reply(_open())  # it was not begun this time, and may have been done before
         else:
             call.reply(error_of(error) if error is not None else done)
         self._maybe_leave()

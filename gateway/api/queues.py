@@ -106,6 +106,8 @@ async def patch(gateway: Gateway, call: Call) -> Answer:
     _check_match(queue, call)
     known = queue.definition  # what was matched: a change that comes while the body does makes it stale
     changes = await _settings(call)
+    if gateway.store.queue(queue.tenant, name).definition.uid != known.uid:
+        raise _stale(queue)  # it was deleted while the body came, and made anew: its version begins again
     config = changed_config(known.config, changes, name)
     check_links(name, config, _finder(gateway, queue.tenant), known=known.config)
     _check_target(call, config, known.config)

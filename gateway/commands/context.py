@@ -119,8 +119,8 @@ def use(name: str | None, is_none: bool) -> None:
     contexts.current = name
     save(contexts)
     tell("commands use no context now" if name is None else f'commands use "{name}" now: {contexts.contexts[name].url}')
-    for variable in ("PUSHQ_URL", "PUSHQ_CONTEXT"):
-        if os.environ.get(variable):
+    for variable in ("PUSHQ_URL", "PUSHQ_CONTEXT", "PUSHQ_KEY"):
+        if os.environ.get(variable) and (name is not None or variable != "PUSHQ_KEY"):
             tell(f"warning: {variable} is set, and comes before it")
 
 

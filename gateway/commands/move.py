@@ -40,6 +40,7 @@ def move(source: str, to: str, count: int | None, new_ids: bool, one_step: bool,
     whatever happens, it is in one of them. Elsewhere it is stored in TO first and acked then, one by one; a command
     that is killed in between leaves it in both, and run again within the dedupe_window_ms of TO it stores no second
     one. What TO knows by its id already (dedupe: id) it drops, as with any publish: --new-ids moves it all the same.
+    There an id that the server made becomes another one, for in two queues two messages may have it.
 
     Ctrl-C ends it after the messages under way, with 1. The key needs the scopes view and consume for FROM, view and
     publish for TO.

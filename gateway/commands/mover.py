@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -32,6 +33,8 @@ WAIT_MS: Final = 200
 PATIENCE_S: Final = 15.0
 PAUSE_S: Final = 0.5
 OUTCOME_UNKNOWN: Final = "outcome-unknown"
+_MADE_BY_SERVER: Final = re.compile(r"[0-9]{1,5}-[0-9a-f]{12,16}")
+"""The id of a message whose producer gave it none: its place in its queue."""
 
 T = TypeVar("T")
 
@@ -206,7 +209,12 @@ class Mover:
             tell(f"{len(taken)} messages could not be given back, and come again in {HOLD_MS // 1000} s: {error}")
 
     def _publish(self, taken: Sequence[Taken]) -> dict[str, Any]:
-        return {"queue": self._to_name, "messages": [outgoing(each, new_id=self._new_ids) for each in taken]}
+        messages = [outgoing(each, new_id=self._new_ids) for each in taken]
+        if self._knows_ids:
+            for each, message in zip(taken, messages, strict=True):
+                if _MADE_BY_SERVER.fullmatch(each.id):
+                    message["id"] = self._name(each)  # in another queue another message has that id
+        return {"queue": self._to_name, "messages": messages}
 
     def _name(self, message: Taken) -> str:
         """The same whenever this message is moved, and no other's: a repeat stores nothing while it is remembered."""

@@ -169,6 +169,12 @@ class Target:
             return key, "PUSHQ_KEY"
         if (found := self._key_of_context()) is not None:
             return found
+        if self.profile is not None and not self.is_data_named:  # the folder's key is for the server of this machine
+            raise Failure(
+                f'no key: context "{self.profile[0]}" has none, and PUSHQ_KEY is not set',
+                exit=Exit.AUTH,
+                lines=["name a key with --key-file or PUSHQ_KEY, or the server's folder with --data"],
+            )
         return self._key_of_folder()
 
     def _key_of_context(self) -> tuple[str, str] | None:

@@ -188,6 +188,42 @@ def test_repeats_are_dropped_by_a_queue_that_knows_their_ids_unless_they_get_new
     assert (count(cli, source), count(cli, other)) == (0, 2)
 
 
+@pytest.mark.anyio
+@pytest.mark.parametrize("is_one_step", [False, True])
+async def test_ids_that_the_server_made_are_no_repeats_of_those_of_another_queue(
+    is_one_step: bool, cli: Cli, source: str
+) -> None:
+    other, to = cli.create_queue(f"{source}-other"), f"{source}-to"
+    cli("queue", "create", to, "--dedupe", "id")
+    ids = set()
+    async with Admin(cli.server.url, cli.server.key) as admin:
+        for queue in (source, other):
+            answer = await admin.ask("POST", f"/v1/queues/{queue}/messages", json={"messages": [{"body": queue}]})
+            ids.add(answer["messages"][0]["id"])
+    assert len(ids) == 1
+    for queue in (source, other):
+        if is_one_step:
+            cli("queue", "update", queue, "--colocate-with", to)
+        told = cli("move", queue, to, "--json").json()
+        assert (told["moved"], told["repeats"], told["one_step"]) == (1, 0, is_one_step)
+    assert bodies(cli, to) == [source, other]
+
+
+@pytest.mark.anyio
+async def test_ids_that_the_server_made_are_known_again_after_a_death_between_two_steps(cli: Cli, source: str) -> None:
+    to = f"{source}-to"
+    cli("queue", "create", to, "--dedupe", "id")
+    async with Ackless(cli.server.url, cli.server.key) as admin:
+        await admin.ask("POST", f"/v1/queues/{source}/messages", json={"messages": [{"body": "once"}]})
+        begins, ends = await admin.get_queue(source), await admin.get_queue(to)
+        mover = Mover(admin, begins, ends, is_one_step=False, must_be_one_step=False, new_ids=False)
+        with pytest.raises(ZeroDivisionError):
+            await mover.batch(10)
+        await admin.nack(source, admin.receipts, delay_ms=0)
+    assert "1 of them were known" in cli("move", source, to).err
+    assert (count(cli, source), bodies(cli, to)) == (0, ["once"])
+
+
 @pytest.mark.parametrize(
     ("settings", "told"),
     [

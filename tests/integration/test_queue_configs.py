@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.client import HTTPConnection
 from itertools import count
 from typing import Any
@@ -197,18 +197,42 @@ def test_a_companion_cannot_be_deleted_alone(start_server: StartServer) -> None:
         assert http.get("/v1/queues/orders").status_code == 200
 
 
+def changed_while_its_body_comes(server: PushqServer, name: str, etag: str, meanwhile: Callable[[], None]) -> int:
+    """The status of a PATCH for three attempts."""
+    slow = HTTPConnection(urlsplit(server.url).netloc, timeout=15)
+    body = b'{"max_attempts": 3}'
+    slow.putrequest("PATCH", f"/v1/queues/{name}")
+    for header, value in {**server.headers, "If-Match": etag, "Content-Length": str(len(body))}.items():
+        slow.putheader(header, value)
+    slow.endheaders()
+    time.sleep(0.1)  # for the server to compare the ETag; should it be slower, the answer is the same
+    meanwhile()
+    slow.send(body)
+    status = slow.getresponse().status
+    slow.close()
+    return status
+
+
 def test_a_change_that_comes_while_a_body_does_is_not_overwritten(shared_server: PushqServer, name: str) -> None:
     with Client(base_url=shared_server.url, headers=shared_server.headers) as http:
         etag = put(http, name).headers["etag"]
-        slow = HTTPConnection(urlsplit(shared_server.url).netloc, timeout=15)
-        body = b'{"max_attempts": 3}'
-        slow.putrequest("PATCH", f"/v1/queues/{name}")
-        for header, value in {**shared_server.headers, "If-Match": etag, "Content-Length": str(len(body))}.items():
-            slow.putheader(header, value)
-        slow.endheaders()
-        time.sleep(0.1)  # for the server to compare the ETag; should it be slower, the answer is the same
-        assert patch(http, name, tags={"a": "b"}).status_code == 200
-        slow.send(body)
-        assert slow.getresponse().status == 412
-        slow.close()
+
+        def meanwhile() -> None:
+            assert patch(http, name, tags={"a": "b"}).status_code == 200
+
+        assert changed_while_its_body_comes(shared_server, name, etag, meanwhile) == 412
         assert config_of(http.get(f"/v1/queues/{name}"))["max_attempts"] == 10
+
+
+def test_a_queue_that_is_made_anew_while_a_body_comes_is_left_alone(start_server: StartServer, name: str) -> None:
+    server = start_server(env={"PUSHQ_QUEUES__ALLOW_DELETE_OVER_HTTP": "true"})
+    with Client(base_url=server.url, headers=server.headers) as http:
+        etag = put(http, name, visibility_timeout_ms=5_000).headers["etag"]
+
+        def meanwhile() -> None:
+            assert http.delete(f"/v1/queues/{name}?confirm={name}&discard=true").status_code == 200
+            assert put(http, name).status_code == 201
+
+        assert changed_while_its_body_comes(server, name, etag, meanwhile) == 412
+        config = config_of(http.get(f"/v1/queues/{name}"))
+        assert (config["max_attempts"], config["visibility_timeout_ms"]) == (10, 30_000)

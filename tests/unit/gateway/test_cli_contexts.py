@@ -80,6 +80,13 @@ def test_the_key_of_a_context_goes_to_no_other_server(home: Path, monkeypatch: p
     assert target(home).key() == "key-of-the-folder"
 
 
+def test_the_key_of_the_folder_goes_to_no_server_of_a_context_unless_the_folder_is_named(home: Path) -> None:
+    assert run("add", "prod", "--url", "https://prod.example").exit_code == 0
+    with pytest.raises(Failure, match='context "prod" has none'):
+        target(home).key()
+    assert target(home, "prod", is_data_named=True).key() == "key-of-the-folder"
+
+
 def test_a_context_gives_the_tenant_and_the_files_of_tls(home: Path) -> None:
     kept(tenant="acme", ca_file=str(home / "absent.crt"))
     assert (target(home).tenant(None), target(home).tenant("other")) == ("acme", "other")
@@ -216,10 +223,17 @@ def test_absent_context_ends_with_6_and_names_those_there_are(arguments: tuple[s
     assert "there are prod, test" in ran.stderr and "pushq context add absent" in ran.stderr
 
 
-def test_what_comes_before_a_context_is_told_when_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("variable", ["PUSHQ_URL", "PUSHQ_CONTEXT", "PUSHQ_KEY"])
+def test_what_comes_before_a_context_is_told_when_it_is_used(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
     kept()
-    monkeypatch.setenv("PUSHQ_URL", "http://environment.example")
-    assert "PUSHQ_URL is set, and comes before it" in run("use", "test").stderr
+    monkeypatch.setenv(variable, "http://environment.example")
+    assert f"{variable} is set, and comes before it" in run("use", "test").stderr
+
+
+def test_a_key_in_the_environment_is_no_matter_where_no_context_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept()
+    monkeypatch.setenv("PUSHQ_KEY", "key-of-the-environment")
+    assert "warning" not in run("use", "--none").stderr
 
 
 def test_nobody_elses_file_is_used(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

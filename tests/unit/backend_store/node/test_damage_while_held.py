@@ -12,7 +12,9 @@ from structlog.typing import EventDict, WrappedLogger
 
 from backend_store.client.embedded import EmbeddedQueue
 from backend_store.core import backlog
+from backend_store.core.chunk import blocks_of
 from backend_store.core.leases import Lease
+from backend_store.core.shelves import SCHEDULED
 from backend_store.storage.engine import Batch, Table
 from tests.support.node_world import NodeWorld
 from tests.support.partitioned import ack, draft, drain, queue, send, taken
@@ -38,11 +40,11 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[DamagedWorld]:
     world.close()
 
 
-def damage(world: NodeWorld, entry: int = 0) -> None:
+def damage(world: NodeWorld, entry: int = 0, table: Table = Table.LOG) -> None:
     """The last bytes of an entry of the log are others from now on."""
-    key, data = sorted(all_rows(world.engine, Table.LOG).items())[entry]
+    key, data = sorted(all_rows(world.engine, table).items())[entry]
     batch = Batch()
-    batch.put(Table.LOG, key, data[:-3] + b"xyz")
+    batch.put(table, key, data[:-3] + b"xyz")
     world.engine.commit(batch, lambda: None)
 
 
@@ -179,3 +181,41 @@ def test_an_end_that_was_decided_counts_once_when_its_chunk_is_found_damaged(wor
     assert sorted(drain(world, made)) == [4, 5, 6, 7] and numbers(made) == (0, 0, 0, 0)
     ledger = made._partition.state.ledger
     assert (ledger.settled, ledger.cancelled, ledger.lost) == (4, 1, 3)
+
+
+@pytest.mark.parametrize("is_crashed", [False, True])
+@pytest.mark.parametrize("is_known", [False, True, None])
+def test_scheduled_messages_of_a_damaged_chunk_are_delayed_no_more(
+    world: DamagedWorld, is_known: bool | None, is_crashed: bool
+) -> None:
+    made = queue(world)
+    due_ms = world.now_ms + DELAY_MS
+    send(world, made, *[draft(n, due_ms=due_ms + n) for n in range(4)])
+    send(world, made, *[draft(n) for n in range(4, 8)])
+    if is_known:
+        world.tell(lambda: made._partition.views[0].find(SCHEDULED, 0))
+        leave_memory(made)
+    damage(world, table=Table.LANES)
+    if is_known is not None:
+        world.tell(lambda: made._partition.read(0, SCHEDULED))
+    world.settle()
+    if is_crashed or is_known is None:  # at the start all is read
+        world.crash()
+        made = world.queue("q")
+    assert numbers(made)[:3] == (4, 0, 0)
+    assert all_rows(world.engine, Table.DUE) == {}
+    world.pass_time(2 * DELAY_MS)
+    all_is_well(world, made, 4, 5, 6, 7, lost=4)
+
+
+def test_the_last_entry_counts_once_when_it_is_found_damaged_by_the_look_for_what_is_left(world: DamagedWorld) -> None:
+    made = filled(world)
+    damage(world)
+    world.hold()
+    world.tell(lambda: made._partition.read(0))
+    world.settle()
+    damage(world, -1)
+    world.tell(lambda: made.publish(blocks_of([draft(n) for n in range(8, 13)]).blocks, lambda result: None))
+    world.let_go()
+    assert numbers(made)[:3] == (5, 0, 0) and made._partition.state.ledger.lost == 8
+    assert sorted(drain(world, made)) == [8, 9, 10, 11, 12] and numbers(made) == (0, 0, 0, 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from backend_store.core import leasing
 from backend_store.core.chunk import Chunk
 from backend_store.core.leases import Lease
 from backend_store.model import Published, QueueFull
@@ -122,6 +123,22 @@ def test_what_came_back_from_a_consumer_is_the_oldest_again() -> None:
     nack(world, lease)
     publish(world, draft("e"))
     assert drained(world) == ["c", "d", "e"]
+
+
+def test_what_came_back_is_not_noted_for_ever_and_is_the_oldest_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leasing, "CAME_FREE_MAX", 8)
+    world = queue(max_messages=20, overflow="drop_oldest")
+    for n in range(21):
+        publish(world, draft(str(n)))
+    held = [took(world, 1) for _ in range(20)]
+    for lease in held[10:]:
+        ack(world, lease)
+    for lease in held[:10]:
+        nack(world, lease)
+    assert len(world.main.core.came_free or ()) <= 8
+    for n in range(11):
+        publish(world, draft(f"new {n}"))
+    assert {*drained(world)} == {*(str(n) for n in range(2, 11)), *(f"new {n}" for n in range(11))}
 
 
 def test_after_a_crash_it_ends_no_more_than_before() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from backend_store.model import Overloaded, PushqError, Unavailable
+from backend_store.model import NotDurable, Overloaded, PushqError, StorageFull, Unavailable
 from backend_store.remote import line as lines
 from backend_store.remote.limits import LINE_PING_SECONDS, LINE_SILENCE_SECONDS_MAX
 from backend_store.remote.line import Call, Line
@@ -106,6 +106,18 @@ async def test_a_publish_is_sent_again_for_as_long_as_its_repeat_is_known(held: 
     await held.opened()
     assert held.sent == [20], "a backend that comes to it later must not begin with it"
     held.answered(Overloaded("the time of the request is over; nothing was accepted"))
+    assert [error.code for error in held.answers] == ["outcome-unknown"]
+
+
+@pytest.mark.parametrize("error", [StorageFull, NotDurable, Unavailable])
+async def test_a_repeat_that_is_not_begun_says_nothing_of_what_was_sent_first(
+    held: Held, error: type[PushqError]
+) -> None:
+    await held.opened()
+    await held.publish()
+    held.lost()
+    await held.opened()
+    held.answered(error("nothing was accepted"))
     assert [error.code for error in held.answers] == ["outcome-unknown"]
 
 
