@@ -23,7 +23,7 @@ from push.subscriptions import StreamSubscription, WorkSubscription
 
 log = structlog.get_logger("pushq.connections")
 
-Transport = Literal["websocket", "sse", "poll"]
+Transport = Literal["ws", "sse", "poll"]
 KICK_RETRY_MS = 1000
 """When a client whose stream was ended may come back."""
 KICK_REASON = "an administrator ended this connection"

@@ -148,7 +148,7 @@ class Hub:
         """Gives a session its id. True if it goes on with an earlier one."""
         assert session.principal is not None
         self.waiting.discard(session)
-        self.open.add("websocket", session)
+        self.open.add("ws", session)
         if resume is not None:
             self._take_over(session, resume)
             parked = self.parked.take(resume, session.principal.id)

@@ -394,8 +394,22 @@ def begin(session: Session, frame: Begin) -> None:
 
 
 def unsubscribe(session: Session, frame: Unsubscribe) -> None:
-    session.drop(_subscription(session, frame.sub))
-    session.ok(frame.id)
+    """`ok` says that what was held is back: whoever has read it finds the messages ready."""
+    sub = _subscription(session, frame.sub)
+    held = sub.one_of_each_lease() if isinstance(sub, WorkSubscription) else []
+    session.drop(sub)
+    if not held:
+        session.ok(frame.id)
+        return
+    session.began()
+    # Nobody holds these any more, so nothing comes of it; but its answer comes behind the commit that takes them back.
+    sub.queue.give_back(held, None, partial(_taken_back, session, frame.id), tried=False)
+
+
+def _taken_back(session: Session, request_id: RequestId, verdicts: list[Verdict] | PushqError) -> None:
+    """Where it cannot be told, the subscription has ended all the same."""
+    session.ended()
+    session.ok(request_id)
 
 
 def allow(session: Session, frame: Credit) -> None:

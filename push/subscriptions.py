@@ -274,6 +274,11 @@ class WorkSubscription:
     def held(self) -> list[Lease]:
         return [lease for lease in self.leases if any(part.bits for part in lease.parts())]
 
+    def one_of_each_lease(self) -> list[str]:
+        """A receipt of each lease that it holds, in the same order."""
+        parts = (part for lease in (*self.leases, *self.pending) if lease.receipts for part in lease.parts())
+        return [part.token + SUFFIXES[(part.bits & -part.bits).bit_length() - 1] for part in parts if part.bits]
+
     def stop(self) -> None:
         """Takes no more; what was not sent goes back uncounted. `leases` stay for the caller to keep or give back."""
         self.feeder.remove(self)

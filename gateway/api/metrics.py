@@ -189,7 +189,7 @@ def _push(gateway: Gateway) -> Iterator[Metric]:
     delivered.add_metric((), hub.delivered)
     yield delivered
     connections = GaugeMetricFamily("pushq_connections", "Open connections of consumers.", labels=("transport",))
-    counts = {"websocket": len(hub.sessions) + len(hub.waiting), "sse": len(hub.streams), "longpoll": len(hub.polls)}
+    counts = {"ws": len(hub.sessions) + len(hub.waiting), "sse": len(hub.streams), "poll": len(hub.polls)}
     for transport, count in counts.items():
         connections.add_metric((transport,), count)
     yield connections

@@ -19,6 +19,7 @@ from gateway.limits import (
 from gateway.policy import SCOPE_PATTERN
 from gateway.schemas import ack_publishes
 from push.checks import DELAY_MS_MAX
+from push.connections import Transport
 from push.protocol import RECEIPTS_PER_REQUEST_MAX, AckPublish, PlainMessage, PublishMessage
 from push.starts import FORMS, POSITIONS
 from push.transports import longpoll
@@ -253,7 +254,7 @@ class ConnectionView(msgspec.Struct, kw_only=True):
     tenant: str
     principal: str
     name: str
-    transport: str
+    transport: Transport
     connected_at: str
     address: str
     subscriptions: list[ReadingView]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import os
 import select
@@ -100,7 +101,7 @@ class Reader:
 
     def _raise_if_left(self) -> None:
         if self.has_left:
-            raise BrokenPipeError("whoever read the lines has left")
+            raise BrokenPipeError(errno.EPIPE, "whoever read the lines has left")  # by its number click ends quietly
 
 
 async def given_back(messages: Iterable[Message], after_s: float | None = None) -> int:

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Unpack
 
+import msgspec
+
 from push.client.core.leases import Delivery
 from push.client.core.settling import Action, How, Item
 from push.client.errors import ApiError, LeaseLost, Problem
@@ -38,7 +40,11 @@ class Message:
     def body(self) -> Any:
         """The JSON value that was published; bytes when it was anything else."""
         message = self._delivery.message
-        return message.body if message.body_base64 is None else binascii.a2b_base64(message.body_base64)
+        if message.body_base64 is not None:
+            return binascii.a2b_base64(message.body_base64)
+        if isinstance(message.body, bytes) and _is_json(message.content_type):
+            return _beyond_messagepack(message.body)
+        return message.body
 
     @property
     def queue(self) -> str:
@@ -246,3 +252,20 @@ def _time(text: object) -> datetime | None:
 
 
 __all__ = ["Action", "Message", "settle_soon", "settle_together"]
+
+
+def _is_json(content_type: str) -> bool:
+    kind = content_type.partition(";")[0].strip().lower()
+    return kind == "application/json" or kind.endswith("+json")
+
+
+def _beyond_messagepack(body: bytes) -> Any:
+    """Bytes that were published; or a JSON value that came as its text: MessagePack has no integers beyond 64 bits."""
+    try:
+        value = msgspec.json.decode(body)
+        msgspec.msgpack.encode(value)
+    except OverflowError:
+        return value
+    except (msgspec.MsgspecError, RecursionError):
+        pass
+    return body

@@ -152,6 +152,8 @@ def test_lines_that_a_reader_left_in_its_pipe_are_not_acked_and_were_no_attempt(
         assert consuming.stdout is not None
         consuming.stdout.close()
         assert consuming.wait(RUN_S_MAX) == 1
+        assert consuming.stderr is not None
+        assert "Traceback" not in consuming.stderr.read().decode()
     assert [line.split()[-1] for line in head.stdout.decode().splitlines()] == ["0", "1", "2"]
     until(lambda: cli.stats(queue)["in_flight"] == 0, "what was held is back")
     assert cli.stats(queue)["acked_total"] <= 3

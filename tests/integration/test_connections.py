@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -121,13 +122,16 @@ def test_each_kind_of_connection_is_listed_with_what_it_reads(
         *("address", "subscriptions", "sent", "outbox_bytes"),
     }
     assert (seen["tenant"], seen["principal"], seen["name"]) == ("default", key["id"], "reader")
-    assert (seen["transport"], seen["address"], seen["sent"]) == ("websocket", "127.0.0.1", 2)
+    assert (seen["transport"], seen["address"], seen["sent"]) == ("ws", "127.0.0.1", 2)
     assert seen["subscriptions"] == [{"queue": queue, "group": None, "sent": 2}]
     assert session not in json.dumps(seen)
     with events(shared_server, key["key"], queue):
         assert reading(admin, queue)["transport"] == "sse"
     poll = Waiting(shared_server, key["key"], queue)
     assert reading(admin, queue)["transport"] == "poll"
+    assert {"ws", "sse", "poll"} == set(
+        re.findall(r'pushq_connections\{transport="(\w+)"\}', admin.get("/metrics").text)
+    )
     publish(admin, queue, {"body": 3})
     assert poll.answer(5).status_code == 200
 

@@ -111,7 +111,7 @@ def test_the_port_is_shared_by_all_processes(server: SeveralServer, queue: str) 
         for _ in range(16):
             ask(lines.enter_context(connect(server.ws_url, additional_headers=server.headers)), type="connect")
         text = http.get("/metrics").text
-    open_at = dict(re.findall(r'pushq_connections\{gateway="(\d)",transport="websocket"\} (\d+)', text))
+    open_at = dict(re.findall(r'pushq_connections\{gateway="(\d)",transport="ws"\} (\d+)', text))
     assert sum(map(int, open_at.values())) >= 16
     assert all(int(found) > 0 for found in open_at.values()), open_at
 
@@ -169,7 +169,7 @@ def test_connections_of_all_processes_are_listed_and_ended_at_each(server: Sever
             if page["next"] is None:
                 break
             cursor = f"&cursor={page['next']}"
-        sockets = [one["id"] for one in found if one["transport"] == "websocket"]
+        sockets = [one["id"] for one in found if one["transport"] == "ws"]
         assert len(set(sockets)) == len(sockets) >= 3
         for one in sockets:
             assert http.delete(f"/v1/connections/{one}").status_code == 204

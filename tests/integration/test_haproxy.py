@@ -144,7 +144,7 @@ async def test_the_list_of_connections_has_the_addresses_of_the_clients(server: 
             ):
                 items = http.get("/v1/connections").json()["items"]
                 assert {(item["transport"], item["address"]) for item in items} == {
-                    ("websocket", CLIENT),
+                    ("ws", CLIENT),
                     ("sse", CLIENT),
                 }
 

@@ -202,7 +202,7 @@ def test_connections_and_subscriptions_of_a_principal_are_capped_and_counted_bac
         assert say(second, type="subscribe", id=1, queue="q")["problem"]["code"] == "rate-limited"
         assert say(first, type="unsubscribe", id=2, sub=1)["type"] == "ok"
     for _ in range(500):
-        if 'pushq_connections{transport="websocket"} 0.0' in httpx2.get(f"{world.server.url}/metrics").text:
+        if 'pushq_connections{transport="ws"} 0.0' in httpx2.get(f"{world.server.url}/metrics").text:
             break
         time.sleep(0.01)
     with opened(*world), opened(*world):

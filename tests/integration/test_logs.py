@@ -79,8 +79,8 @@ def test_each_connection_has_one_line_when_it_closes(tmp_path: Path) -> None:
         with httpx2.stream("GET", f"{server.url}/v1/queues/q/events", headers=server.headers) as stream:
             next(stream.iter_raw())
         closed = lines(server, "connection closed", 2)
-        assert sorted(line["transport"] for line in closed) == ["sse", "websocket"]
-        (ws,) = [line for line in closed if line["transport"] == "websocket"]
+        assert sorted(line["transport"] for line in closed) == ["sse", "ws"]
+        (ws,) = [line for line in closed if line["transport"] == "ws"]
         assert (ws["code"], ws["tenant"], ws["address"], ws["level"]) == (1000, "default", "127.0.0.1", "info")
         assert 0 <= ws["seconds"] < 10 and ws["principal"] in server.key
         assert not lines(server, "request", 0), "the access log is off unless it is wanted"

@@ -112,7 +112,19 @@ async def test_a_body_written_over_several_lines_comes_back_as_the_same_value(
         assert await drain(pushq, queue, 1) == [{"a": "b\nc", "id: x": [1]}]
 
 
-@pytest.mark.parametrize("number", ["1e999", "-1e400", "9" * 5000])
+@pytest.mark.parametrize("encoding", ["msgpack", "json"])
+async def test_integers_that_messagepack_has_not_come_back_as_they_went(
+    shared_server: PushqServer, queue: str, encoding: Encoding
+) -> None:
+    bodies = [2**64, [-(2**63) - 1], {"n": 10**300}, b"18446744073709551616", 2**64 - 1]
+    async with opened(shared_server, encoding="json") as publisher:
+        for body in bodies:
+            await publisher.publish(queue, body)
+    async with opened(shared_server, encoding=encoding) as pushq:
+        assert await drain(pushq, queue, len(bodies)) == bodies
+
+
+@pytest.mark.parametrize("number", ["1e999", "-1e400", "9" * 309, "9" * 5000])
 async def test_a_number_that_this_client_could_not_read_is_refused_at_every_door(
     shared_server: PushqServer, queue: str, number: str
 ) -> None:

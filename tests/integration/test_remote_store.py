@@ -141,6 +141,22 @@ async def test_a_lease_that_runs_out_is_told_and_comes_again(gateway: PushqServe
     assert (first["attempt"], again["attempt"]) == (1, 2)
 
 
+async def test_who_has_read_that_a_subscription_ended_finds_what_it_held(
+    gateway: PushqServer, http: httpx2.AsyncClient
+) -> None:
+    queue = await made(http, max_attempts=100)
+    await publish(http, queue, *range(10))
+    async with Socket.open(gateway) as socket:
+        for _ in range(5):
+            subscribed = await socket.ask(within_s=WAIT_S, type="subscribe", queue=queue, credit=10)
+            async with asyncio.timeout(WAIT_S):
+                assert len(await socket.messages(10, WAIT_S)) == 10
+            ended = await socket.ask(within_s=WAIT_S, type="unsubscribe", sub=subscribed["sub"])
+            assert ended["type"] == "ok"
+            stats = (await call(http, "GET", queue))["stats"]
+            assert (stats["ready"], stats["in_flight"]) == (10, 0)
+
+
 async def test_what_is_acked_elsewhere_gives_the_consumer_its_credit_back(
     gateway: PushqServer, http: httpx2.AsyncClient
 ) -> None:

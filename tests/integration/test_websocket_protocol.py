@@ -324,6 +324,25 @@ async def test_a_session_has_a_thousand_subscriptions_and_not_one_more(socket: S
     assert (answer["type"], answer["sub"]) == ("ok", 1001)
 
 
+@pytest.mark.parametrize(
+    "config",
+    [{}, {"delivery": "exactly_once"}, {"ordering": "strict"}, {"partitions": 3}],
+    ids=["work", "stored leases", "strict", "partitions"],
+)
+async def test_who_has_read_that_a_subscription_ended_finds_what_it_held(
+    socket: Socket, http: httpx2.AsyncClient, config: dict[str, Any]
+) -> None:
+    queue = await made(http, max_attempts=100, **config)
+    await call(http, "POST", f"{queue}/messages", {"messages": [{"body": n, "id": f"{n}"} for n in range(10)]})
+    for _ in range(10):  # one round shows half of the times that the answer was too early
+        sub = (await SocketConsumer.begin(socket, queue, credit=10)).subscribed["sub"]
+        for _ in range(10):
+            await asyncio.wait_for(socket.inbox.get(), 10)
+        assert (await socket.ask(type="unsubscribe", sub=sub))["type"] == "ok"
+        found = await stats(http, queue)
+        assert (found["ready"], found["in_flight"]) == (10, 0)
+
+
 # ------------------------------------------------------------------------------------------------- the first frame
 
 

@@ -224,7 +224,7 @@ function httpServer(config, text) {
   const fetch = async (url, {method = "GET", body, signal}) => {
     const {pathname, searchParams} = new URL(url);
     asked.push({method, path: pathname, query: Object.fromEntries(searchParams), body: body && JSON.parse(body)});
-    if (pathname.endsWith("/ack")) {
+    if (/\/n?ack$/.test(pathname)) {
       const results = JSON.parse(body).receipts.map((receipt) => ({receipt, ok: true}));
       return Response.json({results});
     }
@@ -251,6 +251,21 @@ test("over SSE a group has credit and no cursor, and is acked by requests", asyn
   const stream = asked.find(({path}) => path.endsWith("/events"));
   assert.deepEqual(stream.query, {credit: "7", group: "g", from: "earliest", attempts: "begun"});
   assert.deepEqual([acks(), subscription.cursor], [["t.1", "t.2"], null]);
+});
+
+test("over SSE a message whose text is broken goes back with the reason, and its neighbours are handled", async (t) => {
+  const broken = 'id: c2\ndata: {"id":"m2","receipt":"t.2","body":\n\n';
+  const {asked, fetch} = httpServer({kind: "work"}, asEvent(leased(1)) + broken + asEvent(leased(3)));
+  const {pushq} = quickClient(t, {transports: ["sse"], fetch});
+  const problem = event(pushq, "problem");
+  const got = [];
+  pushq.subscribe("q", {credit: 7}, ({body}) => void got.push(body));
+  const {body: back} = await eventually(() => asked.find(({path}) => path.endsWith("/nack")));
+  assert.deepEqual(back.receipts, ["t.2"]);
+  assert.match(back.reason, /^the consumer cannot decode it: /);
+  assert.equal((await problem).error.code, "undecodable");
+  await eventually(() => got.length === 2);
+  assert.deepEqual(got, [1, 3]);
 });
 
 test("over SSE a strict queue is known by its config", async (t) => {

@@ -223,7 +223,7 @@ FRAMES = {
     "connect": "Opens the session, or goes on with one that was cut. The first frame.",
     "subscribe": "Have a queue's messages pushed.",
     "begin": "A handler begins with these; see [attempts](../protocol.md#what-counts-as-an-attempt).",
-    "unsubscribe": "No more; what is held returns at once.",
+    "unsubscribe": "No more; what is held returns at once, and is ready when `ok` comes.",
     "credit": "`n` more messages may be outstanding.",
     "publish": "Store messages.",
     "ack": "Settle messages.",

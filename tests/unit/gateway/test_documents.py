@@ -16,6 +16,7 @@ from gateway.api.frames import EVENTS, SERVER_FRAMES
 from gateway.api.table import OPERATIONS
 from gateway.queue_config import queue_config, shown_config
 from gateway.queue_settings import FIXED, PART_RANGES, RANGES
+from push.client.model import TransportName
 from push.problems import KINDS
 from push.protocol import ClientFrame
 
@@ -81,6 +82,11 @@ def test_every_operation_says_what_it_takes_and_answers_beside_bodies() -> None:
     assert "`ce-specversion`" in paths["/v1/queues/{queue}/messages"]["post"]["description"]
     responses = DOCUMENTS["openapi"]["components"]["responses"]
     assert {"Retry-After"} <= responses["429"]["headers"].keys() & responses["503"]["headers"].keys()
+
+
+def test_connections_name_their_transport_as_the_clients_do() -> None:
+    schema = DOCUMENTS["openapi"]["components"]["schemas"]["ConnectionView"]["properties"]["transport"]
+    assert set(schema["enum"]) == set(get_args(TransportName))
 
 
 def validator(name: str) -> jsonschema.Draft202012Validator:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,8 @@ from backend_store.model import Overloaded, PushqError, QueueConfig, StorageFull
 from push.intake import Intake
 from push.joint import outputs
 from push.ports import Prepared
-from push.protocol import AckPublish, PublishMessage
+from push.protocol import Ack, AckPublish, PublishMessage
+from push.requests import ack
 from throttling.admission import Level
 
 PUBLISHES = [AckPublish("target", [PublishMessage(body=msgspec.Raw(b"1"))])]
@@ -70,3 +72,48 @@ def test_where_load_keeps_publishes_out_it_is_refused_with_them() -> None:
 def test_a_server_that_drains_takes_none() -> None:
     with pytest.raises(PushqError, match="shutting down"):
         asked(hub_of(Desk(), draining=True))
+
+
+class Source:
+    """The queue that is consumed: nothing is settled in it before somebody says so."""
+
+    name = "source"
+
+    def __init__(self) -> None:
+        self.asked: list[Callable[[Any], None]] = []
+
+    def is_colocated_with(self, queue: Any) -> bool:
+        return True
+
+    def settle_and_publish(self, receipts: Any, publishes: Any, reply: Callable[[Any], None]) -> None:
+        self.asked.append(reply)
+
+
+def test_over_a_socket_its_bytes_wait_to_be_confirmed_like_those_of_every_publish() -> None:
+    source, intake = Source(), Intake(unconfirmed_bytes_max=1000)
+    desk = SimpleNamespace(
+        queue=lambda *_: source,
+        publish_with_ack=Desk().publish_with_ack,
+        prepare=lambda *_: SimpleNamespace(blocks=[], size=400),
+    )
+    throttle = SimpleNamespace(publish=lambda *_: None)
+    told: list[Any] = []
+    session: Any = SimpleNamespace(
+        hub=SimpleNamespace(desk=desk, intake=intake, draining=False, throttle=throttle, spans=None),
+        principal=SimpleNamespace(id="k", tenant="t"),
+        who=SimpleNamespace(tenant="t"),
+        encoding="json",
+        gate=SimpleNamespace(enter=lambda verdict, store, refuse: store()),
+        began=lambda: None,
+        ended=lambda: None,
+        count=lambda *_, **__: None,
+        error=lambda _, error: told.append(error),
+    )
+    frame = Ack("source", ["receipt"], id=1, publish=PUBLISHES)
+    ack(session, frame)
+    assert intake.room.used == 400
+    with pytest.raises(Overloaded, match="no room for 400 bytes of tenant 't'"):
+        ack(session, frame)
+    (decided,) = source.asked
+    decided(full := StorageFull("the disk is full"))
+    assert (intake.room.used, told) == (0, [full])

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from backend_store.core.receipts import by_token
+from backend_store.model import QueueNotFound
 from push.feeder import Feeder
+from push.protocol import Unsubscribe
+from push.requests import unsubscribe
 from push.subscriptions import LEASES_BEFORE_PRUNING, WorkSubscription
 from tests.support.world import VISIBILITY_MS, World, attempts_by_seq, queue_of, receipts_by_seq
 from throttling.admission import Level
@@ -321,3 +324,62 @@ def test_nothing_newer_is_taken_while_it_is_in_doubt_what_came_before_a_cut(setu
     setup.world.settle_down()
     setup.turn()
     assert setup.send(again) == [1, 2, 3, 4], "nobody extended them"
+
+
+class Session:
+    """As much of one as ends subscriptions."""
+
+    def __init__(self, sub: WorkSubscription):
+        self.subs = {sub.number: sub}
+        self.said: list[object] = []
+        self.in_progress = 0
+
+    def drop(self, sub: WorkSubscription) -> None:
+        del self.subs[sub.number]
+        sub.stop()
+        sub.give_back()
+
+    def began(self) -> None:
+        self.in_progress += 1
+
+    def ended(self) -> None:
+        self.in_progress -= 1
+
+    def ok(self, request_id: object) -> None:
+        self.said.append(request_id)
+
+
+class SlowQueue:
+    """A queue whose commits are made by hand."""
+
+    def __init__(self, queue: Any):
+        self._queue = queue
+        self.asked: list[Any] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._queue, name)
+
+    def give_back(self, receipts: list[str], delay_ms: int | None, reply: Any, *, tried: bool) -> None:
+        assert not tried
+        self.asked.append((receipts, reply))
+
+
+@pytest.mark.parametrize("outcome", [[], QueueNotFound("deleted")], ids=["back", "its queue is gone"])
+def test_a_subscription_ends_with_an_answer_when_what_it_held_is_back(setup: Setup, outcome: Any) -> None:
+    setup.world.stored(b"1", b"2")
+    sub = setup.subscribe()
+    setup.send(sub)
+    receipts = setup.receipts(sub)
+    sub.queue = queue = cast(Any, SlowQueue(setup.queue))
+    session: Any = Session(sub)
+    unsubscribe(session, Unsubscribe(sub=1, id=7))
+    ((asked, reply),) = queue.asked
+    assert (asked, session.said, session.in_progress) == ([receipts[0]], [], 1)
+    reply(outcome)
+    assert (session.said, session.in_progress) == ([7], 0)
+
+
+def test_a_subscription_that_holds_nothing_ends_at_once(setup: Setup) -> None:
+    session: Any = Session(setup.subscribe())
+    unsubscribe(session, Unsubscribe(sub=1, id=7))
+    assert (session.said, session.in_progress) == ([7], 0)

@@ -29,6 +29,24 @@ def acks(server: PlayedServer) -> list[Ack]:
 # Fields
 
 
+@pytest.mark.parametrize(
+    ("content_type", "given", "body"),
+    [
+        ("application/json", b"[18446744073709551616]", [2**64]),
+        ("Application/vnd.shop+JSON; charset=utf-8", b"-9223372036854775809", -(2**63) - 1),
+        ("application/octet-stream", b"18446744073709551616", b"18446744073709551616"),
+        ("application/json", b'{"a":1}', b'{"a":1}'),
+        ("application/json", b"\xff{", b"\xff{"),
+    ],
+)
+async def test_bytes_are_bytes_but_for_a_value_that_messagepack_has_not(
+    content_type: str, given: bytes, body: Any
+) -> None:
+    async with session(server := PlayedServer()) as pushq:
+        message = await delivered(pushq, server, content_type=content_type, body=given)
+        assert message.body == body
+
+
 async def test_every_field_has_its_type() -> None:
     async with session(server := PlayedServer()) as pushq:
         message = await delivered(
