@@ -620,6 +620,7 @@ GROUPS = (
             "backend_store.node.limits:READS_PER_TAKE_MAX": "",
             "backend_store.node.limits:EVICTION_READS_PER_COMMIT": "",
             "backend_store.node.limits:EVICTION_CHUNKS_KEPT": "",
+            "backend_store.core.limits:CAME_FREE_MAX": "",
             "backend_store.node.limits:LOOK_SLICE_SECONDS": "",
             "backend_store.node.limits:LOOK_PAUSE_SECONDS": "",
             "backend_store.node.limits:DUE_ROWS_PER_TICK": "Rows of scheduled messages that become ready in a turn; "
