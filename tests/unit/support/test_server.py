@@ -29,6 +29,7 @@ IGNORES_SIGTERM = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)"
 @pytest.fixture
 def play(tmp_path: Path) -> Path:
     (tmp_path / "gateway").mkdir()
+    (tmp_path / "gateway" / "__init__.py").touch()  # or the installed package of that name would come before it
     return tmp_path / "gateway" / "__main__.py"
 
 
