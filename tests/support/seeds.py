@@ -12,6 +12,8 @@ from hypothesis.internal.conjecture import providers
 from hypothesis.internal.constants_ast import Constants
 
 GATE_SEED = 1
+HASH_VARIABLE = "PYTHONHASHSEED"
+"""Python's own: the order of sets follows it. It takes effect only in processes that are started with it."""
 VARIABLE = "TEST_SEED"
 SEED = int(os.environ.get(VARIABLE, "0")) or GATE_SEED
 IS_EXPLORING = SEED != GATE_SEED

@@ -20,7 +20,7 @@ from pathlib import Path
 from random import SystemRandom
 from typing import NamedTuple
 
-from tests.support.seeds import GATE_SEED, VARIABLE
+from tests.support.seeds import GATE_SEED, HASH_VARIABLE, VARIABLE
 from tests.tools import recording
 
 SEED_MAX = 1_000_000
@@ -47,7 +47,8 @@ class Finding(NamedTuple):
 
     @property
     def again(self) -> str:
-        return f"{VARIABLE}={self.seed} python -m pytest --hypothesis-seed={self.seed} '{self.test}'"
+        variables = f"{VARIABLE}={self.seed} {HASH_VARIABLE}={self.seed}"
+        return f"{variables} python -m pytest --hypothesis-seed={self.seed} '{self.test}'"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -84,7 +85,7 @@ def run_suite(suite: str, seed: int, left_s: float) -> list[Finding]:
     """What one run of a suite found; nothing where the time is over before it."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "reports"
-        env = os.environ | {VARIABLE: str(seed), recording.VARIABLE: str(file)}
+        env = os.environ | {VARIABLE: str(seed), HASH_VARIABLE: str(seed), recording.VARIABLE: str(file)}
         command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.tools.recording", f"--hypothesis-seed={seed}"]
         try:
             subprocess.run([*command, *(SUITES[suite] or driven())], env=env, check=False, timeout=left_s)

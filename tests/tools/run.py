@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
+from tests.support.seeds import HASH_VARIABLE, SEED
 from tests.tools import recording
 from tests.tools.tiers import (
     TRIES_MAX,
@@ -145,7 +146,7 @@ def ran(arguments: Sequence[str], *, stdout: int | None = None) -> tuple[int, li
     """Runs pytest in a process of its own: its exit code, and what it recorded."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "reports"
-        env = os.environ | {recording.VARIABLE: str(file)}
+        env = os.environ | {recording.VARIABLE: str(file), HASH_VARIABLE: str(SEED)}
         code = subprocess.run([*PYTEST, *arguments], env=env, stdout=stdout, check=False).returncode
         return code, recording.read(file)
 

@@ -75,7 +75,9 @@ def test_what_is_explored_is_there() -> None:
 
 def test_a_finding_says_how_to_run_it_again() -> None:
     finding = Finding("model", 7, "tests/model/test_x.py::test_y[a b]", "")
-    assert finding.again == "TEST_SEED=7 python -m pytest --hypothesis-seed=7 'tests/model/test_x.py::test_y[a b]'"
+    assert finding.again == (
+        "TEST_SEED=7 PYTHONHASHSEED=7 python -m pytest --hypothesis-seed=7 'tests/model/test_x.py::test_y[a b]'"
+    )
 
 
 def test_properties_are_files_that_use_hypothesis() -> None:
