@@ -127,8 +127,10 @@ class Site:
         for balancer in self.balancers:
             put_files(balancer.host)
             balancer.start_haproxy()
+        for balancer in self.balancers:
+            # Who has the address keeps it: the secondary, where the primary's HAProxy came up a little later.
             balancer.start_keepalived()
-        self.wait_for_vip(self.primary, ANSWER_S_MAX)
+            self.wait_for_vip(self.primary, ANSWER_S_MAX)
         until(self._answers, lambda: self.primary.host.log("haproxy"), within_s=ANSWER_S_MAX)
 
     def wait_for_vip(self, balancer: Balancer, seconds_max: float) -> float:

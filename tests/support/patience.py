@@ -22,7 +22,7 @@ FAR = 10.0
 many times its bound. The long forms (`make overload`, `make storm`) hold it to the bound itself."""
 
 
-def until(is_so: Callable[[], object], what: What = "", *, within_s: float = PATIENCE_S, look_s: float = 0.02) -> float:
+def until(is_so: Callable[[], object], what: What = "", *, within_s: float = PATIENCE_S, look_s: float = 0.05) -> float:
     """Looks again and again; seconds until it was so. Where it never is, the test fails with `what` was waited for."""
     began = time.monotonic()
     while not is_so():
