@@ -7,6 +7,7 @@ import importlib.metadata
 import os
 import platform
 import re
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -59,6 +60,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def pytest_configure() -> None:
     network.refuse_outside()
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A shell gives that to what it starts in the background; programs that tests start are to hear the signal.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(optionalhook=True)

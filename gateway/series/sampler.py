@@ -14,7 +14,7 @@ from typing import TypeVar
 import structlog
 
 from backend_store.client import Store, Touches, definitions, pulses_of
-from backend_store.model import QueueDefinition
+from backend_store.model import QueueDefinition, Unavailable
 from gateway.loop_lag import LoopLag
 from gateway.memory import used_bytes
 from gateway.series.book import Book, Place, Watched, node_series, queue_series
@@ -79,6 +79,8 @@ class Sampler:
                 before = self.seconds
                 try:
                     await self.look()
+                except Unavailable as error:  # of a broken file, too: whoever met it first has told what is to be done
+                    log.warning("a look at the queues failed", error=str(error))
                 except Exception:
                     log.exception("a look at the queues failed")
                 pause = min(SAMPLE_SECONDS_MAX, max(SAMPLE_SECONDS, (self.seconds - before) / SAMPLE_CORE_FRACTION_MAX))

@@ -9,7 +9,8 @@ import uuid
 
 import pytest
 
-from tests.support.cli import RUN_S_MAX, Cli, until
+from tests.support.cli import RUN_S_MAX, Cli
+from tests.support.patience import until
 from tests.support.server import PushqServer
 
 TRANSPORTS = ("ws", "sse", "poll")

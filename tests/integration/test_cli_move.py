@@ -12,7 +12,8 @@ import pytest
 
 from gateway.commands.mover import Mover, Stopped
 from push.client import Admin, Unavailable
-from tests.support.cli import RUN_S_MAX, Cli, until
+from tests.support.cli import RUN_S_MAX, Cli
+from tests.support.patience import until
 from tests.support.server import PushqServer
 
 MANY = 3_000
