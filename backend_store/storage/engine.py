@@ -120,7 +120,8 @@ class Engine(Protocol):
         """Write all rows in one transaction, durable on return. Writer thread only.
 
         `staged` is called once, when all rows are in place and only the commit with its fsync remains.
-        Raises `StorageFull` (nothing was written, the engine goes on) or `StorageFailed` (the process must end).
+        Raises `StorageFull` (nothing was written, the engine goes on), or `StorageFailed` or `StorageBroken` (the
+        process must end).
         """
 
     def get(self, table: Table, key: bytes) -> bytes | None:
@@ -190,3 +191,9 @@ class StorageBroken(StorageCorrupt, Unavailable):
 
     def __str__(self) -> str:
         return self.facts
+
+
+def nothing_more(why: BaseException, said: str) -> StorageError:
+    """What a commit after the last one raises. A broken file stays broken: the process is ending in its own way, and
+    must not be killed in the middle of its answers for a commit that came later."""
+    return StorageBroken(why.facts) if isinstance(why, StorageBroken) else StorageFailed(f"{said}: {why}")

@@ -30,6 +30,7 @@ from backend_store.storage.engine import (
     StorageFailed,
     StorageFull,
     Table,
+    nothing_more,
 )
 from backend_store.storage.folder import (
     DATA_FILE,
@@ -80,7 +81,7 @@ class LmdbEngine:
 
     def commit(self, batch: Batch, staged: Callable[[], None]) -> None:
         if self._failed is not None:
-            raise StorageFailed(f"an earlier commit failed: {self._failed}")
+            raise nothing_more(self._failed, "an earlier commit failed")
         try:
             txn = self._env.begin(write=True)
             try:

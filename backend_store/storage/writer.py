@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from backend_store.storage.engine import Batch, Engine, StorageFailed, StorageFull
+from backend_store.storage.engine import Batch, Engine, StorageFull, nothing_more
 
 STAGED_WAIT_SECONDS_MAX = 0.002
 POKE_AFTER_SECONDS = 0.0006
@@ -123,7 +123,7 @@ class Writer:
         """
         assert not self.busy, "one batch in flight at a time"
         if self._fatal is not None:
-            raise StorageFailed(f"no commits after a failed one: {self._fatal}")
+            raise nothing_more(self._fatal, "no commits after a failed one")
         if self._closed:
             raise RuntimeError("the writer is closed")
         self.busy = True

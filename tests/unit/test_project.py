@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import importlib.metadata
 import re
 import sys
@@ -41,6 +42,36 @@ def test_everything_that_the_packages_import_is_declared() -> None:
         if not declared & {name.lower().replace("_", "-") for name in brought_by.get(module, [module])}
     }
     assert undeclared == set()
+
+
+def _names_taken_from_ours(path: Path) -> set[tuple[str, str]]:
+    """Module and name of each `from ... import ...` in a file that is about the project's own code."""
+    return {
+        (node.module, alias.name)
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module
+        if node.module.split(".")[0] in (*PACKAGES, "tests")
+        for alias in node.names
+        if alias.name != "*"
+    }
+
+
+def _is_there(module: str, name: str) -> bool:
+    """As the import statement looks for it: a name of the module, else a module below it."""
+    try:
+        if hasattr(importlib.import_module(module), name):
+            return True
+        importlib.import_module(f"{module}.{name}")
+    except ImportError:
+        return False
+    return True
+
+
+def test_what_tests_import_of_ours_is_there() -> None:
+    """Two changes that are right alone may take and leave the same name. Said here, before a test with servers runs."""
+    taken = {each for path in (ROOT / "tests").rglob("*.py") for each in _names_taken_from_ours(path)}
+    assert len(taken) > 1000
+    assert sorted(each for each in taken if not _is_there(*each)) == []
 
 
 def test_every_dependency_has_a_lower_and_an_upper_bound() -> None:

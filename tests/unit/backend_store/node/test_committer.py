@@ -10,9 +10,10 @@ import pytest
 from backend_store.model import OutcomeUnknown, PushqError, Unavailable
 from backend_store.node import committer as node_committer
 from backend_store.node.committer import Committer
-from backend_store.storage.engine import Batch, StorageFailed, Table
+from backend_store.storage.engine import Batch, StorageBroken, StorageFailed, Table
 from backend_store.storage.memory import MemoryEngine
 from backend_store.storage.writer import Done, Writer
+from tests.support.patience import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -209,6 +210,18 @@ async def test_a_batch_that_the_writer_refuses_ends_the_process_and_leaves_nobod
         await landed(*members)
     assert all(member.story == ["prepared", "outcome-unknown"] for member in members)
     assert [type(error) for error in setup.fatal] == [StorageFailed]
+
+
+async def test_a_commit_after_a_broken_page_was_met_ends_the_process_in_no_other_way(setup: Setup) -> None:
+    """A read met the page. Until the process has told everybody so and ends, somebody publishes."""
+    setup.engine.on_broken(StorageBroken("a page of the file is no page"))
+    await eventually(lambda: setup.fatal, "the writer hears of it")
+    with pytest.raises(OutcomeUnknown):
+        await setup.committer.write(Batch())
+    assert {type(error) for error in setup.fatal} == {StorageBroken}
+    assert {error.facts for error in setup.fatal if isinstance(error, StorageBroken)} == {
+        "a page of the file is no page"
+    }
 
 
 async def test_who_had_no_room_in_a_commit_is_the_first_of_the_next(setup: Setup) -> None:
