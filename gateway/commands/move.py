@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import signal
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.commands.base import command, json_option, run
+from gateway.commands.base import command, json_option, run, stop_signal
 from gateway.commands.exits import Failure, translate
 from gateway.commands.names import queue_names
 from gateway.commands.output import progress, put_json, tell
@@ -65,7 +63,7 @@ async def _move(
             _tell_two_steps(begins, ends, is_refused=one_step)
         mover = Mover(admin, begins, ends, is_one_step=is_one_step, must_be_one_step=one_step, new_ids=new_ids)
         wanted = min(count or begins["stats"]["ready"], begins["stats"]["ready"])
-        stop = _stop_signal()
+        stop = stop_signal()
         try:
             with progress(f"moving {source} to {to}", wanted) as advance:
                 while mover.done < wanted and not stop.is_set() and await mover.batch(wanted - mover.done):
@@ -129,12 +127,3 @@ def _summary(mover: Mover, source: str, to: str) -> list[str]:
     if mover.in_doubt:
         lines.append(f"{mover.in_doubt} are in one of the two, no answer said in which")
     return lines
-
-
-def _stop_signal() -> asyncio.Event:
-    """Set by Ctrl-C and SIGTERM: what is under way is done first."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    return stop
