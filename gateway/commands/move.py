@@ -31,8 +31,8 @@ def move(source: str, to: str, count: int | None, new_ids: bool, one_step: bool,
     """Move messages that are ready in FROM to TO, in their order.
 
     A message keeps its body, content type, headers, key, priority, id, reply_to, correlation_id, and what is left of
-    its life; its attempts begin again, and a trace context stays behind. Scheduled messages, and those that consumers
-    have, stay. For dead letters there is `pushq queue redrive`.
+    its life by the server's clock, or up to two seconds more; its attempts begin again, and a trace context stays
+    behind. Scheduled messages, and those that consumers have, stay. For dead letters there is `pushq queue redrive`.
 
     Where one of the two queues names the other in colocate_with, each message leaves FROM and comes to TO in one step:
     whatever happens, it is in one of them. Elsewhere it is stored in TO first and acked then, one by one; a command

@@ -12,7 +12,8 @@ import hashlib
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import Any, Final, NoReturn, TypeVar
 from urllib.parse import quote
@@ -61,6 +62,31 @@ class _Received(msgspec.Struct, frozen=True):
     messages: list[Taken]
 
 
+class ServerClock:
+    """The time by the server's clock, by which it ends messages: ours may be wrong by hours.
+
+    It is told with each answer, cut to its second and about one old at most: so it is up to two behind and never ahead,
+    and no message is given less than what is left of its life.
+    """
+
+    def __init__(self) -> None:
+        self._told: datetime | None = None
+        self._at = 0.0
+
+    def hear(self, date: str | None, at: float) -> None:
+        """`date`: the header of an answer that came `at` this monotonic time."""
+        try:
+            told = None if date is None else parsedate_to_datetime(date)
+        except ValueError:
+            told = None
+        if told is not None:
+            self._told, self._at = told.replace(tzinfo=UTC), at  # HTTP has no other zone
+
+    def now(self, at: float) -> datetime:
+        """Our own clock where no answer told the time: a proxy may take it out."""
+        return datetime.now(UTC) if self._told is None else self._told + timedelta(seconds=at - self._at)
+
+
 class Stopped(Exception):
     """A message was not moved, because of `error`. What was held went back, untried, if the server could be asked."""
 
@@ -92,6 +118,7 @@ class Mover:
         self._knows_ids = to["config"]["dedupe"] == "id" and not new_ids
         self.is_one_step = is_one_step
         self._must_be_one_step = must_be_one_step
+        self._clock = ServerClock()
         self.moved = 0
         self.repeats = 0
         """Of those: the other queue had them already, and stores no second one."""
@@ -112,6 +139,7 @@ class Mover:
         at_once = STEP_MESSAGES_MAX if self.is_one_step or self._knows_ids else ALONE_MESSAGES_MAX
         body = {"max": min(most, at_once), "wait_ms": WAIT_MS, "visibility_timeout_ms": HOLD_MS}
         answer = await _patiently(lambda: self._admin.request("POST", f"{self._from}/receive", json=body))
+        self._clock.hear(answer.headers.get("date"), time.monotonic())
         taken = msgspec.json.decode(answer.content, type=_Received).messages
         if taken:
             await (self._together(taken) if self.is_one_step else self._one_after_the_other(taken))
@@ -209,7 +237,8 @@ class Mover:
             tell(f"{len(taken)} messages could not be given back, and come again in {HOLD_MS // 1000} s: {error}")
 
     def _publish(self, taken: Sequence[Taken]) -> dict[str, Any]:
-        messages = [outgoing(each, new_id=self._new_ids) for each in taken]
+        now = self._clock.now(time.monotonic())
+        messages = [outgoing(each, now, new_id=self._new_ids) for each in taken]
         if self._knows_ids:
             for each, message in zip(taken, messages, strict=True):
                 if _MADE_BY_SERVER.fullmatch(each.id):
@@ -226,7 +255,7 @@ class Mover:
         self.repeats += sum(bool(row.get("duplicate")) for row in rows)
 
 
-def outgoing(message: Taken, *, new_id: bool = False, now: datetime | None = None) -> dict[str, Any]:
+def outgoing(message: Taken, now: datetime, *, new_id: bool = False) -> dict[str, Any]:
     """The message as it is published again: all that its producer said of it, and what is left of its life."""
     fields = {
         "id": None if new_id else message.id,
@@ -234,7 +263,7 @@ def outgoing(message: Taken, *, new_id: bool = False, now: datetime | None = Non
         "headers": message.headers or None,
         "key": message.key,
         "priority": message.priority or None,
-        "ttl_ms": None if message.expires_at is None else _left_ms(message.expires_at, now or datetime.now(UTC)),
+        "ttl_ms": None if message.expires_at is None else _left_ms(message.expires_at, now),
         "reply_to": message.reply_to,
         "correlation_id": message.correlation_id,
     }

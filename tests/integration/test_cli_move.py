@@ -6,7 +6,8 @@ import json
 import signal
 import uuid
 from collections.abc import Mapping
-from typing import Any
+from datetime import datetime, timedelta, tzinfo
+from typing import Any, ClassVar, Self, cast
 
 import pytest
 
@@ -71,6 +72,38 @@ def test_messages_move_in_order_with_what_their_producer_said(cli: Cli, source: 
     assert "expires_at" in after[0] and "expires_at" not in after[1]
     left = cli.stats(source)
     assert (left["ready"], left["in_flight"], left["delayed"]) == (0, 0, 1)
+
+
+class AnHourAhead(datetime):
+    """The clock of a machine that nobody set."""
+
+    WRONG_BY: ClassVar = timedelta(hours=1)
+
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> Self:
+        return cast("Self", datetime.now(tz) + cls.WRONG_BY)
+
+
+class AnHourBehind(AnHourAhead):
+    WRONG_BY = timedelta(hours=-1)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("clock", [AnHourAhead, AnHourBehind])
+async def test_a_wrong_clock_of_ours_takes_nothing_from_a_life_and_gives_it_nothing(
+    clock: type[datetime], cli: Cli, source: str, to: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli("publish", source, "lives", "--ttl", "10m")
+    monkeypatch.setattr("gateway.commands.mover.datetime", clock)
+    async with Admin(cli.server.url, cli.server.key) as admin:
+        begins, ends = await admin.get_queue(source), await admin.get_queue(to)
+        (before,) = (await admin.peek(source))["items"]
+        is_one_step = ends["config"]["colocate_with"] == source
+        mover = Mover(admin, begins, ends, is_one_step=is_one_step, must_be_one_step=is_one_step, new_ids=False)
+        assert await mover.batch(1) and mover.moved == 1
+        (after,) = (await admin.peek(to))["items"]
+    longer = datetime.fromisoformat(after["expires_at"]) - datetime.fromisoformat(before["expires_at"])
+    assert timedelta(seconds=-1) < longer < timedelta(minutes=1)
 
 
 def test_count_moves_the_first_and_json_says_how(cli: Cli, source: str, to: str) -> None:
