@@ -23,7 +23,7 @@ COMPANIONS = (".dead", ".late")
 @click.argument("source", metavar="FROM", shell_complete=queue_names)
 @click.argument("to", metavar="TO", shell_complete=queue_names)
 @click.option("--count", type=click.IntRange(min=1), help="At most so many.  [default: what is ready now]")
-@click.option("--new-ids", is_flag=True, help="TO makes ids of its own, and drops no message as a repeat.")
+@click.option("--new-ids", is_flag=True, help="TO makes ids of its own, and drops no message for its id.")
 @click.option("--one-step", is_flag=True, help="Move nothing where ack and publish are not one step.")
 @target_options
 @json_option
@@ -37,8 +37,11 @@ def move(source: str, to: str, count: int | None, new_ids: bool, one_step: bool,
     Where one of the two queues names the other in colocate_with, each message leaves FROM and comes to TO in one step:
     whatever happens, it is in one of them. Elsewhere it is stored in TO first and acked then, one by one; a command
     that is killed in between leaves it in both, and run again within the dedupe_window_ms of TO it stores no second
-    one. What TO knows by its id already (dedupe: id) it drops, as with any publish: --new-ids moves it all the same.
-    There an id that the server made becomes another one, for in two queues two messages may have it.
+    one. In a TO with dedupe: id an id that the server made becomes another one, for in two queues two messages may
+    have it.
+
+    What TO knows already it drops, as with any publish; FROM has it no more, so it is gone. --new-ids keeps what TO
+    would know by its id (dedupe: id), not what it knows by its content (dedupe: content).
 
     Ctrl-C ends it after the messages under way, with 1. The key needs the scopes view and consume for FROM, view and
     publish for TO.
@@ -118,8 +121,12 @@ def _tell_two_steps(source: Mapping[str, Any], to: Mapping[str, Any], *, is_refu
 def _summary(mover: Mover, source: str, to: str) -> list[str]:
     """What became of the messages, a line for each outcome that there was."""
     lines = [f'{mover.moved} messages moved from "{source}" to "{to}"']
-    if mover.repeats:
-        lines.append(f'{mover.repeats} of them were known in "{to}" already, which stores no second one')
+    if mover.dropped:
+        known_by = "content" if mover.knows_content else "ids"
+        remedy = "" if mover.knows_content else "; --new-ids keeps such messages"
+        lines.append(f'{mover.dropped} of them are gone: "{to}" knew their {known_by} and stored nothing{remedy}')
+    if again := mover.repeats - mover.dropped:
+        lines.append(f'{again} of them had been stored in "{to}" by an earlier run')
     if mover.lapsed:
         lines.append(f'{mover.lapsed} stay in "{source}": their leases had ended')
     if mover.in_both:

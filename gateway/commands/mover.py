@@ -116,12 +116,18 @@ class Mover:
         self._origin = f"{source['name']} {source['created_at']}"
         self._new_ids = new_ids
         self._knows_ids = to["config"]["dedupe"] == "id" and not new_ids
+        self.knows_content = to["config"]["dedupe"] == "content"
         self.is_one_step = is_one_step
         self._must_be_one_step = must_be_one_step
         self._clock = ServerClock()
         self.moved = 0
         self.repeats = 0
-        """Of those: the other queue had them already, and stores no second one."""
+        """Of those: the other queue knew them already, and stored no second one."""
+        self.dropped = 0
+        """Of the repeats: known by an id or content that another message may have had, so they may be in no queue now.
+
+        The others are known by a name that only a move gives: an earlier run stored them.
+        """
         self.lapsed = 0
         """Somebody else may have these: their leases ended first. They stay."""
         self.in_both = 0
@@ -175,7 +181,7 @@ class Mover:
             self.in_doubt += len(taken) if error.code == OUTCOME_UNKNOWN else 0
             raise
         if all(result["ok"] for result in answer["results"]):
-            self._count(len(taken), [row for one in answer.get("published") or () for row in one["messages"]])
+            self._count(len(taken), taken, [row for one in answer.get("published") or () for row in one["messages"]])
         elif tried.count > 1:
             self.in_doubt += len(taken)  # an earlier try may have moved them: then these receipts are spent
         elif len(taken) == 1:
@@ -197,7 +203,7 @@ class Mover:
             except PushqError as error:
                 self.in_both += len(stored)
                 await self._stop(taken[taken.index(part[0]) + len(stored) :], error)
-            self._count(sum(result["ok"] for result in results), rows)
+            self._count(sum(result["ok"] for result in results), part, rows)
             self.in_both += sum(not result["ok"] for result in results)
             if refused := [row["error"] for row in rows if row.get("error")]:
                 left = [each for each in taken[taken.index(part[0]) :] if each not in stored]
@@ -241,18 +247,26 @@ class Mover:
         messages = [outgoing(each, now, new_id=self._new_ids) for each in taken]
         if self._knows_ids:
             for each, message in zip(taken, messages, strict=True):
-                if _MADE_BY_SERVER.fullmatch(each.id):
+                if self._is_named(each):
                     message["id"] = self._name(each)  # in another queue another message has that id
         return {"queue": self._to_name, "messages": messages}
+
+    def _is_named(self, message: Taken) -> bool:
+        """Does the other queue know a repeat by our name for it, and by nothing else?"""
+        if self.knows_content:
+            return False
+        return not self._knows_ids or _MADE_BY_SERVER.fullmatch(message.id) is not None
 
     def _name(self, message: Taken) -> str:
         """The same whenever this message is moved, and no other's: a repeat stores nothing while it is remembered."""
         place = f"{self._origin} {message.partition} {message.seq} {message.id} {self._to_name}"
         return "move-" + hashlib.sha256(place.encode()).hexdigest()[:40]
 
-    def _count(self, moved: int, rows: Sequence[Mapping[str, Any]]) -> None:
+    def _count(self, moved: int, part: Sequence[Taken], rows: Sequence[Mapping[str, Any]]) -> None:
         self.moved += moved
-        self.repeats += sum(bool(row.get("duplicate")) for row in rows)
+        repeats = [each for each, row in zip(part, rows, strict=False) if row.get("duplicate")]
+        self.repeats += len(repeats)
+        self.dropped += sum(not self._is_named(each) for each in repeats)
 
 
 def outgoing(message: Taken, now: datetime, *, new_id: bool = False) -> dict[str, Any]:
