@@ -92,7 +92,9 @@ def consume(
     """Print messages of QUEUE as they come, until --count or Ctrl-C.
 
     Each line is seq, id, attempt and body; --json prints the whole message. What was held and not printed goes back to
-    the queue, untried; and so does a line in a pipe whose reader leaves before it took it.
+    the queue, untried; and so does a line in a pipe whose reader leaves before it took it. What a reader took last
+    before it left goes back as a rule, too, for it does not say whether it used it: `pushq consume q | head -1` shows a
+    message and leaves it in the queue, --count 1 takes exactly one.
 
     --raw writes bodies: bytes as they were published, JSON as JSON on one line. A --format names fields in braces: id,
     queue, seq, partition, attempt, key, priority, published_at, expires_at, content_type, reply_to, correlation_id,
