@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -15,7 +15,6 @@ OUT_OF_RANGE: Final = (
 
 _DIGITS_AS_ZEROS: Final = bytes.maketrans(b"123456789E", b"000000000e")
 _LONG: Final = b"0" * 200
-_STRINGS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _HUGE_INTEGERS: Final = re.compile(rb"(?<![\d.eE+-])-?\d{309,}(?![\d.eE])")
 
 _decode: Final = msgspec.json.Decoder().decode
@@ -45,4 +44,25 @@ def _is_read(body: bytes) -> bool:
     except RecursionError:
         return True  # for its depth it is refused elsewhere
     # Ours takes an integer of any size up to 4,300 digits; JavaScript makes Infinity of it without a word.
-    return not any(math.isinf(float(text)) for text in _HUGE_INTEGERS.findall(_STRINGS.sub(b'""', body)))
+    return not any(math.isinf(float(text)) for text in _huge_integers(body))
+
+
+def _huge_integers(body: bytes) -> Iterator[bytes]:
+    """Those of valid JSON that are no part of a string: an even number of quotes that open or close one comes before.
+
+    It goes over each part of the body once, and makes one copy of it at most.
+    """
+    is_in_string, seen = False, 0
+    for found in _HUGE_INTEGERS.finditer(body):
+        is_in_string ^= _quotes(body[seen : found.start()]) % 2 == 1
+        seen = found.end()
+        if not is_in_string:
+            yield found[0]
+
+
+def _quotes(part: bytes) -> int:
+    """How many quotes open or close a string. A part begins behind a digit or nothing, so in no escape: what is left
+    of a run of backslashes when its pairs are gone escapes what follows.
+    """
+    unpaired = part.replace(rb"\\", b"")
+    return unpaired.count(b'"') - unpaired.count(rb"\"")

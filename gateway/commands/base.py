@@ -116,3 +116,12 @@ def run(work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run(cancellable())
     except asyncio.CancelledError:
         raise SystemExit(128 + signal.SIGTERM) from None
+
+
+def stop_signal() -> asyncio.Event:
+    """Set by Ctrl-C and SIGTERM, in the place of cancelling: for a command that ends what is under way first."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    return stop

@@ -92,12 +92,15 @@ def consume(
     """Print messages of QUEUE as they come, until --count or Ctrl-C.
 
     Each line is seq, id, attempt and body; --json prints the whole message. What was held and not printed goes back to
-    the queue, untried; and so does a line in a pipe whose reader leaves before it took it.
+    the queue, untried; and so does a line in a pipe whose reader leaves before it took it. What a reader took last
+    before it left goes back as a rule, too, for it does not say whether it used it: `pushq consume q | head -1` shows a
+    message and leaves it in the queue, --count 1 takes exactly one.
 
     --raw writes bodies: bytes as they were published, JSON as JSON on one line. A --format names fields in braces: id,
     queue, seq, partition, attempt, key, priority, published_at, expires_at, content_type, reply_to, correlation_id,
-    headers, headers.NAME, body (as --raw writes it) and text (the same, of a JSON string without its quotes). What a
-    message does not have is empty; {{, }}, \\\\, \\n, \\t, \\r and \\0 are what they are elsewhere.
+    producer, producer_seq, headers, headers.NAME, body (as --raw writes it) and text (the same, of a JSON string
+    without its quotes). What a message does not have is empty; {{, }}, \\\\, \\n, \\t, \\r and \\0 are what they are
+    elsewhere.
 
     --until-empty ends with 0 when nothing came for a second and the queue says that none is ready (of a --group: that
     it has no lag). Scheduled messages, and those that other consumers have, do not hold it up. While the connection is

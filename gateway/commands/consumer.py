@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import sys
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from gateway.commands.asking import ask
+from gateway.commands.base import stop_signal
 from gateway.commands.exits import Failure
 from gateway.commands.formats import Show
 from gateway.commands.hold import Holder, Keeper
@@ -59,7 +59,7 @@ class Consumer:
         self._empty = Emptiness(queue, options.get("group"))
 
     async def run(self, target: Target, transport: TransportName) -> None:
-        stop = _stop_signal()
+        stop = stop_signal()
         self._back_s = SSE_BACK_S if transport == "sse" else None
         if self._wishes.until_empty or self._is_kept:
             await self._check(target)
@@ -195,12 +195,3 @@ async def _first(works: list[asyncio.Future[Any]]) -> None:
     for work in works:
         if not work.cancelled():
             work.result()
-
-
-def _stop_signal() -> asyncio.Event:
-    """Set by Ctrl-C and SIGTERM: the ordinary ways to end, so what was printed is acked first."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    return stop

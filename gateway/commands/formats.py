@@ -61,7 +61,7 @@ def _attribute(name: str) -> Show:
 
 
 _ATTRIBUTES: Final = ("id", "queue", "seq", "partition", "attempt", "key", "priority", "published_at", "expires_at")
-_MORE: Final = ("content_type", "reply_to", "correlation_id")
+_MORE: Final = ("content_type", "reply_to", "correlation_id", "producer", "producer_seq")
 FIELDS: Final[dict[str, Show]] = {
     **{name: _attribute(name) for name in (*_ATTRIBUTES, *_MORE)},
     "headers": lambda message: _shown(dict(message.headers)),

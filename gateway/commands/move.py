@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import signal
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.commands.base import command, json_option, run
+from gateway.commands.base import command, json_option, run, stop_signal
 from gateway.commands.exits import Failure, translate
 from gateway.commands.names import queue_names
 from gateway.commands.output import progress, put_json, tell
@@ -25,7 +23,7 @@ COMPANIONS = (".dead", ".late")
 @click.argument("source", metavar="FROM", shell_complete=queue_names)
 @click.argument("to", metavar="TO", shell_complete=queue_names)
 @click.option("--count", type=click.IntRange(min=1), help="At most so many.  [default: what is ready now]")
-@click.option("--new-ids", is_flag=True, help="TO makes ids of its own, and drops no message as a repeat.")
+@click.option("--new-ids", is_flag=True, help="TO makes ids of its own, and drops no message for its id.")
 @click.option("--one-step", is_flag=True, help="Move nothing where ack and publish are not one step.")
 @target_options
 @json_option
@@ -33,14 +31,17 @@ def move(source: str, to: str, count: int | None, new_ids: bool, one_step: bool,
     """Move messages that are ready in FROM to TO, in their order.
 
     A message keeps its body, content type, headers, key, priority, id, reply_to, correlation_id, and what is left of
-    its life; its attempts begin again, and a trace context stays behind. Scheduled messages, and those that consumers
-    have, stay. For dead letters there is `pushq queue redrive`.
+    its life by the server's clock, or up to two seconds more; its attempts begin again, and a trace context stays
+    behind. Scheduled messages, and those that consumers have, stay. For dead letters there is `pushq queue redrive`.
 
     Where one of the two queues names the other in colocate_with, each message leaves FROM and comes to TO in one step:
     whatever happens, it is in one of them. Elsewhere it is stored in TO first and acked then, one by one; a command
     that is killed in between leaves it in both, and run again within the dedupe_window_ms of TO it stores no second
-    one. What TO knows by its id already (dedupe: id) it drops, as with any publish: --new-ids moves it all the same.
-    There an id that the server made becomes another one, for in two queues two messages may have it.
+    one. In a TO with dedupe: id an id that the server made becomes another one, for in two queues two messages may
+    have it.
+
+    What TO knows already it drops, as with any publish; FROM has it no more, so it is gone. --new-ids keeps what TO
+    would know by its id (dedupe: id), not what it knows by its content (dedupe: content).
 
     Ctrl-C ends it after the messages under way, with 1. The key needs the scopes view and consume for FROM, view and
     publish for TO.
@@ -65,7 +66,7 @@ async def _move(
             _tell_two_steps(begins, ends, is_refused=one_step)
         mover = Mover(admin, begins, ends, is_one_step=is_one_step, must_be_one_step=one_step, new_ids=new_ids)
         wanted = min(count or begins["stats"]["ready"], begins["stats"]["ready"])
-        stop = _stop_signal()
+        stop = stop_signal()
         try:
             with progress(f"moving {source} to {to}", wanted) as advance:
                 while mover.done < wanted and not stop.is_set() and await mover.batch(wanted - mover.done):
@@ -120,8 +121,12 @@ def _tell_two_steps(source: Mapping[str, Any], to: Mapping[str, Any], *, is_refu
 def _summary(mover: Mover, source: str, to: str) -> list[str]:
     """What became of the messages, a line for each outcome that there was."""
     lines = [f'{mover.moved} messages moved from "{source}" to "{to}"']
-    if mover.repeats:
-        lines.append(f'{mover.repeats} of them were known in "{to}" already, which stores no second one')
+    if mover.dropped:
+        known_by = "content" if mover.knows_content else "ids"
+        remedy = "" if mover.knows_content else "; --new-ids keeps such messages"
+        lines.append(f'{mover.dropped} of them are gone: "{to}" knew their {known_by} and stored nothing{remedy}')
+    if again := mover.repeats - mover.dropped:
+        lines.append(f'{again} of them had been stored in "{to}" by an earlier run')
     if mover.lapsed:
         lines.append(f'{mover.lapsed} stay in "{source}": their leases had ended')
     if mover.in_both:
@@ -129,12 +134,3 @@ def _summary(mover: Mover, source: str, to: str) -> list[str]:
     if mover.in_doubt:
         lines.append(f"{mover.in_doubt} are in one of the two, no answer said in which")
     return lines
-
-
-def _stop_signal() -> asyncio.Event:
-    """Set by Ctrl-C and SIGTERM: what is under way is done first."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    return stop

@@ -12,7 +12,8 @@ import hashlib
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import Any, Final, NoReturn, TypeVar
 from urllib.parse import quote
@@ -61,6 +62,31 @@ class _Received(msgspec.Struct, frozen=True):
     messages: list[Taken]
 
 
+class ServerClock:
+    """The time by the server's clock, by which it ends messages: ours may be wrong by hours.
+
+    It is told with each answer, cut to its second and about one old at most: so it is up to two behind and never ahead,
+    and no message is given less than what is left of its life.
+    """
+
+    def __init__(self) -> None:
+        self._told: datetime | None = None
+        self._at = 0.0
+
+    def hear(self, date: str | None, at: float) -> None:
+        """`date`: the header of an answer that came `at` this monotonic time."""
+        try:
+            told = None if date is None else parsedate_to_datetime(date)
+        except ValueError:
+            told = None
+        if told is not None:
+            self._told, self._at = told.replace(tzinfo=UTC), at  # HTTP has no other zone
+
+    def now(self, at: float) -> datetime:
+        """Our own clock where no answer told the time: a proxy may take it out."""
+        return datetime.now(UTC) if self._told is None else self._told + timedelta(seconds=at - self._at)
+
+
 class Stopped(Exception):
     """A message was not moved, because of `error`. What was held went back, untried, if the server could be asked."""
 
@@ -90,11 +116,18 @@ class Mover:
         self._origin = f"{source['name']} {source['created_at']}"
         self._new_ids = new_ids
         self._knows_ids = to["config"]["dedupe"] == "id" and not new_ids
+        self.knows_content = to["config"]["dedupe"] == "content"
         self.is_one_step = is_one_step
         self._must_be_one_step = must_be_one_step
+        self._clock = ServerClock()
         self.moved = 0
         self.repeats = 0
-        """Of those: the other queue had them already, and stores no second one."""
+        """Of those: the other queue knew them already, and stored no second one."""
+        self.dropped = 0
+        """Of the repeats: known by an id or content that another message may have had, so they may be in no queue now.
+
+        The others are known by a name that only a move gives: an earlier run stored them.
+        """
         self.lapsed = 0
         """Somebody else may have these: their leases ended first. They stay."""
         self.in_both = 0
@@ -112,6 +145,7 @@ class Mover:
         at_once = STEP_MESSAGES_MAX if self.is_one_step or self._knows_ids else ALONE_MESSAGES_MAX
         body = {"max": min(most, at_once), "wait_ms": WAIT_MS, "visibility_timeout_ms": HOLD_MS}
         answer = await _patiently(lambda: self._admin.request("POST", f"{self._from}/receive", json=body))
+        self._clock.hear(answer.headers.get("date"), time.monotonic())
         taken = msgspec.json.decode(answer.content, type=_Received).messages
         if taken:
             await (self._together(taken) if self.is_one_step else self._one_after_the_other(taken))
@@ -147,7 +181,7 @@ class Mover:
             self.in_doubt += len(taken) if error.code == OUTCOME_UNKNOWN else 0
             raise
         if all(result["ok"] for result in answer["results"]):
-            self._count(len(taken), [row for one in answer.get("published") or () for row in one["messages"]])
+            self._count(len(taken), taken, [row for one in answer.get("published") or () for row in one["messages"]])
         elif tried.count > 1:
             self.in_doubt += len(taken)  # an earlier try may have moved them: then these receipts are spent
         elif len(taken) == 1:
@@ -169,7 +203,7 @@ class Mover:
             except PushqError as error:
                 self.in_both += len(stored)
                 await self._stop(taken[taken.index(part[0]) + len(stored) :], error)
-            self._count(sum(result["ok"] for result in results), rows)
+            self._count(sum(result["ok"] for result in results), part, rows)
             self.in_both += sum(not result["ok"] for result in results)
             if refused := [row["error"] for row in rows if row.get("error")]:
                 left = [each for each in taken[taken.index(part[0]) :] if each not in stored]
@@ -209,24 +243,33 @@ class Mover:
             tell(f"{len(taken)} messages could not be given back, and come again in {HOLD_MS // 1000} s: {error}")
 
     def _publish(self, taken: Sequence[Taken]) -> dict[str, Any]:
-        messages = [outgoing(each, new_id=self._new_ids) for each in taken]
+        now = self._clock.now(time.monotonic())
+        messages = [outgoing(each, now, new_id=self._new_ids) for each in taken]
         if self._knows_ids:
             for each, message in zip(taken, messages, strict=True):
-                if _MADE_BY_SERVER.fullmatch(each.id):
+                if self._is_named(each):
                     message["id"] = self._name(each)  # in another queue another message has that id
         return {"queue": self._to_name, "messages": messages}
+
+    def _is_named(self, message: Taken) -> bool:
+        """Does the other queue know a repeat by our name for it, and by nothing else?"""
+        if self.knows_content:
+            return False
+        return not self._knows_ids or _MADE_BY_SERVER.fullmatch(message.id) is not None
 
     def _name(self, message: Taken) -> str:
         """The same whenever this message is moved, and no other's: a repeat stores nothing while it is remembered."""
         place = f"{self._origin} {message.partition} {message.seq} {message.id} {self._to_name}"
         return "move-" + hashlib.sha256(place.encode()).hexdigest()[:40]
 
-    def _count(self, moved: int, rows: Sequence[Mapping[str, Any]]) -> None:
+    def _count(self, moved: int, part: Sequence[Taken], rows: Sequence[Mapping[str, Any]]) -> None:
         self.moved += moved
-        self.repeats += sum(bool(row.get("duplicate")) for row in rows)
+        repeats = [each for each, row in zip(part, rows, strict=False) if row.get("duplicate")]
+        self.repeats += len(repeats)
+        self.dropped += sum(not self._is_named(each) for each in repeats)
 
 
-def outgoing(message: Taken, *, new_id: bool = False, now: datetime | None = None) -> dict[str, Any]:
+def outgoing(message: Taken, now: datetime, *, new_id: bool = False) -> dict[str, Any]:
     """The message as it is published again: all that its producer said of it, and what is left of its life."""
     fields = {
         "id": None if new_id else message.id,
@@ -234,7 +277,7 @@ def outgoing(message: Taken, *, new_id: bool = False, now: datetime | None = Non
         "headers": message.headers or None,
         "key": message.key,
         "priority": message.priority or None,
-        "ttl_ms": None if message.expires_at is None else _left_ms(message.expires_at, now or datetime.now(UTC)),
+        "ttl_ms": None if message.expires_at is None else _left_ms(message.expires_at, now),
         "reply_to": message.reply_to,
         "correlation_id": message.correlation_id,
     }

@@ -251,9 +251,6 @@ def _time(text: object) -> datetime | None:
     return datetime.fromisoformat(text) if isinstance(text, str) and text else None
 
 
-__all__ = ["Action", "Message", "settle_soon", "settle_together"]
-
-
 def _is_json(content_type: str) -> bool:
     kind = content_type.partition(";")[0].strip().lower()
     return kind == "application/json" or kind.endswith("+json")
@@ -269,3 +266,6 @@ def _beyond_messagepack(body: bytes) -> Any:
     except (msgspec.MsgspecError, RecursionError):
         pass
     return body
+
+
+__all__ = ["Action", "Message", "settle_soon", "settle_together"]

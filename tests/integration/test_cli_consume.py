@@ -9,6 +9,7 @@ import uuid
 
 import pytest
 
+from push.client import Admin
 from tests.support.cli import RUN_S_MAX, Cli
 from tests.support.patience import until
 from tests.support.server import PushqServer
@@ -61,6 +62,14 @@ def test_template_shows_what_it_names(cli: Cli, queue: str) -> None:
         "consume", queue, "--count", "1", "--format", r"{queue}\t{id} {attempt} {key} {headers.x} {text}{reply_to}"
     )
     assert shown.out == f"{queue}\tm-1 1 ann a b hello\n"
+
+
+@pytest.mark.anyio
+async def test_template_shows_who_published_and_its_number(cli: Cli, queue: str) -> None:
+    async with Admin(cli.server.url, cli.server.key) as admin:
+        await admin.publish(queue, [{"body": 1, "producer": "sensor-7", "producer_seq": 41}, {"body": 2}])
+    shown = cli("consume", queue, "--count", "2", "--format", "[{producer}] [{producer_seq}] {body}")
+    assert shown.out == "[sensor-7] [41] 1\n[] [] 2\n"
 
 
 def test_wrong_template_takes_nothing(cli: Cli, queue: str) -> None:

@@ -6,7 +6,8 @@ import json
 import signal
 import uuid
 from collections.abc import Mapping
-from typing import Any
+from datetime import datetime, timedelta, tzinfo
+from typing import Any, ClassVar, Self, cast
 
 import pytest
 
@@ -71,6 +72,38 @@ def test_messages_move_in_order_with_what_their_producer_said(cli: Cli, source: 
     assert "expires_at" in after[0] and "expires_at" not in after[1]
     left = cli.stats(source)
     assert (left["ready"], left["in_flight"], left["delayed"]) == (0, 0, 1)
+
+
+class AnHourAhead(datetime):
+    """The clock of a machine that nobody set."""
+
+    WRONG_BY: ClassVar = timedelta(hours=1)
+
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> Self:
+        return cast("Self", datetime.now(tz) + cls.WRONG_BY)
+
+
+class AnHourBehind(AnHourAhead):
+    WRONG_BY = timedelta(hours=-1)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("clock", [AnHourAhead, AnHourBehind])
+async def test_a_wrong_clock_of_ours_takes_nothing_from_a_life_and_gives_it_nothing(
+    clock: type[datetime], cli: Cli, source: str, to: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli("publish", source, "lives", "--ttl", "10m")
+    monkeypatch.setattr("gateway.commands.mover.datetime", clock)
+    async with Admin(cli.server.url, cli.server.key) as admin:
+        begins, ends = await admin.get_queue(source), await admin.get_queue(to)
+        (before,) = (await admin.peek(source))["items"]
+        is_one_step = ends["config"]["colocate_with"] == source
+        mover = Mover(admin, begins, ends, is_one_step=is_one_step, must_be_one_step=is_one_step, new_ids=False)
+        assert await mover.batch(1) and mover.moved == 1
+        (after,) = (await admin.peek(to))["items"]
+    longer = datetime.fromisoformat(after["expires_at"]) - datetime.fromisoformat(before["expires_at"])
+    assert timedelta(seconds=-1) < longer < timedelta(minutes=1)
 
 
 def test_count_moves_the_first_and_json_says_how(cli: Cli, source: str, to: str) -> None:
@@ -139,7 +172,8 @@ async def test_run_again_after_a_death_between_two_steps_nothing_is_stored_twice
         assert (count(cli, source), count(cli, to)) == (1, 1)
         await admin.nack(source, admin.receipts, delay_ms=0)
     ran = cli("move", source, to)
-    assert "1 of them were known" in ran.err
+    word = {"none": "had been stored", "id": "are gone"}[dedupe]
+    assert f"1 of them {word}" in ran.err
     assert (count(cli, source), count(cli, to)) == (0, 1)
 
 
@@ -182,11 +216,35 @@ def test_repeats_are_dropped_by_a_queue_that_knows_their_ids_unless_they_get_new
     for queue in (source, other):
         cli("publish", queue, "same", "--id", "m-1")
     ran = cli("move", source, other)
-    assert f'1 of them were known in "{other}" already' in ran.err
+    assert f'1 of them are gone: "{other}" knew their ids' in ran.err and "--new-ids keeps such" in ran.err
     assert (count(cli, source), count(cli, other)) == (0, 1)
     cli("publish", source, "same", "--id", "m-1")
     cli("move", source, other, "--new-ids")
     assert (count(cli, source), count(cli, other)) == (0, 2)
+
+
+def test_repeat_of_a_message_that_was_consumed_is_in_no_queue(cli: Cli, source: str) -> None:
+    to = f"{source}-to"
+    cli("queue", "create", to, "--dedupe", "id", "--colocate-with", source)
+    for queue in (source, to):
+        cli("publish", queue, "same", "--id", "m-1")
+    cli("consume", to, "--count", "1")
+    assert "1 of them are gone" in cli("move", source, to).err
+    assert (count(cli, source), count(cli, to)) == (0, 0)
+
+
+@pytest.mark.parametrize("new_ids", [(), ("--new-ids",)])
+@pytest.mark.parametrize("is_one_step", [False, True])
+def test_repeats_by_content_are_dropped_whatever_their_ids(
+    is_one_step: bool, new_ids: tuple[str, ...], cli: Cli, source: str
+) -> None:
+    other = f"{source}-content"
+    cli("queue", "create", other, "--dedupe", "content", *(("--colocate-with", source) if is_one_step else ()))
+    for queue in (source, other):
+        cli("publish", queue, "same")
+    told = cli("move", source, other, *new_ids).err
+    assert f'1 of them are gone: "{other}" knew their content' in told and "--new-ids" not in told
+    assert (count(cli, source), count(cli, other)) == (0, 1)
 
 
 @pytest.mark.anyio
@@ -221,7 +279,8 @@ async def test_ids_that_the_server_made_are_known_again_after_a_death_between_tw
         with pytest.raises(ZeroDivisionError):
             await mover.batch(10)
         await admin.nack(source, admin.receipts, delay_ms=0)
-    assert "1 of them were known" in cli("move", source, to).err
+    told = cli("move", source, to).err
+    assert f'1 of them had been stored in "{to}" by an earlier run' in told and "gone" not in told
     assert (count(cli, source), bodies(cli, to)) == (0, ["once"])
 
 

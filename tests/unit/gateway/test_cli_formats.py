@@ -9,6 +9,7 @@ from typing import Any
 import click
 import pytest
 
+from gateway.commands.consume import consume
 from gateway.commands.formats import FIELDS, FORMAT_CHARS_MAX, raw, template
 
 
@@ -63,6 +64,19 @@ def test_bytes_of_the_command_line_that_are_no_text_are_kept() -> None:
 @pytest.mark.parametrize("name", sorted(FIELDS))
 def test_every_field_that_is_offered_is_shown(name: str) -> None:
     assert isinstance(template(f"{{{name}}}")(message("x")), bytes)
+
+
+def test_help_names_each_field_in_the_order_of_the_refusal() -> None:
+    assert f"in braces: {', '.join(FIELDS)}".partition(", headers")[0] in " ".join((consume.help or "").split())
+    with pytest.raises(click.BadParameter) as refused:
+        template("{}")
+    assert f"There are {', '.join(FIELDS)}" in refused.value.message
+
+
+def test_a_publishers_own_number_is_shown_where_it_gave_one() -> None:
+    shown = template("[{producer} {producer_seq}]")
+    assert shown(message(producer="sensor-7", producer_seq=41)) == b"[sensor-7 41]"
+    assert shown(message()) == b"[ ]"
 
 
 @pytest.mark.parametrize(

@@ -252,7 +252,7 @@ async def test_a_body_that_nobody_takes_yet_is_not_read_on(monkeypatch: pytest.M
 
 
 async def test_an_empty_line_keeps_no_connection_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listeners, "KEEP_ALIVE_SECONDS", 0.2)
+    monkeypatch.setattr(listeners, "KEEP_ALIVE_SECONDS", 1)
     async with serving(Intake()) as address, asyncio.timeout(10):
         reader, writer = (await head(address))[1:]
         await reader.readexactly(5)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
+import tracemalloc
 from typing import Any
 
 import msgspec
@@ -53,6 +56,11 @@ REFUSED = [
     b'{"a": "1e100", "b": 123e4567}',
 ]
 
+HUGE = "9" * 309
+PIECES = [HUGE, f"-{HUGE}", "1" * 309, "x", "é\u2028😀", " ,:[{", "\\\\", '\\"', "\\u0022", "\\n"]
+"""What strings are made of: digits, plain text, and escapes as JSON writes them."""
+SHAPES = ['["%s", %s]', '[%s, "%s"]', '{"%s": %s}', '{"a": [{"%s": {"b": %s}}], "c": "%s"}', '["%s", "", "%s", %s]']
+
 
 @pytest.mark.parametrize("body", READ, ids=lambda body: body[:20].decode())
 def test_what_a_client_reads_is_taken(body: bytes) -> None:
@@ -76,6 +84,43 @@ def test_bodies_without_very_large_numbers_are_not_decoded(monkeypatch: pytest.M
     monkeypatch.setattr(numbers, "_decode", lambda body: pytest.fail("it was decoded"))
     bodies = [{"sku": 7, "price": 12.5, "at": 1732500000000}, "text", [1e20, -3.5e-300], None, "1e99"]
     assert unreadable([json.dumps(body).encode() for body in bodies]) == []
+
+
+def is_read_slowly(body: str) -> bool:
+    """As `unreadable` says it of one body, by a reader that looks at each number."""
+    found: list[float] = []
+    json.loads(
+        body, parse_int=lambda text: found.append(float(text)), parse_float=lambda text: found.append(float(text))
+    )
+    return not any(map(math.isinf, found))
+
+
+@pytest.mark.parametrize("number", ["7", f"-{HUGE}", "1" * 309, "0." + HUGE])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_digits_in_a_string_are_no_number_whatever_else_is_in_it(shape: str, number: str) -> None:
+    is_string = [part.endswith('"') for part in shape.split("%s")[:-1]]
+    for pieces in itertools.product(PIECES, repeat=3):
+        body = shape % tuple("".join(pieces) if quoted else number for quoted in is_string)
+        assert (unreadable([body.encode()]) == []) is is_read_slowly(body), body
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'["' + b"x" * 4_000_000 + b'",' + b"1" * 309 + b"]",
+        b'["' + rb"\\\"\\" * 800_000 + b'",' + b"1" * 309 + b"]",
+        b'["' + b"9" * 4_000_000 + b'."]',
+        b'["' + b'","'.join([b"9" * 309] * 10_000) + b'"]',
+    ],
+    ids=["plain", "escapes", "digits", "many"],
+)
+def test_long_strings_take_memory_of_their_own_size(body: bytes) -> None:
+    tracemalloc.start()
+    try:
+        assert unreadable([body]) == []
+        assert tracemalloc.get_traced_memory()[1] < 4 * len(body)
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("is_plain", [True, False])
