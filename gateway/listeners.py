@@ -225,10 +225,13 @@ class HttpProtocol(Lingering):
     def on_headers_complete(self) -> None:
         self._head_arrived()
         parser = self.parser
-        is_upgrade = parser.should_upgrade() and self._should_upgrade()
+        is_offer = parser.should_upgrade()
+        is_upgrade = is_offer and self._should_upgrade()
         fault = fault_of(self.headers, parser.get_http_version(), is_upgrade=is_upgrade)
         if fault is not None:
             self._refuse_head(fault)
+        if is_offer and not is_upgrade:
+            self.decline()
         super().on_headers_complete()
 
     def _count_head(self, size: int) -> None:
