@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
@@ -77,11 +78,12 @@ class Cycle(RequestResponseCycle):
     """Whether the connection ends behind this request: its body was not whole when the answer was."""
 
     @classmethod
-    def adopt(cls, cycle: RequestResponseCycle, bounds: Bounds) -> None:
+    def adopt(cls, cycle: RequestResponseCycle, bounds: Bounds) -> Cycle:
         """Turns uvicorn's object into this. The server makes it by a name of its own, so there is no other way in."""
         cycle.__class__ = cls
         assert isinstance(cycle, cls)
         cycle.leftover_bytes_max, cycle.is_last = bounds.bytes_max, False
+        return cycle
 
     def send(self, message: Any) -> Coroutine[Any, Any, None]:
         if self.more_body:
@@ -138,16 +140,25 @@ class Lingering(Declining):
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         if self.transport.is_closing():
             return  # it came in one piece with the end of what was told to be the last request
-        Cycle.adopt(cycle, self.bounds)
-        super()._start_asgi_task(cycle, app)
+        super()._start_asgi_task(cycle, partial(self._run, cycle, app))
+
+    def _run(self, cycle: RequestResponseCycle, app: Any, scope: Any, receive: Any, send: Any) -> Awaitable[None]:
+        """What nearly every request has is whole by now: nothing can be left over of it, and it goes uvicorn's way."""
+        if cycle.more_body:
+            send = Cycle.adopt(cycle, self.bounds).send  # the one that was given is bound to what the object was
+        running: Awaitable[None] = app(scope, receive, send)
+        return running
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._unset_keepalive_if_required()  # the end of a leftover in the same piece has set it
+        if self.timeout_keep_alive_task is not None:
+            self._unset_keepalive_if_required()  # the end of a leftover in the same piece has set it
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        cycle: Any = self.cycle
+        cycle = self.cycle
+        if not isinstance(cycle, Cycle):
+            return  # its request was whole before the application began
         if self.transport.is_closing() or not cycle.response_complete:
             return  # the latter: it is the next request, sent ahead of this answer, so this one had come
         if cycle.more_body and not self._is_ending:

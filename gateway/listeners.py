@@ -79,6 +79,8 @@ class Flow(FlowControl):
         super().pause_reading()
 
     def resume_reading(self) -> None:
+        if not self.read_paused:
+            return  # so that it is neither held nor full; nearly every request asks this twice
         self._is_full = False
         if not self.is_held:
             super().resume_reading()
@@ -145,10 +147,10 @@ class HttpProtocol(Lingering):
             found = data.find(_HEAD_END, at)
             end = len(data) if found < 0 else found + len(_HEAD_END)
             piece, pieces, at = data[at:end], pieces + 1, end
-            if self._is_idle() and not piece.strip(b"\r\n"):
+            if piece[0] in b"\r\n" and self._is_idle() and not piece.strip(b"\r\n"):
                 continue  # or nothing would end a connection that sent an empty line and then no request
             super().data_received(piece)
-            if not self.takes(len(piece)):
+            if self.leftover is not None and not self.takes(len(piece)):
                 return
             if self._is_upgraded:
                 self._hand_over(data[at:])
@@ -209,15 +211,19 @@ class HttpProtocol(Lingering):
         super().on_message_begin()
         self._head_bytes = 0
         self._in_head = True
-        if not self.flow.write_paused:
+        if self._reader_timer is not None and not self.flow.write_paused:
             self._reader_reads()  # who asks anew; a backlog that grows is watched again
 
     def on_url(self, url: bytes) -> None:
-        self._count_head(len(url))
+        self._head_bytes += len(url)
+        if self._head_bytes > HEADERS_BYTES_MAX:
+            self._refuse_head(TOO_LARGE)
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._count_head(len(name) + len(value))
+        self._head_bytes += len(name) + len(value)
+        if self._head_bytes > HEADERS_BYTES_MAX or len(self.headers) >= HEADERS_MAX:
+            self._refuse_head(TOO_LARGE)
         if self._in_head:
             super().on_header(name, value)
         # A trailer is none: it comes when everybody has decided by the head (RFC 9110, section 6.5.1).
@@ -225,16 +231,14 @@ class HttpProtocol(Lingering):
     def on_headers_complete(self) -> None:
         self._head_arrived()
         parser = self.parser
-        is_upgrade = parser.should_upgrade() and self._should_upgrade()
+        is_offer = parser.should_upgrade()
+        is_upgrade = is_offer and self._should_upgrade()
         fault = fault_of(self.headers, parser.get_http_version(), is_upgrade=is_upgrade)
         if fault is not None:
             self._refuse_head(fault)
+        if is_offer and not is_upgrade:
+            self.decline()
         super().on_headers_complete()
-
-    def _count_head(self, size: int) -> None:
-        self._head_bytes += size
-        if self._head_bytes > HEADERS_BYTES_MAX or len(self.headers) >= HEADERS_MAX:
-            self._refuse_head(TOO_LARGE)
 
     def _refuse_head(self, fault: Fault) -> None:
         self._fault = fault

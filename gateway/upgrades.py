@@ -18,16 +18,16 @@ from gateway.heads import announces_body, frames_body
 
 
 class Declining(HttpToolsProtocol):
-    """A connection that goes on with HTTP/1.1 whatever else is offered."""
+    """A connection that goes on with HTTP/1.1 whatever else is offered. Who looks at each head tells it of an offer."""
 
     _parser_of_body: Any = None
     """For the request whose head is parsed, where its own parser leaves the body out."""
 
-    def on_headers_complete(self) -> None:
-        if self.parser.should_upgrade() and not self._should_upgrade() and announces_body(self.headers):
-            # Before the request begins: where nobody knows how the body ends, the error is this head's.
+    def decline(self) -> None:
+        """To be called before the request of a head that offers what is not taken begins: where nobody knows how its
+        body ends, the error is this head's."""
+        if announces_body(self.headers):
             self._parser_of_body = parser_of_body(self, self.headers)
-        super().on_headers_complete()
 
     def on_message_complete(self) -> None:
         if self._parser_of_body is None:

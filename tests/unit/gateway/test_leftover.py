@@ -6,10 +6,15 @@ The application answers at once and never asks for a body.
 from __future__ import annotations
 
 import asyncio
+import sys
+from collections import Counter
+from types import FrameType
 from typing import Any
 
 import pytest
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
+from gateway import leftover, upgrades
 from gateway.door import Door
 from gateway.entrance import Entrance
 from gateway.leftover import Bounds, Turnstile
@@ -91,6 +96,47 @@ async def test_nothing_of_it_is_kept(seen: list[HttpProtocol]) -> None:
         assert protocol.cycle.body == b"" and protocol.timeout_keep_alive_task is None
         writer.write(bytes(BODY_BYTES) + NEXT)
         await answer(reader)
+        writer.close()
+
+
+class Calls:
+    """Counts what this thread calls of the modules that care for bodies that are left over and for other protocols."""
+
+    def __init__(self) -> None:
+        self.counted: Counter[str] = Counter()
+
+    def __enter__(self) -> Counter[str]:
+        sys.setprofile(self._called)
+        return self.counted
+
+    def __exit__(self, *_: object) -> None:
+        sys.setprofile(None)
+
+    def _called(self, frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code.co_filename in (leftover.__file__, upgrades.__file__):
+            self.counted[frame.f_code.co_qualname] += 1
+
+
+WHOLE = [
+    NEXT,
+    post("/post", "content-length: 4") + b"body",
+    post("/chunks", "transfer-encoding: chunked") + chunks(b"x"),
+]
+
+
+@pytest.mark.parametrize("request_", WHOLE, ids=["no body", "length", "chunks"])
+async def test_a_request_that_comes_whole_costs_nothing_of_this(request_: bytes, seen: list[HttpProtocol]) -> None:
+    """But for the parser's and the application's own steps, each of which is looked at once."""
+    async with listening(Entrance()) as port, asyncio.timeout(PATIENCE_S):
+        reader, writer = await opened(port)
+        with Calls() as calls:
+            for _ in range(10):
+                writer.write(request_)
+                await answer(reader)
+        assert type(seen[0].cycle) is RequestResponseCycle
+        steps = {"on_message_begin", "on_message_complete", "on_response_complete", "_start_asgi_task", "_run"}
+        expected = {f"Lingering.{step}": 10 for step in steps} | {"Declining.on_message_complete": 10}
+        assert calls == expected
         writer.close()
 
 

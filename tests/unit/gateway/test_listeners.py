@@ -365,6 +365,34 @@ async def test_a_bad_head_is_told_counted_and_ends_the_connection(sent: bytes, r
         writer.close()
 
 
+LINE = b"GET /5 HTTP/1.1\r\nhost: a\r\n"
+
+
+@pytest.mark.parametrize("beyond", [0, 1], ids=["just the bound", "one more"])
+@pytest.mark.parametrize("what", ["headers", "their bytes", "the target's bytes", "with trailers"])
+async def test_a_head_may_be_as_large_as_the_bound_and_no_larger(what: str, beyond: int) -> None:
+    """Its bytes are those of the target, of names and of values."""
+    many, size = listeners.HEADERS_MAX - 1 + beyond, listeners.HEADERS_BYTES_MAX - len("/5hosta") + beyond
+    request = {
+        "headers": LINE + b"x: 1\r\n" * many + b"\r\n",
+        "their bytes": LINE + b"x: %b\r\n\r\n" % (b"x" * (size - 1)),
+        "the target's bytes": LINE.replace(b"/5", b"/5?" + b"x" * (size - 1)) + b"\r\n",
+        "with trailers": LINE.replace(b"GET", b"POST")
+        + b"x: 1\r\n" * (listeners.HEADERS_MAX - 2)
+        + b"transfer-encoding: chunked\r\n\r\n0\r\n"
+        + b"last: one\r\n" * beyond
+        + b"\r\n",
+    }[what]
+    intake, slow = Intake(), Slow()
+    slow.may_answer.set()
+    async with serving(intake, answers=slow) as address, asyncio.timeout(10):
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(request)
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 400" if beyond else b"HTTP/1.1 200")
+        writer.close()
+    assert intake.heads_refused == ({"size": 1} if beyond else {})
+
+
 async def test_a_head_that_comes_too_late_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listeners, "REQUEST_HEAD_SECONDS_MAX", 0.05)
     intake = Intake()
