@@ -36,6 +36,11 @@ def is_companion(row: QueueRow) -> bool:
     return row.name.endswith((".dead", ".late"))
 
 
+def waiting(row: QueueRow) -> int:
+    """Messages that somebody has yet to take: what a stream keeps is read by many and waits for nobody."""
+    return 0 if row.kind == "stream" else row.ready
+
+
 def growth(row: QueueRow) -> float | None:
     if row.published_per_s is None or row.acked_per_s is None:
         return None
@@ -47,9 +52,9 @@ def why(row: QueueRow) -> str:
     if is_companion(row):
         return ""
     grown = growth(row) or 0.0
-    if row.ready and not row.consumers:
+    if waiting(row) and not row.consumers:
         return "nobody consumes"
-    if row.ready and grown > 0.5:
+    if waiting(row) and grown > 0.5:
         return "grows"
     return "dead letters" if row.dead else ""
 
@@ -62,9 +67,9 @@ def as_row(row: QueueRow) -> dict[str, Any]:
 def picked(rows: list[QueueRow], text: str, only: str) -> list[QueueRow]:
     """Those whose name has `text`, and that are as `only` says."""
     tests: dict[str, Callable[[QueueRow], bool]] = {
-        "waiting": lambda row: row.ready > 0,
+        "waiting": lambda row: waiting(row) > 0,
         "dead": lambda row: row.dead > 0,
-        "unattended": lambda row: row.ready > 0 and row.consumers == 0,
+        "unattended": lambda row: waiting(row) > 0 and row.consumers == 0,
     }
     text, test = text.casefold(), tests.get(only)
     return [row for row in rows if text in row.name.casefold() and (test is None or test(row))]

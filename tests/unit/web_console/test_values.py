@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import web_console
 from web_console.door import safe_target
-from web_console.pages import alerts, messages, overview
+from web_console.pages import alerts, messages, overview, queues
 from web_console.server import QueueRow
 from web_console.tables import Column, Table, as_csv, as_json, cut, page_of
 from web_console.wording import age, line_points, number, rate, size
@@ -104,6 +105,35 @@ def test_an_old_backlog_that_grows_comes_before_an_older_one_that_does_not() -> 
         _row("draining", age_ms=30_000, ready=5, grown=-9.0),
     ]
     assert [row.name for row in overview.worse(rows)] == ["growing", "stuck", "draining"]
+
+
+class Looking:
+    """A visit of somebody who may see queues and nothing else."""
+
+    path, query = "/console", dict[str, str]()
+
+    def __init__(self, rows: list[QueueRow]) -> None:
+        self._rows = rows
+
+    async def queues(self) -> list[QueueRow]:
+        return self._rows
+
+    async def maybe(self, path: str, **query: Any) -> None:
+        return None
+
+    def may_see(self, view: str) -> bool:
+        return False
+
+
+@pytest.mark.anyio
+async def test_what_a_stream_keeps_is_no_backlog() -> None:
+    news = QueueRow("news", "stream", 900, 0, 0, 0, 86_400_000, 0, 900, 0, 9.0, 0.0)
+    orders = _row("orders", age_ms=60_000, ready=5, grown=0.0)
+    shown = await overview.load(Looking([news, orders]))  # type: ignore[arg-type]
+    tiles = {label: value for label, value, *_ in shown["tiles"]}
+    assert (tiles["Backlog"], tiles["Oldest unacknowledged"], tiles["Published"]) == (5, 60_000, 10.0)
+    assert [row["name"] for row in shown["table"].rows] == ["orders"]
+    assert queues.why(news) == "" and queues.picked([news, orders], "", "unattended") == []
 
 
 def test_whoever_ends_a_silence_waits_for_no_second_word_on_what_fires_already() -> None:
