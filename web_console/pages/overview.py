@@ -43,7 +43,7 @@ async def load(visit: Visit) -> dict[str, Any]:
             Column("why", "Why", "state"),
         ),
         [as_row(row) for row in worse(rows)],
-        "Nothing waits. `pushq publish orders '{\"id\": 1}'` gives a queue something to do.",
+        "Nothing waits. Queues with waiting messages or dead letters are listed here, the worst first.",
         path=visit.path,
         query=dict(visit.query),
     )

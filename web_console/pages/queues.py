@@ -81,7 +81,7 @@ async def load_list(visit: Visit) -> dict[str, Any]:
         "Queues",
         COLUMNS,
         [as_row(row) for row in rows],
-        "No queue fits. `pushq queue create orders` makes one.",
+        "No queue fits. Queues are listed here, with what each holds and how fast it moves.",
         path=visit.path,
         query=dict(visit.query),
     )

@@ -136,5 +136,15 @@ async def test_what_a_stream_keeps_is_no_backlog() -> None:
     assert queues.why(news) == "" and queues.picked([news, orders], "", "unattended") == []
 
 
+def test_what_an_empty_table_says_names_no_command() -> None:
+    """It is read in a browser, by people without the command line."""
+    said = [
+        line for file in sorted((TREE / "web_console/pages").glob("*.py")) for line in file.read_text().splitlines()
+    ]
+    for file in sorted((TREE / "web_console/templates").rglob("*.html")):
+        said += [line for line in file.read_text().splitlines() if 'class="empty"' in line]
+    assert [line for line in said if "`pushq " in line or "<code>pushq " in line] == []
+
+
 def test_whoever_ends_a_silence_waits_for_no_second_word_on_what_fires_already() -> None:
     assert "not told anew" in alerts._end_silence({"id": "silence_1"}).question
