@@ -167,7 +167,7 @@ def _wait_until_empty(target: Target, node: str, wait_s: float) -> None:
         if time.monotonic() > deadline:
             raise Failure(
                 f"{node} still has {copies} copies; they go elsewhere as soon as others can take them, and what "
-                "pushq recover list shows there has to be published or dropped"
+                f"{target.command('recover list')} shows there has to be published or dropped"
             )
         time.sleep(LOOK_S)
 

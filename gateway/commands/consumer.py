@@ -95,7 +95,8 @@ class Consumer:
             raise click.UsageError(f'"{self._queue}" is a stream, which keeps what is read: leave --no-ack out')
         if self._is_kept and config["delivery"] == "at_most_once":
             raise click.UsageError(
-                f'"{self._queue}" delivers at most once, so --no-ack could give nothing back: use `pushq queue peek`'
+                f'"{self._queue}" delivers at most once, so --no-ack could give nothing back: use'
+                f" {target.command(f'queue peek {self._queue}')}"
             )
         if is_stream and self._options.get("group") is None:
             raise click.UsageError(

@@ -59,10 +59,10 @@ async def _move(
 
     async with target.admin() as admin:
         begins, ends = await admin.get_queue(source), await admin.get_queue(to)
-        _check(begins)
+        _check(begins, target)
         is_one_step = _has_step(begins, ends)
         if not is_one_step:
-            _tell_two_steps(begins, ends, is_refused=one_step)
+            _tell_two_steps(begins, ends, target, is_refused=one_step)
         mover = Mover(admin, begins, ends, is_one_step=is_one_step, must_be_one_step=one_step, new_ids=new_ids)
         wanted = min(count or begins["stats"]["ready"], begins["stats"]["ready"])
         stop = _stop_signal()
@@ -92,14 +92,14 @@ async def _move(
     }
 
 
-def _check(source: Mapping[str, Any]) -> None:
+def _check(source: Mapping[str, Any], target: Target) -> None:
     name, config = source["name"], source["config"]
     if config["kind"] == "stream":
         raise click.UsageError(f'FROM "{name}" is a stream, which keeps its messages: nothing can be moved out of it')
     if config["delivery"] == "at_most_once":
         raise click.UsageError(
             f'FROM "{name}" delivers at most once, so a message is gone before it is stored elsewhere: take it with'
-            f" `pushq consume {name} --json`"
+            f" {target.command(f'consume {name} --json')}"
         )
 
 
@@ -108,10 +108,10 @@ def _has_step(source: Mapping[str, Any], to: Mapping[str, Any]) -> bool:
     return names and not to["name"].endswith(COMPANIONS)
 
 
-def _tell_two_steps(source: Mapping[str, Any], to: Mapping[str, Any], *, is_refused: bool) -> None:
+def _tell_two_steps(source: Mapping[str, Any], to: Mapping[str, Any], target: Target, *, is_refused: bool) -> None:
     source_name, to_name = source["name"], to["name"]
     fact = f'"{source_name}" and "{to_name}" have no common step'
-    remedy = f"`pushq queue update {to_name} --colocate-with {source_name}` gives them one"
+    remedy = f"{target.command(f'queue update {to_name} --colocate-with {source_name}')} gives them one"
     if is_refused:
         raise Failure(f"{fact}, so --one-step moves nothing", lines=[remedy])
     tell(f"{fact}: each message is stored, then acked. {remedy}")
