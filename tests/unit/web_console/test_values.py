@@ -11,7 +11,7 @@ import pytest
 
 import web_console
 from web_console.door import safe_target
-from web_console.pages import alerts, messages, overview, queues
+from web_console.pages import alerts, messages, overview, queues, records
 from web_console.server import QueueRow
 from web_console.tables import Column, Table, as_csv, as_json, cut, page_of
 from web_console.wording import age, line_points, number, rate, size
@@ -134,6 +134,16 @@ async def test_what_a_stream_keeps_is_no_backlog() -> None:
     assert (tiles["Backlog"], tiles["Oldest unacknowledged"], tiles["Published"]) == (5, 60_000, 10.0)
     assert [row["name"] for row in shown["table"].rows] == ["orders"]
     assert queues.why(news) == "" and queues.picked([news, orders], "", "unattended") == []
+
+
+def test_plots_name_their_lines_in_words() -> None:
+    names = [name for _, _, wanted in (*queues.PLOTS, *records.NODE_PLOTS) for name in wanted]
+    series = {"start_ms": 0, "step_ms": 1000, "series": {name: [1.0, 90_000.0] for name in names}}
+    made = queues.plots(series, (*queues.PLOTS, *records.NODE_PLOTS))
+    assert made[0][2] == "waiting 90\u202f000, in flight 90\u202f000, delayed 90\u202f000"
+    assert made[2][2] == "oldest 1 min 30 s"
+    assert [said for _, _, said, data in made if "_" in said or "_per_s" in data] == []
+    assert queues.plots(series, words=queues.OF_STREAM)[0][2].startswith("kept ")
 
 
 def test_what_an_empty_table_says_names_no_command() -> None:
