@@ -14,6 +14,7 @@ from gateway.commands.exits import Failure, translate
 from gateway.commands.names import queue_names
 from gateway.commands.output import progress, put_json, tell
 from gateway.commands.target import Target, target_options
+from web_console.wording import counted
 
 if TYPE_CHECKING:
     from gateway.commands.mover import Mover
@@ -119,7 +120,7 @@ def _tell_two_steps(source: Mapping[str, Any], to: Mapping[str, Any], target: Ta
 
 def _summary(mover: Mover, source: str, to: str) -> list[str]:
     """What became of the messages, a line for each outcome that there was."""
-    lines = [f'{mover.moved} messages moved from "{source}" to "{to}"']
+    lines = [f'{counted(mover.moved, "message")} moved from "{source}" to "{to}"']
     if mover.repeats:
         lines.append(f'{mover.repeats} of them were known in "{to}" already, which stores no second one')
     if mover.lapsed:

@@ -337,7 +337,7 @@ def test_a_growing_queue_fires_is_silenced_and_resolves(server: PushqServer, sig
     firing.get_by_role("link", name="Silence").press("Enter")
     page.get_by_label("Reason").fill("the month's end")
     page.locator("details[open]").get_by_role("button", name="Silence").press("Enter")
-    expect(page.locator(".notice")).to_contain_text("it mutes 1 alerts now")
+    expect(page.locator(".notice")).to_contain_text("it mutes 1 alert now")
     page.goto(f"{server.url}/console/alerts")
     expect(page.locator("article.silenced")).to_contain_text("invoices wait")
     page.screenshot(path=file_of("customer", "/console/alerts-silenced"), full_page=True)

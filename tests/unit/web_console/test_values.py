@@ -11,10 +11,10 @@ import pytest
 
 import web_console
 from web_console.door import safe_target
-from web_console.pages import alerts, messages, overview, queues, records
+from web_console.pages import alerts, messages, overview, queues, records, render
 from web_console.server import QueueRow
 from web_console.tables import Column, Table, as_csv, as_json, cut, page_of
-from web_console.wording import age, line_points, number, rate, size
+from web_console.wording import age, counted, line_points, number, plural, rate, size
 
 TREE = Path(web_console.__file__).parents[1]
 
@@ -134,6 +134,16 @@ async def test_what_a_stream_keeps_is_no_backlog() -> None:
     assert (tiles["Backlog"], tiles["Oldest unacknowledged"], tiles["Published"]) == (5, 60_000, 10.0)
     assert [row["name"] for row in shown["table"].rows] == ["orders"]
     assert queues.why(news) == "" and queues.picked([news, orders], "", "unattended") == []
+
+
+def test_one_of_something_is_no_plural() -> None:
+    assert [counted(count, "message") for count in (0, 1, 2)] == ["0 messages", "1 message", "2 messages"]
+    assert [plural(count, "copy", "copies") for count in (1, 1.5)] == ["copy", "copies"]
+    counts = {"queues": 1, "in_flight": 1, "dead": 0, "consumers": 2}
+    source = (TREE / "web_console/templates/console/overview.html").read_text()
+    line = next(line for line in source.splitlines() if "counts[name]" in line)
+    shown = render._environment.from_string(line).render(counts=counts)
+    assert shown == '<p class="note">1 queue, 1 message in flight, 0 dead letters, 2 consumers.</p>'
 
 
 def test_plots_name_their_lines_in_words() -> None:
