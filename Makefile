@@ -29,6 +29,7 @@ $(STAMP): pyproject.toml setup.py
 		echo "no Python >= 3.11 found; install with: sudo apt-get install -y python3" >&2; exit 3; fi
 	@$(PYTHON) tests/support/prerequisites.py run
 	@if ! $(BIN)/python -m pip --version >/dev/null 2>&1; then $(PYTHON) -m venv --clear $(VENV); fi
+	@echo "installing Pushq and what it needs into $(VENV), about a minute"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test]'
 	@touch $@
 

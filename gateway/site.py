@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl
 
 import structlog
 from starlette.exceptions import HTTPException
-from starlette.routing import BaseRoute
+from starlette.routing import BaseRoute, Match
 from starlette.routing import Router as PageRouter
 from starlette.types import Receive, Scope, Send
 
@@ -50,6 +50,8 @@ class Site:
         try:
             if page is not None:
                 await write(send, await self._show(scope, page))
+            elif (short := self._without_slash(scope)) is not None:
+                await write(send, Answer(308, headers=((b"location", short),), content_type=None))
             else:
                 scope["app"] = self  # with it the router raises what it refuses, instead of answering in plain text
                 await self._console(scope, receive, send)
@@ -60,6 +62,19 @@ class Site:
         except Exception:
             log.exception("request failed", method=scope["method"], path=scope["path"])
             await write(send, problem_answer(PushqError("this is our mistake; the log has more")))
+
+    def _without_slash(self, scope: Scope) -> bytes | None:
+        """The address that a page has, for one asked for with a slash at its end; None where there is no such page."""
+        path = scope["path"].rstrip("/")
+        if path in ("", scope["path"]) or scope["method"] not in ("GET", "HEAD"):
+            return None
+        if path not in self._pages:
+            asked = {**scope, "path": path}
+            if all(route.matches(asked)[0] is not Match.FULL for route in self._console.routes):
+                return None
+        query: bytes = scope["query_string"]
+        short: bytes = scope["raw_path"].rstrip(b"/")
+        return short + b"?" + query if query else short
 
     async def _show(self, scope: Scope, page: Page) -> Answer:
         method = scope["method"]
@@ -88,8 +103,8 @@ _LATER: Final = {
 
 
 async def _nothing_here(scope: Scope, receive: Receive, send: Send) -> None:
-    if scope["path"] in _LATER:
-        raise NotFound(_LATER[scope["path"]])
+    if (later := _LATER.get(scope["path"].rstrip("/"))) is not None:
+        raise NotFound(later)
     raise NotFound(f"there is nothing at {scope['path'][:200]!r}; / leads on")
 
 

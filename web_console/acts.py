@@ -11,6 +11,7 @@ import msgspec
 
 from web_console.pages import dashboards
 from web_console.visit import Problem, Visit, page_path, queue_path
+from web_console.wording import counted
 
 Form = dict[str, str]
 
@@ -104,7 +105,7 @@ async def purge(visit: Visit, form: Form) -> Done:
     name = form.get("queue", "")
     _typed(form, name)
     job = (await visit.ask("POST", queue_path(name, "purge"), {"confirm": name})).json()
-    return Done(f"Purged {job['total']} messages of {name}")
+    return Done(f"Purged {counted(job['total'], 'message')} of {name}")
 
 
 async def redrive(visit: Visit, form: Form) -> Done:
@@ -119,10 +120,10 @@ async def redrive(visit: Visit, form: Form) -> Done:
         body["rate_per_s"] = rate
     if form.get("how") == "count":
         total = (await visit.ask("POST", queue_path(name, "redrives"), {**body, "dry_run": True})).json()["total"]
-        return Done(f"It would move {total} messages; nothing was moved")
+        return Done(f"It would move {counted(total, 'message')}; nothing was moved")
     _typed(form, name)
     job = (await visit.ask("POST", queue_path(name, "redrives"), body)).json()
-    return Done(f"Redrive {job['id']} of {job['total']} messages has begun")
+    return Done(f"Redrive {job['id']} of {counted(job['total'], 'message')} has begun")
 
 
 async def cancel_redrive(visit: Visit, form: Form) -> Done:
@@ -188,9 +189,11 @@ async def silence(visit: Visit, form: Form) -> Done:
     body["duration_ms"] = (_whole(form, "minutes") or 60) * 60_000
     if form.get("how") == "preview":
         told = (await visit.ask("POST", "/v1/silences/preview", body)).json()
-        return Done(f"It would mute {told['mutes']} alerts that fire now; nothing was silenced")
+        return Done(
+            f"It would mute {counted(told['mutes'], 'alert that fires', 'alerts that fire')} now; nothing was silenced"
+        )
     made = (await visit.ask("POST", "/v1/silences", body)).json()
-    return Done(f"Silenced until {made['ends_at']}; it mutes {made['mutes']} alerts now")
+    return Done(f"Silenced until {made['ends_at']}; it mutes {counted(made['mutes'], 'alert')} now")
 
 
 async def end_silence(visit: Visit, form: Form) -> Done:

@@ -18,6 +18,16 @@ def number(value: float | None) -> str:
     return f"{int(value):,}".replace(",", "\u202f")
 
 
+def plural(count: float, one: str, many: str = "") -> str:
+    """The word for so many: `message` for 1, else `messages`, or `many` where that is another word."""
+    return one if count == 1 else many or f"{one}s"
+
+
+def counted(count: int, one: str, many: str = "") -> str:
+    """`1 message`, `2 messages`: as on the command line, without spaces in the number."""
+    return f"{count} {plural(count, one, many)}"
+
+
 def size(value: float | None) -> str:
     if value is None:
         return "–"

@@ -40,6 +40,15 @@ _environment = Environment(loader=FileSystemLoader(_templates), autoescape=True,
 _headers = tuple((name.lower().encode(), value.encode()) for name, value in render.PAGE_HEADERS.items())
 _markdown = MarkdownIt("commonmark", {"html": False}).enable("table")
 _renderer: Any = _markdown.renderer
+_COMMENT = re.compile(
+    r"(?P<code>"
+    r"^ {0,3}(?P<fence>```+|~~~+).*?(?:^ {0,3}(?P=fence)|\Z)"
+    r"|^(?: {4}|\t)[^\n]*"
+    r"|(?P<ticks>`+)[^`].*?(?P=ticks)"
+    r")|<!--.*?-->",
+    re.MULTILINE | re.DOTALL,
+)
+"""A comment in the source, which is for who writes it. In code it is what the page shows."""
 
 
 def _scrolling(name: str) -> Callable[..., str]:
@@ -87,10 +96,15 @@ def _page(file: Path, folder: Path) -> Page:
 
     async def show(gateway: Gateway, query: dict[str, str]) -> Answer:
         if not rendered:
-            rendered.append(_html(file.read_text(), file.relative_to(folder)))
+            rendered.append(_html(_text(file), file.relative_to(folder)))
         return rendered[0]
 
     return show
+
+
+def _text(file: Path) -> str:
+    """The source as a reader has it, without comments."""
+    return _COMMENT.sub(lambda found: found["code"] or "", file.read_text())
 
 
 def _file(file: Path) -> Page:
@@ -117,7 +131,7 @@ def _search(folder: Path) -> Page:
 
 
 def _sections(file: Path, folder: Path) -> list[docs_search.Section]:
-    text = file.read_text()
+    text = _text(file)
     address, title = _address(file.relative_to(folder)), _title(text, file)
     return [
         docs_search.section(f"{address}#{_heading_id(heading)}" if heading else address, title, heading, part)
@@ -130,7 +144,7 @@ def _contents(folder: Path) -> Page:
 
     async def show(gateway: Gateway, query: dict[str, str]) -> Answer:
         files = [file.relative_to(folder) for file in sorted(folder.rglob("*.md"))]
-        lines = [f"- [{_title((folder / file).read_text(), file)}]({file.as_posix()})" for file in files]
+        lines = [f"- [{_title(_text(folder / file), file)}]({file.as_posix()})" for file in files]
         return _html("# Documentation\n\n" + "\n".join(lines), Path(INDEX))
 
     return show

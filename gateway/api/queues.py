@@ -219,7 +219,7 @@ def _check_move(gateway: Gateway, queue: Queue, target: str) -> None:
 def _deletable(gateway: Gateway, call: Call) -> Queue:
     principal, name = call.principal, owner_of(call.params[0])
     queue = gateway.store.queue(principal.tenant, name)
-    by_hand = f"`pushq queue delete {name}` does it on the server's machine"
+    by_hand = f"`pushq queue delete {name} --data DIR` does it on the server's machine"
     if not may_administer(principal.access, "queue deletion"):
         raise Forbidden(f"deleting a queue needs the scope admin; {by_hand}, with an admin key")
     if not (call.is_local or gateway.settings.queues.allow_delete_over_http):

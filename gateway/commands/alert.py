@@ -11,6 +11,7 @@ from gateway.commands.base import group, json_option, run
 from gateway.commands.moments import DURATION
 from gateway.commands.output import put, put_fields, put_items, put_json, put_table, tell
 from gateway.commands.target import Target, target_options
+from web_console.wording import counted
 
 
 def _all(target: Target, path: str, **query: Any) -> list[dict[str, Any]]:
@@ -166,7 +167,7 @@ def silence(
         put_json(found)
     else:
         put(found["id"])
-        tell(f"{found['mutes']} alerts are muted until {found['ends_at']}")
+        tell(f"{counted(found['mutes'], 'alert is', 'alerts are')} muted until {found['ends_at']}")
 
 
 @alert.command("silences")

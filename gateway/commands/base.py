@@ -16,6 +16,9 @@ from gateway.commands.exits import Failure, translate
 KEY_ORIGIN = "pushq.key_origin"
 """Where `Target` notes in the click context which key it used, for the sentence that a 401 needs."""
 
+SERVER_ASKED = "pushq.server_asked"
+"""Where `Target` notes which server it asked, for the sentences of those who may have meant another one."""
+
 WORDS = "pushq.words"
 """Where the words of a line stand that a shell wants completed."""
 
@@ -41,7 +44,7 @@ class Command(click.Command):
         except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
             raise
         except Exception as error:
-            translated = translate(error, key_origin=ctx.meta.get(KEY_ORIGIN))
+            translated = translate(error, key_origin=ctx.meta.get(KEY_ORIGIN), asked=ctx.meta.get(SERVER_ASKED))
             if translated is None:
                 raise
             translated.is_json = bool(ctx.params.get("as_json"))

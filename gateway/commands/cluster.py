@@ -15,6 +15,7 @@ from gateway.commands.base import group, json_option, run
 from gateway.commands.exits import Exit, Failure
 from gateway.commands.output import put_json, put_table, size, tell
 from gateway.commands.target import Target, target_options
+from web_console.wording import counted
 
 LOOK_S = 0.5
 
@@ -166,8 +167,8 @@ def _wait_until_empty(target: Target, node: str, wait_s: float) -> None:
     ):
         if time.monotonic() > deadline:
             raise Failure(
-                f"{node} still has {copies} copies; they go elsewhere as soon as others can take them, and what "
-                "pushq recover list shows there has to be published or dropped"
+                f"{node} still has {counted(copies, 'copy', 'copies')}; they go elsewhere as soon as others can"
+                f" take them, and what {target.command('recover list')} shows there has to be published or dropped"
             )
         time.sleep(LOOK_S)
 
@@ -234,7 +235,7 @@ def apply_plan(file: Path, dry_run: bool, clusters: Sequence[str], target: Targe
         for move in plan.moves
     ]
     for entry in plan.partitions:
-        what = f"{entry.partitions} partitions"
+        what = f"{counted(entry.partitions, 'partition')}"
         rows.append(
             {"tenant": entry.tenant, "queue": entry.queue, "what": what, "from": None, "to": list(entry.clusters)}
         )
@@ -248,7 +249,8 @@ def apply_plan(file: Path, dry_run: bool, clusters: Sequence[str], target: Targe
         for one in rows
     ]
     put_table(("tenant", "queue", "what", "from", "to", "looked up"), [[*one[:5], _yes(one[5])] for one in shown])
-    tell(f"the plan is good: {len(plan.moves)} moves, {len(plan.partitions)} queues that get more partitions")
+    grows, grow = "queue that gets more partitions", "queues that get more partitions"
+    tell(f"the plan is good: {counted(len(plan.moves), 'move')}, {counted(len(plan.partitions), grows, grow)}")
 
 
 def _yes(is_so: bool) -> str:

@@ -18,6 +18,7 @@ from gateway.commands.hold import Holder, Keeper
 from gateway.commands.output import tell
 from gateway.commands.reader import SSE_BACK_S, Reader, Taken, given_back, reader_of_stdout
 from gateway.commands.target import Target
+from web_console.wording import counted
 
 if TYPE_CHECKING:
     from push.client import Message, Subscription
@@ -95,7 +96,8 @@ class Consumer:
             raise click.UsageError(f'"{self._queue}" is a stream, which keeps what is read: leave --no-ack out')
         if self._is_kept and config["delivery"] == "at_most_once":
             raise click.UsageError(
-                f'"{self._queue}" delivers at most once, so --no-ack could give nothing back: use `pushq queue peek`'
+                f'"{self._queue}" delivers at most once, so --no-ack could give nothing back: use'
+                f" {target.command(f'queue peek {self._queue}')}"
             )
         if is_stream and self._options.get("group") is None:
             raise click.UsageError(
@@ -107,15 +109,17 @@ class Consumer:
         """What was shown is back; of a queue that may have more it is said."""
         if back < kept:
             raise Failure(
-                f"{kept} messages were shown, and the server confirmed that it has {back} of them back",
+                f"{counted(kept, 'message was', 'messages were')} shown, and the server"
+                f" confirmed that it has {back} of them back",
                 lines=["the others come again when their leases end, and count as tried"],
             )
         if kept == self._count and self._wishes.count is None:
             raise Failure(
-                f"{kept} messages were shown and went back, and there may be more",
+                f"{counted(kept, 'message was', 'messages were')} shown and went back, and there may be more",
                 lines=["--no-ack keeps what it has shown until it ends: --credit says how many that may be"],
             )
-        tell(f'{kept} messages were shown and are back in "{self._queue}", untried')
+        shown = counted(kept, "message was shown and is", "messages were shown and are")
+        tell(f'{shown} back in "{self._queue}", untried')
 
     async def _to_the_end(self, work: Coroutine[Any, Any, None], stop: asyncio.Event, target: Target) -> None:
         """To the end of the work, to the signal, or to the end of the queue."""

@@ -50,10 +50,19 @@ EXIT_BY_CODE: dict[str, Exit] = {
 }
 """Codes of the public protocol; those that are missing here end with `FAILED`."""
 
+OF_ANOTHER_SERVER = frozenset(
+    {"unauthenticated", "not-found", "queue-not-found", "unavailable", "outcome-unknown", "not-pushq"}
+)
+"""What is met at a server that was not the one meant: such a failure names it."""
+
 HINTS: dict[str, str] = {
     "unavailable": "start a server with `pushq serve`, or name one with --url or PUSHQ_URL",
     "outcome-unknown": "it may have been done; repeat a publish with the same --id to be safe",
 }
+
+
+NO_PROBLEM = "without a problem document"
+"""How the client tells of an answer that is no Pushq's."""
 
 
 class Failure(click.ClickException):
@@ -82,8 +91,20 @@ class Failure(click.ClickException):
         click.echo("\n".join(said), file=file, err=True, color=self.show_color)
 
 
-def translate(error: Exception, *, key_origin: str | None = None) -> Failure | None:
-    """The failure for an error that somebody meant to raise; None for our own mistakes, which keep their traceback."""
+def translate(error: Exception, *, key_origin: str | None = None, asked: str | None = None) -> Failure | None:
+    """The failure for an error that somebody meant to raise; None for our own mistakes, which keep their traceback.
+
+    `asked` is the server's URL, without secrets.
+    """
+    failure = _failure_of(error, key_origin)
+    if failure is not None and asked is not None and asked not in failure.message:
+        code = failure.problem.get("code")
+        if code in OF_ANOTHER_SERVER or failure.message.endswith(NO_PROBLEM):
+            failure.lines += (f"the server asked was {asked}",)
+    return failure
+
+
+def _failure_of(error: Exception, key_origin: str | None) -> Failure | None:
     from backend_store.model import PushqError as ServerError
     from push.client.errors import ApiError, Unavailable
     from push.client.errors import PushqError as ClientError

@@ -12,6 +12,7 @@ from gateway.commands.base import json_option, run, yes_option
 from gateway.commands.names import group_names, queue_names
 from gateway.commands.output import confirm, put_items, put_json, put_table, tell
 from gateway.commands.target import Target, target_options
+from web_console.wording import counted
 
 if TYPE_CHECKING:
     from push.client import Admin
@@ -56,7 +57,7 @@ def set_(
         put_json(found)
         return
     lag = sum(part["lag"] for part in found["lag"])
-    tell(f'group "{name}" of "{queue}" stands at {found["position"]["seq"]}, {lag} messages before it')
+    tell(f'group "{name}" of "{queue}" stands at {found["position"]["seq"]}, {counted(lag, "message")} before it')
 
 
 @group.command("delete")

@@ -13,6 +13,7 @@ from gateway.commands.exits import Failure
 from gateway.commands.output import Advance, progress
 from gateway.commands.scratch import scratch_queue
 from gateway.commands.target import OPEN_TIMEOUT_S, Target
+from web_console.wording import counted
 
 if TYPE_CHECKING:
     from push.client import Message, Pushq, Subscription
@@ -150,7 +151,9 @@ class Countdown:
             if self.left != left:
                 left, changed_at = self.left, time.monotonic()
             elif time.monotonic() - changed_at > SILENCE_S_MAX:
-                raise Failure(f"nothing came for {SILENCE_S_MAX:g} s, with {left} of {self._messages} messages to come")
+                raise Failure(
+                    f"nothing came for {SILENCE_S_MAX:g} s, with {left} of {counted(self._messages, 'message')} to come"
+                )
 
 
 async def _read_and_ack(

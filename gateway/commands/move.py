@@ -12,6 +12,7 @@ from gateway.commands.exits import Failure, translate
 from gateway.commands.names import queue_names
 from gateway.commands.output import progress, put_json, tell
 from gateway.commands.target import Target, target_options
+from web_console.wording import counted
 
 if TYPE_CHECKING:
     from gateway.commands.mover import Mover
@@ -60,10 +61,10 @@ async def _move(
 
     async with target.admin() as admin:
         begins, ends = await admin.get_queue(source), await admin.get_queue(to)
-        _check(begins)
+        _check(begins, target)
         is_one_step = _has_step(begins, ends)
         if not is_one_step:
-            _tell_two_steps(begins, ends, is_refused=one_step)
+            _tell_two_steps(begins, ends, target, is_refused=one_step)
         mover = Mover(admin, begins, ends, is_one_step=is_one_step, must_be_one_step=one_step, new_ids=new_ids)
         wanted = min(count or begins["stats"]["ready"], begins["stats"]["ready"])
         stop = stop_signal()
@@ -93,14 +94,14 @@ async def _move(
     }
 
 
-def _check(source: Mapping[str, Any]) -> None:
+def _check(source: Mapping[str, Any], target: Target) -> None:
     name, config = source["name"], source["config"]
     if config["kind"] == "stream":
         raise click.UsageError(f'FROM "{name}" is a stream, which keeps its messages: nothing can be moved out of it')
     if config["delivery"] == "at_most_once":
         raise click.UsageError(
             f'FROM "{name}" delivers at most once, so a message is gone before it is stored elsewhere: take it with'
-            f" `pushq consume {name} --json`"
+            f" {target.command(f'consume {name} --json')}"
         )
 
 
@@ -109,10 +110,10 @@ def _has_step(source: Mapping[str, Any], to: Mapping[str, Any]) -> bool:
     return names and not to["name"].endswith(COMPANIONS)
 
 
-def _tell_two_steps(source: Mapping[str, Any], to: Mapping[str, Any], *, is_refused: bool) -> None:
+def _tell_two_steps(source: Mapping[str, Any], to: Mapping[str, Any], target: Target, *, is_refused: bool) -> None:
     source_name, to_name = source["name"], to["name"]
     fact = f'"{source_name}" and "{to_name}" have no common step'
-    remedy = f"`pushq queue update {to_name} --colocate-with {source_name}` gives them one"
+    remedy = f"{target.command(f'queue update {to_name} --colocate-with {source_name}')} gives them one"
     if is_refused:
         raise Failure(f"{fact}, so --one-step moves nothing", lines=[remedy])
     tell(f"{fact}: each message is stored, then acked. {remedy}")
@@ -120,7 +121,7 @@ def _tell_two_steps(source: Mapping[str, Any], to: Mapping[str, Any], *, is_refu
 
 def _summary(mover: Mover, source: str, to: str) -> list[str]:
     """What became of the messages, a line for each outcome that there was."""
-    lines = [f'{mover.moved} messages moved from "{source}" to "{to}"']
+    lines = [f'{counted(mover.moved, "message")} moved from "{source}" to "{to}"']
     if mover.dropped:
         known_by = "content" if mover.knows_content else "ids"
         remedy = "" if mover.knows_content else "; --new-ids keeps such messages"

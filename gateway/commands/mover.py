@@ -24,6 +24,7 @@ from gateway.commands.output import tell
 from gateway.commands.session_events import said
 from push.client import Admin, ApiError, PushqError
 from push.client.errors import api_error, problem_from_frame
+from web_console.wording import counted
 
 STEP_MESSAGES_MAX: Final = 100
 ALONE_MESSAGES_MAX: Final = 20
@@ -240,7 +241,8 @@ class Mover:
         try:
             await self._admin.ask("POST", f"{self._from}/nack", json=body)
         except PushqError as error:
-            tell(f"{len(taken)} messages could not be given back, and come again in {HOLD_MS // 1000} s: {error}")
+            some = counted(len(taken), "message")
+            tell(f"{some} could not be given back, and will come again in {HOLD_MS // 1000} s: {error}")
 
     def _publish(self, taken: Sequence[Taken]) -> dict[str, Any]:
         now = self._clock.now(time.monotonic())

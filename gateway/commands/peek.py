@@ -12,6 +12,7 @@ from gateway.commands.moments import MOMENT
 from gateway.commands.names import queue_names
 from gateway.commands.output import progress, put, put_json, tell
 from gateway.commands.target import Target, target_options
+from web_console.wording import counted
 
 PAGE_MESSAGES_MAX = 100
 STATES = ("ready", "in_flight", "delayed", "dead")
@@ -54,7 +55,7 @@ def peek(
     if found["next"] is not None:
         tell(f"there are more: --limit {limit * 10}")
     elif not found["items"]:
-        tell(f"nothing found, {found['scanned']} messages looked at")
+        tell(f"nothing found, {counted(found['scanned'], 'message')} looked at")
 
 
 async def _peek(name: str, limit: int, filters: dict[str, Any], target: Target) -> dict[str, Any]:

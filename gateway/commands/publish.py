@@ -18,6 +18,7 @@ from gateway.commands.moments import DURATION
 from gateway.commands.names import queue_names
 from gateway.commands.output import json_line, progress, put, put_json, rate, tell
 from gateway.commands.target import Target, target_options
+from web_console.wording import counted
 
 BEGINS_AS_JSON = "this begins as JSON does and is none"
 TIMEOUT_MS_MAX = 60_000
@@ -156,7 +157,7 @@ async def _publish_lines(
     seconds = time.monotonic() - began
     if parse.doubted > 1:
         tell(f"warning: {parse.doubted} lines went as text that begin as JSON does")
-    tell(f'published {count} messages to "{queue}" in {seconds:.2f} s, {rate(count, seconds)}')
+    tell(f'published {counted(count, "message")} to "{queue}" in {seconds:.2f} s, {rate(count, seconds)}')
 
 
 async def _store(
@@ -178,7 +179,7 @@ def _failed_line(failed: PublishManyFailed, batch: Sequence[Line], before: int) 
     line, error = refused[0]
     failure = translate(error) or Failure(str(error))
     stored = before + len(batch) - len(refused)
-    failure.lines += (f"this is about line {line.number}; {stored} messages are stored",)
+    failure.lines += (f"this is about line {line.number}; {counted(stored, 'message is', 'messages are')} stored",)
     return failure
 
 

@@ -12,6 +12,7 @@ from gateway.commands.exits import Failure
 from gateway.commands.names import queue_names
 from gateway.commands.output import confirm, progress, put_json, tell
 from gateway.commands.target import Target, target_options
+from web_console.wording import counted
 
 if TYPE_CHECKING:
     from push.client import Admin
@@ -34,14 +35,14 @@ def purge(name: str, is_sure: bool, no_wait: bool, target: Target, as_json: bool
     if job.get("error"):
         raise Failure(f'the purge of "{name}" ended with an error: {job["error"]}')
     if not as_json:
-        tell(f'queue "{name}": purge {job["id"]} {job["state"]}, {job["done"]} messages removed')
+        tell(f'queue "{name}": purge {job["id"]} {job["state"]}, {counted(job["done"], "message")} removed')
 
 
 async def _purge(name: str, is_sure: bool, no_wait: bool, target: Target) -> dict[str, Any]:
     async with target.admin() as admin:
         stats = (await admin.get_queue(name))["stats"]
         holds = stats["ready"] + stats["in_flight"] + stats["delayed"]
-        confirm(f'Remove all {holds} messages of queue "{name}"?', is_sure=is_sure)
+        confirm(f'Remove {counted(holds, "message")} of queue "{name}"?', is_sure=is_sure)
         job = await admin.purge_queue(name)
         return job if no_wait else await _watch(admin, name, job)
 

@@ -16,6 +16,7 @@ from gateway.commands.peek import peek
 from gateway.commands.purge import purge
 from gateway.commands.redrive import redrive
 from gateway.commands.target import Target, target_options
+from web_console.wording import counted
 
 _LAZY = {
     "create": "gateway.commands.queue_set:create",
@@ -97,7 +98,7 @@ def delete(name: str, move_to: str | None, discard: bool, is_sure: bool, target:
     if as_json:
         put_json(deleted)
     elif move_to is None:
-        tell(f'queue "{name}" is deleted, {deleted["discarded"]} messages with it')
+        tell(f'queue "{name}" is deleted, {counted(deleted["discarded"], "message")} with it')
     else:
         tell(f'queue "{name}" is deleted, its messages are in "{move_to}" or on their way there')
 
@@ -116,7 +117,8 @@ async def _delete(name: str, move_to: str | None, is_sure: bool, target: Target)
         holds = stats["ready"] + stats["in_flight"] + stats["delayed"] + stats["dead"]
         where = target.socket if is_local else target.base_url
         fate = "lost" if move_to is None else f'moved to "{move_to}"'
-        confirm(f'Delete queue "{name}" with {holds} messages, which are {fate}, at {where}?', is_sure=is_sure)
+        what = counted(holds, "message, which is", "messages, which are")
+        confirm(f'Delete queue "{name}" with {what} {fate}, at {where}?', is_sure=is_sure)
         return await admin.delete_queue(name, move_to=move_to, discard=move_to is None)
 
 

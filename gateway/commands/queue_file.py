@@ -20,6 +20,7 @@ from gateway.policy import owner_of
 from gateway.queue_config import queue_config, shown_config
 from gateway.queue_settings import FIXED, SETTINGS
 from gateway.validate import check_new_queue_name
+from web_console.wording import counted
 
 if TYPE_CHECKING:
     from push.client import Admin
@@ -74,7 +75,7 @@ def export(names: tuple[str, ...], is_all: bool, target: Target) -> None:
     items = run(ask(target, lambda admin: _found(admin, names, is_all)))
     entries = [{"name": item["name"], "config": _ordered(item["config"])} for item in items]
     put(json.dumps({"version": VERSION, "queues": entries}, ensure_ascii=False, indent=2))
-    tell(f"{len(entries)} queues written")
+    tell(f"{counted(len(entries), 'queue')} written")
 
 
 async def _found(admin: Admin, names: Sequence[str], is_all: bool) -> list[dict[str, Any]]:

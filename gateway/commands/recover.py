@@ -12,6 +12,7 @@ from gateway.commands.base import group, json_option, run, yes_option
 from gateway.commands.exits import Failure
 from gateway.commands.output import confirm, put_json, put_table, size, tell
 from gateway.commands.target import Target, target_options
+from web_console.wording import counted
 
 ROUNDS_MAX = 1_000
 """Requests of one `publish`, each of some seconds; then it can be asked for again."""
@@ -133,12 +134,12 @@ def publish(piece: str, dry_run: bool, in_doubt: bool, partial: bool, target: Ta
     else:
         _tell_published(piece, found)
     if not dry_run and found["left"]:
-        raise Failure(f"{found['left']} messages stay in quarantine{_why(found)}")
+        raise Failure(f"{counted(found['left'], 'message stays', 'messages stay')} in quarantine{_why(found)}")
 
 
 def _tell_published(piece: str, found: dict[str, Any]) -> None:
     verb = "would be published" if found["dry_run"] else "published"
-    tell(f"piece {piece}: {found['published']} messages {verb}")
+    tell(f"piece {piece}: {counted(found['published'], 'message')} {verb}")
     if found["already_there"]:
         tell(f"{found['already_there']} were in the queue already")
     if found["expired"]:
@@ -165,7 +166,7 @@ def _why(found: dict[str, Any]) -> str:
 def drop(piece: str, is_sure: bool, dry_run: bool, target: Target, as_json: bool) -> None:
     """Delete the messages of a piece for good. Their producers were told that they are safe."""
     known = _ask(target, "GET", _path(piece))["piece"]
-    what = f"{known['messages']} confirmed messages of {_queue(known)}"
+    what = f"{counted(known['messages'], 'confirmed message')} of {_queue(known)}"
     if dry_run:
         tell(f"would drop {what}")
         return

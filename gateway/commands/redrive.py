@@ -15,6 +15,7 @@ from gateway.commands.moments import MOMENT
 from gateway.commands.names import queue_names
 from gateway.commands.output import progress, put, put_json, tell
 from gateway.commands.target import Target, target_options
+from web_console.wording import counted
 
 if TYPE_CHECKING:
     from push.client import Admin
@@ -64,9 +65,10 @@ def redrive(
         put_json(job)
     if job["state"] in ("failed", "cancelled"):
         why = job["error"] or "it was cancelled"
-        raise Failure(f'the redrive of "{name}" moved {job["done"]} of {job["total"]} messages: {why}')
+        raise Failure(f'the redrive of "{name}" moved {job["done"]} of {counted(job["total"], "message")}: {why}')
     if not as_json:
-        tell(f'queue "{name}": redrive {job["id"]} {job["state"]}, {job["done"]} of {job["total"]} messages moved')
+        total = counted(job["total"], "message")
+        tell(f'queue "{name}": redrive {job["id"]} {job["state"]}, {job["done"]} of {total} moved')
 
 
 def _tell_total(total: int, name: str, as_json: bool) -> None:
@@ -74,7 +76,7 @@ def _tell_total(total: int, name: str, as_json: bool) -> None:
         put_json({"total": total})
     else:
         put(str(total))
-        tell(f'queue "{name}": {total} messages would be moved')
+        tell(f'queue "{name}": {counted(total, "message")} would be moved')
 
 
 async def _count(name: str, wanted: dict[str, Any], target: Target) -> int:

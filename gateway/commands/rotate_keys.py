@@ -13,6 +13,7 @@ from gateway.commands.exits import Failure
 from gateway.commands.names import queue_names
 from gateway.commands.output import progress, put_json, tell
 from gateway.commands.target import Target, target_options
+from web_console.wording import counted
 
 
 @command("rotate-keys")
@@ -50,9 +51,9 @@ def rotate_keys(
         put_json(job)
     if job["state"] in ("failed", "cancelled"):
         why = job["error"] or "it was cancelled"
-        raise Failure(f"the rotation {job['id']} did {job['done']} of {job['total']} steps: {why}")
+        raise Failure(f"the rotation {job['id']} did {job['done']} of {counted(job['total'], 'step')}: {why}")
     if not as_json:
-        tell(f"rotation {job['id']} {job['state']}, {job['done']} of {job['total']} keys")
+        tell(f"rotation {job['id']} {job['state']}, {job['done']} of {counted(job['total'], 'key')}")
 
 
 async def _rotate(wanted: dict[str, Any], wait: bool, target: Target) -> dict[str, Any]:

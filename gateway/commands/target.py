@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from gateway.commands.base import KEY_ORIGIN, CommonOption
+from gateway.commands.base import KEY_ORIGIN, SERVER_ASKED, CommonOption
 from gateway.commands.exits import Exit, Failure
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Target:
     @property
     def base_url(self) -> str:
         """The server's URL: `--url`, or that of `--context`, else `PUSHQ_URL`, else the context's, else the default."""
-        from push.client.discover import find_url
+        from push.client.discover import find_url, without_secrets
 
         try:
             found = find_url(self.url or (self.profile[1].url if self.profile else None))
@@ -80,7 +80,13 @@ class Target:
             raise click.UsageError(f"the server's URL: {error}") from None
         if not is_whole:
             raise click.UsageError(f"the server's URL is {found!r}; it must name a host, as http://127.0.0.1:8080 does")
+        if (context := click.get_current_context(silent=True)) is not None:
+            context.meta[SERVER_ASKED] = without_secrets(found)
         return found
+
+    def command(self, line: str) -> str:
+        """Another command as a hint: with the context that this one was given, for it is about the same server."""
+        return f"`pushq {line}{f' --context {self.context}' if self.context else ''}`"
 
     @property
     def socket(self) -> Path:

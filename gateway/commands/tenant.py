@@ -55,7 +55,8 @@ def create(name: str, target: Target, as_json: bool, **quotas: int | None) -> No
     if as_json:
         put_json(made)
     else:
-        tell(f'tenant "{name}" is there; make its first key with: pushq key create NAME --tenant {name} --scope admin')
+        following = target.command(f"key create NAME --tenant {name} --scope admin")
+        tell(f'tenant "{name}" is there; {following} makes its first key')
 
 
 @tenant.command("list")

@@ -13,6 +13,7 @@ from gateway.commands.exits import Exit, Failure
 from gateway.commands.names import queue_names
 from gateway.commands.output import put_items, put_json, put_table, tell
 from gateway.commands.target import Target, target_options
+from web_console.wording import counted, plural
 
 FOLDER = click.Path(file_okay=False, path_type=Path)
 THERE = click.Path(exists=True, file_okay=False, path_type=Path)
@@ -94,7 +95,7 @@ def collect(to: Path, sources: Sequence[Path], moves: bool, data: Path, as_json:
     if as_json:
         put_json({"copied": done.copied, "known": done.known, "removed": done.removed})
     else:
-        tell(f"{done.copied} files copied, {done.known} were there already")
+        tell(f"{counted(done.copied, 'file')} copied, {done.known} {plural(done.known, 'was', 'were')} there already")
 
 
 @usage.command("verify")
@@ -121,7 +122,7 @@ def verify(folder: Path, as_json: bool) -> None:
             ["partition", "published", "settled", "held"],
             [[log["partition"], log.get("published", 0), log.get("settled", 0), log["held"]] for log in logs],
         )
-        tell(f"{report.files} files, {report.rows} rows")
+        tell(f"{counted(report.files, 'file')}, {counted(report.rows, 'row')}")
     if broken:
         lines = [f"{one.partition}: {one.detail}" for one in report.broken]
         raise Failure(f"the ledger is not whole: {len(broken)} faults", exit=Exit.FAILED, lines=lines)

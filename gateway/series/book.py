@@ -127,7 +127,7 @@ class Book:
             # What the process before saw may have been a moment ago.
             watched.packed, watched.changed_ms = stored, now_ms
             self._packed.add(watched)
-            self._tally(watched).add(watched.definition.uid, watched.pulse)
+            self._tally(watched).add(watched.definition.uid, _waiting(watched))
         return stored is None or not follows(stored, watched.pulse, now_ms, steady_ms)
 
     def seen(self, watched: Watched, pulse: Pulse, now_ms: int) -> None:
@@ -174,7 +174,7 @@ class Book:
                 catch_up(series, self.node, slot)
                 series.write(now_ms, row)
             self.rows += 1
-            self._tally(watched).add(watched.definition.uid, pulse, row)
+            self._tally(watched).add(watched.definition.uid, _waiting(watched), row)
 
     def close(self, now_ms: int, steady_ms: int, node: Sequence[float]) -> None:
         """The round is over: rows of tenants and of the process."""
@@ -255,6 +255,12 @@ class Book:
     def covered(self, tier: int, start: int, end: int) -> list[bool]:
         """In which slots of a tier this process looked at all."""
         return [value == value for value in self.node.column(tier, 0, start, end)]
+
+
+def _waiting(watched: Watched) -> Pulse:
+    """What a queue adds to its tenant's numbers: what a stream keeps is read by many and waits for nobody."""
+    pulse = watched.pulse
+    return pulse._replace(ready=0, oldest_since_ms=0) if watched.definition.config.kind == "stream" else pulse
 
 
 def _unpacked(small: Packed) -> Series:

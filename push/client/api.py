@@ -12,7 +12,7 @@ import httpx2
 import msgspec
 
 from push.client.config import Limits
-from push.client.discover import Key, find_tls, find_url, resolve_key
+from push.client.discover import Key, find_tls, find_url, resolve_key, without_secrets
 from push.client.errors import OutcomeUnknown, Unavailable, api_error, problem_of
 from push.client.transports.addresses import Addresses, addressed
 
@@ -37,7 +37,7 @@ class Api:
     ) -> None:
         self._key = key
         base = "http://localhost" if unix_socket is not None else find_url(url)
-        self._where = base if unix_socket is None else str(unix_socket)
+        self._where = without_secrets(base) if unix_socket is None else str(unix_socket)
         trusted = find_tls(tls)
         transport: httpx2.AsyncBaseTransport | None
         if unix_socket is not None:

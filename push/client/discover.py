@@ -7,6 +7,7 @@ import os
 import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from push.client.config import DEFAULT_KEY_FILE, DEFAULT_URL
 
@@ -20,6 +21,12 @@ def find_url(url: str | None = None) -> str:
     if not found.startswith(("http://", "https://", "ws://", "wss://")):
         raise ValueError(f"the server's URL must begin with http:// or https://, not {found!r}")
     return found.replace("ws", "http", 1) if found.startswith("ws") else found
+
+
+def without_secrets(url: str) -> str:
+    """A URL as an error may show it: without the name and the password that it may have before its host."""
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
 def find_key(*, data: Path | None = None) -> str | None:

@@ -6,8 +6,10 @@ What the pages looked like is kept in `artefacts/`.
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +186,47 @@ def test_each_view_is_whole_narrow_readable_and_safe(
         assert page.evaluate("() => window.hacked") is None, path
 
 
+WRITES_DOWN = """
+const fillText = CanvasRenderingContext2D.prototype.fillText;
+window.drawn = [];
+CanvasRenderingContext2D.prototype.fillText = function (text, x, y) {
+  const place = this.getTransform().transformPoint({x, y});
+  window.drawn.push({text, x: place.x, y: place.y, width: this.measureText(text).width, canvas: this.canvas});
+  return fillText.apply(this, arguments);
+};
+window.marks = () => [...document.querySelectorAll("figure.plot canvas")].map(
+  (canvas) => window.drawn.filter((one) => one.canvas === canvas).map(({canvas, ...one}) => one)
+);
+"""
+"""What is written in plots, by plot."""
+
+
+@pytest.mark.parametrize("width", [1280, 320])
+def test_plots_speak_in_words_and_24_hours_and_no_mark_covers_another(
+    server: PushqServer, signed_in: Callable[[str], Page], width: int
+) -> None:
+    page = signed_in("viewer").context.browser.new_context(  # type: ignore[union-attr]
+        viewport={"width": width, "height": 900}, locale="en-US"
+    ).new_page()  # fmt: skip
+    page.set_default_timeout(WAIT_MS_MAX)
+    page.add_init_script(WRITES_DOWN)
+    sign_in(page, server, "viewer")
+    for span in ("15m", "24h"):
+        page.goto(f"{server.url}{QUEUE}?range={span}")
+        expect(page.locator("figure.plot canvas")).to_have_count(4)
+        assert page.locator(".u-legend").first.locator(".u-label").all_inner_texts() == [
+            "Time", "waiting", "in flight", "delayed",
+        ]  # fmt: skip
+        for marks in page.evaluate("window.marks()"):
+            times = [mark for mark in marks if re.fullmatch(r"\d\d:\d\d(:\d\d)?", mark["text"])]
+            days = [mark for mark in marks if re.fullmatch(r"\d{4}-\d\d-\d\d", mark["text"])]
+            assert len(times) >= 2 and days and not [mark for mark in marks if re.search(r"[ap]m|/\d", mark["text"])]
+            for row in (times, days):
+                ends = sorted({(mark["x"] - mark["width"] / 2, mark["x"] + mark["width"] / 2) for mark in row})
+                assert all(left[1] < right[0] for left, right in pairwise(ends)), row
+    page.context.close()
+
+
 def test_dark_pages_are_readable_too(server: PushqServer, signed_in: Callable[[str], Page]) -> None:
     page = signed_in("admin")
     page.goto(f"{server.url}/console")
@@ -294,7 +337,7 @@ def test_a_growing_queue_fires_is_silenced_and_resolves(server: PushqServer, sig
     firing.get_by_role("link", name="Silence").press("Enter")
     page.get_by_label("Reason").fill("the month's end")
     page.locator("details[open]").get_by_role("button", name="Silence").press("Enter")
-    expect(page.locator(".notice")).to_contain_text("it mutes 1 alerts now")
+    expect(page.locator(".notice")).to_contain_text("it mutes 1 alert now")
     page.goto(f"{server.url}/console/alerts")
     expect(page.locator("article.silenced")).to_contain_text("invoices wait")
     page.screenshot(path=file_of("customer", "/console/alerts-silenced"), full_page=True)

@@ -101,7 +101,7 @@ def test_line_of_an_open_pipe_is_published_at_once(cli: Cli, queue: str) -> None
 def test_refused_line_is_named_with_what_is_stored(cli: Cli, queue: str) -> None:
     ran = cli.any("publish", queue, "--lines", stdin="a\n" + "x" * 300_000 + "\n")
     assert ran.code == 1
-    assert "this is about line 2; 1 messages are stored" in ran.err
+    assert "this is about line 2; 1 message is stored" in ran.err
     assert cli.stats(queue)["ready"] == 1
 
 

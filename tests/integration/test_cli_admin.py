@@ -92,7 +92,7 @@ def test_delete_asks_first_and_says_what_it_would_take(cli: Cli, queue: str) -> 
     cli("publish", queue, "1")
     no = cli.any("queue", "delete", queue, "--discard", *cli.data, stdin="n\n")
     assert no.code == 1
-    assert f'Delete queue "{queue}" with 1 messages' in no.err
+    assert f'Delete queue "{queue}" with 1 message, which is lost' in no.err
     assert cli.stats(queue)["ready"] == 1
     assert cli("queue", "delete", queue, "--discard", *cli.data, stdin="y\n").code == 0
 
@@ -275,7 +275,7 @@ def test_a_plan_is_checked_against_the_queues_that_there_are(cli: Cli, queue: st
         (queue, "partition 0", "eu", ["us"], True),
         ("theirs", "4 partitions", None, ["eu", "us"], False),
     ]
-    assert "1 moves, 1 queues" in cli("cluster", "apply-plan", "--dry-run", str(plan)).err
+    assert "1 move, 1 queue that gets" in cli("cluster", "apply-plan", "--dry-run", str(plan)).err
     nowhere = cli.any("cluster", "apply-plan", "--dry-run", str(plan), "--cluster", "eu")
     assert nowhere.code == 1 and "moves[0].to: there is no cluster 'us'" in nowhere.err
     for moves, said in (

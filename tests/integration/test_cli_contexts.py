@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -46,3 +48,37 @@ def test_a_deletion_goes_to_the_server_of_the_context_and_not_to_one_that_is_her
     assert refused.code == 4 and "pushq queue delete" in refused.err, "over HTTP this server deletes none"
     deleted = cli("queue", "delete", queue, "--discard", "--yes", *cli.data, env={"PUSHQ_KEY": cli.server.key})
     assert f'queue "{queue}" is deleted' in deleted.err
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["queue list", "publish orders 1", "consume orders --count 1", "consume orders --count 1 --transport sse",
+     "queue delete orders --discard --yes"],
+)  # fmt: skip
+def test_a_server_that_is_absent_or_another_one_is_named_whole_and_without_secrets(cli: Cli, line: str) -> None:
+    absent = f"127.0.0.1:{free_port()}"
+    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as other:
+        threading.Thread(target=other.serve_forever, daemon=True).start()
+        for place in (absent, f"127.0.0.1:{other.server_port}/base"):
+            ran = cli.any(*line.split(), "--url", f"http://me:secret@{place}", env={"PUSHQ_KEY": "pushq_key"})
+            assert ran.code != 0 and f"http://{place}" in ran.err, ran.err
+            assert "secret" not in ran.err and "pushq_key" not in ran.err
+        other.shutdown()
+
+
+def test_a_refusal_that_another_server_would_not_give_names_the_server(cli: Cli) -> None:
+    cli("context", "add", "here", "--url", cli.server.url, "--key-stdin", stdin=cli.server.key)
+    for line in ("queue show no-such-queue", "publish no-such-queue 1"):
+        assert f"the server asked was {cli.server.url}" in cli.any(*line.split()).err
+    refused = cli.any("queue", "create", "orders", "--max-attempts", "-1").err
+    assert cli.server.url not in refused
+
+
+def test_hints_keep_the_context_that_was_named(cli: Cli) -> None:
+    cli("context", "add", "my-server", "--url", cli.server.url, "--key-stdin", stdin=cli.server.key)
+    names = [cli.create_queue(f"q-{uuid.uuid4().hex[:12]}") for _ in range(2)]
+    hint = f"`pushq queue update {names[1]} --colocate-with {names[0]}"
+    assert f"{hint} --context my-server`" in cli("move", *names, "--context", "my-server").err
+    assert f"{hint}`" in cli("move", *names).err
+    refused = cli.any("queue", "delete", names[0], "--discard", "--yes", "--context", "my-server").err
+    assert f"`pushq queue delete {names[0]} --data DIR`" in refused

@@ -256,6 +256,21 @@ def test_the_first_page_leads_on(shared_server: PushqServer) -> None:
     assert 'href="/docs"' in page.text
 
 
+def test_a_page_asked_for_with_a_slash_at_its_end_is_where_it_is_without(shared_server: PushqServer) -> None:
+    with Client(base_url=shared_server.url, follow_redirects=False) as http:
+        for asked, place in (
+            ("/docs/", "/docs"),
+            ("/docs/search/?q=ack", "/docs/search?q=ack"),
+            ("/console/", "/console"),
+        ):
+            answer = http.get(asked)
+            assert (answer.status_code, answer.headers.get("location")) == (308, place)
+        for nothing in ("/nothing/", "/demo/", "//evil.example/", "//docs/", "/docs/..%2f"):
+            assert http.get(shared_server.url + nothing).status_code == 404
+        refused(http.post("/docs/"), 404, "not-found")
+        assert http.get("/").status_code == 200
+
+
 def test_problem_types_are_pages_of_this_server(http: Client) -> None:
     problem = http.get("/v1/nothing").json()
     page = http.get(problem["type"].partition("#")[0])

@@ -84,6 +84,7 @@ def test_dev_says_where_the_demo_is_and_that_it_is_not_for_production(start_serv
     with client(server) as http:
         page = http.get("/demo")
         assert page.status_code == 200
+        assert http.get("/demo/").headers["location"] == "/demo"
         own = {"Origin": server.url}
         token = http.post("/demo/token", headers=own).json()["token"]
         with Client(base_url=server.url, headers={"Authorization": f"Bearer {token}"}) as demo:

@@ -20,7 +20,7 @@ async def load_tenants(visit: Visit) -> dict[str, Any]:
             Column("created_at", "Made", "time", is_sortable=True),
         ),
         rows,
-        "`pushq tenant create acme` makes one.",
+        "No tenants yet. Each customer of this server is listed here, with quotas and what it stores.",
         path=visit.path,
         query=dict(visit.query),
     )
@@ -40,7 +40,7 @@ async def load_keys(visit: Visit) -> dict[str, Any]:
             Column("id", "Id", "code"),
         ),
         rows,
-        "`pushq key create --name worker --scope consume:orders` makes one.",
+        "No keys yet. Each API key is listed here, with its scopes and when it was last used.",
         path=visit.path,
         query=dict(visit.query),
         has_buttons=visit.may_do("revoke key"),

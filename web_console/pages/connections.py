@@ -24,7 +24,7 @@ async def load(visit: Visit) -> dict[str, Any]:
             Column("id", "Id", "code"),
         ),
         rows,
-        "Nobody is connected. `pushq consume orders` connects.",
+        "Nobody is connected. Open connections are listed here, with the queues that each reads.",
         path=visit.path,
         query=dict(visit.query),
         has_buttons=visit.may_do("disconnect"),

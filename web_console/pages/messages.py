@@ -41,7 +41,7 @@ async def load(visit: Visit) -> dict[str, Any]:
             Column("body", "Body", "code"),
         ),
         rows,
-        f"No message fits. `pushq publish {name} '{{}}'` makes one.",
+        "No message fits. What the queue holds in this state is listed here.",
         path=visit.path,
         query=dict(query),
         total=len(rows),

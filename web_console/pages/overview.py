@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from web_console.pages.queues import as_row, growth, is_companion
+from web_console.pages.queues import as_row, growth, is_companion, waiting
 from web_console.server import QueueRow
 from web_console.tables import Column, Table
 from web_console.visit import Visit
@@ -14,12 +14,17 @@ WORSE_MAX = 15
 
 def worse(rows: list[QueueRow]) -> list[QueueRow]:
     """Queues with something waiting, by oldest age times growth: an old backlog that grows comes first."""
-    waiting = [row for row in rows if row.ready or row.dead]
-    return sorted(waiting, key=_score, reverse=True)[:WORSE_MAX]
+    found = [row for row in rows if waiting(row) or row.dead]
+    return sorted(found, key=_score, reverse=True)[:WORSE_MAX]
 
 
 def _score(row: QueueRow) -> tuple[float, int, int]:
-    return row.oldest_age_ms / 1000 * (1 + max(0.0, growth(row) or 0.0)), row.dead, row.ready
+    return _oldest_ms(row) / 1000 * (1 + max(0.0, growth(row) or 0.0)), row.dead, waiting(row)
+
+
+def _oldest_ms(row: QueueRow) -> int:
+    """Of what waits."""
+    return row.oldest_age_ms if row.kind != "stream" else 0
 
 
 async def load(visit: Visit) -> dict[str, Any]:
@@ -38,19 +43,19 @@ async def load(visit: Visit) -> dict[str, Any]:
             Column("why", "Why", "state"),
         ),
         [as_row(row) for row in worse(rows)],
-        "Nothing waits. `pushq publish orders '{\"id\": 1}'` gives a queue something to do.",
+        "Nothing waits. Queues with waiting messages or dead letters are listed here, the worst first.",
         path=visit.path,
         query=dict(visit.query),
     )
     alerts = await visit.maybe("/v1/alerts", state="firing", limit=5)
-    oldest_ms = max((row.oldest_age_ms for row in rows), default=0)
+    oldest_ms = max((_oldest_ms(row) for row in rows), default=0)
     return {
         "table": table,
         "alerts": alerts["items"] if alerts else [],
         "tiles": [
             ("Published", _sum(row.published_per_s for row in rows), "rate", lines.get("published_per_s", [])),
             ("Acknowledged", _sum(row.acked_per_s for row in rows), "rate", lines.get("acked_per_s", [])),
-            ("Backlog", sum(row.ready for row in rows), "number", lines.get("ready", [])),
+            ("Backlog", sum(waiting(row) for row in rows), "number", lines.get("ready", [])),
             ("Oldest unacknowledged", oldest_ms, "age", lines.get("oldest_age_ms", [])),
         ],
         "counts": {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -10,14 +10,30 @@ import msgspec
 from web_console.server import QueueRow
 from web_console.tables import Column, Table, cut
 from web_console.visit import Visit, page_path, queue_path
+from web_console.wording import write
 
 RANGES: Final = ("15m", "1h", "6h", "24h")
 PLOTS: Final = (
     ("Backlog", "messages", ("ready", "in_flight", "delayed")),
     ("Rates", "messages a second", ("published_per_s", "acked_per_s", "redelivered_per_s")),
-    ("Oldest age", "ms", ("oldest_age_ms",)),
+    ("Oldest message", "age", ("oldest_age_ms",)),
     ("Dead letters", "messages", ("dead",)),
 )
+WORDS: Final = {
+    "ready": "waiting",
+    "dead": "dead letters",
+    "oldest_age_ms": "oldest",
+    "published_per_s": "published",
+    "acked_per_s": "acknowledged",
+    "redelivered_per_s": "redelivered",
+    "loop_lag_ms": "loop lag",
+    "memory_bytes": "memory",
+    "disk_used_percent": "disk used",
+    "commit_ms": "ms a commit",
+    "commits_per_s": "commits a second",
+}
+"""What a series is called in a plot, where its name does not read as it is."""
+OF_STREAM: Final = {**WORDS, "ready": "kept"}
 COLUMNS: Final = (
     Column("name", "Queue", link="href", is_sortable=True),
     Column("ready", "Ready", "number", is_sortable=True),
@@ -36,6 +52,11 @@ def is_companion(row: QueueRow) -> bool:
     return row.name.endswith((".dead", ".late"))
 
 
+def waiting(row: QueueRow) -> int:
+    """Messages that somebody has yet to take: what a stream keeps is read by many and waits for nobody."""
+    return 0 if row.kind == "stream" else row.ready
+
+
 def growth(row: QueueRow) -> float | None:
     if row.published_per_s is None or row.acked_per_s is None:
         return None
@@ -47,9 +68,9 @@ def why(row: QueueRow) -> str:
     if is_companion(row):
         return ""
     grown = growth(row) or 0.0
-    if row.ready and not row.consumers:
+    if waiting(row) and not row.consumers:
         return "nobody consumes"
-    if row.ready and grown > 0.5:
+    if waiting(row) and grown > 0.5:
         return "grows"
     return "dead letters" if row.dead else ""
 
@@ -62,9 +83,9 @@ def as_row(row: QueueRow) -> dict[str, Any]:
 def picked(rows: list[QueueRow], text: str, only: str) -> list[QueueRow]:
     """Those whose name has `text`, and that are as `only` says."""
     tests: dict[str, Callable[[QueueRow], bool]] = {
-        "waiting": lambda row: row.ready > 0,
+        "waiting": lambda row: waiting(row) > 0,
         "dead": lambda row: row.dead > 0,
-        "unattended": lambda row: row.ready > 0 and row.consumers == 0,
+        "unattended": lambda row: waiting(row) > 0 and row.consumers == 0,
     }
     text, test = text.casefold(), tests.get(only)
     return [row for row in rows if text in row.name.casefold() and (test is None or test(row))]
@@ -76,7 +97,7 @@ async def load_list(visit: Visit) -> dict[str, Any]:
         "Queues",
         COLUMNS,
         [as_row(row) for row in rows],
-        "No queue fits. `pushq queue create orders` makes one.",
+        "No queue fits. Queues are listed here, with what each holds and how fast it moves.",
         path=visit.path,
         query=dict(visit.query),
     )
@@ -96,26 +117,32 @@ async def load_one(visit: Visit) -> dict[str, Any]:
         "config": sorted((key, msgspec.json.encode(value).decode()) for key, value in queue["config"].items()),
         "groups": groups["items"] if groups else [],
         "ranges": [(one, f"{visit.path}?range={one}", one == shown) for one in RANGES],
-        "plots": plots(series) if series else [],
+        "plots": plots(series, words=OF_STREAM if queue["config"]["kind"] == "stream" else WORDS) if series else [],
         "consumers": await _consumers(visit, name),
     }
 
 
-def plots(series: dict[str, Any], wanted: Any = PLOTS) -> list[tuple[str, str, str, str]]:
+def plots(
+    series: dict[str, Any], wanted: Any = PLOTS, words: Mapping[str, str] = WORDS
+) -> list[tuple[str, str, str, str]]:
     """Heading, unit, the latest values in words, and the data that the script draws."""
     made = []
     for heading, unit, names in wanted:
-        lines = {name: series["series"].get(name) for name in names if series["series"].get(name) is not None}
+        there = {name: series["series"][name] for name in names if series["series"].get(name) is not None}
+        lines = {words.get(name, name.replace("_", " ")): values for name, values in there.items()}
         if lines:
             data = {"start_ms": series["start_ms"], "step_ms": series["step_ms"], "lines": lines}
-            said = ", ".join(f"{name.replace('_', ' ')} {_last(values)}" for name, values in lines.items())
+            said = ", ".join(f"{name} {_last(values, unit)}" for name, values in lines.items())
             made.append((heading, unit, said, msgspec.json.encode(data).decode()))
     return made
 
 
-def _last(values: list[float | None]) -> str:
+def _last(values: list[float | None], unit: str) -> str:
     known = [value for value in values if value is not None]
-    return f"{known[-1]:g}" if known else "not measured"
+    if not known:
+        return "not measured"
+    kind = {"age": "age", "bytes": "bytes"}.get(unit, "number")
+    return write(kind, known[-1])
 
 
 async def _consumers(visit: Visit, name: str) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ _environment = Environment(loader=FileSystemLoader(_TEMPLATES), autoescape=True,
 _environment.globals.update(
     write=wording.write,
     number=wording.number,
+    plural=wording.plural,
     size=wording.size,
     age=wording.age,
     rate=wording.rate,

@@ -17,6 +17,7 @@ import httpx2
 import msgspec
 
 from push.client.config import Limits
+from push.client.discover import without_secrets
 from push.client.errors import Problem, api_error, problem_of
 from push.client.frames import (
     Ack,
@@ -256,7 +257,13 @@ class HttpTransport:
             self._frames.put_nowait(Cut("unauthenticated", code=4501))
         else:
             self.emit(
-                Error(problem=Problem(status=status, code="not-pushq", detail=f"{self.http.base_url} is no Pushq"))
+                Error(
+                    problem=Problem(
+                        status=status,
+                        code="not-pushq",
+                        detail=f"{without_secrets(str(self.http.base_url))} is no Pushq",
+                    )
+                )
             )
             self._frames.put_nowait(Cut("not Pushq", code=4500))
 

@@ -14,6 +14,7 @@ from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
 from push.client.config import Limits
+from push.client.discover import without_secrets
 from push.client.errors import ApiError, Forbidden, Problem, api_error, problem_of
 from push.client.frames import AnyClientFrame, AnyServerFrame, Codec, UnreadableFrame
 from push.client.transports.addresses import Addresses, race
@@ -97,15 +98,19 @@ class Dialer:
                 **options,
             )
         except InvalidStatus as refused:
-            raise _refusal(self._uri, refused) from refused
+            raise _refusal(without_secrets(self._uri), refused) from refused
         except InvalidURI as error:
             raise ValueError(str(error)) from error
         except (OSError, TimeoutError, InvalidHandshake) as error:
-            where = address.get("host", self._uri)
+            where = address.get("host", without_secrets(self._uri))
             raise Cut(f"no connection to {where}: {str(error) or type(error).__name__}") from error
         if opened.subprotocol != self._codec.subprotocol:
             opened.transport.abort()
-            raise ApiError(Problem(detail=f"{self._uri} does not speak {self._codec.subprotocol}", code="not-pushq"))
+            raise ApiError(
+                Problem(
+                    detail=f"{without_secrets(self._uri)} does not speak {self._codec.subprotocol}", code="not-pushq"
+                )
+            )
         return WebSocketTransport(opened, self._codec)
 
 

@@ -56,6 +56,25 @@ async def test_html_in_the_source_is_shown_and_not_run(folder: Path) -> None:
     assert "<table>" in page
 
 
+async def test_comments_in_the_source_are_neither_shown_nor_found(folder: Path) -> None:
+    (folder / "notes.md").write_text(
+        "# Notes\n\nOne <!-- secret --> two.\n\n<!-- a secret\n\nof two parts -->\n\n| a |\n|---|\n"
+    )
+    page = await show(folder, "/docs/notes")
+    assert "One  two." in page and "<table>" in page
+    assert "secret" not in page and "--" not in page.split("<main", 1)[1].split("</main>")[0]
+    assert "No section has all of these words" in await show(folder, "/docs/search", q="secret")
+
+
+@pytest.mark.parametrize(
+    "code", ["```html\n<!-- x -->\n```", "~~~\n<!-- x -->\n~~~", "    <!-- x -->", "As `<!-- x -->` is."]
+)
+async def test_a_comment_in_code_is_shown(folder: Path, code: str) -> None:
+    (folder / "code.md").write_text(f"# Code\n\n<!-- left out -->\n\n{code}\n\n<!-- this, too -->\n")
+    page = await show(folder, "/docs/code")
+    assert page.count("&lt;!-- x --&gt;") == 1 and "left out" not in page and "this, too" not in page
+
+
 async def test_without_a_readme_the_first_page_lists_the_others(folder: Path) -> None:
     assert '<a href="/docs/reference/errors">Errors</a>' in await show(folder, "/docs")
 
@@ -99,5 +118,7 @@ async def test_search_finds_sections_and_shows_the_question_as_text(folder: Path
 async def test_every_page_of_the_documentation_renders() -> None:
     found = docs.pages()
     assert "/docs/deploy/systemd/pushq.service" in found
-    for page in found.values():
-        assert (await page(NOBODY, {})).status == 200
+    for path, page in found.items():
+        answer = await page(NOBODY, {})
+        assert answer.status == 200
+        assert path.startswith("/docs/deploy/") or b"<p>&lt;!--" not in answer.body

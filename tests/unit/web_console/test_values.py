@@ -5,15 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import web_console
 from web_console.door import safe_target
-from web_console.pages import alerts, messages, overview
+from web_console.pages import alerts, messages, overview, queues, records, render
 from web_console.server import QueueRow
 from web_console.tables import Column, Table, as_csv, as_json, cut, page_of
-from web_console.wording import age, line_points, number, rate, size
+from web_console.wording import age, counted, line_points, number, plural, rate, size
 
 TREE = Path(web_console.__file__).parents[1]
 
@@ -104,6 +105,65 @@ def test_an_old_backlog_that_grows_comes_before_an_older_one_that_does_not() -> 
         _row("draining", age_ms=30_000, ready=5, grown=-9.0),
     ]
     assert [row.name for row in overview.worse(rows)] == ["growing", "stuck", "draining"]
+
+
+class Looking:
+    """A visit of somebody who may see queues and nothing else."""
+
+    path, query = "/console", dict[str, str]()
+
+    def __init__(self, rows: list[QueueRow]) -> None:
+        self._rows = rows
+
+    async def queues(self) -> list[QueueRow]:
+        return self._rows
+
+    async def maybe(self, path: str, **query: Any) -> None:
+        return None
+
+    def may_see(self, view: str) -> bool:
+        return False
+
+
+@pytest.mark.anyio
+async def test_what_a_stream_keeps_is_no_backlog() -> None:
+    news = QueueRow("news", "stream", 900, 0, 0, 0, 86_400_000, 0, 900, 0, 9.0, 0.0)
+    orders = _row("orders", age_ms=60_000, ready=5, grown=0.0)
+    shown = await overview.load(Looking([news, orders]))  # type: ignore[arg-type]
+    tiles = {label: value for label, value, *_ in shown["tiles"]}
+    assert (tiles["Backlog"], tiles["Oldest unacknowledged"], tiles["Published"]) == (5, 60_000, 10.0)
+    assert [row["name"] for row in shown["table"].rows] == ["orders"]
+    assert queues.why(news) == "" and queues.picked([news, orders], "", "unattended") == []
+
+
+def test_one_of_something_is_no_plural() -> None:
+    assert [counted(count, "message") for count in (0, 1, 2)] == ["0 messages", "1 message", "2 messages"]
+    assert [plural(count, "copy", "copies") for count in (1, 1.5)] == ["copy", "copies"]
+    counts = {"queues": 1, "in_flight": 1, "dead": 0, "consumers": 2}
+    source = (TREE / "web_console/templates/console/overview.html").read_text()
+    line = next(line for line in source.splitlines() if "counts[name]" in line)
+    shown = render._environment.from_string(line).render(counts=counts)
+    assert shown == '<p class="note">1 queue, 1 message in flight, 0 dead letters, 2 consumers.</p>'
+
+
+def test_plots_name_their_lines_in_words() -> None:
+    names = [name for _, _, wanted in (*queues.PLOTS, *records.NODE_PLOTS) for name in wanted]
+    series = {"start_ms": 0, "step_ms": 1000, "series": {name: [1.0, 90_000.0] for name in names}}
+    made = queues.plots(series, (*queues.PLOTS, *records.NODE_PLOTS))
+    assert made[0][2] == "waiting 90\u202f000, in flight 90\u202f000, delayed 90\u202f000"
+    assert made[2][2] == "oldest 1 min 30 s"
+    assert [said for _, _, said, data in made if "_" in said or "_per_s" in data] == []
+    assert queues.plots(series, words=queues.OF_STREAM)[0][2].startswith("kept ")
+
+
+def test_what_an_empty_table_says_names_no_command() -> None:
+    """It is read in a browser, by people without the command line."""
+    said = [
+        line for file in sorted((TREE / "web_console/pages").glob("*.py")) for line in file.read_text().splitlines()
+    ]
+    for file in sorted((TREE / "web_console/templates").rglob("*.html")):
+        said += [line for line in file.read_text().splitlines() if 'class="empty"' in line]
+    assert [line for line in said if "`pushq " in line or "<code>pushq " in line] == []
 
 
 def test_whoever_ends_a_silence_waits_for_no_second_word_on_what_fires_already() -> None:

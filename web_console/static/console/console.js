@@ -62,6 +62,35 @@ function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }
 
+const two = (part) => String(part).padStart(2, "0");
+const dayOf = (at) => `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())}`;
+const clockOf = (at, hasSeconds) => [at.getHours(), at.getMinutes(), ...(hasSeconds ? [at.getSeconds()] : [])].map(two).join(":");
+
+// Of the marks below a plot: 24 hours, and the day where another one begins.
+function marks(plot, splits, axis, space, step) {
+  let before = null;
+  return splits.map((split) => {
+    const at = new Date(split * 1000);
+    const day = dayOf(at);
+    const text = clockOf(at, step < 60) + (day === before ? "" : `\n${day}`);
+    before = day;
+    return text;
+  });
+}
+
+const AGES = [[86_400_000, "d"], [3_600_000, "h"], [60_000, "min"], [1_000, "s"], [0, "ms"]];
+const SIZES = [[1024 ** 4, "TiB"], [1024 ** 3, "GiB"], [1024 ** 2, "MiB"], [1024, "KiB"], [0, "B"]];
+
+// A value as a plot of this unit says it: short, for there is little room.
+function said(unit, value) {
+  if (value == null) return "–";
+  const steps = { age: AGES, bytes: SIZES }[unit];
+  if (!steps) return value.toLocaleString("en", { maximumFractionDigits: 2 }).replaceAll(",", "\u202f");
+  if (value === 0) return "0";
+  const [size, name] = steps.find(([size]) => Math.abs(value) >= size);
+  return `${Number((value / (size || 1)).toFixed(1))} ${name}`;
+}
+
 function draw() {
   for (const figure of document.querySelectorAll("figure[data-series]")) {
     const text = figure.dataset.series;
@@ -79,11 +108,17 @@ function draw() {
     const host = figure.querySelector(".canvas");
     const colours = [colour("--accent"), colour("--good"), colour("--bad")];
     const axis = { stroke: colour("--quiet"), grid: { stroke: colour("--line") }, ticks: { stroke: colour("--line") } };
+    const unit = figure.dataset.unit;
     const series = names.map((name, index) => ({
-      label: name.replaceAll("_", " "), stroke: colours[index], width: 2, dash: DASHES[index],
+      label: name, stroke: colours[index], width: 2, dash: DASHES[index], value: (_, value) => said(unit, value),
     }));
+    const time = { value: (_, at) => (at == null ? "–" : `${dayOf(new Date(at * 1000))} ${clockOf(new Date(at * 1000), true)}`) };
+    const axes = [
+      { ...axis, space: 80, values: marks },
+      { ...axis, size: 60, values: (_, splits) => splits.map((value) => said(unit, value)) },
+    ];
     const plot = new uPlot(
-      { width: host.clientWidth || 300, height: 170, series: [{}, ...series], axes: [axis, { ...axis, size: 60 }], cursor: { y: false } },
+      { width: host.clientWidth || 300, height: 170, series: [time, ...series], axes, cursor: { y: false } },
       data,
       host,
     );

@@ -159,6 +159,21 @@ async def test_tenants_are_added_up_apart(store: Store, clock: Clock) -> None:
     await app.gateway.hub.close()
 
 
+async def test_what_a_stream_keeps_is_no_backlog_of_its_tenant(store: Store, clock: Clock) -> None:
+    app, sampler = sampler_of(store, clock)
+    for name, kind in (("news", "stream"), ("orders", "work")):
+        queue, _ = await store.create_queue("default", name, QueueConfig(kind=kind))
+        await published(queue, *[MESSAGE] * (7 if kind == "stream" else 2))
+        await look(sampler, clock, 3)
+    await look(sampler, clock)
+    assert column(sampler, clock, "news", "ready", 1) == [7.0]
+    series, slot = sampler.book.tenants["default"], clock.ms // 5_000
+    for name in ("ready", "oldest_age_ms"):
+        assert series.column(0, QUEUE_COLUMNS.index(name), slot - 5, slot - 4) == [0.0]
+    assert series.column(0, QUEUE_COLUMNS.index("ready"), slot, slot + 1) == [2.0]
+    await app.gateway.hub.close()
+
+
 async def test_a_write_that_is_cancelled_ends_before_its_file_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
