@@ -14,7 +14,7 @@ from typing import Final
 import structlog
 
 from backend_store.client import Document, Documents
-from backend_store.model import Conflict, NotFound, PushqError
+from backend_store.model import Conflict, NotFound, PushqError, Unavailable
 from gateway.alerts.asked import AskedRules
 from gateway.alerts.core.evaluate import Alert, observe
 from gateway.alerts.core.rules import KINDS, Rule
@@ -107,7 +107,10 @@ class Alerts:
             for rule in enabled:
                 if not self.open.get(rule.id) and self._asked.is_as_before(rule, now_ms):
                     continue
-                values = self.values(rule, now_ms)
+                try:
+                    values = self.values(rule, now_ms)
+                except Unavailable:  # who cannot be asked has said so; what the rule had found stays as it was
+                    continue
                 self._asked.note(rule, values, now_ms)
                 self.asked += 1
                 seen = observe(rule, self.open.get(rule.id, {}), values, now_ms)
@@ -145,7 +148,7 @@ class Alerts:
                 yield self.rules[alert.rule], alert
 
     def values(self, rule: Rule, now_ms: int) -> list[tuple[str, float | None]]:
-        """What a rule looks at now, by subject."""
+        """What a rule looks at now, by subject. Raises `Unavailable`."""
         return list(self.sources.values(rule, self._queues(rule), now_ms))
 
     def _queues(self, rule: Rule) -> list[Watched]:

@@ -11,6 +11,7 @@ from gateway.alerts.core.addresses import parse_networks
 from gateway.alerts.notifier import Notifier
 from gateway.alerts.secrets import Renewal, Secrets
 from gateway.alerts.values import Sources
+from gateway.cluster_watch import ClusterWatch
 from gateway.encryption import Encrypting
 from gateway.entrance import Entrance
 from gateway.series.sampler import Sampler
@@ -39,12 +40,13 @@ def watching(
     meter: Meter,
     entrance: Entrance,
     encryption: Encrypting | None,
+    cluster: ClusterWatch | None = None,
     *,
     memory_bytes_max: int,
     clock_ms: Callable[[], int],
 ) -> Watching:
     """Rules are asked after each look of the sampler."""
-    sources = Sources(store, sampler, meter, entrance, memory_bytes_max=memory_bytes_max)
+    sources = Sources(store, sampler, meter, entrance, cluster, memory_bytes_max=memory_bytes_max)
     alerts = Alerts(store.documents, sampler.book, sources, clock_ms=clock_ms)
     secrets = Secrets(encryption)
     notifier = Notifier(alerts, secrets, networks=parse_networks(settings.alerts.webhook_networks))

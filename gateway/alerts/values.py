@@ -1,4 +1,4 @@
-"""Where the values of rules come from: pulses and series of queues, the process, keys, certificates, requests."""
+"""What rules may look at: pulses and series of queues, the process, keys, certificates, requests, shards."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from backend_store.client import Store
+from backend_store.model import Unavailable
+from gateway.alerts.core import shards
 from gateway.alerts.core.rules import Rule
 from gateway.alerts.core.slo import Budget
+from gateway.api.cluster_shapes import ClusterShard
+from gateway.cluster_watch import ClusterWatch
 from gateway.entrance import Entrance
 from gateway.series.book import PAUSE_SLOTS_MAX, Watched
 from gateway.series.core.columns import NODE_COLUMNS, QUEUE_COLUMNS
@@ -35,17 +39,28 @@ class Sources:
     """Everything that rules may look at."""
 
     def __init__(
-        self, store: Store, sampler: Sampler, meter: Meter, entrance: Entrance, *, memory_bytes_max: int
+        self,
+        store: Store,
+        sampler: Sampler,
+        meter: Meter,
+        entrance: Entrance,
+        cluster: ClusterWatch | None = None,
+        *,
+        memory_bytes_max: int,
     ) -> None:
         self._store = store
         self._sampler = sampler
         self._meter = meter
         self._entrance = entrance
+        self._cluster = cluster
         self._memory_bytes_max = memory_bytes_max
         self._budgets: dict[str, Budget] = {}
 
     def values(self, rule: Rule, queues: list[Watched], now_ms: int) -> Values:
-        """Subject and value of each; None where nothing is known yet."""
+        """Subject and value of each; None where nothing is known yet.
+
+        Raises `Unavailable` while nobody can say what subjects there are.
+        """
         match rule.kind:
             case "depth":
                 return [(one.definition.name, one.pulse.ready) for one in queues]
@@ -69,8 +84,10 @@ class Sources:
                 return self._rates(rule, queues, now_ms)
             case "key_days":
                 return self._keys(rule.tenant, now_ms)
+            case "out_of_sync" | "replica_lag":
+                return shards.values(rule.kind, self._shards())
             case "slo_availability" | "slo_latency":
-                return [(REQUESTS, self._burn(rule, now_ms))]
+                return [(REQUESTS, self.burn(rule, now_ms))]
             case _:
                 return [(NODE, value)] if (value := self._of_node(rule.kind, now_ms)) is not None else []
 
@@ -126,6 +143,11 @@ class Sources:
             case _:
                 return row[NODE_COLUMNS.index(kind)]
 
+    def _shards(self) -> list[ClusterShard]:
+        if self._cluster is None:
+            raise Unavailable("this server watches no cluster: set cluster.coordinator")
+        return self._cluster.state().shards
+
     def _keys(self, tenant: str, now_ms: int) -> Iterator[tuple[str, float]]:
         for key in list(self._store.node.metadata.keys.values()):
             if key.tenant == tenant and key.expires_at_ms is not None:
@@ -133,7 +155,8 @@ class Sources:
 
     # ----------------------------------------------------------------------------------------------------- SLOs
 
-    def _burn(self, rule: Rule, now_ms: int) -> float | None:
+    def burn(self, rule: Rule, now_ms: int) -> float | None:
+        """How fast an SLO's error budget burns, of the threshold; None while too little is known."""
         assert rule.objective is not None
         budget = self._budgets.get(rule.id)
         return budget.value(now_ms // 60_000, rule.objective) if budget is not None else None

@@ -226,6 +226,7 @@ def test_a_webhook_to_a_neighbour_is_refused(tmp_path: Path) -> None:
     [
         ({"kind": "deep", "limit": 1}, "/kind"),
         ({"kind": "replica_lag", "limit": 1}, "/kind"),
+        ({"kind": "out_of_sync", "limit": 0}, "/kind"),
         ({"kind": "depth"}, "/limit"),
         ({"kind": "depth", "limit": 10, "clear_at": 11}, "/clear_at"),
         ({"kind": "depth", "limit": 10, "for_ms": -1}, "/for_ms"),
@@ -262,6 +263,10 @@ def test_rules_about_the_process_are_for_operators(server: PushqServer, http: ht
     body = {"name": "lag", "kind": "memory_used_percent", "limit": 0.000001}
     with client(server, key_of(http, "shop", "admin")) as shop:
         assert shop.post("/v1/alert-rules", json=body).status_code == 403
+        refused = shop.post("/v1/alert-rules", json={"name": "s", "kind": "out_of_sync", "limit": 0})
+        assert refused.status_code == 403 and "every tenant's" in refused.json()["detail"]
+    said = http.post("/v1/alert-rules", json={"name": "s", "kind": "out_of_sync", "limit": 0}).json()["detail"]
+    assert "cluster.coordinator" in said
     rule = made(http, "/v1/alert-rules", **body)
     until(lambda: has(http, rule["id"], "firing"), "the rule about memory fires")
     with client(server, key_of(http, "default", "admin")) as administrator:

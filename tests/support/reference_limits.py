@@ -655,6 +655,7 @@ GROUPS = (
             "gateway.limits:REPLIES_PER_TRIP_MAX": "",
             "gateway.limits:QUEUES_LABELLED_MAX": "",
             "gateway.limits:GROUPS_LABELLED_MAX": "",
+            "gateway.limits:KEYS_LABELLED_MAX": "",
             "gateway.limits:FAREWELL_SECONDS_MAX": "",
             "gateway.limits:ANSWERS_SECONDS_MAX": "",
         },
