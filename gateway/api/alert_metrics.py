@@ -29,6 +29,9 @@ def families(gateway: Gateway) -> Iterator[Metric]:
     yield _alerts(gateway, None)
     yield _burning(gateway, None)
     yield _key_ends(gateway, None)
+    teller = GaugeMetricFamily("pushq_alert_teller", "1 at the gateway that asks the alert rules and tells of alerts.")
+    teller.add_metric((), int(watching.alerts.teller.is_ours))
+    yield teller
     webhooks = watching.notifier.webhooks
     tries = CounterMetricFamily("pushq_alert_webhooks", "Webhooks of alerts, by how they went.", labels=("outcome",))
     for outcome, count in (("sent", webhooks.sent), ("failed", webhooks.failed), ("dropped", webhooks.dropped)):

@@ -577,6 +577,12 @@ GROUPS = (
             "gateway.alerts.limits:LISTENERS_PER_TENANT_MAX": "",
             "gateway.alerts.limits:EVENTS_WAITING_MAX": "",
             "gateway.alerts.limits:PREVIEW_SUBJECTS_MAX": "",
+            "gateway.alerts.limits:TELLING_MS_MAX": "",
+            "gateway.alerts.limits:DUTY_HOLD_MS_MIN": "",
+            "gateway.alerts.limits:DUTY_ASK_SECONDS_MAX": "",
+            "gateway.alerts.limits:DUTY_LOOKS_BEFORE": "",
+            "gateway.alerts.limits:REPORT_SECONDS": "",
+            "gateway.alerts.limits:REPORT_SECONDS_MAX": "",
         },
     ),
     Group(
