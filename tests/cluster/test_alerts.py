@@ -36,14 +36,20 @@ class Asked:
     def __init__(self, server: PushqServer) -> None:
         self.server = server
 
-    def call(self, method: str, path: str, **body: Any) -> Any:
+    def _answer(self, method: str, path: str, body: Any = None) -> httpx2.Response:
         with httpx2.Client(base_url=self.server.url, headers=self.server.headers, trust_env=False, timeout=30) as http:
-            answer = http.request(method, path, json=body or None)
+            answer = http.request(method, path, json=body)
         assert answer.is_success, answer.text
-        return answer.text if path == "/metrics" else answer.json()
+        return answer
+
+    def call(self, method: str, path: str, **body: Any) -> Any:
+        return self._answer(method, path, body or None).json()
+
+    def text(self, path: str) -> str:
+        return self._answer("GET", path).text
 
     def tells(self) -> bool:
-        return "\npushq_alert_teller 1.0\n" in self.call("GET", "/metrics")
+        return "\npushq_alert_teller 1.0\n" in self.text("/metrics")
 
     def alerts(self, rule: str) -> list[tuple[str, str, str]]:
         items = self.call("GET", f"/v1/alerts?rule={rule}")["items"]
@@ -85,6 +91,11 @@ def test_one_gateway_tells_and_another_goes_on_when_it_is_killed(cluster: Backen
             assert told["genuine"] and told["body"]["type"] == "alert.firing" and told["body"]["data"]["id"] == alert
             assert other.history().count("firing") == teller.history().count("firing") == 3
             assert "shard-0" in Cli(other.server)("alert", "list").out
+            # What the exported rule looks at is what the leader says.
+            assert "pushq_shard_wanted_replicas - pushq_shard_in_sync" in other.text("/v1/alert-rules/prometheus")
+            said = httpx2.get(f"{leader_of(cluster, 0).http}/metrics", trust_env=False).text
+            for series in ('wanted_replicas{shard="0"} 3', 'in_sync{shard="0"} 2', 'lag_entries{shard="0"}'):
+                assert f"\npushq_shard_{series}" in said
 
             teller.server.kill()
             until(other.tells, "the other one tells", within_s=30)
