@@ -170,7 +170,15 @@ def create_app(
     entrance = entrance or Entrance()
     sampler = Sampler(store, hub, lag, clock_ms=clock_ms, folder=series_folder)
     watches = watching(
-        store, settings, sampler, usage.meter, entrance, encryption, memory_bytes_max=memory, clock_ms=clock_ms
+        store,
+        settings,
+        sampler,
+        usage.meter,
+        entrance,
+        encryption,
+        cluster,
+        memory_bytes_max=memory,
+        clock_ms=clock_ms,
     )
     gateway = Gateway(
         settings,

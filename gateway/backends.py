@@ -12,7 +12,6 @@ from backend_store.model import PushqError, Unavailable
 from backend_store.remote.directory import Directory, FixedDirectory, LocalDirectory
 from backend_store.remote.store import Landing, RemoteBackends
 from backend_store.service.serving import mutual_tls
-from gateway.alerts.stored import FIRING, HISTORY
 from gateway.auth import wall_clock_ms
 from gateway.cannot_start import CannotStart
 from gateway.encryption import Encrypting, encrypting
@@ -27,9 +26,7 @@ async def open_backends(settings: Settings, guards: Guards) -> tuple[RemoteBacke
     settings.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     addresses = [parse_address(one) for one in settings.store.backends]
     backends = [(one.host, one.port) for one in addresses]
-    store = RemoteBackends(
-        FixedDirectory(backends), tls_of(settings.store), _looking_up, own_kinds=(FIRING, HISTORY), addresses=backends
-    )
+    store = RemoteBackends(FixedDirectory(backends), tls_of(settings.store), _looking_up, addresses=backends)
     return await _opened(store, settings, guards, f"the backends {', '.join(settings.store.backends)}")
 
 

@@ -140,6 +140,8 @@ RECEIVE_MESSAGES_DEFAULT: Final = 10
 
 QUEUES_LABELLED_MAX: Final = 200
 """Queues with metric series of their own; the others are added up under `other`."""
+KEYS_LABELLED_MAX: Final = 200
+"""API keys whose end is a metric series: those that end first."""
 GROUPS_LABELLED_MAX: Final = 500
 """Consumer groups with a metric series of their own; the others are added up under `other`."""
 

@@ -186,7 +186,7 @@ async def _serve(settings: Settings, place: Alone) -> None:
     keys.cancel()
     await asyncio.gather(keys, return_exceptions=True)
     await app.gateway.hub.close()
-    await app.gateway.watching.notifier.close()
+    await app.gateway.watching.close()
     await app.gateway.usage.close()
     await app.gateway.throttle.limiter.close()
     await app.gateway.once.close()

@@ -75,7 +75,7 @@ from backend_store.core.sealing import (
 from backend_store.core.shelves import own_priority, priority_of
 from backend_store.core.slot_book import standing
 from backend_store.metadata.data_keys import DataKey, StoredRotation
-from backend_store.metadata.documents import Document, Documents
+from backend_store.metadata.documents import Document, Documents, Duty
 from backend_store.metadata.embedded import Metadata
 from backend_store.model import Block
 from backend_store.node.audit import AuditLog
@@ -166,6 +166,7 @@ __all__ = [
     "unpack",
     "Document",
     "Documents",
+    "Duty",
     "Pulse",
     "Pulses",
     "definitions",

@@ -17,6 +17,7 @@ from backend_store.core.leases import Lease
 from backend_store.core.sealing import Sealer
 from backend_store.core.shelves import VIEW_DEAD, VIEW_LATE, VIEW_OUTBOX
 from backend_store.metadata.documents import Documents
+from backend_store.metadata.duties import Duties
 from backend_store.metadata.embedded import Metadata
 from backend_store.model import Block, Claim, Published, PushqError, QueueConfig, QueueDefinition, QueueNotFound
 from backend_store.node.audit import AuditLog
@@ -116,6 +117,7 @@ class EmbeddedStore:
         """Of a shard that others define queues for: numbers of those that were deleted lately, in order."""
         self.tickets: dict[bytes, tuple[bytes, int]] = {}
         """Of gateways on this machine, by the hash of their text: what each opens, and until when."""
+        self.duties = Duties(node.documents, lambda: node.steady_ms())
 
     @property
     def steady_ms(self) -> Callable[[], int]:

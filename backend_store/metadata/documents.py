@@ -20,13 +20,29 @@ class Document(NamedTuple):
     data: bytes | None
 
 
+class Duty(NamedTuple):
+    """Who of several gateways does what only one shall do; see `metadata.duties`. Of two terms the greater is later."""
+
+    name: str
+    holder: str
+    term: int
+
+
 class Documents:
     def __init__(self, engine: Engine, write: Callable[[Batch], Awaitable[None]]):
         self._engine = engine
         self._write = write
         self._rows: dict[tuple[str, str], Document] | None = None
-        self.changes_elsewhere = 0
-        """Grows when another process has changed rows; here nobody else does."""
+        self.version = 0
+        """Grows with each change."""
+        self.are_shared = False
+        """Whether other gateways change rows, too; here nobody else does."""
+        self.holder = ""
+        """Who this is to the others."""
+
+    def changes_elsewhere(self, *kinds: str) -> int:
+        """Grows when another process has changed rows of these kinds."""
+        return 0
 
     def rows(self) -> dict[tuple[str, str], Document]:
         """Every row by kind and name, in memory from the first call on: the same object until it changes."""
@@ -51,7 +67,11 @@ class Documents:
             start = rows[-1][0] + b"\0"
         return found
 
-    async def write(self, documents: Iterable[Document]) -> None:
+    async def take_duty(self, name: str, hold_ms: int) -> Duty:
+        """Who is alone has every duty."""
+        return Duty(name, self.holder, 1)
+
+    async def write(self, documents: Iterable[Document], *, duty: Duty | None = None) -> None:
         """Returns when all of them are durable. Raises what a commit raises."""
         batch, changed = Batch(), list(documents)
         for one in changed:
@@ -62,6 +82,7 @@ class Documents:
                 batch.put(Table.META, key, seal(key, one.data))
         if batch:
             await self._write(batch)
+        self.version += 1
         if self._rows is not None:
             for one in changed:
                 if one.data is None:

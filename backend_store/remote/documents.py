@@ -1,63 +1,57 @@
-"""A backend's rows beside the metadata, as a gateway has them: in memory here, changed there, told to every gateway.
-
-Rows of some kinds are this gateway's own business: they never leave it, and end with it.
-"""
+"""A backend's rows beside the metadata, as a gateway has them: in memory here, changed there, told to every gateway."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 import msgspec
 
-from backend_store.metadata.documents import Document
-from backend_store.service.operations import WriteDocuments
+from backend_store.metadata.documents import Document, Duty
+from backend_store.service.operations import TakeDuty, WriteDocuments
 
 Ask = Callable[[Any], Awaitable[msgspec.Raw]]
+_duty = msgspec.msgpack.Decoder(Duty).decode
 
 
 class RemoteDocuments:
     """Has the shape of `metadata.documents.Documents`."""
 
-    def __init__(self, ask: Ask, *, own_kinds: Collection[str] = ()):
+    def __init__(self, ask: Ask, *, holder: str = "", are_shared: bool = False):
+        """`holder`: who this gateway is to the others. `are_shared`: there may be others that have no duty from us."""
         self._ask = ask
-        self._own_kinds = frozenset(own_kinds)
         self._rows: dict[tuple[str, str], Document] = {}
-        self._mine: dict[tuple[str, str], Document] = {}
-        self.changes_elsewhere = 0
-        """Grows with each change of shared rows, whoever made it."""
+        self._changes: Counter[str] = Counter()
+        self.holder = holder
+        self.are_shared = are_shared
+
+    def changes_elsewhere(self, *kinds: str) -> int:
+        """Grows with each change of rows of these kinds, whoever made it."""
+        return sum(self._changes[kind] for kind in kinds)
 
     def all(self, kind: str) -> list[tuple[str, bytes]]:
         """Name and data of each, by name."""
-        rows = self._mine if kind in self._own_kinds else self._rows
-        return sorted((one.name, one.data) for one in rows.values() if one.kind == kind and one.data is not None)
+        rows = self._rows.values()
+        return sorted((one.name, one.data) for one in rows if one.kind == kind and one.data is not None)
 
-    async def write(self, documents: Iterable[Document]) -> None:
-        """Returns when all of them are durable at the backend. Raises `PushqError`."""
-        given = list(documents)
-        if shared := [one for one in given if one.kind not in self._own_kinds]:
-            await self._ask(WriteDocuments(shared))
-        self._put(self._mine, [one for one in given if one.kind in self._own_kinds])
+    async def write(self, documents: Iterable[Document], *, duty: Duty | None = None) -> None:
+        """Returns when all are durable at the backend. Raises `PushqError`; `Conflict` when the duty is over."""
+        if given := list(documents):
+            await self._ask(WriteDocuments(given, duty))
+
+    async def take_duty(self, name: str, hold_ms: int) -> Duty:
+        """Whose it is now. What its last holder wrote is here when it is ours. Raises `PushqError`."""
+        return _duty(await self._ask(TakeDuty(name, self.holder, hold_ms)))
 
     def take(self, changed: list[Document], gone: list[tuple[str, str]], *, is_first: bool) -> None:
         """Takes over what the backend tells. At the first of a connection it tells everything."""
         if is_first:
             there = {(one.kind, one.name): one for one in changed}
-            if there == self._rows:
-                return
-            self._rows = there
-        elif changed or gone:
-            self._put(self._rows, changed)
-            for place in gone:
-                self._rows.pop(place, None)
-        else:
-            return
-        self.changes_elsewhere += 1
-
-    @staticmethod
-    def _put(rows: dict[tuple[str, str], Document], changed: list[Document]) -> None:
+            gone = [place for place in self._rows if place not in there]
+            changed = [one for place, one in there.items() if self._rows.get(place) != one]
         for one in changed:
-            if one.data is None:
-                rows.pop((one.kind, one.name), None)
-            else:
-                rows[one.kind, one.name] = one
+            self._rows[one.kind, one.name] = one
+        for place in gone:
+            self._rows.pop(place, None)
+        self._changes.update({one.kind for one in changed} | {kind for kind, _ in gone})

@@ -93,7 +93,6 @@ class RemoteBackends:
         tls: ssl.SSLContext | None,
         looking_up: LookingUp,
         *,
-        own_kinds: Collection[str] = (),
         addresses: Sequence[tuple[str, int]] = (),
         is_local: bool = False,
     ):
@@ -115,7 +114,7 @@ class RemoteBackends:
         self._on_deleted: Callable[[RemoteQueue], None] = lambda queue: None
         self._engine = MemoryEngine()
         self.metadata = RemoteDefinitions(self.ask, lambda: [one for home in self.homes for one in home.moved.values()])
-        self.documents = RemoteDocuments(self.ask, own_kinds=own_kinds)
+        self.documents = RemoteDocuments(self.ask, holder=self.id, are_shared=not is_local)
         self.node = FarNode(self.metadata, self._is_open, self.steady_ms)
         self._directory = directory
         self._tls = tls

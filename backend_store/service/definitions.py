@@ -48,6 +48,8 @@ class Told:
         self._sections: dict[str, dict[Any, Any]] = {}
         self._rotation: StoredRotation | None = None
         self._used: dict[str, int] = {}
+        self._documents = -1
+        """As of which version they were told: there are many, and they seldom change."""
 
     def news(self, node: Node) -> Definitions | None:
         """What is different from what was told before; it counts as told."""
@@ -60,8 +62,10 @@ class Told:
             "moved": metadata.moved,
             "maps": metadata.maps,
             "data_keys": metadata.data_keys.by_id,
-            "documents": node.documents.rows(),
         }
+        if self._documents != node.documents.version:
+            self._documents = node.documents.version
+            rows["documents"] = node.documents.rows()
         for name, section in rows.items():
             before = self._sections.get(name, {})
             setattr(found, name, [row for key, row in section.items() if before.get(key) is not row])

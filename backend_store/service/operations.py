@@ -14,7 +14,7 @@ from backend_store.client.pulses import Pulse, Pulses
 from backend_store.client.queue import SettledAndPublished
 from backend_store.core.host_lanes.refusals import check_supported
 from backend_store.metadata.data_keys import DataKey, StoredRotation
-from backend_store.metadata.documents import Document
+from backend_store.metadata.documents import Document, Duty
 from backend_store.model import ApiKey, PushqError, QueueConfig, QueueDefinition, QueueNotFound, Quotas
 from backend_store.service import acts, groups, peeks, ranges, redrives, reports, tailing, tickets
 from backend_store.service.asked import Asked, queue_at
@@ -130,6 +130,16 @@ class WriteDocuments(Asked, frozen=True):
     """Rows beside the metadata; all of them or none."""
 
     documents: list[Document]
+    duty: Duty | None = None
+    """Only while this is so."""
+
+
+class TakeDuty(Asked, frozen=True):
+    """The answer is whose the duty is now: the asker's, where nobody has it or who had it is silent."""
+
+    name: str
+    asker: str
+    hold_ms: int
 
 
 class TakePulses(Asked, frozen=True):
@@ -169,6 +179,7 @@ Operation = (
     | Cancel
     | SettleAndPublish
     | WriteDocuments
+    | TakeDuty
     | TakePulses
     | Totals
     | redrives.CountLetters
@@ -334,8 +345,18 @@ async def _settle_and_publish(store: EmbeddedStore, asked: SettleAndPublish) -> 
 
 
 async def _write_documents(store: EmbeddedStore, asked: WriteDocuments) -> None:
+    if asked.duty is not None:
+        store.duties.check(asked.duty)
     await store.node.documents.write(asked.documents)
     store.node.metadata.on_written()  # the other gateways hear of it
+
+
+async def _take_duty(store: EmbeddedStore, asked: TakeDuty) -> Duty:
+    before = store.node.documents.version
+    duty = await store.duties.take(asked.name, asked.asker, asked.hold_ms)
+    if store.node.documents.version != before:
+        store.node.metadata.on_written()
+    return duty
 
 
 async def _take_pulses(store: EmbeddedStore, asked: TakePulses) -> list[tuple[int, Pulse]]:
@@ -379,6 +400,7 @@ _HANDLERS: dict[type, Callable[[EmbeddedStore, Any], Awaitable[Any]]] = {
     Cancel: _cancel,
     SettleAndPublish: _settle_and_publish,
     WriteDocuments: _write_documents,
+    TakeDuty: _take_duty,
     TakePulses: _take_pulses,
     Totals: _totals,
     **peeks.HANDLERS,

@@ -15,8 +15,10 @@ import msgspec
 
 from backend_store.core.replication.record import NodeId
 from backend_store.shard.host import BackendHost
+from backend_store.shard.hosted import HostedShard
 from backend_store.shard.interface import ShardNumber
 from backend_store.shard.limits import HTTP_HEAD_BYTES_MAX, HTTP_SECONDS_MAX
+from backend_store.shard.reporting import lag_of
 
 TEXT = "text/plain; charset=utf-8"
 JSON = "application/json"
@@ -39,6 +41,12 @@ class ShardHealth(msgspec.Struct, frozen=True):
     """Confirmed messages that were cut off its log and are kept."""
     is_ahead: bool
     """Its log is younger than the coordinator's record: that was put back from a copy."""
+    wanted: tuple[NodeId, ...]
+    """Who shall keep the shard."""
+    min_in_sync: int
+    """With fewer in sync nothing is confirmed."""
+    lag: int | None
+    """Entries that the replica which is furthest behind lacks; None where it does not lead, and until one has asked."""
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -76,7 +84,7 @@ def _status(host: BackendHost) -> str:
 def _shard(host: BackendHost, number: ShardNumber) -> ShardHealth:
     shard = host.shards[number]
     replica = shard.replicated.replica
-    record, log = replica.record, replica.log
+    record, log, plan = replica.record, replica.log, host.view.plans.get(number)
     return ShardHealth(
         number,
         shard.epoch,
@@ -88,7 +96,15 @@ def _shard(host: BackendHost, number: ShardNumber) -> ShardHealth:
         log.end,
         shard.replicated.quarantined.messages,
         replica.is_ahead,
+        () if plan is None else plan.replicas,
+        0 if record is None else record.min_in_sync,
+        _lag(shard),
     )
+
+
+def _lag(shard: HostedShard) -> int | None:
+    """None where nobody follows, too: whoever keeps a shard alone has nobody to wait for."""
+    return max((entries for entries in (lag_of(shard) or {}).values() if entries is not None), default=None)
 
 
 def _lbz(host: BackendHost) -> Answer:
@@ -112,12 +128,24 @@ def _metrics(host: BackendHost) -> Answer:
         lines.append(f"# TYPE {name} {kind}")
         lines.extend(f"{name}{labels} {value:g}" for labels, value in values.items())
 
-    def of_shards(name: str, text: str, value: Callable[[ShardHealth], float]) -> None:
-        series(name, "gauge", text, {f'{{shard="{shard.shard}"}}': value(shard) for shard in shards})
+    def of_shards(name: str, text: str, value: Callable[[ShardHealth], float | None]) -> None:
+        known = {f'{{shard="{shard.shard}"}}': value(shard) for shard in shards}
+        series(name, "gauge", text, {labels: number for labels, number in known.items() if number is not None})
 
     of_shards("pushq_shard_serving", "Whether this backend serves the shard.", lambda shard: shard.is_serving)
     of_shards("pushq_shard_epoch", "Number of the leadership of the shard.", lambda shard: shard.epoch)
     of_shards("pushq_shard_in_sync", "Replicas that are in sync.", lambda shard: len(shard.in_sync))
+    of_shards("pushq_shard_wanted_replicas", "Replicas that shall keep the shard.", lambda shard: len(shard.wanted))
+    of_shards(
+        "pushq_shard_min_in_sync_replicas",
+        "With fewer replicas in sync nothing is confirmed.",
+        lambda shard: shard.min_in_sync,
+    )
+    of_shards(
+        "pushq_shard_lag_entries",
+        "Entries of the log that the replica which is furthest behind lacks, told by the leader.",
+        lambda shard: shard.lag,
+    )
     of_shards("pushq_shard_log_entries", "Entries of the log that are kept.", lambda shard: shard.end - shard.start)
     of_shards(
         "pushq_shard_unconfirmed_entries",

@@ -1,5 +1,6 @@
-"""The alerts of one node: after each look at the queues every rule is asked, and what changed is written down and told.
+"""The alerts of a gateway: after each look at the queues every rule is asked, what changed is written down and told.
 
+Of several gateways one does this, and the others show what it finds.
 Rules, silences and receivers are changed by the API, one at a time. What is told was durable before.
 """
 
@@ -11,36 +12,25 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
+import msgspec
 import structlog
 
-from backend_store.client import Document, Documents
-from backend_store.model import Conflict, NotFound, PushqError
+from backend_store.client import Documents
+from backend_store.model import Conflict, NotFound, PushqError, Unavailable
 from gateway.alerts.asked import AskedRules
 from gateway.alerts.core.evaluate import Alert, observe
 from gateway.alerts.core.rules import KINDS, Rule
 from gateway.alerts.core.silences import Silence, muting, state_of
 from gateway.alerts.limits import (
     HISTORY_MS_MAX,
-    HISTORY_PER_TENANT_MAX,
     RECEIVERS_PER_TENANT_MAX,
-    RESOLVED_KEPT_MS,
-    RESOLVED_PER_TENANT_MAX,
     RULES_MAX,
     RULES_PER_TENANT_MAX,
     SILENCES_PER_TENANT_MAX,
 )
-from gateway.alerts.stored import (
-    FIRING,
-    RECEIVERS,
-    RULES,
-    SILENCES,
-    Loaded,
-    Receiver,
-    Transition,
-    gone,
-    put,
-    put_transition,
-)
+from gateway.alerts.record import Record
+from gateway.alerts.stored import RECEIVERS, RULES, SILENCES, Receiver, Transition, Wanted, gone, put
+from gateway.alerts.teller import Teller
 from gateway.alerts.values import Sources
 from gateway.policy import compile_pattern
 from gateway.series.book import Book, Watched
@@ -58,30 +48,25 @@ class Alerts:
     """See the file's first sentence."""
 
     def __init__(self, documents: Documents, book: Book, sources: Sources, *, clock_ms: Callable[[], int]) -> None:
-        loaded = Loaded(documents)
-        self.rules: dict[str, Rule] = loaded.rules
-        self.silences: dict[str, Silence] = loaded.silences
-        self.receivers: dict[str, Receiver] = loaded.receivers
-        self.open: dict[str, dict[str, Alert]] = {}
-        """By rule and subject: those that are pending or fire."""
-        for alert in loaded.firing:
-            if alert.rule in self.rules:
-                self.open.setdefault(alert.rule, {})[alert.subject] = alert
-        self.resolved: dict[str, deque[Alert]] = {}
-        """By tenant, of the last hour, the oldest first."""
-        self.history: dict[str, deque[Transition]] = {}
-        for one in loaded.history:
-            self.history.setdefault(one.tenant, deque()).append(one)
+        wanted = Wanted(documents)
+        self.rules: dict[str, Rule] = wanted.rules
+        self.silences: dict[str, Silence] = wanted.silences
+        self.receivers: dict[str, Receiver] = wanted.receivers
+        self.record = Record(documents, self.rules, clock_ms())
+        self.teller = Teller(documents)
+        self.on_seen: list[Told] = []
+        """Told of each transition that was found here or at another gateway; the silence is the one that mutes it."""
         self.on_told: list[Told] = []
-        """Told of each transition after it is durable; the silence is the one that mutes it."""
+        """Told of each transition that receivers hear of from here, after it is durable."""
+        self.on_duty: list[Callable[[], None]] = []
+        """Told when it is on this gateway to tell: at the start, or after another one fell silent."""
         self.omitted = 0
         self.evaluations = 0
         self.asked = 0
         """How often a rule was asked about all that it is for."""
         self.fired = 0
-        self._seq = max((one.seq for one in loaded.history), default=0)
         self._documents = documents
-        self._taken_over = documents.changes_elsewhere
+        self._taken_over = documents.changes_elsewhere(RULES, SILENCES, RECEIVERS)
         self._book = book
         self.sources = sources
         self._clock_ms = clock_ms
@@ -94,45 +79,97 @@ class Alerts:
     def now_ms(self) -> int:
         return self._clock_ms()
 
+    @property
+    def open(self) -> dict[str, dict[str, Alert]]:
+        return self.record.open
+
+    @property
+    def history(self) -> dict[str, deque[Transition]]:
+        return self.record.history
+
     # ------------------------------------------------------------------------------------------------- one look
 
     async def evaluate(self, now_ms: int) -> None:
-        """Asks every rule. What it changed is durable on return, and told."""
+        """Asks every rule, where that is this gateway's duty. What it changed is durable on return, and told."""
+        is_new = await self.teller.ask() or not (self.evaluations or self.teller.is_shared)
         async with self._turn:
             self._take_over()
             enabled = [rule for rule in self.rules.values() if rule.enabled]
             self._count_requests(enabled, now_ms)
-            changed: list[tuple[Rule, Alert]] = []
-            self.omitted = 0
-            for rule in enabled:
-                if not self.open.get(rule.id) and self._asked.is_as_before(rule, now_ms):
-                    continue
-                values = self.values(rule, now_ms)
-                self._asked.note(rule, values, now_ms)
-                self.asked += 1
-                seen = observe(rule, self.open.get(rule.id, {}), values, now_ms)
-                self.open[rule.id] = seen.alerts
-                self.omitted += seen.omitted
-                changed += [(rule, alert) for alert in seen.changed]
-                await asyncio.sleep(0)
+            await self.sources.report(enabled, now_ms)
             self.evaluations += 1
-            self._forget_resolved(now_ms)
-            if changed:
-                await self._keep(changed, now_ms)
+            self.record.forget_resolved(now_ms)
+            if is_new or not self.teller.is_ours:
+                self._follow(anew=is_new and self.teller.is_shared)
+            if not self.teller.is_ours:
+                self.record.forget_unwritten()
+                await self._refresh(enabled, now_ms)
+                return
+            self.record.read_lines()
+            if is_new:
+                for begin in self.on_duty:
+                    begin()
+            changed = await self._ask(enabled, now_ms)
+            await self._keep(changed, now_ms)
+            await self.sources.forget_gone()
+
+    async def _ask(self, enabled: Iterable[Rule], now_ms: int) -> list[tuple[Rule, Alert]]:
+        changed: list[tuple[Rule, Alert]] = []
+        self.omitted = 0
+        for rule in enabled:
+            before = self.open.get(rule.id, {})
+            if not before and self._asked.is_as_before(rule, now_ms):
+                continue
+            try:
+                values = self.values(rule, now_ms)
+            except Unavailable:  # who cannot be asked has said so; what the rule had found stays as it was
+                continue
+            self._asked.note(rule, values, now_ms)
+            self.asked += 1
+            seen = observe(rule, before, self.sources.with_unseen(rule, before, values), now_ms)
+            self.record.see(rule, seen.alerts)
+            self.omitted += seen.omitted
+            changed += [(rule, alert) for alert in seen.changed]
+            await asyncio.sleep(0)
+        return changed
+
+    def _follow(self, *, anew: bool) -> None:
+        """What another gateway has found and told is shown here, too."""
+        for alert in self.record.read(self.rules, anew=anew):
+            rule = self.rules.get(alert.rule)
+            if rule is not None:
+                silence = self.muting(rule, alert.subject)[0]
+                for see in self.on_seen:
+                    see(rule, alert, silence)
+
+    async def _refresh(self, enabled: Iterable[Rule], now_ms: int) -> None:
+        """Values of open alerts are not written down with each look: they are shown as this gateway sees them."""
+        for rule in enabled:
+            if before := self.open.get(rule.id):
+                try:
+                    values = self.values(rule, now_ms)
+                except Unavailable:
+                    continue
+                for subject, value in values:
+                    if value is not None and (alert := before.get(subject)) is not None and alert.value != value:
+                        before[subject] = msgspec.structs.replace(alert, value=value)
+                await asyncio.sleep(0)
 
     def _take_over(self) -> None:
         """What other gateways have changed of rules, silences and receivers since the last look."""
-        if self._taken_over == self._documents.changes_elsewhere:
+        at = self._documents.changes_elsewhere(RULES, SILENCES, RECEIVERS)
+        if self._taken_over == at:
             return
-        self._taken_over = self._documents.changes_elsewhere
-        loaded = Loaded(self._documents)
+        self._taken_over = at
+        wanted = Wanted(self._documents)
         for rule_id, rule in self.rules.items():
-            if loaded.rules.get(rule_id) != rule:
+            if wanted.rules.get(rule_id) != rule:
                 self._matches.pop(rule_id, None)
                 self.sources.forget(rule_id)
-            if rule_id not in loaded.rules or not loaded.rules[rule_id].enabled:
-                self.open.pop(rule_id, None)
-        self.rules, self.silences, self.receivers = loaded.rules, loaded.silences, loaded.receivers
+        self.record.forget_rules(
+            rule_id for rule_id in list(self.open) if rule_id not in wanted.rules or not wanted.rules[rule_id].enabled
+        )
+        self.rules, self.silences, self.receivers = wanted.rules, wanted.silences, wanted.receivers
 
     def of_tenant(self, tenant: str) -> Iterator[tuple[Rule, Alert]]:
         """Its alerts that are pending, fire, or are over since a moment ago."""
@@ -140,12 +177,12 @@ class Alerts:
             if rule.tenant == tenant:
                 for alert in self.open.get(rule.id, {}).values():
                     yield rule, alert
-        for alert in self.resolved.get(tenant, ()):
+        for alert in self.record.resolved.get(tenant, ()):
             if alert.rule in self.rules:
                 yield self.rules[alert.rule], alert
 
     def values(self, rule: Rule, now_ms: int) -> list[tuple[str, float | None]]:
-        """What a rule looks at now, by subject."""
+        """What a rule looks at now, by subject. Raises `Unavailable`."""
         return list(self.sources.values(rule, self._queues(rule), now_ms))
 
     def _queues(self, rule: Rule) -> list[Watched]:
@@ -171,58 +208,53 @@ class Alerts:
         if slos:
             self.sources.count_requests(slos, {r.id: {q.definition.name for q in self._queues(r)} for r in slos})
 
-    def _forget_resolved(self, now_ms: int) -> None:
-        for tenant, alerts in list(self.resolved.items()):
-            while alerts and (alerts[0].resolved_at_ms or 0) <= now_ms - RESOLVED_KEPT_MS:
-                alerts.popleft()
-            if not alerts:
-                del self.resolved[tenant]
-
     async def _keep(self, changed: list[tuple[Rule, Alert]], now_ms: int) -> None:
-        """Writes down what changed, then tells of it. Pending alerts are of the moment only."""
-        documents: list[Document] = []
+        """Writes down what changed, then tells of it. Pending alerts have no history."""
         told: list[tuple[Rule, Alert, Silence | None]] = []
         for rule, alert in changed:
             silence = self.muting(rule, alert.subject)[0]
             told.append((rule, alert, silence))
             if alert.state == "pending":
                 continue
-            place = f"{rule.id}/{alert.subject}"
-            if alert.state == "firing":
-                self.fired += 1
-                documents.append(put(FIRING, place, alert))
-            else:
-                over = self.resolved.setdefault(rule.tenant, deque(maxlen=RESOLVED_PER_TENANT_MAX))
-                over.append(alert)
-                documents.append(gone(FIRING, place))
-            documents += self._noted(rule, alert, now_ms, silence)
-        await self._write(documents)
+            self.fired += alert.state == "firing"
+            self.record.note(rule, alert, now_ms, silence)
+            for receiver in self.webhooks_of(rule) if silence is None else ():
+                self.record.tell(rule, alert, receiver.id, now_ms)
+        if not await self._write():
+            return
         for rule, alert, silence in told:
             if alert.state != "pending":
                 self._log(rule, alert, silence)
-            for tell in self.on_told:
+            for tell in (*self.on_seen, *self.on_told):
                 tell(rule, alert, silence)
 
-    def _noted(self, rule: Rule, alert: Alert, now_ms: int, silence: Silence | None) -> list[Document]:
-        """A line of history, and the lines that make room for it."""
-        self._seq += 1
-        line = Transition(
-            self._seq, now_ms, rule.tenant, alert.id, rule.id, rule.name, rule.kind, rule.severity, alert.subject,
-            alert.state, alert.value, rule.limit, silence.id if silence is not None else None,
-        )  # fmt: skip
-        lines = self.history.setdefault(rule.tenant, deque())
-        lines.append(line)
-        documents = [put_transition(line)]
-        while len(lines) > HISTORY_PER_TENANT_MAX or lines[0].at_ms < now_ms - HISTORY_MS_MAX:
-            documents.append(gone("alert-history", f"{lines.popleft().seq:016x}"))
-        return documents
-
-    async def _write(self, documents: list[Document]) -> None:
+    async def _write(self) -> bool:
+        """False: another gateway tells by now, so nothing of what was found here is told."""
         try:
-            await self._documents.write(documents)
-        except PushqError as error:
-            # A full disk is what somebody may have to be told about: the alert goes on in memory.
-            log.warning("alerts could not be written down", error=error.detail)
+            await self.record.write(self.teller.duty)
+        except Conflict as error:
+            log.warning("what was found here is not told", error=error.detail)
+            self.teller.lost()
+            self._follow(anew=True)
+            return False
+        return True
+
+    async def note_told(self) -> None:
+        """Writes down which webhooks have arrived, so that the next process does not send them again."""
+        async with self._turn:
+            if self.teller.is_ours:
+                await self._write()
+
+    def webhooks_of(self, rule: Rule) -> list[Receiver]:
+        found = [self.receivers.get(receiver_id) for receiver_id in rule.receivers]
+        return [one for one in found if one is not None and one.tenant == rule.tenant and one.type == "webhook"]
+
+    async def leave(self) -> None:
+        """This process ends: another gateway tells from now on."""
+        async with self._turn:
+            if self.teller.is_ours:
+                await self._write()
+            await self.teller.leave()
 
     def _log(self, rule: Rule, alert: Alert, silence: Silence | None) -> None:
         say = log.warning if alert.state == "firing" and silence is None else log.info
@@ -257,7 +289,7 @@ class Alerts:
                 _check_room(len(self.rules), RULES_MAX, "alert rules on this server")
             documents = [put(RULES, rule.id, rule)]
             if known is not None and not rule.enabled:
-                documents += self._ended(known)
+                documents += self.record.end(known)
             await self._documents.write(documents)
             self.rules[rule.id] = rule
             self._matches.pop(rule.id, None)
@@ -265,16 +297,12 @@ class Alerts:
 
     async def delete_rule(self, rule: Rule) -> None:
         async with self._turn:
-            documents = [gone(RULES, rule.id), *self._ended(rule)]
+            documents = [gone(RULES, rule.id), *self.record.end(rule)]
             await self._documents.write(documents)
             self.rules.pop(rule.id, None)
             self._asked.forget(rule.id)
             self._matches.pop(rule.id, None)
             self.sources.forget(rule.id)
-
-    def _ended(self, rule: Rule) -> list[Document]:
-        """Nobody looks any more, so its alerts go without being told as resolved."""
-        return [gone(FIRING, f"{rule.id}/{subject}") for subject in self.open.pop(rule.id, {})]
 
     def rule(self, tenant: str, rule_id: str) -> Rule:
         """Raises `NotFound`."""
@@ -344,19 +372,21 @@ class Alerts:
             rules = [rule for rule in self.rules.values() if rule.tenant == tenant]
             silences = [one.id for one in self.silences.values() if one.tenant == tenant]
             receivers = [one.id for one in self.receivers.values() if one.tenant == tenant]
-            documents = [document for rule in rules for document in (gone(RULES, rule.id), *self._ended(rule))]
+            documents = [document for rule in rules for document in (gone(RULES, rule.id), *self.record.end(rule))]
             documents += [gone(SILENCES, one) for one in silences] + [gone(RECEIVERS, one) for one in receivers]
-            documents += [gone("alert-history", f"{line.seq:016x}") for line in self.history.pop(tenant, ())]
+            documents += self.record.forget_tenant(tenant)
             for rule in rules:
                 del self.rules[rule.id]
                 self._matches.pop(rule.id, None)
                 self.sources.forget(rule.id)
-            self.resolved.pop(tenant, None)
             for silence_id in silences:
                 del self.silences[silence_id]
             for receiver_id in receivers:
                 del self.receivers[receiver_id]
-            await self._write(documents)
+            try:
+                await self._documents.write(documents)
+            except PushqError as error:
+                log.warning("rules of a tenant that was removed are still written down", error=error.detail)
         return receivers
 
 

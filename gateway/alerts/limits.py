@@ -70,3 +70,15 @@ EVENTS_WAITING_MAX: Final = 1_000
 """Alerts that wait for the reader of a stream; one that is slower is cut, and reads the list anew."""
 PREVIEW_SUBJECTS_MAX: Final = 100
 """Subjects that the preview of a rule shows."""
+DUTY_HOLD_MS_MIN: Final = 10_000
+"""How long a gateway that tells of alerts must be silent before another one does."""
+DUTY_ASK_SECONDS_MAX: Final = 5.0
+"""How long the backends may take to say which gateway tells of alerts."""
+DUTY_LOOKS_BEFORE: Final = 2
+"""Looks that a gateway takes before it would tell of alerts: by then it has seen the queues."""
+REPORT_SECONDS: Final = 10.0
+"""How often a gateway says what only it knows: how its process is, and how its requests went."""
+REPORT_SECONDS_MAX: Final = 60.0
+"""A gateway that has said nothing for so long is gone, and its alerts are over."""
+TELLING_MS_MAX: Final = 600_000
+"""A webhook that did not arrive for so long is not sent by the next process or gateway."""

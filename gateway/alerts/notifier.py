@@ -17,9 +17,9 @@ from gateway.alerts.core.addresses import Network
 from gateway.alerts.core.evaluate import Alert
 from gateway.alerts.core.rules import Rule
 from gateway.alerts.core.silences import Silence
-from gateway.alerts.limits import EVENTS_WAITING_MAX, LISTENERS_MAX, LISTENERS_PER_TENANT_MAX
+from gateway.alerts.limits import EVENTS_WAITING_MAX, LISTENERS_MAX, LISTENERS_PER_TENANT_MAX, TELLING_MS_MAX
 from gateway.alerts.secrets import Secrets
-from gateway.alerts.stored import Receiver
+from gateway.alerts.stored import Receiver, telling_id
 from gateway.alerts.views import AlertView, alert_view
 from gateway.alerts.webhooks import Note, Outcome, Webhooks
 
@@ -62,10 +62,13 @@ class Notifier:
         self.alerts = alerts
         self.secrets = secrets_
         self.networks = tuple(networks)
-        self.webhooks = Webhooks(self._secret, self._ended, networks=self.networks)
+        self.webhooks = Webhooks(self._secret, self._ended, self._done, networks=self.networks)
         self.heard: dict[str, Heard] = {}
         self.listeners: set[Listener] = set()
+        self._noting: asyncio.Task[None] | None = None
+        alerts.on_seen.append(self.show)
         alerts.on_told.append(self.tell)
+        alerts.on_duty.append(self.resume)
 
     async def _secret(self, receiver_id: str) -> bytes:
         return await self.secrets.open(self.alerts.receivers[receiver_id])
@@ -78,25 +81,48 @@ class Notifier:
         heard.delivered += outcome.ok
         heard.failed += not outcome.ok
 
-    def tell(self, rule: Rule, alert: Alert, silence: Silence | None) -> None:
+    def _done(self, message_id: str) -> None:
+        self.alerts.record.told(message_id)
+        if self._noting is None or self._noting.done():
+            self._noting = asyncio.get_running_loop().create_task(self._note_told(), name="webhooks that arrived")
+
+    async def _note_told(self) -> None:
+        while self.alerts.record.has_told:
+            self.alerts.record.has_told = False
+            await self.alerts.note_told()
+
+    def show(self, rule: Rule, alert: Alert, silence: Silence | None) -> None:
+        """To those who watch, whatever is silenced."""
         view = alert_view(self.alerts, rule, alert)
         for listener in self.listeners:
             if listener.tenant == rule.tenant:
                 listener.put(view)
+
+    def tell(self, rule: Rule, alert: Alert, silence: Silence | None) -> None:
         if alert.state == "pending" or silence is not None:
             return
+        view = alert_view(self.alerts, rule, alert)
+        for receiver in self.alerts.webhooks_of(rule):
+            note = self._note(receiver, telling_id(alert, receiver.id), f"alert.{alert.state}", view, _at_ms(alert))
+            self.webhooks.send(note)
         for receiver_id in rule.receivers:
-            receiver = self.alerts.receivers.get(receiver_id)
-            if receiver is None or receiver.tenant != rule.tenant:
-                continue
-            if receiver.type == "webhook":
-                self.webhooks.send(self._note(receiver, f"alert.{alert.state}", view))
-            else:
-                log.warning(f"alert {alert.state}", receiver=receiver.name, detail=view.detail, subject=view.subject)
+            receiver_ = self.alerts.receivers.get(receiver_id)
+            if receiver_ is not None and receiver_.tenant == rule.tenant and receiver_.type != "webhook":
+                log.warning(f"alert {alert.state}", receiver=receiver_.name, detail=view.detail, subject=view.subject)
 
-    def _note(self, receiver: Receiver, type_: str, view: AlertView) -> Note:
-        message_id = f"msg_{secrets.token_hex(12)}"
-        body: dict[str, Any] = {"type": type_, "timestamp": timestamp(self.alerts.now_ms), "data": view}
+    def resume(self) -> None:
+        """Goes on with webhooks that another process began, under the same ids: some may have arrived."""
+        for one in self.alerts.record.tellings():
+            receiver = self.alerts.receivers.get(one.receiver)
+            if receiver is None or one.at_ms < self.alerts.now_ms - TELLING_MS_MAX:
+                self.alerts.record.told(one.id)
+                continue
+            view = alert_view(self.alerts, one.rule, one.alert)
+            self.webhooks.send(self._note(receiver, one.id, f"alert.{one.alert.state}", view, _at_ms(one.alert)))
+
+    def _note(self, receiver: Receiver, message_id: str, type_: str, view: AlertView, at_ms: int | None = None) -> Note:
+        at = timestamp(at_ms if at_ms is not None else self.alerts.now_ms)
+        body: dict[str, Any] = {"type": type_, "timestamp": at, "data": view}
         return Note(receiver.tenant, receiver.id, receiver.url, message_id, _encode(body))
 
     async def test(self, receiver: Receiver, view: AlertView) -> Outcome:
@@ -104,7 +130,7 @@ class Notifier:
         if receiver.type != "webhook":
             log.warning("alert test", receiver=receiver.name, detail=view.detail)
             return Outcome(True, None, None, 0)
-        note = self._note(receiver, "alert.test", view)
+        note = self._note(receiver, f"msg_{secrets.token_hex(12)}", "alert.test", view)
         outcome = await self.webhooks.attempt(note)
         self._ended(note, outcome)
         return outcome
@@ -135,3 +161,10 @@ class Notifier:
             if not listener.waiting.full():
                 listener.waiting.put_nowait(None)
         await self.webhooks.close()
+        if self._noting is not None:
+            await asyncio.gather(self._noting, return_exceptions=True)
+
+
+def _at_ms(alert: Alert) -> int | None:
+    """When it became what it is: whoever tells of it says the same."""
+    return alert.resolved_at_ms if alert.state == "resolved" else alert.fired_at_ms

@@ -1,4 +1,4 @@
-"""Alert rules as a file for Prometheus, as far as `/metrics` has what they look at."""
+"""Alert rules as a file for Prometheus, as far as `/metrics` of gateways and backends has what they look at."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from gateway.alerts.core.rules import KINDS, Rule
 
 RUNBOOK: Final = "https://pushq.example/docs/how-to/alerts"
 _EXPRESSIONS: Final[dict[str, str]] = {
+    # {Q}: the tenant and the pattern, {T}: the tenant, {R}: the rule, [W]: the window.
     "depth": "pushq_queue_ready_messages{Q}",
     "growth": "deriv(pushq_queue_ready_messages{Q}[W])",
     "oldest_age_ms": "pushq_queue_oldest_age_seconds{Q} * 1000",
@@ -20,40 +21,44 @@ _EXPRESSIONS: Final[dict[str, str]] = {
     "consumer_absence": "pushq_queue_ready_messages{Q} and pushq_queue_consumers{Q} == 0",
     "loop_lag_ms": "pushq_loop_lag_seconds * 1000",
     "disk_used_percent": "pushq_disk_used_ratio * 100",
+    "memory_used_percent": 'pushq_overload_reading{reading="memory_fraction"} * 100',
     "certificate_days": "(pushq_certificate_expiry_timestamp_seconds - time()) / 86400",
+    "key_days": "(pushq_key_expiry_timestamp_seconds{T} - time()) / 86400",
+    # What fails and what is slow is counted here: a series for each queue and outcome would be too many.
+    "slo_availability": "max by (tenant, rule) (pushq_slo_burn_ratio{R})",
+    "slo_latency": "max by (tenant, rule) (pushq_slo_burn_ratio{R})",
+    # Only who serves a shard knows how its other replicas are.
+    "out_of_sync": "max by (shard) (pushq_shard_wanted_replicas - pushq_shard_in_sync and pushq_shard_serving == 1)",
+    "replica_lag": "max by (shard) (pushq_shard_lag_entries)",
 }
+_SUBJECTS: Final = {
+    "queue": "{{ $labels.queue }}: ",
+    "shard": "shard-{{ $labels.shard }}: ",
+    "key_days": "key:{{ $labels.key }}: ",
+}
+"""By kind, or by what it is about: which one it is."""
 RATE_WINDOW_SECONDS_MIN: Final = 60
 """Prometheus looks every 15 s or so: a shorter window has no two samples."""
 
 
 def rules_file(rules: Iterable[Rule]) -> str:
-    """A rules file (YAML). Rules that are off are left out; those that Prometheus cannot say stand in a comment."""
-    lines = ["groups:", "  - name: pushq", "    rules:"]
-    left_out = []
-    count = 0
-    for rule in sorted(rules, key=lambda rule: (rule.name, rule.id)):
-        if not rule.enabled:
-            continue
-        expression = expression_of(rule)
-        if expression is None:
-            left_out.append(f"# not for Prometheus: {json.dumps(rule.name)} ({rule.kind})")
-            continue
-        count += 1
-        lines += _entry(rule, expression)
-    if not count:
-        lines[-1] = "    rules: []"
-    return "\n".join([*lines, *left_out]) + "\n"
+    """A rules file (YAML). Rules that are off are left out."""
+    enabled = sorted((rule for rule in rules if rule.enabled), key=lambda rule: (rule.name, rule.id))
+    lines = ["groups:", "  - name: pushq", "    rules:" if enabled else "    rules: []"]
+    for rule in enabled:
+        lines += _entry(rule, expression_of(rule))
+    return "\n".join(lines) + "\n"
 
 
-def expression_of(rule: Rule) -> str | None:
-    """The rule in PromQL; None where the metrics do not have it."""
-    template = _EXPRESSIONS.get(rule.kind)
-    if template is None:
-        return None
+def expression_of(rule: Rule) -> str:
+    """The rule in PromQL."""
+    template = _EXPRESSIONS[rule.kind]
     side = ">" if KINDS[rule.kind].is_above else "<"
     window_s = max(RATE_WINDOW_SECONDS_MIN, rule.window_ms // 1000)
     selector = f"{{tenant={_quoted(rule.tenant)}, queue=~{_quoted(_regex(rule.queue))}}}"
     value = template.replace("{Q}", selector).replace("[W]", f"[{window_s}s]")
+    value = value.replace("{T}", f"{{tenant={_quoted(rule.tenant)}}}")
+    value = value.replace("{R}", f"{{rule={_quoted(rule.id)}}}")
     if rule.kind == "consumer_absence":
         left, _, right = value.partition(" and ")
         return f"{left} {side} {_number(rule.limit)} and {right}"
@@ -76,7 +81,7 @@ def _quoted(text: str) -> str:
 
 
 def _entry(rule: Rule, expression: str) -> list[str]:
-    subject = "{{ $labels.queue }}: " if KINDS[rule.kind].about == "queue" else ""
+    subject = _SUBJECTS.get(rule.kind) or _SUBJECTS.get(KINDS[rule.kind].about, "")
     summary = f"{_plain(rule.name)}: {subject}{rule.kind} is {{{{ $value }}}} {KINDS[rule.kind].unit}"
     lines = [
         f"      - alert: {json.dumps(rule.name)}",

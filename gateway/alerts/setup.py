@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -9,8 +11,10 @@ from backend_store.client import Store
 from gateway.alerts.alerts import Alerts
 from gateway.alerts.core.addresses import parse_networks
 from gateway.alerts.notifier import Notifier
+from gateway.alerts.reports import Reports
 from gateway.alerts.secrets import Renewal, Secrets
 from gateway.alerts.values import Sources
+from gateway.cluster_watch import ClusterWatch
 from gateway.encryption import Encrypting
 from gateway.entrance import Entrance
 from gateway.series.sampler import Sampler
@@ -26,6 +30,11 @@ class Watching:
     notifier: Notifier
     secrets: Secrets
 
+    async def close(self) -> None:
+        """What was found is written down, and another gateway tells."""
+        await self.notifier.close()
+        await self.alerts.leave()
+
     async def forget_tenant(self, tenant: str) -> None:
         """The tenant was removed."""
         for receiver_id in await self.alerts.forget_tenant(tenant):
@@ -39,12 +48,15 @@ def watching(
     meter: Meter,
     entrance: Entrance,
     encryption: Encrypting | None,
+    cluster: ClusterWatch | None = None,
     *,
     memory_bytes_max: int,
     clock_ms: Callable[[], int],
 ) -> Watching:
     """Rules are asked after each look of the sampler."""
-    sources = Sources(store, sampler, meter, entrance, memory_bytes_max=memory_bytes_max)
+    name = _name(settings) if store.documents.are_shared else ""
+    reports = Reports(store.documents, name)
+    sources = Sources(store, sampler, meter, entrance, cluster, reports, memory_bytes_max=memory_bytes_max)
     alerts = Alerts(store.documents, sampler.book, sources, clock_ms=clock_ms)
     secrets = Secrets(encryption)
     notifier = Notifier(alerts, secrets, networks=parse_networks(settings.alerts.webhook_networks))
@@ -52,3 +64,9 @@ def watching(
     if encryption is not None:
         encryption.vault.others.append(Renewal(alerts, secrets))
     return Watching(alerts, notifier, secrets)
+
+
+def _name(settings: Settings) -> str:
+    """What people call this gateway among others: its machine, and the port that it listens on."""
+    port = settings.address.port
+    return f"{socket.gethostname()}:{port}" if port else f"{socket.gethostname()}:{os.getpid()}"

@@ -1,7 +1,9 @@
-"""What alerts keep on the disk: rules, silences, receivers, alerts that fire, and the history, a row each."""
+"""What alerts keep on the disk: rules, silences, receivers, alerts that fire, webhooks on their way, the history."""
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Container
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -16,6 +18,8 @@ SILENCES: Final = "alert-silence"
 RECEIVERS: Final = "alert-receiver"
 FIRING: Final = "alert"
 HISTORY: Final = "alert-history"
+TELLING: Final = "alert-telling"
+REPORTS: Final = "alert-report"
 
 T = TypeVar("T")
 _encode = msgspec.msgpack.Encoder().encode
@@ -52,6 +56,22 @@ class Transition(msgspec.Struct, frozen=True):
     silence: str | None = None
 
 
+class Telling(msgspec.Struct, frozen=True):
+    """A webhook that is on its way: written down with what it tells, and gone when it arrived or was given up."""
+
+    id: str
+    receiver: str
+    rule: Rule
+    alert: Alert
+    at_ms: int
+
+
+def telling_id(alert: Alert, receiver: str) -> str:
+    """The webhook's id: whoever tells this receiver of this change of this alert has the same one."""
+    digest = hashlib.sha256(f"{alert.id}\0{alert.state}\0{receiver}".encode()).hexdigest()
+    return f"msg_{digest[:24]}"
+
+
 def put(kind: str, name: str, value: Any) -> Document:
     return Document(kind, name, _encode(value))
 
@@ -69,12 +89,40 @@ def _load(documents: Documents, kind: str, type_: type[T]) -> list[T]:
     return [decode(data) for _, data in documents.all(kind)]
 
 
-class Loaded:
-    """Everything there is, as of the start."""
+class Wanted:
+    """What people have made, as of now."""
 
     def __init__(self, documents: Documents) -> None:
         self.rules = {rule.id: rule for rule in _load(documents, RULES, Rule)}
         self.silences = {silence.id: silence for silence in _load(documents, SILENCES, Silence)}
         self.receivers = {receiver.id: receiver for receiver in _load(documents, RECEIVERS, Receiver)}
-        self.firing = _load(documents, FIRING, Alert)
-        self.history = _load(documents, HISTORY, Transition)
+
+
+class Lines:
+    """The history as it is stored: lines that were read before are not read again."""
+
+    def __init__(self, documents: Documents) -> None:
+        self._documents = documents
+        self._known: dict[str, Transition] = {}
+
+    def read(self) -> list[Transition]:
+        """All, the oldest first."""
+        rows = self._documents.all(HISTORY)
+        self._known = {name: self._known.get(name) or _decode_line(data) for name, data in rows}
+        return list(self._known.values())
+
+
+_decode_line = msgspec.msgpack.Decoder(Transition).decode
+
+
+def load_open(documents: Documents, rules: Container[str]) -> dict[str, dict[str, Alert]]:
+    """Alerts that are not over, by rule and subject, of rules that are there."""
+    found: dict[str, dict[str, Alert]] = {}
+    for alert in _load(documents, FIRING, Alert):
+        if alert.rule in rules:
+            found.setdefault(alert.rule, {})[alert.subject] = alert
+    return found
+
+
+def load_tellings(documents: Documents) -> list[Telling]:
+    return _load(documents, TELLING, Telling)

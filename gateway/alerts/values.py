@@ -1,13 +1,19 @@
-"""Where the values of rules come from: pulses and series of queues, the process, keys, certificates, requests."""
+"""What rules may look at: pulses and series of queues, the process, keys, certificates, requests, shards."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
 from backend_store.client import Store
-from gateway.alerts.core.rules import Rule
+from backend_store.model import Unavailable
+from gateway.alerts.core import shards
+from gateway.alerts.core.rules import KINDS, Rule
 from gateway.alerts.core.slo import Budget
+from gateway.alerts.core.tallies import MINUTES_KEPT, Minutes, Tallies
+from gateway.alerts.reports import Reports
+from gateway.api.cluster_shapes import ClusterShard
+from gateway.cluster_watch import ClusterWatch
 from gateway.entrance import Entrance
 from gateway.series.book import PAUSE_SLOTS_MAX, Watched
 from gateway.series.core.columns import NODE_COLUMNS, QUEUE_COLUMNS
@@ -21,6 +27,8 @@ Values = Iterable[tuple[str, float | None]]
 
 DAY_MS: Final = 86_400_000
 NODE: Final = "node"
+OWN: Final = ""
+"""This gateway, where others have names."""
 REQUESTS: Final = "publishes"
 _STEP_MS: Final = TIERS[0].step_ms
 _READY: Final = QUEUE_COLUMNS.index("ready")
@@ -35,17 +43,33 @@ class Sources:
     """Everything that rules may look at."""
 
     def __init__(
-        self, store: Store, sampler: Sampler, meter: Meter, entrance: Entrance, *, memory_bytes_max: int
+        self,
+        store: Store,
+        sampler: Sampler,
+        meter: Meter,
+        entrance: Entrance,
+        cluster: ClusterWatch | None,
+        reports: Reports,
+        *,
+        memory_bytes_max: int,
     ) -> None:
         self._store = store
         self._sampler = sampler
         self._meter = meter
         self._entrance = entrance
+        self._cluster = cluster
         self._memory_bytes_max = memory_bytes_max
+        self._reports = reports
         self._budgets: dict[str, Budget] = {}
+        self._counted: Minutes = {}
+        """Of requests at this gateway, in the last minutes."""
+        self._tallies = Tallies()
 
     def values(self, rule: Rule, queues: list[Watched], now_ms: int) -> Values:
-        """Subject and value of each; None where nothing is known yet."""
+        """Subject and value of each; None where nothing is known yet.
+
+        Raises `Unavailable` while nobody can say what subjects there are.
+        """
         match rule.kind:
             case "depth":
                 return [(one.definition.name, one.pulse.ready) for one in queues]
@@ -69,10 +93,12 @@ class Sources:
                 return self._rates(rule, queues, now_ms)
             case "key_days":
                 return self._keys(rule.tenant, now_ms)
+            case "out_of_sync" | "replica_lag":
+                return shards.values(rule.kind, self._shards())
             case "slo_availability" | "slo_latency":
-                return [(REQUESTS, self._burn(rule, now_ms))]
+                return [(REQUESTS, self.burn(rule, now_ms))]
             case _:
-                return [(NODE, value)] if (value := self._of_node(rule.kind, now_ms)) is not None else []
+                return self._nodes(rule.kind, now_ms)
 
     def forget(self, rule_id: str) -> None:
         self._budgets.pop(rule_id, None)
@@ -115,6 +141,38 @@ class Sources:
                 return (watched.pulse.ready - before[_READY]) / ((now - slot) * _STEP_MS / 1000)
         return None
 
+    def _nodes(self, kind: str, now_ms: int) -> Values:
+        """Of this gateway, and of the others as they last said."""
+        value = self._of_node(kind, now_ms)
+        own = [(self._reports.name or NODE, value)] if value is not None else []
+        others = [(one.name, one.node[kind]) for _, one in self._reports.others() if kind in one.node]
+        return list({**dict(others), **dict(own)}.items())
+
+    def with_unseen(self, rule: Rule, open_: Collection[str], values: Values) -> Values:
+        """With the subjects of open alerts that are there and not looked at yet: their alerts are not over."""
+        found = list(values)
+        if open_ and KINDS[rule.kind].about == "queue":
+            seen = {subject for subject, _ in found}
+            queues = self._store.node.metadata.queues
+            found += [(name, None) for name in open_ if name not in seen and (rule.tenant, name) in queues]
+        return found
+
+    async def report(self, rules: Iterable[Rule], now_ms: int) -> None:
+        """Tells the other gateways what only this one knows, where a rule is about such."""
+        kinds = {rule.kind for rule in rules if KINDS[rule.kind].about == "node" or KINDS[rule.kind].is_slo}
+        if not kinds:
+            return
+        node = {
+            kind: value
+            for kind in kinds
+            if KINDS[kind].about == "node" and (value := self._of_node(kind, now_ms)) is not None
+        }
+        await self._reports.say(node, self._counted)
+
+    async def forget_gone(self) -> None:
+        """Gateways that have fallen silent have no alerts any more."""
+        await self._reports.forget(gateway for gateway, _ in self._reports.others())
+
     def _of_node(self, kind: str, now_ms: int) -> float | None:
         row = self._sampler.node_row
         match kind:
@@ -126,6 +184,11 @@ class Sources:
             case _:
                 return row[NODE_COLUMNS.index(kind)]
 
+    def _shards(self) -> list[ClusterShard]:
+        if self._cluster is None:
+            raise Unavailable("this server watches no cluster: set cluster.coordinator")
+        return self._cluster.state().shards
+
     def _keys(self, tenant: str, now_ms: int) -> Iterator[tuple[str, float]]:
         for key in list(self._store.node.metadata.keys.values()):
             if key.tenant == tenant and key.expires_at_ms is not None:
@@ -133,7 +196,8 @@ class Sources:
 
     # ----------------------------------------------------------------------------------------------------- SLOs
 
-    def _burn(self, rule: Rule, now_ms: int) -> float | None:
+    def burn(self, rule: Rule, now_ms: int) -> float | None:
+        """How fast an SLO's error budget burns, of the threshold; None while too little is known."""
         assert rule.objective is not None
         budget = self._budgets.get(rule.id)
         return budget.value(now_ms // 60_000, rule.objective) if budget is not None else None
@@ -143,6 +207,8 @@ class Sources:
         slos = list(rules)
         if not slos:
             return
+        self._counted = {}
+        found_of = [rule.id for rule in slos]
         for minute_ms, counts in self._meter.recent():
             found: dict[str, list[int]] = {rule.id: [0, 0] for rule in slos}
             for (tenant, _, queue, operation, _, outcome), one in counts.items():
@@ -153,8 +219,14 @@ class Sources:
                         tally = found[rule.id]
                         tally[0] += one.requests
                         tally[1] += _bad(rule, outcome, one.requests, one.latency)
-            for rule in slos:
-                self._budgets.setdefault(rule.id, Budget()).put(minute_ms // 60_000, *found[rule.id])
+            self._counted[minute_ms // 60_000] = {rule_id: (total, bad) for rule_id, (total, bad) in found.items()}
+        said = [(OWN, self._counted), *((gateway, one.minutes) for gateway, one in self._reports.others())]
+        for gateway, minutes in said:
+            self._tallies.take(gateway, minutes)
+        for minute in {minute for _, minutes in said for minute in minutes}:
+            for rule_id, (total, bad) in self._tallies.totals(minute, found_of).items():
+                self._budgets.setdefault(rule_id, Budget()).put(minute, total, bad)
+        self._tallies.forget_before(min(self._counted) - MINUTES_KEPT)
 
 
 def _bad(rule: Rule, outcome: str, requests: int, latency: list[int]) -> int:

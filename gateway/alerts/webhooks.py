@@ -64,6 +64,7 @@ class Note(NamedTuple):
 Secret = Callable[[str], Awaitable[bytes]]
 """A receiver's secret by its id. Raises `PushqError` while it cannot be opened, `LookupError` where it has gone."""
 Ended = Callable[[Note, Outcome], None]
+Done = Callable[[str], None]
 
 
 async def resolve(host: str, port: int) -> list[str]:
@@ -91,15 +92,25 @@ class Webhooks:
     """See the file's first sentence. `run` goes beside the server."""
 
     def __init__(
-        self, secret: Secret, ended: Ended, *, networks: Sequence[Network], resolve: Resolve = resolve
+        self,
+        secret: Secret,
+        ended: Ended,
+        done: Done,
+        *,
+        networks: Sequence[Network],
+        resolve: Resolve = resolve,
     ) -> None:
+        """`ended` hears of each try; `done` of each webhook's id when it arrived, was given up or dropped."""
         self._secret = secret
         self._ended = ended
+        self._done = done
         self._networks = tuple(networks)
         self._resolve = resolve
         self._shares: Shares = {}
         """Those that have something waiting."""
         self._tasks: set[asyncio.Task[None]] = set()
+        self._under_way: set[str] = set()
+        """Ids of those that wait or are tried."""
         self.dropped = 0
         self.sent = 0
         self.failed = 0
@@ -109,7 +120,9 @@ class Webhooks:
         return len(self._tasks)
 
     def send(self, note: Note) -> None:
-        """Sends it, and again after failures. Beyond a bound it is dropped."""
+        """Sends it, and again after failures, unless it is under way. Beyond a bound it is dropped."""
+        if note.id in self._under_way:
+            return
         shares = self._shares_of(note)
         full = next((share for share in shares.values() if share.waiting >= share.waiting_max), None)
         if full is not None:
@@ -117,13 +130,15 @@ class Webhooks:
             log.warning(
                 "a webhook is dropped: too many wait", tenant=note.tenant, receiver=note.receiver, waiting=full.waiting
             )
+            self._done(note.id)
             return
         self._shares |= shares
         for share in shares.values():
             share.waiting += 1
         task = asyncio.get_running_loop().create_task(self._deliver(note, shares), name="webhook")
         self._tasks.add(task)
-        task.add_done_callback(partial(self._left, shares))
+        self._under_way.add(note.id)
+        task.add_done_callback(partial(self._left, note, shares))
 
     def _shares_of(self, note: Note) -> Shares:
         """The receiver's, its tenant's and everybody's; places are taken in this order."""
@@ -134,8 +149,9 @@ class Webhooks:
         }
         return {of: self._shares.get(of) or _Share(*most) for of, most in bounds.items()}
 
-    def _left(self, shares: Shares, task: asyncio.Task[None]) -> None:
+    def _left(self, note: Note, shares: Shares, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
+        self._under_way.discard(note.id)
         for of, share in shares.items():
             share.waiting -= 1
             if not share.waiting:
@@ -150,6 +166,7 @@ class Webhooks:
             self._ended(note, outcome)
             if outcome.ok:
                 self.sent += 1
+                self._done(note.id)
                 return
             self.failed += 1
             is_last = outcome.is_final or tries == WEBHOOK_TRIES_MAX
@@ -162,6 +179,7 @@ class Webhooks:
                 error=outcome.error,
             )
             if is_last:
+                self._done(note.id)
                 return
             pause = retry_after_s(tries, first_s=WEBHOOK_RETRY_SECONDS, most_s=WEBHOOK_RETRY_SECONDS_MAX)
             await asyncio.sleep(pause * random.uniform(0.8, 1.2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from collections.abc import Iterator
 
@@ -9,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from gateway.alerts.core.rules import KINDS
 from gateway.context import Gateway
-from gateway.limits import QUEUES_LABELLED_MAX
+from gateway.limits import KEYS_LABELLED_MAX, QUEUES_LABELLED_MAX
 from gateway.series.core.columns import NODE_COLUMNS
 
 OTHER = "other"
@@ -26,6 +27,11 @@ def families(gateway: Gateway) -> Iterator[Metric]:
     looks.add_metric((), sampler.seconds)
     yield looks
     yield _alerts(gateway, None)
+    yield _burning(gateway, None)
+    yield _key_ends(gateway, None)
+    teller = GaugeMetricFamily("pushq_alert_teller", "1 at the gateway that asks the alert rules and tells of alerts.")
+    teller.add_metric((), int(watching.alerts.teller.is_ours))
+    yield teller
     webhooks = watching.notifier.webhooks
     tries = CounterMetricFamily("pushq_alert_webhooks", "Webhooks of alerts, by how they went.", labels=("outcome",))
     for outcome, count in (("sent", webhooks.sent), ("failed", webhooks.failed), ("dropped", webhooks.dropped)):
@@ -37,6 +43,8 @@ def of_tenant(gateway: Gateway, tenant: str) -> Iterator[Metric]:
     """What a tenant may know: its own."""
     yield _redelivered(gateway, tenant)
     yield _alerts(gateway, tenant)
+    yield _burning(gateway, tenant)
+    yield _key_ends(gateway, tenant)
 
 
 def _redelivered(gateway: Gateway, tenant_only: str | None) -> Metric:
@@ -61,9 +69,37 @@ def _alerts(gateway: Gateway, tenant_only: str | None) -> Metric:
         rule = alerts.rules.get(rule_id)
         if rule is None or (tenant_only is not None and tenant_only != rule.tenant):
             continue
-        if tenant_only is None or KINDS[rule.kind].about != "node":
+        if tenant_only is None or not KINDS[rule.kind].is_for_operators:
             states.update(alert.state for alert in found.values())
     family = GaugeMetricFamily("pushq_alerts", "Alerts that are pending or fire.", labels=("state",))
     for state, count in sorted(states.items()):
         family.add_metric((state,), count)
+    return family
+
+
+def _burning(gateway: Gateway, tenant_only: str | None) -> Metric:
+    """There are as many as there are rules about SLOs."""
+    alerts = gateway.watching.alerts
+    text = "How fast the error budget of an SLO burns, of the threshold: above 1 its rule fires."
+    family = GaugeMetricFamily("pushq_slo_burn_ratio", text, labels=("tenant", "rule"))
+    for rule in alerts.rules.values():
+        if rule.enabled and KINDS[rule.kind].is_slo and tenant_only in (None, rule.tenant):
+            burn = alerts.sources.burn(rule, alerts.now_ms)
+            if burn is not None:
+                family.add_metric((rule.tenant, rule.id), burn)
+    return family
+
+
+def _key_ends(gateway: Gateway, tenant_only: str | None) -> Metric:
+    """Of keys that end, those that end first."""
+    keys = gateway.store.node.metadata.keys.values()
+    ends = [
+        (key.expires_at_ms, key.tenant, key.id)
+        for key in list(keys)
+        if key.expires_at_ms is not None and tenant_only in (None, key.tenant)
+    ]
+    text = "When an API key ends: of all that do, those that end first."
+    family = GaugeMetricFamily("pushq_key_expiry_timestamp_seconds", text, labels=("tenant", "key"))
+    for at_ms, tenant, key_id in heapq.nsmallest(KEYS_LABELLED_MAX, ends):
+        family.add_metric((tenant, key_id), at_ms / 1000)
     return family

@@ -1,4 +1,4 @@
-"""Alert rules: made, changed, looked at, tried out. A tenant has its own; those about the process are for operators."""
+"""Alert rules: made, changed, looked at, tried out. Those about the process and about shards are for operators."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 from backend_store.client import timestamp
 from backend_store.model import FieldError, Forbidden, InvalidRequest
 from gateway.alerts.alerts import Alerts, new_id
-from gateway.alerts.core.rules import KINDS, LATER, Kind, Rule, default_clear_at
+from gateway.alerts.core.rules import KINDS, Kind, Rule, default_clear_at
 from gateway.alerts.limits import (
     FOR_MS_MAX,
     PREVIEW_SUBJECTS_MAX,
@@ -53,7 +53,7 @@ async def kinds(gateway: Gateway, call: Call) -> Answer:
             "above" if kind.is_above else "below",
             kind.meaning,
             fields_of(name, kind),
-            "operator" if kind.about == "node" else None,
+            "operator" if kind.is_for_operators else None,
         )
         for name, kind in KINDS.items()
     ]
@@ -167,20 +167,21 @@ def _find(gateway: Gateway, call: Call) -> Rule:
 
 
 def _check_may(call: Call, kind: Kind) -> None:
-    if kind.about == "node" and not call.principal.access.is_operator:
-        raise Forbidden(f"rules about the process are for operators, and {call.principal.name!r} has no scope operator")
+    if kind.is_for_operators and not call.principal.access.is_operator:
+        what = {"node": "the process", "shard": "shards"}[kind.about]
+        why = "they are every tenant's, so such rules are for operators"
+        raise Forbidden(f"this rule is about {what}: {why}, and {call.principal.name!r} has no scope operator")
 
 
 def _rule(gateway: Gateway, call: Call, tenant: str, given: RuleBody, known: Rule | None) -> Rule:
     """The rule as it is to be stored. Raises `InvalidRequest` with everything that is wrong, and `Forbidden`."""
     kind = KINDS.get(given.kind)
     if kind is None:
-        if given.kind in LATER:
-            raise _invalid(
-                "/kind", f"this version does not have {LATER[given.kind]} yet, so no rule about {given.kind}"
-            )
         raise _invalid("/kind", f"there is no kind {given.kind[:100]!r}{nearest(given.kind, KINDS)}")
     _check_may(call, kind)
+    if kind.about == "shard" and gateway.cluster is None:
+        detail = f"{given.kind} is about the shards of a cluster, and this server watches none: set cluster.coordinator"
+        raise _invalid("/kind", detail)
     errors = list(_wrong(given, kind, gateway.watching.alerts, tenant))
     if errors:
         raise InvalidRequest(errors[0].detail, errors=tuple(errors))

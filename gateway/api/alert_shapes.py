@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from gateway.alerts.core.rules import KINDS, Severity
+from gateway.alerts.core.rules import KINDS, About, Severity
 from gateway.alerts.limits import (
     FOR_MS_MAX,
     RECEIVERS_PER_RULE_MAX,
@@ -103,7 +103,7 @@ class ReceiverPage(msgspec.Struct):
 
 class KindView(msgspec.Struct):
     kind: str
-    about: Literal["queue", "tenant", "node"]
+    about: About
     unit: str
     direction: Literal["above", "below"]
     meaning: str

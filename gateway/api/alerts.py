@@ -69,7 +69,7 @@ async def history(gateway: Gateway, call: Call) -> Answer:
         if one.at_ms >= since_ms
         and query.get("rule") in (None, one.rule)
         and query.get("queue") in (None, one.subject)
-        and (KINDS[one.kind].about != "node" or access.is_operator)
+        and (not KINDS[one.kind].is_for_operators or access.is_operator)
         and (access.is_admin or (KINDS[one.kind].about == "queue" and access.may("view", one.subject)))
     ]
     found, following, headers = page_of(query, lines, lambda one: f"{_SEQ_MAX - one.seq:019d}", "/v1/alerts/history")
@@ -123,16 +123,16 @@ async def _stream(gateway: Gateway, listener: Listener, principal: Principal) ->
 
 
 def may_see(principal: Principal, rule: Rule, alert: Alert) -> bool:
-    """Alerts about the process are for operators, those about keys for administrators."""
-    about, access = KINDS[rule.kind].about, principal.access
-    if about == "node":
+    """Alerts about the process and about shards are for operators, those about keys for administrators."""
+    kind, access = KINDS[rule.kind], principal.access
+    if kind.is_for_operators:
         return access.is_operator
-    return access.is_admin or (about == "queue" and access.may("view", alert.subject))
+    return access.is_admin or (kind.about == "queue" and access.may("view", alert.subject))
 
 
 def _may_see_view(principal: Principal, view: AlertView) -> bool:
     access = principal.access
-    if KINDS[view.kind].about == "node":
+    if KINDS[view.kind].is_for_operators:
         return access.is_operator
     return access.is_admin or (view.queue is not None and access.may("view", view.queue))
 

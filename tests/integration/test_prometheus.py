@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.alerts.core.rules import KINDS
+from gateway.alerts.core.rules import KINDS, Rule
+from gateway.alerts.prometheus import rules_file
 from tests.support.prerequisites import require
 from tests.support.server import PushqServer
 from tests.support.tls import Authority, settings
@@ -51,6 +52,12 @@ def named(text: str) -> set[str]:
     return set(re.findall(r"(?<![\w:])pushq_\w+", text))
 
 
+def of_backends() -> set[str]:
+    """Those of `pushq backend`, as its page lists them."""
+    text = (RULES.parents[1] / "docs" / "how-to" / "run-backends.md").read_text()
+    return set(re.findall(r"^\| `(pushq_\w+)` \|", text, re.MULTILINE))
+
+
 def test_the_rules_for_operators_hold() -> None:
     promtool("check", "rules", str(RULES / "pushq.rules.yml"))
     promtool("test", "rules", str(RULES / "pushq.rules.test.yml"))
@@ -58,17 +65,30 @@ def test_the_rules_for_operators_hold() -> None:
 
 def test_every_metric_of_the_rules_is_there(server: PushqServer) -> None:
     asked(server, "PUT", "/v1/queues/orders", {})
-    known = scraped(server)
+    known = scraped(server) | of_backends()
     assert named((RULES / "pushq.rules.yml").read_text()) <= known
 
 
 def test_exported_rules_are_taken_and_name_metrics_that_are_there(server: PushqServer, tmp_path: Path) -> None:
     for kind, known in KINDS.items():
+        if known.about == "shard":
+            continue  # this server watches no cluster
         body = {"name": f"about {kind}", "kind": kind, "for_ms": 60_000, "keep_ms": 30_000}
         body |= {"objective": 99.9} if known.is_slo else {"limit": 5.5}
         body |= {"latency_ms": 100} if kind == "slo_latency" else {}
         asked(server, "POST", "/v1/alert-rules", body)
     text = asked(server, "GET", "/v1/alert-rules/prometheus").decode()
+    text += "".join(of_shards())
     (tmp_path / "rules.yml").write_text(text)
-    assert f"{len(KINDS) - 4} rules found" in promtool("check", "rules", str(tmp_path / "rules.yml"))
-    assert named(text) <= scraped(server)
+    assert f"{len(KINDS)} rules found" in promtool("check", "rules", str(tmp_path / "rules.yml"))
+    assert named(text) <= scraped(server) | of_backends()
+
+
+def of_shards() -> Iterator[str]:
+    """The entries of rules about shards, as the file of a server that watches a cluster has them."""
+    for kind in ("out_of_sync", "replica_lag"):
+        rule = Rule(
+            f"rule_{kind}", "default", kind, kind, "*", 0, 0, 60_000, 0, 60_000, "warning", (), True, "", None, None,
+            0, "me", 0,
+        )  # fmt: skip
+        yield rules_file([rule]).partition("    rules:\n")[2]

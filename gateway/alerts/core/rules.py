@@ -6,11 +6,11 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
-About = Literal["queue", "tenant", "node"]
+About = Literal["queue", "tenant", "node", "shard"]
 Severity = Literal["info", "warning", "critical"]
 
 HYSTERESIS: Final = 0.1
-"""How far from its limit a value must be before an alert is over, unless the rule says where."""
+"""See `Kind.hysteresis`."""
 
 
 class Kind(NamedTuple):
@@ -22,6 +22,13 @@ class Kind(NamedTuple):
     is_above: bool = True
     has_window: bool = False
     is_slo: bool = False
+    hysteresis: float = HYSTERESIS
+    """By default: how far from its limit a value must be before an alert is over, as a part of the limit."""
+
+    @property
+    def is_for_operators(self) -> bool:
+        """It is about what all tenants have in common, and what none of them may know."""
+        return self.about in ("node", "shard")
 
 
 KINDS: Final[dict[str, Kind]] = {
@@ -45,13 +52,13 @@ KINDS: Final[dict[str, Kind]] = {
     "disk_used_percent": Kind("node", "%", "How full the disk of the data folder is."),
     "memory_used_percent": Kind("node", "%", "Memory of the process, of what it may use."),
     "certificate_days": Kind("node", "days", "Days until the server's certificate ends.", False),
+    "out_of_sync": Kind(
+        "shard", "replicas", "Replicas of a shard that are wanted and not in sync.", hysteresis=0.0,
+    ),
+    "replica_lag": Kind(
+        "shard", "entries", "Entries of the leader's log that the replica of a shard which is furthest behind lacks.",
+    ),
 }  # fmt: skip
-
-LATER: Final[dict[str, str]] = {
-    "replica_lag": "replicas",
-    "in_sync": "replicas",
-}
-"""Kinds that need what this version does not have."""
 
 
 class Rule(msgspec.Struct, frozen=True):
@@ -79,5 +86,6 @@ class Rule(msgspec.Struct, frozen=True):
 
 
 def default_clear_at(kind: Kind, limit: float) -> float:
-    """A tenth on the good side of the limit."""
-    return limit - abs(limit) * HYSTERESIS if kind.is_above else limit + abs(limit) * HYSTERESIS
+    """A tenth on the good side of the limit; the limit itself where what is counted is few."""
+    away = abs(limit) * kind.hysteresis
+    return limit - away if kind.is_above else limit + away

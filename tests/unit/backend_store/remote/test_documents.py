@@ -36,7 +36,7 @@ class Kept:
         return msgspec.Raw(b"\xc0")
 
     def gateway(self) -> RemoteDocuments:
-        made = RemoteDocuments(self.ask, own_kinds=("mine",))
+        made = RemoteDocuments(self.ask, holder=f"g{len(self.gateways)}", are_shared=True)
         made.take(list(self.documents.rows().values()), [], is_first=True)
         self.gateways.append(made)
         return made
@@ -49,31 +49,30 @@ async def test_what_one_gateway_writes_the_others_have() -> None:
     assert two.all("rule") == one.all("rule") == kept.documents.all("rule") == [("a", b"1"), ("b", b"2")]
     await two.write([Document("rule", "a", None)])
     assert one.all("rule") == [("b", b"2")]
-    assert one.changes_elsewhere == two.changes_elsewhere == 2
+    assert one.changes_elsewhere("rule") == two.changes_elsewhere("rule") == 2
     assert kept.gateway().all("rule") == [("b", b"2")]
 
 
-async def test_a_gateway_keeps_its_own_rows_to_itself() -> None:
+async def test_a_gateway_hears_which_kinds_of_rows_have_changed() -> None:
     kept = Kept()
     one, two = kept.gateway(), kept.gateway()
-    await one.write([Document("mine", "a", b"1"), Document("mine", "b", b"2")])
-    await one.write([Document("mine", "b", None)])
-    assert one.all("mine") == [("a", b"1")]
-    assert two.all("mine") == kept.documents.all("mine") == []
-    assert one.changes_elsewhere == 0
+    await one.write([Document("rule", "a", b"1"), Document("alert", "b", b"2")])
+    await one.write([Document("alert", "b", None)])
+    assert (two.changes_elsewhere("rule"), two.changes_elsewhere("alert"), two.changes_elsewhere("other")) == (1, 2, 0)
+    assert two.changes_elsewhere("rule", "alert") == 3
 
 
 async def test_rows_that_went_while_the_backend_was_away_are_gone() -> None:
     kept = Kept()
     one = kept.gateway()
     await one.write([Document("rule", "a", b"1"), Document("rule", "b", b"2")])
-    changes = one.changes_elsewhere
+    changes = one.changes_elsewhere("rule")
     one.take(list(kept.documents.rows().values()), [], is_first=True)
-    assert one.changes_elsewhere == changes, "nothing is different"
+    assert one.changes_elsewhere("rule") == changes, "nothing is different"
     await kept.documents.write([Document("rule", "a", None)])
     one.take(list(kept.documents.rows().values()), [], is_first=True)
     assert one.all("rule") == [("b", b"2")]
-    assert one.changes_elsewhere == changes + 1
+    assert one.changes_elsewhere("rule") == changes + 1
 
 
 async def test_rows_in_memory_are_those_of_the_disk() -> None:

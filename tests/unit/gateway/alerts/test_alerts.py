@@ -113,8 +113,8 @@ async def test_a_list_costs_what_its_own_tenant_has(alerts: Alerts) -> None:
     mine = msgspec.structs.replace(RULE, id="rule_2", tenant="mine")
     await alerts.put_rule(mine, None)
     found = Alert("a", "rule_2", "q", "firing", 1, 0)
-    alerts.open = {"rule_1": UntouchedAlerts(), "rule_2": {"q": found}}
-    alerts.resolved = {"shop": Untouched()}
+    alerts.record.open = {"rule_1": UntouchedAlerts(), "rule_2": {"q": found}}
+    alerts.record.resolved = {"shop": Untouched()}
     assert list(alerts.of_tenant("mine")) == [(mine, found)]
 
 
@@ -129,9 +129,9 @@ async def test_nothing_is_left_of_a_tenant_that_was_removed(
     await flapped(alerts, clock, monkeypatch, subjects=2, times=2)
     watching.notifier.heard[RECEIVER.id] = Heard()
     watching.secrets._known[RECEIVER.id] = (b"sealed", b"secret")
-    assert alerts.sources._budgets and alerts.resolved
+    assert alerts.sources._budgets and alerts.record.resolved
     await watching.forget_tenant("shop")
-    assert not alerts.rules and not alerts.receivers and not alerts.history and not alerts.resolved
+    assert not alerts.rules and not alerts.receivers and not alerts.history and not alerts.record.resolved
     assert not alerts.sources._budgets and not watching.notifier.heard and not watching.secrets._known
     assert alerts._documents.rows() == {}
 

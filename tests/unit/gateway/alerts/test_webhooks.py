@@ -84,7 +84,9 @@ def sender(networks: object = HERE, *, leads_to: list[str] | Exception | None = 
             raise leads_to
         return ["127.0.0.1"] if leads_to is None else leads_to
 
-    made = Webhooks(secret, lambda _, outcome: outcomes.append(outcome), networks=networks, resolve=resolve)  # type: ignore[arg-type]
+    made = Webhooks(
+        secret, lambda _, outcome: outcomes.append(outcome), lambda _: None, networks=networks, resolve=resolve
+    )  # type: ignore[arg-type]
     return made, outcomes
 
 

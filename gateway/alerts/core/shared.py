@@ -1,0 +1,74 @@
+"""Alerts that several gateways have in common: what of them is written down, and what a reader of that has missed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from gateway.alerts.core.evaluate import Alert
+
+
+class Kept(NamedTuple):
+    """What a look changed of the rows of one rule."""
+
+    put: list[Alert]
+    gone: list[str]
+    """Subjects."""
+
+
+def kept(before: Mapping[str, Alert], after: Mapping[str, Alert], *, with_pending: bool) -> Kept:
+    """Values alone are not written down: they change with every look. `with_pending`: so that another gateway goes on
+    waiting where this one stopped; who is alone begins to wait anew."""
+    if not with_pending:
+        before = {subject: _plain(alert) for subject, alert in before.items() if alert.state == "firing"}
+        after = {subject: _plain(alert) for subject, alert in after.items() if alert.state == "firing"}
+    put = [alert for subject, alert in after.items() if _differ(before.get(subject), alert)]
+    return Kept(put, [subject for subject in before if subject not in after])
+
+
+def _plain(alert: Alert) -> Alert:
+    return msgspec.structs.replace(alert, quiet_since_ms=None)
+
+
+def _differ(before: Alert | None, alert: Alert) -> bool:
+    return before is None or (before.id, before.state, before.quiet_since_ms) != (
+        alert.id,
+        alert.state,
+        alert.quiet_since_ms,
+    )
+
+
+class Line(NamedTuple):
+    """What a reader needs of a line of the history."""
+
+    alert: str
+    subject: str
+    rule: str
+    state: str
+    value: float
+    at_ms: int
+
+
+def missed(lines: Iterable[Line], known: Mapping[str, Alert]) -> list[Alert]:
+    """The alerts of new lines of the history as they became. `known`: those that were open before, by id."""
+    found: list[Alert] = []
+    last = dict(known)
+    for line in lines:
+        alert = last.get(line.alert) or _begun(line)
+        match line.state:
+            case "firing":
+                alert = msgspec.structs.replace(alert, state="firing", value=line.value, fired_at_ms=line.at_ms)
+            case _:
+                alert = msgspec.structs.replace(alert, state="resolved", value=line.value, resolved_at_ms=line.at_ms)
+        last[line.alert] = alert
+        found.append(alert)
+    return found
+
+
+def _begun(line: Line) -> Alert:
+    """The last part of an alert's id is when it was seen first."""
+    since = line.alert.rpartition(".")[2]
+    since_ms = int(since) if since.isdigit() else line.at_ms
+    return Alert(line.alert, line.rule, line.subject, "firing", line.value, since_ms)

@@ -1,0 +1,75 @@
+"""What only a gateway itself knows, told to the one that asks the rules: how its process is, how its requests went."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+import msgspec
+import structlog
+
+from backend_store.client import Documents
+from backend_store.model import PushqError
+from gateway.alerts.core.tallies import Minutes
+from gateway.alerts.limits import REPORT_SECONDS, REPORT_SECONDS_MAX
+from gateway.alerts.stored import REPORTS, gone, put
+
+log = structlog.get_logger("pushq.alerts")
+
+
+class Report(msgspec.Struct, frozen=True):
+    """`name`: what people call the gateway. `node`: by kind of rule. `number`: it grows, so that a gateway whose values
+    stay the same is not taken for one that is gone."""
+
+    name: str
+    node: dict[str, float]
+    minutes: Minutes
+    number: int
+
+
+_decode = msgspec.msgpack.Decoder(Report).decode
+
+
+class Reports:
+    """Of a gateway among others; where one is alone there are none."""
+
+    def __init__(self, documents: Documents, name: str) -> None:
+        self.name = name
+        self._documents = documents
+        self._seen: dict[str, tuple[bytes, float, Report]] = {}
+        """By gateway: the row, since when it is so, and what is in it."""
+        self._said_at = -REPORT_SECONDS
+        self._number = 0
+
+    async def say(self, node: dict[str, float], minutes: Minutes) -> None:
+        """At most each `REPORT_SECONDS`."""
+        now = time.monotonic()
+        if not self._documents.are_shared or now - self._said_at < REPORT_SECONDS:
+            return
+        self._said_at = now
+        self._number += 1
+        report = Report(self.name, node, minutes, self._number)
+        try:
+            await self._documents.write([put(REPORTS, self._documents.holder, report)])
+        except PushqError as error:
+            log.info("the backends do not take this gateway's report", error=error.detail)
+
+    def others(self) -> list[tuple[str, Report]]:
+        """Those of gateways that are there."""
+        now = time.monotonic()
+        seen: dict[str, tuple[bytes, float, Report]] = {}
+        for gateway, row in self._documents.all(REPORTS) if self._documents.are_shared else ():
+            if gateway != self._documents.holder:
+                known = self._seen.get(gateway)
+                seen[gateway] = known if known is not None and known[0] == row else (row, now, _decode(row))
+        self._seen = seen
+        return [(gateway, one) for gateway, (_, at, one) in seen.items() if now - at < REPORT_SECONDS_MAX]
+
+    async def forget(self, present: Iterable[str]) -> None:
+        """Rows of gateways that are gone go; whoever tells does this."""
+        dead = self._seen.keys() - set(present)
+        if dead:
+            try:
+                await self._documents.write([gone(REPORTS, gateway) for gateway in dead])
+            except PushqError as error:
+                log.info("reports of gateways that are gone stay", error=error.detail)

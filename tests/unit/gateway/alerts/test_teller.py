@@ -1,0 +1,215 @@
+"""Alerts of two gateways of one store: one asks and tells, the other shows it, and goes on when the first is gone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from backend_store.metadata.documents import Documents
+from backend_store.metadata.duties import Duties
+from backend_store.model import Unavailable
+from backend_store.remote.documents import RemoteDocuments
+from backend_store.service.operations import TakeDuty
+from backend_store.storage.engine import Batch
+from backend_store.storage.memory import MemoryEngine
+from gateway.alerts.alerts import Alerts
+from gateway.alerts.core.evaluate import Alert
+from gateway.alerts.core.rules import Rule
+from gateway.alerts.limits import DUTY_HOLD_MS_MIN, DUTY_LOOKS_BEFORE
+from gateway.alerts.stored import Receiver, telling_id
+from gateway.series.book import Book
+
+pytestmark = pytest.mark.anyio
+
+RULE = Rule(
+    "rule_1", "shop", "few", "key_days", "*", 5, 6, 5_000, 5_000, 60_000, "warning", ("receiver_1",), True, "", None,
+    None, 0, "me", 0,
+)  # fmt: skip
+RECEIVER = Receiver("receiver_1", "shop", "ops", "webhook", "https://hooks.example/", "m", b"sealed", 0)
+LOOK_MS = 2_500
+SUBJECT = "key:one"
+
+
+class Backend:
+    """What has the rows, and says whose the duty is."""
+
+    def __init__(self) -> None:
+        self.now_ms = 1_000_000
+        self.engine = MemoryEngine()
+        self.documents = Documents(self.engine, self._write)
+        self.duties = Duties(self.documents, lambda: self.now_ms)
+        self.gateways: list[RemoteDocuments] = []
+        self.is_away = False
+
+    async def _write(self, batch: Batch) -> None:
+        self.engine.commit(batch, lambda: None)
+
+    async def ask(self, operation: Any) -> msgspec.Raw:
+        if self.is_away:
+            raise Unavailable("nobody leads")
+        before, answer = dict(self.documents.rows()), None
+        if isinstance(operation, TakeDuty):
+            answer = await self.duties.take(operation.name, operation.asker, operation.hold_ms)
+        else:
+            if operation.duty is not None:
+                self.duties.check(operation.duty)
+            await self.documents.write(operation.documents)
+        rows = self.documents.rows()
+        changed = [row for place, row in rows.items() if before.get(place) is not row]
+        for gateway in self.gateways:
+            gateway.take(changed, [place for place in before if place not in rows], is_first=False)
+        return msgspec.Raw(msgspec.msgpack.encode(answer))
+
+
+class Sources:
+    """What there is to see, the same for both."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def values(self, *_: Any) -> list[tuple[str, float | None]]:
+        return [(SUBJECT, self._world.days)]
+
+    def with_unseen(self, rule: Rule, open_: Any, values: Any) -> Any:
+        return values
+
+    def forget(self, rule_id: str) -> None:
+        pass
+
+    async def report(self, *_: Any) -> None:
+        pass
+
+    async def forget_gone(self) -> None:
+        pass
+
+
+class Gateway:
+    def __init__(self, world: World, name: str) -> None:
+        documents = RemoteDocuments(world.backend.ask, holder=name, are_shared=True)
+        documents.take(list(world.backend.documents.rows().values()), [], is_first=True)
+        world.backend.gateways.append(documents)
+        sources: Any = Sources(world)
+        self.alerts = Alerts(documents, Book(), sources, clock_ms=lambda: world.backend.now_ms)  # type: ignore[arg-type]
+        self.seen: list[str] = []
+        self.told: list[str] = []
+        self.resumed: list[str] = []
+        self.alerts.on_seen.append(lambda rule, alert, silence: self.seen.append(alert.state))
+        self.alerts.on_told.append(lambda rule, alert, silence: self.told.append(alert.state))
+        self.alerts.on_duty.append(lambda: self.resumed.extend(one.id for one in self.alerts.record.tellings()))
+
+    @property
+    def open(self) -> Alert | None:
+        return self.alerts.open.get(RULE.id, {}).get(SUBJECT)
+
+
+class World:
+    def __init__(self) -> None:
+        self.backend = Backend()
+        self.days = 9.0
+        self.a, self.b = Gateway(self, "a"), Gateway(self, "b")
+        self.present = [self.a, self.b]
+
+    async def looks(self, times: int) -> None:
+        for _ in range(times):
+            self.backend.now_ms += LOOK_MS
+            for gateway in self.present:
+                await gateway.alerts.evaluate(self.backend.now_ms)
+
+
+@pytest.fixture
+async def world() -> World:
+    world = World()
+    await world.a.alerts.put_receiver(RECEIVER, None)
+    await world.a.alerts.put_rule(RULE, None)
+    await world.looks(DUTY_LOOKS_BEFORE)
+    assert not world.a.alerts.teller.is_ours, "it does not know yet what there is"
+    await world.looks(1)
+    assert world.a.alerts.teller.is_ours and not world.b.alerts.teller.is_ours
+    return world
+
+
+async def test_one_gateway_tells_and_the_other_shows_the_same(world: World) -> None:
+    world.days = 1
+    await world.looks(2)
+    assert world.b.open == world.a.open and world.b.open is not None and world.b.open.state == "pending"
+    world.days = 2
+    await world.looks(3)
+    assert (world.a.told, world.b.told) == (["pending", "firing"], [])
+    assert world.b.seen == ["pending", "firing"] and world.b.open == world.a.open, "with the value of now"
+    world.days = 9
+    await world.looks(4)
+    assert world.a.told[2:] == world.b.seen[2:] == ["resolved"] and world.b.told == []
+    assert [*world.a.alerts.of_tenant("shop")] == [*world.b.alerts.of_tenant("shop")] != []
+    assert world.a.alerts.history == world.b.alerts.history
+
+
+async def test_another_one_goes_on_where_the_first_stopped(world: World) -> None:
+    """It waits no longer than the rule says, tells nothing twice, and goes on with webhooks that were on their way."""
+    world.days = 1
+    await world.looks(3)
+    assert world.a.told == ["pending", "firing"]
+    fired = world.a.open
+    world.present = [world.b]
+    await world.looks(DUTY_HOLD_MS_MIN // LOOK_MS + 1)
+    assert world.b.alerts.teller.is_ours and world.b.told == [] and world.b.open == fired and fired is not None
+    assert world.b.resumed == [telling_id(fired, RECEIVER.id)]
+    world.b.alerts.record.told(world.b.resumed[0])
+    world.days = 9
+    await world.looks(4)
+    assert world.b.told == ["resolved"]
+    assert [one.state for one in world.b.alerts.history["shop"]] == ["firing", "resolved"]
+    (left,) = world.b.alerts.record.tellings()
+    assert left.alert.state == "resolved"
+
+
+async def test_an_alert_that_waits_goes_on_waiting_at_another_gateway(world: World) -> None:
+    world.days = 1
+    await world.looks(1)
+    world.present = [world.b]
+    await world.looks(DUTY_HOLD_MS_MIN // LOOK_MS)
+    assert world.b.alerts.teller.is_ours and world.b.told == ["firing"], "it was past the limit for long enough"
+
+
+async def test_who_lost_the_duty_without_knowing_tells_nothing(world: World) -> None:
+    """It was held up for so long that another one took over; what it finds then is refused."""
+    world.present = [world.b]
+    await world.looks(DUTY_HOLD_MS_MIN // LOOK_MS + 1)
+    assert world.b.alerts.teller.is_ours and world.a.alerts.teller.is_ours
+    world.days = 1
+    await world.looks(4)
+
+    async def is_not_new() -> bool:
+        return False
+
+    world.a.alerts.teller.ask = is_not_new  # type: ignore[method-assign]
+    await world.a.alerts.evaluate(world.backend.now_ms)
+    assert world.a.told == [] and not world.a.alerts.teller.is_ours
+    assert world.a.open == world.b.open and world.b.told == ["pending", "firing"]
+
+
+async def test_while_the_backends_are_away_alerts_are_told_and_written_down_later(world: World) -> None:
+    world.backend.is_away = True
+    world.days = 1
+    await world.looks(4)
+    assert world.a.told == ["pending", "firing"] and world.b.told == []
+    world.backend.is_away = False
+    await world.looks(1)
+    assert world.a.told == ["pending", "firing"] and world.b.seen[-1:] == ["firing"] and world.b.open == world.a.open
+
+
+async def test_who_ends_in_order_is_not_waited_for(world: World) -> None:
+    await world.a.alerts.leave()
+    world.present = [world.b]
+    await world.looks(1)
+    assert world.b.alerts.teller.is_ours
+
+
+async def test_a_rule_that_was_removed_at_another_gateway_leaves_no_alert(world: World) -> None:
+    world.days = 1
+    await world.looks(4)
+    await world.b.alerts.delete_rule(RULE)
+    await world.looks(1)
+    assert world.a.open is None and world.b.open is None
+    assert not world.backend.documents.all("alert") and world.a.told == ["pending", "firing"]
