@@ -124,8 +124,8 @@ class LedgerBook:
         return list(self._partitions())
 
     async def confirmed(self) -> None:
-        """Returns when everything that could be read here before is true for good. Where a log is replicated its leader's
-        own disk is ahead of what the others have."""
+        """Returns when all that could be read here before is true for good: the disk of a replicated log's leader is
+        ahead of what the others have."""
         await self._write(Batch())
 
     def waiting(self, limit: int = LEDGER_ROWS_PER_READ, after: bytes | None = None) -> list[Waiting]:
