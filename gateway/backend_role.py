@@ -25,6 +25,7 @@ from backend_store.model import PushqError
 from backend_store.node.node import Node, end_process
 from backend_store.remote.doors import Unheard
 from backend_store.remote.line import Line
+from backend_store.service.acts import hold_acts
 from backend_store.service.recovering import operate
 from backend_store.service.serving import Leader, StoreServer, StoreService, mutual_tls
 from backend_store.shard.health import serve_health
@@ -88,6 +89,7 @@ async def to_gateways(settings: Settings, host: BackendHost) -> AsyncIterator[No
             services[shard.number] = StoreService(embedded, lane=shard.number, lanes=lanes)
         else:
             services[shard.number] = StoreService(embedded, shards=settings.cluster.shards if is_first else 1)
+        hold_acts(embedded)
         usage.lead(shard.number, store.copy_id, shard.epoch, ledger=store.ledger, audit=store.audit)
 
     def lost(shard: Shard) -> None:

@@ -1,7 +1,7 @@
 """The queues of a backend in another process, with the shape of `client.Store`.
 
 A gateway that uses it stores nothing itself: definitions are known here and changed there, leases are held on loan, and
-what was counted or audited here is in memory until it is in a file.
+what was counted here is in memory until it is in a file.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ from backend_store.model import (
     QueueNotFound,
     QueueStats,
 )
-from backend_store.node.audit import AuditLog
 from backend_store.node.ledger import LedgerBook, QueueTotal
 from backend_store.node.node import wall_clock_ms
 from backend_store.remote.audit import RemoteAudit
@@ -120,7 +119,7 @@ class RemoteBackends:
         self._directory = directory
         self._tls = tls
         self._pulses = PulseBook(self)
-        self.audit = RemoteAudit(self.ask, self.known) if is_local else AuditLog(self._engine, self._write)
+        self.audit = RemoteAudit(self.ask, self.known)
         self.ledger = RemoteLedger(self)
         self.lanes = 0
         """How many every queue has, where the backends are independent hosts; 0: a queue lies in one shard."""
