@@ -43,6 +43,14 @@ class QueueTotal(msgspec.Struct, array_like=True):
     counts: dict[str, int]
 
 
+def together(totals: Iterable[QueueTotal]) -> list[QueueTotal]:
+    """One of each queue, in the order of their names: what lies in several places adds up."""
+    found: dict[int, QueueTotal] = {}
+    for one in totals:
+        _sum(found.setdefault(one.uid, QueueTotal(one.tenant, one.queue, one.uid, {})).counts, one.counts)
+    return sorted(found.values(), key=lambda one: (one.tenant, one.queue, one.uid))
+
+
 _day = msgspec.msgpack.Decoder(QueueTotal)
 
 
@@ -194,7 +202,7 @@ class LedgerBook:
                     counts: dict[str, int] = {}
                     _add(counts, row)
                     add(row, counts)
-            return sorted(found.values(), key=lambda one: (one.tenant, one.queue, one.uid))
+            return together(found.values())
 
     async def _rows(self, start: bytes, end: bytes) -> list[Row]:
         rows: list[Row] = []

@@ -37,7 +37,7 @@ from backend_store.model import (
     QueueNotFound,
     QueueStats,
 )
-from backend_store.node.ledger import LedgerBook, QueueTotal
+from backend_store.node.ledger import LedgerBook, QueueTotal, together
 from backend_store.node.node import wall_clock_ms
 from backend_store.remote.audit import RemoteAudit
 from backend_store.remote.definitions import RemoteDefinitions
@@ -553,10 +553,8 @@ class RemoteLedger(LedgerBook):
         self, *, first_day: int, last_day: int, tenant: str | None = None, queue: str | None = None
     ) -> list[QueueTotal]:
         wanted = Totals(first_day, last_day, tenant, queue)
-        found: list[QueueTotal] = []
-        for home in self._remote.homes:
-            found += _totals(await home.ask(wanted, may_repeat=True))
-        return found
+        answers = await asyncio.gather(*(home.ask(wanted, may_repeat=True) for home in self._remote.homes))
+        return together(total for answer in answers for total in _totals(answer))
 
 
 def _check_dead_letters(name: str, config: QueueConfig) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from backend_store.client.embedded import EmbeddedStore
 from backend_store.core.ledger import DAY_MS, KINDS
+from backend_store.node.ledger import QueueTotal, together
 from backend_store.node.node import Node
 from backend_store.storage.memory import MemoryEngine
 from tests.support.patience import eventually
@@ -224,6 +225,18 @@ async def test_a_deleted_queues_last_day_has_only_what_it_counted(clock: Clock) 
     await store.delete_queue("default", "q")
     assert [one.row.counts for one in store.ledger.waiting()] == [{"published": 1}, {"deleted": 1}]
     await store.close()
+
+
+def test_what_lies_in_several_places_is_one_total_in_the_order_of_names() -> None:
+    lanes = [
+        QueueTotal("t", "b", 2, {"published": 1}),
+        QueueTotal("t", "a", 3, {"published": 5}),
+        QueueTotal("t", "b", 2, {"published": 2, "settled": 1}),
+    ]
+    assert together(lanes) == [
+        QueueTotal("t", "a", 3, {"published": 5}),
+        QueueTotal("t", "b", 2, {"published": 3, "settled": 1}),
+    ]
 
 
 async def test_totals_of_days_that_are_too_old_go(store: EmbeddedStore) -> None:
