@@ -25,6 +25,7 @@ from backend_store.model import PushqError
 from backend_store.node.node import Node, end_process
 from backend_store.remote.doors import Unheard
 from backend_store.remote.line import Line
+from backend_store.service.acts import hold_acts
 from backend_store.service.recovering import operate
 from backend_store.service.serving import Leader, StoreServer, StoreService, mutual_tls
 from backend_store.shard.health import serve_health
@@ -37,11 +38,14 @@ from backend_store.shard.rounds import Patience
 from backend_store.storage.engine import FolderInUse, StorageError
 from backend_store.storage.folder import FolderLock, make_private
 from backend_store.storage.writer import prepare_interpreter
+from gateway.api.usage_metrics import exposed
+from gateway.auth import wall_clock_ms
 from gateway.backend_rules import members_of
 from gateway.etcd_access import access_of, etcd_config
 from gateway.logs import configure_logs
 from gateway.serve import SIGNALS, CannotStart
 from gateway.settings import Address, Settings, parse_address
+from gateway.usage.led_export import LedExports
 from gateway.version import VERSION
 
 log = structlog.get_logger("pushq.backend")
@@ -66,6 +70,13 @@ async def to_gateways(settings: Settings, host: BackendHost) -> AsyncIterator[No
     node, address = settings.node, parse_address(settings.node.service)
     services: dict[int, StoreService] = {}
     lanes = _lanes(settings)
+    usage = LedExports(
+        settings.usage_directory,
+        clock_ms=wall_clock_ms,
+        period_ms=settings.usage.period_seconds * 1000,
+        bytes_max=settings.usage.bytes_max,
+        kept_days=settings.usage.kept_days,
+    )
 
     def leader(shard: int) -> str | None:
         found = host.leaders.get(ShardNumber(shard))
@@ -78,8 +89,11 @@ async def to_gateways(settings: Settings, host: BackendHost) -> AsyncIterator[No
             services[shard.number] = StoreService(embedded, lane=shard.number, lanes=lanes)
         else:
             services[shard.number] = StoreService(embedded, shards=settings.cluster.shards if is_first else 1)
+        hold_acts(embedded)
+        usage.lead(shard.number, store.copy_id, shard.epoch, ledger=store.ledger, audit=store.audit)
 
     def lost(shard: Shard) -> None:
+        usage.lose(shard.number)
         if (service := services.pop(shard.number, None)) is not None:
             service.close()
 
@@ -95,6 +109,7 @@ async def to_gateways(settings: Settings, host: BackendHost) -> AsyncIterator[No
     except OSError as error:
         raise CannotStart(f"node.service: cannot listen on {node.service}: {error.strerror or error}") from None
     host.listen(on_lead=led, on_lose=lost)
+    host.more_metrics = partial(exposed, usage)
     try:
         yield
     finally:
@@ -103,6 +118,7 @@ async def to_gateways(settings: Settings, host: BackendHost) -> AsyncIterator[No
             await door.close()
         for service in services.values():
             service.close()
+        await usage.close()
 
 
 def _lanes(settings: Settings) -> int:

@@ -36,6 +36,8 @@ KINDS: Final[dict[str, Flow]] = {
 }
 """What may be counted, and whether it adds to what is there, takes from it, or is only told."""
 
+DAY_MS: Final = 24 * 3600 * 1000
+
 _IN = tuple(kind for kind, flow in KINDS.items() if flow == "in")
 _OUT = tuple(kind for kind, flow in KINDS.items() if flow == "out")
 
@@ -89,7 +91,7 @@ def begin(state: PartitionState, *, anew: bool = False) -> None:
     """Begins the ledger of a partition that has none, or of a restored one, with what is there."""
     if not anew and (state.ledger != Ledger() or not state.end):
         return
-    state.ledger = Ledger(start=state.end, opening=held_in(state)[0])
+    state.ledger = Ledger(start=state.end, opening=held_in(state)[0], at_ms=state.ledger.at_ms)
 
 
 def doom(state: PartitionState) -> None:
@@ -100,6 +102,17 @@ def doom(state: PartitionState) -> None:
             setattr(ledger, kind, 0)
     ledger.is_doomed = True
     ledger.deleted = flowed(ledger)
+
+
+def day_is_over(ledger: Ledger, now_ms: int) -> bool:
+    """Whether what was counted is another day's than what will be."""
+    return ledger.at_ms > 0 and ledger.at_ms // DAY_MS < now_ms // DAY_MS
+
+
+def counts_at(ledger: Ledger, now_ms: int) -> int:
+    """When what was counted is said to have been: now, or at its end where that was on an earlier day. Of one log it
+    never goes back, whichever clock its next leader has."""
+    return ledger.at_ms if day_is_over(ledger, now_ms) else max(ledger.at_ms, now_ms)
 
 
 def is_owed(state: PartitionState) -> bool:
@@ -113,6 +126,7 @@ def cut(state: PartitionState, title: Title, at_ms: int) -> LedgerCut | None:
     if not is_owed(state):
         return None
     ledger = state.ledger
+    at_ms = counts_at(ledger, at_ms)
     if state.end == ledger.start:
         state.end += 1  # retention leaves no record of its own: the row's range needs a place in the log
     held, size = (0, 0) if ledger.is_doomed else held_in(state)
@@ -134,5 +148,5 @@ def cut(state: PartitionState, title: Title, at_ms: int) -> LedgerCut | None:
         ledger.published_bytes,
         ledger.moved_in_bytes,
     )
-    state.ledger = Ledger(start=state.end, held=held, is_doomed=ledger.is_doomed)
+    state.ledger = Ledger(start=state.end, held=held, is_doomed=ledger.is_doomed, at_ms=at_ms)
     return made

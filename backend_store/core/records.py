@@ -59,6 +59,8 @@ class Ledger(msgspec.Struct, array_like=True):
     read: int = 0
     unexplained: int = 0
     is_doomed: bool = False
+    at_ms: int = 0
+    """When the latest of it was counted, by the log's time; of a new one, when the row before was cut."""
 
 
 class PartitionState(msgspec.Struct):

@@ -33,6 +33,7 @@ class AuditLog:
         self._last = max(_seq(last[0][0]) if last else 0, self.exported)
         self._open: set[int] = set()
         """Acts that go on: no file takes a row behind the first of them."""
+        self._is_held = False
 
     @property
     def exported(self) -> int:
@@ -68,6 +69,15 @@ class AuditLog:
         """Nobody ends the act any more: its row stays as it is."""
         self._open.discard(seq)
 
+    def hold(self) -> bool:
+        """Acts that began with another process may end with this one: no file takes a row until `release`. False where
+        every row is in a file, and none can be of such an act."""
+        self._is_held = self._last > self.exported
+        return self._is_held
+
+    def release(self) -> None:
+        self._is_held = False
+
     @contextmanager
     def _over_if_unwritten(self, seq: int) -> Iterator[None]:
         """A write that fails or is given up is the last word on its act: nobody comes back to end it, and what is on
@@ -86,6 +96,8 @@ class AuditLog:
 
     def waiting(self) -> list[AuditEntry]:
         """The oldest rows that are in no file, up to the first whose act goes on. Raises `StorageCorrupt`."""
+        if self._is_held:
+            return []
         start = _KEY.pack(b"a", self.exported + 1)
         end = _KEY.pack(b"a", min(self._open)) if self._open else _ROWS[1]
         return [_entry(row) for row in self._engine.scan(Table.USAGE, start, end, LEDGER_ROWS_PER_READ)]

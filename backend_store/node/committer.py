@@ -212,10 +212,6 @@ class Committer:
     def abandon(self, error: PushqError) -> None:
         """No cycle begins from here on, and who waits for one, or would, is told `error`."""
         self._end(error)
-        rows, self._rows = self._rows, []
-        for _, done in rows:
-            if not done.done():
-                done.set_exception(error)
 
     def end(self) -> None:
         """No cycle begins from here on. What still asks for one is work that goes on after the next start."""
@@ -223,5 +219,9 @@ class Committer:
 
     def _end(self, error: PushqError) -> None:
         self._ended = self._ended or error
+        rows, self._rows = self._rows, []
+        for _, done in rows:
+            if not done.done():
+                done.set_exception(self._ended)
         if self._soon is not None:
             self._soon.cancel()

@@ -24,7 +24,7 @@ from backend_store.node.calls import Call
 from backend_store.node.claims import bind, only_new
 from backend_store.node.groups import Groups
 from backend_store.node.inbox import Inbox
-from backend_store.node.ledger import stage_cut
+from backend_store.node.ledger import stage_cut, stage_day
 from backend_store.node.placing import name_of
 from backend_store.node.publishing import Publishing
 from backend_store.node.refusals import too_late
@@ -73,6 +73,7 @@ class Cycle:
     def decide(self) -> Decided:
         """Decides what waits, and stages its rows."""
         partition, plan, batch = self._of, self.plan, self._batch
+        stage_day(batch, plan.state, partition.title, plan.now_ms)
         partition.inbox.freed = NOTHING  # from here on it is among what the core has decided
         for view in partition.views.values():
             view.decide(self._answers)

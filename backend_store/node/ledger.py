@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, Protocol
 import msgspec
 import structlog
 
-from backend_store.core.ledger import KINDS, LedgerCut, Title, cut
+from backend_store.core.ledger import DAY_MS, KINDS, LedgerCut, Title, counts_at, cut, day_is_over
 from backend_store.core.records import PartitionState
 from backend_store.node.limits import LEDGER_CUTS_AT_ONCE, LEDGER_DAYS_SWEPT_AT_ONCE, LEDGER_ROWS_PER_READ
 from backend_store.storage.engine import Batch, Engine, Row, Table
@@ -22,7 +22,6 @@ from backend_store.storage.seal import seal, unseal
 
 log = structlog.get_logger("pushq.ledger")
 
-DAY_MS: Final = 24 * 3600 * 1000
 BYTES: Final = ("published_bytes", "moved_in_bytes")
 """What is counted in bytes beside the messages."""
 
@@ -42,6 +41,14 @@ class QueueTotal(msgspec.Struct, array_like=True):
     queue: str
     uid: int
     counts: dict[str, int]
+
+
+def together(totals: Iterable[QueueTotal]) -> list[QueueTotal]:
+    """One of each queue, in the order of their names: what lies in several places adds up."""
+    found: dict[int, QueueTotal] = {}
+    for one in totals:
+        _sum(found.setdefault(one.uid, QueueTotal(one.tenant, one.queue, one.uid, {})).counts, one.counts)
+    return sorted(found.values(), key=lambda one: (one.tenant, one.queue, one.uid))
 
 
 _day = msgspec.msgpack.Decoder(QueueTotal)
@@ -73,6 +80,13 @@ def stage_cut(batch: Batch, state: PartitionState, title: Title, at_ms: int) -> 
         log.error("the ledger does not add up", queue=title.queue, partition=title.partition, counts=row.counts)
     key = _CUT.pack(b"l", row.at_ms, row.uid, row.partition, row.end)
     batch.put(Table.USAGE, key, seal(key, _encode(row)))
+
+
+def stage_day(batch: Batch, state: PartitionState, title: Title, now_ms: int) -> None:
+    """Before a commit counts: what was counted on another day becomes a row of that day."""
+    if day_is_over(state.ledger, now_ms):
+        stage_cut(batch, state, title, now_ms)
+    state.ledger.at_ms = max(state.ledger.at_ms, now_ms)
 
 
 class LedgerBook:
@@ -116,6 +130,11 @@ class LedgerBook:
         if self._listen is not None:
             self._touched = self._listen()
         return list(self._partitions())
+
+    async def confirmed(self) -> None:
+        """Returns when all that could be read here before is true for good: the disk of a replicated log's leader is
+        ahead of what the others have."""
+        await self._write(Batch())
 
     def waiting(self, limit: int = LEDGER_ROWS_PER_READ, after: bytes | None = None) -> list[Waiting]:
         """The oldest rows that are in no file yet. Raises `StorageCorrupt`."""
@@ -170,8 +189,9 @@ class LedgerBook:
             for partition in self._partitions():
                 state, title = partition.state, partition.title
                 begun[title.uid, title.partition] = state.ledger.start
-                if last_day >= self._clock_ms() // DAY_MS:
-                    add(title, _pending(state))
+                pending, now_ms = _pending(state), self._clock_ms()
+                if first_day <= (counts_at(state.ledger, now_ms) if pending else now_ms) // DAY_MS <= last_day:
+                    add(title, pending)
             for key, stored in await self._rows(_DAY.pack(b"d", first_day, 0), _DAY.pack(b"d", last_day + 1, 0)):
                 total = _day.decode(unseal(key, stored))
                 add(total, total.counts)
@@ -182,7 +202,7 @@ class LedgerBook:
                     counts: dict[str, int] = {}
                     _add(counts, row)
                     add(row, counts)
-            return sorted(found.values(), key=lambda one: (one.tenant, one.queue, one.uid))
+            return together(found.values())
 
     async def _rows(self, start: bytes, end: bytes) -> list[Row]:
         rows: list[Row] = []

@@ -45,6 +45,7 @@ from backend_store.storage.writer import CommitWriter, Writer
 log = structlog.get_logger("pushq.node")
 
 RECEIPT_KEY = b"receipt-key"
+COPY_ID = b"copy-id"
 KEPT = b"kept"
 ANSWER_SECONDS = 0.2
 """Between the read that met a broken structure and the end of the process: who asked is told. Nothing is written."""
@@ -95,6 +96,9 @@ class Node:
         self.clock_ms = clock_ms
         self.steady_ms = steady_clock() if clock_ms is wall_clock_ms else clock_ms
         self.loop = asyncio.get_running_loop()
+        self.copy_id = engine.disk_id
+        """Names the data in rows of the ledger: leaders of one log, each with a disk of its own, call it the same."""
+        self._is_led = writer is not None
         self.writer: CommitWriter = writer or Writer(engine, self.loop, on_fatal=on_fatal)
         self.committer = Committer(self.writer, self.loop, on_fatal)
         self.metadata = Metadata(engine, self.committer.write)
@@ -144,6 +148,8 @@ class Node:
         batch = Batch()
         batch.put(Table.META, RECEIPT_KEY, receipt_key)
         batch.delete(Table.META, META_RESTORED)
+        if self._is_led:
+            self._name_copy(batch, anew=restored)
         self.metadata.found(batch, self.clock_ms())
         if restored:
             self.metadata.skip_uids(batch)
@@ -165,6 +171,14 @@ class Node:
             self.loop.create_task(self.sweeper.run(), name="sweeper"),
             self.loop.create_task(self._watch_space(), name="space"),
         ]
+
+    def _name_copy(self, batch: Batch, *, anew: bool) -> None:
+        """The first leader of a log names it, for all that follow."""
+        known = self.engine.get(Table.META, COPY_ID)
+        if known is not None and not anew:
+            self.copy_id = known.decode()
+        else:
+            batch.put(Table.META, COPY_ID, self.copy_id.encode())
 
     def _counted(self) -> Iterable[Counted]:
         return self.queues.partitions.values()

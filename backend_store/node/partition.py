@@ -51,7 +51,7 @@ from backend_store.node.cycle import Answers, Cycle, Decided
 from backend_store.node.groups import Groups
 from backend_store.node.inbox import Inbox, PurgeReply
 from backend_store.node.joint import Joint
-from backend_store.node.ledger import stage_cut
+from backend_store.node.ledger import stage_cut, stage_day
 from backend_store.node.reader import LogReader
 from backend_store.node.reads import LogReads
 from backend_store.node.refusals import outcome_open, too_late, why_refused
@@ -489,6 +489,7 @@ class Partition(LogReads):
 
     def doom(self, batch: Batch) -> None:
         """The queue goes with this batch: the ledger says what goes with it, and each commit on its way says so too."""
+        stage_day(batch, self.decided, self.title, self.log_ms())
         doom(self.decided)
         stage_cut(batch, self.decided, self.title, self.log_ms())
 

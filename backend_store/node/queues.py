@@ -37,6 +37,7 @@ class Host(Surroundings, Timers, Protocol):
 
     sweeper: Sweeper
     receipt_key: bytes
+    copy_id: str
     sealer: Sealer | None
     lease_base: int
     """Where the numbers of leases begin, since this start."""
@@ -140,7 +141,7 @@ class Queues:
         return state
 
     def _title(self, definition: QueueDefinition, number: int) -> Title:
-        return Title(self._node.engine.disk_id, definition.tenant, definition.name, definition.uid, number)
+        return Title(self._node.copy_id, definition.tenant, definition.name, definition.uid, number)
 
     def _open_partition(
         self, definition: QueueDefinition, number: int, replica: int, state: PartitionState

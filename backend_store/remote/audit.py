@@ -1,22 +1,29 @@
-"""The audit as a gateway of this machine's storage has it: written there, and read from there."""
+"""The audit as a gateway without messages of its own has it: written where the definitions are, and read from there."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable
+from typing import Any, Protocol
 
 import msgspec
+import structlog
 
+from backend_store.model import OutcomeUnknown, PushqError, Unavailable
 from backend_store.node.audit import AuditEntry, AuditLog
 from backend_store.remote.known import Known
 from backend_store.service.acts import ActsBefore, ForgetAct, PutAct
 from backend_store.storage.engine import Batch
 from backend_store.storage.memory import MemoryEngine
 
-Ask = Callable[[Any], Awaitable[msgspec.Raw]]
+log = structlog.get_logger("pushq.remote")
+
 
 _seq = msgspec.msgpack.Decoder(int).decode
 _entries = msgspec.msgpack.Decoder(list[AuditEntry]).decode
+
+
+class Ask(Protocol):
+    def __call__(self, operation: Any, *, may_repeat: bool = False) -> Awaitable[msgspec.Raw]: ...
 
 
 class RemoteAudit(AuditLog):
@@ -30,9 +37,16 @@ class RemoteAudit(AuditLog):
         self._changes = 0
 
     async def put(self, seq: int, data: bytes, *, has_ended: bool) -> None:
+        place = self._places.get(seq)
+        if place is not None:
+            self._ended(seq)
+            await self._last_word(PutAct(place, data, has_ended))
+            return
         try:
-            place = self._places.get(seq)
-            self._places[seq] = _seq(await self._ask(PutAct(place, data, has_ended)))
+            self._places[seq] = _seq(await self._ask(PutAct(None, data, has_ended)))
+        except OutcomeUnknown as error:
+            self._ended(seq)
+            raise Unavailable(f"the audit may not have the act: {error.detail}; the act was not begun") from None
         except BaseException:
             self._ended(seq)
             raise
@@ -43,7 +57,15 @@ class RemoteAudit(AuditLog):
         place = self._places.get(seq)
         self._ended(seq)
         if place is not None:
-            await self._ask(ForgetAct(place))
+            await self._last_word(ForgetAct(place))
+
+    async def _last_word(self, asked: PutAct | ForgetAct) -> None:
+        """What is done is done: that its outcome cannot be written down must not make it look as if it were not."""
+        try:
+            await self._ask(asked, may_repeat=True)
+        except PushqError as error:
+            log.error("the audit has an act without its outcome", place=asked.seq, error=error.detail)
+        self._changes += 1
 
     def _ended(self, seq: int) -> None:
         self._changes += 1

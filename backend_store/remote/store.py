@@ -1,7 +1,7 @@
 """The queues of a backend in another process, with the shape of `client.Store`.
 
 A gateway that uses it stores nothing itself: definitions are known here and changed there, leases are held on loan, and
-what was counted or audited here is in memory until it is in a file.
+what was counted here is in memory until it is in a file.
 """
 
 from __future__ import annotations
@@ -37,8 +37,7 @@ from backend_store.model import (
     QueueNotFound,
     QueueStats,
 )
-from backend_store.node.audit import AuditLog
-from backend_store.node.ledger import LedgerBook, QueueTotal
+from backend_store.node.ledger import LedgerBook, QueueTotal, together
 from backend_store.node.node import wall_clock_ms
 from backend_store.remote.audit import RemoteAudit
 from backend_store.remote.definitions import RemoteDefinitions
@@ -119,7 +118,7 @@ class RemoteBackends:
         self._directory = directory
         self._tls = tls
         self._pulses = PulseBook(self)
-        self.audit = RemoteAudit(self.ask, self.known) if is_local else AuditLog(self._engine, self._write)
+        self.audit = RemoteAudit(self.ask, self.known)
         self.ledger = RemoteLedger(self)
         self.lanes = 0
         """How many every queue has, where the backends are independent hosts; 0: a queue lies in one shard."""
@@ -553,10 +552,8 @@ class RemoteLedger(LedgerBook):
         self, *, first_day: int, last_day: int, tenant: str | None = None, queue: str | None = None
     ) -> list[QueueTotal]:
         wanted = Totals(first_day, last_day, tenant, queue)
-        found: list[QueueTotal] = []
-        for home in self._remote.homes:
-            found += _totals(await home.ask(wanted, may_repeat=True))
-        return found
+        answers = await asyncio.gather(*(home.ask(wanted, may_repeat=True) for home in self._remote.homes))
+        return together(total for answer in answers for total in _totals(answer))
 
 
 def _check_dead_letters(name: str, config: QueueConfig) -> None:

@@ -1,4 +1,4 @@
-"""The audit of a server with several gateway processes: its rows lie with the messages, durable before the act."""
+"""The audit of gateways without messages of their own: its rows lie with the definitions, durable before the act."""
 
 from __future__ import annotations
 
@@ -46,6 +46,12 @@ async def _forget(store: EmbeddedStore, asked: ForgetAct) -> None:
 
 async def _before(store: EmbeddedStore, asked: ActsBefore) -> list[AuditEntry]:
     return store.audit.before(asked.seq, asked.limit)
+
+
+def hold_acts(store: EmbeddedStore) -> None:
+    """A new leader knows of no act that a gateway began with the one before: it waits as long for their ends."""
+    if store.audit.hold():
+        store.node.later(ACT_SECONDS_MAX, store.audit.release)
 
 
 HANDLERS: dict[type, Callable[[EmbeddedStore, Any], Awaitable[Any]]] = {

@@ -194,7 +194,7 @@ def _metrics(host: BackendHost) -> Answer:
         "Faults of ours that this one met as manager; its log has more.",
         {"": host.manager.failures},
     )
-    return HTTPStatus.OK, METRICS, ("\n".join(lines) + "\n").encode()
+    return HTTPStatus.OK, METRICS, ("\n".join(lines) + "\n").encode() + host.more_metrics()
 
 
 _PAGES: dict[bytes, Callable[[BackendHost], Answer]] = {b"/lbz": _lbz, b"/health": _health, b"/metrics": _metrics}

@@ -3,30 +3,67 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Protocol
 
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from gateway.usage.export import Exporter
+from gateway.usage.schema import FileKind
+from gateway.usage.writing import Written
+
+
+class Exports(Protocol):
+    """What takes rows out of one store or several."""
+
+    @property
+    def waiting_seconds(self) -> float: ...
+
+    @property
+    def written(self) -> Written: ...
 
 
 def families(usage: Exporter) -> Iterator[Metric]:
+    yield from of_files(usage, ("ledger", "minutes", "audit"))
+    yield _counter("pushq_usage_rows_lost", "Rows of minutes that could not be written in time.", usage.rows_lost)
+    text = "Rows counted under `other`, beyond the most of a minute."
+    yield _counter("pushq_usage_rows_other", text, usage.meter.overflowed)
+
+
+def of_files(usage: Exports, kinds: tuple[FileKind, ...]) -> Iterator[Metric]:
+    written = usage.written
     files = CounterMetricFamily("pushq_usage_files", "Usage files written.", labels=("kind",))
     rows = CounterMetricFamily("pushq_usage_rows", "Rows in the usage files written.", labels=("kind",))
-    for kind in ("ledger", "minutes", "audit"):
-        files.add_metric((kind,), usage.files[kind])
-        rows.add_metric((kind,), usage.rows[kind])
+    for kind in kinds:
+        files.add_metric((kind,), written.files[kind])
+        rows.add_metric((kind,), written.rows[kind])
     yield from (files, rows)
     waiting = GaugeMetricFamily("pushq_usage_waiting_seconds", "Age of the oldest ledger row that is in no file.")
     waiting.add_metric((), usage.waiting_seconds)
     full = GaugeMetricFamily("pushq_usage_folder_full", "1 while rows wait because the usage folder is full.")
-    full.add_metric((), int(usage.is_full))
+    full.add_metric((), int(written.is_full))
     yield from (waiting, full)
-    counters = (
-        ("pushq_usage_failures", "Times that usage rows could not be written, and waited.", usage.failures),
-        ("pushq_usage_rows_lost", "Rows of minutes that could not be written in time.", usage.rows_lost),
-        ("pushq_usage_rows_other", "Rows counted under `other`, beyond the most of a minute.", usage.meter.overflowed),
-    )
-    for name, text, value in counters:
-        counter = CounterMetricFamily(name, text)
-        counter.add_metric((), value)
-        yield counter
+    text = "Times that usage rows could not be written, and waited."
+    yield _counter("pushq_usage_failures", text, written.failures)
+
+
+def exposed(usage: Exports) -> bytes:
+    """As a backend's page has them."""
+    registry = CollectorRegistry()
+    registry.register(_Collected(usage))
+    return generate_latest(registry)
+
+
+class _Collected(Collector):
+    def __init__(self, usage: Exports):
+        self._usage = usage
+
+    def collect(self) -> Iterator[Metric]:
+        return of_files(self._usage, ("ledger", "audit"))
+
+
+def _counter(name: str, text: str, value: int) -> Metric:
+    counter = CounterMetricFamily(name, text)
+    counter.add_metric((), value)
+    return counter

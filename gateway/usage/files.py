@@ -2,7 +2,8 @@
 are.
 
 A name has the kind, the node, the time of the first row and a number: `ledger-<node>-20261122T080000000Z-00000001`. So
-several processes can write to one folder, and a folder's files can be sorted without opening them.
+several processes can write to one folder, and a folder's files can be sorted without opening them. Where leaders of one
+log follow each other, the node is the log with the epoch of the leader: `<log>-e00000012`.
 """
 
 from __future__ import annotations
@@ -44,15 +45,17 @@ class Damaged(Exception):
 class UsageFolder:
     """One folder of usage files, as one process writes to it. Every call blocks on the disk."""
 
-    def __init__(self, path: Path, node: str):
+    def __init__(self, path: Path, node: str, *, epoch: int | None = None):
+        """`epoch`: of the leader who writes, where the node is a log that several lead one after the other."""
         self.path = path
-        self._node = node
+        self._log = node
+        self._node = node if epoch is None else f"{node}-e{epoch:08d}"
         self._numbers: dict[FileKind, int] = {}
 
     def open(self) -> None:
-        """Makes the folder, and removes what an earlier life of this node had not finished."""
+        """Makes the folder, and removes what an earlier life of this node, or an earlier leader, had not finished."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for path in self.path.glob(f"*-{self._node}-*{PART}"):
+        for path in self.path.glob(f"*-{self._log}-*{PART}"):
             path.unlink(missing_ok=True)
         for file in self.files():
             if file.node == self._node:

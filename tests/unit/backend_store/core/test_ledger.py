@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from backend_store.core.ledger import KINDS, LedgerCut, Title, begin, cut, doom, flowed, is_owed
+from backend_store.core.ledger import DAY_MS, KINDS, LedgerCut, Title, begin, cut, doom, flowed, is_owed
 from backend_store.core.records import EpochStart, Ledger, PartitionState, Tally
 from backend_store.model import Epoch, Offset
 
@@ -95,3 +95,16 @@ def test_what_comes_and_is_acked_while_a_queue_is_deleted_went_with_it() -> None
     doom(one)
     made = cut_of(one)
     assert made.counts == {"published": 3, "deleted": 3} and made.held == 0
+
+
+def test_a_row_is_of_the_day_on_which_the_latest_was_counted() -> None:
+    one = state(end=3, live=3, ledger=Ledger(published=3, at_ms=NOW_MS - DAY_MS))
+    assert cut_of(one).at_ms == NOW_MS - DAY_MS
+
+
+def test_rows_of_a_log_stay_in_order_whichever_clock_its_leader_has() -> None:
+    one = state(end=3, live=3, ledger=Ledger(published=3))
+    ahead = cut(one, TITLE, NOW_MS + 5_000)
+    one.ledger.settled = 1
+    one.live = 2
+    assert ahead is not None and cut_of(one).at_ms == ahead.at_ms

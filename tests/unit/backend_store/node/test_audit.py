@@ -106,3 +106,14 @@ async def test_numbers_go_on_when_all_rows_have_gone(store: EmbeddedStore) -> No
     again = await reopened(store)
     assert again.audit.begin() == 3
     await again.close()
+
+
+async def test_the_next_process_waits_for_the_ends_of_acts_that_began_with_the_last(store: EmbeddedStore) -> None:
+    assert not store.audit.hold()
+    await store.audit.put(store.audit.begin(), b"begun", has_ended=False)
+    again = await reopened(store)
+    assert again.audit.hold() and not again.audit.waiting()
+    await again.audit.put(1, b"ended", has_ended=True)
+    again.audit.release()
+    assert [entry.data for entry in again.audit.waiting()] == [b"ended"]
+    await again.close()

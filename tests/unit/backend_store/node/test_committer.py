@@ -14,6 +14,7 @@ from backend_store.storage.engine import Batch, StorageBroken, StorageFailed, Ta
 from backend_store.storage.memory import MemoryEngine
 from backend_store.storage.writer import Done, Writer
 from tests.support.patience import eventually
+from tests.support.stores import opened
 
 pytestmark = pytest.mark.anyio
 
@@ -271,3 +272,20 @@ async def test_a_commit_that_a_member_cannot_take_in_ends_the_process(setup: Set
     async with asyncio.timeout(5):
         while not setup.fatal:  # noqa: ASYNC110 - the failure shows nowhere else
             await asyncio.sleep(0.001)
+
+
+async def test_who_writes_while_the_store_closes_is_told() -> None:
+    store = await opened()
+    committer, submit = store.node.committer, store.node.writer.submit
+    late: list[asyncio.Task[None]] = []
+
+    def submitted(batch: Batch, done: Done) -> None:
+        submit(batch, done)
+        if not late:
+            late.append(asyncio.create_task(committer.write(Batch())))
+
+    store.node.writer.submit = submitted  # type: ignore[method-assign]
+    await store.close()
+    async with asyncio.timeout(5):
+        with pytest.raises(Unavailable, match="nothing was begun"):
+            await late[0]

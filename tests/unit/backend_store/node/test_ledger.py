@@ -8,14 +8,27 @@ from collections.abc import AsyncIterator
 import pytest
 
 from backend_store.client.embedded import EmbeddedStore
-from backend_store.core.ledger import KINDS
-from backend_store.node.ledger import DAY_MS
+from backend_store.core.ledger import DAY_MS, KINDS
+from backend_store.node.ledger import QueueTotal, together
+from backend_store.node.node import Node
 from backend_store.storage.memory import MemoryEngine
 from tests.support.patience import eventually
 from tests.support.queues import draft
 from tests.support.stores import died, drained, made, opened, published, reopened
 
 pytestmark = pytest.mark.anyio
+
+
+class Clock:
+    now_ms = 1_700_000_000_000
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
 
 
 @pytest.fixture
@@ -174,6 +187,56 @@ async def test_the_number_of_a_file_is_used_again_until_its_rows_are_taken(store
     again = await reopened(store)
     assert again.ledger.files == 1
     await again.close()
+
+
+async def test_a_range_of_days_has_what_was_counted_on_them(clock: Clock) -> None:
+    node = Node(MemoryEngine(), directory=None, clock_ms=clock)
+    await node.start()
+    store = EmbeddedStore(node)
+    first = clock.now_ms // DAY_MS
+    clock.now_ms = (first + 1) * DAY_MS - 5
+    queue = await made(store, "q")
+
+    async def days() -> list[int]:
+        ranges = [(first - 1, first - 1), (first, first), (first + 1, first + 1), (first, first + 1), (first + 2,) * 2]
+        found = [await store.ledger.totals(first_day=one, last_day=last) for one, last in ranges]
+        return [sum(total.counts.get("published", 0) for total in totals) for totals in found]
+
+    await published(queue, draft("1"), draft("2"))
+    assert await days() == [0, 2, 0, 2, 0]
+    clock.now_ms += DAY_MS  # nothing was committed since, and nothing was cut
+    assert await days() == [0, 2, 0, 2, 0]
+    await published(queue, draft("3"), draft("4"), draft("5"))
+    assert await days() == [0, 2, 3, 5, 0]
+    await store.ledger.cut()
+    assert await days() == [0, 2, 3, 5, 0]
+    assert [one.row.at_ms // DAY_MS for one in store.ledger.waiting()] == [first, first + 1]
+    await store.ledger.taken(store.ledger.waiting(), kept_days=400)
+    assert await days() == [0, 2, 3, 5, 0]
+    await store.close()
+
+
+async def test_a_deleted_queues_last_day_has_only_what_it_counted(clock: Clock) -> None:
+    node = Node(MemoryEngine(), directory=None, clock_ms=clock)
+    await node.start()
+    store = EmbeddedStore(node)
+    await published(await made(store, "q"), draft("1"))
+    clock.now_ms += DAY_MS
+    await store.delete_queue("default", "q")
+    assert [one.row.counts for one in store.ledger.waiting()] == [{"published": 1}, {"deleted": 1}]
+    await store.close()
+
+
+def test_what_lies_in_several_places_is_one_total_in_the_order_of_names() -> None:
+    lanes = [
+        QueueTotal("t", "b", 2, {"published": 1}),
+        QueueTotal("t", "a", 3, {"published": 5}),
+        QueueTotal("t", "b", 2, {"published": 2, "settled": 1}),
+    ]
+    assert together(lanes) == [
+        QueueTotal("t", "a", 3, {"published": 5}),
+        QueueTotal("t", "b", 2, {"published": 3, "settled": 1}),
+    ]
 
 
 async def test_totals_of_days_that_are_too_old_go(store: EmbeddedStore) -> None:

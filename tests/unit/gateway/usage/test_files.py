@@ -56,6 +56,26 @@ def test_what_a_crash_left_unfinished_goes_and_numbers_go_on(folder: UsageFolder
     assert again.write("minutes", [minute_row()], FIRST_MS).name.endswith("-00000002.ndjson.gz")
 
 
+def test_leaders_of_one_log_write_files_of_different_names(tmp_path: Path) -> None:
+    rows = [ledger_row(0, 3)]
+    paths = []
+    for epoch in (9, 10):
+        leader = UsageFolder(tmp_path, "log-1", epoch=epoch)
+        leader.open()
+        paths.append(leader.write("ledger", rows, FIRST_MS, 1))
+    assert [path.name for path in paths] == [
+        f"ledger-log-1-e{epoch:08d}-20231114T221400123Z-00000001.ndjson.gz" for epoch in (9, 10)
+    ]
+    assert [file.path for file in leader.files()] == paths, "in the order of their epochs"
+
+
+def test_the_next_leader_removes_what_the_last_one_had_not_finished(tmp_path: Path) -> None:
+    left = tmp_path / f"ledger-log-1-e00000001-20231114T221400123Z-00000001.ndjson.gz{PART}"
+    left.write_bytes(b"half")
+    UsageFolder(tmp_path, "log-1", epoch=2).open()
+    assert not left.exists()
+
+
 def test_two_processes_share_a_folder(folder: UsageFolder) -> None:
     other = UsageFolder(folder.path, "node-2")
     other.open()

@@ -1,0 +1,67 @@
+"""Takes the rows of the ledger and of the audit out of a store into files.
+
+A row leaves the store only when the file that has it is durable under its name. A crash in between writes it again, as
+it was. What cannot be written waits in the store; nothing is dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from backend_store.client import AuditLog, LedgerBook
+from gateway.limits import USAGE_AUDIT_ROWS_KEPT
+from gateway.usage.ledger_rows import rows_of
+from gateway.usage.schema import AuditRow
+from gateway.usage.writing import UsageWriter
+
+_audit_row: Final = msgspec.json.Decoder(AuditRow).decode
+
+
+class StoreExport:
+    """See the file's first sentence."""
+
+    def __init__(
+        self,
+        writer: UsageWriter,
+        *,
+        ledger: LedgerBook,
+        audit: AuditLog,
+        clock_ms: Callable[[], int],
+        kept_days: int,
+    ):
+        self._writer = writer
+        self._ledger = ledger
+        self._audit = audit
+        self._clock_ms = clock_ms
+        self._kept_days = kept_days
+
+    @property
+    def waiting_seconds(self) -> float:
+        """How long the oldest row of the ledger has been waiting for a file."""
+        oldest_ms = self._ledger.oldest_waiting_ms()
+        return 0.0 if oldest_ms is None else max(0, self._clock_ms() - oldest_ms) / 1000
+
+    async def turn(self) -> None:
+        """Writes all that was counted and done before. Raises `OSError`, and `PushqError` where the store takes no
+        commit."""
+        await self._ledger.cut()  # also where no file can be written: the rows wait
+        await self._writer.open()
+        await self._write_ledger()
+        await self._write_audit()
+
+    async def _write_ledger(self) -> None:
+        while (waiting := self._ledger.waiting()) and await self._writer.has_room():
+            await self._ledger.confirmed()  # no file has what another leader may never have heard of
+            rows = [row for one in waiting for row in rows_of(one.row)]
+            await self._writer.write("ledger", rows, waiting[0].row.at_ms, self._ledger.files + 1)
+            await self._ledger.taken(waiting, kept_days=self._kept_days)
+
+    async def _write_audit(self) -> None:
+        while (waiting := self._audit.waiting()) and await self._writer.has_room():
+            await self._ledger.confirmed()
+            rows = [_audit_row(entry.data) for entry in waiting]
+            await self._writer.write("audit", rows, self._clock_ms())
+            await self._audit.taken(waiting[-1].seq, kept=USAGE_AUDIT_ROWS_KEPT)

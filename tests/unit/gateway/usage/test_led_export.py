@@ -1,0 +1,120 @@
+"""A backend's exports: each leader of a shard writes files of its own, and their rows are the shard's."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from backend_store.client.embedded import EmbeddedStore
+from backend_store.model import Unavailable
+from gateway.usage.files import found, read
+from gateway.usage.led_export import LedExports
+from gateway.usage.verify import verify
+from tests.support.patience import eventually
+from tests.support.queues import draft
+from tests.support.stores import made, opened, published
+
+pytestmark = pytest.mark.anyio
+
+LOG = "4d1b8c4e-0000-4000-8000-000000000001"
+PERIOD_MS = 20
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[EmbeddedStore]:
+    store = await opened()
+    yield store
+    await store.close()
+
+
+def exports(store: EmbeddedStore, folder: Path, *, period_ms: int = PERIOD_MS) -> LedExports:
+    return LedExports(folder, clock_ms=store.node.clock_ms, period_ms=period_ms, bytes_max=1 << 30, kept_days=400)
+
+
+def lead(usage: LedExports, store: EmbeddedStore, epoch: int) -> None:
+    usage.lead(3, LOG, epoch, ledger=store.ledger, audit=store.audit)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(file.path.name for file in found(folder)) if folder.exists() else []
+
+
+async def test_what_is_counted_while_a_shard_is_led_is_written(store: EmbeddedStore, tmp_path: Path) -> None:
+    usage = exports(store, tmp_path)
+    lead(usage, store, 7)
+    await published(await made(store, "q"), draft("1"))
+    await eventually(lambda: len(names(tmp_path)) == 1 and not store.ledger.waiting())
+    assert names(tmp_path)[0].startswith(f"ledger-{LOG}-e00000007-") and usage.written.files["ledger"] == 1
+    await usage.close()
+
+
+async def test_a_clean_stop_writes_what_nobody_took_over(store: EmbeddedStore, tmp_path: Path) -> None:
+    usage = exports(store, tmp_path, period_ms=3_600_000)
+    lead(usage, store, 1)
+    await eventually(tmp_path.exists)
+    await published(await made(store, "q"), draft("1"))
+    await usage.close()
+    assert len(names(tmp_path)) == 1 and not store.ledger.waiting()
+
+
+async def test_who_leads_no_more_writes_no_more(store: EmbeddedStore, tmp_path: Path) -> None:
+    usage = exports(store, tmp_path)
+    lead(usage, store, 1)
+    usage.lose(3)
+    await published(await made(store, "q"), draft("1"))
+    await usage.close()
+    assert not names(tmp_path) and usage.waiting_seconds == 0
+
+
+async def test_the_next_leader_repeats_what_the_last_one_wrote_and_did_not_take(
+    store: EmbeddedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = await made(store, "q")
+    await published(queue, draft("1"))
+
+    async def deposed(*_: object, **__: object) -> None:
+        raise Unavailable("it is led elsewhere")
+
+    first = exports(store, tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(store.ledger, "taken", deposed)
+        lead(first, store, 9)
+        await eventually(lambda: len(names(tmp_path)) == 1)
+        await first.close()
+    await published(queue, draft("2"))
+    second = exports(store, tmp_path)
+    lead(second, store, 10)
+    await second.close()
+    report = verify(tmp_path)
+    assert all(name.endswith("-00000001.ndjson.gz") for name in names(tmp_path)), "the second has the first one's rows"
+    assert len(names(tmp_path)) == 2 and not report.broken
+    (log,) = report.logs.values()
+    assert log.totals["published"] == 2 and log.held == 2
+
+
+async def test_no_file_has_what_is_not_confirmed(
+    store: EmbeddedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await published(await made(store, "q"), draft("1"))
+    usage = exports(store, tmp_path, period_ms=3_600_000)
+
+    async def deposed() -> None:
+        raise Unavailable("it is led elsewhere")
+
+    monkeypatch.setattr(store.ledger, "confirmed", deposed)
+    lead(usage, store, 1)
+    await usage.close()
+    assert not names(tmp_path) and len(store.ledger.waiting()) == 1
+
+
+async def test_shards_are_written_each_for_itself(store: EmbeddedStore, tmp_path: Path) -> None:
+    other = await opened()
+    usage = exports(store, tmp_path)
+    for number, one in enumerate((store, other)):
+        await published(await made(one, f"q{number}"), draft("1"))
+        usage.lead(number, one.node.copy_id, 1, ledger=one.ledger, audit=one.audit)
+    await usage.close()
+    assert {row.queue for file in found(tmp_path) for row in read(file)} == {"q0", "q1"}
+    await other.close()
