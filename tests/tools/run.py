@@ -45,6 +45,8 @@ HOW: dict[Tier, tuple[str, ...]] = {"pure": ("--dist", "worksteal"), "real": ("-
 MORE: dict[Tier, int] = {"pure": 0, "real": 1}
 """Processes beyond `--processes`: real tests wait for others' processes most of their time."""
 NO_TESTS = 5
+NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
+"""Not passed on: with it each process of tests compiles every test file again, and each that it starts all of Pushq."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -146,7 +148,8 @@ def ran(arguments: Sequence[str], *, stdout: int | None = None) -> tuple[int, li
     """Runs pytest in a process of its own: its exit code, and what it recorded."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "reports"
-        env = os.environ | {recording.VARIABLE: str(file), HASH_VARIABLE: str(SEED)}
+        given = {name: value for name, value in os.environ.items() if name != NO_BYTECODE}
+        env = given | {recording.VARIABLE: str(file), HASH_VARIABLE: str(SEED)}
         code = subprocess.run([*PYTEST, *arguments], env=env, stdout=stdout, check=False).returncode
         return code, recording.read(file)
 

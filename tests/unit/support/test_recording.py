@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.tools.explore import SUITES, Finding, driven
 from tests.tools.run import ran
 from tests.tools.together import scope_of
@@ -52,6 +54,15 @@ def test_a_file_that_cannot_be_read_is_a_failure(tmp_path: Path) -> None:
     (tmp_path / "test_wrong.py").write_text("import nothing_of_this_name\n")
     code, (report,) = ran([f"--rootdir={tmp_path}", str(tmp_path)], stdout=subprocess.DEVNULL)
     assert code == 2 and report.outcome == "failed" and "nothing_of_this_name" in report.text
+
+
+def test_what_was_compiled_is_kept_though_the_environment_forbids_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    (tmp_path / "test_one.py").write_text("import sys\n\ndef test_kept(): assert not sys.dont_write_bytecode\n")
+    code, _ = ran([f"--rootdir={tmp_path}", str(tmp_path)], stdout=subprocess.DEVNULL)
+    assert code == 0
 
 
 def test_with_several_processes_a_file_stays_in_one() -> None:
