@@ -40,8 +40,15 @@ settings.register_profile("long", settings.get_profile("explore"), max_examples=
 settings.load_profile("explore" if seeds.IS_EXPLORING else "gate")
 seeds.draw_alike()
 
-# Of every Java that tests start, here or in a job's process: what runs for seconds is not worth compiling well.
-os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+# Of every Java that tests start, here or in a job's process: what runs for seconds is not worth compiling well, and the
+# classes of a released Spark are not worth proving well-formed again each time.
+JAVA_OPTIONS = (
+    "-XX:TieredStopAtLevel=1",
+    "-XX:+UseSerialGC",
+    "-XX:+UnlockDiagnosticVMOptions",
+    "-XX:-BytecodeVerificationRemote",
+)
+os.environ.setdefault("JDK_JAVA_OPTIONS", " ".join(JAVA_OPTIONS))
 
 StartServer = Callable[..., PushqServer]
 _skipped: list[str] = []
