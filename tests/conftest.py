@@ -9,11 +9,13 @@ import platform
 import re
 import signal
 import subprocess
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.nodeid import NodeId
 from hypothesis import HealthCheck, Phase, settings
 
 from backend_store.core.ledger import flowed, held_in
@@ -40,8 +42,15 @@ settings.register_profile("long", settings.get_profile("explore"), max_examples=
 settings.load_profile("explore" if seeds.IS_EXPLORING else "gate")
 seeds.draw_alike()
 
-# Of every Java that tests start, here or in a job's process: what runs for seconds is not worth compiling well.
-os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+# Of every Java that tests start, here or in a job's process: what runs for seconds is not worth compiling well, and the
+# classes of a released Spark are not worth proving well-formed again each time.
+JAVA_OPTIONS = (
+    "-XX:TieredStopAtLevel=1",
+    "-XX:+UseSerialGC",
+    "-XX:+UnlockDiagnosticVMOptions",
+    "-XX:-BytecodeVerificationRemote",
+)
+os.environ.setdefault("JDK_JAVA_OPTIONS", " ".join(JAVA_OPTIONS))
 
 StartServer = Callable[..., PushqServer]
 _skipped: list[str] = []
@@ -80,6 +89,19 @@ def _stays_on_this_machine() -> Iterator[None]:
     network.refused.clear()
     yield
     assert not network.refused, f"connects beyond this machine: {', '.join(network.refused)}"
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    # pytest calls a test by its function and parameters, and Schemathesis has its operation in the name alone.
+    if item.name not in item.nodeid and item.parent is not None:
+        item._id = NodeId.parse(f"{item.parent.nodeid}::{item.name}")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # Where processes share the tests, those of one id are one test: the others would not run, and nobody would know.
+    twice = [test for test, times in Counter(item.nodeid for item in items).items() if times > 1]
+    if twice:
+        raise pytest.UsageError(f"several tests of one id: {', '.join(twice)}")
 
 
 def pytest_collection_finish() -> None:

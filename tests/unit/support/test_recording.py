@@ -7,8 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.tools.explore import SUITES, Finding, driven
-from tests.tools.run import ran
+from tests.tools.run import Gate, ran
+from tests.tools.tiers import Report
 from tests.tools.together import scope_of
 
 ROOT = Path(__file__).parents[3]
@@ -30,6 +33,14 @@ def test_skipped(): pytest.skip("not here")
 
 @pytest.mark.xfail(strict=True)
 def test_known(): assert False
+"""
+
+TWICE = """
+import pytest
+
+def pytest_pycollect_makeitem(collector, name, obj):
+    if name == "test_it":
+        return [pytest.Function.from_parent(collector, name=name) for _ in range(2)]
 """
 
 
@@ -54,12 +65,44 @@ def test_a_file_that_cannot_be_read_is_a_failure(tmp_path: Path) -> None:
     assert code == 2 and report.outcome == "failed" and "nothing_of_this_name" in report.text
 
 
+def test_what_was_compiled_is_kept_though_the_environment_forbids_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    (tmp_path / "test_one.py").write_text("import sys\n\ndef test_kept(): assert not sys.dont_write_bytecode\n")
+    code, _ = ran([f"--rootdir={tmp_path}", str(tmp_path)], stdout=subprocess.DEVNULL)
+    assert code == 0
+
+
 def test_with_several_processes_a_file_stays_in_one() -> None:
     files = ["tests/unit/support/test_history.py", "tests/unit/support/test_tiers.py"]
     command = [sys.executable, "-m", "pytest", "-v", "--numprocesses", "2", "--dist", "loadscope", *files]
     shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     where = {(file, worker) for worker, file in re.findall(r"\[(gw\d)\] .* PASSED ([^:]+)::", shown)}
     assert len(where) == 2 and {file for file, _ in where} == {*files}, shown
+
+
+def test_tests_of_one_id_are_refused_because_several_processes_would_run_the_first_alone(tmp_path: Path) -> None:
+    (tmp_path / "test_one.py").write_text("def test_it(): pass\n")
+    (tmp_path / "conftest.py").write_text(TWICE)
+    command = [sys.executable, "-m", "pytest", "-p", "tests.conftest", f"--rootdir={tmp_path}", str(tmp_path)]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "several tests of one id: test_one.py::test_it" in ended.stdout + ended.stderr
+
+
+def test_a_test_that_cannot_be_named_is_run_again_with_all_of_its_function(tmp_path: Path) -> None:
+    (tmp_path / "test_one.py").write_text("def test_good(): pass\n\ndef test_bad(): assert False\n")
+    good, bad = (Report(f"{tmp_path}/test_one.py::{name}[GET /]", "failed", 0.0) for name in ("test_good", "test_bad"))
+    passed = Gate(1, [f"--rootdir={tmp_path}"], []).run_again([good, bad])
+    assert passed == {good.test: True, bad.test: False}
+
+
+def test_each_operation_of_the_document_is_a_test_of_its_own() -> None:
+    file = "tests/integration/test_schemathesis.py"
+    command = [sys.executable, "-m", "pytest", "-q", "--collect-only", file]
+    shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert f"{file}::test_the_document_tells_the_truth[POST /v1/queues/{{queue}}/messages]" in shown.splitlines()
 
 
 def test_lonely_folders_share_one_process() -> None:
