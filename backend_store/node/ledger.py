@@ -142,6 +142,11 @@ class LedgerBook:
         rows = self._engine.scan(Table.USAGE, start, _CUTS[1], limit)
         return [Waiting(key, _cut.decode(unseal(key, row))) for key, row in rows]
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether so many rows wait that more would help nobody: what they would say adds up where it is counted."""
+        return len(self._engine.scan(Table.USAGE, *_CUTS, LEDGER_ROWS_PER_READ)) == LEDGER_ROWS_PER_READ
+
     def oldest_waiting_ms(self) -> int | None:
         """When the oldest row that is in no file was cut."""
         row = self._engine.first_at_or_above(Table.USAGE, *_CUTS)
