@@ -84,9 +84,11 @@ def stage_cut(batch: Batch, state: PartitionState, title: Title, at_ms: int) -> 
 
 def stage_day(batch: Batch, state: PartitionState, title: Title, now_ms: int) -> None:
     """Before a commit counts: what was counted on another day becomes a row of that day."""
+    if now_ms <= state.ledger.at_ms:
+        return
     if day_is_over(state.ledger, now_ms):
         stage_cut(batch, state, title, now_ms)
-    state.ledger.at_ms = max(state.ledger.at_ms, now_ms)
+    state.ledger.at_ms = now_ms
 
 
 class LedgerBook:
