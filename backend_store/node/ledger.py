@@ -84,9 +84,11 @@ def stage_cut(batch: Batch, state: PartitionState, title: Title, at_ms: int) -> 
 
 def stage_day(batch: Batch, state: PartitionState, title: Title, now_ms: int) -> None:
     """Before a commit counts: what was counted on another day becomes a row of that day."""
+    if now_ms <= state.ledger.at_ms:
+        return
     if day_is_over(state.ledger, now_ms):
         stage_cut(batch, state, title, now_ms)
-    state.ledger.at_ms = max(state.ledger.at_ms, now_ms)
+    state.ledger.at_ms = now_ms
 
 
 class LedgerBook:
@@ -141,6 +143,11 @@ class LedgerBook:
         start = _CUTS[0] if after is None else after + b"\0"
         rows = self._engine.scan(Table.USAGE, start, _CUTS[1], limit)
         return [Waiting(key, _cut.decode(unseal(key, row))) for key, row in rows]
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether so many rows wait that more would help nobody: what they would say adds up where it is counted."""
+        return len(self._engine.scan(Table.USAGE, *_CUTS, LEDGER_ROWS_PER_READ)) == LEDGER_ROWS_PER_READ
 
     def oldest_waiting_ms(self) -> int | None:
         """When the oldest row that is in no file was cut."""

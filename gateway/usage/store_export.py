@@ -1,7 +1,8 @@
 """Takes the rows of the ledger and of the audit out of a store into files.
 
 A row leaves the store only when the file that has it is durable under its name. A crash in between writes it again, as
-it was. What cannot be written waits in the store; nothing is dropped.
+it was. What cannot be written waits in the store; nothing is dropped. While many rows wait no more are cut but one of
+each day, so that a folder that takes nothing for weeks does not fill the store.
 """
 
 from __future__ import annotations
@@ -47,9 +48,13 @@ class StoreExport:
     async def turn(self) -> None:
         """Writes all that was counted and done before. Raises `OSError`, and `PushqError` where the store takes no
         commit."""
-        await self._ledger.cut()  # also where no file can be written: the rows wait
+        if not (was_behind := self._ledger.is_behind):
+            await self._ledger.cut()  # also where no file can be written: the rows wait
         await self._writer.open()
         await self._write_ledger()
+        if was_behind and not self._ledger.is_behind:
+            await self._ledger.cut()
+            await self._write_ledger()
         await self._write_audit()
 
     async def _write_ledger(self) -> None:

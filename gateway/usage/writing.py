@@ -28,6 +28,8 @@ class Written:
         self.failures = 0
         self.is_full = False
         """The ledger and the audit fill what the folder may have: their rows wait in the store."""
+        self.look: asyncio.Task[bool] | None = None
+        """Whether there is room, while that is being found out."""
 
 
 class UsageWriter:
@@ -60,7 +62,19 @@ class UsageWriter:
         self._written.rows[kind] += len(rows)
 
     async def has_room(self) -> bool:
-        """Whether the folder may have another file, after the oldest minutes have gone."""
+        """Whether the folder may have another file, after the oldest minutes have gone. Those who ask at the same time,
+        as leaders of many shards do, have one answer: of a folder with many files each look takes long."""
+        if self._written.look is None:
+            self._written.look = asyncio.get_running_loop().create_task(self._look(), name="usage room")
+        return await asyncio.shield(self._written.look)
+
+    async def _look(self) -> bool:
+        try:
+            return await self._is_room_made()
+        finally:
+            self._written.look = None
+
+    async def _is_room_made(self) -> bool:
         over = await asyncio.to_thread(partial(self._folder.make_room, self._bytes_max))
         if over and not self._written.is_full:
             log.error("the usage folder is full of rows that are never removed: collect them and move them away")

@@ -74,7 +74,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     open_timeout_s: float = 10.0
     open_patience_s: float = 0.0
-    """How long to try at a server that is there and asks to come back later, where that is more than the above."""
+    """How long to try at a server that is there, and asks to come back later or (over a WebSocket) takes the connection
+    and does not answer yet; where that is more than the above."""
     address_stagger_s: float = 0.5
     """Of a name with several addresses the next one is tried when one has not answered for so long."""
     address_timeout_s: float = 3.0

@@ -74,6 +74,9 @@ class Link:
         self._last_cut = Cut("no attempt was made")
         self._open_timeout: asyncio.Timeout | None = None
         """Of `open`, while it waits."""
+        self._absent_at: float | None = None
+        """When `open` would have ended if nobody had taken the connection; None while nobody has."""
+        self._began = 0.0
         self._tasks: list[asyncio.Task[None]] = []
         self._is_closing = False
 
@@ -89,8 +92,9 @@ class Link:
         """Connect, trying again for `open_timeout_s`; then raise what stood in the way.
 
         A server that asks to come back later gets `open_patience_s`, and where that is over before its time the error
-        comes at once.
+        comes at once. So does one that takes the connection and says nothing yet: it is starting, or has much to do.
         """
+        self._began = self.now()
         for name, work in (("pushq connection", self._run()), ("pushq sender", self._pump())):
             task = self._loop.create_task(work, name=name)
             task.add_done_callback(self._ended)
@@ -102,9 +106,29 @@ class Link:
             cut = self._last_cut
             if cut.problem is not None:
                 raise Unavailable(f"the server takes no new session now: {cut.reason}", cut.problem) from None
-            raise Unavailable(f"no session within {self._limits.open_timeout_s:g} s: {cut.reason}") from None
+            if self._absent_at is not None:
+                cut = Cut("the server takes the connection, and does not answer")
+            raise Unavailable(f"no session within {round(self.now() - self._began, 1):g} s: {cut.reason}") from None
         finally:
             self._open_timeout = None
+
+    def met(self) -> None:
+        """Somebody takes the connection that is being made. `open` waits on for an answer."""
+        timeout = self._open_timeout
+        if timeout is not None and not timeout.expired() and self._absent_at is None:
+            self._absent_at = timeout.when()
+            timeout.reschedule(max(self._absent_at or 0.0, self._patient_until))
+
+    def _missed(self) -> None:
+        """The connection that was taken came to nothing: a tunnel or a proxy with nobody behind it is no server."""
+        timeout, at = self._open_timeout, self._absent_at
+        self._absent_at = None
+        if timeout is not None and not timeout.expired() and at is not None:
+            timeout.reschedule(at)
+
+    @property
+    def _patient_until(self) -> float:
+        return self._began + max(self._limits.open_timeout_s, self._limits.open_patience_s)
 
     async def close(self, *, flush: bool) -> None:
         """Wait for what is unconfirmed (with `flush`), say goodbye, and end every waiter."""
@@ -166,7 +190,6 @@ class Link:
 
     async def _run(self) -> None:
         """Connect and read, again and again, until the core stops."""
-        began = self.now()
         while self.core.phase is not Phase.STOPPED:
             wait_s = 0.0
             try:
@@ -178,7 +201,8 @@ class Link:
                     cut.code, cut.reason, self.now(), retry_s=cut.retry_s, problem=cut.problem
                 )
                 self._last_cut = cut
-                if cut.problem is not None and not self._may_wait(began, wait_s):
+                self._missed()
+                if cut.problem is not None and not self._may_wait(wait_s):
                     effects.events.clear()  # there is no next attempt to tell of: `open` raises what the server said
                 self.apply(effects)
             except PushqError as error:
@@ -186,13 +210,13 @@ class Link:
             if math.isfinite(wait_s):
                 await asyncio.sleep(wait_s)
 
-    def _may_wait(self, began: float, wait_s: float) -> bool:
+    def _may_wait(self, wait_s: float) -> bool:
         """A server is there and asks for time. `open` waits on for it, or where that is too long, ends now."""
-        if self._open_timeout is None:
+        timeout = self._open_timeout
+        if timeout is None or timeout.expired():
             return True
-        until = began + max(self._limits.open_timeout_s, self._limits.open_patience_s)
-        is_in_time = self.now() + wait_s < until
-        self._open_timeout.reschedule(until if is_in_time else self.now())
+        is_in_time = self.now() + wait_s < self._patient_until
+        timeout.reschedule(self._patient_until if is_in_time else self.now())
         return is_in_time
 
     async def _connection(self) -> None:

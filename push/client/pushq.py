@@ -359,7 +359,11 @@ class Pushq:
     def _make_link(self) -> Link:
         options = self._options
         core = SessionCore(options.limits, random.random, self._numbering)
-        return Link(core, self._make_dial(), self._key, options.limits, options.on_event)
+        dial = self._make_dial()
+        link = Link(core, dial, self._key, options.limits, options.on_event)
+        if isinstance(dial, Dialer):
+            dial.on_met = link.met
+        return link
 
     def _make_dial(self) -> Dial:
         options = self._options

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from websockets.asyncio.client import ClientConnection, connect
@@ -56,6 +57,16 @@ class WebSocketTransport:
         await self._socket.wait_closed()
 
 
+class _Connection(ClientConnection):
+    def __init__(self, on_met: Callable[[], None], *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._on_met = on_met
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._on_met()
+
+
 class Dialer:
     """Opens sockets to one URL. Every address of its name is tried; each call begins with the next one."""
 
@@ -65,6 +76,8 @@ class Dialer:
         self._limits = limits
         self._tls = tls
         self._addresses = Addresses(self._uri)
+        self.on_met: Callable[[], None] = lambda: None
+        """Told when an address takes a connection, before anything was said on it."""
 
     async def __call__(self, token: str | None) -> WebSocketTransport:
         found = await self._find()
@@ -91,10 +104,11 @@ class Dialer:
                 subprotocols=[Subprotocol(self._codec.subprotocol)],
                 compression=None,
                 ping_interval=None,  # the server's `ping` frames tell silence from death, in both directions
-                open_timeout=self._limits.open_timeout_s,
+                open_timeout=max(self._limits.open_timeout_s, self._limits.open_patience_s),
                 close_timeout=self._limits.close_timeout_s,
                 max_size=self._limits.frame_bytes_max,
                 write_limit=WRITE_BYTES_MAX,
+                create_connection=functools.partial(_Connection, self.on_met),  # type: ignore[arg-type]
                 **options,
             )
         except InvalidStatus as refused:

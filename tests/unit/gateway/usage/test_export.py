@@ -98,6 +98,24 @@ async def test_a_full_folder_keeps_the_ledger_in_the_store(store: EmbeddedStore,
     assert kinds(tmp_path).count("ledger") == 1 and not store.ledger.waiting()
 
 
+async def test_a_folder_that_takes_nothing_does_not_fill_the_store(
+    store: EmbeddedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("backend_store.node.ledger.LEDGER_ROWS_PER_READ", 3)
+    queue = await made(store, "q")
+    usage = exporter(store, tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(UsageFolder, "write", _no_disk)
+        for _ in range(8):
+            await published(queue, draft("1"))
+            await usage.turn()
+    assert len(store.ledger.waiting(10)) == 3
+    await usage.turn()
+    report = verify(tmp_path)
+    (log,) = report.logs.values()
+    assert not report.broken and (log.totals["published"], log.held) == (8, 8) and not store.ledger.waiting()
+
+
 async def test_the_next_process_says_whether_the_last_one_had_ended(store: EmbeddedStore, tmp_path: Path) -> None:
     await exporter(store, tmp_path).turn()
     after_a_crash = exporter(store, tmp_path)

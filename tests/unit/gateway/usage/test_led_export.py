@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from backend_store.client.embedded import EmbeddedStore
 from backend_store.model import Unavailable
-from gateway.usage.files import found, read
+from gateway.usage.files import UsageFolder, found, read
 from gateway.usage.led_export import LedExports
 from gateway.usage.verify import verify
 from tests.support.patience import eventually
@@ -107,6 +108,30 @@ async def test_no_file_has_what_is_not_confirmed(
     lead(usage, store, 1)
     await usage.close()
     assert not names(tmp_path) and len(store.ledger.waiting()) == 1
+
+
+async def test_shards_that_are_written_at_once_look_at_the_folder_once(
+    store: EmbeddedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stores = [store, *[await opened() for _ in range(3)]]
+    for number, one in enumerate(stores):
+        await published(await made(one, f"q{number}"), draft("1"))
+    looks: list[Path] = []
+
+    def look(folder: UsageFolder, bytes_max: int) -> int:
+        looks.append(folder.path)
+        time.sleep(0.2)  # as with many files
+        return 0
+
+    monkeypatch.setattr(UsageFolder, "make_room", look)
+    usage = exports(store, tmp_path, period_ms=3_600_000)
+    for number, one in enumerate(stores):
+        usage.lead(number, one.node.copy_id, 1, ledger=one.ledger, audit=one.audit)
+    await eventually(lambda: len(names(tmp_path)) == len(stores))
+    assert len(looks) < len(stores)
+    await usage.close()
+    for one in stores[1:]:
+        await one.close()
 
 
 async def test_shards_are_written_each_for_itself(store: EmbeddedStore, tmp_path: Path) -> None:

@@ -14,11 +14,12 @@ from websockets.datastructures import Headers
 from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
 
-from push.client import ApiError, Forbidden, Limits
+from push.client import ApiError, Forbidden, Limits, Unavailable, connect
 from push.client.frames import Codec, Connect, Ping, ServerPong
 from push.client.model import Encoding
 from push.client.transports.base import Cut
 from push.client.transports.websocket import Dialer
+from tests.support.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -63,6 +64,44 @@ async def test_frames_go_both_ways(encoding: Encoding) -> None:
         await transport.close()
         with pytest.raises(Cut):
             await transport.receive()
+
+
+async def test_a_server_that_takes_the_connection_and_is_slow_to_answer_is_waited_for_longer_than_an_absent_one() -> (
+    None
+):
+    async def begin(socket: ServerConnection) -> None:
+        frame = msgspec.msgpack.decode(await socket.recv())
+        await socket.send(msgspec.msgpack.encode({"type": "connected", "id": frame["id"], "session": "s1"}))
+        await socket.wait_closed()
+
+    async def slow(socket: ServerConnection, request: Request) -> None:
+        await asyncio.sleep(0.2)
+
+    limits = Limits(open_timeout_s=0.05, open_patience_s=PATIENCE_S)
+    async with served(begin, process_request=slow) as url, connect(url, "k", limits=limits) as pushq:
+        assert pushq.session == "s1"
+
+
+async def test_a_server_that_never_answers_is_told_from_an_absent_one() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        limits = Limits(open_timeout_s=0.05, open_patience_s=0.2)
+        with pytest.raises(
+            Unavailable, match=r"no session within 0\.\d s: the server takes the connection, and does not"
+        ):
+            async with connect(f"http://127.0.0.1:{silent.getsockname()[1]}", "k", limits=limits):
+                pytest.fail("must not open")
+
+
+async def test_a_tunnel_with_nobody_behind_it_is_no_server() -> None:
+    async def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    async with await asyncio.start_server(hang_up, "127.0.0.1", 0) as tunnel:
+        limits = Limits(open_timeout_s=0.1, open_patience_s=2 * PATIENCE_S)
+        async with asyncio.timeout(PATIENCE_S):
+            with pytest.raises(Unavailable, match="no connection to"):
+                async with connect(f"http://127.0.0.1:{tunnel.sockets[0].getsockname()[1]}", "k", limits=limits):
+                    pytest.fail("must not open")
 
 
 async def test_the_close_code_and_reason_come_with_the_cut() -> None:
