@@ -60,6 +60,8 @@ class Alerts:
         """Told of each transition that receivers hear of from here, after it is durable."""
         self.on_duty: list[Callable[[], None]] = []
         """Told when it is on this gateway to tell: at the start, or after another one fell silent."""
+        self.on_lost: list[Callable[[], None]] = []
+        """Told when another gateway tells by now, which goes on with webhooks that are still on their way here."""
         self.omitted = 0
         self.evaluations = 0
         self.asked = 0
@@ -91,8 +93,11 @@ class Alerts:
 
     async def evaluate(self, now_ms: int) -> None:
         """Asks every rule, where that is this gateway's duty. What it changed is durable on return, and told."""
+        was_ours = self.teller.is_ours
         is_new = await self.teller.ask() or not (self.evaluations or self.teller.is_shared)
         async with self._turn:
+            if was_ours and not self.teller.is_ours:
+                self._lost()
             self._take_over()
             enabled = [rule for rule in self.rules.values() if rule.enabled]
             self._count_requests(enabled, now_ms)
@@ -235,9 +240,15 @@ class Alerts:
         except Conflict as error:
             log.warning("what was found here is not told", error=error.detail)
             self.teller.lost()
+            self._lost()
             self._follow(anew=True)
             return False
         return True
+
+    def _lost(self) -> None:
+        """A try that came later would tell of a begin after the other one told of the end."""
+        for stop in self.on_lost:
+            stop()
 
     async def note_told(self) -> None:
         """Writes down which webhooks have arrived, so that the next process does not send them again."""

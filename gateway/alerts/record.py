@@ -47,12 +47,16 @@ class Record:
         self._documents = documents
         self._lines = Lines(documents)
         self._seq = 0
+        """Of the newest line."""
+        self._kept_seq = 0
+        """Of the newest line that was written down here, or shown: what another gateway wrote behind it is new."""
         self._read_at = documents.changes_elsewhere(FIRING, HISTORY)
         self._unwritten: dict[tuple[str, str], Document] = {}
         """What is so and not on the disk yet, by place."""
         self.has_told = False
         """Whether webhooks have arrived since somebody asked."""
         lines = self._read_lines()
+        self._kept_seq = self._seq
         late = {one.alert for one in lines if one.state == "resolved" and one.at_ms > now_ms - RESOLVED_KEPT_MS}
         self._end(rules, missed((_line(one) for one in lines if one.alert in late), {}))
 
@@ -70,8 +74,9 @@ class Record:
         if anew:
             self._unwritten.clear()
         before = {alert.id: alert for alerts in self.open.values() for alert in alerts.values()}
-        seq, self.open = self._seq, load_open(self._documents, rules)
+        seq, self.open = self._kept_seq, load_open(self._documents, rules)
         lines = [one for one in self._read_lines() if one.seq > seq]
+        self._kept_seq = self._seq
         now = [alert for alerts in self.open.values() for alert in alerts.values()]
         changed = [alert for alert in now if alert.state == "pending" and alert.id not in before]
         ended = missed(map(_line, lines), before)
@@ -150,11 +155,12 @@ class Record:
         A full disk or a cluster without a leader is what somebody may have to be told about: then it goes on in memory,
         and is written down later.
         """
-        documents, self._unwritten = self._unwritten, {}
+        documents, self._unwritten, seq = self._unwritten, {}, self._seq
         if not documents:
             return
         try:
             await self._documents.write(documents.values(), duty=duty)
+            self._kept_seq = seq
         except Conflict:
             raise
         except PushqError as error:

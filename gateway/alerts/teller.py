@@ -14,7 +14,7 @@ import structlog
 
 from backend_store.client import Documents, Duty
 from backend_store.model import PushqError
-from gateway.alerts.limits import DUTY_ASK_SECONDS_MAX, DUTY_HOLD_MS_MIN, DUTY_LOOKS_BEFORE
+from gateway.alerts.limits import DUTY_ASK_SECONDS_MAX, DUTY_HOLD_MS_MAX, DUTY_HOLD_MS_MIN, DUTY_LOOKS_BEFORE
 
 log = structlog.get_logger("pushq.alerts")
 
@@ -78,4 +78,4 @@ class Teller:
     def _hold_ms(self) -> int:
         now = time.monotonic()
         since, self._asked_at = now - self._asked_at if self._asked_at else 0.0, now
-        return max(DUTY_HOLD_MS_MIN, round(since * 1000) * _LOOKS_HELD)
+        return min(max(DUTY_HOLD_MS_MIN, round(since * 1000) * _LOOKS_HELD), DUTY_HOLD_MS_MAX)
