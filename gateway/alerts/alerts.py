@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
@@ -27,6 +27,7 @@ from gateway.alerts.limits import (
     RULES_MAX,
     RULES_PER_TENANT_MAX,
     SILENCES_PER_TENANT_MAX,
+    WEBHOOKS_PER_TENANT_WAITING_MAX,
 )
 from gateway.alerts.record import Record
 from gateway.alerts.stored import RECEIVERS, RULES, SILENCES, Receiver, Transition, Wanted, gone, put
@@ -216,6 +217,7 @@ class Alerts:
     async def _keep(self, changed: list[tuple[Rule, Alert]], now_ms: int) -> None:
         """Writes down what changed, then tells of it. Pending alerts have no history."""
         told: list[tuple[Rule, Alert, Silence | None]] = []
+        telling: Counter[str] = Counter()
         for rule, alert in changed:
             silence = self.muting(rule, alert.subject)[0]
             told.append((rule, alert, silence))
@@ -224,7 +226,9 @@ class Alerts:
             self.fired += alert.state == "firing"
             self.record.note(rule, alert, now_ms, silence)
             for receiver in self.webhooks_of(rule) if silence is None else ():
-                self.record.tell(rule, alert, receiver.id, now_ms)
+                telling[rule.tenant] += 1
+                if telling[rule.tenant] <= WEBHOOKS_PER_TENANT_WAITING_MAX:  # what comes more is dropped
+                    self.record.tell(rule, alert, receiver.id, now_ms)
         if not await self._write():
             return
         for rule, alert, silence in told:

@@ -55,6 +55,8 @@ class Record:
         """What is so and not on the disk yet, by place."""
         self.has_told = False
         """Whether webhooks have arrived since somebody asked."""
+        self._telling: set[str] = set()
+        """Ids of webhooks that are on their way and written down."""
         lines = self._read_lines()
         self._kept_seq = self._seq
         late = {one.alert for one in lines if one.state == "resolved" and one.at_ms > now_ms - RESOLVED_KEPT_MS}
@@ -135,15 +137,20 @@ class Record:
         """A webhook is to be sent: whoever tells next goes on with it."""
         one = Telling(telling_id(alert, receiver), receiver, rule, alert, now_ms)
         self._put([put(TELLING, one.id, one)])
+        self._telling.add(one.id)
 
     def tellings(self) -> list[Telling]:
         """Webhooks that were on their way when another process or gateway ended."""
-        return load_tellings(self._documents)
+        found = load_tellings(self._documents)
+        self._telling = {one.id for one in found}
+        return found
 
     def told(self, message_id: str) -> None:
         """It arrived, or was given up."""
-        self.has_told = True
-        self._put([gone(TELLING, message_id)])
+        if message_id in self._telling:
+            self._telling.discard(message_id)
+            self.has_told = True
+            self._put([gone(TELLING, message_id)])
 
     def _put(self, documents: Iterable[Document]) -> None:
         for one in documents:
