@@ -6,10 +6,11 @@ from typing import Any
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from backend_store.metadata.documents import Documents
 from backend_store.metadata.duties import Duties
-from backend_store.model import Unavailable
+from backend_store.model import InvalidRequest, Unavailable
 from backend_store.remote.documents import RemoteDocuments
 from backend_store.service.operations import TakeDuty
 from backend_store.storage.engine import Batch
@@ -229,6 +230,20 @@ async def test_webhooks_go_on_in_the_order_in_which_they_were_found(world: World
         world.a.alerts.record.tell(RULE, alert, RECEIVER.id, at)
     await world.a.alerts.record.write(world.a.alerts.teller.duty)
     assert [one.alert.since_ms for one in world.b.alerts.record.tellings()] == list(range(8))
+
+
+async def test_at_older_backends_it_is_said_once_that_nobody_tells(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refused(_: Any) -> Any:
+        raise InvalidRequest("the request does not parse: Invalid value 'TakeDuty'")
+
+    fresh = Gateway(world, "c")
+    monkeypatch.setattr(fresh.alerts.teller._documents, "_ask", refused)
+    world.present = [fresh]
+    with capture_logs() as logs:
+        await world.looks(DUTY_LOOKS_BEFORE + 3)
+    assert [one["log_level"] for one in logs if "no gateway tells" in one["event"]] == ["warning"]
 
 
 async def test_who_stood_still_for_an_hour_does_not_get_the_duty_for_hours(
