@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, NamedTuple
 
+from backend_store.metadata.limits import ROW_CHANGES_KEPT_MAX
 from backend_store.storage.engine import Batch, Engine, Table
 from backend_store.storage.seal import seal, unseal
 
 DOCUMENTS: Final = b"document/"
 _PAGE: Final = 1_000
+
+Place = tuple[str, str]
+"""Kind and name."""
+
+
+def _unheard() -> None: ...
 
 
 class Document(NamedTuple):
@@ -32,9 +40,14 @@ class Documents:
     def __init__(self, engine: Engine, write: Callable[[Batch], Awaitable[None]]):
         self._engine = engine
         self._write = write
-        self._rows: dict[tuple[str, str], Document] | None = None
+        self._rows: dict[Place, Document] | None = None
         self.version = 0
         """Grows with each change."""
+        self._recent: deque[tuple[int, Place]] = deque()
+        self._recent_from = 0
+        """Later versions are in `_recent` with all that they changed."""
+        self.on_written: Callable[[], None] = _unheard
+        """Runs after a change that a gateway made, before that one is answered."""
         self.are_shared = False
         """Whether other gateways change rows, too; here nobody else does."""
         self.holder = ""
@@ -44,10 +57,21 @@ class Documents:
         """Grows when another process has changed rows of these kinds."""
         return 0
 
-    def rows(self) -> dict[tuple[str, str], Document]:
+    def changed_since(self, version: int) -> set[Place] | None:
+        """What has changed after that version; None where so much has that this is not known any more."""
+        if version < self._recent_from:
+            return None
+        found: set[Place] = set()
+        for at, place in reversed(self._recent):
+            if at <= version:
+                break
+            found.add(place)
+        return found
+
+    def rows(self) -> dict[Place, Document]:
         """Every row by kind and name, in memory from the first call on: the same object until it changes."""
         if self._rows is None:
-            found: dict[tuple[str, str], Document] = {}
+            found: dict[Place, Document] = {}
             start, end = DOCUMENTS, DOCUMENTS[:-1] + b"0"
             while page := self._engine.scan(Table.META, start, end, _PAGE):
                 for key, row in page:
@@ -83,6 +107,9 @@ class Documents:
         if batch:
             await self._write(batch)
         self.version += 1
+        self._recent.extend((self.version, (one.kind, one.name)) for one in changed)
+        while len(self._recent) > ROW_CHANGES_KEPT_MAX:
+            self._recent_from = self._recent.popleft()[0]
         if self._rows is not None:
             for one in changed:
                 if one.data is None:

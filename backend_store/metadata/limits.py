@@ -6,6 +6,8 @@ from typing import Final
 
 CHANGES_KEPT_MAX: Final = 10_000
 """Changes of metadata that a gateway which was away may still catch up on; later it asks for everything anew."""
+ROW_CHANGES_KEPT_MAX: Final = 10_000
+"""Changes of rows beside the metadata that are remembered: who knows of all before them need not compare all rows."""
 CHANGES_PER_TURN_MAX: Final = 1_000
 """Changes of metadata told in one frame."""
 PAGE_ITEMS_MAX: Final = 1_000

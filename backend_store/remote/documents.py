@@ -22,6 +22,8 @@ class RemoteDocuments:
         """`holder`: who this gateway is to the others. `are_shared`: there may be others that have no duty from us."""
         self._ask = ask
         self._rows: dict[tuple[str, str], Document] = {}
+        self._by_kind: dict[str, dict[str, bytes]] = {}
+        """The same, name and data: a few rows must not cost looking at all."""
         self._changes: Counter[str] = Counter()
         self.holder = holder
         self.are_shared = are_shared
@@ -32,8 +34,7 @@ class RemoteDocuments:
 
     def all(self, kind: str) -> list[tuple[str, bytes]]:
         """Name and data of each, by name."""
-        rows = self._rows.values()
-        return sorted((one.name, one.data) for one in rows if one.kind == kind and one.data is not None)
+        return sorted(self._by_kind.get(kind, {}).items())
 
     async def write(self, documents: Iterable[Document], *, duty: Duty | None = None) -> None:
         """Returns when all are durable at the backend. Raises `PushqError`; `Conflict` when the duty is over."""
@@ -51,7 +52,10 @@ class RemoteDocuments:
             gone = [place for place in self._rows if place not in there]
             changed = [one for place, one in there.items() if self._rows.get(place) != one]
         for one in changed:
+            assert one.data is not None, "of rows that went the names are told"
             self._rows[one.kind, one.name] = one
-        for place in gone:
-            self._rows.pop(place, None)
+            self._by_kind.setdefault(one.kind, {})[one.name] = one.data
+        for kind, name in gone:
+            self._rows.pop((kind, name), None)
+            self._by_kind.get(kind, {}).pop(name, None)
         self._changes.update({one.kind for one in changed} | {kind for kind, _ in gone})

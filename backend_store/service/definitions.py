@@ -49,7 +49,7 @@ class Told:
         self._rotation: StoredRotation | None = None
         self._used: dict[str, int] = {}
         self._documents = -1
-        """As of which version they were told: there are many, and they seldom change."""
+        """As of which version they were told; -1 before the first time."""
 
     def news(self, node: Node) -> Definitions | None:
         """What is different from what was told before; it counts as told."""
@@ -63,17 +63,38 @@ class Told:
             "maps": metadata.maps,
             "data_keys": metadata.data_keys.by_id,
         }
-        if self._documents != node.documents.version:
-            self._documents = node.documents.version
-            rows["documents"] = node.documents.rows()
         for name, section in rows.items():
             before = self._sections.get(name, {})
             setattr(found, name, [row for key, row in section.items() if before.get(key) is not row])
             setattr(found, f"{name}_gone", [key for key in before if key not in section])
             self._sections[name] = dict(section)
+        self._note_documents(node, found)
         found.keys_used = {key: at for key, at in metadata.keys_used.items() if self._used.get(key) != at}
         self._used = dict(metadata.keys_used)
         found.rotation = metadata.data_keys.rotation
         changed = bool(found) or found.rotation is not self._rotation
         self._rotation = found.rotation
         return found if changed else None
+
+    def rows(self, node: Node) -> Definitions | None:
+        """What is different of documents alone: it costs what has changed, whatever else there is to know. None before
+        everything was told once, too: that comes first."""
+        if self._documents < 0:
+            return None
+        found = Definitions(rotation=self._rotation)
+        self._note_documents(node, found)
+        return found if found.documents or found.documents_gone else None
+
+    def _note_documents(self, node: Node, found: Definitions) -> None:
+        documents, told = node.documents, self._sections.setdefault("documents", {})
+        rows = documents.rows()
+        changed = documents.changed_since(self._documents)
+        places = {*rows, *told} if changed is None else changed
+        self._documents = documents.version
+        for place in places:
+            row = rows.get(place)
+            if row is None and told.pop(place, None) is not None:
+                found.documents_gone.append(place)
+            elif row is not None and told.get(place) is not row:
+                told[place] = row
+                found.documents.append(row)

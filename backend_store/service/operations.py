@@ -348,14 +348,14 @@ async def _write_documents(store: EmbeddedStore, asked: WriteDocuments) -> None:
     if asked.duty is not None:
         store.duties.check(asked.duty)
     await store.node.documents.write(asked.documents)
-    store.node.metadata.on_written()  # the other gateways hear of it
+    store.node.documents.on_written()  # the other gateways hear of it
 
 
 async def _take_duty(store: EmbeddedStore, asked: TakeDuty) -> Duty:
     before = store.node.documents.version
     duty = await store.duties.take(asked.name, asked.asker, asked.hold_ms)
     if store.node.documents.version != before:
-        store.node.metadata.on_written()
+        store.node.documents.on_written()
     return duty
 
 

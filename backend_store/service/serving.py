@@ -102,14 +102,22 @@ class StoreService:
         self._leaving: dict[str, asyncio.TimerHandle] = {}
         self._loop = asyncio.get_running_loop()
         store.node.metadata.on_written = self._written
+        store.node.documents.on_written = self._documents_written
         store.node.on_durable = self._go_on
 
     def _written(self) -> None:
         self._loop.call_soon(self._tell)
 
+    def _documents_written(self) -> None:
+        self._loop.call_soon(self._tell_documents)
+
     def _tell(self) -> None:
         for visitor in self.visitors.values():
             visitor.tell_definitions()
+
+    def _tell_documents(self) -> None:
+        for visitor in self.visitors.values():
+            visitor.tell_documents()
 
     def _go_on(self) -> None:
         """Acks can be kept again, so messages may leave."""
@@ -150,6 +158,7 @@ class StoreService:
     def close(self) -> None:
         """The shard is led here no more, or the process stops: everybody is sent away."""
         self.store.node.metadata.on_written = lambda: None
+        self.store.node.documents.on_written = lambda: None
         self.store.node.on_durable = lambda: None
         for leaving in self._leaving.values():
             leaving.cancel()

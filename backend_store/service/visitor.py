@@ -411,6 +411,11 @@ class Visitor:
         if (news := self.told.news(self._store.node)) is not None:
             self.link.send(pack(Defined(False, raw(news))))
 
+    def tell_documents(self) -> None:
+        """As above, of documents alone."""
+        if self.link is not None and (news := self.told.rows(self._store.node)) is not None:
+            self.link.send(pack(Defined(False, raw(news))))
+
     def _flush_soon(self) -> None:
         if not self._is_flushing:
             self._is_flushing = True

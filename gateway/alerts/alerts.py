@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
@@ -27,6 +27,7 @@ from gateway.alerts.limits import (
     RULES_MAX,
     RULES_PER_TENANT_MAX,
     SILENCES_PER_TENANT_MAX,
+    WEBHOOKS_PER_TENANT_WAITING_MAX,
 )
 from gateway.alerts.record import Record
 from gateway.alerts.stored import RECEIVERS, RULES, SILENCES, Receiver, Transition, Wanted, gone, put
@@ -60,6 +61,8 @@ class Alerts:
         """Told of each transition that receivers hear of from here, after it is durable."""
         self.on_duty: list[Callable[[], None]] = []
         """Told when it is on this gateway to tell: at the start, or after another one fell silent."""
+        self.on_lost: list[Callable[[], None]] = []
+        """Told when another gateway tells by now, which goes on with webhooks that are still on their way here."""
         self.omitted = 0
         self.evaluations = 0
         self.asked = 0
@@ -91,8 +94,11 @@ class Alerts:
 
     async def evaluate(self, now_ms: int) -> None:
         """Asks every rule, where that is this gateway's duty. What it changed is durable on return, and told."""
+        was_ours = self.teller.is_ours
         is_new = await self.teller.ask() or not (self.evaluations or self.teller.is_shared)
         async with self._turn:
+            if was_ours and not self.teller.is_ours:
+                self._lost()
             self._take_over()
             enabled = [rule for rule in self.rules.values() if rule.enabled]
             self._count_requests(enabled, now_ms)
@@ -211,6 +217,7 @@ class Alerts:
     async def _keep(self, changed: list[tuple[Rule, Alert]], now_ms: int) -> None:
         """Writes down what changed, then tells of it. Pending alerts have no history."""
         told: list[tuple[Rule, Alert, Silence | None]] = []
+        telling: Counter[str] = Counter()
         for rule, alert in changed:
             silence = self.muting(rule, alert.subject)[0]
             told.append((rule, alert, silence))
@@ -219,7 +226,9 @@ class Alerts:
             self.fired += alert.state == "firing"
             self.record.note(rule, alert, now_ms, silence)
             for receiver in self.webhooks_of(rule) if silence is None else ():
-                self.record.tell(rule, alert, receiver.id, now_ms)
+                telling[rule.tenant] += 1
+                if telling[rule.tenant] <= WEBHOOKS_PER_TENANT_WAITING_MAX:  # what comes more is dropped
+                    self.record.tell(rule, alert, receiver.id, now_ms)
         if not await self._write():
             return
         for rule, alert, silence in told:
@@ -235,9 +244,15 @@ class Alerts:
         except Conflict as error:
             log.warning("what was found here is not told", error=error.detail)
             self.teller.lost()
+            self._lost()
             self._follow(anew=True)
             return False
         return True
+
+    def _lost(self) -> None:
+        """A try that came later would tell of a begin after the other one told of the end."""
+        for stop in self.on_lost:
+            stop()
 
     async def note_told(self) -> None:
         """Writes down which webhooks have arrived, so that the next process does not send them again."""

@@ -72,6 +72,9 @@ PREVIEW_SUBJECTS_MAX: Final = 100
 """Subjects that the preview of a rule shows."""
 DUTY_HOLD_MS_MIN: Final = 10_000
 """How long a gateway that tells of alerts must be silent before another one does."""
+DUTY_HOLD_MS_MAX: Final = 180_000
+"""The longest that a gateway with long looks may be silent before another one tells: one that stood still for an hour
+and goes on must not have it for hours."""
 DUTY_ASK_SECONDS_MAX: Final = 5.0
 """How long the backends may take to say which gateway tells of alerts."""
 DUTY_LOOKS_BEFORE: Final = 2

@@ -69,6 +69,7 @@ class Notifier:
         alerts.on_seen.append(self.show)
         alerts.on_told.append(self.tell)
         alerts.on_duty.append(self.resume)
+        alerts.on_lost.append(self.webhooks.cut)
 
     async def _secret(self, receiver_id: str) -> bytes:
         return await self.secrets.open(self.alerts.receivers[receiver_id])

@@ -47,12 +47,18 @@ class Record:
         self._documents = documents
         self._lines = Lines(documents)
         self._seq = 0
+        """Of the newest line."""
+        self._kept_seq = 0
+        """Of the newest line that was written down here, or shown: what another gateway wrote behind it is new."""
         self._read_at = documents.changes_elsewhere(FIRING, HISTORY)
         self._unwritten: dict[tuple[str, str], Document] = {}
         """What is so and not on the disk yet, by place."""
         self.has_told = False
         """Whether webhooks have arrived since somebody asked."""
+        self._telling: set[str] = set()
+        """Ids of webhooks that are on their way and written down."""
         lines = self._read_lines()
+        self._kept_seq = self._seq
         late = {one.alert for one in lines if one.state == "resolved" and one.at_ms > now_ms - RESOLVED_KEPT_MS}
         self._end(rules, missed((_line(one) for one in lines if one.alert in late), {}))
 
@@ -70,8 +76,9 @@ class Record:
         if anew:
             self._unwritten.clear()
         before = {alert.id: alert for alerts in self.open.values() for alert in alerts.values()}
-        seq, self.open = self._seq, load_open(self._documents, rules)
+        seq, self.open = self._kept_seq, load_open(self._documents, rules)
         lines = [one for one in self._read_lines() if one.seq > seq]
+        self._kept_seq = self._seq
         now = [alert for alerts in self.open.values() for alert in alerts.values()]
         changed = [alert for alert in now if alert.state == "pending" and alert.id not in before]
         ended = missed(map(_line, lines), before)
@@ -130,15 +137,20 @@ class Record:
         """A webhook is to be sent: whoever tells next goes on with it."""
         one = Telling(telling_id(alert, receiver), receiver, rule, alert, now_ms)
         self._put([put(TELLING, one.id, one)])
+        self._telling.add(one.id)
 
     def tellings(self) -> list[Telling]:
         """Webhooks that were on their way when another process or gateway ended."""
-        return load_tellings(self._documents)
+        found = load_tellings(self._documents)
+        self._telling = {one.id for one in found}
+        return found
 
     def told(self, message_id: str) -> None:
         """It arrived, or was given up."""
-        self.has_told = True
-        self._put([gone(TELLING, message_id)])
+        if message_id in self._telling:
+            self._telling.discard(message_id)
+            self.has_told = True
+            self._put([gone(TELLING, message_id)])
 
     def _put(self, documents: Iterable[Document]) -> None:
         for one in documents:
@@ -150,11 +162,12 @@ class Record:
         A full disk or a cluster without a leader is what somebody may have to be told about: then it goes on in memory,
         and is written down later.
         """
-        documents, self._unwritten = self._unwritten, {}
+        documents, self._unwritten, seq = self._unwritten, {}, self._seq
         if not documents:
             return
         try:
             await self._documents.write(documents.values(), duty=duty)
+            self._kept_seq = seq
         except Conflict:
             raise
         except PushqError as error:

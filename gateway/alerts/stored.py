@@ -125,4 +125,5 @@ def load_open(documents: Documents, rules: Container[str]) -> dict[str, dict[str
 
 
 def load_tellings(documents: Documents) -> list[Telling]:
-    return _load(documents, TELLING, Telling)
+    """The oldest first: who hears of an alert's end before its begin takes it for one that goes on."""
+    return sorted(_load(documents, TELLING, Telling), key=lambda one: one.at_ms)

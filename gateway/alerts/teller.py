@@ -13,8 +13,8 @@ from typing import Final
 import structlog
 
 from backend_store.client import Documents, Duty
-from backend_store.model import PushqError
-from gateway.alerts.limits import DUTY_ASK_SECONDS_MAX, DUTY_HOLD_MS_MIN, DUTY_LOOKS_BEFORE
+from backend_store.model import InvalidRequest, PushqError
+from gateway.alerts.limits import DUTY_ASK_SECONDS_MAX, DUTY_HOLD_MS_MAX, DUTY_HOLD_MS_MIN, DUTY_LOOKS_BEFORE
 
 log = structlog.get_logger("pushq.alerts")
 
@@ -34,6 +34,8 @@ class Teller:
         self._documents = documents
         self._looks = 0
         self._asked_at = 0.0
+        self._are_older = False
+        """The backends know of no duties."""
 
     async def ask(self) -> bool:
         """Whether the duty is new to us: what we know of the alerts is to be read anew.
@@ -49,9 +51,15 @@ class Teller:
         try:
             async with asyncio.timeout(DUTY_ASK_SECONDS_MAX):
                 duty = await self._documents.take_duty(TELLER, self._hold_ms())
+        except InvalidRequest as error:
+            if not self._are_older:  # said once: it is so with each look
+                log.warning("no gateway tells of alerts: upgrade the backends", error=error.detail)
+            self._are_older = True
+            return False
         except (PushqError, TimeoutError) as error:
             log.info("who tells of alerts could not be asked", error=str(error))
             return False
+        self._are_older = False
         before, self.is_ours = self.duty, duty.holder == self._documents.holder
         self.duty = duty if self.is_ours else None
         if self.duty is not None and before != duty:
@@ -78,4 +86,4 @@ class Teller:
     def _hold_ms(self) -> int:
         now = time.monotonic()
         since, self._asked_at = now - self._asked_at if self._asked_at else 0.0, now
-        return max(DUTY_HOLD_MS_MIN, round(since * 1000) * _LOOKS_HELD)
+        return min(max(DUTY_HOLD_MS_MIN, round(since * 1000) * _LOOKS_HELD), DUTY_HOLD_MS_MAX)

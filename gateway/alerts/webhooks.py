@@ -247,10 +247,14 @@ class Webhooks:
             raise NoPublicAddress(host, "it has no address", is_final=False)
         return addresses[0]
 
-    async def close(self) -> None:
-        """What is under way is cut."""
+    def cut(self) -> None:
+        """What waits or is under way is somebody else's to send."""
         for task in list(self._tasks):
             task.cancel()
+
+    async def close(self) -> None:
+        """What is under way is cut."""
+        self.cut()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 

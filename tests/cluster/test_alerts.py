@@ -1,9 +1,15 @@
-"""Alerts of a cluster: two gateways, one of which tells. A follower stops, then the one that tells."""
+"""Alerts of a cluster: two gateways, one of which tells. A follower stops, then the one that tells.
+
+Of independent hosts the one with the definitions is killed, so that the duty is another host's to give, and the gateway
+that tells stands still for longer than it may.
+"""
 
 from __future__ import annotations
 
+import os
 import signal
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +18,7 @@ import httpx2
 import pytest
 
 from tests.cluster.test_cluster import gateway, leader_of
+from tests.cluster.test_independent_hosts import HOSTS, LANES
 from tests.support.backends import ROLE, Backends
 from tests.support.cli import Cli
 from tests.support.patience import until
@@ -107,6 +114,58 @@ def test_one_gateway_tells_and_another_goes_on_when_it_is_killed(cluster: Backen
             assert len(ended) == 1 and ended[0]["genuine"] and ended[0]["body"]["data"]["id"] == alert
             assert len({one["id"] for one in receiver.told}) == 2, "a repeat would have the same id"
             assert "resolved" in other.history()
+        finally:
+            for each in gateways:
+                each.kill()
+
+
+def test_at_independent_hosts_nothing_is_told_twice_when_the_host_dies_and_the_teller_stands_still(
+    tmp_path: Path,
+) -> None:
+    require("etcd")
+    gateways: list[PushqServer] = []
+    with Backends(tmp_path, ROLE, names="abcd", env=HOSTS) as cluster, Receiver(tmp_path / "receiver") as receiver:
+        owners = [leader_of(cluster, lane) for lane in range(LANES)]
+        env = {"PUSHQ_CLUSTER__COORDINATOR": cluster.coordinator, "PUSHQ_ALERTS__WEBHOOK_NETWORKS": "127.0.0.0/8"}
+        try:
+            gateways.append(gateway(cluster, tmp_path / "g0", env=env))
+            gateways.append(gateway(cluster, tmp_path / "g1", env=env, like=gateways[0]))
+            one, two = (Asked(each) for each in gateways)
+            hook = one.call("POST", "/v1/alert-receivers", name="ops", url=receiver.url)
+            receiver.knows(hook["secret"])
+            rule = one.call(
+                "POST", "/v1/alert-rules", name="copies", kind="out_of_sync", limit=0, receivers=[hook["id"]]
+            )["id"]
+            until(lambda: [one.tells(), two.tells()].count(True) == 1, "one of them tells")
+            teller, other = (one, two) if one.tells() else (two, one)
+
+            owners[0].end(signal.SIGKILL)
+            until(lambda: "shard-0" in {subject for _, subject, _ in teller.alerts(rule)}, "the lane lacks a copy")
+            leader_of(cluster, 0)
+            time.sleep(LOOKS_S)
+            until(lambda: teller.alerts(rule) == other.alerts(rule) != [], "both show the same alerts")
+            assert [teller.tells(), other.tells()] == [True, False], "whoever gives the duty, it stays"
+            fired = {alert for alert, _, _ in teller.alerts(rule)}
+
+            os.kill(teller.server.pid, signal.SIGSTOP)
+            try:
+                until(other.tells, "the other one tells", within_s=60)
+                owners[0].start()
+                until(
+                    lambda: {state for _, _, state in other.alerts(rule)} == {"resolved"}, "they are over", within_s=60
+                )
+            finally:
+                os.kill(teller.server.pid, signal.SIGCONT)
+            until(lambda: not teller.tells(), "the first one knows")
+            time.sleep(LOOKS_S)
+            assert other.tells() and sorted(teller.alerts(rule)) == sorted(other.alerts(rule))
+            told = Counter((each["body"]["data"]["id"], each["body"]["type"]) for each in receiver.told)
+            assert set(told.values()) == {1} and {alert for alert, _ in told} >= fired
+            assert Counter(type_ for _, type_ in told) == {
+                "alert.firing": len(told) // 2,
+                "alert.resolved": len(told) // 2,
+            }
+            assert teller.history() == other.history()
         finally:
             for each in gateways:
                 each.kill()

@@ -384,6 +384,7 @@ GROUPS = (
         "Metadata",
         {
             "backend_store.metadata.limits:CHANGES_KEPT_MAX": "",
+            "backend_store.metadata.limits:ROW_CHANGES_KEPT_MAX": "",
             "backend_store.metadata.limits:CHANGES_PER_TURN_MAX": "",
             "backend_store.metadata.limits:PAGE_ITEMS_MAX": "",
             "backend_store.metadata.limits:HEARTBEAT_SECONDS": "",
@@ -579,6 +580,7 @@ GROUPS = (
             "gateway.alerts.limits:PREVIEW_SUBJECTS_MAX": "",
             "gateway.alerts.limits:TELLING_MS_MAX": "",
             "gateway.alerts.limits:DUTY_HOLD_MS_MIN": "",
+            "gateway.alerts.limits:DUTY_HOLD_MS_MAX": "",
             "gateway.alerts.limits:DUTY_ASK_SECONDS_MAX": "",
             "gateway.alerts.limits:DUTY_LOOKS_BEFORE": "",
             "gateway.alerts.limits:REPORT_SECONDS": "",

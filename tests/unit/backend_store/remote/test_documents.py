@@ -75,6 +75,22 @@ async def test_rows_that_went_while_the_backend_was_away_are_gone() -> None:
     assert one.changes_elsewhere("rule") == changes + 1
 
 
+async def test_rows_of_one_kind_are_found_without_a_look_at_the_others() -> None:
+    """The alerts' history has thousands of rows, and reports of gateways are looked for with each look."""
+    kept = Kept()
+    await kept.documents.write([Document("report", "g0", b"1"), *(Document("line", f"{n}", b"") for n in range(100))])
+    one = kept.gateway()
+
+    class Untouched(dict[Any, Any]):
+        def values(self) -> Any:
+            raise AssertionError("all rows were looked at")
+
+    one._rows = Untouched(one._rows)
+    assert one.all("report") == [("g0", b"1")] and one.all("none") == []
+    await one.write([Document("report", "g0", None)])
+    assert one.all("report") == [] and len(one.all("line")) == 100
+
+
 async def test_rows_in_memory_are_those_of_the_disk() -> None:
     kept = Kept()
     await kept.documents.write([Document("rule", "a/b", b"1")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -14,11 +15,17 @@ from backend_store.model import Conflict, NotFound, QueueConfig
 from gateway.alerts.alerts import Alerts
 from gateway.alerts.core.evaluate import Alert
 from gateway.alerts.core.rules import Rule
-from gateway.alerts.limits import LISTENERS_PER_TENANT_MAX, RESOLVED_KEPT_MS, RESOLVED_PER_TENANT_MAX
+from gateway.alerts.limits import (
+    LISTENERS_PER_TENANT_MAX,
+    RESOLVED_KEPT_MS,
+    RESOLVED_PER_TENANT_MAX,
+    WEBHOOKS_PER_TENANT_WAITING_MAX,
+)
 from gateway.alerts.notifier import Heard
 from gateway.alerts.secrets import Renewal
 from gateway.alerts.setup import Watching
-from gateway.alerts.stored import Receiver
+from gateway.alerts.stored import TELLING, Receiver
+from gateway.alerts.webhooks import Outcome
 from gateway.app import Application, create_app
 from gateway.settings import Settings
 from tests.support.queues import draft
@@ -71,6 +78,46 @@ async def test_of_alerts_that_are_over_the_newest_of_an_hour_are_listed(
     clock.ms += RESOLVED_KEPT_MS
     await flapped(alerts, clock, monkeypatch, subjects=1, times=1)
     assert len(list(alerts.of_tenant("shop"))) == 1
+
+
+async def test_of_webhooks_those_that_will_be_sent_are_written_down(
+    watching: Watching, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hundreds that are dropped at once would be rows for every gateway to hear of, twice."""
+    alerts, arrived = watching.alerts, asyncio.Event()
+
+    async def attempt(_: Any) -> Outcome:
+        await arrived.wait()
+        return Outcome(True, 200, None, 1)
+
+    monkeypatch.setattr(watching.notifier.webhooks, "attempt", attempt)
+    receivers = [msgspec.structs.replace(RECEIVER, id=f"receiver_{number}") for number in range(3)]
+    for receiver in receivers:
+        await alerts.put_receiver(receiver, None)
+    await alerts.put_rule(msgspec.structs.replace(RULE, receivers=tuple(one.id for one in receivers)), None)
+    monkeypatch.setattr(alerts, "values", lambda rule, now_ms: [(f"q{n}", 1.0) for n in range(900)])
+    write, rows = alerts._documents.write, []
+
+    async def counted(documents: Any, *, duty: Any = None) -> None:
+        given = list(documents)
+        rows.extend(one for one in given if one.kind == TELLING)
+        await write(given, duty=duty)
+
+    monkeypatch.setattr(alerts._documents, "write", counted)
+    await alerts.evaluate(clock.ms)
+    sent = watching.notifier.webhooks.waiting
+    await settled_notes(watching)
+    assert sent == WEBHOOKS_PER_TENANT_WAITING_MAX == len(alerts._documents.all(TELLING))
+    arrived.set()
+    await asyncio.gather(*watching.notifier.webhooks._tasks)
+    await settled_notes(watching)
+    assert alerts._documents.all(TELLING) == [] and not alerts.record._unwritten
+    assert len(rows) == 2 * WEBHOOKS_PER_TENANT_WAITING_MAX
+
+
+async def settled_notes(watching: Watching) -> None:
+    if (noting := watching.notifier._noting) is not None:
+        await noting
 
 
 @pytest.mark.parametrize(

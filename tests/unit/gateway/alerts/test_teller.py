@@ -6,18 +6,20 @@ from typing import Any
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from backend_store.metadata.documents import Documents
 from backend_store.metadata.duties import Duties
-from backend_store.model import Unavailable
+from backend_store.model import InvalidRequest, Unavailable
 from backend_store.remote.documents import RemoteDocuments
 from backend_store.service.operations import TakeDuty
 from backend_store.storage.engine import Batch
 from backend_store.storage.memory import MemoryEngine
+from gateway.alerts import teller
 from gateway.alerts.alerts import Alerts
 from gateway.alerts.core.evaluate import Alert
 from gateway.alerts.core.rules import Rule
-from gateway.alerts.limits import DUTY_HOLD_MS_MIN, DUTY_LOOKS_BEFORE
+from gateway.alerts.limits import DUTY_HOLD_MS_MAX, DUTY_HOLD_MS_MIN, DUTY_LOOKS_BEFORE
 from gateway.alerts.stored import Receiver, telling_id
 from gateway.series.book import Book
 
@@ -95,9 +97,14 @@ class Gateway:
         self.seen: list[str] = []
         self.told: list[str] = []
         self.resumed: list[str] = []
+        self.cuts = 0
         self.alerts.on_seen.append(lambda rule, alert, silence: self.seen.append(alert.state))
         self.alerts.on_told.append(lambda rule, alert, silence: self.told.append(alert.state))
         self.alerts.on_duty.append(lambda: self.resumed.extend(one.id for one in self.alerts.record.tellings()))
+        self.alerts.on_lost.append(self._cut)
+
+    def _cut(self) -> None:
+        self.cuts += 1
 
     @property
     def open(self) -> Alert | None:
@@ -185,8 +192,78 @@ async def test_who_lost_the_duty_without_knowing_tells_nothing(world: World) -> 
 
     world.a.alerts.teller.ask = is_not_new  # type: ignore[method-assign]
     await world.a.alerts.evaluate(world.backend.now_ms)
-    assert world.a.told == [] and not world.a.alerts.teller.is_ours
+    assert world.a.told == [] and not world.a.alerts.teller.is_ours and world.a.cuts == 1
     assert world.a.open == world.b.open and world.b.told == ["pending", "firing"]
+
+
+async def test_who_wrote_down_in_vain_shows_what_the_other_one_told_meanwhile(world: World) -> None:
+    """Its own line of the history had the number of the other one's."""
+    world.days = 1
+    await world.looks(1)
+    world.present = [world.b]
+    await world.looks(DUTY_HOLD_MS_MIN // LOOK_MS + 1)
+    assert world.b.told == ["firing"]
+
+    async def is_not_new() -> bool:
+        return False
+
+    world.a.alerts.teller.ask = is_not_new  # type: ignore[method-assign]
+    await world.a.alerts.evaluate(world.backend.now_ms)
+    assert world.a.told == ["pending"] and world.a.seen == ["pending", "firing"]
+
+
+async def test_who_lost_the_duty_leaves_webhooks_that_are_on_their_way_to_the_next_one(world: World) -> None:
+    """It stood still, and would tell of the begin after the other one told of the end."""
+    world.days = 1
+    await world.looks(3)
+    world.present = [world.b]
+    await world.looks(DUTY_HOLD_MS_MIN // LOOK_MS + 1)
+    assert world.b.resumed and not world.a.cuts
+    world.present = [world.a, world.b]
+    await world.looks(2)
+    assert (world.a.cuts, world.b.cuts) == (1, 0)
+
+
+async def test_webhooks_go_on_in_the_order_in_which_they_were_found(world: World) -> None:
+    for at in range(8):
+        alert = Alert(f"alert{at}", RULE.id, SUBJECT, "firing", 1, at)
+        world.a.alerts.record.tell(RULE, alert, RECEIVER.id, at)
+    await world.a.alerts.record.write(world.a.alerts.teller.duty)
+    assert [one.alert.since_ms for one in world.b.alerts.record.tellings()] == list(range(8))
+
+
+async def test_at_older_backends_it_is_said_once_that_nobody_tells(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refused(_: Any) -> Any:
+        raise InvalidRequest("the request does not parse: Invalid value 'TakeDuty'")
+
+    fresh = Gateway(world, "c")
+    monkeypatch.setattr(fresh.alerts.teller._documents, "_ask", refused)
+    world.present = [fresh]
+    with capture_logs() as logs:
+        await world.looks(DUTY_LOOKS_BEFORE + 3)
+    assert [one["log_level"] for one in logs if "no gateway tells" in one["event"]] == ["warning"]
+
+
+async def test_who_stood_still_for_an_hour_does_not_get_the_duty_for_hours(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    class Clock:
+        now = 100.0
+
+        def monotonic(self) -> float:
+            return self.now
+
+    clock = Clock()
+    monkeypatch.setattr(teller, "time", clock)
+    one = teller.Teller(world.a.alerts._documents)
+    for pause in (2.5, 20, 3600, 2.5):
+        clock.now += pause
+        asked.append(one._hold_ms())
+    assert asked == [DUTY_HOLD_MS_MIN, 60_000, DUTY_HOLD_MS_MAX, DUTY_HOLD_MS_MIN]
 
 
 async def test_while_the_backends_are_away_alerts_are_told_and_written_down_later(world: World) -> None:

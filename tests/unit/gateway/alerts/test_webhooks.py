@@ -178,6 +178,22 @@ async def test_some_are_under_way_at_a_time_and_too_many_are_dropped(monkeypatch
     assert seen.most_at_once == webhooks.WEBHOOKS_PER_RECEIVER_AT_ONCE_MAX
 
 
+async def test_what_is_cut_is_not_tried_again_and_leaves_its_place() -> None:
+    made, outcomes = sender()
+    async with black_hole() as hole:
+        for number in range(5):
+            made.send(Note("shop", "r", hole, f"m{number}", b"{}"))
+        await asyncio.sleep(0.05)
+        made.cut()
+        await asyncio.gather(*made._tasks, return_exceptions=True)
+        await asyncio.sleep(0)
+    assert (made.waiting, made._shares, made._under_way, outcomes) == (0, {}, set(), [])
+    async with receiver(lambda _: status(200)) as seen:
+        made.send(Note("shop", "r", f"http://127.0.0.1:{seen.port}/", "m0", b"{}"))
+        await settled(made)
+    assert len(seen.requests) == 1, "it may be given to this one again"
+
+
 @asynccontextmanager
 async def black_hole() -> AsyncIterator[str]:
     """Takes connections and never answers."""
