@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import re
+from typing import Final, NamedTuple
 
 from web_console.visit import Problem
+
+_DURATION: Final = re.compile(r"(\d{1,12})(ms|s|m|h|d)?", re.ASCII)
+_MS: Final = {None: 1, "ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 Form = dict[str, str]
 
@@ -15,6 +19,10 @@ class Done(NamedTuple):
     """Where to go; None leads back."""
     secret: str | None = None
     """What is shown this once."""
+    afterwards: str = "keeps only its hash"
+    """What the server does with that."""
+    is_bad: bool = False
+    """It was done, and what came of it is bad."""
 
 
 def wrong(detail: str) -> Problem:
@@ -46,3 +54,14 @@ def typed(form: Form, word: str) -> None:
 
 def given(form: Form, *names: str) -> dict[str, str]:
     return {name: form[name].strip() for name in names if form.get(name, "").strip()}
+
+
+def duration(form: Form, name: str) -> int | None:
+    """Milliseconds, as the command line takes them: `500`, `90s`, `15m`, `2h`, `7d`."""
+    text = form.get(name, "").strip()
+    if not text:
+        return None
+    found = _DURATION.fullmatch(text)
+    if found is None:
+        raise wrong(f"{name} is {text[:50]!r}; it is a time such as 500 (milliseconds), 90s, 15m, 2h or 7d")
+    return int(found[1]) * _MS[found[2]]

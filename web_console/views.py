@@ -95,6 +95,14 @@ VIEWS: Final[tuple[View, ...]] = (
     ),
     View("rules", "Alert rules", "/console/alerts/rules", "rules.html", alerts.load_rules, "pushq alert rules --json"),
     View(
+        "receivers",
+        "Alert receivers",
+        "/console/alerts/receivers",
+        "receivers.html",
+        alerts.load_receivers,
+        "pushq alert receivers --json",
+    ),
+    View(
         "silences",
         "Silences",
         "/console/alerts/silences",

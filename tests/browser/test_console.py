@@ -19,6 +19,8 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from tests.browser.conftest import WAIT_MS_MAX
 from tests.browser.waiting import wait_until
+from tests.support.patience import until
+from tests.support.receiver import Receiver
 from tests.support.server import PushqServer
 from tests.support.usage import live_minute, live_queue, write_live
 from web_console.roles import Role
@@ -44,7 +46,14 @@ VIEWS = {
         "/console/alerts",
     ),
     "operator": (f"{QUEUE}/dead", f"{QUEUE}/publish", f"{QUEUE}/message?id=evil", "/console/help"),
-    "customer": ("/console/connections", "/console/keys", "/console/usage", "/console/audit", "/console/alerts/rules"),
+    "customer": (
+        "/console/connections",
+        "/console/keys",
+        "/console/usage",
+        "/console/audit",
+        "/console/alerts/rules",
+        "/console/alerts/receivers",
+    ),
     "admin": (
         "/console",
         "/console/node",
@@ -74,7 +83,7 @@ def used(folder: Path, messages: int) -> None:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, live_dir: Path) -> Iterator[PushqServer]:
-    env = {"PUSHQ_USAGE__LIVE_DIR": str(live_dir)}
+    env = {"PUSHQ_USAGE__LIVE_DIR": str(live_dir), "PUSHQ_ALERTS__WEBHOOK_NETWORKS": "127.0.0.0/8"}
     with PushqServer(tmp_path_factory.mktemp("console") / "data", env=env) as running:
         fill(running)
         yield running
@@ -139,6 +148,19 @@ def sign_in(page: Page, server: PushqServer, role: str) -> None:
 def file_of(role: str, path: str, more: str = "") -> Path:
     name = path.removeprefix("/console").replace("/", "-").partition("?")[0] or "-overview"
     return ARTEFACTS / f"{role}{name}{more}.png"
+
+
+def look_at(page: Page, role: str, name: str) -> None:
+    """Keeps what it looks like, wide and narrow, light and dark, and asks axe."""
+    for theme in ("light", "dark"):
+        page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
+        page.screenshot(path=file_of(role, name, f"-{theme}"), full_page=True)
+        assert serious(page) == [], (name, theme)
+    page.set_viewport_size({"width": 320, "height": 700})
+    page.screenshot(path=file_of(role, name, "-320"), full_page=True)
+    assert page.evaluate("() => document.documentElement.scrollWidth") <= 320, name
+    page.set_viewport_size({"width": 1280, "height": 900})
+    page.emulate_media(color_scheme="light")
 
 
 def serious(page: Page) -> list[str]:
@@ -344,6 +366,53 @@ def test_a_growing_queue_fires_is_silenced_and_resolves(server: PushqServer, sig
     name = queue.rpartition("/")[2]
     api(server, "POST", f"{queue}/purge", {"confirm": name})
     expect(page.locator("article.resolved")).to_contain_text("invoices wait")
+
+
+def test_a_rule_made_here_tells_a_receiver_made_here(
+    server: PushqServer, signed_in: Callable[[str], Page], tmp_path: Path
+) -> None:
+    page = signed_in("customer")
+    with Receiver(tmp_path) as receiver:
+        page.goto(f"{server.url}/console/alerts/receivers")
+        page.locator("summary", has_text="Make a receiver").press("Enter")
+        page.get_by_label("Name").fill(EVIL[:60])
+        page.get_by_label("URL").fill(receiver.url)
+        page.get_by_role("button", name="Make").press("Enter")
+        receiver.knows(page.locator("code.secret").inner_text())
+        page.get_by_role("link", name="Back").click()
+        page.locator("summary", has_text="Test").press("Enter")
+        page.get_by_role("button", name="Test").press("Enter")
+        expect(page.locator(".notice")).to_contain_text("took it (204")
+        look_at(page, "customer", "/console/alerts/receivers-one")
+
+        page.goto(f"{server.url}/console/alerts/rules")
+        page.locator("summary", has_text="Make a rule").press("Enter")
+        page.get_by_label("Name").fill("the log is long")
+        page.get_by_label("Queues").fill("audit.log")
+        page.get_by_label("Limit").fill("1000")
+        page.get_by_label("For at least").fill("1s")
+        page.get_by_label(EVIL[:60]).check()
+        page.get_by_role("button", name="Make").press("Enter")
+        expect(page.locator(".notice")).to_contain_text("tells 1 receiver")
+        row = page.get_by_role("row", name="the log is long")
+        expect(row).to_contain_text(EVIL[:60])
+
+        api(server, "POST", "/v1/queues/audit.log/messages", {"messages": [{"body": 1}] * 20})
+        row.get_by_role("link", name="the log is long").press("Enter")
+        expect(page.get_by_label("For at least")).to_have_value("1s")
+        expect(page.get_by_label("Clears at")).to_have_value("")
+        look_at(page, "customer", "/console/alerts/rules-edit")
+        page.get_by_label("Limit").fill("10")
+        page.get_by_role("button", name="Save").press("Enter")
+        expect(page.locator(".notice")).to_contain_text("is changed: it watches from now on, and tells 1 receiver")
+        until(lambda: [one["body"]["data"]["subject"] for one in receiver.told[1:]] == ["audit.log"], "it is told")
+        assert all(one["genuine"] for one in receiver.told)
+
+        row.locator("summary", has_text="Disable").press("Enter")
+        row.get_by_role("button", name="Disable").press("Enter")
+        expect(page.locator(".notice")).to_contain_text("watches nothing")
+        expect(row.locator("summary", has_text="Enable")).to_be_visible()
+    assert page.evaluate("() => window.hacked") is None
 
 
 def test_a_customer_composes_and_saves_a_dashboard(server: PushqServer, signed_in: Callable[[str], Page]) -> None:
