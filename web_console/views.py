@@ -33,7 +33,7 @@ class View:
     template: str
     load: Load
     cli: str
-    """`{0}` is the first variable step of the path."""
+    """`{0}` is the first variable step of the path. A page that knows the queues it shows has a line of its own."""
     is_live: bool = False
     in_menu: bool = False
     key: str = ""
@@ -116,7 +116,7 @@ VIEWS: Final[tuple[View, ...]] = (
         "/console/dashboards",
         "dashboards.html",
         dashboards.load,
-        "pushq top",
+        "pushq top QUEUE…",
         in_menu=True,
         key="d",
     ),
@@ -126,7 +126,7 @@ VIEWS: Final[tuple[View, ...]] = (
         "/console/dashboards/{name}",
         "dashboard.html",
         dashboards.load_one,
-        "pushq top",
+        "pushq top QUEUE…",
         is_live=True,
     ),
     View(
@@ -146,7 +146,7 @@ VIEWS: Final[tuple[View, ...]] = (
         "/console/node",
         "node.html",
         records.load_node,
-        'curl -H "Authorization: Bearer $PUSHQ_KEY" $PUSHQ_URL/metrics',
+        "pushq cluster status --json",
         True,
         True,
         "n",

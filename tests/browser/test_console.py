@@ -429,6 +429,7 @@ def test_a_customer_composes_and_saves_a_dashboard(server: PushqServer, signed_i
     page.get_by_role("button", name="Save").press("Enter")
     expect(page.get_by_role("heading", level=1)).to_have_text("mine")
     expect(page.locator(".scroll tbody tr")).to_have_count(2)
+    expect(page.get_by_text("pushq top mail orders")).to_be_visible()
     page.screenshot(path=file_of("customer", "/console/dashboards/mine"), full_page=True)
     assert serious(page) == []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import replace
 from typing import Any, Final
 
@@ -56,7 +57,8 @@ async def load_one(visit: Visit) -> dict[str, Any]:
     for queue in queues:
         series = await visit.maybe(queue_path(queue, "series"), range="15m") if queue in there else None
         drawn += [(queue, *plot[1:]) for plot in plots(series, SHOWN)] if series else []
-    return {"title": name, "table": table, "plots": drawn}
+    cli = shlex.join(["pushq", "top", *(queue for queue in queues if queue in there)])
+    return {"title": name, "table": table, "plots": drawn, "cli": cli}
 
 
 def checked(name: str, text: str, saved: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
