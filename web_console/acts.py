@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from web_console import alert_acts, queue_acts
+from web_console import alert_acts, cluster_acts, queue_acts
 from web_console.forms import Done, Form, given, number, typed, whole, wrong
 from web_console.pages import dashboards
 from web_console.visit import Problem, Visit, page_path, queue_path
@@ -151,6 +151,11 @@ ACTS: Final[dict[str, Act]] = {
     "delete receiver": alert_acts.delete_receiver,
     "silence": alert_acts.silence,
     "end silence": alert_acts.end_silence,
+    "drain": cluster_acts.drain,
+    "end drain": cluster_acts.end_drain,
+    "remove": cluster_acts.remove,
+    "end removal": cluster_acts.end_removal,
+    "rebalance": cluster_acts.rebalance,
     "save dashboard": save_dashboard,
     "remove dashboard": remove_dashboard,
 }

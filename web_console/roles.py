@@ -67,6 +67,11 @@ ACTS: Final[dict[str, frozenset[Role]]] = {
     "delete receiver": _OWNERS,
     "silence": _OWNERS,
     "end silence": _OWNERS,
+    "drain": _ADMIN,
+    "end drain": _ADMIN,
+    "remove": _ADMIN,
+    "end removal": _ADMIN,
+    "rebalance": _ADMIN,
     "save dashboard": _OWNERS,
     "remove dashboard": _OWNERS,
 }

@@ -9,31 +9,22 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import httpx2
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from tests.browser.conftest import WAIT_MS_MAX
+from tests.browser.console import api, file_of, look_at, serious, sign_in
 from tests.browser.waiting import wait_until
 from tests.support.patience import until
 from tests.support.receiver import Receiver
 from tests.support.server import PushqServer
 from tests.support.usage import live_minute, live_queue, write_live
-from web_console.roles import Role
 
-ROOT = Path(__file__).resolve().parents[2]
-ARTEFACTS = ROOT / "artefacts" / "console"
-AXE = (Path(__file__).parent / "vendor" / "axe.min.js").read_text()
-SCOPES: dict[Role, list[str]] = {
-    "viewer": ["view:*"],
-    "operator": ["view:*", "consume:*", "publish:*", "manage:*"],
-    "customer": ["admin"],
-    "admin": ["admin", "operator"],
-}
 EVIL = '<img src=x onerror="window.hacked = 1"><script>window.hacked = 1</script>'
 QUEUE = "/console/queues/orders"
 VIEWS = {
@@ -89,12 +80,6 @@ def server(tmp_path_factory: pytest.TempPathFactory, live_dir: Path) -> Iterator
         yield running
 
 
-def api(server: PushqServer, method: str, path: str, body: object = None) -> Any:
-    answer = httpx2.request(method, server.url + path, json=body, headers=server.headers)
-    assert answer.status_code < 300, answer.text
-    return answer.json() if answer.content else None
-
-
 def fill(server: PushqServer) -> None:
     """Some queues with a backlog, one with dead letters and with messages that want to be code."""
     for name in ("orders", "mail", "thumbnails", "invoices-of-a-customer-with-a-very-long-name", "audit.log"):
@@ -132,46 +117,6 @@ def signed_in(server: PushqServer, browser: Browser) -> Iterator[Callable[[str],
     for context in contexts.values():
         context.close()
     assert wrong == []
-
-
-def sign_in(page: Page, server: PushqServer, role: str) -> None:
-    """By keyboard: the field has the focus."""
-    scopes = SCOPES[role]  # type: ignore[index]
-    key = api(server, "POST", "/v1/keys", {"name": f"{role}'s key", "scopes": scopes})["key"]
-    page.goto(f"{server.url}/console")
-    expect(page.get_by_label("API key or JWT")).to_be_focused()
-    page.keyboard.insert_text(key)
-    page.keyboard.press("Enter")
-    expect(page.get_by_role("heading", level=1)).to_have_text("Overview")
-
-
-def file_of(role: str, path: str, more: str = "") -> Path:
-    name = path.removeprefix("/console").replace("/", "-").partition("?")[0] or "-overview"
-    return ARTEFACTS / f"{role}{name}{more}.png"
-
-
-def look_at(page: Page, role: str, name: str) -> None:
-    """Keeps what it looks like, wide and narrow, light and dark, and asks axe."""
-    for theme in ("light", "dark"):
-        page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
-        page.screenshot(path=file_of(role, name, f"-{theme}"), full_page=True)
-        assert serious(page) == [], (name, theme)
-    page.set_viewport_size({"width": 320, "height": 700})
-    page.screenshot(path=file_of(role, name, "-320"), full_page=True)
-    assert page.evaluate("() => document.documentElement.scrollWidth") <= 320, name
-    page.set_viewport_size({"width": 1280, "height": 900})
-    page.emulate_media(color_scheme="light")
-
-
-def serious(page: Page) -> list[str]:
-    """What axe finds of serious and critical, WCAG 2.2 AA and best practices."""
-    page.evaluate(AXE)
-    found = page.evaluate(
-        "async () => (await axe.run({runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa']})).violations"
-        ".filter((one) => ['serious', 'critical'].includes(one.impact))"
-        ".map((one) => `${one.id}: ${one.nodes.map((node) => node.html).slice(0, 3).join(' ')}`)"
-    )
-    return list(found)
 
 
 def test_the_usage_page_follows_the_job_without_being_loaded_again(
@@ -413,6 +358,37 @@ def test_a_rule_made_here_tells_a_receiver_made_here(
         expect(page.locator(".notice")).to_contain_text("watches nothing")
         expect(row.locator("summary", has_text="Enable")).to_be_visible()
     assert page.evaluate("() => window.hacked") is None
+
+
+def test_an_open_form_stays_with_its_row_when_rows_before_it_go(
+    server: PushqServer, signed_in: Callable[[str], Page]
+) -> None:
+    """Or somebody ends a connection that they do not mean."""
+    page = signed_in("customer")
+    address = f"{server.url}/v1/queues/thumbnails/events"
+    with ExitStack() as left:
+        for _ in range(3):
+            left.enter_context(httpx2.stream("GET", address, headers=server.headers))
+        until(lambda: len(api(server, "GET", "/v1/connections")["items"]) == 3, "all are connected")
+        page.goto(f"{server.url}/console/connections?sort=connected_at")
+        expect(page.locator("#live-state [role=status]")).to_have_text("Live")
+        ids = page.locator("tbody tr td.code:nth-last-child(2)").all_inner_texts()
+        last = page.get_by_role("row").filter(has_text=ids[-1])
+        last.locator("summary").press("Enter")
+        page.get_by_role("button", name="Pause").click()
+        api(server, "DELETE", f"/v1/connections/{ids[0]}")
+        api(server, "POST", "/v1/queues/thumbnails/messages", {"messages": [{"body": 1}] * 40})
+        until(
+            lambda: [one["sent"] > 0 for one in api(server, "GET", "/v1/connections")["items"]] == [True, True],
+            "no row is as it was",
+        )
+        page.get_by_role("button", name="Go on").click()
+        expect(page.locator("tbody tr")).to_have_count(2)
+        expect(last.locator("details")).to_have_attribute("open", "")
+        items = page.locator("tbody input[name=item]").evaluate_all("all => all.map((one) => one.value)")
+        assert items == page.locator("tbody tr td.code:nth-last-child(2)").all_inner_texts() == ids[1:]
+        last.get_by_role("button", name="Disconnect").press("Enter")
+        expect(page.locator(".notice")).to_contain_text(f"Connection {ids[-1]} was ended")
 
 
 def test_a_customer_composes_and_saves_a_dashboard(server: PushqServer, signed_in: Callable[[str], Page]) -> None:

@@ -54,6 +54,11 @@ DONE = {
     "delete receiver": "CA",
     "silence": "CA",
     "end silence": "CA",
+    "drain": "A",
+    "end drain": "A",
+    "remove": "A",
+    "end removal": "A",
+    "rebalance": "A",
     "save dashboard": "CA",
     "remove dashboard": "CA",
 }
