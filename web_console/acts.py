@@ -132,6 +132,8 @@ Act = Callable[[Visit, Form], Awaitable[Done]]
 ACTS: Final[dict[str, Act]] = {
     "publish": publish,
     "create queue": queue_acts.create_queue,
+    "change queue": queue_acts.change_queue,
+    "delete queue": queue_acts.delete_queue,
     "purge": queue_acts.purge,
     "redrive": redrive,
     "cancel redrive": cancel_redrive,

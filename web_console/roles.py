@@ -28,6 +28,7 @@ VIEWS: Final[dict[str, frozenset[Role]]] = {
     "message": _ALL,
     "dead letters": _WORKERS,
     "publish": _WORKERS,
+    "queue settings": _WORKERS,
     "alerts": _ALL,
     "alert history": _ALL,
     "rules": _OWNERS,
@@ -48,6 +49,8 @@ VIEWS: Final[dict[str, frozenset[Role]]] = {
 ACTS: Final[dict[str, frozenset[Role]]] = {
     "publish": _WORKERS,
     "create queue": _WORKERS,
+    "change queue": _WORKERS,
+    "delete queue": _OWNERS,
     "purge": _WORKERS,
     "redrive": _WORKERS,
     "cancel redrive": _WORKERS,

@@ -17,6 +17,7 @@ from web_console.pages import (
     publish,
     queues,
     records,
+    settings,
     usage,
 )
 from web_console.visit import Visit
@@ -83,6 +84,14 @@ VIEWS: Final[tuple[View, ...]] = (
     ),
     View(
         "publish", "Publish", "/console/queues/{queue}/publish", "publish.html", publish.load, "pushq publish {0} BODY"
+    ),
+    View(
+        "queue settings",
+        "Queue settings",
+        "/console/queues/{queue}/settings",
+        "settings.html",
+        settings.load,
+        "pushq queue show {0} --json",
     ),
     View("alerts", "Alerts", "/console/alerts", "alerts.html", alerts.load, "pushq alert list --json", True, True, "a"),
     View(

@@ -360,6 +360,20 @@ def test_a_rule_made_here_tells_a_receiver_made_here(
     assert page.evaluate("() => window.hacked") is None
 
 
+def test_settings_of_a_queue_are_changed_on_their_page(server: PushqServer, signed_in: Callable[[str], Page]) -> None:
+    page = signed_in("operator")
+    page.goto(f"{server.url}/console/queues/mail")
+    page.get_by_role("navigation", name="This queue").get_by_role("link", name="Settings").press("Enter")
+    page.get_by_label("max_attempts").fill("4")
+    page.get_by_label("dedupe", exact=True).select_option("id")
+    look_at(page, "operator", "/console/queues/mail/settings")
+    page.get_by_role("button", name="Save").press("Enter")
+    expect(page.locator(".notice")).to_have_text("Changed max_attempts, dedupe of mail")
+    expect(page.get_by_label("max_attempts")).to_have_value("4")
+    config = api(server, "GET", "/v1/queues/mail")["config"]
+    assert (config["max_attempts"], config["dedupe"]) == (4, "id")
+
+
 def test_an_open_form_stays_with_its_row_when_rows_before_it_go(
     server: PushqServer, signed_in: Callable[[str], Page]
 ) -> None:

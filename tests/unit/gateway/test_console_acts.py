@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import AsyncIterator
+from html.parser import HTMLParser
 from typing import Any
 
 import httpx2
@@ -12,7 +13,7 @@ import pytest
 
 from backend_store.client import Store
 from gateway.app import Application, create_app
-from gateway.settings import Settings
+from gateway.settings import Queues, Settings
 from tests.unit.gateway.conftest import Clock
 
 pytestmark = pytest.mark.anyio
@@ -49,7 +50,7 @@ class Person:
 
 @pytest.fixture
 async def app(store: Store, clock: Clock) -> AsyncIterator[Application]:
-    app = create_app(store, Settings(), clock_ms=clock)
+    app = create_app(store, Settings(queues=Queues(allow_delete_over_http=True)), clock_ms=clock)
     yield app
     await app.gateway.hub.close()
 
@@ -78,3 +79,100 @@ async def test_dead_letters_beyond_the_first_page_are_on_the_next(person: Person
         following = re.search(r'<a rel="next" href="([^"]+)"', page)
         address = following[1] if following is not None else ""
     assert not address and seen == [message["id"] for message in messages]
+
+
+SETTINGS = "/console/queues/orders/settings"
+
+
+class _Fields(HTMLParser):
+    """The fields of the form that changes a queue, as a browser sends them back untouched."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: dict[str, str] = {}
+        self._select, self._is_selected = "", False
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        of = dict(attrs)
+        name = of.get("name") or ""
+        if tag == "input" and (name.startswith("set.") or name == "etag"):
+            self.found[name] = of["value"] or ""
+        self._select = name if tag == "select" else self._select
+        self._is_selected = tag == "option" and "selected" in of
+
+    def handle_data(self, data: str) -> None:
+        if self._select.startswith("set.") and self._is_selected and data.strip():
+            self.found[self._select] = data.strip()
+
+
+async def form_of(person: Person) -> dict[str, str]:
+    fields = _Fields()
+    fields.feed((await person.client.get(SETTINGS)).text)
+    return fields.found
+
+
+async def test_a_settings_form_changes_what_was_changed_in_it(person: Person) -> None:
+    await person.api("PUT", "/v1/queues/orders", {"tags": {"team": "a & b"}, "message_ttl_ms": 5_000})
+    before = (await person.api("GET", "/v1/queues/orders"))["config"]
+    form = await form_of(person)
+    assert {f"set.{name}" for name in before} - set(form) == {
+        f"set.{name}" for name in ("kind", "delivery", "ordering", "sequencing", "lease_mode", "fair_by", "replication")
+    }, "what a living queue keeps has no field"
+    assert "Nothing is different" in await person.act("change-queue", SETTINGS, queue="orders", **form)
+    form |= {"set.max_attempts": "3", "set.message_ttl_ms": "", "set.encrypted": "false", "set.overflow": "drop_oldest"}
+    form["set.max_messages"] = "500"
+    said = await person.act("change-queue", SETTINGS, queue="orders", **form)
+    assert said == "Changed max_attempts, message_ttl_ms, max_messages, overflow, encrypted of orders"
+    changes = {"max_attempts": 3, "message_ttl_ms": None, "overflow": "drop_oldest", "encrypted": False}
+    changes["max_messages"] = 500
+    assert (await person.api("GET", "/v1/queues/orders"))["config"] == before | changes
+
+
+async def test_a_settings_form_overwrites_nobodys_change_and_tells_what_is_wrong(person: Person) -> None:
+    await person.api("PUT", "/v1/queues/orders", {})
+    form = await form_of(person) | {"set.max_attempts": "3"}
+    said = await person.act("change-queue", SETTINGS, queue="orders", **form | {"set.max_attempts": "0"})
+    assert "max_attempts is 0" in said
+    said = await person.act("change-queue", SETTINGS, queue="orders", **form | {"set.max_attempts": "many"})
+    assert "max_attempts is 'many'; it is a whole number" in said
+    meanwhile = await form_of(person) | {"set.delay_ms": "9"}
+    assert "Changed delay_ms" in await person.act("change-queue", SETTINGS, queue="orders", **meanwhile)
+    assert "was changed meanwhile" in await person.act("change-queue", SETTINGS, queue="orders", **form)
+    config = (await person.api("GET", "/v1/queues/orders"))["config"]
+    assert (config["max_attempts"], config["delay_ms"]) == (10, 9)
+
+
+async def test_a_queue_is_deleted_by_its_name_and_its_messages_may_move(person: Person) -> None:
+    for name in ("orders", "mail"):
+        await person.api("PUT", f"/v1/queues/{name}", {})
+    await person.api("POST", "/v1/queues/orders/messages", {"messages": [{"body": 1}, {"body": 2}]})
+    said = await person.act("delete-queue", SETTINGS, queue="orders", typed="order")
+    assert "nothing was done" in said
+    said = await person.act("delete-queue", SETTINGS, queue="orders", typed="orders", move_to="mail")
+    assert said == "Queue orders is deleted, its messages go to mail"
+    said = await person.act("delete-queue", SETTINGS.replace("orders", "mail"), queue="mail", typed="mail")
+    assert said.startswith("Queue mail is deleted, ")
+    assert (await person.api("GET", "/v1/queues"))["items"] == []
+
+
+async def test_a_companion_has_no_settings_of_its_own(person: Person) -> None:
+    await person.api("PUT", "/v1/queues/orders", {})
+    page = await person.look("/console/queues/orders.dead/settings")
+    assert "A companion of" in page and "set.max_attempts" not in page
+
+
+async def test_a_rule_is_disabled_and_enabled_as_it_is(person: Person) -> None:
+    rules = "/console/alerts/rules"
+    made = []
+    for kind, more in (
+        ("growth", {"limit": 5, "window_ms": 120_000, "for_ms": 1_000, "queue": "orders*", "note": "n"}),
+        ("slo_latency", {"objective": 99.5, "latency_ms": 100}),
+        ("key_days", {"limit": 14}),
+    ):
+        made.append(await person.api("POST", "/v1/alert-rules", {"name": kind, "kind": kind, **more}))
+    for rule in made:
+        assert "watches nothing" in await person.act("switch-rule", rules, item=rule["id"], wanted="off")
+        off = await person.api("GET", f"/v1/alert-rules/{rule['id']}")
+        assert {**off, "updated_at": ""} == {**rule, "enabled": False, "updated_at": ""}
+        assert "watches from now on" in await person.act("switch-rule", rules, item=rule["id"], wanted="on")
+    assert "names no receiver" in await person.act("test-rule", rules, item=made[0]["id"])

@@ -16,6 +16,7 @@ SEEN = {
     "message": "VOCA",
     "dead letters": "OCA",
     "publish": "OCA",
+    "queue settings": "OCA",
     "alerts": "VOCA",
     "alert history": "VOCA",
     "rules": "CA",
@@ -35,6 +36,8 @@ SEEN = {
 DONE = {
     "publish": "OCA",
     "create queue": "OCA",
+    "change queue": "OCA",
+    "delete queue": "CA",
     "purge": "OCA",
     "redrive": "OCA",
     "cancel redrive": "OCA",
