@@ -200,7 +200,7 @@ def test_dark_pages_are_readable_too(server: PushqServer, signed_in: Callable[[s
     for wanted in ("light", "dark"):
         page.get_by_role("button", name="Theme").click()
         expect(page.locator("html")).to_have_attribute("data-theme", wanted)
-    for path in ("/console", "/console/queues", "/console/keys", QUEUE):
+    for path in ("/console", "/console/queues", "/console/keys", QUEUE, "/console/node"):
         page.goto(server.url + path)
         expect(page.locator("html")).to_have_attribute("data-theme", "dark")
         page.screenshot(path=file_of("dark", path), full_page=True)

@@ -47,7 +47,7 @@ async def load_one(visit: Visit) -> dict[str, Any]:
     there = {row.name: row for row in await visit.queues()}
     table = Table(
         name,
-        tuple(replace(column, is_sortable=False) for column in COLUMNS),  # the order is the owner's
+        tuple(replace(one, is_sortable=False) for one in COLUMNS if one.kind != "line"),  # the order is the owner's
         [as_row(there[queue]) for queue in queues if queue in there],
         "None of its queues is there any more.",
         path=visit.path,

@@ -176,3 +176,22 @@ async def test_a_rule_is_disabled_and_enabled_as_it_is(person: Person) -> None:
         assert {**off, "updated_at": ""} == {**rule, "enabled": False, "updated_at": ""}
         assert "watches from now on" in await person.act("switch-rule", rules, item=rule["id"], wanted="on")
     assert "names no receiver" in await person.act("test-rule", rules, item=made[0]["id"])
+
+
+async def test_the_list_of_queues_draws_how_deep_each_was_and_exports_numbers(
+    app: Application, person: Person, clock: Clock
+) -> None:
+    for number in range(60):
+        await person.api("PUT", f"/v1/queues/q{number:02}", {})
+    await person.api("POST", "/v1/queues/q59/messages", {"messages": [{"body": 1}] * 3})
+    for _ in range(10):
+        await app.gateway.sampler.look()
+        clock.ms += 10_000
+    asked = app.api.answers["GET", "/v1/series/queues", 200]
+    page = await person.look("/console/queues")
+    row = page[page.index('href="/console/queues/q59"') :].partition("</tr>")[0]
+    assert "<polyline" in row and "60 rows" in page
+    assert app.api.answers["GET", "/v1/series/queues", 200] == asked + 1, "one request for a page"
+    exported = (await person.client.get("/console/queues?format=csv")).text.splitlines()
+    assert exported[0].startswith("name,ready,in_flight") and len(exported) == 61
+    assert app.api.answers["GET", "/v1/series/queues", 200] == asked + 1, "none for an export"
