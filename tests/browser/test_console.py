@@ -161,6 +161,11 @@ CanvasRenderingContext2D.prototype.fillText = function (text, x, y) {
   window.drawn.push({text, x: place.x, y: place.y, width: this.measureText(text).width, canvas: this.canvas});
   return fillText.apply(this, arguments);
 };
+const clearRect = CanvasRenderingContext2D.prototype.clearRect;
+CanvasRenderingContext2D.prototype.clearRect = function () {
+  window.drawn = window.drawn.filter((one) => one.canvas !== this.canvas);
+  return clearRect.apply(this, arguments);
+};
 window.marks = () => [...document.querySelectorAll("figure.plot canvas")].map(
   (canvas) => window.drawn.filter((one) => one.canvas === canvas).map(({canvas, ...one}) => one)
 );
@@ -187,7 +192,8 @@ def test_plots_speak_in_words_and_24_hours_and_no_mark_covers_another(
         for marks in page.evaluate("window.marks()"):
             times = [mark for mark in marks if re.fullmatch(r"\d\d:\d\d(:\d\d)?", mark["text"])]
             days = [mark for mark in marks if re.fullmatch(r"\d{4}-\d\d-\d\d", mark["text"])]
-            assert len(times) >= 2 and days and not [mark for mark in marks if re.search(r"[ap]m|/\d", mark["text"])]
+            assert len(times) >= (2 if width > 320 else 1)  # of a quarter of an hour one that is round fits there
+            assert days and not [mark for mark in marks if re.search(r"[ap]m|/\d", mark["text"])]
             for row in (times, days):
                 ends = sorted({(mark["x"] - mark["width"] / 2, mark["x"] + mark["width"] / 2) for mark in row})
                 assert all(left[1] < right[0] for left, right in pairwise(ends)), row
