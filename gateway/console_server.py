@@ -11,20 +11,22 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 import msgspec
 
 from backend_store.client import Store, timestamp
-from backend_store.model import PushqError, QueueNotFound, Unauthenticated
+from backend_store.model import PushqError, QueueConfig, QueueNotFound, Unauthenticated
 from gateway import dashboards
 from gateway.auth import Principal
 from gateway.config import known_settings, value_of
 from gateway.context import Gateway
 from gateway.dispatch import Api
 from gateway.limits import CONSOLE_LIST_SHARE_MAX, CONSOLE_LIST_SLICE, CONSOLE_LISTS_MAX
+from gateway.queue_settings import SETTINGS
+from gateway.schemas import components, queue_changes
 from gateway.usage.schema import SCHEMA_VERSION, AuditRow
 from push.looking_up import found
 from push.problems import KINDS
@@ -172,10 +174,22 @@ class ConsoleServer:
             for key in sorted(known_settings())
         ]
 
+    def queue_changes(self) -> dict[str, Any]:
+        return _queue_changes()
+
     def dev_credential(self) -> str | None:
         if not self._gateway.settings.dev:
             return None
         return self._gateway.keyring.temporary(name="console", scopes=("admin", "operator"))
+
+
+@cache
+def _queue_changes() -> dict[str, Any]:
+    """Without what has one value only."""
+    schemas, _ = components([QueueConfig])
+    changes = queue_changes(schemas[QueueConfig.__name__])
+    there = {name: schema for name, schema in changes["properties"].items() if SETTINGS[name].change}
+    return {**changes, "properties": there}
 
 
 @contextmanager

@@ -4,55 +4,16 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from urllib.parse import quote
 
 import msgspec
 
+from web_console import alert_acts, cluster_acts, queue_acts
+from web_console.forms import Done, Form, given, number, typed, whole, wrong
 from web_console.pages import dashboards
 from web_console.visit import Problem, Visit, page_path, queue_path
 from web_console.wording import counted
-
-Form = dict[str, str]
-
-
-class Done(NamedTuple):
-    notice: str
-    target: str | None = None
-    """Where to go; None leads back."""
-    secret: str | None = None
-    """What is shown this once."""
-
-
-def _wrong(detail: str) -> Problem:
-    return Problem(400, "Invalid request", "invalid-request", detail)
-
-
-def _whole(form: Form, name: str) -> int | None:
-    text = form.get(name, "").strip()
-    if not text:
-        return None
-    if not (text.isascii() and text.isdigit() and len(text) < 16):
-        raise _wrong(f"{name} is {text[:50]!r}; it is a whole number")
-    return int(text)
-
-
-def _number(form: Form, name: str) -> float | None:
-    text = form.get(name, "").strip()
-    try:
-        return float(text) if text else None
-    except ValueError:
-        raise _wrong(f"{name} is {text[:50]!r}; it is a number") from None
-
-
-def _typed(form: Form, word: str) -> None:
-    """What cannot be undone asks for the name of what it is done to."""
-    if form.get("typed", "").strip() != word:
-        raise _wrong(f"type {word!r} to do this; nothing was done")
-
-
-def _given(form: Form, *names: str) -> dict[str, str]:
-    return {name: form[name].strip() for name in names if form.get(name, "").strip()}
 
 
 def _headers(text: str) -> dict[str, str]:
@@ -61,18 +22,18 @@ def _headers(text: str) -> dict[str, str]:
         if line.strip():
             name, colon, value = line.partition(":")
             if not colon:
-                raise _wrong(f"{line[:50]!r} is no header; write one a line, as name: value")
+                raise wrong(f"{line[:50]!r} is no header; write one a line, as name: value")
             headers[name.strip()] = value.strip()
     return headers
 
 
 async def publish(visit: Visit, form: Form) -> Done:
     name, text = form.get("queue", ""), form.get("body", "").replace("\r\n", "\n")
-    message: dict[str, Any] = {**_given(form, "key"), "headers": _headers(form.get("headers", ""))}
+    message: dict[str, Any] = {**given(form, "key"), "headers": _headers(form.get("headers", ""))}
     if form.get("message_id"):
         message["id"] = form["message_id"].strip()
     for field in ("delay_ms", "ttl_ms", "priority"):
-        if (value := _whole(form, field)) is not None:
+        if (value := whole(form, field)) is not None:
             message[field] = value
     message |= _body(text, form.get("as", "json"))
     answer = (await visit.ask("POST", queue_path(name, "messages"), {"messages": [message]})).json()
@@ -89,39 +50,23 @@ def _body(text: str, form: str) -> dict[str, Any]:
     try:
         return {"body": msgspec.json.decode(text.encode())}
     except msgspec.DecodeError as error:
-        raise _wrong(f"the body is no JSON ({error}); correct it, or send it as text") from None
-
-
-async def create_queue(visit: Visit, form: Form) -> Done:
-    name = form.get("name", "").strip()
-    config = _given(form, "kind", "ordering", "delivery")
-    if "/" in name or not name:
-        raise _wrong("a queue's name has 1 to 128 of A-Z a-z 0-9 _ . -")
-    await visit.ask("PUT", queue_path(name), config)
-    return Done(f"Queue {name} is there", page_path("queues", name))
-
-
-async def purge(visit: Visit, form: Form) -> Done:
-    name = form.get("queue", "")
-    _typed(form, name)
-    job = (await visit.ask("POST", queue_path(name, "purge"), {"confirm": name})).json()
-    return Done(f"Purged {counted(job['total'], 'message')} of {name}")
+        raise wrong(f"the body is no JSON ({error}); correct it, or send it as text") from None
 
 
 async def redrive(visit: Visit, form: Form) -> Done:
     name = form.get("queue", "")
-    body: dict[str, Any] = _given(form, "to")
-    wanted: dict[str, Any] = _given(form, "reason", "older_than")
+    body: dict[str, Any] = given(form, "to")
+    wanted: dict[str, Any] = given(form, "reason", "older_than")
     if form.get("ids", "").strip():
         wanted["ids"] = form["ids"].split()
     if wanted:
         body["filter"] = wanted
-    if (rate := _number(form, "rate_per_s")) is not None:
+    if (rate := number(form, "rate_per_s")) is not None:
         body["rate_per_s"] = rate
     if form.get("how") == "count":
         total = (await visit.ask("POST", queue_path(name, "redrives"), {**body, "dry_run": True})).json()["total"]
         return Done(f"It would move {counted(total, 'message')}; nothing was moved")
-    _typed(form, name)
+    typed(form, name)
     job = (await visit.ask("POST", queue_path(name, "redrives"), body)).json()
     return Done(f"Redrive {job['id']} of {counted(job['total'], 'message')} has begun")
 
@@ -137,26 +82,26 @@ async def disconnect(visit: Visit, form: Form) -> Done:
 
 
 async def make_key(visit: Visit, form: Form) -> Done:
-    body: dict[str, Any] = {**_given(form, "name", "tenant", "expires_at"), "scopes": form.get("scopes", "").split()}
+    body: dict[str, Any] = {**given(form, "name", "tenant", "expires_at"), "scopes": form.get("scopes", "").split()}
     made = (await visit.ask("POST", "/v1/keys", body)).json()
     return Done(f"The key {made['name']}", secret=made["key"])
 
 
 async def rotate_key(visit: Visit, form: Form) -> Done:
-    body = {"grace_ms": _whole(form, "grace_ms") or 0}
+    body = {"grace_ms": whole(form, "grace_ms") or 0}
     made = (await visit.ask("POST", f"/v1/keys/{form.get('item', '')}/rotate", body)).json()
     return Done(f"The new secret of {made['name']}", secret=made["key"])
 
 
 async def revoke_key(visit: Visit, form: Form) -> Done:
-    _typed(form, form.get("item", ""))
+    typed(form, form.get("item", ""))
     await visit.ask("DELETE", f"/v1/keys/{form.get('item', '')}")
     return Done("The key was revoked")
 
 
 async def make_tenant(visit: Visit, form: Form) -> Done:
     name = form.get("name", "").strip()
-    quotas = {quota: value for quota in QUOTAS if (value := _whole(form, quota)) is not None}
+    quotas = {quota: value for quota in QUOTAS if (value := whole(form, quota)) is not None}
     await visit.ask("PUT", f"/v1/tenants/{name}", {"quotas": quotas} if quotas else {})
     return Done(f"Tenant {name} is there")
 
@@ -167,46 +112,12 @@ QUOTAS: Final = (
 )  # fmt: skip
 
 
-async def make_rule(visit: Visit, form: Form) -> Done:
-    body: dict[str, Any] = _given(form, "name", "kind", "queue", "severity", "note")
-    for field in ("limit", "clear_at", "objective", "latency_ms"):
-        if (value := _number(form, field)) is not None:
-            body[field] = value
-    for field in ("for_ms", "window_ms"):
-        if (whole := _whole(form, field)) is not None:
-            body[field] = whole
-    await visit.ask("POST", "/v1/alert-rules", body)
-    return Done(f"Rule {body.get('name', '')} watches from now on")
-
-
-async def delete_rule(visit: Visit, form: Form) -> Done:
-    await visit.ask("DELETE", f"/v1/alert-rules/{form.get('item', '')}")
-    return Done("The rule was deleted")
-
-
-async def silence(visit: Visit, form: Form) -> Done:
-    body: dict[str, Any] = _given(form, "rule", "queue", "severity", "reason")
-    body["duration_ms"] = (_whole(form, "minutes") or 60) * 60_000
-    if form.get("how") == "preview":
-        told = (await visit.ask("POST", "/v1/silences/preview", body)).json()
-        return Done(
-            f"It would mute {counted(told['mutes'], 'alert that fires', 'alerts that fire')} now; nothing was silenced"
-        )
-    made = (await visit.ask("POST", "/v1/silences", body)).json()
-    return Done(f"Silenced until {made['ends_at']}; it mutes {counted(made['mutes'], 'alert')} now")
-
-
-async def end_silence(visit: Visit, form: Form) -> Done:
-    await visit.ask("DELETE", f"/v1/silences/{form.get('item', '')}")
-    return Done("The silence has ended")
-
-
 async def save_dashboard(visit: Visit, form: Form) -> Done:
     name, tenant = form.get("name", "").strip(), visit.caller.tenant
     queues = dashboards.checked(name, form.get("queues", ""), visit.server.dashboards(tenant))
     missing = [queue for queue in queues if queue not in {row.name for row in await visit.queues()}]
     if missing:
-        raise _wrong(f"there is no queue {missing[0][:100]!r}")
+        raise wrong(f"there is no queue {missing[0][:100]!r}")
     await visit.server.save_dashboard(tenant, name, queues)
     return Done(f"Dashboard {name} is saved", page_path("dashboards", name))
 
@@ -220,8 +131,10 @@ Act = Callable[[Visit, Form], Awaitable[Done]]
 
 ACTS: Final[dict[str, Act]] = {
     "publish": publish,
-    "create queue": create_queue,
-    "purge": purge,
+    "create queue": queue_acts.create_queue,
+    "change queue": queue_acts.change_queue,
+    "delete queue": queue_acts.delete_queue,
+    "purge": queue_acts.purge,
     "redrive": redrive,
     "cancel redrive": cancel_redrive,
     "disconnect": disconnect,
@@ -229,10 +142,22 @@ ACTS: Final[dict[str, Act]] = {
     "rotate key": rotate_key,
     "revoke key": revoke_key,
     "make tenant": make_tenant,
-    "make rule": make_rule,
-    "delete rule": delete_rule,
-    "silence": silence,
-    "end silence": end_silence,
+    "make rule": alert_acts.make_rule,
+    "change rule": alert_acts.change_rule,
+    "switch rule": alert_acts.switch_rule,
+    "test rule": alert_acts.test_rule,
+    "delete rule": alert_acts.delete_rule,
+    "make receiver": alert_acts.make_receiver,
+    "change receiver": alert_acts.change_receiver,
+    "test receiver": alert_acts.test_receiver,
+    "delete receiver": alert_acts.delete_receiver,
+    "silence": alert_acts.silence,
+    "end silence": alert_acts.end_silence,
+    "drain": cluster_acts.drain,
+    "end drain": cluster_acts.end_drain,
+    "remove": cluster_acts.remove,
+    "end removal": cluster_acts.end_removal,
+    "rebalance": cluster_acts.rebalance,
     "save dashboard": save_dashboard,
     "remove dashboard": remove_dashboard,
 }

@@ -168,7 +168,7 @@ class Console:
             values = {"visit": visit, "done": done, "back": back, "version": self._version, "title": done.notice}
             values |= {"menu": [v for v in VIEWS if v.in_menu and visit.may_see(v.name)], "notice": None, "view": None}
             return console_page("console/secret.html", values)
-        visit.session.notice = ("good", done.notice)
+        visit.session.notice = ("bad" if done.is_bad else "good", done.notice)
         return RedirectResponse(done.target or back, 303, headers=CONSOLE_HEADERS)
 
     # ----------------------------------------------------------------------------------------------------- errors

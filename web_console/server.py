@@ -90,6 +90,10 @@ class Server(Protocol):
         """The settings as names and values, secrets left out."""
         ...
 
+    def queue_changes(self) -> dict[str, Any]:
+        """The schema of a change to a queue, as the API's document has it: settings that may change, with bounds."""
+        ...
+
     def dev_credential(self) -> str | None:
         """What signs in everybody under `--dev`; None without it."""
         ...

@@ -108,14 +108,19 @@ def as_csv(table: Table) -> str:
     """RFC 4180. A text that a spreadsheet would take for a formula gets an apostrophe before it."""
     out = io.StringIO()
     writer = csv.writer(out)
-    writer.writerow([column.key for column in table.columns])
+    writer.writerow([column.key for column in _exported(table)])
     for row in table.rows[:EXPORT_ROWS_MAX]:
         writer.writerow([_cell(value) for value in _plain(table, row).values()])
     return out.getvalue()
 
 
 def _plain(table: Table, row: dict[str, Any]) -> dict[str, Any]:
-    return {column.key: row.get(column.key) for column in table.columns}
+    return {column.key: row.get(column.key) for column in _exported(table)}
+
+
+def _exported(table: Table) -> list[Column]:
+    """Lines are for the eye, and only the rows that are shown have them."""
+    return [column for column in table.columns if column.kind != "line"]
 
 
 def _cell(value: Any) -> str:

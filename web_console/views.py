@@ -17,6 +17,7 @@ from web_console.pages import (
     publish,
     queues,
     records,
+    settings,
     usage,
 )
 from web_console.visit import Visit
@@ -33,7 +34,7 @@ class View:
     template: str
     load: Load
     cli: str
-    """`{0}` is the first variable step of the path."""
+    """`{0}` is the first variable step of the path. A page that knows the queues it shows has a line of its own."""
     is_live: bool = False
     in_menu: bool = False
     key: str = ""
@@ -84,6 +85,14 @@ VIEWS: Final[tuple[View, ...]] = (
     View(
         "publish", "Publish", "/console/queues/{queue}/publish", "publish.html", publish.load, "pushq publish {0} BODY"
     ),
+    View(
+        "queue settings",
+        "Queue settings",
+        "/console/queues/{queue}/settings",
+        "settings.html",
+        settings.load,
+        "pushq queue show {0} --json",
+    ),
     View("alerts", "Alerts", "/console/alerts", "alerts.html", alerts.load, "pushq alert list --json", True, True, "a"),
     View(
         "alert history",
@@ -94,6 +103,14 @@ VIEWS: Final[tuple[View, ...]] = (
         "pushq alert history --json",
     ),
     View("rules", "Alert rules", "/console/alerts/rules", "rules.html", alerts.load_rules, "pushq alert rules --json"),
+    View(
+        "receivers",
+        "Alert receivers",
+        "/console/alerts/receivers",
+        "receivers.html",
+        alerts.load_receivers,
+        "pushq alert receivers --json",
+    ),
     View(
         "silences",
         "Silences",
@@ -108,7 +125,7 @@ VIEWS: Final[tuple[View, ...]] = (
         "/console/dashboards",
         "dashboards.html",
         dashboards.load,
-        "pushq top",
+        "pushq top QUEUE…",
         in_menu=True,
         key="d",
     ),
@@ -118,7 +135,7 @@ VIEWS: Final[tuple[View, ...]] = (
         "/console/dashboards/{name}",
         "dashboard.html",
         dashboards.load_one,
-        "pushq top",
+        "pushq top QUEUE…",
         is_live=True,
     ),
     View(
@@ -138,7 +155,7 @@ VIEWS: Final[tuple[View, ...]] = (
         "/console/node",
         "node.html",
         records.load_node,
-        'curl -H "Authorization: Bearer $PUSHQ_KEY" $PUSHQ_URL/metrics',
+        "pushq cluster status --json",
         True,
         True,
         "n",

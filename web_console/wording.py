@@ -50,6 +50,16 @@ def age(ms: float | None) -> str:
     return f"{seconds} s"
 
 
+def duration(ms: float | None) -> str:
+    """As a form takes it back, and exactly: `90s`, `5m`, `1500`."""
+    if ms is None:
+        return ""
+    for of, name in ((86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s")):
+        if ms and ms % of == 0:
+            return f"{ms // of:.0f}{name}"
+    return f"{ms:.0f}"
+
+
 def rate(value: float | None) -> str:
     if value is None:
         return "–"

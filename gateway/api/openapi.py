@@ -225,6 +225,10 @@ QUERY: Final[dict[str, dict[str, Any]]] = {
     "range": {"enum": list(RANGES), "default": "15m"},
     "metric": {"enum": list(QUEUE_COLUMNS), "default": "ready"},
     "points": {"type": "integer", "minimum": 1, "maximum": SPARK_POINTS_MAX, "default": POINTS_DEFAULT},
+    "names": {
+        "type": "string",
+        "description": "Of these queues only, with commas between; what is no queue is left out.",
+    },
     "ticket": {"type": "string", "description": "In place of the Authorization header."},
 }
 

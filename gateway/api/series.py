@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from backend_store.client import timestamp
@@ -15,7 +15,7 @@ from gateway.context import Gateway
 from gateway.http import Answer, Call, integer, json_answer
 from gateway.limits import PAGE_ITEMS_DEFAULT, PAGE_ITEMS_MAX
 from gateway.policy import owner_of
-from gateway.series.book import RANGES
+from gateway.series.book import RANGES, Book
 from gateway.series.core.columns import NODE_COLUMNS, QUEUE_COLUMNS, QUEUE_LEVELS
 from gateway.series.core.ring import TIERS, Series
 from gateway.series.limits import SPARK_POINTS_MAX
@@ -69,7 +69,7 @@ async def of_node(gateway: Gateway, call: Call) -> Answer:
 
 
 async def of_queues(gateway: Gateway, call: Call) -> Answer:
-    query = call.query("metric", "range", "points", "limit", "cursor")
+    query = call.query("metric", "range", "points", "names", "limit", "cursor")
     metric = query.get("metric", "ready")
     if metric not in QUEUE_COLUMNS:
         raise invalid_field("/query/metric", f"metric is {metric[:50]!r}; it is one of {', '.join(QUEUE_COLUMNS)}")
@@ -80,9 +80,8 @@ async def of_queues(gateway: Gateway, call: Call) -> Answer:
     width = -(-(span.end - span.start) // points)
     after, tenant, access = decode_cursor(query.get("cursor")), call.principal.tenant, call.principal.access
     book = gateway.sampler.book
-    names = heapq.nsmallest(
-        limit + 1, (name for of, name in book.names if of == tenant and name > after and access.may("view", name))
-    )
+    there = _named(book, tenant, query["names"]) if "names" in query else _all(book, tenant)
+    names = heapq.nsmallest(limit + 1, (name for name in there if name > after and access.may("view", name)))
     column, is_level = QUEUE_COLUMNS.index(metric), metric in QUEUE_LEVELS
     covered = book.covered(span.tier, span.start, span.end)
     items = []
@@ -93,8 +92,17 @@ async def of_queues(gateway: Gateway, call: Call) -> Answer:
         items.append(SparkView(name, _thinned(values, width, is_level=is_level)))
     following = encode_cursor(names[limit - 1]) if len(names) > limit else None
     page = SparkPage(items, following, metric, span.step_ms * width, span.start * span.step_ms)
-    kept = {name: query[name] for name in ("metric", "range", "points") if name in query}
+    kept = {name: query[name] for name in ("metric", "range", "points", "names") if name in query}
     return json_answer(page, headers=link_to_next("/v1/series/queues", limit, following, **kept))
+
+
+def _named(book: Book, tenant: str, names: str) -> Iterator[str]:
+    """Those of some queues that there are."""
+    return (name for name in set(names.split(",")) if (tenant, name) in book.names)
+
+
+def _all(book: Book, tenant: str) -> Iterator[str]:
+    return (name for of, name in book.names if of == tenant)
 
 
 def _span(gateway: Gateway, query: dict[str, str]) -> Span:

@@ -53,10 +53,10 @@ WATCHING: Final[tuple[Operation, ...]] = (
         "GET",
         "/v1/series/queues",
         series.of_queues,
-        "One number of every queue, in few points: for lists",
+        "One number of every queue, or of those that are named, in few points: for lists",
         "view",
         {200: SparkPage},
-        query=("metric", "range", "points", "limit", "cursor"),
+        query=("metric", "range", "points", "names", "limit", "cursor"),
         refusals=(400, 401),
     ),
     Operation(

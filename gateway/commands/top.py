@@ -6,7 +6,7 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,6 +14,7 @@ import click
 
 from gateway.commands.asking import all_pages
 from gateway.commands.base import command, json_option, run
+from gateway.commands.names import queue_names
 from gateway.commands.output import duration, put_items, put_table
 from gateway.commands.target import Target, target_options
 
@@ -49,17 +50,18 @@ class Row(NamedTuple):
 
 
 @command("top")
+@click.argument("names", metavar="[QUEUE]...", nargs=-1, shell_complete=queue_names)
 @click.option("--interval", type=click.FloatRange(min=INTERVAL_S_MIN), default=1.0, show_default=True, help="Seconds.")
 @click.option("--once", is_flag=True, help="Print one table, of one interval, and end.")
 @target_options
 @json_option
-def top(interval: float, once: bool, target: Target, as_json: bool) -> None:
-    """Watch the queues; q ends.
+def top(names: tuple[str, ...], interval: float, once: bool, target: Target, as_json: bool) -> None:
+    """Watch the queues, or those that are named; q ends.
 
     How much each holds, how fast it moves, how old its oldest message is. --json prints one list, too.
     """
     if once or as_json:
-        rows = run(_once(target, interval))
+        rows = run(_once(target, names, interval))
         if as_json:
             put_items([row._asdict() for row in rows])
         else:
@@ -69,7 +71,7 @@ def top(interval: float, once: bool, target: Target, as_json: bool) -> None:
         raise click.UsageError("this is no terminal: --once prints one table")
     if os.environ.get("TERM", "").lower() in TERMS_WITHOUT_SCREEN:
         raise click.UsageError("this terminal has no screen to draw on (TERM): --once prints one table")
-    run(_watch(target, interval))
+    run(_watch(target, names, interval))
 
 
 def rows_of(before: Sample, after: Sample) -> list[Row]:
@@ -87,27 +89,28 @@ def rows_of(before: Sample, after: Sample) -> list[Row]:
     return sorted(rows, key=lambda row: (-row.ready - row.in_flight, row.queue))
 
 
-async def _once(target: Target, interval: float) -> list[Row]:
+async def _once(target: Target, names: Sequence[str], interval: float) -> list[Row]:
     async with target.admin() as admin:
-        before = await _sample(admin)
+        before = await _sample(admin, names)
         await asyncio.sleep(interval)
-        return rows_of(before, await _sample(admin))
+        return rows_of(before, await _sample(admin, names))
 
 
-async def _watch(target: Target, interval: float) -> None:
+async def _watch(target: Target, names: Sequence[str], interval: float) -> None:
     from rich.console import Console
     from rich.live import Live
 
     async with target.admin() as admin:
-        sample = await _sample(admin)
+        sample = await _sample(admin, names)
         with _keys() as pressed, Live(_table([], target), console=Console(), screen=True, auto_refresh=False) as live:
             while not await _is_pressed(pressed, interval):
-                before, sample = sample, await _sample(admin)
+                before, sample = sample, await _sample(admin, names)
                 live.update(_table(rows_of(before, sample), target), refresh=True)
 
 
-async def _sample(admin: Admin) -> Sample:
-    items = await all_pages(admin.list_queues)
+async def _sample(admin: Admin, names: Sequence[str]) -> Sample:
+    """Of all queues without names. Raises the server's refusal where one of the names is no queue."""
+    items = [await admin.get_queue(name) for name in names] if names else await all_pages(admin.list_queues)
     return Sample(time.monotonic(), {item["name"]: item["stats"] for item in items})
 
 

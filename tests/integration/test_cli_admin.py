@@ -140,6 +140,14 @@ def test_top_shows_each_queue_once(cli: Cli, queue: str) -> None:
     assert row["ready"] == 1
 
 
+def test_top_of_named_queues_shows_these_alone_and_knows_what_is_none(cli: Cli, queue: str) -> None:
+    cli("queue", "create", f"{queue}-other")
+    items = cli("top", queue, "--interval", "0.2", "--json").json()["items"]
+    assert [row["queue"] for row in items] == [queue]
+    refused = cli.any("top", queue, "nowhere", "--once", "--interval", "0.2")
+    assert refused.code != 0 and "nowhere" in refused.err
+
+
 # Keys and tenants
 
 

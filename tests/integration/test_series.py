@@ -59,6 +59,9 @@ def test_a_queue_shows_in_its_series_and_still_does_after_a_restart(server: Push
     assert any(series(http, "/v1/series/node")["series"]["memory_bytes"])
     (spark,) = http.get("/v1/series/queues", params={"points": "9"}).raise_for_status().json()["items"]
     assert spark["queue"] == "orders" and len(spark["values"]) == 9 and 12 in spark["values"]
+    http.put("/v1/queues/other", json={}).raise_for_status()
+    found = http.get("/v1/series/queues", params={"points": "9", "names": "orders,nowhere"}).raise_for_status().json()
+    assert (found["items"], found["next"]) == ([spark], None)
     assert server.stop().exit_code == 0
     server.start()
     with client(server) as again:

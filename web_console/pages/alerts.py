@@ -1,12 +1,15 @@
-"""Alerts by state, their history, the rules that raise them and the silences that mute them."""
+"""Alerts by state, their history, the rules that raise them, who is told, and the silences that mute them."""
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
+from urllib.parse import quote
 
 from web_console.limits import ROWS_PER_PAGE
 from web_console.tables import Button, Column, Table
 from web_console.visit import Visit
+from web_console.wording import duration
 
 ROWS_MAX: Final = 500
 BUCKETS: Final = ("firing", "pending", "silenced", "resolved")
@@ -61,32 +64,125 @@ async def load_history(visit: Visit) -> dict[str, Any]:
 
 
 async def load_rules(visit: Visit) -> dict[str, Any]:
-    answer = await visit.maybe("/v1/alert-rules", limit=ROWS_MAX)
-    kinds = await visit.maybe("/v1/alerts/kinds")
-    rows = [{**one, "firing": one["state"]["firing"], "buttons": [_delete_rule(one)]} for one in _items(answer)]
+    rules = await visit.maybe("/v1/alert-rules", limit=ROWS_MAX)
+    kinds = _items(await visit.maybe("/v1/alerts/kinds"))
+    receivers = _items(await visit.maybe("/v1/alert-receivers", limit=ROWS_MAX))
+    names = {one["id"]: one["name"] for one in receivers}
     columns = (
-        Column("name", "Rule"),
+        Column("name", "Rule", link="href"),
+        Column("watches", "Watches", "state"),
         Column("kind", "Kind", "state"),
         Column("queue", "Queues", "code"),
         Column("limit", "Limit", "number"),
         Column("for_ms", "For", "age"),
         Column("severity", "Severity", "state"),
+        Column("told", "Tells"),
         Column("firing", "Firing", "number"),
         Column("created_by", "By"),
     )
+    rows = [_rule_row(visit, one, names) for one in _items(rules)]
     table = _table(visit, "Alert rules", columns, rows, "No rules yet: make one below.", has_buttons=True)
-    is_admin = visit.role == "admin"
-    usable = [one for one in _items(kinds) if is_admin or not one.get("needs")]
-    return {"table": table, "kinds": usable, "is_there": answer is not None}
+    usable = {one["kind"]: one for one in kinds if visit.role == "admin" or not one.get("needs")}
+    chosen = next((one for one in _items(rules) if one["id"] == visit.query.get("edit")), None)
+    return {
+        "table": table,
+        "kinds": list(usable.values()),
+        "receivers": receivers,
+        "edited": draft(chosen, usable[chosen["kind"]]) if chosen and chosen["kind"] in usable else None,
+        "draft": NEW_RULE,
+        "is_there": rules is not None,
+    }
+
+
+NEW_RULE: Final[dict[str, Any]] = {
+    **dict.fromkeys(("id", "name", "kind", "limit", "clear_at", "for_ms", "keep_ms", "window_ms", "note"), ""),
+    **dict.fromkeys(("objective", "latency_ms"), ""),
+    "queue": "*",
+    "severity": "warning",
+    "receivers": [],
+    "enabled": True,
+}
+"""A rule as its form begins: texts as a person types them. What is left empty gets its default."""
+
+
+def draft(rule: dict[str, Any], kind: dict[str, Any]) -> dict[str, Any]:
+    """A rule that there is, as its form has it. A `clear_at` at its default stays empty: it goes with the limit."""
+    filled = NEW_RULE | {name: rule[name] for name in ("id", "name", "kind", "queue", "severity", "note")}
+    for name in ("limit", "clear_at", "objective", "latency_ms"):
+        if name in kind["fields"] and rule[name] is not None:
+            filled[name] = f"{rule[name]:.15g}"
+    side = -1 if kind["direction"] == "above" else 1
+    if math.isclose(rule["clear_at"], rule["limit"] + side * abs(rule["limit"]) / 10, abs_tol=1e-9):
+        filled["clear_at"] = ""
+    filled |= {name: duration(rule[name]) for name in ("for_ms", "keep_ms") if rule[name]}
+    if "window_ms" in kind["fields"]:
+        filled["window_ms"] = duration(rule["window_ms"])
+    return filled | {"receivers": rule["receivers"], "enabled": rule["enabled"]}
+
+
+def _rule_row(visit: Visit, rule: dict[str, Any], receivers: dict[str, str]) -> dict[str, Any]:
+    name = rule["name"]
+    test = Button(
+        "test-rule", "Test", {"item": rule["id"]}, f"Sends whom {name!r} tells a message that says it is a test."
+    )
+    if rule["enabled"]:
+        question = f"Stops {name!r}; its alerts end, and nobody is told of new ones until it is enabled."
+        switch = Button("switch-rule", "Disable", {"item": rule["id"], "wanted": "off"}, question)
+    else:
+        switch = Button("switch-rule", "Enable", {"item": rule["id"], "wanted": "on"}, f"Lets {name!r} watch again.")
+    question = f"Deletes the rule {name!r}; its alerts end. This cannot be undone."
+    delete = Button("delete-rule", "Delete", {"item": rule["id"]}, question, is_danger=True)
+    return {
+        **rule,
+        "href": f"{visit.path}?edit={quote(rule['id'])}",
+        "watches": "yes" if rule["enabled"] else "no",
+        "told": ", ".join(receivers.get(one, one) for one in rule["receivers"]) or "nobody",
+        "firing": rule["state"]["firing"],
+        "buttons": [*([test] if rule["receivers"] else []), switch, delete],
+    }
+
+
+async def load_receivers(visit: Visit) -> dict[str, Any]:
+    receivers = await visit.maybe("/v1/alert-receivers", limit=ROWS_MAX)
+    rules = _items(await visit.maybe("/v1/alert-rules", limit=ROWS_MAX))
+    columns = (
+        Column("name", "Receiver"),
+        Column("type", "Type", "state"),
+        Column("url", "Address", "code"),
+        Column("rules", "Told by"),
+        Column("delivered", "Delivered", "number"),
+        Column("failed", "Failed", "number"),
+        Column("last_at", "Last", "time"),
+        Column("last_error", "Last error"),
+    )
+    rows = [_receiver_row(one, rules) for one in _items(receivers)]
+    empty = "No receivers: nobody is told of alerts. Make one below, and name it in a rule."
+    table = _table(visit, "Receivers of alerts", columns, rows, empty, has_buttons=True)
+    return {"table": table, "is_there": receivers is not None}
+
+
+def _receiver_row(receiver: dict[str, Any], rules: list[dict[str, Any]]) -> dict[str, Any]:
+    name, fields = receiver["name"], {"item": receiver["id"]}
+    told_by = [rule["name"] for rule in rules if receiver["id"] in rule["receivers"]]
+    inputs = [("name", "Name", name)] + ([("url", "URL", receiver["url"])] if receiver["type"] == "webhook" else [])
+    test = Button(
+        "test-receiver", "Test", {**fields, "name": name}, f"Sends {name!r} a message that says it is a test."
+    )
+    change = Button(
+        "change-receiver",
+        "Change",
+        {**fields, "type": receiver["type"]},
+        "Another name or address; its secret stays.",
+        inputs=tuple(inputs),
+    )
+    question = f"Deletes the receiver {name!r} and its secret. This cannot be undone."
+    delete = Button("delete-receiver", "Delete", fields, question, is_danger=True)
+    buttons = [test, change, *([] if told_by else [delete])]  # the server refuses while a rule names it
+    return {**receiver, "rules": ", ".join(told_by) or None, "buttons": buttons}
 
 
 def _items(answer: Any) -> list[dict[str, Any]]:
     return answer["items"] if answer else []
-
-
-def _delete_rule(rule: dict[str, Any]) -> Button:
-    question = f"Deletes the rule {rule['name']!r}; its alerts end. This cannot be undone."
-    return Button("delete-rule", "Delete", {"item": rule["id"]}, question, is_danger=True)
 
 
 async def load_silences(visit: Visit) -> dict[str, Any]:

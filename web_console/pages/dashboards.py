@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import replace
 from typing import Any, Final
 
@@ -46,7 +47,7 @@ async def load_one(visit: Visit) -> dict[str, Any]:
     there = {row.name: row for row in await visit.queues()}
     table = Table(
         name,
-        tuple(replace(column, is_sortable=False) for column in COLUMNS),  # the order is the owner's
+        tuple(replace(one, is_sortable=False) for one in COLUMNS if one.kind != "line"),  # the order is the owner's
         [as_row(there[queue]) for queue in queues if queue in there],
         "None of its queues is there any more.",
         path=visit.path,
@@ -56,7 +57,8 @@ async def load_one(visit: Visit) -> dict[str, Any]:
     for queue in queues:
         series = await visit.maybe(queue_path(queue, "series"), range="15m") if queue in there else None
         drawn += [(queue, *plot[1:]) for plot in plots(series, SHOWN)] if series else []
-    return {"title": name, "table": table, "plots": drawn}
+    cli = shlex.join(["pushq", "top", *(queue for queue in queues if queue in there)])
+    return {"title": name, "table": table, "plots": drawn, "cli": cli}
 
 
 def checked(name: str, text: str, saved: dict[str, tuple[str, ...]]) -> tuple[str, ...]:

@@ -15,10 +15,12 @@ LETTERS_LOOKED_AT_MAX: Final = 1000
 
 async def load(visit: Visit) -> dict[str, Any]:
     name = visit.params[0]
-    letters = await visit.every(queue_path(name, "messages"), LETTERS_LOOKED_AT_MAX, state="dead")
+    path = queue_path(name, "messages")
+    letters = await visit.every(path, LETTERS_LOOKED_AT_MAX, state="dead")
+    page = await visit.get(path, state="dead", limit=ROWS_PER_PAGE, cursor=visit.query.get("cursor"))
     jobs = await visit.maybe(queue_path(name, "redrives"), limit=100)
     groups = Counter(_reason(letter) for letter in letters)
-    rows = [{**message_row(name, "dead", letter), **_ended(letter)} for letter in letters]
+    rows = [{**message_row(name, "dead", letter), **_ended(letter)} for letter in page["items"]]
     table = Table(
         f"Dead letters of {name}",
         (
@@ -28,10 +30,12 @@ async def load(visit: Visit) -> dict[str, Any]:
             Column("attempts", "Attempts", "number"),
             Column("body", "Body", "code"),
         ),
-        rows[:ROWS_PER_PAGE],
+        rows,
         "No dead letters: every message of this queue was acknowledged, or still may be.",
         path=visit.path,
         query=dict(visit.query),
+        total=len(rows),
+        following=page["next"],
     )
     return {
         "title": f"Dead letters of {name}",

@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from web_console.server import QueueRow
-from web_console.tables import Column, Table, cut
+from web_console.tables import Column, Table, cut, page_of
 from web_console.visit import Visit, page_path, queue_path
 from web_console.wording import write
 
@@ -34,9 +34,12 @@ WORDS: Final = {
 }
 """What a series is called in a plot, where its name does not read as it is."""
 OF_STREAM: Final = {**WORDS, "ready": "kept"}
+LINE_POINTS: Final = 30
+"""Of the depth in the list: one for half a minute."""
 COLUMNS: Final = (
     Column("name", "Queue", link="href", is_sortable=True),
     Column("ready", "Ready", "number", is_sortable=True),
+    Column("line", "15 min", "line"),
     Column("in_flight", "In flight", "number", is_sortable=True),
     Column("dead", "Dead", "number", is_sortable=True),
     Column("published_per_s", "In", "rate", is_sortable=True),
@@ -101,7 +104,20 @@ async def load_list(visit: Visit) -> dict[str, Any]:
         path=visit.path,
         query=dict(visit.query),
     )
-    return {"table": cut(table, visit.query, default="-ready")}
+    cut(table, visit.query, default="-ready")
+    await _draw(visit, page_of(table))
+    return {"table": table}
+
+
+async def _draw(visit: Visit, rows: list[dict[str, Any]]) -> None:
+    """Gives the rows that are shown their lines, all with one request: companions have none, nor what just came."""
+    if "format" in visit.query or not rows:
+        return
+    names = ",".join(row["name"] for row in rows)
+    page = await visit.maybe("/v1/series/queues", names=names, points=LINE_POINTS, limit=len(rows))
+    lines = {item["queue"]: item["values"] for item in page["items"]} if page else {}
+    for row in rows:
+        row["line"] = lines.get(row["name"])
 
 
 async def load_one(visit: Visit) -> dict[str, Any]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from http import HTTPStatus
 from typing import Any, Final
 
 from web_console.limits import ROWS_PER_PAGE
+from web_console.pages import cluster
 from web_console.pages.queues import plots
 from web_console.tables import Column, Table, cut
-from web_console.visit import Problem, Visit
+from web_console.visit import Visit
 
 AUDIT: Final = (
     Column("at", "When", "time"),
@@ -19,35 +19,6 @@ AUDIT: Final = (
     Column("outcome", "Outcome", "state"),
     Column("changed", "Changed", "code"),
     Column("address", "From", "code"),
-)
-
-
-NODES: Final = (
-    Column("name", "Backend"),
-    Column("zone", "Zone"),
-    Column("address", "Address", "code"),
-    Column("alive", "Alive", "state"),
-    Column("draining", "Draining", "state"),
-    Column("removing", "To be removed", "state"),
-    Column("copies", "Copies", "number"),
-    Column("disk_used_bytes", "Disk used", "bytes"),
-    Column("disk_free_bytes", "Disk free", "bytes"),
-)
-SHARDS: Final = (
-    Column("name", "Shard"),
-    Column("leader", "Leader"),
-    Column("epoch", "Epoch", "number"),
-    Column("in_sync", "In sync"),
-    Column("replicas", "Replicas"),
-    Column("wanted", "Shall be"),
-    Column("lag", "Entries behind"),
-    Column("serving", "Serving", "state"),
-)
-EVENTS: Final = (
-    Column("number", "Number", "number"),
-    Column("at", "When", "time"),
-    Column("kind", "Event", "code"),
-    Column("text", "What"),
 )
 
 
@@ -96,42 +67,7 @@ NODE_PLOTS: Final = (
 
 async def load_node(visit: Visit) -> dict[str, Any]:
     series = await visit.maybe("/v1/series/node", range="15m")
-    return {"plots": plots(series, NODE_PLOTS) if series else [], **await _cluster(visit)}
-
-
-async def _cluster(visit: Visit) -> dict[str, Any]:
-    """Tables of its backends and shards; none without a cluster, and a sentence where nobody knows how it is."""
-    try:
-        state = await visit.maybe("/v1/cluster")
-    except Problem as problem:
-        if problem.status != HTTPStatus.SERVICE_UNAVAILABLE:
-            raise
-        return {"cluster": [], "unknown": problem.detail}
-    if state is None:
-        return {"cluster": [], "unknown": None}
-    nodes = [
-        {**node, **{key: "yes" if node[key] else "no" for key in ("alive", "draining", "removing")}}
-        for node in state["nodes"]
-    ]
-    shards = [
-        {
-            **shard,
-            "replicas": ", ".join(shard["replicas"]),
-            "in_sync": ", ".join(shard["in_sync"]),
-            "wanted": ", ".join(shard["wanted"]),
-            "lag": ", ".join(f"{name}: {'?' if lag is None else lag}" for name, lag in sorted(shard["lag"].items())),
-            "serving": "yes" if shard["serving"] else "no",
-        }
-        for shard in state["shards"]
-    ]
-    return {
-        "cluster": [
-            Table("Backends", NODES, nodes, "No backend is there.", path=visit.path),
-            Table("Shards", SHARDS, shards, "No shard is placed yet.", path=visit.path),
-            Table("Events", EVENTS, state["events"][::-1], "Nothing has happened yet.", path=visit.path),
-        ],
-        "unknown": None,
-    }
+    return {"plots": plots(series, NODE_PLOTS) if series else [], **await cluster.load(visit)}
 
 
 async def load_help(visit: Visit) -> dict[str, Any]:

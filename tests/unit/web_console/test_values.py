@@ -11,7 +11,7 @@ import pytest
 
 import web_console
 from web_console.door import safe_target
-from web_console.pages import alerts, messages, overview, queues, records, render
+from web_console.pages import alerts, cluster, messages, overview, queues, records, render
 from web_console.server import QueueRow
 from web_console.tables import Column, Table, as_csv, as_json, cut, page_of
 from web_console.wording import age, counted, line_points, number, plural, rate, size
@@ -168,3 +168,18 @@ def test_what_an_empty_table_says_names_no_command() -> None:
 
 def test_whoever_ends_a_silence_waits_for_no_second_word_on_what_fires_already() -> None:
     assert "not told anew" in alerts._end_silence({"id": "silence_1"}).question
+
+
+def _node(**fields: Any) -> dict[str, Any]:
+    return {"name": "a", "alive": True, "draining": False, "removing": False, "copies": 2, **fields}
+
+
+def test_what_is_asked_of_a_backend_says_what_happens_to_it() -> None:
+    shards = [{"name": "0", "leader": "a"}, {"name": "1", "leader": "b"}, {"name": "2", "leader": "a"}]
+    row = cluster.node_row(_node(), shards)
+    assert row["leads"] == "0, 2" and [button.act for button in row["buttons"]] == ["drain", "remove"]
+    assert row["buttons"][0].question.startswith("a gives away what it leads: shards 0, 2.")
+    assert "2 copies of a" in row["buttons"][1].question and row["buttons"][1].word == "a"
+    idle = cluster.node_row(_node(draining=True, removing=True, copies=1), shards[1:2])
+    assert idle["leads"] is None and [button.act for button in idle["buttons"]] == ["end-drain", "end-removal"]
+    assert cluster.node_row(_node(), [])["buttons"][0].question.startswith("a leads nothing now.")

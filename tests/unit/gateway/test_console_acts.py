@@ -1,0 +1,197 @@
+"""What people do on pages, over the application in this process: forms, pages of tables, and what they are refused."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import AsyncIterator
+from html.parser import HTMLParser
+from typing import Any
+
+import httpx2
+import pytest
+
+from backend_store.client import Store
+from gateway.app import Application, create_app
+from gateway.settings import Queues, Settings
+from tests.unit.gateway.conftest import Clock
+
+pytestmark = pytest.mark.anyio
+
+URL = "http://test"
+
+
+class Person:
+    """Signed in to the console, with the same key at hand for the API."""
+
+    def __init__(self, client: httpx2.AsyncClient, key: str) -> None:
+        self.client, self._bearer = client, {"Authorization": f"Bearer {key}"}
+
+    async def api(self, method: str, path: str, body: Any = None) -> Any:
+        answer = await self.client.request(method, path, json=body, headers=self._bearer)
+        assert answer.status_code < 300, answer.text
+        return answer.json() if answer.content else None
+
+    async def look(self, path: str) -> str:
+        page = await self.client.get(path)
+        assert page.status_code == 200, page.text
+        return html.unescape(page.text)
+
+    async def act(self, name: str, back: str, **fields: str) -> str:
+        """What the next page says of it."""
+        token = re.search(r'name="form_token" value="([^"]+)"', await self.look(back))
+        assert token is not None
+        form = {**fields, "form_token": token[1], "back": back}
+        answer = await self.client.post(f"/console/do/{name}", data=form)
+        assert answer.status_code == 303, answer.text
+        said = re.search(r'class="notice [a-z]+" role="status">(.*?)</p>', await self.look(answer.headers["location"]))
+        return said[1] if said is not None else ""
+
+
+@pytest.fixture
+async def app(store: Store, clock: Clock) -> AsyncIterator[Application]:
+    app = create_app(store, Settings(queues=Queues(allow_delete_over_http=True)), clock_ms=clock)
+    yield app
+    await app.gateway.hub.close()
+
+
+@pytest.fixture
+async def person(app: Application) -> AsyncIterator[Person]:
+    """An admin."""
+    made = await app.gateway.keyring.create(name="k", tenant="default", scopes=("admin", "operator"))
+    transport = httpx2.ASGITransport(app, raise_app_exceptions=True)
+    async with httpx2.AsyncClient(transport=transport, base_url=URL, headers={"Origin": URL}) as client:
+        assert (await client.post("/console/login", data={"credential": made.token})).status_code == 303
+        yield Person(client, made.token)
+
+
+async def test_dead_letters_beyond_the_first_page_are_on_the_next(person: Person) -> None:
+    await person.api("PUT", "/v1/queues/orders", {"max_attempts": 1})
+    messages = [{"id": f"m{number:03}", "body": number} for number in range(120)]
+    await person.api("POST", "/v1/queues/orders/messages", {"messages": messages})
+    while leased := (await person.api("POST", "/v1/queues/orders/receive", {"max": 100}))["messages"]:
+        await person.api("POST", "/v1/queues/orders/nack", {"receipts": [message["receipt"] for message in leased]})
+    seen, address = [], "/console/queues/orders/dead"
+    for _ in range(3):
+        page = await person.look(address)
+        assert "<strong>max_attempts</strong> 120" in page, "groups are of all"
+        seen += re.findall(r"message\?id=(m\d+)", page)
+        following = re.search(r'<a rel="next" href="([^"]+)"', page)
+        address = following[1] if following is not None else ""
+    assert not address and seen == [message["id"] for message in messages]
+
+
+SETTINGS = "/console/queues/orders/settings"
+
+
+class _Fields(HTMLParser):
+    """The fields of the form that changes a queue, as a browser sends them back untouched."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: dict[str, str] = {}
+        self._select, self._is_selected = "", False
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        of = dict(attrs)
+        name = of.get("name") or ""
+        if tag == "input" and (name.startswith("set.") or name == "etag"):
+            self.found[name] = of["value"] or ""
+        self._select = name if tag == "select" else self._select
+        self._is_selected = tag == "option" and "selected" in of
+
+    def handle_data(self, data: str) -> None:
+        if self._select.startswith("set.") and self._is_selected and data.strip():
+            self.found[self._select] = data.strip()
+
+
+async def form_of(person: Person) -> dict[str, str]:
+    fields = _Fields()
+    fields.feed((await person.client.get(SETTINGS)).text)
+    return fields.found
+
+
+async def test_a_settings_form_changes_what_was_changed_in_it(person: Person) -> None:
+    await person.api("PUT", "/v1/queues/orders", {"tags": {"team": "a & b"}, "message_ttl_ms": 5_000})
+    before = (await person.api("GET", "/v1/queues/orders"))["config"]
+    form = await form_of(person)
+    assert {f"set.{name}" for name in before} - set(form) == {
+        f"set.{name}" for name in ("kind", "delivery", "ordering", "sequencing", "lease_mode", "fair_by", "replication")
+    }, "what a living queue keeps has no field"
+    assert "Nothing is different" in await person.act("change-queue", SETTINGS, queue="orders", **form)
+    form |= {"set.max_attempts": "3", "set.message_ttl_ms": "", "set.encrypted": "false", "set.overflow": "drop_oldest"}
+    form["set.max_messages"] = "500"
+    said = await person.act("change-queue", SETTINGS, queue="orders", **form)
+    assert said == "Changed max_attempts, message_ttl_ms, max_messages, overflow, encrypted of orders"
+    changes = {"max_attempts": 3, "message_ttl_ms": None, "overflow": "drop_oldest", "encrypted": False}
+    changes["max_messages"] = 500
+    assert (await person.api("GET", "/v1/queues/orders"))["config"] == before | changes
+
+
+async def test_a_settings_form_overwrites_nobodys_change_and_tells_what_is_wrong(person: Person) -> None:
+    await person.api("PUT", "/v1/queues/orders", {})
+    form = await form_of(person) | {"set.max_attempts": "3"}
+    said = await person.act("change-queue", SETTINGS, queue="orders", **form | {"set.max_attempts": "0"})
+    assert "max_attempts is 0" in said
+    said = await person.act("change-queue", SETTINGS, queue="orders", **form | {"set.max_attempts": "many"})
+    assert "max_attempts is 'many'; it is a whole number" in said
+    meanwhile = await form_of(person) | {"set.delay_ms": "9"}
+    assert "Changed delay_ms" in await person.act("change-queue", SETTINGS, queue="orders", **meanwhile)
+    assert "was changed meanwhile" in await person.act("change-queue", SETTINGS, queue="orders", **form)
+    config = (await person.api("GET", "/v1/queues/orders"))["config"]
+    assert (config["max_attempts"], config["delay_ms"]) == (10, 9)
+
+
+async def test_a_queue_is_deleted_by_its_name_and_its_messages_may_move(person: Person) -> None:
+    for name in ("orders", "mail"):
+        await person.api("PUT", f"/v1/queues/{name}", {})
+    await person.api("POST", "/v1/queues/orders/messages", {"messages": [{"body": 1}, {"body": 2}]})
+    said = await person.act("delete-queue", SETTINGS, queue="orders", typed="order")
+    assert "nothing was done" in said
+    said = await person.act("delete-queue", SETTINGS, queue="orders", typed="orders", move_to="mail")
+    assert said == "Queue orders is deleted, its messages go to mail"
+    said = await person.act("delete-queue", SETTINGS.replace("orders", "mail"), queue="mail", typed="mail")
+    assert said.startswith("Queue mail is deleted, ")
+    assert (await person.api("GET", "/v1/queues"))["items"] == []
+
+
+async def test_a_companion_has_no_settings_of_its_own(person: Person) -> None:
+    await person.api("PUT", "/v1/queues/orders", {})
+    page = await person.look("/console/queues/orders.dead/settings")
+    assert "A companion of" in page and "set.max_attempts" not in page
+
+
+async def test_a_rule_is_disabled_and_enabled_as_it_is(person: Person) -> None:
+    rules = "/console/alerts/rules"
+    made = []
+    for kind, more in (
+        ("growth", {"limit": 5, "window_ms": 120_000, "for_ms": 1_000, "queue": "orders*", "note": "n"}),
+        ("slo_latency", {"objective": 99.5, "latency_ms": 100}),
+        ("key_days", {"limit": 14}),
+    ):
+        made.append(await person.api("POST", "/v1/alert-rules", {"name": kind, "kind": kind, **more}))
+    for rule in made:
+        assert "watches nothing" in await person.act("switch-rule", rules, item=rule["id"], wanted="off")
+        off = await person.api("GET", f"/v1/alert-rules/{rule['id']}")
+        assert {**off, "updated_at": ""} == {**rule, "enabled": False, "updated_at": ""}
+        assert "watches from now on" in await person.act("switch-rule", rules, item=rule["id"], wanted="on")
+    assert "names no receiver" in await person.act("test-rule", rules, item=made[0]["id"])
+
+
+async def test_the_list_of_queues_draws_how_deep_each_was_and_exports_numbers(
+    app: Application, person: Person, clock: Clock
+) -> None:
+    for number in range(60):
+        await person.api("PUT", f"/v1/queues/q{number:02}", {})
+    await person.api("POST", "/v1/queues/q59/messages", {"messages": [{"body": 1}] * 3})
+    for _ in range(10):
+        await app.gateway.sampler.look()
+        clock.ms += 10_000
+    asked = app.api.answers["GET", "/v1/series/queues", 200]
+    page = await person.look("/console/queues")
+    row = page[page.index('href="/console/queues/q59"') :].partition("</tr>")[0]
+    assert "<polyline" in row and "60 rows" in page
+    assert app.api.answers["GET", "/v1/series/queues", 200] == asked + 1, "one request for a page"
+    exported = (await person.client.get("/console/queues?format=csv")).text.splitlines()
+    assert exported[0].startswith("name,ready,in_flight") and len(exported) == 61
+    assert app.api.answers["GET", "/v1/series/queues", 200] == asked + 1, "none for an export"

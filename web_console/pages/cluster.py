@@ -1,0 +1,112 @@
+"""The cluster: its backends and what may be asked of them, its shards, and what its manager did."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Any, Final
+
+from web_console.tables import Button, Column, Table
+from web_console.visit import Problem, Visit
+from web_console.wording import counted
+
+NODES: Final = (
+    Column("name", "Backend"),
+    Column("zone", "Zone"),
+    Column("address", "Address", "code"),
+    Column("alive", "Alive", "state"),
+    Column("draining", "Draining", "state"),
+    Column("removing", "To be removed", "state"),
+    Column("leads", "Leads shards"),
+    Column("copies", "Copies", "number"),
+    Column("disk_used_bytes", "Disk used", "bytes"),
+    Column("disk_free_bytes", "Disk free", "bytes"),
+)
+SHARDS: Final = (
+    Column("name", "Shard"),
+    Column("leader", "Leader"),
+    Column("epoch", "Epoch", "number"),
+    Column("in_sync", "In sync"),
+    Column("replicas", "Replicas"),
+    Column("wanted", "Shall be"),
+    Column("lag", "Entries behind"),
+    Column("serving", "Serving", "state"),
+)
+EVENTS: Final = (
+    Column("number", "Number", "number"),
+    Column("at", "When", "time"),
+    Column("kind", "Event", "code"),
+    Column("text", "What"),
+)
+
+
+async def load(visit: Visit) -> dict[str, Any]:
+    """Tables of backends and shards; none without a cluster, and a sentence where nobody knows how it is."""
+    try:
+        state = await visit.maybe("/v1/cluster")
+    except Problem as problem:
+        if problem.status != HTTPStatus.SERVICE_UNAVAILABLE:
+            raise
+        return {"cluster": [], "unknown": problem.detail}
+    if state is None:
+        return {"cluster": [], "unknown": None}
+    nodes = [node_row(node, state["shards"]) for node in state["nodes"]]
+    can_ask = visit.may_do("drain")
+    return {
+        "cluster": [
+            Table("Backends", NODES, nodes, "No backend is there.", path=visit.path, has_buttons=can_ask),
+            Table("Shards", SHARDS, [_shard_row(one) for one in state["shards"]], _NO_SHARD, path=visit.path),
+            Table("Events", EVENTS, state["events"][::-1], "Nothing has happened yet.", path=visit.path),
+        ],
+        "unknown": None,
+    }
+
+
+_NO_SHARD: Final = "No shard is placed yet."
+
+
+def node_row(node: dict[str, Any], shards: list[dict[str, Any]]) -> dict[str, Any]:
+    led = [shard["name"] for shard in shards if shard["leader"] == node["name"]]
+    flags = {key: "yes" if node[key] else "no" for key in ("alive", "draining", "removing")}
+    return {**node, **flags, "leads": ", ".join(led) or None, "buttons": [_drain(node, led), _removal(node)]}
+
+
+def _drain(node: dict[str, Any], led: list[str]) -> Button:
+    name = node["name"]
+    if node["draining"]:
+        question = f"Ends the drain: {name} leads again what it is the home of."
+        return Button("end-drain", "End drain", {"item": name}, question)
+    question = (
+        f"{_gives(name, led)} It gets no leadership until the drain ends, and keeps its copies: when it leads nothing "
+        "it may be restarted without anybody waiting. A shard stays where no other backend is in sync."
+    )
+    return Button("drain", "Drain", {"item": name}, question)
+
+
+def _gives(name: str, led: list[str]) -> str:
+    if not led:
+        return f"{name} leads nothing now."
+    return f"{name} gives away what it leads: {'shard' if len(led) == 1 else 'shards'} {', '.join(led)}."
+
+
+def _removal(node: dict[str, Any]) -> Button:
+    name = node["name"]
+    if node["removing"]:
+        question = f"Ends the removal: {name} stays, and gets copies again."
+        return Button("end-removal", "Keep", {"item": name}, question)
+    question = (
+        f"Has the {counted(node['copies'], 'copy', 'copies')} of {name} made on other backends, and then deletes them "
+        "there. It serves on meanwhile; when it keeps nothing it may be stopped for good. Copies stay where no other "
+        "backend can take them. Keep ends it."
+    )
+    return Button("remove", "Remove", {"item": name}, question, is_danger=True, word=name)
+
+
+def _shard_row(shard: dict[str, Any]) -> dict[str, Any]:
+    return {
+        **shard,
+        "replicas": ", ".join(shard["replicas"]),
+        "in_sync": ", ".join(shard["in_sync"]),
+        "wanted": ", ".join(shard["wanted"]),
+        "lag": ", ".join(f"{name}: {'?' if lag is None else lag}" for name, lag in sorted(shard["lag"].items())),
+        "serving": "yes" if shard["serving"] else "no",
+    }

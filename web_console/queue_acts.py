@@ -1,0 +1,66 @@
+"""What forms about whole queues do: made, changed, emptied and deleted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from web_console.forms import Done, Form, given, typed, wrong
+from web_console.pages.settings import Field, fields
+from web_console.visit import Visit, page_path, queue_path
+from web_console.wording import counted
+
+
+async def create_queue(visit: Visit, form: Form) -> Done:
+    name = form.get("name", "").strip()
+    config = given(form, "kind", "ordering", "delivery")
+    if "/" in name or not name:
+        raise wrong("a queue's name has 1 to 128 of A-Z a-z 0-9 _ . -")
+    await visit.ask("PUT", queue_path(name), config)
+    return Done(f"Queue {name} is there", page_path("queues", name))
+
+
+async def purge(visit: Visit, form: Form) -> Done:
+    name = form.get("queue", "")
+    typed(form, name)
+    job = (await visit.ask("POST", queue_path(name, "purge"), {"confirm": name})).json()
+    return Done(f"Purged {counted(job['total'], 'message')} of {name}")
+
+
+async def change_queue(visit: Visit, form: Form) -> Done:
+    """Sends what differs from the page that the form was on; a queue that was changed since is not."""
+    name = form.get("queue", "")
+    config = (await visit.get(queue_path(name)))["config"]
+    there = fields(visit.server.queue_changes(), config)
+    changes = {
+        field.name: _value(field, text)
+        for field in there
+        if (text := form.get(f"set.{field.name}", field.text).strip()) != field.text
+    }
+    if not changes:
+        return Done("Nothing is different; nothing was changed")
+    await visit.ask("PATCH", queue_path(name), changes, headers={"if-match": form.get("etag", "")})
+    return Done(f"Changed {', '.join(changes)} of {name}")
+
+
+def _value(field: Field, text: str) -> Any:
+    if not text:
+        return None
+    if field.kind == "text" or (field.kind == "choice" and text not in ("true", "false")):
+        return text
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        what = "a whole number" if field.kind == "number" else "JSON"
+        raise wrong(f"{field.name} is {text[:50]!r}; it is {what}") from None
+
+
+async def delete_queue(visit: Visit, form: Form) -> Done:
+    name = form.get("queue", "")
+    typed(form, name)
+    target = form.get("move_to", "").strip()
+    discard = "" if target else "true"
+    reply = await visit.ask("DELETE", queue_path(name), confirm=name, move_to=target, discard=discard)
+    said = f"its messages go to {target}" if target else f"{counted(reply.json()['discarded'], 'message')} with it"
+    return Done(f"Queue {name} is deleted, {said}", page_path("queues"))
