@@ -13,12 +13,14 @@ from tests.bench.world import World, check, close, connect, say_in, until
 
 STREAM, WORK = "bench-stream", "bench-work"
 SETTLE_S = 1.0
+UNBOUND = {"PUSHQ_LIMITS__CONNECTIONS_PER_TENANT_MAX": "0"}
+"""All are of one tenant, and two publishers beside them: more than the default lets one tenant have."""
 
 
 async def idle(world: World, *, encoding: Encoding) -> Row:
     """Half of the connections read a stream, half consume a work queue; then all show that they still listen."""
     half = world.scale.idle // 2
-    with world.server() as server:
+    with world.server(env=UNBOUND) as server:
         server.create(STREAM, kind="stream")
         server.create(WORK)
         common = say_in(SPEECHES[encoding], server)
