@@ -18,6 +18,7 @@ from gateway.auth import Keyring, wall_clock_ms
 from gateway.auto_create import auto_config
 from gateway.begun import Begun
 from gateway.cluster_watch import ClusterWatch
+from gateway.clusters_view import ClustersView
 from gateway.console_server import ConsoleServer
 from gateway.context import Gateway
 from gateway.desk import GatewayDesk
@@ -114,6 +115,7 @@ def create_app(
     series_folder: Path | None = None,
     cluster: ClusterWatch | None = None,
     recovery: Recovery | None = None,
+    clusters: ClustersView | None = None,
     tickets: TicketOffice | None = None,
     siblings: Siblings | None = None,
     number: int = 1,
@@ -201,6 +203,7 @@ def create_app(
         recovery,
         siblings,
         number,
+        clusters,
     )
     api = Api(gateway)
     overload = Overload(store, hub, lag, settings.overload, memory_bytes_max=memory)

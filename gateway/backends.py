@@ -24,10 +24,14 @@ from push.looking_up import LookingUp
 async def open_backends(settings: Settings, guards: Guards) -> tuple[RemoteBackends, Encrypting]:
     """Connects, and makes what seals and opens. Raises `CannotStart`."""
     settings.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return await _opened(backends_of(settings), settings, guards, f"the backends {', '.join(settings.store.backends)}")
+
+
+def backends_of(settings: Settings) -> RemoteBackends:
+    """Not open yet. Raises `CannotStart`."""
     addresses = [parse_address(one) for one in settings.store.backends]
     backends = [(one.host, one.port) for one in addresses]
-    store = RemoteBackends(FixedDirectory(backends), tls_of(settings.store), _looking_up, addresses=backends)
-    return await _opened(store, settings, guards, f"the backends {', '.join(settings.store.backends)}")
+    return RemoteBackends(FixedDirectory(backends), tls_of(settings.store), _looking_up, addresses=backends)
 
 
 async def open_storage(settings: Settings, guards: Guards, path: Path) -> tuple[RemoteBackends, Encrypting]:

@@ -10,6 +10,7 @@ from gateway.alerts.setup import Watching
 from gateway.auth import Keyring
 from gateway.begun import Begun
 from gateway.cluster_watch import ClusterWatch
+from gateway.clusters_view import ClustersView
 from gateway.desk import GatewayDesk
 from gateway.encryption import Encrypting
 from gateway.guard import Guards
@@ -54,4 +55,6 @@ class Gateway:
     """The other gateway processes, at the one that speaks for all; None at those, and for a process that is alone."""
     number: int = 1
     """Which gateway process of its server this one is."""
+    clusters: ClustersView | None = None
+    """None where this gateway does not keep its messages with clusters of backends."""
     refused_acts: RefusedActs = field(default_factory=RefusedActs)

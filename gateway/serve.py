@@ -36,6 +36,7 @@ from gateway.backends import open_backends, tls_of
 from gateway.cannot_start import CannotStart
 from gateway.certificates import CertificateError
 from gateway.cluster_watch import ClusterWatch
+from gateway.clusters_view import ClustersView, model_of
 from gateway.config import Loaded
 from gateway.encryption import Encrypting, encrypting
 from gateway.entrance import Entrance, open_entrance
@@ -153,6 +154,7 @@ async def _serve(settings: Settings, place: Alone) -> None:
             series_folder=settings.directory if place.is_desk else None,
             cluster=cluster,
             recovery=_recovery(cluster, store, settings),
+            clusters=_clusters(store, settings),
             tickets=place.tickets(store),
             siblings=place.siblings,
             number=place.number,
@@ -214,6 +216,12 @@ def _cluster(settings: Settings) -> ClusterWatch | None:
     cluster = settings.cluster
     patience = Patience(cluster.replace_after_s, cluster.rebalance_after_s)
     return ClusterWatch(etcd_config(endpoints, access_of(cluster)), patience)
+
+
+def _clusters(store: object, settings: Settings) -> ClustersView | None:
+    if not isinstance(store, RemoteBackends) or not settings.store.backends:
+        return None
+    return ClustersView(cast(Any, store), lambda: {"main": model_of(store.lanes)}, wall_clock_ms)
 
 
 def _recovery(cluster: ClusterWatch | None, store: object, settings: Settings) -> Recovery | None:

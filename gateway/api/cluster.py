@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from backend_store.model import Forbidden, NotFound
-from gateway.api.cluster_shapes import Rebalance
+from gateway.api.cluster_shapes import NO_CLUSTERS, Rebalance
 from gateway.context import Gateway
 from gateway.http import Answer, Call, json_answer
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 async def get(gateway: Gateway, call: Call) -> Answer:
     watch = _watch(gateway, call)
-    return json_answer(watch.state())
+    return json_answer(watch.state(NO_CLUSTERS if gateway.clusters is None else gateway.clusters.state()))
 
 
 async def drain(gateway: Gateway, call: Call) -> Answer:

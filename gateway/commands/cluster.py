@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import quote
 
 import click
@@ -38,15 +39,18 @@ def cluster() -> None:
 
 
 @cluster.command("status")
-@click.option("--events", "with_events", is_flag=True, help="Also show what the manager did, and why; newest last.")
+@click.option("--events", "with_events", is_flag=True, help="Also show what the managers did, and why; newest last.")
 @target_options
 @json_option
 def status(with_events: bool, target: Target, as_json: bool) -> None:
-    """Show the backends, and who leads and keeps which shard."""
+    """Show all clusters, and of one the backends, and who leads and keeps which shard."""
     state = _ask(target, "GET", "/v1/cluster")
     if as_json:
         put_json(state)
         return
+    put_table(CLUSTER_COLUMNS, [_cluster_row(one) for one in state["clusters"]])
+    if state["clusters"]:
+        tell(_managed(state["managers"]))
     put_table(
         ("node", "zone", "address", "alive", "asked", "leads", "copies", "disk used", "disk free"),
         [_node_row(state, node) for node in state["nodes"]],
@@ -58,6 +62,36 @@ def status(with_events: bool, target: Target, as_json: bool) -> None:
     if with_events:
         events = [[event["number"], event["at"], event["kind"], event["text"]] for event in state["events"]]
         put_table(("event", "time", "kind", "what"), events)
+        decided = [
+            [event["number"], event["at"], event["kind"], event["cluster"] or "–", event["text"]]
+            for event in state["manager_events"]
+        ]
+        put_table(("decision", "time", "kind", "cluster", "what"), decided)
+
+
+CLUSTER_COLUMNS: Final = ("cluster", "model", "backends", "queues", "used", "of its", "state", "heard", "detail")
+
+
+def _cluster_row(cluster: dict[str, Any]) -> list[Any]:
+    used = cluster["utilisation"]
+    return [
+        cluster["name"],
+        (cluster["model"] or "–").replace("_", " "),
+        "–" if cluster["backends"] is None else cluster["backends"],
+        cluster["queues"],
+        "–" if used is None else f"{used:.0%}",
+        cluster["fullest"] or "–",
+        cluster["state"],
+        cluster["reported_at"] or "–",
+        cluster["detail"] or "–",
+    ]
+
+
+def _managed(managers: dict[str, Any]) -> str:
+    if managers["holder"] is None:
+        return "no pushq manager has run: nobody says which cluster is full"
+    since = f"{managers['holder']} manages since {managers['since']}"
+    return f"{since}, and is silent since {managers['seen_at']}" if managers["is_silent"] else since
 
 
 def _node_row(state: dict[str, Any], node: dict[str, Any]) -> list[Any]:
@@ -192,6 +226,20 @@ def rebalance(dry_run: bool, target: Target, as_json: bool) -> None:
         [move["shard"], move["kind"], move["source"] or "–", move["to"] or "–", move["why"]] for move in found["moves"]
     ]
     put_table(("shard", "what", "from", "to", "why"), moves)
+
+
+@cluster.command("plan")
+@target_options
+def plan(target: Target) -> None:
+    """Print which queues would cool hot clusters, as a file for `pushq cluster apply-plan`.
+
+    It is what the manager found last, for a person to look at. A plan without moves: no cluster is hot, or nothing
+    that is known would cool it.
+    """
+    from backend_store.client import plans
+
+    found = _ask(target, "GET", "/v1/cluster")["plan"]
+    click.echo(plans.written(plans.parse(json.dumps(found).encode())), nl=False)
 
 
 @cluster.command("apply-plan")

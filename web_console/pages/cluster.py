@@ -21,6 +21,24 @@ NODES: Final = (
     Column("disk_used_bytes", "Disk used", "bytes"),
     Column("disk_free_bytes", "Disk free", "bytes"),
 )
+CLUSTERS: Final = (
+    Column("name", "Cluster"),
+    Column("model", "Model"),
+    Column("backends", "Backends", "number"),
+    Column("queues", "Queues", "number"),
+    Column("used", "Used"),
+    Column("fullest", "Most of its"),
+    Column("state", "State"),
+    Column("detail", "Detail"),
+    Column("reported_at", "Heard", "time"),
+)
+DECISIONS: Final = (
+    Column("number", "Number", "number"),
+    Column("at", "When", "time"),
+    Column("kind", "Decision", "code"),
+    Column("cluster", "Cluster"),
+    Column("text", "What"),
+)
 SHARDS: Final = (
     Column("name", "Shard"),
     Column("leader", "Leader"),
@@ -53,11 +71,34 @@ async def load(visit: Visit) -> dict[str, Any]:
     can_ask = visit.may_do("drain")
     return {
         "cluster": [
+            *_of_all(state, visit.path),
             Table("Backends", NODES, nodes, "No backend is there.", path=visit.path, has_buttons=can_ask),
             Table("Shards", SHARDS, [_shard_row(one) for one in state["shards"]], _NO_SHARD, path=visit.path),
             Table("Events", EVENTS, state["events"][::-1], "Nothing has happened yet.", path=visit.path),
         ],
         "unknown": None,
+    }
+
+
+def _of_all(state: dict[str, Any], path: str) -> list[Table]:
+    """None where this server keeps its messages itself."""
+    if not state["clusters"]:
+        return []
+    managers = state["managers"]
+    nobody = "No manager has decided anything: start pushq manager."
+    title = "Decisions" if managers["holder"] is None else f"Decisions of {managers['holder']}"
+    return [
+        Table("Clusters", CLUSTERS, [_cluster_row(one) for one in state["clusters"]], nobody, path=path),
+        Table(title, DECISIONS, state["manager_events"][::-1], nobody, path=path),
+    ]
+
+
+def _cluster_row(cluster: dict[str, Any]) -> dict[str, Any]:
+    used = cluster["utilisation"]
+    return {
+        **cluster,
+        "model": cluster["model"] and cluster["model"].replace("_", " "),
+        "used": None if used is None else f"{used:.0%}",
     }
 
 
