@@ -129,10 +129,12 @@ class Line:
         tls: ssl.SSLContext | None,
         *,
         whose: str = "",
+        cluster: str = "",
     ):
-        """`whose`: for people, in the place of the shard's number."""
+        """`whose`: for people, in the place of the shard's number. `cluster`: the further one that it leads to."""
         self.shard = shard
-        self._whose = whose or f"the backend of shard {shard}"
+        self._whose = (whose or f"the backend of shard {shard}") + (f" of cluster {cluster!r}" if cluster else "")
+        self._log = log.bind(cluster=cluster) if cluster else log
         self._directory = directory
         self._owner = owner
         self._gateway = gateway
@@ -150,6 +152,7 @@ class Line:
         self._out: asyncio.Queue[bytes] = asyncio.Queue()
         self._is_flushing = self._is_leaving = False
         self._problem = "is not connected yet"
+        self._closed_at = self._loop.time()
         self.connections = 0
         """How often it was connected."""
         self._tasks = [
@@ -163,6 +166,11 @@ class Line:
     @property
     def is_open(self) -> bool:
         return self._is_open
+
+    @property
+    def closed_seconds(self) -> float:
+        """For how long it has not been open; 0 while it is."""
+        return 0.0 if self._is_open else self._loop.time() - self._closed_at
 
     @property
     def is_waited_for(self) -> bool:
@@ -205,7 +213,7 @@ class Line:
                 except (ConnectionClosed, InvalidHandshake, OSError, TimeoutError, PushqError) as error:
                     self._problem = f"is not there: {error or type(error).__name__}"
                 except Exception:
-                    log.exception("a line failed", shard=self.shard)
+                    self._log.exception("a line failed", shard=self.shard)
                     self._problem = "failed"
                 if self.connections > connected:
                     pause = 0.02
@@ -242,7 +250,7 @@ class Line:
                 raise InvalidRequest(f"{_shown(address)} is no backend of version {STORE_VERSION}")
             self._connection = connection
             self._owner.greeted(first)
-            log.info("connected to a backend", shard=self.shard, address=_shown(address))
+            self._log.info("connected to a backend", shard=self.shard, address=_shown(address))
             writer = self._loop.create_task(self._write(connection), name="line writer")
             try:
                 async for data in connection:
@@ -325,11 +333,13 @@ class Line:
 
     def _lose(self) -> None:
         self._connection = None
+        if self._is_open:
+            self._closed_at = self._loop.time()
         self._is_open = self._is_leaving = False
         self._open.clear()
         self._wants.clear()
         self._quiet.clear()
-        log.warning("a backend was lost", shard=self.shard)
+        self._log.warning("a backend was lost", shard=self.shard)
         unknown = []
         for number, call in list(self._calls.items()):
             if call.is_sent and not call.may_repeat:

@@ -2,5 +2,6 @@
 
 It knows clusters, not hosts. `clusters` (what is known of each) · `choice` (queue → cluster) · `sizing` (when one grows
 or shrinks) · `relief` (which queues a hot one gives) · `plans` (the file of `pushq cluster apply-plan`) ·
-`gathered` (a cluster's report from what its shards say) · `managing` (one look of the manager) · `records` (its rows).
+`gathered` (a cluster's report from what its shards say) · `managing` (one look of the manager) · `documents` (the row
+of a cluster) · `records` (its other rows).
 """
