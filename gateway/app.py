@@ -116,6 +116,7 @@ def create_app(
     cluster: ClusterWatch | None = None,
     recovery: Recovery | None = None,
     clusters: ClustersView | None = None,
+    further: Mapping[str, ClusterWatch] | None = None,
     tickets: TicketOffice | None = None,
     siblings: Siblings | None = None,
     number: int = 1,
@@ -204,6 +205,7 @@ def create_app(
         siblings,
         number,
         clusters,
+        further or {},
     )
     api = Api(gateway)
     overload = Overload(store, hub, lag, settings.overload, memory_bytes_max=memory)

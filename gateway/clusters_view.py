@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping
-from typing import Literal, Protocol
+from collections.abc import Callable
+from typing import Literal
 
-from backend_store.client import Documents, outer, timestamp
-from backend_store.model import QueueDefinition
+from backend_store.client import outer, timestamp
+from backend_store.remote.cluster import BackendCluster
+from backend_store.remote.store import RemoteBackends
 from gateway.api.cluster_shapes import ClusterManagers, ClustersState, ClusterSummary, ManagerEvent
-
-Model = Literal["leader_follower", "independent_hosts"]
-Models = Callable[[], Mapping[str, Model | None]]
-"""The clusters of the settings, the home cluster first, and how their backends share queues."""
-
-
-class Known(Protocol):
-    """The store of a gateway."""
-
-    @property
-    def documents(self) -> Documents: ...
-
-    def all_definitions(self) -> list[QueueDefinition]: ...
 
 
 class ClustersView:
-    def __init__(self, store: Known, models: Models, clock_ms: Callable[[], int]) -> None:
+    def __init__(self, store: RemoteBackends, clock_ms: Callable[[], int]) -> None:
         self._store = store
-        self._models = models
         self._clock_ms = clock_ms
+
+    @property
+    def names(self) -> list[str]:
+        """The home cluster first."""
+        return [cluster.name for cluster in self._store.clusters.values()]
 
     def state(self) -> ClustersState:
         rows = self._store.documents.all
@@ -41,12 +32,11 @@ class ClustersView:
 
     def summaries(self) -> list[ClusterSummary]:
         """The home cluster first."""
-        models, known, now_ms = self._models(), outer.clusters_of(self._store.documents.all), self._clock_ms()
-        home = next(iter(models))
-        queues = Counter(cluster_of(definition) or home for definition in self._store.all_definitions())
+        known, now_ms = outer.clusters_of(self._store.documents.all), self._clock_ms()
+        queues = self._store.metadata.spread.queues
         return [
-            _summary(name, known.get(name), model, queues[name], now_ms, is_home=name == home)
-            for name, model in models.items()
+            _summary(cluster, known.get(cluster.name), queues[cluster.key], now_ms)
+            for cluster in self._store.clusters.values()
         ]
 
     def _managers(self) -> ClusterManagers:
@@ -62,21 +52,11 @@ class ClustersView:
         )
 
 
-def model_of(lanes: int) -> Model:
-    return "independent_hosts" if lanes else "leader_follower"
-
-
-def cluster_of(definition: QueueDefinition) -> str:
-    """ "" is the home cluster."""
-    return ""
-
-
-def _summary(
-    name: str, cluster: outer.Cluster | None, model: Model | None, queues: int, now_ms: int, *, is_home: bool
-) -> ClusterSummary:
-    if cluster is None:
+def _summary(cluster: BackendCluster, known: outer.Cluster | None, queues: int, now_ms: int) -> ClusterSummary:
+    name, is_home, model = cluster.name, cluster.is_home, _model_of(cluster)
+    if known is None:
         return ClusterSummary(name, is_home, model, None, queues, None, None, "silent", None, None, None)
-    report, hot_ms = cluster.report, cluster.hot_since_ms
+    report, hot_ms = known.report, known.hot_since_ms
     return ClusterSummary(
         name,
         is_home,
@@ -85,11 +65,17 @@ def _summary(
         queues,
         round(report.utilisation, 3),
         report.fullest or None,
-        cluster.state(now_ms),
+        known.state(now_ms),
         report.detail or None,
         None if hot_ms is None else timestamp(hot_ms),
         timestamp(report.at_ms),
     )
+
+
+def _model_of(cluster: BackendCluster) -> Literal["leader_follower", "independent_hosts"] | None:
+    if not cluster.is_met:
+        return None
+    return "independent_hosts" if cluster.lanes else "leader_follower"
 
 
 def _event(event: outer.Event) -> ManagerEvent:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from backend_store.client import Store
@@ -57,4 +57,6 @@ class Gateway:
     """Which gateway process of its server this one is."""
     clusters: ClustersView | None = None
     """None where this gateway does not keep its messages with clusters of backends."""
+    further: Mapping[str, ClusterWatch] = field(default_factory=dict)
+    """`cluster` is the home cluster's; these are of the others whose coordinator the settings name."""
     refused_acts: RefusedActs = field(default_factory=RefusedActs)

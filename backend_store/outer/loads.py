@@ -5,7 +5,7 @@ A cluster that is full of messages counts what queues hold, any other what was p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from backend_store.client.pulses import Pulse
 from backend_store.core.outer.clusters import Cluster
@@ -15,9 +15,8 @@ from backend_store.remote.store import RemoteBackends
 
 
 class Loads:
-    def __init__(self, store: RemoteBackends, cluster_of: Callable[[QueueDefinition], str]) -> None:
+    def __init__(self, store: RemoteBackends) -> None:
         self._store = store
-        self._cluster_of = cluster_of
         self._before: dict[int, int] = {}
         """Uid → what its queue had done, at the last look."""
 
@@ -31,10 +30,10 @@ class Loads:
         found: dict[int, QueueDefinition] = {}
         done: dict[int, int] = {}
         for definition in self._store.all_definitions():
-            name, pulses = self._cluster_of(definition), self._store.pulses_of(definition)
-            if name not in hot or pulses is None:
+            cluster = self._store.clusters.get(definition.cluster)
+            if cluster is None or cluster.name not in hot or (pulse := self._store.last_pulse(definition)) is None:
                 continue
-            pulse, uid = pulses.take(), definition.uid
+            name, uid = cluster.name, definition.uid
             found[uid] = definition
             done[uid] = pulse.published_total + pulse.acked_total
             is_full = hot[name].report.fullest == "disk"

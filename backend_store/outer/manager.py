@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 import structlog
@@ -16,18 +16,10 @@ import structlog
 from backend_store.core.outer.clusters import Report as ClusterReport
 from backend_store.core.outer.documents import DUTY
 from backend_store.core.outer.gathered import ShardSaid, gathered
-from backend_store.core.outer.managing import (
-    CallEnded,
-    Decided,
-    ProvisionCall,
-    Rules,
-    Seen,
-    closing,
-    step,
-)
+from backend_store.core.outer.managing import CallEnded, Decided, ProvisionCall, Rules, Seen, closing, step
 from backend_store.core.outer.records import Holder, holder_row, memory_of, rows_of
 from backend_store.metadata.documents import Document, Duty
-from backend_store.model import Conflict, PushqError, QueueDefinition
+from backend_store.model import Conflict, PushqError
 from backend_store.outer.limits import DUTY_LOOKS, HEAR_SECONDS_MAX, STALL_LOOKS
 from backend_store.outer.loads import Loads
 from backend_store.remote.home import Home
@@ -40,8 +32,11 @@ _report = msgspec.msgpack.Decoder(Report).decode
 
 Provide = Callable[[ProvisionCall], Awaitable[str]]
 """Has the servers provided, and says how it went. Raises `ProvisionFailed`."""
-Clusters = Callable[[], Mapping[str, Sequence[Home]]]
-"""The shards of every cluster, by its name."""
+
+
+def hold_ms(every_s: float) -> int:
+    """How long a manager has the duty from one look on: a look may wait for the duty, a shard and what it writes."""
+    return round(max(every_s * DUTY_LOOKS, every_s + 3 * HEAR_SECONDS_MAX) * 1000)
 
 
 class ProvisionFailed(Exception):
@@ -54,15 +49,14 @@ class Manager:
     def __init__(
         self,
         store: RemoteBackends,
-        clusters: Clusters,
         rules: Rules,
         provide: Provide | None,
         *,
         name: str,
         every_s: float,
-        cluster_of: Callable[[QueueDefinition], str],
     ) -> None:
-        """`cluster_of`: the name of the cluster where a queue's messages lie."""
+        """It looks after all clusters of `store`, which the caller opens and closes. `provide`: None where nobody
+        provides servers."""
         self.name = name
         self.duty: Duty | None = None
         """Ours; None while it is another's."""
@@ -71,11 +65,10 @@ class Manager:
         self.calls_made = 0
         self.calls_failed = 0
         self._store = store
-        self._clusters = clusters
         self._rules = rules
         self._provide = provide
         self._every_s = every_s
-        self._loads = Loads(store, cluster_of)
+        self._loads = Loads(store)
         self._heard_at = asyncio.get_running_loop().time()
         """When the home cluster said last whose the duty is."""
         self._calls: dict[int, asyncio.Task[None]] = {}
@@ -85,7 +78,7 @@ class Manager:
     @property
     def named(self) -> list[str]:
         """The clusters of the settings."""
-        return list(self._clusters())
+        return [cluster.name for cluster in self._store.clusters.values()]
 
     @property
     def is_well(self) -> bool:
@@ -115,15 +108,14 @@ class Manager:
     async def look(self) -> None:
         """Once. Raises `PushqError`, `TimeoutError`."""
         self.looks += 1
-        before, duty = self.duty, await self._ask(round(self._every_s * 1000) * DUTY_LOOKS)
+        before, duty = self.duty, await self._ask(hold_ms(self._every_s))
         if duty is None:
             return
         memory, reports, now_ms = memory_of(self._store.documents.all), await self._hear(), _now_ms()
         ended = list(self._ended)
         seen = Seen(reports, ended, tuple(self._calls), self._loads.of(memory.clusters))
-        named = tuple(self._clusters())
         is_new = before != duty
-        decided = step(memory, seen, now_ms, named=named, manager=self.name, rules=self._rules, is_new=is_new)
+        decided = step(memory, seen, now_ms, named=self.named, manager=self.name, rules=self._rules, is_new=is_new)
         holder = Holder(self.name, self._store.documents.holder, duty.term, now_ms) if is_new else None
         await self._write(decided, duty, holder)
         del self._ended[: len(ended)]
@@ -181,10 +173,10 @@ class Manager:
 
     async def _hear(self) -> dict[str, ClusterReport]:
         """Of all clusters that say something."""
-        clusters = self._clusters()
-        said = await asyncio.gather(*(_said_by(homes) for homes in clusters.values()))
+        clusters = list(self._store.clusters.values())
+        said = await asyncio.gather(*(_said_by(cluster.homes) for cluster in clusters))
         now_ms = _now_ms()
-        found = (gathered(name, now_ms, shards) for name, shards in zip(clusters, said, strict=True))
+        found = (gathered(cluster.name, now_ms, shards) for cluster, shards in zip(clusters, said, strict=True))
         return {report.cluster: report for report in found if report is not None}
 
     # ------------------------------------------------------------------------------------------------ the provisioner

@@ -1,4 +1,7 @@
-"""The cluster that keeps the messages: who lives, who leads what, drains and removals. For operators."""
+"""The clusters that keep the messages: who lives, who leads what, drains and removals. For operators.
+
+Each call is about the home cluster, or about the one that `?cluster=NAME` names.
+"""
 
 from __future__ import annotations
 
@@ -45,11 +48,19 @@ async def rebalance(gateway: Gateway, call: Call) -> Answer:
 
 
 def _watch(gateway: Gateway, call: Call) -> ClusterWatch:
+    """That of the cluster which the query names, else of the home cluster."""
     if not call.principal.access.is_operator:
         raise Forbidden(f"the cluster is for operators, and the key {call.principal.name!r} has no scope operator")
-    call.query()
-    if gateway.cluster is None:
-        raise NotFound(
-            "this server does not have a cluster to show: start it with cluster.coordinator = etcd://HOST:PORT"
-        )
-    return gateway.cluster
+    name = call.query("cluster").get("cluster")
+    names = [] if gateway.clusters is None else gateway.clusters.names
+    if name is not None and name not in names:
+        there = f"those of this server are {', '.join(names)}" if names else "this server keeps its messages itself"
+        raise NotFound(f"there is no cluster {name[:100]!r}; {there}")
+    if name is None or name == names[0]:
+        found, setting = gateway.cluster, "cluster.coordinator"
+    else:
+        found, setting = gateway.further.get(name), f"coordinator of the entry {name!r} of store.clusters"
+    if found is None:
+        what = "have a cluster to show" if name is None else f"know who leads what in the cluster {name!r}"
+        raise NotFound(f"this server does not {what}: start it with {setting} = etcd://HOST:PORT")
+    return found

@@ -257,9 +257,10 @@ WATCHING: Final[tuple[Operation, ...]] = (
         "GET",
         "/v1/cluster",
         cluster.get,
-        "The backends of the cluster, who leads and keeps which shard, and what the manager did",
+        "All clusters, and of one the backends, who leads and keeps which shard, and what its manager did",
         "operator",
         {200: ClusterState},
+        query=("cluster",),
         refusals=(400, 401, 403, 404, 503),
     ),
     Operation(
@@ -269,6 +270,7 @@ WATCHING: Final[tuple[Operation, ...]] = (
         "Ask a backend to give its leaderships away; it gets none until the drain ends",
         "operator",
         {200: ClusterNode},
+        query=("cluster",),
         refusals=(400, 401, 403, 404, 503),
     ),
     Operation(
@@ -278,6 +280,7 @@ WATCHING: Final[tuple[Operation, ...]] = (
         "End a drain: the backend leads again what it is the home of",
         "operator",
         {200: ClusterNode},
+        query=("cluster",),
         refusals=(400, 401, 403, 404, 503),
     ),
     Operation(
@@ -287,6 +290,7 @@ WATCHING: Final[tuple[Operation, ...]] = (
         "Ask for a backend's copies to be made elsewhere; when it has none it may be stopped for good",
         "operator",
         {200: ClusterNode},
+        query=("cluster",),
         refusals=(400, 401, 403, 404, 503),
     ),
     Operation(
@@ -296,6 +300,7 @@ WATCHING: Final[tuple[Operation, ...]] = (
         "End a removal: the backend stays, and gets copies again",
         "operator",
         {200: ClusterNode},
+        query=("cluster",),
         refusals=(400, 401, 403, 404, 503),
     ),
     Operation(
@@ -306,6 +311,7 @@ WATCHING: Final[tuple[Operation, ...]] = (
         "operator",
         {200: Rebalanced},
         request=Rebalance,
+        query=("cluster",),
         refusals=(400, 401, 403, 404, 413, 415, 503),
     ),
     Operation(

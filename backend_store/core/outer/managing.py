@@ -48,7 +48,8 @@ class Event:
     number: int
     """Rises with each."""
     time_ms: int
-    kind: EventKind
+    kind: str
+    """An `EventKind`, or a later one's."""
     cluster: str
     """"" where it is about none."""
     text: str

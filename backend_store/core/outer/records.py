@@ -1,9 +1,14 @@
-"""The manager's own rows beside what is known of each cluster: events in a ring, calls to the provisioner, the plan."""
+"""The manager's own rows beside what is known of each cluster: events in a ring, calls to the provisioner, the plan.
+
+A row that cannot be read is passed over: a later version wrote it, and neither the manager nor what a gateway shows of
+the others may end for it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Final
+from contextlib import suppress
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -33,6 +38,7 @@ class Holder(msgspec.Struct, frozen=True):
     since_ms: int
 
 
+_Row = TypeVar("_Row")
 _encode = msgspec.msgpack.Encoder().encode
 _event = msgspec.msgpack.Decoder(Event).decode
 _call = msgspec.msgpack.Decoder(ProvisionCall).decode
@@ -41,25 +47,32 @@ _holder = msgspec.msgpack.Decoder(Holder).decode
 
 
 def clusters_of(rows: Rows) -> dict[str, Cluster]:
-    return {name: parsed(data) for name, data in rows(KIND)}
+    return dict(_read(rows, KIND, parsed))
 
 
 def events_of(rows: Rows) -> list[Event]:
     """The last of them, newest last."""
-    return sorted((_event(data) for _, data in rows(EVENT_KIND)), key=lambda event: event.number)
+    return sorted((event for _, event in _read(rows, EVENT_KIND, _event)), key=lambda event: event.number)
 
 
 def calls_of(rows: Rows) -> dict[str, ProvisionCall]:
-    return {name: _call(data) for name, data in rows(CALL_KIND)}
+    return dict(_read(rows, CALL_KIND, _call))
 
 
 def proposed_of(rows: Rows) -> Proposed:
-    return next((_plan(data) for _, data in rows(PLAN_KIND)), Proposed(0))
+    return next((found for _, found in _read(rows, PLAN_KIND, _plan)), Proposed(0))
 
 
 def holder_of(rows: Rows) -> Holder | None:
     """None where no manager has ever run."""
-    return next((_holder(data) for _, data in rows(HOLDER_KIND)), None)
+    return next((found for _, found in _read(rows, HOLDER_KIND, _holder)), None)
+
+
+def _read(rows: Rows, kind: str, read: Callable[[bytes], _Row]) -> Iterator[tuple[str, _Row]]:
+    """Name and row."""
+    for name, data in rows(kind):
+        with suppress(ValueError, msgspec.MsgspecError):
+            yield name, read(data)
 
 
 def memory_of(rows: Rows) -> Memory:
