@@ -51,8 +51,8 @@ from backend_store.remote.pulses import PulseBook, RemotePulses
 from backend_store.remote.queue import Look, RemoteQueue
 from backend_store.remote.streams import RemoteStream
 from backend_store.remote.unheard import Unheard
-from backend_store.service.definitions import Definitions as News
 from backend_store.service.defining import CreateQueue, DeleteQueue, GoneQueues, MoveQueue, UpdateQueue
+from backend_store.service.definitions import Definitions as News
 from backend_store.service.reports import Report, TakeReport
 from backend_store.wire.store_frames import Greeted, Place
 
