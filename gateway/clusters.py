@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
 from gateway.addresses import wrong_etcd, wrong_service
 from gateway.limits import CLUSTER_ENTRIES_MAX
 
-if TYPE_CHECKING:
-    from gateway.settings import StoreSettings
-
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,30}")
-NAME_RULE: Final = "1 to 31 of a-z, 0-9 and hyphen, and no hyphen at first"
 
 
 class BackendsOf(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -28,8 +24,9 @@ class BackendsOf(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     """`etcd://HOST:PORT[,HOST:PORT][/NAMESPACE]`, as its backends have it; with it the cluster can be shown."""
 
 
-def is_cluster_name(name: str) -> bool:
-    return _NAME.fullmatch(name) is not None
+def wrong_cluster_name(name: str) -> str:
+    """A sentence; "" for a name."""
+    return "" if _NAME.fullmatch(name) else "it is 1 to 31 of a-z, 0-9 and hyphen, and no hyphen at first"
 
 
 def cluster_entries(value: Any) -> tuple[BackendsOf, ...]:
@@ -64,8 +61,8 @@ def _entry(given: Any, at: str) -> BackendsOf:
         entry = msgspec.convert(given, BackendsOf)
     except msgspec.ValidationError as error:
         raise ValueError(f"{at}: {error}; an entry has name and backends") from None
-    if not is_cluster_name(entry.name):
-        raise ValueError(f"{at}.name: {entry.name[:200]!r} is no name of a cluster: {NAME_RULE}")
+    if wrong := wrong_cluster_name(entry.name):
+        raise ValueError(f"{at}.name is {entry.name[:200]!r}: {wrong}")
     if not entry.backends:
         raise ValueError(f"{at}.backends: it is empty; name the cluster's backends, HOST:PORT each")
     for one in entry.backends:
@@ -74,23 +71,3 @@ def _entry(given: Any, at: str) -> BackendsOf:
     if entry.coordinator and (wrong := wrong_etcd(entry.coordinator)):
         raise ValueError(f"{at}.coordinator: {wrong}")
     return entry
-
-
-def wrong_clusters(store: StoreSettings) -> tuple[str, str] | None:
-    """The setting that does not go with the others and a sentence; None where all is well."""
-    if not store.clusters:
-        return None
-    if not store.backends:
-        return "store.clusters", (
-            "store.clusters names further clusters, and there is no home cluster, which has the definitions: name its "
-            "backends as store.backends"
-        )
-    owners = dict.fromkeys(store.backends, "store.backends")
-    for number, entry in enumerate(store.clusters):
-        at = f"store.clusters[{number}]"
-        if entry.name == store.cluster:
-            return "store.clusters", f"{at}.name: {entry.name!r} is the home cluster's, by store.cluster; rename one"
-        for address in entry.backends:
-            if (owner := owners.setdefault(address, f"{at}.backends")) != f"{at}.backends":
-                return "store.clusters", f"{at}.backends: {address} is in {owner} too; a backend is of one cluster"
-    return None

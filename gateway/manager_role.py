@@ -19,14 +19,13 @@ from backend_store.model import Unavailable
 from backend_store.outer.manager import Manager
 from backend_store.remote.store import RemoteBackends
 from backend_store.shard.health import JSON, METRICS, Answer, serve_pages
+from gateway.addresses import Address, parse_address
 from gateway.backends import backends_of
 from gateway.logs import configure_logs
 from gateway.provisioner import provisioner_of
 from gateway.serve import SIGNALS, CannotStart
-from gateway.settings import Address, Settings, parse_address
+from gateway.settings import Settings
 from gateway.version import VERSION
-
-HOME = "main"
 
 log = structlog.get_logger("pushq.manager")
 
@@ -111,12 +110,10 @@ def _manager(store: RemoteBackends, settings: Settings) -> Manager:
     name = given.name or f"{socket.gethostname()}:{os.getpid()}"
     return Manager(
         store,
-        lambda: {HOME: store.homes},
         rules,
         provisioner_of(given),
         name=name,
         every_s=given.look_s,
-        cluster_of=lambda definition: HOME,
     )
 
 

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Final
 from urllib.parse import urlsplit
 
-from gateway.settings import ManagerSettings, is_loopback_host, parse_address
+from gateway.addresses import is_loopback_host, wrong_address
+from gateway.settings import ManagerSettings
 
 MANAGER_RANGES: Final[dict[str, tuple[int, int]]] = {
     "manager.look_s": (1, 10),
@@ -22,14 +23,6 @@ MANAGER_RANGES: Final[dict[str, tuple[int, int]]] = {
 
 def is_url(provisioner: str) -> bool:
     return "://" in provisioner.split(maxsplit=1)[0]
-
-
-def _wrong_listen(address: str) -> str:
-    try:
-        parse_address(address)
-    except ValueError as error:
-        return str(error)
-    return ""
 
 
 def _wrong_provisioner(text: str) -> str:
@@ -53,7 +46,7 @@ def _wrong_provisioner(text: str) -> str:
 
 
 MANAGER_CHECKS: Final[dict[str, Callable[[str], str]]] = {
-    "manager.listen": _wrong_listen,
+    "manager.listen": wrong_address,
     "manager.provisioner": _wrong_provisioner,
 }
 """Setting → what is wrong with a value; "" where nothing is."""

@@ -34,8 +34,8 @@ from backend_store.remote.limits import (
 from backend_store.remote.line import Line
 from backend_store.remote.queue import RemoteQueue
 from backend_store.remote.streams import RemoteGroup, RemoteStream
-from backend_store.service.definitions import Definitions as News
 from backend_store.service.defining import AdoptQueues, DropQueues, GoneQueues
+from backend_store.service.definitions import Definitions as News
 from backend_store.wire.store_frames import (
     Bits,
     Defined,

@@ -15,8 +15,8 @@ from typing import Any
 
 import msgspec
 
-from backend_store.client.pulses import Pulse
 from backend_store.client.embedded import COMPANION_VIEWS, companion_config, companion_view, owner_of
+from backend_store.client.pulses import Pulse
 from backend_store.core.kept import KeptSession
 from backend_store.core.leases import Lease
 from backend_store.core.sealing import Seal, Sealer
@@ -52,8 +52,8 @@ from backend_store.remote.pulses import PulseBook, RemotePulses
 from backend_store.remote.queue import Look, RemoteQueue
 from backend_store.remote.streams import RemoteStream
 from backend_store.remote.unheard import Unheard
-from backend_store.service.definitions import Definitions as News
 from backend_store.service.defining import CreateQueue, DeleteQueue, GoneQueues, MoveQueue, UpdateQueue
+from backend_store.service.definitions import Definitions as News
 from backend_store.service.reports import Report, TakeReport
 from backend_store.wire.store_frames import Greeted, Place
 

@@ -14,7 +14,7 @@ from gateway.commands.settings import config_file_option, load
 @command("manager")
 @click.option("--name", metavar="NAME", help="What events call it, as manager.name.  [default: HOST:PID]")
 @click.option(
-    "--listen", metavar="HOST:PORT", help="For health and metrics, as manager.listen.  [default: 127.0.0.1:8094]"
+    "--listen", metavar="HOST:PORT", help="For health and metrics, as manager.listen.  [default: 127.0.0.1:8089]"
 )
 @click.option("--provisioner", metavar="COMMAND|URL", help="Who provides servers, as manager.provisioner.")
 @config_file_option

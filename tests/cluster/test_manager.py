@@ -1,4 +1,4 @@
-"""`pushq manager` as people run it: a cluster fills up and takes no queue, servers are asked for, a manager is killed."""
+"""`pushq manager` as people run it: a cluster is full, servers are asked for, a manager is killed."""
 
 from __future__ import annotations
 

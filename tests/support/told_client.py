@@ -13,7 +13,7 @@ from gateway.entrance import Entrance
 from gateway.http import json_answer, write
 from gateway.leftover import Bounds
 from gateway.listeners import bind_tcp, listener
-from gateway.settings import Address
+from gateway.addresses import Address
 
 asked: list[str] = []
 """The paths that the application of the listener at work was asked for."""
