@@ -216,9 +216,14 @@ async def _said(home: Home) -> ShardSaid | None:
     """None where nobody answers for the shard."""
     try:
         async with asyncio.timeout(HEAR_SECONDS_MAX):
-            report = _report(await home.ask(TakeReport(), may_repeat=True))
+            return said_of(await home.ask(TakeReport(), may_repeat=True))
     except (PushqError, TimeoutError):
         return None
+
+
+def said_of(answer: msgspec.Raw) -> ShardSaid:
+    """What is in a `Report`, also in that of a backend that is older, which says less."""
+    report = _report(answer)
     load = report.load
     ails = report.why_not_durable or ("" if report.publishes_allowed else report.why_no_publishes)
     return ShardSaid(load.node, load.cpu, report.disk_used, load.commits_waited, load.others, ails)

@@ -229,6 +229,7 @@ QUERY: Final[dict[str, dict[str, Any]]] = {
         "type": "string",
         "description": "Of these queues only, with commas between; what is no queue is left out.",
     },
+    "cluster": {"type": "string", "description": "The cluster's name in the settings; without it the home cluster."},
     "ticket": {"type": "string", "description": "In place of the Authorization header."},
 }
 

@@ -19,10 +19,13 @@ from gateway.commands.target import Target, target_options
 from web_console.wording import counted
 
 LOOK_S = 0.5
+of_cluster = click.option("--cluster", "of", metavar="NAME", help="Of that cluster.  [default: the home cluster]")
 
 
-def _ask(target: Target, method: str, path: str) -> dict[str, Any]:
-    found: dict[str, Any] = run(ask(target, lambda admin: admin.ask(method, path)))
+def _ask(target: Target, method: str, path: str = "", *, of: str | None = None, json: Any = None) -> dict[str, Any]:
+    """`of`: the name of a cluster; None for the home cluster."""
+    query = "" if of is None else f"?cluster={quote(of, safe='')}"
+    found: dict[str, Any] = run(ask(target, lambda admin: admin.ask(method, f"/v1/cluster{path}{query}", json=json)))
     return found
 
 
@@ -32,7 +35,7 @@ def _led_by(state: dict[str, Any], node: str) -> list[str]:
 
 @group("cluster")
 def cluster() -> None:
-    """Look after the backends of a cluster.
+    """Look after clusters of backends.
 
     The server is a gateway whose settings name the cluster's coordinator; the key has the scope operator.
     """
@@ -40,16 +43,18 @@ def cluster() -> None:
 
 @cluster.command("status")
 @click.option("--events", "with_events", is_flag=True, help="Also show what the managers did, and why; newest last.")
+@of_cluster
 @target_options
 @json_option
-def status(with_events: bool, target: Target, as_json: bool) -> None:
+def status(with_events: bool, of: str | None, target: Target, as_json: bool) -> None:
     """Show all clusters, and of one the backends, and who leads and keeps which shard."""
-    state = _ask(target, "GET", "/v1/cluster")
+    state = _ask(target, "GET", of=of)
     if as_json:
         put_json(state)
         return
-    put_table(CLUSTER_COLUMNS, [_cluster_row(one) for one in state["clusters"]])
-    if state["clusters"]:
+    clusters = state.get("clusters", [])  # a server of an earlier version does not say
+    if clusters:
+        put_table(CLUSTER_COLUMNS, [_cluster_row(one) for one in clusters])
         tell(_managed(state["managers"]))
     put_table(
         ("node", "zone", "address", "alive", "asked", "leads", "copies", "disk used", "disk free"),
@@ -64,9 +69,10 @@ def status(with_events: bool, target: Target, as_json: bool) -> None:
         put_table(("event", "time", "kind", "what"), events)
         decided = [
             [event["number"], event["at"], event["kind"], event["cluster"] or "–", event["text"]]
-            for event in state["manager_events"]
+            for event in state.get("manager_events", [])
         ]
-        put_table(("decision", "time", "kind", "cluster", "what"), decided)
+        if clusters:
+            put_table(("decision", "time", "kind", "cluster", "what"), decided)
 
 
 CLUSTER_COLUMNS: Final = ("cluster", "model", "backends", "queues", "used", "of its", "state", "heard", "detail")
@@ -138,27 +144,27 @@ def _shard_row(shard: dict[str, Any]) -> list[Any]:
     metavar="SECONDS",
     help="How long to wait until it leads nothing.",
 )
+@of_cluster
 @target_options
 @json_option
-def drain(node: str, undo: bool, wait_s: float, target: Target, as_json: bool) -> None:
+def drain(node: str, undo: bool, wait_s: float, of: str | None, target: Target, as_json: bool) -> None:
     """Let a backend give away what it leads, and get nothing until the drain is undone.
 
     It goes on keeping its copies, so it may be stopped then without anybody waiting. It cannot give a shard away
     while no other backend that is not draining is in sync.
     """
-    path = f"/v1/cluster/nodes/{quote(node, safe='')}/drain"
-    found = _ask(target, "DELETE" if undo else "PUT", path)
+    found = _ask(target, "DELETE" if undo else "PUT", f"/nodes/{quote(node, safe='')}/drain", of=of)
     if not undo:
-        _wait_until_free(target, node, wait_s)
+        _wait_until_free(target, node, wait_s, of)
     if as_json:
         put_json(found)
     else:
         tell(f"{node} may lead again" if undo else f"{node} leads nothing")
 
 
-def _wait_until_free(target: Target, node: str, wait_s: float) -> None:
+def _wait_until_free(target: Target, node: str, wait_s: float, of: str | None) -> None:
     deadline = time.monotonic() + wait_s
-    while led := _led_by(_ask(target, "GET", "/v1/cluster"), node):
+    while led := _led_by(_ask(target, "GET", of=of), node):
         if time.monotonic() > deadline:
             raise Failure(f"{node} still leads {', '.join(led)}; it goes on giving away what it can")
         time.sleep(LOOK_S)
@@ -176,29 +182,27 @@ def _wait_until_free(target: Target, node: str, wait_s: float) -> None:
     metavar="SECONDS",
     help="How long to wait until it keeps nothing.",
 )
+@of_cluster
 @target_options
 @json_option
-def remove(node: str, undo: bool, wait_s: float, target: Target, as_json: bool) -> None:
+def remove(node: str, undo: bool, wait_s: float, of: str | None, target: Target, as_json: bool) -> None:
     """Take a backend out: its copies are made elsewhere, and then deleted there.
 
     It serves on meanwhile. When it keeps nothing it may be stopped for good; one that is gone already is
     replaced at once. Copies stay where no other backend can take them.
     """
-    path = f"/v1/cluster/nodes/{quote(node, safe='')}/removal"
-    found = _ask(target, "DELETE" if undo else "PUT", path)
+    found = _ask(target, "DELETE" if undo else "PUT", f"/nodes/{quote(node, safe='')}/removal", of=of)
     if not undo:
-        _wait_until_empty(target, node, wait_s)
+        _wait_until_empty(target, node, wait_s, of)
     if as_json:
         put_json(found)
     else:
         tell(f"{node} stays" if undo else f"{node} keeps nothing, and may be stopped for good")
 
 
-def _wait_until_empty(target: Target, node: str, wait_s: float) -> None:
+def _wait_until_empty(target: Target, node: str, wait_s: float, of: str | None) -> None:
     deadline = time.monotonic() + wait_s
-    while copies := sum(
-        found["copies"] for found in _ask(target, "GET", "/v1/cluster")["nodes"] if found["name"] == node
-    ):
+    while copies := sum(found["copies"] for found in _ask(target, "GET", of=of)["nodes"] if found["name"] == node):
         if time.monotonic() > deadline:
             raise Failure(
                 f"{node} still has {counted(copies, 'copy', 'copies')}; they go elsewhere as soon as others can"
@@ -209,16 +213,15 @@ def _wait_until_empty(target: Target, node: str, wait_s: float) -> None:
 
 @cluster.command("rebalance")
 @click.option("--dry-run", is_flag=True, help="Only show what would be moved.")
+@of_cluster
 @target_options
 @json_option
-def rebalance(dry_run: bool, target: Target, as_json: bool) -> None:
+def rebalance(dry_run: bool, of: str | None, target: Target, as_json: bool) -> None:
     """Even out copies and leaderships now, without waiting as cluster.rebalance_after_s says.
 
     Moves are made a few at a time; ask again when they are done. Nothing moves while a copy is on its way.
     """
-    found: dict[str, Any] = run(
-        ask(target, lambda admin: admin.ask("POST", "/v1/cluster/rebalance", json={"dry_run": dry_run}))
-    )
+    found = _ask(target, "POST", "/rebalance", of=of, json={"dry_run": dry_run})
     if as_json:
         put_json(found)
         return
@@ -238,7 +241,9 @@ def plan(target: Target) -> None:
     """
     from backend_store.client import plans
 
-    found = _ask(target, "GET", "/v1/cluster")["plan"]
+    found = _ask(target, "GET").get("plan")
+    if found is None:
+        raise Failure("this server is of a version that knows no plan")
     click.echo(plans.written(plans.parse(json.dumps(found).encode())), nl=False)
 
 
