@@ -26,7 +26,6 @@ from backend_store.remote.directory import Directory
 from backend_store.remote.leases import Unassigned, keys_of
 from backend_store.remote.limits import (
     ADOPTED_AT_ONCE_MAX,
-    AWAY_SECONDS,
     CLAIM_RETRY_SECONDS,
     DROP_AFTER_SECONDS,
     LINE_CALLS_MAX,
@@ -101,11 +100,6 @@ class Home:
         self._knows_definers = True
         self.line = Line(shard, directory, self, gateway, tls, cluster=cluster.key)
 
-    @property
-    def is_away(self) -> bool:
-        """Of a further cluster: for so long that nobody waits for it any more."""
-        return not self.cluster.is_home and self.line.closed_seconds > AWAY_SECONDS
-
     def apart_from(self, other: Home) -> str | None:
         """ "cluster" or "shard", whichever is not the same; None: what goes from one to the other is one commit."""
         if self is other:
@@ -113,9 +107,6 @@ class Home:
         return "shard" if self.cluster is other.cluster else "cluster"
 
     async def ask(self, operation: Any, *, may_repeat: bool = False) -> msgspec.Raw:
-        """Raises `PushqError`."""
-        if self.is_away:
-            raise ClusterAway(self.line.unavailable().detail, retry_after_ms=1_000)
         return await self.line.ask(operation, may_repeat=may_repeat)
 
     def queues(self) -> Iterator[RemoteQueue]:
@@ -128,7 +119,7 @@ class Home:
         """Whether it serves the queue, as far as is known here; and nobody waits for that to begin."""
         if self.is_first or definition.uid in self.moved:
             return True
-        return definition.uid in self._there and definition.uid not in self._waiting and not self.is_away
+        return definition.uid in self._there and definition.uid not in self._waiting
 
     def when_there(self, definition: QueueDefinition, go_on: Waiting) -> None:
         """Has `go_on` called, in the order of the calls, once the shard serves the queue."""

@@ -31,7 +31,8 @@ LOOK_WAIT_SECONDS_MAX: Final = 1.0
 START_SECONDS_MAX: Final = 20.0
 """How long a gateway waits at its start for its backends."""
 OTHERS_SECONDS_MAX: Final = 2.0
-"""How long it then waits for the shards that have no definitions; who needs one that is not there waits for it."""
+"""How long it then waits for the shards that have no definitions, and for further clusters; who needs one that is not
+there waits for it."""
 PULSES_FRESH_SECONDS: Final = 2.0
 """How old the numbers of all queues may be, for series and alerts, before they are asked for anew."""
 READ_BYTES_MAX: Final = 512 * 1024
@@ -55,7 +56,7 @@ REPORT_SECONDS: Final = 0.5
 ADOPTED_AT_ONCE_MAX: Final = 200
 """Queues that a shard is told of with one request, where it lacks them."""
 AWAY_SECONDS: Final = 3.0
-"""How long a shard of a further cluster may be away until requests for it are refused at once."""
+"""How long a backend of a further cluster may be away until requests for it are refused at once."""
 CLAIM_RETRY_SECONDS: Final = 1.0
 """How often a shard of a further cluster is asked to take this home cluster's queues, until it does."""
 CHOOSE_RETRY_MS: Final = 5_000

@@ -79,6 +79,9 @@ class Looks:
             self._tenants.clear()
 
     def _look_up(self, what: str, key: Any, operation: LookAt, homes: Sequence[Home]) -> PushqError:
+        away = next((home for home in homes if home.line.is_away), None)
+        if away is not None and operation.tenant is None:
+            return away.line.unavailable()
         flight = self._flights.get(key)
         if flight is None:
             flight = self._flights[key] = Flight(self._background(self._looked(key, operation, homes)))

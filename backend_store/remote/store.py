@@ -107,28 +107,24 @@ class RemoteBackends:
         for at in (ClusterAt(name, directory, addresses), *others):
             cluster = BackendCluster(self, at, self.id, tls, is_home=not self.clusters)
             self.clusters[cluster.key] = cluster
+        self.home_cluster = self.clusters[""]
+        self.first: Home = self.home_cluster.first
+        """The shard that has the definitions."""
         self._choosing = Choosing(
             list(self.clusters.values()), self.metadata, self.documents, self.cluster_of, wall_clock_ms
         )
 
     async def open(self) -> None:
-        """Returns when the definitions are here, and the home cluster's other shards, if they come soon. Nobody waits
-        for further clusters. Raises `Unavailable`."""
+        """Returns when the definitions are here, and the other shards and clusters, if they come soon. Raises
+        `Unavailable`."""
         first = self.first.line
         if not await first.opened(START_SECONDS_MAX):
             raise first.unavailable()
-        await asyncio.gather(*(line.opened(OTHERS_SECONDS_MAX) for line in self.home_cluster.other_lines))
+        others = [cluster.first.line for cluster in self.clusters.values() if not cluster.is_home]
+        lines = [*self.home_cluster.other_lines, *others]
+        await asyncio.gather(*(line.opened(OTHERS_SECONDS_MAX) for line in lines))
         if self._unheard is not None:
             self.background(self._follow_reports())
-
-    @property
-    def home_cluster(self) -> BackendCluster:
-        return self.clusters[""]
-
-    @property
-    def first(self) -> Home:
-        """The shard that has the definitions."""
-        return self.home_cluster.first
 
     @property
     def homes(self) -> list[Home]:
