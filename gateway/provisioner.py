@@ -69,18 +69,13 @@ class Command:
         self._name = Path(argv[0]).name
 
     async def __call__(self, call: ProvisionCall) -> str:
-        pipe = asyncio.subprocess.PIPE
+        starting = asyncio.create_task(self._start())
         try:
-            process = await asyncio.create_subprocess_exec(
-                *self._argv,
-                stdin=pipe,
-                stdout=pipe,
-                stderr=asyncio.subprocess.STDOUT,
-                env=_environment(),
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise ProvisionFailed(f"{self._name} cannot be started: {error.strerror}") from None
+            process = await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            # In the midst of its start the loop would end the program alone, and leave what that has started.
+            await _end(await starting)
+            raise
         try:
             said = await _talk(process, body_of(call))
             code = await process.wait()
@@ -92,6 +87,21 @@ class Command:
         if code:
             raise ProvisionFailed(f"{self._name} ended with {code}; the manager's log has what it said")
         return f"{self._name} ended well"
+
+    async def _start(self) -> asyncio.subprocess.Process:
+        """In a session of its own. Raises `ProvisionFailed`."""
+        pipe = asyncio.subprocess.PIPE
+        try:
+            return await asyncio.create_subprocess_exec(
+                *self._argv,
+                stdin=pipe,
+                stdout=pipe,
+                stderr=asyncio.subprocess.STDOUT,
+                env=_environment(),
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise ProvisionFailed(f"{self._name} cannot be started: {error.strerror}") from None
 
 
 async def _talk(process: asyncio.subprocess.Process, body: bytes) -> str:
@@ -117,7 +127,8 @@ async def _end(process: asyncio.subprocess.Process) -> None:
         await asyncio.wait_for(process.wait(), PROVISIONER_END_SECONDS)
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    await process.wait()
+    with suppress(TimeoutError):  # what left the group may hold its output open
+        await asyncio.wait_for(process.wait(), PROVISIONER_END_SECONDS)
 
 
 def _environment() -> dict[str, str]:
