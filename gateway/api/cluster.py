@@ -1,6 +1,7 @@
 """The clusters that keep the messages: who lives, who leads what, drains and removals. For operators.
 
-Each call is about the home cluster, or about the one that `?cluster=NAME` names.
+Each call is about the home cluster, or about the one that `cluster` names: in the query, or in the body where there is
+one.
 """
 
 from __future__ import annotations
@@ -42,16 +43,24 @@ async def keep(gateway: Gateway, call: Call) -> Answer:
 
 
 async def rebalance(gateway: Gateway, call: Call) -> Answer:
-    watch = _watch(gateway, call)
+    _check_operator(call)
     wanted = await call.fields(Rebalance)
+    watch = _watch_of(gateway, wanted.cluster)
     return json_answer(await watch.rebalance(is_dry=wanted.dry_run))
 
 
 def _watch(gateway: Gateway, call: Call) -> ClusterWatch:
-    """That of the cluster which the query names, else of the home cluster."""
+    _check_operator(call)
+    return _watch_of(gateway, call.query("cluster").get("cluster"))
+
+
+def _check_operator(call: Call) -> None:
     if not call.principal.access.is_operator:
         raise Forbidden(f"the cluster is for operators, and the key {call.principal.name!r} has no scope operator")
-    name = call.query("cluster").get("cluster")
+
+
+def _watch_of(gateway: Gateway, name: str | None) -> ClusterWatch:
+    """Of the cluster of that name; None: of the home cluster."""
     names = [] if gateway.clusters is None else gateway.clusters.names
     if name is not None and name not in names:
         there = f"those of this server are {', '.join(names)}" if names else "this server keeps its messages itself"

@@ -147,6 +147,8 @@ class Rebalance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     dry_run: bool = False
     """Only say what would be moved."""
+    cluster: str | None = None
+    """The cluster's name in the settings; null is the home cluster."""
 
 
 class ClusterMove(msgspec.Struct, frozen=True):

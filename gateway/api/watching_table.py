@@ -311,7 +311,6 @@ WATCHING: Final[tuple[Operation, ...]] = (
         "operator",
         {200: Rebalanced},
         request=Rebalance,
-        query=("cluster",),
         refusals=(400, 401, 403, 404, 413, 415, 503),
     ),
     Operation(

@@ -221,7 +221,8 @@ def rebalance(dry_run: bool, of: str | None, target: Target, as_json: bool) -> N
 
     Moves are made a few at a time; ask again when they are done. Nothing moves while a copy is on its way.
     """
-    found = _ask(target, "POST", "/rebalance", of=of, json={"dry_run": dry_run})
+    wanted = {"dry_run": dry_run} if of is None else {"dry_run": dry_run, "cluster": of}
+    found = _ask(target, "POST", "/rebalance", json=wanted)
     if as_json:
         put_json(found)
         return

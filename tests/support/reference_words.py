@@ -166,7 +166,7 @@ SETTINGS = {
     "manager.provisioner": "Who [provides servers](../how-to/manage-clusters.md#have-servers-provided): a program and "
     "its arguments, without a shell, or the https URL of a web service. Empty: nobody does. Shown without arguments "
     "and path.",
-    "manager.provisioner_token_file": "A file with the token that the web service is shown, as `Authorization: Bearer`.",
+    "manager.provisioner_token_file": "A file with the token for the web service, sent as `Authorization: Bearer`.",
     "manager.provisioner_timeout_s": "Seconds that one call may take, 1 to 3,600; then it is ended.",
     "manager.nodes_min": "So many backends or fewer no cluster is asked to give one of back, 1 to 1,000.",
     "manager.nodes_max": "More backends than these are asked for in no cluster, 1 to 1,000.",

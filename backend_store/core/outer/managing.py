@@ -210,7 +210,7 @@ class _Step:
         after = self.clusters[name] = replace(heard(before, report), is_silent=False)
         used = f"{report.utilisation:.0%} used, {report.detail}"
         if before is None:
-            self.tell("known", name, f"{report.nodes} nodes, {used}")
+            self.tell("known", name, f"{_backends(report.nodes)}, {used}")
         elif before.is_silent:
             silence_s = (report.at_ms - before.report.at_ms) // 1000
             self.tell("heard", name, f"it answers again, after {silence_s} s; {used}")
@@ -249,7 +249,7 @@ class _Step:
             return
         self.clusters[name] = resized(cluster, self.now_ms)
         nodes = cluster.report.nodes
-        text = f"{nodes} nodes, and {wanted.nodes} are wanted: {wanted.reason}"
+        text = f"{_backends(nodes)}, and {wanted.nodes} are wanted: {wanted.reason}"
         if not rules.has_provisioner:
             self.tell("resize", name, f"{text}; there is no manager.provisioner, so somebody else must see to it")
             return
@@ -267,7 +267,7 @@ class _Step:
         if call is None or call.number != ended.number or call.ended_ms is not None:
             return
         self.calls[call.cluster] = replace(call, ended_ms=self.now_ms)
-        change = f"from {call.nodes} to {call.wanted} nodes"
+        change = f"from {call.nodes} to {_backends(call.wanted)}"
         self.tell("provisioned" if ended.is_ok else "provision-failed", call.cluster, f"{change}: {ended.text}")
         if (cluster := self.clusters.get(call.cluster)) is not None:
             # What it did shows from now on, and not from when it was asked for.
@@ -295,6 +295,10 @@ class _Step:
         for name in dict.fromkeys(relief.source for relief in reliefs):
             self.tell("relief", name, _sentence([relief for relief in reliefs if relief.source == name]))
         return Proposed(self.now_ms, plan)
+
+
+def _backends(count: int) -> str:
+    return f"{count} backend" if count == 1 else f"{count} backends"
 
 
 def _sentence(reliefs: Sequence[Relief]) -> str:

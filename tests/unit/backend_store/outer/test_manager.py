@@ -9,120 +9,27 @@ from typing import Any
 import msgspec
 import pytest
 
-from backend_store.client.embedded import EmbeddedStore
 from backend_store.core.chunk import KIND_JSON, Columns, column_blocks
 from backend_store.core.outer import records
-from backend_store.core.outer.clusters import Cluster
 from backend_store.core.outer.documents import DUTY, KIND
 from backend_store.core.outer.gathered import ShardSaid
-from backend_store.core.outer.managing import ProvisionCall, Rules
+from backend_store.core.outer.managing import Rules
 from backend_store.metadata.documents import Document
 from backend_store.model import Conflict, Published, PushqError, QueueConfig
 from backend_store.node.meter import Load
-from backend_store.node.node import Node
-from backend_store.outer.manager import Manager, ProvisionFailed, hold_ms, said_of
-from backend_store.remote.directory import FixedDirectory
-from backend_store.remote.store import ClusterAt, RemoteBackends
-from backend_store.service.serving import StoreServer, StoreService
-from backend_store.storage.memory import MemoryEngine
-from push.looking_up import LookingUp
+from backend_store.outer.manager import said_of
+from backend_store.remote.store import RemoteBackends
+from tests.support.outer_world import OuterWorld
 from tests.support.patience import eventually
 
 pytestmark = pytest.mark.anyio
 
 TENANT = "default"
-EVERY_S = 1.0
-AT_ONCE = Rules(nodes_min=1, grow_after_ms=0, pause_ms=0, has_provisioner=True)
-
-
-class Provider:
-    """A provisioner that takes as long as a test wants."""
-
-    def __init__(self) -> None:
-        self.calls: list[ProvisionCall] = []
-        self.goes_on = asyncio.Event()
-        self.fails = False
-
-    async def __call__(self, call: ProvisionCall) -> str:
-        self.calls.append(call)
-        await self.goes_on.wait()
-        if self.fails:
-            raise ProvisionFailed("no server is left")
-        return "two servers are on their way"
-
-
-class World:
-    """Two clusters of one backend each, as full as a test says; the clock of duties stands until it is moved."""
-
-    def __init__(self) -> None:
-        self.loads = {"main": Load("a", cpu=0.1), "us": Load("x", cpu=0.1)}
-        self.now_ms = 1_000_000
-        self.backends: list[EmbeddedStore] = []
-        self.stores: list[RemoteBackends] = []
-        self.managers: list[Manager] = []
-        self.provider = Provider()
-        self._services: list[StoreService] = []
-        self._servers: list[StoreServer] = []
-        self._ports: list[int] = []
-
-    async def open(self) -> None:
-        for name in self.loads:
-            node = Node(MemoryEngine(), directory=None)
-            node.steady_ms = lambda: self.now_ms
-            await node.start()
-            backend = EmbeddedStore(node)
-            backend.load = lambda name=name: self.loads[name]  # type: ignore[misc]
-            service = StoreService(backend)
-            server = StoreServer({0: service})
-            self.backends.append(backend)
-            self._services.append(service)
-            self._servers.append(server)
-            self._ports.append(await server.listen("127.0.0.1", 0, None))
-
-    async def manager(self, name: str, rules: Rules = AT_ONCE) -> Manager:
-        main, us = (FixedDirectory([("127.0.0.1", port)]) for port in self._ports)
-        store = RemoteBackends(main, None, LookingUp, others=[ClusterAt("us", us)])
-        self.stores.append(store)
-        await store.open()
-        await eventually(lambda: store.clusters["us"].is_ready, "the further cluster is there")
-        provide = self.provider if rules.has_provisioner else None
-        self.managers.append(Manager(store, rules, provide, name=name, every_s=EVERY_S))
-        return self.managers[-1]
-
-    async def close(self) -> None:
-        for manager in self.managers:
-            await manager.leave()
-        for store in self.stores:
-            await store.close()
-        for service in self._services:
-            service.close()
-        for server in self._servers:
-            await server.close()
-        for backend in self.backends:
-            await backend.close()
-
-    async def end(self, cluster: str) -> None:
-        number = list(self.loads).index(cluster)
-        self._services.pop(number).close()
-        await self._servers.pop(number).close()
-
-    def silence(self) -> None:
-        """The holder of the duty is not heard of any more."""
-        self.now_ms += hold_ms(EVERY_S)
-
-    @property
-    def clusters(self) -> dict[str, Cluster]:
-        return records.clusters_of(self.backends[0].documents.all)
-
-    @property
-    def told(self) -> list[tuple[str, str, str]]:
-        events = records.events_of(self.backends[0].documents.all)
-        return [(event.kind, event.cluster, event.manager) for event in events]
 
 
 @pytest.fixture
-async def world() -> AsyncIterator[World]:
-    made = World()
+async def world() -> AsyncIterator[OuterWorld]:
+    made = OuterWorld()
     try:
         await made.open()
         yield made
@@ -130,7 +37,7 @@ async def world() -> AsyncIterator[World]:
         await made.close()
 
 
-async def test_one_manager_writes_of_every_cluster_and_another_goes_on_when_it_leaves(world: World) -> None:
+async def test_one_manager_writes_of_every_cluster_and_another_goes_on_when_it_leaves(world: OuterWorld) -> None:
     one, two = await world.manager("one"), await world.manager("two")
     await one.look()
     await two.look()
@@ -143,7 +50,7 @@ async def test_one_manager_writes_of_every_cluster_and_another_goes_on_when_it_l
     assert world.told[3:] == [("manager", "", "two")], "it knew the clusters"
 
 
-async def test_a_call_that_is_under_way_is_made_by_no_other_manager(world: World) -> None:
+async def test_a_call_that_is_under_way_is_made_by_no_other_manager(world: OuterWorld) -> None:
     one, two = await world.manager("one"), await world.manager("two")
     world.loads["main"] = Load("a", cpu=0.9)
     await one.look()
@@ -159,7 +66,7 @@ async def test_a_call_that_is_under_way_is_made_by_no_other_manager(world: World
     assert "provisioned" not in [kind for kind, _, _ in world.told], "who has lost the duty writes nothing"
 
 
-async def test_the_end_of_a_call_is_written_and_what_failed_is_asked_for_again(world: World) -> None:
+async def test_the_end_of_a_call_is_written_and_what_failed_is_asked_for_again(world: OuterWorld) -> None:
     one = await world.manager("one")
     world.loads["main"] = Load("a", cpu=0.9)
     world.provider.fails = True
@@ -176,7 +83,7 @@ async def test_the_end_of_a_call_is_written_and_what_failed_is_asked_for_again(w
     assert one.calls_failed == 1 and one.calls_made == len(world.provider.calls) >= 2
 
 
-async def test_a_manager_that_stops_says_that_its_call_did_not_end(world: World) -> None:
+async def test_a_manager_that_stops_says_that_its_call_did_not_end(world: OuterWorld) -> None:
     one = await world.manager("one")
     world.loads["main"] = Load("a", cpu=0.9)
     await one.look()
@@ -185,7 +92,7 @@ async def test_a_manager_that_stops_says_that_its_call_did_not_end(world: World)
     assert world.told[-1] == ("provision-failed", "main", "one")
 
 
-async def test_who_loses_the_duty_during_a_look_writes_nothing_and_asks_for_nothing(world: World) -> None:
+async def test_who_loses_the_duty_during_a_look_writes_nothing_and_asks_for_nothing(world: OuterWorld) -> None:
     one = await world.manager("one")
     await one.look()
     before = world.told
@@ -205,7 +112,7 @@ async def test_who_loses_the_duty_during_a_look_writes_nothing_and_asks_for_noth
 
 
 async def test_a_cluster_that_is_away_is_silent_and_takes_nothing_from_the_others(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: OuterWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("backend_store.outer.manager.HEAR_SECONDS_MAX", 0.2)
     one = await world.manager("one")
@@ -216,7 +123,7 @@ async def test_a_cluster_that_is_away_is_silent_and_takes_nothing_from_the_other
     assert set(world.clusters) == {"main"} and one.failures == 0
 
 
-async def test_rows_of_a_later_version_end_nothing(world: World) -> None:
+async def test_rows_of_a_later_version_end_nothing(world: OuterWorld) -> None:
     one = await world.manager("one")
     rows = [Document(kind, "later", b"\xc1") for kind in (KIND, "cluster-event", "cluster-call", "cluster-plan")]
     await world.stores[0].documents.write(rows)
@@ -224,7 +131,7 @@ async def test_rows_of_a_later_version_end_nothing(world: World) -> None:
     assert {"main", "us"} <= set(world.clusters)
 
 
-async def test_what_would_cool_a_cluster_is_proposed_and_not_done(world: World) -> None:
+async def test_what_would_cool_a_cluster_is_proposed_and_not_done(world: OuterWorld) -> None:
     """Three queues that do the same need as much each: without one of them the cluster is cool."""
     one = await world.manager("one", Rules())
     store = world.stores[0]
