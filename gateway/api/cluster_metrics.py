@@ -21,7 +21,11 @@ def families(gateway: Gateway) -> Iterator[Metric]:
         labels=LABELS,
     )
     queues = GaugeMetricFamily("pushq_cluster_queues", "Queues whose messages lie in the cluster.", labels=LABELS)
-    takes = GaugeMetricFamily("pushq_cluster_takes_queues", "Whether new queues may be put there.", labels=LABELS)
+    takes = GaugeMetricFamily(
+        "pushq_cluster_takes_queues",
+        "Whether the cluster is heard of, healthy and not hot; of several clusters only such ones get new queues.",
+        labels=LABELS,
+    )
     for cluster in gateway.clusters.summaries():
         if cluster.utilisation is not None:
             used.add_metric((cluster.name,), cluster.utilisation)

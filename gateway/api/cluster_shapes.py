@@ -82,7 +82,7 @@ class ClusterSummary(msgspec.Struct, frozen=True):
     fullest: str | None
     """Of what the fullest backend has least left: `CPU`, `disk` or `commits`."""
     state: Literal["ok", "hot", "unhealthy", "silent"]
-    """Only `ok` takes new queues."""
+    """Of several clusters only those that are `ok` get new queues."""
     detail: str | None
     """Which backend is fullest, and what ails the cluster."""
     hot_since: str | None

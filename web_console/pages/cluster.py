@@ -38,6 +38,14 @@ DECISIONS: Final = (
     Column("kind", "Decision", "code"),
     Column("cluster", "Cluster"),
     Column("text", "What"),
+    Column("manager", "By"),
+)
+PLAN: Final = (
+    Column("tenant", "Tenant"),
+    Column("queue", "Queue"),
+    Column("what", "What"),
+    Column("from", "From"),
+    Column("to", "To"),
 )
 SHARDS: Final = (
     Column("name", "Shard"),
@@ -84,13 +92,22 @@ def _of_all(state: dict[str, Any], path: str) -> list[Table]:
     """None where this server keeps its messages itself."""
     if not state["clusters"]:
         return []
-    managers = state["managers"]
     nobody = "No manager has decided anything: start pushq manager."
-    title = "Decisions" if managers["holder"] is None else f"Decisions of {managers['holder']}"
+    moves = [
+        *({"tenant": "default", "what": "move", **move} for move in state["plan"]["moves"]),
+        *(_split_row(entry) for entry in state["plan"]["partitions"]),
+    ]
     return [
         Table("Clusters", CLUSTERS, [_cluster_row(one) for one in state["clusters"]], nobody, path=path),
-        Table(title, DECISIONS, state["manager_events"][::-1], nobody, path=path),
+        Table("Decisions", DECISIONS, state["manager_events"][::-1], nobody, path=path),
+        *([Table("What would cool a cluster", PLAN, moves, "", path=path)] if moves else []),
     ]
+
+
+def _split_row(entry: dict[str, Any]) -> dict[str, Any]:
+    source, *to = entry["clusters"]
+    what = counted(entry["partitions"], "partition")
+    return {"tenant": "default", **entry, "what": what, "from": source, "to": ", ".join(to)}
 
 
 def _cluster_row(cluster: dict[str, Any]) -> dict[str, Any]:

@@ -164,6 +164,8 @@ class _Step:
         self.rules = rules
         self.clusters: dict[str, Cluster] = {}
         """As they are after this look."""
+        self.are_several = False
+        """One that is alone gets all queues, however hot it is."""
         self.calls: dict[str, ProvisionCall] = {}
         """Those that changed."""
         self.begin: list[ProvisionCall] = []
@@ -171,6 +173,7 @@ class _Step:
 
     def decide(self, named: Sequence[str], *, is_new: bool) -> Decided:
         memory = self.memory
+        self.are_several = len(named) > 1
         if is_new:
             self.tell("manager", "", f"{self.manager} manages the clusters from now on")
         gone = tuple(name for name in memory.clusters if name not in named)
@@ -216,9 +219,8 @@ class _Step:
             self.tell("heard", name, f"it answers again, after {silence_s} s; {used}")
         was_hot, was_well = before is not None and before.is_hot, before is None or before.report.is_healthy
         if after.is_hot != was_hot:
-            self.tell(
-                "hot" if after.is_hot else "cool", name, f"{used}: it gets {'no' if after.is_hot else 'new'} queues"
-            )
+            follows = f": it gets {'no' if after.is_hot else 'new'} queues" if self.are_several else ""
+            self.tell("hot" if after.is_hot else "cool", name, f"{used}{follows}")
         if after.report.is_healthy != was_well:
             self.tell("well" if report.is_healthy else "ill", name, report.detail)
 
@@ -226,7 +228,7 @@ class _Step:
         if cluster.is_silent or cluster.is_heard(self.now_ms):
             return cluster
         silent_s = (self.now_ms - cluster.report.at_ms) // 1000
-        self.tell("silent", cluster.name, f"none of its shards has answered for {silent_s} s: it gets no queues")
+        self.tell("silent", cluster.name, f"none of its shards has answered for {silent_s} s")
         return replace(cluster, is_silent=True)
 
     # ------------------------------------------------------------------------------------------------ the provisioner
