@@ -86,6 +86,7 @@ class ClusterSummary(msgspec.Struct, frozen=True):
     detail: str | None
     """Which backend is fullest, and what ails the cluster."""
     hot_since: str | None
+    """Since when it has been at 80 % or above without a break, or with its present size."""
     reported_at: str | None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Mapping
@@ -24,6 +25,7 @@ from tests.support.server import PushqServer
 from tests.support.storage import small_disk
 
 _ROOT = Path(__file__).resolve().parents[2]
+PAGE = _ROOT / "docs" / "how-to" / "manage-clusters.md"
 DISK_MIB = 64
 HOT, COOL = 0.85, 0.5
 ALONE = {"PUSHQ_CLUSTER__REPLICAS": "1", "PUSHQ_CLUSTER__MIN_IN_SYNC": "1"}
@@ -72,6 +74,11 @@ class Manager:
 
     def page(self, path: str) -> str:
         return httpx2.get(f"{self.http}{path}", trust_env=False).text
+
+
+def series(text: str, kind: str) -> set[str]:
+    """Names that a page of metrics or of the documentation has."""
+    return set(re.findall(rf"\bpushq_{kind}_\w+", text))
 
 
 def fill(disk: Path, part: float) -> None:
@@ -133,6 +140,7 @@ def _managed(clusters: Clusters, folder: Path, disk: Path, env: Mapping[str, str
         acting, other = (one, two) if clusters.holder == "one" else (two, one)
         assert json.loads(acting.page("/health"))["is_manager"] and not json.loads(other.page("/health"))["is_manager"]
         assert "\npushq_manager_active 1\n" in acting.page("/metrics")
+        assert series(acting.page("/metrics"), "manager") == series(PAGE.read_text(), "manager")
 
         fill(disk, HOT)
         until((folder / "calls").exists, "the provisioner is asked")
@@ -170,5 +178,6 @@ def _shown(clusters: Clusters, *, by: str) -> None:
     with httpx2.Client(base_url=clusters.server.url, headers=clusters.server.headers, trust_env=False) as http:
         assert "those of this server are main" in http.get("/v1/cluster?cluster=us").json()["detail"]
         metrics = http.get("/metrics").text
+    assert series(metrics, "cluster") == series(PAGE.read_text(), "cluster")
     assert '\npushq_cluster_takes_queues{cluster="main"} 1.0\n' in metrics
     assert '\npushq_cluster_utilisation_ratio{cluster="main"} 0.' in metrics

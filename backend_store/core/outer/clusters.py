@@ -61,14 +61,16 @@ class Cluster:
 
 
 def heard(known: Cluster | None, report: Report) -> Cluster:
-    """The cluster after a report; one that is older than the last changes nothing.
+    """The cluster after a report; one that is a little older than the last changes nothing.
 
-    A silence breaks "without a break": what was not seen is not counted.
+    A silence breaks "without a break": what was not seen is not counted. So does a last report of a far later time,
+    from a clock that was wrong: nobody waits until it is right.
     """
     before = known if known is not None else Cluster(report)
-    if report.at_ms < before.report.at_ms:
+    passed_ms = report.at_ms - before.report.at_ms
+    if -REPORT_MS_MAX <= passed_ms < 0:
         return before
-    is_gap = report.at_ms - before.report.at_ms > REPORT_MS_MAX
+    is_gap = abs(passed_ms) > REPORT_MS_MAX
     used = report.utilisation
     return replace(
         before,
