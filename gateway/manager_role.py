@@ -162,7 +162,7 @@ def _series(manager: Manager) -> Iterator[str]:
     ):
         yield f"# HELP {name} {text}"
         yield f"# TYPE {name} {kind}"
-        yield f"{name} {value:g}"
+        yield f"{name} {int(value)}"
 
 
 def _announce(manager: Manager, http: Address) -> None:
