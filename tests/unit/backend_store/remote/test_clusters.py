@@ -318,6 +318,9 @@ async def test_a_cluster_that_is_away_stops_its_own_queues_alone(world: World) -
         far.stats()
     with pytest.raises(ClusterAway):
         await far.ask(None)
+    with pytest.raises(ClusterAway):
+        await store.update_queue(TENANT, "far", msgspec.structs.replace(PLAIN, max_attempts=3), 1)
+    assert store.metadata.queues[TENANT, "far"].version == 1
     assert isinstance(await publish(near, b"1"), Published)
     assert clusters_of(*[await make(store, f"new{number}") for number in range(3)]) == [""] * 3
     assert ("default", "far") in set(await _names(store))
@@ -326,6 +329,19 @@ async def test_a_cluster_that_is_away_stops_its_own_queues_alone(world: World) -
     await eventually(lambda: world.eu.queues == ["far"])
     await eventually(lambda: far.home.line.is_open)
     assert isinstance(await publish(far, b"2"), Published)
+
+
+async def test_further_clusters_go_on_while_the_home_cluster_is_away(world: World) -> None:
+    store = await world.ready()
+    await make(store, "near")
+    far = await make(store, "far")
+    await world.home.go()
+    await eventually(lambda: not store.first.line.is_open)
+    assert isinstance(await publish(far, b"1"), Published)
+    assert await consume(far, 1) == [b"1"]
+    await world.home.come()
+    await eventually(lambda: store.first.line.is_open)
+    assert clusters_of(await make(store, "new")) == [""]
 
 
 async def _names(store: RemoteBackends) -> list[tuple[str, str]]:
