@@ -169,6 +169,10 @@ class Home:
         if not (definer and self._knows_definers):
             older = f"cluster {self.cluster.name!r}" if definer else "the home cluster"
             raise Unavailable(f"backends of {older} are of a version without further clusters; upgrade them first")
+        # Of another home cluster the first shard alone is sure to know a queue: who has that one has all.
+        if self is not self.cluster.first and not self.cluster.first.is_ours:
+            detail = f"cluster {self.cluster.name!r} has not said yet that it takes this home cluster's queues"
+            raise Unavailable(detail, retry_after_ms=500)
         return definer
 
     async def _claim(self) -> None:
@@ -178,7 +182,7 @@ class Home:
             try:
                 await self.adopt([])
             except PushqError as error:
-                if error.detail != told:
+                if self is self.cluster.first and error.detail != told:
                     told = error.detail
                     log.error("a cluster gets no queues", cluster=self.cluster.name, shard=self.shard, reason=told)
                 await asyncio.sleep(CLAIM_RETRY_SECONDS)

@@ -297,7 +297,10 @@ class RemoteBackends:
 
     async def update_queue(self, tenant: str, name: str, config: QueueConfig, version: int) -> RemoteQueue | None:
         _check_dead_letters(name, config)
-        lanes = self.cluster_of(self.metadata.find(tenant, name)).lanes
+        queue = self.here(tenant, name)
+        if (away := next((home.line for home in queue.homes if home.line.is_away), None)) is not None:
+            raise away.unavailable()  # before anything is done: its numbers go with the answer
+        lanes = queue.home.cluster.lanes
         changed = _updated(await self.ask(UpdateQueue(tenant, name, config, version, lanes)))
         if changed is None:
             return None
