@@ -10,6 +10,7 @@ import asyncio
 import secrets
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -31,7 +32,8 @@ from gateway.alerts.limits import (
 )
 from gateway.alerts.record import Record
 from gateway.alerts.stored import RECEIVERS, RULES, SILENCES, Receiver, Transition, Wanted, gone, put
-from gateway.alerts.teller import Teller
+from gateway.alerts.teller import Heard, Teller
+from gateway.alerts.turn import Turn
 from gateway.alerts.values import Sources
 from gateway.policy import compile_pattern
 from gateway.series.book import Book, Watched
@@ -75,8 +77,10 @@ class Alerts:
         self._clock_ms = clock_ms
         self._matches: dict[str, tuple[int, list[Watched]]] = {}
         self._asked = AskedRules(book)
-        self._turn = asyncio.Lock()
+        self._turn = Turn(has_limit=documents.are_far)
         self._counted_ms = 0
+        self._heard = Heard.NOTHING_NEW
+        """Of the duty, and not acted on yet."""
 
     @property
     def now_ms(self) -> int:
@@ -88,36 +92,47 @@ class Alerts:
 
     @property
     def history(self) -> dict[str, deque[Transition]]:
-        return self.record.history
+        return self.record.history.of_tenant
 
     # ------------------------------------------------------------------------------------------------- one look
 
     async def evaluate(self, now_ms: int) -> None:
         """Asks every rule, where that is this gateway's duty. What it changed is durable on return, and told."""
-        was_ours = self.teller.is_ours
-        is_new = await self.teller.ask() or not (self.evaluations or self.teller.is_shared)
-        async with self._turn:
-            if was_ours and not self.teller.is_ours:
+        had = self.teller.duty
+        heard, _ = await asyncio.gather(self.teller.ask(), self._report(now_ms))
+        if heard is not Heard.NOTHING_NEW and self._heard is not Heard.TAKEN:
+            self._heard = heard
+        async with self._turn.look():
+            if had is not None and self.teller.duty is None:
                 self._lost()
             self._take_over()
             enabled = [rule for rule in self.rules.values() if rule.enabled]
-            self._count_requests(enabled, now_ms)
-            await self.sources.report(enabled, now_ms)
-            self.evaluations += 1
             self.record.forget_resolved(now_ms)
-            if is_new or not self.teller.is_ours:
-                self._follow(anew=is_new and self.teller.is_shared)
-            if not self.teller.is_ours:
-                self.record.forget_unwritten()
+            if self.teller.is_ours:
+                await self._look(enabled, now_ms)
+            else:
+                if not self.teller.has_lapsed:  # another one has it, or nobody yet
+                    self.record.forget_unwritten()
+                    self._follow()
                 await self._refresh(enabled, now_ms)
-                return
-            self.record.read_lines()
-            if is_new:
-                for begin in self.on_duty:
-                    begin()
-            changed = await self._ask(enabled, now_ms)
-            await self._keep(changed, now_ms)
+            self.evaluations += 1
+        if self.teller.is_ours:
             await self.sources.forget_gone()
+
+    async def _report(self, now_ms: int) -> None:
+        enabled = [rule for rule in self.rules.values() if rule.enabled]
+        self._count_requests(enabled, now_ms)
+        await self.sources.report(enabled, now_ms)
+
+    async def _look(self, enabled: list[Rule], now_ms: int) -> None:
+        heard, self._heard = self._heard, Heard.NOTHING_NEW
+        if heard is Heard.TAKEN:
+            self._follow(anew=True)
+        self.record.read_lines()
+        if heard is not Heard.NOTHING_NEW or not (self.evaluations or self.teller.is_shared):
+            for begin in self.on_duty:
+                begin()
+        await self._keep(await self._ask(enabled, now_ms), now_ms)
 
     async def _ask(self, enabled: Iterable[Rule], now_ms: int) -> list[tuple[Rule, Alert]]:
         changed: list[tuple[Rule, Alert]] = []
@@ -132,14 +147,15 @@ class Alerts:
                 continue
             self._asked.note(rule, values, now_ms)
             self.asked += 1
-            seen = observe(rule, before, self.sources.with_unseen(rule, before, values), now_ms)
+            found = self.sources.with_unseen(rule, before, values)
+            seen = observe(rule, before, found, now_ms, partial(self.record.history.last_about, rule))
             self.record.see(rule, seen.alerts)
             self.omitted += seen.omitted
             changed += [(rule, alert) for alert in seen.changed]
             await asyncio.sleep(0)
         return changed
 
-    def _follow(self, *, anew: bool) -> None:
+    def _follow(self, *, anew: bool = False) -> None:
         """What another gateway has found and told is shown here, too."""
         for alert in self.record.read(self.rules, anew=anew):
             rule = self.rules.get(alert.rule)
@@ -231,10 +247,11 @@ class Alerts:
                     self.record.tell(rule, alert, receiver.id, now_ms)
         if not await self._write():
             return
+        is_ours = self.teller.is_ours  # that may have taken long; whoever tells next goes on with the webhooks
         for rule, alert, silence in told:
             if alert.state != "pending":
                 self._log(rule, alert, silence)
-            for tell in (*self.on_seen, *self.on_told):
+            for tell in (*self.on_seen, *(self.on_told if is_ours else ())):
                 tell(rule, alert, silence)
 
     async def _write(self) -> bool:
@@ -251,12 +268,13 @@ class Alerts:
 
     def _lost(self) -> None:
         """A try that came later would tell of a begin after the other one told of the end."""
+        self._heard = Heard.NOTHING_NEW
         for stop in self.on_lost:
             stop()
 
     async def note_told(self) -> None:
         """Writes down which webhooks have arrived, so that the next process does not send them again."""
-        async with self._turn:
+        async with self._turn.look():
             if self.teller.is_ours:
                 await self._write()
 
@@ -266,7 +284,7 @@ class Alerts:
 
     async def leave(self) -> None:
         """This process ends: another gateway tells from now on."""
-        async with self._turn:
+        async with self._turn.look():
             if self.teller.is_ours:
                 await self._write()
             await self.teller.leave()
@@ -296,7 +314,7 @@ class Alerts:
 
         Raises `Conflict` where a tenant has its most, or somebody else was faster; `NotFound` where it has gone.
         """
-        async with self._turn:
+        async with self._turn.change():
             _check_known(self.rules.get(rule.id), known, "alert rule")
             if known is None:
                 own = sum(other.tenant == rule.tenant for other in self.rules.values())
@@ -311,7 +329,7 @@ class Alerts:
             self.sources.forget(rule.id)
 
     async def delete_rule(self, rule: Rule) -> None:
-        async with self._turn:
+        async with self._turn.change():
             documents = [gone(RULES, rule.id), *self.record.end(rule)]
             await self._documents.write(documents)
             self.rules.pop(rule.id, None)
@@ -329,7 +347,7 @@ class Alerts:
     # ----------------------------------------------------------------------------------------------- silences
 
     async def put_silence(self, silence: Silence) -> None:
-        async with self._turn:
+        async with self._turn.change():
             own = [one for one in self.silences.values() if one.tenant == silence.tenant and one.id != silence.id]
             now_ms = self._clock_ms()
             over = [
@@ -357,7 +375,7 @@ class Alerts:
 
     async def put_receiver(self, receiver: Receiver, known: Receiver | None) -> None:
         """`known`: what it is a change of. Raises as `put_rule`."""
-        async with self._turn:
+        async with self._turn.change():
             _check_known(self.receivers.get(receiver.id), known, "receiver")
             if known is None:
                 own = sum(other.tenant == receiver.tenant for other in self.receivers.values())
@@ -367,7 +385,7 @@ class Alerts:
 
     async def delete_receiver(self, receiver: Receiver) -> None:
         """Raises `Conflict` while a rule names it."""
-        async with self._turn:
+        async with self._turn.change():
             named = [rule.name for rule in self.rules.values() if receiver.id in rule.receivers]
             if named:
                 raise Conflict(f"rule {named[0]!r} names this receiver; take it out of {len(named)} rules first")
@@ -383,7 +401,7 @@ class Alerts:
 
     async def forget_tenant(self, tenant: str) -> list[str]:
         """The tenant was removed. The ids of the receivers that went with it."""
-        async with self._turn:
+        async with self._turn.change():
             rules = [rule for rule in self.rules.values() if rule.tenant == tenant]
             silences = [one.id for one in self.silences.values() if one.tenant == tenant]
             receivers = [one.id for one in self.receivers.values() if one.tenant == tenant]

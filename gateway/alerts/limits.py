@@ -75,6 +75,8 @@ DUTY_HOLD_MS_MIN: Final = 10_000
 DUTY_HOLD_MS_MAX: Final = 180_000
 """The longest that a gateway with long looks may be silent before another one tells: one that stood still for an hour
 and goes on must not have it for hours."""
+DUTY_MARGIN_MS: Final = 1_000
+"""How long before another gateway could get the duty its holder stops telling: clocks may differ by that."""
 DUTY_ASK_SECONDS_MAX: Final = 5.0
 """How long the backends may take to say which gateway tells of alerts."""
 DUTY_LOOKS_BEFORE: Final = 2
@@ -83,5 +85,13 @@ REPORT_SECONDS: Final = 10.0
 """How often a gateway says what only it knows: how its process is, and how its requests went."""
 REPORT_SECONDS_MAX: Final = 60.0
 """A gateway that has said nothing for so long is gone, and its alerts are over."""
+CHANGE_SECONDS_MAX: Final = 5.0
+"""How long a change of a rule, silence or receiver may take where backends do not answer, with its wait for others."""
+WRITE_SECONDS_MAX: Final = 2.0
+"""How long a look at the rules waits for backends to write down what it found; then it is told before that."""
+WRITE_ROWS_MAX: Final = 500
+"""Rows of alerts that are written down with one commit."""
+WRITE_BYTES_SOFT_MAX: Final = 256 * 1024
+"""Such a commit ends with the row that passes this."""
 TELLING_MS_MAX: Final = 600_000
 """A webhook that did not arrive for so long is not sent by the next process or gateway."""

@@ -62,7 +62,9 @@ class Notifier:
         self.alerts = alerts
         self.secrets = secrets_
         self.networks = tuple(networks)
-        self.webhooks = Webhooks(self._secret, self._ended, self._done, networks=self.networks)
+        self.webhooks = Webhooks(
+            self._secret, self._ended, self._done, may_try=lambda: alerts.teller.is_ours, networks=self.networks
+        )
         self.heard: dict[str, Heard] = {}
         self.listeners: set[Listener] = set()
         self._noting: asyncio.Task[None] | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -54,6 +54,8 @@ class Transition(msgspec.Struct, frozen=True):
     value: float
     limit: float
     silence: str | None = None
+    since_ms: int | None = None
+    """When the alert was seen first; lines of before 0.9 do not say it."""
 
 
 class Telling(msgspec.Struct, frozen=True):
@@ -80,8 +82,13 @@ def gone(kind: str, name: str) -> Document:
     return Document(kind, name, None)
 
 
+def row_of(one: Transition) -> str:
+    """The name of a line's row: they sort by it."""
+    return f"{one.seq:016x}"
+
+
 def put_transition(one: Transition) -> Document:
-    return put(HISTORY, f"{one.seq:016x}", one)
+    return put(HISTORY, row_of(one), one)
 
 
 def _load(documents: Documents, kind: str, type_: type[T]) -> list[T]:
@@ -98,21 +105,12 @@ class Wanted:
         self.receivers = {receiver.id: receiver for receiver in _load(documents, RECEIVERS, Receiver)}
 
 
-class Lines:
-    """The history as it is stored: lines that were read before are not read again."""
-
-    def __init__(self, documents: Documents) -> None:
-        self._documents = documents
-        self._known: dict[str, Transition] = {}
-
-    def read(self) -> list[Transition]:
-        """All, the oldest first."""
-        rows = self._documents.all(HISTORY)
-        self._known = {name: self._known.get(name) or _decode_line(data) for name, data in rows}
-        return list(self._known.values())
+decode_transition = msgspec.msgpack.Decoder(Transition).decode
 
 
-_decode_line = msgspec.msgpack.Decoder(Transition).decode
+def load_transitions(documents: Documents) -> list[Transition]:
+    """The oldest first."""
+    return _load(documents, HISTORY, Transition)
 
 
 def load_open(documents: Documents, rules: Container[str]) -> dict[str, dict[str, Alert]]:
@@ -124,6 +122,12 @@ def load_open(documents: Documents, rules: Container[str]) -> dict[str, dict[str
     return found
 
 
-def load_tellings(documents: Documents) -> list[Telling]:
+_decode_telling = msgspec.msgpack.Decoder(Telling).decode
+
+
+def load_tellings(documents: Documents, unwritten: Iterable[Document]) -> list[Telling]:
     """The oldest first: who hears of an alert's end before its begin takes it for one that goes on."""
-    return sorted(_load(documents, TELLING, Telling), key=lambda one: one.at_ms)
+    rows: dict[str, bytes | None] = dict(documents.all(TELLING))
+    rows.update((one.name, one.data) for one in unwritten)
+    found = [_decode_telling(data) for data in rows.values() if data is not None]
+    return sorted(found, key=lambda one: one.at_ms)

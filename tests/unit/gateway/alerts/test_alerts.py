@@ -11,15 +11,17 @@ import msgspec
 import pytest
 
 from backend_store.client import Store
-from backend_store.model import Conflict, NotFound, QueueConfig
+from backend_store.model import Conflict, NotFound, QueueConfig, StorageFull
 from gateway.alerts.alerts import Alerts
 from gateway.alerts.core.evaluate import Alert
 from gateway.alerts.core.rules import Rule
 from gateway.alerts.limits import (
+    HISTORY_PER_TENANT_MAX,
     LISTENERS_PER_TENANT_MAX,
     RESOLVED_KEPT_MS,
     RESOLVED_PER_TENANT_MAX,
     WEBHOOKS_PER_TENANT_WAITING_MAX,
+    WRITE_ROWS_MAX,
 )
 from gateway.alerts.notifier import Heard
 from gateway.alerts.secrets import Renewal
@@ -113,6 +115,31 @@ async def test_of_webhooks_those_that_will_be_sent_are_written_down(
     await settled_notes(watching)
     assert alerts._documents.all(TELLING) == [] and not alerts.record._unwritten
     assert len(rows) == 2 * WEBHOOKS_PER_TENANT_WAITING_MAX
+
+
+async def test_what_begins_and_ends_while_nothing_can_be_written_is_no_pile_of_rows(
+    alerts: Alerts, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await alerts.put_rule(RULE, None)
+    write, pieces = alerts._documents.write, []
+
+    async def full(documents: Any, *, duty: Any = None) -> None:
+        raise StorageFull("there is no room")
+
+    monkeypatch.setattr(alerts._documents, "write", full)
+    await flapped(alerts, clock, monkeypatch, subjects=200, times=30)
+    assert len(alerts.record._unwritten) == HISTORY_PER_TENANT_MAX, "the newest lines, and no alert that is over"
+
+    async def counted(documents: Any, *, duty: Any = None) -> None:
+        given = list(documents)
+        pieces.append(len(given))
+        await write(given, duty=duty)
+
+    monkeypatch.setattr(alerts._documents, "write", counted)
+    await flapped(alerts, clock, monkeypatch, subjects=1, times=1)
+    assert not len(alerts.record._unwritten) and max(pieces) == WRITE_ROWS_MAX
+    stored = alerts._documents.all("alert-history")
+    assert len(stored) == HISTORY_PER_TENANT_MAX and not alerts._documents.all("alert")
 
 
 async def settled_notes(watching: Watching) -> None:
