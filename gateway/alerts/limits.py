@@ -18,6 +18,8 @@ ALERTS_PER_RULE_MAX: Final = 1_000
 """Alerts of one rule at a time; what else it finds is counted, and waits until one of them is over."""
 HISTORY_PER_TENANT_MAX: Final = 2_000
 """Transitions of alerts that are remembered of a tenant."""
+HISTORY_UNWRITTEN_ROWS_MAX: Final = 20_000
+"""Lines of the history, of all tenants, that wait to be written down; the oldest are given up, and counted."""
 RESOLVED_PER_TENANT_MAX: Final = 2_000
 """Alerts of a tenant that are over and still listed; of more the oldest are in the history alone."""
 HISTORY_MS_MAX: Final = 30 * 24 * 3600 * 1000

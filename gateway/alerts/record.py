@@ -19,7 +19,12 @@ from gateway.alerts.core.rules import Rule
 from gateway.alerts.core.shared import Line, kept, missed
 from gateway.alerts.core.silences import Silence
 from gateway.alerts.history import History
-from gateway.alerts.limits import RESOLVED_KEPT_MS, RESOLVED_PER_TENANT_MAX, WRITE_SECONDS_MAX
+from gateway.alerts.limits import (
+    HISTORY_UNWRITTEN_ROWS_MAX,
+    RESOLVED_KEPT_MS,
+    RESOLVED_PER_TENANT_MAX,
+    WRITE_SECONDS_MAX,
+)
 from gateway.alerts.stored import (
     FIRING,
     HISTORY,
@@ -55,7 +60,11 @@ class Record:
         self._kept_seq = self.history.seq
         """Of the newest line that was written down here, or shown: what another gateway wrote behind it is new."""
         self._read_at = documents.changes_elsewhere(FIRING, HISTORY)
-        self._unwritten = Unwritten(_KINDS, lambda kind, name: documents.get(kind, name) is not None)
+        self.unwritten = Unwritten(
+            _KINDS,
+            lambda kind, name: documents.get(kind, name) is not None,
+            rows_max={HISTORY: HISTORY_UNWRITTEN_ROWS_MAX},
+        )
         self.has_told = False
         """Whether webhooks have arrived since somebody asked."""
         self._telling: set[str] = set()
@@ -76,7 +85,7 @@ class Record:
             return []
         self._read_at = at
         if anew:
-            self._unwritten.clear()
+            self.unwritten.clear()
         before = {alert.id: alert for alerts in self.open.values() for alert in alerts.values()}
         self.open = load_open(self._documents, rules)
         lines = self.history.read_all() if anew else self.history.read_changes()
@@ -107,8 +116,8 @@ class Record:
         is_shared = self._documents.are_shared
         changed = kept(self.open.get(rule.id, {}), alerts, with_pending=is_shared)
         self.open[rule.id] = alerts
-        self._unwritten.put(put(FIRING, f"{rule.id}/{alert.subject}", alert) for alert in changed.put)
-        self._unwritten.put(gone(FIRING, f"{rule.id}/{subject}") for subject in changed.gone)
+        self.unwritten.put(put(FIRING, f"{rule.id}/{alert.subject}", alert) for alert in changed.put)
+        self.unwritten.put(gone(FIRING, f"{rule.id}/{subject}") for subject in changed.gone)
 
     def note(self, rule: Rule, alert: Alert, now_ms: int, silence: Silence | None) -> None:
         """A line of history, and the lines that make room for it."""
@@ -119,17 +128,17 @@ class Record:
             alert.subject, alert.state, alert.value, rule.limit, silence.id if silence is not None else None,
             alert.since_ms,
         )  # fmt: skip
-        self._unwritten.put(self.history.note(line, now_ms))
+        self.unwritten.put(self.history.note(line, now_ms))
 
     def tell(self, rule: Rule, alert: Alert, receiver: str, now_ms: int) -> None:
         """A webhook is to be sent: whoever tells next goes on with it."""
         one = Telling(telling_id(alert, receiver), receiver, rule, alert, now_ms)
-        self._unwritten.put([put(TELLING, one.id, one)])
+        self.unwritten.put([put(TELLING, one.id, one)])
         self._telling.add(one.id)
 
     def tellings(self) -> list[Telling]:
         """Webhooks that were on their way when another process or gateway ended."""
-        found = load_tellings(self._documents, self._unwritten.of_kind(TELLING))
+        found = load_tellings(self._documents, self.unwritten.of_kind(TELLING))
         self._telling = {one.id for one in found}
         return found
 
@@ -138,7 +147,7 @@ class Record:
         if message_id in self._telling:
             self._telling.discard(message_id)
             self.has_told = True
-            self._unwritten.put([gone(TELLING, message_id)])
+            self.unwritten.put([gone(TELLING, message_id)])
 
     async def write(self, duty: Duty | None) -> None:
         """Writes down what changed. Raises `Conflict` when the duty is another gateway's: nothing of it is so then.
@@ -148,16 +157,23 @@ class Record:
         """
         try:
             async with asyncio.timeout(WRITE_SECONDS_MAX if self._documents.are_far else None):
-                while piece := self._unwritten.piece():
+                while piece := self.unwritten.piece():
                     await self._documents.write(piece, duty=duty)
-                    self._unwritten.written(piece)
+                    self.unwritten.written(piece)
                     self._keep(piece)
         except Conflict:
             raise
         except (PushqError, TimeoutError) as error:
-            self._unwritten.failed(is_unsure=not isinstance(error, _NOT_BEGUN))
+            self.unwritten.failed(is_unsure=not isinstance(error, _NOT_BEGUN))
             why = error.detail if isinstance(error, PushqError) else f"no answer within {WRITE_SECONDS_MAX:g} s"
-            log.warning("alerts could not be written down yet", rows=len(self._unwritten), error=why)
+            waiting = self.unwritten
+            log.warning(
+                "alerts could not be written down yet",
+                rows=len(waiting),
+                merged=waiting.merged,
+                dropped=waiting.dropped,
+                error=why,
+            )
 
     def _keep(self, piece: Iterable[Document]) -> None:
         lines = [int(one.name, 16) for one in piece if one.kind == HISTORY and one.data is not None]
@@ -165,7 +181,7 @@ class Record:
 
     def forget_unwritten(self) -> None:
         """It is on another gateway to write."""
-        self._unwritten.clear()
+        self.unwritten.clear()
 
     # -------------------------------------------------------------------------------------------------- forgetting
 
@@ -176,7 +192,7 @@ class Record:
     def forget_rules(self, rules: Iterable[str]) -> None:
         """Another gateway removed them, and may not have known all of their alerts."""
         for rule_id in rules:
-            self._unwritten.put(gone(FIRING, f"{rule_id}/{subject}") for subject in self.open.pop(rule_id, {}))
+            self.unwritten.put(gone(FIRING, f"{rule_id}/{subject}") for subject in self.open.pop(rule_id, {}))
 
     def forget_tenant(self, tenant: str) -> list[Document]:
         """The rows that go."""
@@ -191,7 +207,7 @@ class Record:
                 del self.resolved[tenant]
 
     def _gone(self, kind: str, name: str) -> Document:
-        self._unwritten.forget(kind, name)
+        self.unwritten.forget(kind, name)
         return gone(kind, name)
 
 

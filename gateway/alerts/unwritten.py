@@ -1,12 +1,12 @@
 """Rows of alerts that are so and not on the disk yet: of each place the last word, in pieces that one commit takes.
 
 What begins and ends while nothing can be written leaves no row, so that hours without backends are not a pile of rows
-for the first commit after them.
+for the first commit after them. Of the history the newest lines wait; what is so is never given up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 
 from backend_store.client import Document
@@ -19,9 +19,17 @@ Place = tuple[str, str]
 class Unwritten:
     """See the file's first sentence. One writes at a time."""
 
-    def __init__(self, kinds: Sequence[str], is_stored: Callable[[str, str], bool]) -> None:
-        """`kinds`: what is of the first ones is written first. `is_stored`: whether the disk has a row there."""
+    def __init__(
+        self, kinds: Sequence[str], is_stored: Callable[[str, str], bool], *, rows_max: Mapping[str, int]
+    ) -> None:
+        """`kinds`: what is of the first ones is written first. `is_stored`: whether the disk has a row there.
+        `rows_max`: of these kinds no more rows wait; the oldest are given up."""
+        self.merged = 0
+        """Rows that were never written, since a later word on the same place came first."""
+        self.dropped = 0
+        """Rows that were given up."""
         self._rows: dict[str, dict[str, Document]] = {kind: {} for kind in kinds}
+        self._rows_max = rows_max
         self._is_stored = is_stored
         self._sent: dict[Place, None] = {}
         """Where the piece belongs that was sent last and is not known to be written."""
@@ -33,11 +41,15 @@ class Unwritten:
 
     def put(self, rows: Iterable[Document]) -> None:
         for one in rows:
-            place = one.kind, one.name
+            place, waiting = (one.kind, one.name), self._rows[one.kind]
+            self.merged += one.name in waiting
             if one.data is None and place not in self._sent and not self._is_stored(*place):
-                self._rows[one.kind].pop(one.name, None)
+                waiting.pop(one.name, None)
             else:
-                self._rows[one.kind][one.name] = one
+                waiting[one.name] = one
+                if len(waiting) > self._rows_max.get(one.kind, len(waiting)):
+                    del waiting[next(iter(waiting))]
+                    self.dropped += 1
 
     def forget(self, kind: str, name: str) -> None:
         """Somebody else writes the last word about it."""
