@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
-from backend_store.client import Store
+from backend_store.client import Pulse, Store
 from backend_store.model import Unavailable
 from gateway.alerts.core import shards
 from gateway.alerts.core.rules import KINDS, Rule
@@ -34,9 +34,10 @@ _STEP_MS: Final = TIERS[0].step_ms
 _READY: Final = QUEUE_COLUMNS.index("ready")
 _SERVER_ERRORS: Final = 500
 _RATES: Final = {
-    "dead_letter_rate": QUEUE_COLUMNS.index("dead_per_s"),
-    "redelivery_rate": QUEUE_COLUMNS.index("redelivered_per_s"),
+    "dead_letter_rate": (QUEUE_COLUMNS.index("dead_per_s"), Pulse._fields.index("ended_total")),
+    "redelivery_rate": (QUEUE_COLUMNS.index("redelivered_per_s"), Pulse._fields.index("redelivered_total")),
 }
+"""By kind: the column of the series, and the total in the pulse that it is made from."""
 
 
 class Sources:
@@ -108,19 +109,19 @@ class Sources:
         return 0 < self._sampler.book.began_ms <= now_ms - window_ms
 
     def _rates(self, rule: Rule, queues: list[Watched], now_ms: int) -> Values:
-        """Messages a minute over the window. Those of before a queue was looked at count as none, so what a young
+        """Messages a minute over the window, with those that no row has yet. Those of before a queue was looked at count as none, so what a young
         process knows is the least that there was: enough to raise an alert, and not to end one.
         """
-        column, is_whole = _RATES[rule.kind], self._has_seen(rule.window_ms, now_ms)
+        (column, total), is_whole = _RATES[rule.kind], self._has_seen(rule.window_ms, now_ms)
         end = now_ms // _STEP_MS + 1
         start = end - rule.window_ms // _STEP_MS
         spans = self._sampler.book.spans(start, end)
         for one in queues:
-            rate = 0.0
+            seen = max(0, one.pulse[total] - one.kept[total]) / (_STEP_MS / 1000)
             if one.changed_ms >= start * _STEP_MS and (series := self._sampler.book.series_of(one)) is not None:
                 values = series.rings[0].column(column, start, end)
-                seen = sum(value * span for value, span in zip(values, spans, strict=True) if value == value)
-                rate = seen / len(spans) * 60
+                seen += sum(value * span for value, span in zip(values, spans, strict=True) if value == value)
+            rate = seen / len(spans) * 60
             yield one.definition.name, rate if is_whole or rate > rule.limit else None
 
     def _growth(self, watched: Watched, window_ms: int, now_ms: int, *, is_whole: bool) -> float | None:
