@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 import structlog
 
-from backend_store.client import Documents
+from backend_store.client import Document, Documents
 from backend_store.model import Conflict, NotFound, PushqError, Unavailable
 from gateway.alerts.asked import AskedRules
 from gateway.alerts.core.evaluate import Alert, observe
@@ -42,6 +42,7 @@ log = structlog.get_logger("pushq.alerts")
 
 COUNT_MS: Final = 10_000
 """SLOs are about minutes: their requests are counted at the first look after so long."""
+MINUTE_MS: Final = 60_000
 ID_BYTES: Final = 6
 
 Told = Callable[[Rule, Alert, Silence | None], None]
@@ -79,6 +80,7 @@ class Alerts:
         self._asked = AskedRules(book)
         self._turn = Turn(has_limit=documents.are_far)
         self._counted_ms = 0
+        self._kept_minute = 0
         self._heard = Heard.NOTHING_NEW
         """Of the duty, and not acted on yet."""
 
@@ -132,6 +134,7 @@ class Alerts:
         if heard is not Heard.NOTHING_NEW or not (self.evaluations or self.teller.is_shared):
             for begin in self.on_duty:
                 begin()
+        self._keep_budgets(enabled, now_ms)
         await self._keep(await self._ask(enabled, now_ms), now_ms)
 
     async def _ask(self, enabled: Iterable[Rule], now_ms: int) -> list[tuple[Rule, Alert]]:
@@ -226,9 +229,19 @@ class Alerts:
         if 0 <= now_ms - self._counted_ms < COUNT_MS:
             return
         self._counted_ms = now_ms
+        self._count(enabled)
+
+    def _count(self, enabled: Iterable[Rule]) -> None:
         slos = [rule for rule in enabled if KINDS[rule.kind].is_slo]
         if slos:
             self.sources.count_requests(slos, {r.id: {q.definition.name for q in self._queues(r)} for r in slos})
+
+    def _keep_budgets(self, enabled: Iterable[Rule], now_ms: int) -> None:
+        """Once a minute what SLOs have counted is to be written down."""
+        slos = [rule for rule in enabled if KINDS[rule.kind].is_slo]
+        if slos and now_ms // MINUTE_MS != self._kept_minute:
+            self._kept_minute = now_ms // MINUTE_MS
+            self.record.count(self.sources.budgets.changed(slos))
 
     async def _keep(self, changed: list[tuple[Rule, Alert]], now_ms: int) -> None:
         """Writes down what changed, then tells of it. Pending alerts have no history."""
@@ -286,6 +299,10 @@ class Alerts:
         """This process ends: another gateway tells from now on."""
         async with self._turn.look():
             if self.teller.is_ours:
+                enabled = [rule for rule in self.rules.values() if rule.enabled]
+                self._count(enabled)
+                self._kept_minute = 0
+                self._keep_budgets(enabled, self._clock_ms())
                 await self._write()
             await self.teller.leave()
 
@@ -330,12 +347,16 @@ class Alerts:
 
     async def delete_rule(self, rule: Rule) -> None:
         async with self._turn.change():
-            documents = [gone(RULES, rule.id), *self.record.end(rule)]
+            documents = [gone(RULES, rule.id), *self._end(rule)]
             await self._documents.write(documents)
             self.rules.pop(rule.id, None)
             self._asked.forget(rule.id)
             self._matches.pop(rule.id, None)
             self.sources.forget(rule.id)
+
+    def _end(self, rule: Rule) -> list[Document]:
+        """The rows that go with a rule."""
+        return self.record.end(rule) + self.record.end_counting(rule)
 
     def rule(self, tenant: str, rule_id: str) -> Rule:
         """Raises `NotFound`."""
@@ -405,7 +426,7 @@ class Alerts:
             rules = [rule for rule in self.rules.values() if rule.tenant == tenant]
             silences = [one.id for one in self.silences.values() if one.tenant == tenant]
             receivers = [one.id for one in self.receivers.values() if one.tenant == tenant]
-            documents = [document for rule in rules for document in (gone(RULES, rule.id), *self.record.end(rule))]
+            documents = [document for rule in rules for document in (gone(RULES, rule.id), *self._end(rule))]
             documents += [gone(SILENCES, one) for one in silences] + [gone(RECEIVERS, one) for one in receivers]
             documents += self.record.forget_tenant(tenant)
             for rule in rules:

@@ -15,9 +15,10 @@ import structlog
 from backend_store.client import Document, Documents, Duty
 from backend_store.model import Conflict, NotDurable, Overloaded, PushqError, StorageFull, Unavailable
 from gateway.alerts.core.evaluate import Alert
-from gateway.alerts.core.rules import Rule
+from gateway.alerts.core.rules import KINDS, Rule
 from gateway.alerts.core.shared import Line, kept, missed
 from gateway.alerts.core.silences import Silence
+from gateway.alerts.core.slo import HOURS_KEPT
 from gateway.alerts.history import History
 from gateway.alerts.limits import (
     HISTORY_UNWRITTEN_ROWS_MAX,
@@ -26,11 +27,13 @@ from gateway.alerts.limits import (
     WRITE_SECONDS_MAX,
 )
 from gateway.alerts.stored import (
+    BUDGETS,
     FIRING,
     HISTORY,
     TELLING,
     Telling,
     Transition,
+    budget_place,
     gone,
     load_open,
     load_tellings,
@@ -41,7 +44,7 @@ from gateway.alerts.unwritten import Unwritten
 
 log = structlog.get_logger("pushq.alerts")
 
-_KINDS: Final = (TELLING, FIRING, HISTORY)
+_KINDS: Final = (TELLING, FIRING, HISTORY, BUDGETS)
 """In the order in which they are written. Who goes on after a part of them has the webhook, and finds what it is about
 anew, under the same id."""
 _NOT_BEGUN: Final = (Unavailable, Overloaded, NotDurable, StorageFull)
@@ -149,6 +152,10 @@ class Record:
             self.has_told = True
             self.unwritten.put([gone(TELLING, message_id)])
 
+    def count(self, rows: Iterable[Document]) -> None:
+        """What SLOs have counted."""
+        self.unwritten.put(rows)
+
     async def write(self, duty: Duty | None) -> None:
         """Writes down what changed. Raises `Conflict` when the duty is another gateway's: nothing of it is so then.
 
@@ -188,6 +195,11 @@ class Record:
     def end(self, rule: Rule) -> list[Document]:
         """Nobody looks any more, so its alerts go without being told as resolved. The rows that go."""
         return [self._gone(FIRING, f"{rule.id}/{subject}") for subject in self.open.pop(rule.id, {})]
+
+    def end_counting(self, rule: Rule) -> list[Document]:
+        """What an SLO had counted goes with it. The rows that go."""
+        places = [budget_place(rule.id, hour) for hour in range(HOURS_KEPT)] if KINDS[rule.kind].is_slo else []
+        return [self._gone(BUDGETS, place) for place in places]
 
     def forget_rules(self, rules: Iterable[str]) -> None:
         """Another gateway removed them, and may not have known all of their alerts."""

@@ -12,6 +12,7 @@ from backend_store.client import Document, Documents
 from gateway.alerts.core.evaluate import Alert, State
 from gateway.alerts.core.rules import Rule
 from gateway.alerts.core.silences import Silence
+from gateway.alerts.core.slo import HOURS_KEPT
 
 RULES: Final = "alert-rule"
 SILENCES: Final = "alert-silence"
@@ -20,6 +21,7 @@ FIRING: Final = "alert"
 HISTORY: Final = "alert-history"
 TELLING: Final = "alert-telling"
 REPORTS: Final = "alert-report"
+BUDGETS: Final = "alert-budget"
 
 T = TypeVar("T")
 _encode = msgspec.msgpack.Encoder().encode
@@ -72,6 +74,11 @@ def telling_id(alert: Alert, receiver: str) -> str:
     """The webhook's id: whoever tells this receiver of this change of this alert has the same one."""
     digest = hashlib.sha256(f"{alert.id}\0{alert.state}\0{receiver}".encode()).hexdigest()
     return f"msg_{digest[:24]}"
+
+
+def budget_place(rule_id: str, hour: int) -> str:
+    """The name of a row; an hour takes the place of one that no window of an SLO has any more."""
+    return f"{rule_id}/{hour % HOURS_KEPT}"
 
 
 def put(kind: str, name: str, value: Any) -> Document:

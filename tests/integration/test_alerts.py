@@ -20,8 +20,8 @@ from tests.support.receiver import Receiver
 from tests.support.server import PushqServer
 
 LATE_S_MAX = 5.0
-"""From the message that brings a queue past its limit, and the time of the rule behind it, to the alert: by the server's
-own word on both, whenever a busy test asks for it."""
+"""From the message that brings a queue past its limit, and the rule's `for_ms` behind it, to the alert: by the server's
+own word on both, however late a busy test asks for it."""
 FOR_MS = 1_000
 
 

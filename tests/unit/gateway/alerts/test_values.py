@@ -147,7 +147,7 @@ async def test_requests_are_counted_however_seldom_a_busy_process_looks(process:
             meter.count("default", "k", "orders", "publish", "http", outcome)
         if second % 100 == 99:  # looks themselves take long
             await process.look(every_ms=0)
-    (budget,) = process.app.gateway.watching.alerts.sources._budgets.values()
+    budget = process.app.gateway.watching.alerts.sources.budgets.of(rule)
     assert budget.counts(process.clock.ms // 60_000, 10) == (600, 300)
 
 
