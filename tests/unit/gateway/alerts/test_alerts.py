@@ -203,10 +203,11 @@ async def test_nothing_is_left_of_a_tenant_that_was_removed(
     await flapped(alerts, clock, monkeypatch, subjects=2, times=2)
     watching.notifier.heard[RECEIVER.id] = Heard()
     watching.secrets._known[RECEIVER.id] = (b"sealed", b"secret")
-    assert alerts.sources._budgets and alerts.record.resolved
+    assert alerts.sources.budgets.known(slo) is not None and alerts.record.resolved
     await watching.forget_tenant("shop")
     assert not alerts.rules and not alerts.receivers and not alerts.history and not alerts.record.resolved
-    assert not alerts.sources._budgets and not watching.notifier.heard and not watching.secrets._known
+    assert alerts.sources.budgets.known(slo) is None
+    assert not watching.notifier.heard and not watching.secrets._known
     assert alerts._documents.rows() == {}
 
 
