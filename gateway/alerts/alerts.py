@@ -20,6 +20,7 @@ from backend_store.client import Document, Documents
 from backend_store.model import Conflict, NotFound, PushqError, Unavailable
 from gateway.alerts.asked import AskedRules
 from gateway.alerts.core.evaluate import Alert, observe
+from gateway.alerts.core.groups import Note, notes
 from gateway.alerts.core.rules import KINDS, Rule
 from gateway.alerts.core.silences import Silence, muting, state_of
 from gateway.alerts.limits import (
@@ -61,7 +62,9 @@ class Alerts:
         self.on_seen: list[Told] = []
         """Told of each transition that was found here or at another gateway; the silence is the one that mutes it."""
         self.on_told: list[Told] = []
-        """Told of each transition that receivers hear of from here, after it is durable."""
+        """Told of each transition that receivers hear of from here by itself, after it is durable."""
+        self.on_grouped: list[Callable[[Note], None]] = []
+        """Told of transitions that they hear of together."""
         self.on_duty: list[Callable[[], None]] = []
         """Told when it is on this gateway to tell: at the start, or after another one fell silent."""
         self.on_lost: list[Callable[[], None]] = []
@@ -246,26 +249,38 @@ class Alerts:
     async def _keep(self, changed: list[tuple[Rule, Alert]], now_ms: int) -> None:
         """Writes down what changed, then tells of it. Pending alerts have no history."""
         told: list[tuple[Rule, Alert, Silence | None]] = []
-        telling: Counter[str] = Counter()
         for rule, alert in changed:
             silence = self.muting(rule, alert.subject)[0]
             told.append((rule, alert, silence))
-            if alert.state == "pending":
-                continue
-            self.fired += alert.state == "firing"
-            self.record.note(rule, alert, now_ms, silence)
-            for receiver in self.webhooks_of(rule) if silence is None else ():
-                telling[rule.tenant] += 1
-                if telling[rule.tenant] <= WEBHOOKS_PER_TENANT_WAITING_MAX:  # what comes more is dropped
-                    self.record.tell(rule, alert, receiver.id, now_ms)
+            if alert.state != "pending":
+                self.fired += alert.state == "firing"
+                self.record.note(rule, alert, now_ms, silence)
+        heard = list(
+            notes((rule, alert) for rule, alert, silence in told if silence is None and alert.state != "pending")
+        )
+        self._keep_notes(heard, now_ms)
         if not await self._write():
             return
         is_ours = self.teller.is_ours  # that may have taken long; whoever tells next goes on with the webhooks
+        groups = [note for note in heard if note.group is not None]
+        together = {(note.rule.id, note.alert.state) for note in groups}
         for rule, alert, silence in told:
             if alert.state != "pending":
                 self._log(rule, alert, silence)
-            for tell in (*self.on_seen, *(self.on_told if is_ours else ())):
+            is_alone = silence is not None or (rule.id, alert.state) not in together
+            for tell in (*self.on_seen, *(self.on_told if is_ours and is_alone else ())):
                 tell(rule, alert, silence)
+        for note in groups if is_ours else ():
+            for tell_group in self.on_grouped:
+                tell_group(note)
+
+    def _keep_notes(self, heard: Iterable[Note], now_ms: int) -> None:
+        telling: Counter[str] = Counter()
+        for note in heard:
+            for receiver in self.webhooks_of(note.rule):
+                telling[note.rule.tenant] += 1
+                if telling[note.rule.tenant] <= WEBHOOKS_PER_TENANT_WAITING_MAX:  # what comes more is dropped
+                    self.record.tell(note.rule, note.alert, receiver.id, now_ms, note.group)
 
     async def _write(self) -> bool:
         """False: another gateway tells by now, so nothing of what was found here is told."""

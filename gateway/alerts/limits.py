@@ -54,6 +54,10 @@ WEBHOOKS_PER_TENANT_WAITING_MAX: Final = 200
 """Webhooks of one tenant that wait; what comes more is dropped, and logged."""
 WEBHOOKS_PER_RECEIVER_WAITING_MAX: Final = 100
 """Webhooks to one receiver that wait; what comes more is dropped, and logged."""
+GROUP_ALERTS_MIN: Final = 10
+"""Alerts of one rule that begin, or end, at one look: so many or more are told with one message."""
+GROUP_SUBJECTS_MAX: Final = 100
+"""Subjects that such a message names."""
 WEBHOOK_SECONDS_MAX: Final = 10.0
 """How long a receiver may take to answer."""
 WEBHOOK_TRIES_MAX: Final = 8

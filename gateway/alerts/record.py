@@ -15,6 +15,7 @@ import structlog
 from backend_store.client import Document, Documents, Duty
 from backend_store.model import Conflict, NotDurable, Overloaded, PushqError, StorageFull, Unavailable
 from gateway.alerts.core.evaluate import Alert
+from gateway.alerts.core.groups import Group
 from gateway.alerts.core.rules import KINDS, Rule
 from gateway.alerts.core.shared import Line, kept, missed
 from gateway.alerts.core.silences import Silence
@@ -133,9 +134,9 @@ class Record:
         )  # fmt: skip
         self.unwritten.put(self.history.note(line, now_ms))
 
-    def tell(self, rule: Rule, alert: Alert, receiver: str, now_ms: int) -> None:
+    def tell(self, rule: Rule, alert: Alert, receiver: str, now_ms: int, group: Group | None = None) -> None:
         """A webhook is to be sent: whoever tells next goes on with it."""
-        one = Telling(telling_id(alert, receiver), receiver, rule, alert, now_ms)
+        one = Telling(telling_id(alert, receiver, group), receiver, rule, alert, now_ms, group)
         self.unwritten.put([put(TELLING, one.id, one)])
         self._telling.add(one.id)
 

@@ -10,6 +10,7 @@ import msgspec
 
 from backend_store.client import Document, Documents
 from gateway.alerts.core.evaluate import Alert, State
+from gateway.alerts.core.groups import Group
 from gateway.alerts.core.rules import Rule
 from gateway.alerts.core.silences import Silence
 from gateway.alerts.core.slo import HOURS_KEPT
@@ -68,11 +69,14 @@ class Telling(msgspec.Struct, frozen=True):
     rule: Rule
     alert: Alert
     at_ms: int
+    group: Group | None = None
+    """Of alerts that are told together with this one."""
 
 
-def telling_id(alert: Alert, receiver: str) -> str:
-    """The webhook's id: whoever tells this receiver of this change of this alert has the same one."""
-    digest = hashlib.sha256(f"{alert.id}\0{alert.state}\0{receiver}".encode()).hexdigest()
+def telling_id(alert: Alert, receiver: str, group: Group | None = None) -> str:
+    """The webhook's id: whoever tells this receiver of this change of this alert, or group, has the same one."""
+    about = group.key if group is not None else alert.id
+    digest = hashlib.sha256(f"{about}\0{alert.state}\0{receiver}".encode()).hexdigest()
     return f"msg_{digest[:24]}"
 
 

@@ -571,6 +571,8 @@ GROUPS = (
             "gateway.alerts.limits:WEBHOOKS_WAITING_MAX": "",
             "gateway.alerts.limits:WEBHOOKS_PER_TENANT_WAITING_MAX": "",
             "gateway.alerts.limits:WEBHOOKS_PER_RECEIVER_WAITING_MAX": "",
+            "gateway.alerts.limits:GROUP_ALERTS_MIN": "",
+            "gateway.alerts.limits:GROUP_SUBJECTS_MAX": "",
             "gateway.alerts.limits:WEBHOOK_SECONDS_MAX": "",
             "gateway.alerts.limits:WEBHOOK_TRIES_MAX": "",
             "gateway.alerts.limits:WEBHOOK_RETRY_SECONDS": "",
