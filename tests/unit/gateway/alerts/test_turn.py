@@ -11,8 +11,9 @@ import pytest
 
 from backend_store.model import OutcomeUnknown, Unavailable
 from backend_store.remote.documents import RemoteDocuments
-from gateway.alerts import record, turn
+from gateway.alerts import record, reports, turn
 from gateway.alerts.alerts import Alerts
+from gateway.alerts.reports import Reports
 from gateway.series.book import Book
 from tests.unit.gateway.alerts.test_alerts import RULE
 
@@ -63,3 +64,13 @@ async def test_a_look_does_not_stand_behind_changes_that_wait(alerts: Alerts) ->
         await alerts.evaluate(1)
     assert time.monotonic() - began < 4 * CHANGE_S, "it waits for those that have begun, and not for each in turn"
     await asyncio.gather(*changes, return_exceptions=True)
+
+
+async def test_a_look_does_not_wait_for_ever_for_what_other_gateways_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reports, "WRITE_SECONDS_MAX", CHANGE_S)
+    documents: Any = RemoteDocuments(never, holder="a", are_shared=True)
+    told = Reports(documents, "here")
+    told._seen["gone"] = b"", 0.0, reports.Report("there", {}, {}, 1)
+    async with asyncio.timeout(SLOW_S):
+        await told.say({"loop_lag_ms": 1.0}, {})
+        await told.forget(())
