@@ -469,7 +469,9 @@ def announce(settings: Settings, port: int, *, is_new: bool) -> None:
     count = settings.gateways
     processes = "one process" if count == 1 else f"{count} gateway processes and one for storage"
     backends = settings.store.backends
-    data = f"messages with {', '.join(backends)}" if backends else f"data in {settings.data}"
+    others = [one.name for one in settings.store.clusters]
+    further = f", further clusters {', '.join(others)}" if others else ""
+    data = f"messages with {', '.join(backends)}{further}" if backends else f"data in {settings.data}"
     lines = [
         f"pushq {VERSION}  {processes}, {data}"
         + ("" if settings.metadata.url or backends else ", nothing else needed"),

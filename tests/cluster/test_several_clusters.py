@@ -17,6 +17,7 @@ import pytest
 
 from tests.cluster.test_cluster import gateway, patient
 from tests.support.backends import ROLE, Backends
+from tests.support.cli import Cli
 from tests.support.consumers import Socket, call
 from tests.support.patience import eventually
 from tests.support.prerequisites import require
@@ -130,6 +131,8 @@ async def test_a_cluster_that_is_killed_whole_stops_its_own_queues_and_loses_not
                 assert not await has_lanes(http, "new")
                 stats = await listed(http)
                 assert stats[far] is None and stats[near]["acked_total"] == 2 * MESSAGES
+                lines = (await run(Cli(server), "queue", "list")).out.splitlines()
+                assert [line.split()[1:3] for line in lines if line.split()[:1] == [far]] == [["work", "away"]]
                 assert (await http.get("/metrics", headers=server.headers)).status_code == 200
                 subscribed = await socket.ask(type="subscribe", queue=far, credit=2 * MESSAGES)
                 assert subscribed["type"] == "ok", subscribed
