@@ -26,7 +26,8 @@ METER_LOOK_SECONDS: Final = 0.5
 WAITED_MS_FULL: Final = 50.0
 """Publishes that wait so long for a commit wait behind a disk that is full: gateways refuse new ones then."""
 COMMITS_MAX: Final = 1.5
-"""More is no other news: publishes that wait for a replica may wait for hours."""
+"""More counts as so much, at each look: publishes that wait for a replica may wait for hours, and one stall of the disk
+says little of ten seconds."""
 INTERPRETER_CORES: Final = 1.0
 
 
@@ -92,8 +93,8 @@ class Meter:
             seconds = max(last.at - first.at, 1e-9)
             cpu = min(1.0, (last.cpu_seconds - first.cpu_seconds) / seconds / min(self.cores, INTERPRETER_CORES))
             busy = min(1.0, (last.commit_seconds - first.commit_seconds) / seconds)
-            waited = sum(look.waited_ms for look in self._looks) / len(self._looks) / WAITED_MS_FULL
-        return Load(node, self.cores, cpu, busy, min(COMMITS_MAX, waited), dict(others or {}))
+            waited = sum(min(COMMITS_MAX, look.waited_ms / WAITED_MS_FULL) for look in self._looks) / len(self._looks)
+        return Load(node, self.cores, cpu, busy, waited, dict(others or {}))
 
 
 def cores_allowed(root: Path = Path("/")) -> float:

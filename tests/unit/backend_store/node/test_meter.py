@@ -62,6 +62,15 @@ def test_publishes_that_wait_fill_it_and_a_commit_that_is_always_under_way_does_
     assert meter.load().commits_waited == COMMITS_MAX
 
 
+def test_one_stall_of_the_disk_does_not_fill_it() -> None:
+    store = Store()
+    meter = metered(store, cores=1)
+    for second in range(10):
+        store.committer.waited_ms = round(WAITED_MS_FULL * 100) if second == 5 else 0
+        meter.look(second, 0.0)
+    assert meter.load().commits_waited == COMMITS_MAX / 10
+
+
 def test_before_the_second_look_nothing_is_known() -> None:
     meter = metered(Store(), cores=1)
     meter.look(0, 100.0)
