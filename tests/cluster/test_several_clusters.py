@@ -105,8 +105,9 @@ async def test_a_cluster_that_is_killed_whole_stops_its_own_queues_and_loses_not
 
                 async def is_refused() -> bool:
                     answer = await publish(http, far, ["unsure"])
-                    assert answer.status_code == 503, answer.text
-                    return answer.json()["code"] == "unavailable" and "'hosts'" in answer.json()["detail"]
+                    # One that was sent before the line was seen to be dead may have been stored.
+                    assert answer.json()["code"] in ("unavailable", "outcome-unknown"), answer.text
+                    return answer.status_code == 503 and "'hosts'" in answer.json()["detail"]
 
                 await eventually(is_refused, "its queues are refused")
                 refused = await http.get(f"/v1/queues/{far}")
