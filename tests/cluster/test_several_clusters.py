@@ -5,6 +5,7 @@ They share an etcd, a namespace each. The further one is killed whole: its queue
 
 from __future__ import annotations
 
+import itertools
 import json
 import signal
 from collections.abc import Iterable
@@ -55,15 +56,15 @@ async def receive(http: httpx2.AsyncClient, queue: str, count: int) -> list[str]
     return sorted(found)
 
 
-async def listed(http: httpx2.AsyncClient) -> dict[str, Any]:
-    """Name → stats, None where they are left out."""
-    answer = await http.get("/v1/queues", params={"limit": 100})
+async def listed(http: httpx2.AsyncClient) -> dict[str, dict[str, Any]]:
+    answer = await http.get("/v1/queues", params={"limit": 1_000})
     assert answer.status_code == 200, answer.text
-    return {item["name"]: item.get("stats") for item in answer.json()["items"]}
+    return {item["name"]: item for item in answer.json()["items"]}
 
 
-async def has_lanes(http: httpx2.AsyncClient, queue: str) -> bool:
-    return "partitions" in await call(http, "GET", queue)
+async def with_lanes(http: httpx2.AsyncClient) -> list[str]:
+    """Those that lie in the further cluster."""
+    return [name for name, item in (await listed(http)).items() if "partitions" in item]
 
 
 async def is_shown(http: httpx2.AsyncClient, cluster: str, nodes: str) -> bool:
@@ -78,18 +79,17 @@ async def is_shown(http: httpx2.AsyncClient, cluster: str, nodes: str) -> bool:
 
 
 async def far_and_near(http: httpx2.AsyncClient) -> tuple[str, str, str]:
-    """Two queues of the further cluster, where they have lanes, and one of the home cluster."""
-    far: list[str] = []
-    near: list[str] = []
+    """Two queues of the further cluster, where they have lanes, and one of the home cluster, which got the first."""
+    names = (f"q{number:03}" for number in itertools.count())
 
     async def both_are_there() -> bool:
-        name = f"q{len(far) + len(near)}"
-        await call(http, "PUT", name, {})
-        (far if await has_lanes(http, name) else near).append(name)
-        return len(far) > 1 and bool(near)
+        await call(http, "PUT", next(names), {})
+        return len(await with_lanes(http)) > 1
 
     await eventually(both_are_there, "queues are put into both clusters", look_s=0.1)
-    return far[0], far[1], near[0]
+    far, gone, *_ = await with_lanes(http)
+    assert far != "q000"
+    return far, gone, "q000"
 
 
 async def test_a_cluster_that_is_killed_whole_stops_its_own_queues_and_loses_nothing(tmp_path: Path) -> None:
@@ -117,8 +117,9 @@ async def test_a_cluster_that_is_killed_whole_stops_its_own_queues_and_loses_not
 
                 async def is_refused() -> bool:
                     answer = await publish(http, far, ["unsure"])
-                    assert answer.status_code == 503, answer.text
-                    return answer.json()["code"] == "unavailable" and "'hosts'" in answer.json()["detail"]
+                    # One that was sent before the line was seen to be dead may have been stored.
+                    assert answer.json()["code"] in ("unavailable", "outcome-unknown"), answer.text
+                    return answer.status_code == 503 and "'hosts'" in answer.json()["detail"]
 
                 await eventually(is_refused, "its queues are refused")
                 refused = await http.get(f"/v1/queues/{far}")
@@ -128,9 +129,8 @@ async def test_a_cluster_that_is_killed_whole_stops_its_own_queues_and_loses_not
                 changed = await http.patch(f"/v1/queues/{gone}", json={"max_attempts": 3}, headers={"if-match": "*"})
                 assert changed.status_code == 503, changed.text
                 await call(http, "PUT", "new", {})
-                assert not await has_lanes(http, "new")
-                stats = await listed(http)
-                assert stats[far] is None and stats[near]["acked_total"] == 2 * MESSAGES
+                found = await listed(http)
+                assert "stats" not in found[far] and found[near]["stats"]["acked_total"] == 2 * MESSAGES
                 lines = (await run(Cli(server), "queue", "list")).out.splitlines()
                 assert [line.split()[1:3] for line in lines if line.split()[:1] == [far]] == [["work", "away"]]
                 assert (await http.get("/metrics", headers=server.headers)).status_code == 200
@@ -153,10 +153,12 @@ async def test_a_cluster_that_is_killed_whole_stops_its_own_queues_and_loses_not
             async with patient(server) as http:
 
                 async def all_are_found() -> bool:
-                    stats = await listed(http)
-                    return {far, gone, near, "new"} <= set(stats) and all(stats.values())
+                    found = await listed(http)
+                    return {far, gone, near, "new"} <= set(found) and all("stats" in one for one in found.values())
 
                 await eventually(all_are_found, "the queues of both")
+                lanes = await with_lanes(http)
+                assert {far, gone} <= set(lanes) and not {near, "new"} & set(lanes)
                 assert (await http.delete(f"/v1/queues/{gone}?discard=true&confirm={gone}")).status_code == 200
                 assert gone not in await listed(http)
                 assert (await publish(http, far, bodies)).status_code == 201
