@@ -21,7 +21,7 @@ from gateway.limits import PAGE_ITEMS_DEFAULT, PAGE_ITEMS_MAX, RANGE_MESSAGES_MA
 from gateway.schemas import cloud_event, components, publish_body, publish_message, queue_changes, reference
 from gateway.series.book import RANGES
 from gateway.series.core.columns import QUEUE_COLUMNS
-from gateway.series.limits import SPARK_POINTS_MAX
+from gateway.series.limits import SPARK_NAMES_MAX, SPARK_POINTS_MAX
 from gateway.version import VERSION
 from push.limits import CREDIT_MAX, PUBLISH_MS_MAX
 from push.problems import KINDS
@@ -227,7 +227,8 @@ QUERY: Final[dict[str, dict[str, Any]]] = {
     "points": {"type": "integer", "minimum": 1, "maximum": SPARK_POINTS_MAX, "default": POINTS_DEFAULT},
     "names": {
         "type": "string",
-        "description": "Of these queues only, with commas between; what is no queue is left out.",
+        "description": f"Of these queues only, {SPARK_NAMES_MAX} at most with commas between; what is no queue is left "
+        "out.",
     },
     "ticket": {"type": "string", "description": "In place of the Authorization header."},
 }
