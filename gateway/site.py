@@ -65,7 +65,8 @@ class Site:
 
     def _without_slash(self, scope: Scope) -> bytes | None:
         """The address that a page has, for one asked for with a slash at its end; None where there is no such page."""
-        path, short = scope["path"].rstrip("/"), scope["raw_path"].rstrip(b"/")
+        path: str = scope["path"].rstrip("/")
+        short: bytes = scope["raw_path"].rstrip(b"/")
         if path in ("", scope["path"]) or scope["method"] not in ("GET", "HEAD"):
             return None
         if unquote(short.decode("latin-1")) != path:  # a slash is written `%2F`: it would lead to itself for ever
