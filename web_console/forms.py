@@ -7,6 +7,8 @@ from typing import Final, NamedTuple
 
 from web_console.visit import Problem
 
+_NUMBER: Final = re.compile(r"-?\d{1,309}(\.\d{1,309})?", re.ASCII)
+_ETAG: Final = re.compile(r'"[^"*,]+"')
 _DURATION: Final = re.compile(r"(\d{1,12})(ms|s|m|h|d)?", re.ASCII)
 _MS: Final = {None: 1, "ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -31,19 +33,31 @@ def wrong(detail: str) -> Problem:
 
 def whole(form: Form, name: str) -> int | None:
     text = form.get(name, "").strip()
-    if not text:
-        return None
-    if not (text.isascii() and text.isdigit() and len(text) < 16):
-        raise wrong(f"{name} is {text[:50]!r}; it is a whole number")
+    return whole_of(text, name) if text else None
+
+
+def whole_of(text: str, name: str) -> int:
+    """Of digits alone: neither `1e4` nor `1_000`."""
+    if not (text.isascii() and text.isdigit() and len(text) < 20):
+        raise wrong(f"{name} is {text[:50]!r}; it is a whole number in digits alone")
     return int(text)
 
 
 def number(form: Form, name: str) -> float | None:
     text = form.get(name, "").strip()
-    try:
-        return float(text) if text else None
-    except ValueError:
-        raise wrong(f"{name} is {text[:50]!r}; it is a number") from None
+    if not text:
+        return None
+    if _NUMBER.fullmatch(text) is None:
+        raise wrong(f"{name} is {text[:50]!r}; it is a number such as 1000 or 0.5")
+    return float(text)
+
+
+def version(form: Form) -> dict[str, str]:
+    """The header that lets a change pass only where what is changed is still as the form's page had it."""
+    etag = form.get("etag", "")
+    if _ETAG.fullmatch(etag) is None:
+        raise wrong("the form does not say which state it changes; open its page again")
+    return {"if-match": etag}
 
 
 def typed(form: Form, word: str) -> None:

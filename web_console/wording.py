@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Any
 
 _BYTES = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -16,6 +17,11 @@ def number(value: float | None) -> str:
     if value % 1:
         return f"{value:,.1f}".replace(",", "\u202f")
     return f"{int(value):,}".replace(",", "\u202f")
+
+
+def decimal(value: float) -> str:
+    """As a form takes it back: digits alone, however large or small."""
+    return f"{Decimal(f'{value:.15g}'):f}"
 
 
 def plural(count: float, one: str, many: str = "") -> str:

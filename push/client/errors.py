@@ -7,6 +7,7 @@ later. `Unavailable` and `OutcomeUnknown` are the network's; `LeaseLost` says th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -227,7 +228,7 @@ def problem_of(body: bytes, status: int, headers: Mapping[str, str]) -> Problem:
         problem = msgspec.convert(msgspec.json.decode(body), Problem, strict=False)
     except (msgspec.DecodeError, msgspec.ValidationError):
         problem = Problem(status=status, code=_code_for(status), detail=f"HTTP {status} without a problem document")
-    if problem.retry_after_ms is None and (after := _header(headers, "retry-after")).isdigit():
+    if problem.retry_after_ms is None and re.fullmatch("[0-9]{1,9}", after := _header(headers, "retry-after")):
         problem = msgspec.structs.replace(problem, retry_after_ms=int(after) * 1000)
     return problem
 

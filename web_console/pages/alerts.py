@@ -9,7 +9,7 @@ from urllib.parse import quote
 from web_console.limits import ROWS_PER_PAGE
 from web_console.tables import Button, Column, Table
 from web_console.visit import Visit
-from web_console.wording import duration
+from web_console.wording import decimal, duration
 
 ROWS_MAX: Final = 500
 BUCKETS: Final = ("firing", "pending", "silenced", "resolved")
@@ -110,7 +110,7 @@ def draft(rule: dict[str, Any], kind: dict[str, Any]) -> dict[str, Any]:
     filled = NEW_RULE | {name: rule[name] for name in ("id", "name", "kind", "queue", "severity", "note")}
     for name in ("limit", "clear_at", "objective", "latency_ms"):
         if name in kind["fields"] and rule[name] is not None:
-            filled[name] = f"{rule[name]:.15g}"
+            filled[name] = decimal(rule[name])
     side = -1 if kind["direction"] == "above" else 1
     if math.isclose(rule["clear_at"], rule["limit"] + side * abs(rule["limit"]) / 10, abs_tol=1e-9):
         filled["clear_at"] = ""

@@ -83,6 +83,12 @@ async def test_a_settings_form_overwrites_nobodys_change_and_tells_what_is_wrong
     assert "max_attempts is 0" in said
     said = await person.act("change-queue", SETTINGS, queue="orders", **form | {"set.max_attempts": "many"})
     assert "max_attempts is 'many'; it is a whole number" in said
+    for text in ("1e4", "1_000", "٣", "5.0"):
+        said = await person.act("change-queue", SETTINGS, queue="orders", **form | {"set.max_attempts": text})
+        assert f"max_attempts is '{text}'; it is a whole number in digits alone" in said
+    for etag in ("*", "", "W/*"):
+        said = await person.act("change-queue", SETTINGS, queue="orders", **form | {"etag": etag})
+        assert "open its page again" in said
     meanwhile = await form_of(person) | {"set.delay_ms": "9"}
     assert "Changed delay_ms" in await person.act("change-queue", SETTINGS, queue="orders", **meanwhile)
     assert "was changed meanwhile" in await person.act("change-queue", SETTINGS, queue="orders", **form)
