@@ -297,6 +297,7 @@ class Alerts:
         Raises `Conflict` where a tenant has its most, or somebody else was faster; `NotFound` where it has gone.
         """
         async with self._turn:
+            self._take_over()
             _check_known(self.rules.get(rule.id), known, "alert rule")
             if known is None:
                 own = sum(other.tenant == rule.tenant for other in self.rules.values())
@@ -310,8 +311,12 @@ class Alerts:
             self._matches.pop(rule.id, None)
             self.sources.forget(rule.id)
 
-    async def delete_rule(self, rule: Rule) -> None:
+    async def delete_rule(self, rule: Rule, *, is_as_known: bool = False) -> None:
+        """`is_as_known`: only as it is given. Raises `Conflict` and `NotFound` then, where somebody else was faster."""
         async with self._turn:
+            if is_as_known:
+                self._take_over()
+                _check_known(self.rules.get(rule.id), rule, "alert rule")
             documents = [gone(RULES, rule.id), *self.record.end(rule)]
             await self._documents.write(documents)
             self.rules.pop(rule.id, None)

@@ -172,7 +172,7 @@ HEADERS: Final = {
     "WWW-Authenticate": "`Bearer`.",
     "Allow": "The methods that there are.",
     "Retry-After": "Seconds after which trying again makes sense; `retry_after_ms` has it finer.",
-    "ETag": "Of the config, for `If-Match`.",
+    "ETag": "Of the config or the rule, for `If-Match`.",
     "Location": "Where the work that was begun is looked at, and cancelled.",
     "Link": 'The next page, with `rel="next"`.',
 }
@@ -186,7 +186,7 @@ def _header(name: str) -> dict[str, str]:
 def _headers_of(operation: Operation, status: int) -> list[str]:
     """Those of a good answer."""
     found = list(_EVERY_ANSWER)
-    if operation.path == "/v1/queues/{queue}" and operation.method in ("GET", "PUT", "PATCH"):
+    if operation.has_etag:
         found.append("ETag")
     if status == HTTPStatus.ACCEPTED:
         found.append("Location")
@@ -247,6 +247,8 @@ def _parameters(operation: Operation) -> list[dict[str, Any]]:
     headers: list[dict[str, Any]] = []
     if operation.method == "PATCH":
         headers.append({"name": "If-Match", "in": "header", "required": True, "schema": {"type": "string"}})
+    if operation.takes_conditions:
+        headers += [{"name": name, "in": "header", "required": False, "schema": says} for name, says in _CONDITIONS]
     if operation.takes_key:
         headers.append({"name": "Idempotency-Key", "in": "header", "required": False, "schema": _KEY})
     if operation.takes_timeout:
@@ -264,6 +266,13 @@ def _schema(operation: Operation, name: str) -> dict[str, Any]:
     return DAYS if operation.path == "/v1/usage" and name in ("from", "to") else QUERY[name]
 
 
+_CONDITIONS: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
+    (
+        "If-Match",
+        {"type": "string", "description": "The `ETag` of what is to be changed, or `*`; 412 where it is another."},
+    ),
+    ("If-None-Match", {"type": "string", "description": "412 where this is its `ETag`, or for `*`."}),
+)
 _NAME: Final = {"type": "string", "pattern": NAME_PATTERN}
 _OFFSET: Final = {"type": "integer", "minimum": 0, "maximum": SEQ_MAX}
 OFFSETS: Final[dict[str, dict[str, Any]]] = {

@@ -83,15 +83,25 @@ async def load_rules(visit: Visit) -> dict[str, Any]:
     rows = [_rule_row(visit, one, names) for one in _items(rules)]
     table = _table(visit, "Alert rules", columns, rows, "No rules yet: make one below.", has_buttons=True)
     usable = {one["kind"]: one for one in kinds if visit.role == "admin" or not one.get("needs")}
-    chosen = next((one for one in _items(rules) if one["id"] == visit.query.get("edit")), None)
+    chosen, etag = await _chosen(visit, [one["id"] for one in _items(rules)])
     return {
         "table": table,
         "kinds": list(usable.values()),
         "receivers": receivers,
         "edited": draft(chosen, usable[chosen["kind"]]) if chosen and chosen["kind"] in usable else None,
+        "etag": etag,
         "draft": NEW_RULE,
         "is_there": rules is not None,
     }
+
+
+async def _chosen(visit: Visit, rules: list[str]) -> tuple[dict[str, Any] | None, str]:
+    """The rule that is to be changed, and the state that it is in."""
+    rule_id = visit.query.get("edit")
+    if rule_id not in rules:
+        return None, ""
+    found = await visit.ask("GET", f"/v1/alert-rules/{rule_id}")
+    return found.json(), found.headers["etag"]
 
 
 NEW_RULE: Final[dict[str, Any]] = {

@@ -65,7 +65,7 @@ class Person:
         assert page.status_code == 200, page.text
         return html.unescape(page.text)
 
-    async def act(self, name: str, back: str, **fields: str) -> str:
+    async def act(self, name: str, back: str, /, **fields: str) -> str:
         """What the next page says of it."""
         token = re.search(r'name="form_token" value="([^"]+)"', await self.look(back))
         assert token is not None
