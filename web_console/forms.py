@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
-from web_console.visit import Problem
+from web_console.visit import Finding, Problem
 
 _NUMBER: Final = re.compile(r"-?\d{1,309}(\.\d{1,309})?", re.ASCII)
 _ETAG: Final = re.compile(r'"[^"*,]+"')
@@ -27,8 +27,10 @@ class Done(NamedTuple):
     """It was done, and what came of it is bad."""
 
 
-def wrong(detail: str) -> Problem:
-    return Problem(400, "Invalid request", "invalid-request", detail)
+def wrong(detail: str, field: str = "") -> Problem:
+    """`field`: the one at which the form says it."""
+    findings = (Finding(f"/{field}", detail),) if field else ()
+    return Problem(400, "Invalid request", "invalid-request", detail, findings=findings)
 
 
 def whole(form: Form, name: str) -> int | None:
@@ -39,7 +41,7 @@ def whole(form: Form, name: str) -> int | None:
 def whole_of(text: str, name: str) -> int:
     """Of digits alone: neither `1e4` nor `1_000`."""
     if not (text.isascii() and text.isdigit() and len(text) < 20):
-        raise wrong(f"{name} is {text[:50]!r}; it is a whole number in digits alone")
+        raise wrong(f"{name} is {text[:50]!r}; it is a whole number in digits alone", name)
     return int(text)
 
 
@@ -48,7 +50,7 @@ def number(form: Form, name: str) -> float | None:
     if not text:
         return None
     if _NUMBER.fullmatch(text) is None:
-        raise wrong(f"{name} is {text[:50]!r}; it is a number such as 1000 or 0.5")
+        raise wrong(f"{name} is {text[:50]!r}; it is a number such as 1000 or 0.5", name)
     return float(text)
 
 
@@ -63,7 +65,7 @@ def version(form: Form) -> dict[str, str]:
 def typed(form: Form, word: str) -> None:
     """What cannot be undone asks for the name of what it is done to."""
     if form.get("typed", "").strip() != word:
-        raise wrong(f"type {word!r} to do this; nothing was done")
+        raise wrong(f"type {word!r} to do this; nothing was done", "typed")
 
 
 def given(form: Form, *names: str) -> dict[str, str]:
@@ -77,5 +79,6 @@ def duration(form: Form, name: str) -> int | None:
         return None
     found = _DURATION.fullmatch(text)
     if found is None:
-        raise wrong(f"{name} is {text[:50]!r}; it is a time such as 500 (milliseconds), 90s, 15m, 2h or 7d")
+        detail = f"{name} is {text[:50]!r}; it is a time such as 500 (milliseconds), 90s, 15m, 2h or 7d"
+        raise wrong(detail, name)
     return int(found[1]) * _MS[found[2]]

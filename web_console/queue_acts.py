@@ -16,7 +16,7 @@ async def create_queue(visit: Visit, form: Form) -> Done:
     name = form.get("name", "").strip()
     config = given(form, "kind", "ordering", "delivery")
     if "/" in name or not name:
-        raise wrong("a queue's name has 1 to 128 of A-Z a-z 0-9 _ . -")
+        raise wrong("a queue's name has 1 to 128 of A-Z a-z 0-9 _ . -", "name")
     await visit.ask("PUT", queue_path(name), config)
     return Done(f"Queue {name} is there", page_path("queues", name))
 
@@ -54,7 +54,7 @@ def _value(field: Field, text: str) -> Any:
     try:
         return msgspec.json.decode(text)
     except msgspec.DecodeError:
-        raise wrong(f"{field.name} is {text[:50]!r}; it is JSON") from None
+        raise wrong(f"{field.name} is {text[:50]!r}; it is JSON", field.name) from None
 
 
 async def delete_queue(visit: Visit, form: Form) -> Done:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from html.parser import HTMLParser
 
@@ -149,3 +150,44 @@ async def test_the_list_of_queues_draws_how_deep_each_was_and_exports_numbers(
     exported = (await person.client.get("/console/queues?format=csv")).text.splitlines()
     assert exported[0].startswith("name,ready,in_flight") and len(exported) == 61
     assert app.api.answers["GET", "/v1/series/queues", 200] == asked + 1, "none for an export"
+
+
+# ------------------------------------------------------------------------------------------- forms that are refused
+
+
+async def test_a_refused_form_comes_back_as_it_was_typed_with_the_error_at_its_field(person: Person) -> None:
+    await person.api("PUT", "/v1/queues/orders", {})
+    typed = {"queue": "orders", "body": '{"a": "<b>"', "as": "json", "key": "k & k", "priority": "3"}
+    page = await person.send("publish", "/console/queues/orders/publish", **typed)
+    assert page.status_code == 400 and page.headers["cache-control"] == "no-store"
+    text = html.unescape(page.text)
+    assert f'>\n{typed["body"]}</textarea><strong class="wrong"' in text and 'name="key" value="k & k"' in text
+    assert "the body is no JSON" in text and 'data-here="/console/queues/orders/publish"' in text
+    wrong = await person.send("publish", "/console/queues/orders/publish", **typed | {"body": "{}", "priority": "1e4"})
+    assert re.search(r'name="priority" inputmode="numeric" aria-invalid="true" [^>]* value="1e4"', wrong.text)
+
+
+async def test_what_the_api_refuses_stands_at_its_field_too(person: Person) -> None:
+    await person.api("PUT", "/v1/queues/orders", {})
+    form = await form_of(person) | {"set.max_attempts": "0", "set.delay_ms": "7"}
+    page = html.unescape((await person.send("change-queue", SETTINGS, queue="orders", **form)).text)
+    assert re.search(
+        r'name="set.max_attempts" [^>]*value="0"[^>]*><strong class="wrong" id="wrong-0">max_attempts is 0', page
+    )
+    assert re.search(r'name="set.delay_ms" [^>]*value="7"', page)
+    rule = {"name": "deep", "kind": "depth", "queue": "or ders", "limit": "5", "severity": "info"}
+    page = html.unescape((await person.send("make-rule", "/console/alerts/rules", **rule)).text)
+    assert re.search(r'name="queue" value="or ders"[^>]*><strong class="wrong"', page)
+    assert "<option selected>info" in page and '<details class="act" open><summary>Make a rule' in page
+    assert 'name="enabled" value="on">' in page, "it was not ticked"
+
+
+async def test_a_refused_form_whose_page_has_gone_says_why_on_the_next_page(person: Person) -> None:
+    await person.api("PUT", "/v1/queues/orders", {})
+    token = re.search(r'name="form_token" value="([^"]+)"', await person.look(SETTINGS))
+    assert token is not None
+    await person.api("DELETE", "/v1/queues/orders?confirm=orders&discard=true")
+    form = {"queue": "orders", "form_token": token[1], "back": SETTINGS, "etag": '"1-1"'}
+    answer = await person.client.post("/console/do/change-queue", data=form)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/console")
+    assert "there is no queue 'orders'" in await person.look("/console")

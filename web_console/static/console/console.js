@@ -53,6 +53,9 @@ if (state) {
   addEventListener("pageshow", (event) => event.persisted && location.reload());
 }
 
+// A form that was refused is answered with its page: loaded again, that page comes, and nothing is sent a second time.
+if (location.pathname.startsWith("/console/do/")) history.replaceState(null, "", document.getElementById("main").dataset.here ?? "/console");
+
 // ---------------------------------------------------------------------------------------------------------- plots
 
 const plots = new WeakMap();
