@@ -7,7 +7,7 @@ from typing import Any, Final
 from web_console.forms import Done, Form, duration, given, number, version, whole
 from web_console.pages.alerts import ROWS_MAX
 from web_console.visit import Visit
-from web_console.wording import counted
+from web_console.wording import counted, write
 
 RULES: Final = "/console/alerts/rules"
 _COMMON: Final = ("name", "kind", "for_ms", "keep_ms", "severity", "receivers", "enabled", "note")
@@ -119,7 +119,7 @@ async def silence(visit: Visit, form: Form) -> Done:
             f"It would mute {counted(told['mutes'], 'alert that fires', 'alerts that fire')} now; nothing was silenced"
         )
     made = (await visit.ask("POST", "/v1/silences", body)).json()
-    return Done(f"Silenced until {made['ends_at']}; it mutes {counted(made['mutes'], 'alert')} now")
+    return Done(f"Silenced until {write('moment', made['ends_at'])}; it mutes {counted(made['mutes'], 'alert')} now")
 
 
 async def end_silence(visit: Visit, form: Form) -> Done:

@@ -85,8 +85,10 @@ def write(kind: str, value: Any) -> str:
             return age(value)
         case "rate":
             return rate(value)
-        case "time":
+        case "time":  # its column says that it is in UTC
             return str(value).replace("T", " ").removesuffix("Z")
+        case "moment":
+            return f"{str(value).replace('T', ' ').removesuffix('Z')} UTC"
         case _:
             return str(value)
 

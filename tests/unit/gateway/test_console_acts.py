@@ -191,3 +191,13 @@ async def test_a_refused_form_whose_page_has_gone_says_why_on_the_next_page(pers
     answer = await person.client.post("/console/do/change-queue", data=form)
     assert (answer.status_code, answer.headers["location"]) == (303, "/console")
     assert "there is no queue 'orders'" in await person.look("/console")
+
+
+async def test_times_say_that_they_are_in_utc(person: Person) -> None:
+    await person.api("PUT", "/v1/queues/orders", {})
+    assert re.search(r"Made \d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)? UTC by", await person.look("/console/queues/orders"))
+    keys = await person.look("/console/keys")
+    for label in ("Last used", "Expires"):
+        assert re.search(rf">{label}</a> <small>UTC</small>\s*</th>", keys)
+    assert not re.search(r">Name</a> <small>", keys)
+    assert re.search(r"When <small>UTC</small>", await person.look("/console/audit"))
