@@ -57,6 +57,10 @@ class Documents:
         """Grows when another process has changed rows of these kinds."""
         return 0
 
+    def take_changes(self, kind: str) -> dict[str, bytes | None]:
+        """What another process has changed of rows of this kind since this was asked before."""
+        return {}
+
     def changed_since(self, version: int) -> set[Place] | None:
         """What has changed after that version; None where so much has that this is not known any more."""
         if version < self._recent_from:

@@ -57,7 +57,9 @@ class Record:
         """Whether webhooks have arrived since somebody asked."""
         self._telling: set[str] = set()
         """Ids of webhooks that are on their way and written down."""
-        lines = self._read_lines()
+        self._is_ahead = False
+        """Whether the history may have lines here that are never written down."""
+        lines = self._read_lines(anew=True)
         self._kept_seq = self._seq
         late = {one.alert for one in lines if one.state == "resolved" and one.at_ms > now_ms - RESOLVED_KEPT_MS}
         self._end(rules, missed((_line(one) for one in lines if one.alert in late), {}))
@@ -77,7 +79,7 @@ class Record:
             self._unwritten.clear()
         before = {alert.id: alert for alerts in self.open.values() for alert in alerts.values()}
         seq, self.open = self._kept_seq, load_open(self._documents, rules)
-        lines = [one for one in self._read_lines() if one.seq > seq]
+        lines = [one for one in self._read_lines(anew=anew) if one.seq > seq]
         self._kept_seq = self._seq
         now = [alert for alerts in self.open.values() for alert in alerts.values()]
         changed = [alert for alert in now if alert.state == "pending" and alert.id not in before]
@@ -90,15 +92,30 @@ class Record:
         at = self._documents.changes_elsewhere(FIRING, HISTORY)
         if at != self._read_at and not self._unwritten:
             self._read_at = at
-            self._read_lines()
+            self._read_lines(anew=False)
 
-    def _read_lines(self) -> list[Transition]:
-        lines = self._lines.read()
-        self.history = {}
-        for one in lines:
-            self.history.setdefault(one.tenant, deque()).append(one)
-        self._seq = max((one.seq for one in lines), default=self._seq)
-        return lines
+    def _read_lines(self, *, anew: bool) -> list[Transition]:
+        """Those that came since the last time; `anew`: all."""
+        if anew or self._is_ahead:
+            self._is_ahead = False
+            come, gone = self._lines.read(), list[Transition]()
+            self.history = {}
+        else:
+            come, gone = self._lines.changes()
+        changed: dict[str, dict[int, Transition]] = {}
+        for one in (*gone, *come):
+            if one.tenant not in changed:
+                changed[one.tenant] = {line.seq: line for line in self.history.get(one.tenant, ())}
+        for one in gone:
+            changed[one.tenant].pop(one.seq, None)
+        for one in come:
+            changed[one.tenant][one.seq] = one
+        for tenant, lines in changed.items():
+            self.history[tenant] = deque(lines[seq] for seq in sorted(lines))
+            if not lines:
+                del self.history[tenant]
+        self._seq = max((lines[-1].seq for lines in self.history.values()), default=self._seq)
+        return come
 
     def _end(self, rules: Mapping[str, Rule], alerts: Iterable[Alert]) -> None:
         for alert in alerts:
@@ -176,6 +193,7 @@ class Record:
 
     def forget_unwritten(self) -> None:
         """It is on another gateway to write."""
+        self._is_ahead |= any(kind == HISTORY for kind, _ in self._unwritten)
         self._unwritten.clear()
 
     # -------------------------------------------------------------------------------------------------- forgetting

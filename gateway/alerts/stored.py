@@ -99,7 +99,8 @@ class Wanted:
 
 
 class Lines:
-    """The history as it is stored: lines that were read before are not read again."""
+    """The history as it is stored. It is read whole once, and from then on what has become another: it may have 2,000
+    lines of each tenant."""
 
     def __init__(self, documents: Documents) -> None:
         self._documents = documents
@@ -107,9 +108,22 @@ class Lines:
 
     def read(self) -> list[Transition]:
         """All, the oldest first."""
+        self._documents.take_changes(HISTORY)
         rows = self._documents.all(HISTORY)
         self._known = {name: self._known.get(name) or _decode_line(data) for name, data in rows}
         return list(self._known.values())
+
+    def changes(self) -> tuple[list[Transition], list[Transition]]:
+        """What has come and what has gone since it was read, the oldest first."""
+        come, gone = [], []
+        for name, data in sorted(self._documents.take_changes(HISTORY).items()):
+            known = self._known.pop(name, None)
+            if known is not None:
+                gone.append(known)
+            if data is not None:
+                self._known[name] = _decode_line(data)
+                come.append(self._known[name])
+        return come, gone
 
 
 _decode_line = msgspec.msgpack.Decoder(Transition).decode
