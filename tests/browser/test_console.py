@@ -173,6 +173,7 @@ window.marks = () => [...document.querySelectorAll("figure.plot canvas")].map(
 );
 """
 """What is written in plots, by plot."""
+ARE_OF_COLOUR = "window.marks().every((plot) => plot.length && plot.every((mark) => mark.colour === '%s'))"
 
 
 @pytest.mark.parametrize("width", [1280, 320])
@@ -221,11 +222,9 @@ def test_plots_have_utc_wherever_they_are_seen_and_the_colours_of_the_theme_that
         page.get_by_role("button", name="Theme").click()
         expect(page.get_by_role("button", name="Theme")).to_have_text(f"Theme: {wanted}")
         expect(canvases).to_have_count(4)
-        page.wait_for_function(
-            "quiet => window.marks().every(plot => plot.length && plot.every(mark => mark.colour === quiet))", arg=quiet
-        )
+        wait_until(page, ARE_OF_COLOUR % quiet)
     page.emulate_media(color_scheme="dark")
-    page.wait_for_function("window.marks().every(plot => plot.length && plot.every(mark => mark.colour === '#a2abbd'))")
+    wait_until(page, ARE_OF_COLOUR % "#a2abbd")
     page.context.close()
 
 
@@ -448,7 +447,7 @@ def test_a_customer_composes_and_saves_a_dashboard(server: PushqServer, signed_i
     page.get_by_label("Queues").fill("mail nowhere")
     page.get_by_role("button", name="Save").press("Enter")
     expect(page.locator(".notice.bad")).to_contain_text("there is no queue 'nowhere'")
-    assert page.url == f"{server.url}/console/dashboards", "loaded again, it is not sent again"
+    expect(page).to_have_url(f"{server.url}/console/dashboards")  # loaded again, it is not sent again
     expect(page.get_by_label("Name")).to_have_value("mine")
     field = page.get_by_label("Queues")
     expect(field).to_have_value("mail nowhere")
