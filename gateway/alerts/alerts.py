@@ -17,6 +17,7 @@ import structlog
 
 from backend_store.client import Documents
 from backend_store.model import Conflict, NotFound, PushqError, Unavailable
+from backend_store.words import counted
 from gateway.alerts.asked import AskedRules
 from gateway.alerts.core.evaluate import Alert, observe
 from gateway.alerts.core.rules import KINDS, Rule
@@ -375,7 +376,9 @@ class Alerts:
         async with self._turn:
             named = [rule.name for rule in self.rules.values() if receiver.id in rule.receivers]
             if named:
-                raise Conflict(f"rule {named[0]!r} names this receiver; take it out of {len(named)} rules first")
+                raise Conflict(
+                    f"rule {named[0]!r} names this receiver; take it out of {counted(len(named), 'rule')} first"
+                )
             await self._documents.write([gone(RECEIVERS, receiver.id)])
             self.receivers.pop(receiver.id, None)
 

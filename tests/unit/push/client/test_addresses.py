@@ -169,7 +169,7 @@ async def serving(*servers: Server, authority: Authority | None = None) -> Async
 
 
 def client(url: str, *addresses: str, authority: Authority | None = None) -> httpx2.AsyncClient:
-    tls = None if authority is None else authority.context()
+    tls = True if authority is None else authority.context()
     several = Fixed(url, *addresses)
     transport = AddressedTransport(several, LIMITS, tls=tls, connections=httpx2.Limits())
     return httpx2.AsyncClient(base_url=url, transport=transport, timeout=5)
