@@ -25,8 +25,9 @@ class RemoteDocuments:
         self._by_kind: dict[str, dict[str, bytes]] = {}
         """The same, name and data: a few rows must not cost looking at all."""
         self._changes: Counter[str] = Counter()
-        self._unread: dict[str, dict[str, bytes | None]] = {}
-        """What has become of rows since somebody took their changes, by kind and name: of kinds that somebody reads."""
+        self._followed: dict[str, list[set[str]]] = {}
+        """By kind: what was asked to be filled."""
+        self.are_far = True
         self.holder = holder
         self.are_shared = are_shared
 
@@ -34,16 +35,18 @@ class RemoteDocuments:
         """Grows with each change of rows of these kinds, whoever made it."""
         return sum(self._changes[kind] for kind in kinds)
 
+    def changes_from_now_on(self, kind: str) -> set[str]:
+        """Names of rows of a kind that change, whoever changes them, are put into it; who asked takes them out."""
+        names: set[str] = set()
+        self._followed.setdefault(kind, []).append(names)
+        return names
+
+    def get(self, kind: str, name: str) -> bytes | None:
+        return self._by_kind.get(kind, {}).get(name)
+
     def all(self, kind: str) -> list[tuple[str, bytes]]:
         """Name and data of each, by name."""
         return sorted(self._by_kind.get(kind, {}).items())
-
-    def take_changes(self, kind: str) -> dict[str, bytes | None]:
-        """What has become of rows of this kind since this was asked before, by name; None of one that went. For one
-        reader; whoever asks for the first time, and gets nothing, has to read all."""
-        changes = self._unread.get(kind, {})
-        self._unread[kind] = {}
-        return changes
 
     async def write(self, documents: Iterable[Document], *, duty: Duty | None = None) -> None:
         """Returns when all are durable at the backend. Raises `PushqError`; `Conflict` when the duty is over."""
@@ -67,7 +70,8 @@ class RemoteDocuments:
         for kind, name in gone:
             self._rows.pop((kind, name), None)
             self._by_kind.get(kind, {}).pop(name, None)
-        for kind, unread in self._unread.items():
-            unread.update({one.name: one.data for one in changed if one.kind == kind})
-            unread.update({name: None for of, name in gone if of == kind})
         self._changes.update({one.kind for one in changed} | {kind for kind, _ in gone})
+        for kind, followers in self._followed.items():
+            names = {one.name for one in changed if one.kind == kind} | {name for of, name in gone if of == kind}
+            for follower in followers:
+                follower |= names

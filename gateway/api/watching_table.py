@@ -116,7 +116,7 @@ WATCHING: Final[tuple[Operation, ...]] = (
         "admin; operator for rules about the process and about shards",
         {201: RuleView},
         request=a.RuleBody,
-        refusals=(400, 401, 403, 409, 413, 415),
+        refusals=(400, 401, 403, 409, 413, 415, 504),
         has_etag=True,
     ),
     Operation(
@@ -164,7 +164,7 @@ WATCHING: Final[tuple[Operation, ...]] = (
         "admin; operator for rules about the process and about shards",
         {200: RuleView},
         request=a.RuleBody,
-        refusals=(400, 401, 403, 404, 409, 412, 413, 415),
+        refusals=(400, 401, 403, 404, 409, 412, 413, 415, 504),
         has_etag=True,
         takes_conditions=True,
     ),
@@ -175,7 +175,7 @@ WATCHING: Final[tuple[Operation, ...]] = (
         "Remove an alert rule and its alerts",
         "admin; operator for rules about the process and about shards",
         {204: None},
-        refusals=(400, 401, 403, 404, 412),
+        refusals=(400, 401, 403, 404, 412, 504),
         takes_conditions=True,
     ),
     Operation(
@@ -194,7 +194,7 @@ WATCHING: Final[tuple[Operation, ...]] = (
         "admin",
         {201: SilenceView},
         request=a.SilenceBody,
-        refusals=(400, 401, 403, 409, 413, 415),
+        refusals=(400, 401, 403, 409, 413, 415, 504),
     ),
     Operation(
         "GET",
@@ -216,7 +216,15 @@ WATCHING: Final[tuple[Operation, ...]] = (
         refusals=(400, 401, 403, 413, 415),
     ),
     Operation("GET", "/v1/silences/{silence}", silences.get, "One silence", "admin", {200: SilenceView}),
-    Operation("DELETE", "/v1/silences/{silence}", silences.end, "End a silence now", "admin", {204: None}),
+    Operation(
+        "DELETE",
+        "/v1/silences/{silence}",
+        silences.end,
+        "End a silence now",
+        "admin",
+        {204: None},
+        refusals=(400, 401, 403, 404, 504),
+    ),
     Operation(
         "POST",
         "/v1/alert-receivers",
@@ -225,7 +233,7 @@ WATCHING: Final[tuple[Operation, ...]] = (
         "admin",
         {201: NewReceiverView},
         request=a.ReceiverBody,
-        refusals=(400, 401, 403, 409, 413, 415, 503),
+        refusals=(400, 401, 403, 409, 413, 415, 503, 504),
     ),
     Operation(
         "GET",
@@ -247,7 +255,7 @@ WATCHING: Final[tuple[Operation, ...]] = (
         "admin",
         {200: ReceiverView},
         request=a.ReceiverBody,
-        refusals=(400, 401, 403, 404, 413, 415),
+        refusals=(400, 401, 403, 404, 409, 413, 415, 504),
     ),
     Operation(
         "DELETE",
@@ -256,7 +264,7 @@ WATCHING: Final[tuple[Operation, ...]] = (
         "Remove a receiver that no rule names",
         "admin",
         {204: None},
-        refusals=(400, 401, 403, 404, 409),
+        refusals=(400, 401, 403, 404, 409, 504),
     ),
     Operation(
         "POST",
