@@ -578,6 +578,7 @@ GROUPS = (
             "gateway.series.limits:SAVE_SECONDS": "",
             "gateway.series.limits:QUEUES_PER_WRITE_MAX": "",
             "gateway.series.limits:SPARK_POINTS_MAX": "",
+            "gateway.series.limits:SPARK_NAMES_MAX": "",
         },
     ),
     Group(
