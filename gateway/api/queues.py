@@ -14,11 +14,13 @@ import msgspec
 from backend_store.client import Queue, timestamp
 from backend_store.model import (
     COMPANION,
+    ClusterAway,
     Conflict,
     Forbidden,
     MessageTooLarge,
     PushqError,
     QueueConfig,
+    QueueDefinition,
     QueueNotFound,
 )
 from gateway.api.queue_shapes import PartitionsView, PartitionView, QueuePage, QueueStatsView, QueueView
@@ -35,15 +37,31 @@ from push.checks import field as invalid_field
 
 
 def view(queue: Queue, *, is_listed: bool = False) -> QueueView:
-    definition = queue.definition
+    found = _defined(queue.definition)
+    found.stats = QueueStatsView(**asdict(queue.stats()))
+    found.partitions = _partitions(queue, is_listed=is_listed)
+    return found
+
+
+def _defined(definition: QueueDefinition) -> QueueView:
     return QueueView(
         name=definition.name,
         config=shown_config(definition.config, definition.name),
         created_at=timestamp(definition.created_at_ms),
         owner=definition.tenant,
-        stats=QueueStatsView(**asdict(queue.stats())),
-        partitions=_partitions(queue, is_listed=is_listed),
     )
+
+
+def _listed(gateway: Gateway, tenant: str, name: str) -> QueueView:
+    """One whose cluster is away hides nothing of the others."""
+    try:
+        queue = gateway.store.queue(tenant, name)
+    except ClusterAway:  # since this gateway began: it knows the definition alone
+        return _defined(gateway.store.metadata.queues[tenant, name])
+    try:
+        return view(queue, is_listed=True)
+    except ClusterAway:
+        return _defined(queue.definition)
 
 
 def _partitions(queue: Queue, *, is_listed: bool) -> PartitionsView | msgspec.UnsetType:
@@ -96,7 +114,7 @@ async def list_queues(gateway: Gateway, call: Call) -> Answer:
         (name for _, name in gateway.store.names(tenant) if name > after and access.may("view", name)),
     )
     following = encode_cursor(names[limit - 1]) if len(names) > limit else None
-    items = [view(gateway.store.queue(tenant, name), is_listed=True) for name in names[:limit]]
+    items = [_listed(gateway, tenant, name) for name in names[:limit]]
     return json_answer(QueuePage(items, following), headers=link_to_next("/v1/queues", limit, following))
 
 

@@ -339,6 +339,12 @@ GROUPS = (
             "backend_store.remote.limits:REDRIVE_LOOK_SECONDS": "",
             "backend_store.remote.limits:SEALS_AFTER_SECONDS": "",
             "backend_store.remote.limits:TAIL_RETRY_SECONDS": "",
+            "gateway.limits:CLUSTER_ENTRIES_MAX": "",
+            "backend_store.remote.limits:AWAY_SECONDS": "",
+            "backend_store.remote.limits:CLAIM_RETRY_SECONDS": "",
+            "backend_store.remote.limits:CHOOSE_RETRY_MS": "",
+            "backend_store.remote.limits:QUEUE_NEEDS": "",
+            "backend_store.remote.limits:RECENT_QUEUES_MAX": "",
         },
     ),
     Group(
