@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 import structlog
+import uvloop
 
 from backend_store.client.embedded import EmbeddedStore
 from backend_store.cluster.coordinator import Coordinator
@@ -61,7 +62,7 @@ def serve_backend_role(settings: Settings, attach: Attach | None = None) -> None
         raise CannotStart("node.name is missing: a backend needs a name that no other one of its cluster has")
     configure_logs(settings.logs)
     prepare_interpreter()
-    asyncio.run(_serve(settings, attach or partial(to_gateways, settings)))
+    uvloop.run(_serve(settings, attach or partial(to_gateways, settings)))
 
 
 @contextlib.asynccontextmanager

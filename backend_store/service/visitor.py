@@ -423,7 +423,7 @@ class Visitor:
 
     def _flush(self) -> None:
         self._is_flushing = False
-        link = self.link
+        link, had_room = self.link, self.has_room
         if link is not None:
             if self._placed or self._judged:
                 link.send(pack(Results(self._placed, self._judged)))
@@ -438,6 +438,8 @@ class Visitor:
             for answer in self._answers:
                 link.send(pack(answer))
         self._clear()
+        if self.has_room and not had_room:
+            self.room()
 
 
 def publish_in(store: EmbeddedStore, call: Publish, reply: Callable[[Placed | PushqError], None]) -> None:

@@ -58,6 +58,8 @@ class Held:
         self.now_ms = 1_000
         self.line = Line(0, Nowhere(), Gateway(), "gateway", None)
         monkeypatch.setattr(self.line, "now_ms", lambda: self.now_ms)
+        self.frames: list[bytes] = []
+        monkeypatch.setattr(self.line, "_post", self.frames.append)
         self.answers: list[Any] = []
 
     async def publish(self, until_ms: int = 10_000, known_ms: int | None = KNOWN_MS) -> None:
@@ -70,7 +72,6 @@ class Held:
             await asyncio.sleep(0)
 
     async def opened(self) -> None:
-        self.line._out = asyncio.Queue()
         self.line._opened()
         await self.turn()
 
@@ -83,9 +84,8 @@ class Held:
     @property
     def sent(self) -> list[int]:
         """The times that backends were given for the publishes that have left."""
-        frames = []
-        while not self.line._out.empty():
-            frames.append(from_gateway(self.line._out.get_nowait()))
+        frames = [from_gateway(frame) for frame in self.frames]
+        self.frames.clear()
         return [call.budget_ms for frame in frames if isinstance(frame, Publishes) for call in frame.calls]
 
 
