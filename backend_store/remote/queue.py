@@ -38,7 +38,7 @@ from backend_store.model import (
 )
 from backend_store.node.group import Mode
 from backend_store.remote.leases import Stock, keys_of, receipts_of
-from backend_store.remote.limits import LOOK_WAIT_SECONDS_MAX, SEALS_AFTER_SECONDS, SETTLE_MS_MAX
+from backend_store.remote.limits import ACK_WAIT_MS, LOOK_WAIT_SECONDS_MAX, SEALS_AFTER_SECONDS, SETTLE_MS_MAX
 from backend_store.remote.line import Call
 from backend_store.remote.peeks import peek_at
 from backend_store.remote.ranges import Ranges
@@ -344,11 +344,11 @@ class RemoteQueue(Redriving, Ranges):
         self._ask("ack", by_token(receipts), lambda done: reply(_verdicts(receipts, done)))
 
     def settle_quietly(self, receipts: list[str]) -> None:
-        self._ask("ack", by_token(receipts), _unheard)
+        self._ask("ack", by_token(receipts), _unheard, ACK_WAIT_MS)
 
     def settle_lease(self, lease: Lease) -> None:
         if lease.receipts and lease.bits:
-            self._ask("ack", {lease.token: lease.bits}, _unheard)
+            self._ask("ack", {lease.token: lease.bits}, _unheard, ACK_WAIT_MS)
 
     def give_back(
         self,

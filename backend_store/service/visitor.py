@@ -208,7 +208,7 @@ class Visitor:
     def _verb(self, queue: EmbeddedQueue, call: Settle) -> AskView:
         match call.verb:
             case "ack":
-                return View.settle
+                return View.settle if call.milliseconds is None else View.settle_soon
             case "nack":
                 delay_ms = call.milliseconds
                 if delay_ms and not queue.can_delay:

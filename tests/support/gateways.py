@@ -12,6 +12,8 @@ class Gateway:
         self.messages = 0
         self.biggest_bytes = 0
         """Of all frames of leases."""
+        self.tokens: dict[str, Bits] = {}
+        """The leases that came."""
 
     def held(self) -> list[tuple[Place, str, Bits]]:
         return []
@@ -22,6 +24,7 @@ class Gateway:
 
     def leased(self, frame: Leases) -> None:
         self.messages += sum(to_bits(handed.bits).bit_count() for handed in frame.handed)
+        self.tokens.update({handed.token: handed.bits for handed in frame.handed})
         self.biggest_bytes = max(self.biggest_bytes, sum(len(handed.chunk) for handed in frame.handed))
 
     def ended(self, frame: Ended) -> None: ...
