@@ -48,6 +48,17 @@ async def test_a_backlog_of_big_messages_comes_in_frames_that_a_gateway_takes() 
         assert gateway.biggest_bytes < VISITOR_OUTBOX_BYTES_MAX
 
 
+async def test_who_waits_at_an_empty_queue_hears_once_that_there_is_nothing() -> None:
+    """Each frame that had left once brought the next word of it: a consumer that waited cost a core on both sides."""
+    store = await opened()
+    queue = await made(store, "empty")
+    async with visited(store) as (line, gateway):
+        line.want(Want(Place("default", "empty", queue.uid), 3_600_000, 10, 10))
+        for _ in range(20):
+            await line.ask(GoneQueues([]), may_repeat=True)
+        assert gateway.idle == 1
+
+
 async def test_an_ack_whose_answer_nobody_waits_for_goes_with_the_next_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of its own it would be in the way of the next publish: a commit here is one on the disks of all replicas."""
     monkeypatch.setattr(committer, "SOON_SECONDS", WAIT_S)
