@@ -20,6 +20,12 @@ MANY = 1_000
 BIG = b"x" * (4 * 1024 * 1024)
 
 
+@pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
+    """Servers run on uvloop, whose transports are others."""
+    return "asyncio", {"use_uvloop": request.param}
+
+
 @asynccontextmanager
 async def connected(serving: Callable[[ServerWire], Awaitable[None]]) -> AsyncIterator[ClientWire]:
     async with (
