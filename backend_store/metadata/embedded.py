@@ -32,6 +32,7 @@ from backend_store.model import (
 )
 from backend_store.storage.engine import Batch, Engine, Table
 from backend_store.storage.seal import seal, unseal
+from backend_store.words import counted
 
 QUEUES = b"queue/"
 PLACED = b"placed/"
@@ -490,9 +491,8 @@ class Metadata:
                 raise Conflict("tenant 'default' always exists")
             held = [q for t, q in (*self.queues, *self.elsewhere.by_name) if t == name]
             if held:
-                raise Conflict(
-                    f"tenant {name!r} still has {len(held)} queues, {held[0]!r} among them; delete them first"
-                )
+                queues = counted(len(held), "queue")
+                raise Conflict(f"tenant {name!r} still has {queues}, {held[0]!r} among them; delete them first")
             heir(
                 (key for key in self.keys.values() if key.tenant == name),
                 (key for key in self.keys.values() if key.tenant != name),

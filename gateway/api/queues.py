@@ -22,6 +22,7 @@ from backend_store.model import (
     QueueNotFound,
 )
 from gateway.api.queue_shapes import PartitionsView, PartitionView, QueuePage, QueueStatsView, QueueView
+from gateway.conditions import changed_meanwhile, check_conditions
 from gateway.context import Gateway
 from gateway.http import Answer, Call, Header, decode, integer, json_answer
 from gateway.limits import CONFIG_BYTES_MAX, PAGE_ITEMS_DEFAULT, PAGE_ITEMS_MAX
@@ -139,19 +140,16 @@ def _finder(gateway: Gateway, tenant: str) -> Find:
 
 
 def _check_match(queue: Queue, call: Call) -> None:
-    wanted = call.header(b"if-match")
-    if wanted is None:
+    if call.header(b"if-match") is None:
         detail = (
             f"send the ETag of GET /v1/queues/{queue.name} as If-Match, so that nobody's change is overwritten unseen"
         )
         raise PushqError(detail, code="precondition-required")
-    tags = [tag.strip() for tag in wanted.split(",")]
-    if "*" not in tags and etag(queue) not in tags:
-        raise _stale(queue)
+    check_conditions(call, etag(queue), f"queue {queue.name!r}")
 
 
 def _stale(queue: Queue) -> PushqError:
-    return PushqError(f"queue {queue.name!r} was changed meanwhile; read it again", code="precondition-failed")
+    return changed_meanwhile(f"queue {queue.name!r}")
 
 
 async def delete(gateway: Gateway, call: Call) -> Answer:

@@ -116,7 +116,8 @@ WATCHING: Final[tuple[Operation, ...]] = (
         "admin; operator for rules about the process and about shards",
         {201: RuleView},
         request=a.RuleBody,
-        refusals=(400, 401, 403, 409, 413, 415),
+        refusals=(400, 401, 403, 409, 413, 415, 504),
+        has_etag=True,
     ),
     Operation(
         "GET",
@@ -146,7 +147,15 @@ WATCHING: Final[tuple[Operation, ...]] = (
         {200: "application/yaml"},
         query=("tenant",),
     ),
-    Operation("GET", "/v1/alert-rules/{rule}", alert_rules.get, "One alert rule", "admin", {200: RuleView}),
+    Operation(
+        "GET",
+        "/v1/alert-rules/{rule}",
+        alert_rules.get,
+        "One alert rule",
+        "admin",
+        {200: RuleView},
+        has_etag=True,
+    ),
     Operation(
         "PUT",
         "/v1/alert-rules/{rule}",
@@ -155,7 +164,9 @@ WATCHING: Final[tuple[Operation, ...]] = (
         "admin; operator for rules about the process and about shards",
         {200: RuleView},
         request=a.RuleBody,
-        refusals=(400, 401, 403, 404, 413, 415),
+        refusals=(400, 401, 403, 404, 409, 412, 413, 415, 504),
+        has_etag=True,
+        takes_conditions=True,
     ),
     Operation(
         "DELETE",
@@ -164,6 +175,8 @@ WATCHING: Final[tuple[Operation, ...]] = (
         "Remove an alert rule and its alerts",
         "admin; operator for rules about the process and about shards",
         {204: None},
+        refusals=(400, 401, 403, 404, 412, 504),
+        takes_conditions=True,
     ),
     Operation(
         "POST",
@@ -181,7 +194,7 @@ WATCHING: Final[tuple[Operation, ...]] = (
         "admin",
         {201: SilenceView},
         request=a.SilenceBody,
-        refusals=(400, 401, 403, 409, 413, 415),
+        refusals=(400, 401, 403, 409, 413, 415, 504),
     ),
     Operation(
         "GET",
@@ -203,7 +216,15 @@ WATCHING: Final[tuple[Operation, ...]] = (
         refusals=(400, 401, 403, 413, 415),
     ),
     Operation("GET", "/v1/silences/{silence}", silences.get, "One silence", "admin", {200: SilenceView}),
-    Operation("DELETE", "/v1/silences/{silence}", silences.end, "End a silence now", "admin", {204: None}),
+    Operation(
+        "DELETE",
+        "/v1/silences/{silence}",
+        silences.end,
+        "End a silence now",
+        "admin",
+        {204: None},
+        refusals=(400, 401, 403, 404, 504),
+    ),
     Operation(
         "POST",
         "/v1/alert-receivers",
@@ -212,7 +233,7 @@ WATCHING: Final[tuple[Operation, ...]] = (
         "admin",
         {201: NewReceiverView},
         request=a.ReceiverBody,
-        refusals=(400, 401, 403, 409, 413, 415, 503),
+        refusals=(400, 401, 403, 409, 413, 415, 503, 504),
     ),
     Operation(
         "GET",
@@ -234,7 +255,7 @@ WATCHING: Final[tuple[Operation, ...]] = (
         "admin",
         {200: ReceiverView},
         request=a.ReceiverBody,
-        refusals=(400, 401, 403, 404, 413, 415),
+        refusals=(400, 401, 403, 404, 409, 413, 415, 504),
     ),
     Operation(
         "DELETE",
@@ -243,7 +264,7 @@ WATCHING: Final[tuple[Operation, ...]] = (
         "Remove a receiver that no rule names",
         "admin",
         {204: None},
-        refusals=(400, 401, 403, 404, 409),
+        refusals=(400, 401, 403, 404, 409, 504),
     ),
     Operation(
         "POST",
