@@ -318,16 +318,18 @@ class Replicated:
 
     def _go_on_trimming(self) -> None:
         """A piece at a time: what was kept for a replica that is given up may be a million entries. It goes with the
-        next entries; a commit of its own, in which nobody has an interest, would only be in their way."""
+        next entries; a commit of its own, in which nobody has an interest, would only be in their way. Where none came
+        since the last look it has one."""
         start, is_still = self._trims_to, self.replica.log.end == self._looked_at
         self._looked_at = self.replica.log.end
-        if start is None or self._is_trimming:
+        if start is None:
             return
-        if not self.store.has_below(start):
-            self._trims_to = None
-            return
-        self._is_trimming = True
-        self._work.append(partial(entry_rows.trim, start=start))
+        if not self._is_trimming:
+            if not self.store.has_below(start):
+                self._trims_to = None
+                return
+            self._is_trimming = True
+            self._work.append(partial(entry_rows.trim, start=start))
         self._is_due = self._is_due or is_still
 
     def _applied(self, effect: does.Apply) -> None:

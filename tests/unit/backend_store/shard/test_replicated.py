@@ -25,7 +25,7 @@ from backend_store.node.node import wall_clock_ms
 from backend_store.shard import entry_rows
 from backend_store.shard.interface import ShardNumber
 from backend_store.shard.replicated import Replicated, now_ms
-from backend_store.storage.engine import Table
+from backend_store.storage.engine import Batch, Table
 from tests.support.patience import eventually
 from tests.support.replicas import changed
 
@@ -99,6 +99,28 @@ async def test_log_that_nobody_needs_any_more_is_deleted_in_pieces(
         left = entries_of(replicated)
     assert looks > ENTRIES // AT_ONCE and not fatal
     assert replicated.replica.log.start == ENTRIES + 1
+    await replicated.close()
+
+
+async def test_log_is_deleted_though_no_other_entry_comes(tmp_path: Path) -> None:
+    """What is deleted waits for the next entry's commit, and not for ever where none comes."""
+    replicated, fatal = opened(tmp_path / "shard")
+    replicated.on_record(changed(led_by(replicated), replicas=(A,)))
+    await stored(replicated)
+    replicated.look(boot_seconds() + 60, [A])
+    await stored(replicated)
+    done: list[BaseException | None] = []
+    assert replicated.append(Batch(), b"last", done.append)
+    await eventually(lambda: done == [None], "it is confirmed")
+    await stored(replicated)
+    assert entries_of(replicated)
+
+    def is_deleted() -> bool:
+        replicated.look(boot_seconds() + 60, [A])
+        return not entries_of(replicated)
+
+    await eventually(is_deleted, "the log is trimmed")
+    assert not fatal
     await replicated.close()
 
 
