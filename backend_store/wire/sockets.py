@@ -6,8 +6,9 @@ connections before it is confirmed, and each of those waits is a turn of a loop 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from websockets.asyncio.client import ClientConnection
 from websockets.asyncio.connection import Connection
@@ -20,6 +21,10 @@ from websockets.protocol import State
 from backend_store.model import InvalidRequest
 
 Heard = Callable[[bytes], None]
+HEARD_BYTES_PER_TURN: Final = 128 * 1024
+"""After a read of so many bytes the other connections have a turn. uvloop reads on for as long as reads are full."""
+PARTS_MAX: Final = 4096
+"""Of one message; empty ones have no bytes that would be counted."""
 
 
 class Wire(Connection):
@@ -32,6 +37,7 @@ class Wire(Connection):
         self._told: Heard | None = None
         self._parts: list[bytes] = []
         self._fault: Exception | None = None
+        self._posted_bytes = self._reads = 0
 
     @property
     def waiting_bytes(self) -> int:
@@ -44,6 +50,7 @@ class Wire(Connection):
         if self.protocol.state is not State.OPEN:
             return
         self.protocol.send_binary(message)
+        self._posted_bytes += len(message)
         try:
             self.send_data()
         except Exception as error:
@@ -79,6 +86,8 @@ class Wire(Connection):
             if event.fin and not self._parts:
                 self._told(bytes(event.data))
                 return
+            if len(self._parts) >= PARTS_MAX:
+                raise InvalidRequest(f"a message has more than {PARTS_MAX} parts")
             self._parts.append(bytes(event.data))
             if event.fin:
                 parts, self._parts = self._parts, []
@@ -86,6 +95,33 @@ class Wire(Connection):
         except Exception as error:
             self._fault = error
             self.transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        self._reads += 1
+        super().data_received(data)
+        if self._told is not None and len(data) >= HEARD_BYTES_PER_TURN:
+            self.transport.pause_reading()
+            self.loop.call_soon(self.transport.resume_reading)
+
+    async def drain(self) -> None:
+        """Returns when there is room, as the library's. That one waits without end for who is stopped and reads nothing,
+        and pings and the goodbye with it: nobody would ever be taken for gone.
+
+        Raises `TimeoutError` where nothing left and nothing came for as long as an unanswered ping takes; saying
+        goodbye, after `close_timeout`.
+        """
+        silence_s = None if self.ping_timeout is None else (self.ping_interval or 0) + self.ping_timeout
+        while True:
+            is_leaving = self.protocol.state is not State.OPEN
+            left, reads = self._posted_bytes - self.waiting_bytes, self._reads
+            try:
+                async with asyncio.timeout(self.close_timeout if is_leaving else silence_s):
+                    await super().drain()
+                    return
+            except TimeoutError:
+                is_silent = self._reads == reads and self._posted_bytes - self.waiting_bytes <= left
+                if is_leaving or is_silent:
+                    raise
 
     def resume_writing(self) -> None:
         super().resume_writing()

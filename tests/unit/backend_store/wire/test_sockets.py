@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from websockets.asyncio.client import connect
@@ -12,7 +13,7 @@ from websockets.asyncio.server import serve
 from websockets.exceptions import ConnectionClosedError
 
 from backend_store.model import InvalidRequest
-from backend_store.wire.sockets import ClientWire, ServerWire
+from backend_store.wire.sockets import HEARD_BYTES_PER_TURN, PARTS_MAX, ClientWire, ServerWire
 from tests.support.patience import eventually
 
 pytestmark = pytest.mark.anyio
@@ -27,7 +28,8 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]
 
 
 @asynccontextmanager
-async def connected(serving: Callable[[ServerWire], Awaitable[None]]) -> AsyncIterator[ClientWire]:
+async def connected(serving: Callable[[ServerWire], Awaitable[None]], **options: Any) -> AsyncIterator[ClientWire]:
+    """`options`: of the client."""
     async with (
         serve(serving, "127.0.0.1", 0, compression=None, max_size=None, create_connection=ServerWire) as server,
         connect(
@@ -37,6 +39,7 @@ async def connected(serving: Callable[[ServerWire], Awaitable[None]]) -> AsyncIt
             proxy=None,
             close_timeout=1,
             create_connection=ClientWire,
+            **options,
         ) as client,
     ):
         yield client
@@ -136,3 +139,101 @@ async def test_text_is_no_message(is_early: bool) -> None:
         begin.set()
         await eventually(lambda: len(faults) == 1, "it is refused")
         assert isinstance(faults[0], InvalidRequest)
+
+
+async def test_message_in_endless_parts_ends_the_connection() -> None:
+    """Empty parts count for nothing in the bound of a message's bytes."""
+    faults: list[Exception] = []
+
+    async def serving(connection: ServerWire) -> None:
+        try:
+            await connection.hear(lambda message: None)
+        except Exception as error:
+            faults.append(error)
+
+    async with connected(serving) as client:
+        client.protocol.send_binary(b"", fin=False)
+        for _ in range(PARTS_MAX):
+            client.protocol.send_continuation(b"", fin=False)
+        client.send_data()
+        await eventually(lambda: len(faults) == 1, "it is refused")
+        assert isinstance(faults[0], InvalidRequest)
+
+
+async def test_one_who_says_much_leaves_a_turn_to_the_others() -> None:
+    """A socket that is full is read anew and anew before anybody else has a turn."""
+    begin, heard, turns = asyncio.Event(), [0], list[int]()
+    loop = asyncio.get_running_loop()
+
+    def told(message: bytes) -> None:
+        if len(turns) == 0 or turns[-1] < 0:
+            turns.append(0)
+            loop.call_soon(lambda: turns.append(-1))
+        turns[-1] += len(message)
+        heard[0] += len(message)
+
+    async def slow(connection: ServerWire) -> None:
+        connection.transport.pause_reading()
+        await begin.wait()
+        connection.transport.resume_reading()
+        await connection.hear(told)
+
+    async with connected(slow) as client:
+        for _ in range(4 * MANY):
+            client.post(BIG[:4096])
+        begin.set()
+        await eventually(lambda: heard[0] == 4 * MANY * 4096, "all was heard")
+        assert max(turns) <= 4 * HEARD_BYTES_PER_TURN
+
+
+async def test_who_reads_nothing_more_is_taken_for_gone() -> None:
+    """The library's pings wait until there is room for them, without end; so does its goodbye."""
+    gone = asyncio.Event()
+
+    async def stopped(connection: ServerWire) -> None:
+        connection.transport.pause_reading()
+        await gone.wait()
+        connection.transport.abort()
+
+    async with connected(stopped, ping_interval=0.2, ping_timeout=0.2) as client:
+        for _ in range(4):
+            client.post(BIG)
+        with pytest.raises(ConnectionClosedError):
+            await asyncio.wait_for(client.hear(lambda message: None), 10)
+        gone.set()
+
+
+async def test_goodbye_to_who_reads_nothing_more_ends() -> None:
+    gone = asyncio.Event()
+
+    async def stopped(connection: ServerWire) -> None:
+        connection.transport.pause_reading()
+        await gone.wait()
+        connection.transport.abort()
+
+    async with connected(stopped, ping_interval=None, ping_timeout=0.2) as client:
+        for _ in range(4):
+            client.post(BIG)
+        await asyncio.wait_for(client.close(), 10)
+        gone.set()
+
+
+async def test_who_reads_slowly_is_not_taken_for_gone() -> None:
+    """What was posted before a ping takes longer to be read than a pong may take; as long as it goes on nobody is cut."""
+    heard: list[bytes] = []
+
+    async def slow(connection: ServerWire) -> None:
+        hearing = asyncio.create_task(connection.hear(heard.append))
+        while len(heard) < 8:
+            connection.transport.pause_reading()
+            await asyncio.sleep(0.1)
+            known = len(heard)
+            connection.transport.resume_reading()
+            await eventually(lambda known=known: len(heard) > known or len(heard) == 8, look_s=0.001)  # type: ignore[misc]
+        await hearing
+
+    async with connected(slow, ping_interval=0.1, ping_timeout=0.4) as client:
+        for _ in range(8):
+            client.post(BIG)
+        await eventually(lambda: len(heard) == 8, "all was heard")
+        assert client.close_code is None
