@@ -65,6 +65,11 @@ class Settling:
         """Decided in this cycle, by a step that publishes too."""
         self._returns: list[Return] = []
 
+    @property
+    def ready(self) -> int:
+        """Messages that nobody has, and whose time has come."""
+        raise NotImplementedError
+
     def load_for(self, grouped: dict[str, int]) -> None:
         """Reads the chunks that receipts from before a restart name."""
         raise NotImplementedError
@@ -85,12 +90,15 @@ class Settling:
         self.partition.request()
 
     def settle_soon(self, grouped: dict[str, int], reply: SettleReply | None = None) -> None:
-        """Acks whose outcome nobody waits for, whoever hears of it."""
+        """Acks whose outcome nobody waits for, whoever hears of it. In strict order the next message of a key does."""
         if self.partition.closed and reply is not None:
             reply(self.partition.deleted())
             return
         self._settles.append(Settle(grouped, reply or _no_answer))
-        self.partition.request_soon()
+        if self.core.is_strict and self.ready:
+            self.partition.request()
+        else:
+            self.partition.request_soon()
 
     def give_back(
         self,

@@ -14,7 +14,7 @@ from backend_store.remote.directory import FixedDirectory
 from backend_store.remote.limits import ACK_WAIT_MS
 from backend_store.remote.line import Call, Line
 from backend_store.service.limits import VISITOR_OUTBOX_BYTES_MAX
-from backend_store.service.operations import GoneQueues
+from backend_store.service.defining import GoneQueues
 from backend_store.service.serving import StoreServer, StoreService
 from backend_store.wire.store_frames import (
     STORE_FRAME_BYTES_MAX,
@@ -79,6 +79,23 @@ async def test_an_ack_whose_answer_nobody_waits_for_goes_with_the_next_commit(mo
         await published(queue, draft("2"))
         await eventually(lambda: answers == [{token: bits}], "both are on the disk")
         assert store.node.committer.cycles == cycles + 1
+
+
+async def test_an_ack_that_the_next_message_of_its_key_waits_for_waits_for_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(committer, "SOON_SECONDS", 2 * WAIT_S)
+    store = await opened()
+    queue = await made(store, "strict", ordering="strict")
+    for body in ("1", "2"):
+        await published(queue, draft(body, key="one"))
+    async with visited(store) as (line, gateway):
+        place = Place("default", "strict", queue.uid)
+        line.want(Want(place, 3_600_000, 2, 10))
+        await eventually(lambda: gateway.messages == 1)
+        frame = Settle(line.next_number(), place, "ack", dict(gateway.tokens), ACK_WAIT_MS)
+        line.call(Call(frame, lambda done: None, line.now_ms() + 60_000, may_repeat=True))
+        await eventually(lambda: gateway.messages == 2, "the next one of the key is here")
 
 
 @asynccontextmanager
