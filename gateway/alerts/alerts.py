@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 import structlog
 
-from backend_store.client import Document, Documents
+from backend_store.client import Documents
 from backend_store.model import Conflict, NotFound, PushqError, Unavailable
 from gateway.alerts.asked import AskedRules
 from gateway.alerts.core.evaluate import Alert, observe
@@ -108,7 +108,8 @@ class Alerts:
         if heard is not Heard.NOTHING_NEW and self._heard is not Heard.TAKEN:
             self._heard = heard
         async with self._turn.look():
-            if had is not None and self.teller.duty is None:
+            is_lost = had is not None and self.teller.duty is None
+            if is_lost:
                 self._lost()
             self._take_over()
             enabled = [rule for rule in self.rules.values() if rule.enabled]
@@ -118,7 +119,7 @@ class Alerts:
             else:
                 if not self.teller.has_lapsed:  # another one has it, or nobody yet
                     self.record.forget_unwritten()
-                    self._follow()
+                    self._follow(anew=is_lost)
                 await self._refresh(enabled, now_ms)
             self.evaluations += 1
         if self.teller.is_ours:
@@ -352,26 +353,22 @@ class Alerts:
                 own = sum(other.tenant == rule.tenant for other in self.rules.values())
                 _check_room(own, RULES_PER_TENANT_MAX, "alert rules")
                 _check_room(len(self.rules), RULES_MAX, "alert rules on this server")
-            documents = [put(RULES, rule.id, rule)]
-            if known is not None and not rule.enabled:
-                documents += self.record.end(known)
-            await self._documents.write(documents)
+            ended = self.record.ending(rule) if known is not None and not rule.enabled else []
+            await self._documents.write([put(RULES, rule.id, rule), *ended])
+            self.record.ended(ended)
             self.rules[rule.id] = rule
             self._matches.pop(rule.id, None)
             self.sources.forget(rule.id)
 
     async def delete_rule(self, rule: Rule) -> None:
         async with self._turn.change():
-            documents = [gone(RULES, rule.id), *self._end(rule)]
-            await self._documents.write(documents)
+            ended = self.record.ending_with(rule)
+            await self._documents.write([gone(RULES, rule.id), *ended])
+            self.record.ended(ended)
             self.rules.pop(rule.id, None)
             self._asked.forget(rule.id)
             self._matches.pop(rule.id, None)
             self.sources.forget(rule.id)
-
-    def _end(self, rule: Rule) -> list[Document]:
-        """The rows that go with a rule."""
-        return self.record.end(rule) + self.record.end_counting(rule)
 
     def rule(self, tenant: str, rule_id: str) -> Rule:
         """Raises `NotFound`."""
@@ -436,12 +433,14 @@ class Alerts:
         return receiver
 
     async def forget_tenant(self, tenant: str) -> list[str]:
-        """The tenant was removed. The ids of the receivers that went with it."""
-        async with self._turn.change():
+        """The tenant was removed, so this is never refused. The ids of the receivers that went with it."""
+        async with self._turn.look():
             rules = [rule for rule in self.rules.values() if rule.tenant == tenant]
             silences = [one.id for one in self.silences.values() if one.tenant == tenant]
             receivers = [one.id for one in self.receivers.values() if one.tenant == tenant]
-            documents = [document for rule in rules for document in (gone(RULES, rule.id), *self._end(rule))]
+            ended = [document for rule in rules for document in self.record.ending_with(rule)]
+            self.record.ended(ended)
+            documents = [gone(RULES, rule.id) for rule in rules] + ended
             documents += [gone(SILENCES, one) for one in silences] + [gone(RECEIVERS, one) for one in receivers]
             documents += self.record.forget_tenant(tenant)
             for rule in rules:
@@ -453,9 +452,10 @@ class Alerts:
             for receiver_id in receivers:
                 del self.receivers[receiver_id]
             try:
-                await self._documents.write(documents)
-            except PushqError as error:
-                log.warning("rules of a tenant that was removed are still written down", error=error.detail)
+                async with self._turn.limit():
+                    await self._documents.write(documents)
+            except (PushqError, TimeoutError) as error:
+                log.warning("rules of a tenant that was removed are still written down", error=str(error))
         return receivers
 
 

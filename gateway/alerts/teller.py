@@ -91,6 +91,7 @@ class Teller:
                 log.warning("this gateway tells of no alerts until the backends answer")
             return Heard.NOTHING_NEW
         self._are_older = self._is_lapse_said = False
+        had_lapsed = had_lapsed or self.has_lapsed  # while it asked
         self._until = until
         return self._take(duty, had_lapsed=had_lapsed)
 

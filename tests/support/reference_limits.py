@@ -552,6 +552,7 @@ GROUPS = (
             "gateway.alerts.limits:RECEIVERS_PER_TENANT_MAX": "",
             "gateway.alerts.limits:RECEIVERS_PER_RULE_MAX": "",
             "gateway.alerts.limits:ALERTS_PER_RULE_MAX": "",
+            "gateway.alerts.limits:ID_SPAN_MS": "",
             "gateway.alerts.limits:HISTORY_PER_TENANT_MAX": "",
             "gateway.alerts.limits:HISTORY_UNWRITTEN_ROWS_MAX": "",
             "gateway.alerts.limits:RESOLVED_PER_TENANT_MAX": "",

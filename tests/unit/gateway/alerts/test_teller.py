@@ -293,6 +293,47 @@ async def test_who_had_stopped_and_has_it_still_goes_on_with_what_it_knows(world
     assert len(world.backend.documents.all("alert-history")) == 1
 
 
+async def test_who_stopped_while_it_asked_goes_on_with_webhooks_that_it_left_meanwhile(world: World) -> None:
+    """Its time was over before the answer came that gave it more; a try in between was left to whoever tells next."""
+    world.present, one = [world.a], world.a.alerts.teller
+    world.days = 1
+    await world.looks(3)
+    assert world.a.told == ["pending", "firing"]
+    fired = world.a.open
+    world.backend.is_away = True
+    await world.looks(2)
+    world.backend.is_away = False
+    stopped: list[bool] = []
+
+    async def slow(operation: Any) -> msgspec.Raw:
+        answer = await world.backend.ask(operation)
+        if isinstance(operation, TakeDuty):
+            world.backend.now_ms += 4_000
+            stopped.append(not one.is_ours)
+        return answer
+
+    one._documents._ask = slow  # type: ignore[attr-defined]
+    await world.looks(1)
+    assert stopped == [True] and one.is_ours
+    assert fired is not None and world.a.resumed == [telling_id(fired, RECEIVER.id)]
+
+
+async def test_who_hears_that_another_one_has_it_shows_what_that_one_wrote_and_nothing_else(world: World) -> None:
+    """It had told of an alert that it could not write down any more: a line with the number of the other one's."""
+    world.backend.cut_off = {"a"}
+    world.days = 1
+    await world.looks(3)
+    assert world.a.told == ["pending", "firing"]
+    world.days = 9
+    await world.looks(3)
+    world.days = 1
+    await world.looks(4)
+    assert world.b.told[-2:] == ["pending", "firing"]
+    world.backend.cut_off = set()
+    await world.looks(1)
+    assert world.a.alerts.history == world.b.alerts.history and world.a.open == world.b.open
+
+
 async def test_who_lost_the_duty_without_knowing_tells_nothing(world: World) -> None:
     """It was held up for so long that another one took over; what it finds then is refused."""
     world.present = [world.b]
