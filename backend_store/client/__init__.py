@@ -131,6 +131,7 @@ __all__ = [
     "SealedBlock",
     "SettledAndPublished",
     "Start",
+    "StorageCorrupt",
     "Store",
     "Touches",
     "StoredRotation",

@@ -186,12 +186,11 @@ async def test_a_rule_whose_end_could_not_be_written_down_has_its_alerts_as_befo
     async def full(documents: Any, *, duty: Any = None) -> None:
         raise StorageFull("there is no room")
 
-    with monkeypatch.context() as no_room, pytest.raises(StorageFull):
+    with monkeypatch.context() as no_room:
         no_room.setattr(alerts._documents, "write", full)
-        if change == "delete":
-            await alerts.delete_rule(RULE)
-        else:
-            await alerts.put_rule(msgspec.structs.replace(RULE, enabled=False), RULE)
+        disabled = msgspec.structs.replace(RULE, enabled=False)
+        with pytest.raises(StorageFull):
+            await (alerts.delete_rule(RULE) if change == "delete" else alerts.put_rule(disabled, RULE))
     await alerts.evaluate(clock.ms)
     assert alerts.open[RULE.id]["q"] == before and alerts.fired == 1
     await alerts.delete_rule(RULE)
