@@ -105,12 +105,12 @@ class Alerts:
         """Asks every rule, where that is this gateway's duty. What it changed is durable on return, and told."""
         had = self.teller.duty
         heard, _ = await asyncio.gather(self.teller.ask(), self._report(now_ms))
-        if heard is not Heard.NOTHING_NEW and self._heard is not Heard.TAKEN:
-            self._heard = heard
         async with self._turn.look():
-            is_lost = had is not None and self.teller.duty is None
+            is_lost = had is not None and self.teller.duty != had  # to one that may have left again
             if is_lost:
                 self._lost()
+            if heard is not Heard.NOTHING_NEW and self._heard is not Heard.TAKEN:
+                self._heard = heard
             self._take_over()
             enabled = [rule for rule in self.rules.values() if rule.enabled]
             self.record.forget_resolved(now_ms)

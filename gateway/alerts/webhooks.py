@@ -112,8 +112,8 @@ class Webhooks:
         self._shares: Shares = {}
         """Those that have something waiting."""
         self._tasks: set[asyncio.Task[None]] = set()
-        self._under_way: set[str] = set()
-        """Ids of those that wait or are tried."""
+        self._under_way: dict[str, asyncio.Task[None]] = {}
+        """By id: those that wait or are tried."""
         self.dropped = 0
         self.sent = 0
         self.failed = 0
@@ -140,7 +140,7 @@ class Webhooks:
             share.waiting += 1
         task = asyncio.get_running_loop().create_task(self._deliver(note, shares), name="webhook")
         self._tasks.add(task)
-        self._under_way.add(note.id)
+        self._under_way[note.id] = task
         task.add_done_callback(partial(self._left, note, shares))
 
     def _shares_of(self, note: Note) -> Shares:
@@ -154,7 +154,8 @@ class Webhooks:
 
     def _left(self, note: Note, shares: Shares, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        self._under_way.discard(note.id)
+        if self._under_way.get(note.id) is task:
+            del self._under_way[note.id]
         for of, share in shares.items():
             share.waiting -= 1
             if not share.waiting:
@@ -253,7 +254,8 @@ class Webhooks:
         return addresses[0]
 
     def cut(self) -> None:
-        """What waits or is under way is somebody else's to send."""
+        """What waits or is under way is somebody else's to send, or to be sent anew."""
+        self._under_way.clear()
         for task in list(self._tasks):
             task.cancel()
 

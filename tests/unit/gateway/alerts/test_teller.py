@@ -371,6 +371,22 @@ async def test_who_lost_the_duty_leaves_webhooks_that_are_on_their_way_to_the_ne
     assert (world.a.cuts, world.b.cuts) == (1, 0)
 
 
+async def test_who_has_it_again_after_another_one_goes_on_with_that_ones_webhooks_and_not_its_own(world: World) -> None:
+    """It stood still, and the other one had come and gone by the time that it asked again."""
+    world.days = 1
+    await world.looks(3)
+    world.present = [world.b]
+    await world.looks(DUTY_HOLD_MS_MIN // LOOK_MS + 1)
+    assert world.b.alerts.teller.is_ours
+    await world.b.alerts.leave()
+    steps: list[str] = []
+    world.a.alerts.on_lost.append(lambda: steps.append("cut"))
+    world.a.alerts.on_duty.append(lambda: steps.append("go on"))
+    world.present = [world.a]
+    await world.looks(1)
+    assert world.a.alerts.teller.is_ours and steps == ["cut", "go on"]
+
+
 async def test_a_look_with_changes_reads_what_has_changed_and_not_all_of_the_history(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
