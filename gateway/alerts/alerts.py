@@ -193,6 +193,7 @@ class Alerts:
         wanted = Wanted(self._documents)
         for rule_id, rule in self.rules.items():
             if wanted.rules.get(rule_id) != rule:
+                self._asked.forget(rule_id)
                 self._matches.pop(rule_id, None)
                 self.sources.forget(rule_id)
         self.record.forget_rules(
@@ -445,6 +446,7 @@ class Alerts:
             documents += self.record.forget_tenant(tenant)
             for rule in rules:
                 del self.rules[rule.id]
+                self._asked.forget(rule.id)
                 self._matches.pop(rule.id, None)
                 self.sources.forget(rule.id)
             for silence_id in silences:

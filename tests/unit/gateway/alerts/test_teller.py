@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
 from typing import Any
 
@@ -146,12 +147,15 @@ def believes_still(gateway: Gateway) -> None:
 
 
 class Steady:
-    """A clock of gateways that goes as the backend's does."""
+    """A clock of gateways that goes as the backend's does, also while their machine sleeps."""
+
+    CLOCK_BOOTTIME = time.CLOCK_BOOTTIME
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
 
-    def monotonic(self) -> float:
+    def clock_gettime(self, clock: int) -> float:
+        assert clock == self.CLOCK_BOOTTIME, "others stand still while a machine sleeps"
         return self._backend.now_ms / 1000
 
 
@@ -432,9 +436,10 @@ async def test_who_stood_still_for_an_hour_does_not_get_the_duty_for_hours(
     asked: list[int] = []
 
     class Clock:
+        CLOCK_BOOTTIME = time.CLOCK_BOOTTIME
         now = 100.0
 
-        def monotonic(self) -> float:
+        def clock_gettime(self, _: int) -> float:
             return self.now
 
     clock = Clock()
