@@ -188,6 +188,9 @@ class GatewayDesk:
         )
         return _sealed(queue, prepared)
 
+    def may_join(self, queue: Target) -> bool:
+        return not queue.is_split and publish.looks_at_no_call(queue.config)
+
     def allowed_origin(self, origin: str | None, host: str | None) -> bool:
         """Same origin, one of the configured list, or under `--dev` any page of this machine. No origin: no browser."""
         if origin is None or origin in self._allowed_origins or "*" in self._allowed_origins:

@@ -103,6 +103,12 @@ def prepare(
     )
 
 
+def looks_at_no_call(config: QueueConfig) -> bool:
+    """Whether it is all the same which calls bring the bodies, as long as they come in their order."""
+    is_endless = config.max_messages is None and config.max_bytes is None
+    return is_endless and config.dedupe == "none" and _takes_bodies_alone(config)
+
+
 def _takes_bodies_alone(config: QueueConfig) -> bool:
     """Whether a body needs nothing beside it in this queue: no time, no number, no hash."""
     return (

@@ -59,13 +59,13 @@ class Throttle:
             if rule.unit == "requests" and (subject := self._subject(rule, who, queue)) is not None
         ]
 
-    def publishing(self, who: Who, publishes: Sequence[Publishing], *, is_request: bool) -> list[Charge]:
-        """What messages cost that were parsed and not accepted yet; `is_request`: the request itself is not paid."""
+    def publishing(self, who: Who, publishes: Sequence[Publishing], *, requests: int) -> list[Charge]:
+        """What messages cost that were parsed and not accepted yet; `requests`: so many are not paid themselves."""
         charges: list[Charge] = []
         for number, (queue, blocks) in enumerate(publishes):
             for rule in self._applying(who, "publish"):
                 if rule.unit == "requests":
-                    cost = 1 if is_request and (number == 0 or "queue" in rule.per) else 0
+                    cost = requests if number == 0 or "queue" in rule.per else 0
                 elif rule.unit == "messages":
                     cost = sum([block.count for block in blocks])
                 else:
@@ -84,11 +84,19 @@ class Throttle:
             # The hot one: a frame, under no other rule than the default.
             charges = [Charge(plan[0], who.principal, 1)]
         else:
-            charges = self.publishing(who, publishes, is_request=True)
+            charges = self.publishing(who, publishes, requests=1)
             if not charges:
                 return None
         outcome = self.limiter.hit(charges)
         return self._later(charges) if outcome is None else self.verdict(outcome)
+
+    def publish_together(self, who: Who, publish: Publishing, requests: int) -> bool:
+        """Counts so many publishes to one queue, where all of them pass now; else nothing is counted."""
+        charges = self.publishing(who, (publish,), requests=requests)
+        if not charges:
+            return True
+        outcome = self.limiter.hit(charges)
+        return outcome is not None and outcome.allowed
 
     def operation(self, who: Who, operation: Operation, queue: str | None) -> Verdict | Coroutine[Any, Any, Verdict]:
         """The same for another frame, or for a connect."""
@@ -188,7 +196,7 @@ class Account:
 
     async def publish(self, publishes: Sequence[Publishing]) -> None:
         """Counts messages that are about to be accepted. Raises what refuses them; then nothing was counted."""
-        charges = self._throttle.publishing(self.who, publishes, is_request=False)
+        charges = self._throttle.publishing(self.who, publishes, requests=0)
         if charges and (verdict := await self._spend(charges)) is not None:
             raise verdict
 

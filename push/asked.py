@@ -12,9 +12,12 @@ if TYPE_CHECKING:
 
 
 class Asked:
-    __slots__ = ("_began", "bytes_in", "messages", "operation", "parent", "queue", "session")
+    __slots__ = ("_began", "bytes_in", "messages", "operation", "parent", "queue", "requests", "session")
 
-    def __init__(self, session: Session, operation: str, queue: str, *, messages: int, bytes_in: int = 0):
+    def __init__(
+        self, session: Session, operation: str, queue: str, *, messages: int, bytes_in: int = 0, requests: int = 1
+    ):
+        """`requests`: how many frames, where some are handled together."""
         self.session = session
         self.operation = operation
         self.queue = queue
@@ -22,18 +25,20 @@ class Asked:
         self.bytes_in = bytes_in
         self.parent: str | None = None
         """The trace context that the caller sent, where spans are wanted."""
+        self.requests = requests
         self._began = perf_counter()
-        session.began()
+        session.began(requests)
 
     def ended(self, error: PushqError | None) -> None:
         """The answer is known: `error` where there was nothing but one."""
         session = self.session
-        session.ended()
+        session.ended(self.requests)
         seconds = perf_counter() - self._began
         session.count(
             self.operation,
             self.queue,
             "ok" if error is None else error.code,
+            requests=self.requests,
             messages=self.messages if error is None else 0,
             bytes_in=self.bytes_in,
             seconds=seconds,

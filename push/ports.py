@@ -92,7 +92,7 @@ class Target(Protocol):
 
 
 class Meter(Protocol):
-    """Hears what callers do: once a request, a frame or a delivery."""
+    """Hears what callers do: once a request, a frame or a delivery, or once for some that were handled together."""
 
     def count(
         self,
@@ -103,6 +103,7 @@ class Meter(Protocol):
         transport: str,
         outcome: str = "ok",
         *,
+        requests: int = 1,
         messages: int = 0,
         bytes_in: int = 0,
         bytes_out: int = 0,
@@ -122,6 +123,7 @@ class Unmetered:
         transport: str,
         outcome: str = "ok",
         *,
+        requests: int = 1,
         messages: int = 0,
         bytes_in: int = 0,
         bytes_out: int = 0,
@@ -142,6 +144,9 @@ class Throttle(Protocol):
     ) -> PushqError | Coroutine[Any, Any, PushqError | None] | None:
         """Counts a publish that is about to be accepted: None lets it pass. A coroutine is awaited to know."""
 
+    def publish_together(self, who: Who, publish: Publishing, requests: int) -> bool:
+        """Counts so many publishes to one queue, where all of them pass now; else nothing is counted."""
+
     def operation(
         self, who: Who, operation: Operation, queue: str | None
     ) -> PushqError | Coroutine[Any, Any, PushqError | None] | None:
@@ -158,6 +163,9 @@ class NoThrottle:
 
     def publish(self, who: Who, publishes: Sequence[Publishing]) -> None:
         return None
+
+    def publish_together(self, who: Who, publish: Publishing, requests: int) -> bool:
+        return True
 
     def operation(self, who: Who, operation: Operation, queue: str | None) -> None:
         return None
@@ -222,6 +230,9 @@ class Desk(Protocol):
         key_of: KeyOf | None = None,
     ) -> Prepared:
         """The same for messages that are only bodies (raw values of the encoding)."""
+
+    def may_join(self, queue: Target) -> bool:
+        """Whether calls whose messages are only bodies may be stored as one: the queue looks at no call by itself."""
 
     def allowed_origin(self, origin: str | None, host: str | None) -> bool:
         """Whether a browser page of that origin may connect."""

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+import msgspec
+
 from backend_store.client import NumberedNames, message_id
 from backend_store.model import Offset, Original, Published, PushqError, QueueConfig
 from push.encode import array_header, encode
@@ -31,6 +33,18 @@ def refusal(published: Published) -> PushqError | None:
         return None
     errors = [other for other in others.values() if isinstance(other, PushqError)]
     return errors[0] if len(errors) == published.count else None
+
+
+def part(published: Published, prepared: Prepared, first: int, count: int) -> Published:
+    """What became of some of a call's messages, as if they had been a call of their own."""
+    if published.others is None and published.places is None and published.bases is None:
+        base = Offset(published.base + first)
+        return Published(published.partition, base, count, published.fsynced, published.replicas)
+    places = _places(published, prepared)[first : first + count]
+    others = {n - first: other for n, other in (published.others or {}).items() if first <= n < first + count}
+    return msgspec.structs.replace(
+        published, base=Offset(places[0][1]), count=count, bases=None, counts=None, others=others or None, places=places
+    )
 
 
 class Run(NamedTuple):

@@ -15,6 +15,7 @@ import msgspec
 
 from backend_store.client import Gap, Queue, by_token
 from backend_store.model import InvalidRequest, PushqError, Unauthenticated
+from push import runs
 from push.checks import check_id, gap_fields
 from push.closes import Close
 from push.connections import KICK_REASON, KICK_RETRY_MS
@@ -39,6 +40,7 @@ from push.protocol import (
     FRAME_BYTES_MAX,
     PING_MS,
     REQUESTS_IN_PROGRESS_MAX,
+    Ack,
     ClientFrame,
     Connect,
     FrameId,
@@ -51,6 +53,7 @@ from push.protocol import (
 )
 from push.rendering import rendered
 from push.requests import HANDLERS, KINDS, publish, refuse_early
+from push.runs import Run
 from push.subscriptions import StreamSubscription, WorkSubscription
 from push.wire import Wire
 from throttling.census import Kind, Who
@@ -86,6 +89,7 @@ class Session:
         "_pings",
         "_refused",
         "_replies",
+        "_run",
         "closed",
         "encoding",
         "gate",
@@ -122,6 +126,7 @@ class Session:
         self._dirty = False
         self._in_progress = 0
         self.gate = Gate(self)
+        self._run = Run(self)
         self._beat_ms = 0
         self._pings = 0
         self._refused = 0
@@ -150,18 +155,32 @@ class Session:
                     return
                 frames = _pack_frames.decode(data)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            self._run.end()
             self._undecodable(data, error)
             return
         except InvalidRequest as error:
+            self._run.end()
             self._refuse_uncounted(data, error)
             return
+        if type(frames) is Ack and self._joins_run(frames):
+            self._run.add(runs.ack, frames, len(frames.receipts), len(data))
+            return
+        self._run.end()
         if isinstance(frames, list):
             if not self._may_hold(len(frames)):
                 return
             for frame in frames:
-                self._handle(frame)
+                self.handle(frame)
         else:
-            self._handle(frames)
+            self.handle(frames)
+
+    def turn_ended(self) -> None:
+        """No other frame comes in this turn of the loop."""
+        self._run.end()
+
+    def _joins_run(self, frame: Ack) -> bool:
+        """An ack that nobody wants to hear of."""
+        return frame.id is None and not frame.publish and self.opened and self.hub.spans is None
 
     def _may_hold(self, count: int) -> bool:
         """All of a frame's objects are handled in one turn of the loop, while everybody else waits."""
@@ -223,7 +242,11 @@ class Session:
             frame = decoder.decode(data)
         except msgspec.ValidationError:
             return False
-        self.answering(frame.id, publish, self, frame, [m.body for m in frame.messages], plain=True)
+        if frame.timeout_ms is None and frame.idempotency_key is None and self.hub.spans is None:
+            self._run.add(runs.publish, frame, len(frame.messages), len(data))
+        else:
+            self._run.end()
+            self.handle(frame)
         return True
 
     def _refuse_unread(self, data: bytes) -> bool:
@@ -241,11 +264,14 @@ class Session:
             return True
         return False
 
-    def _handle(self, frame: ClientFrame) -> None:
+    def handle(self, frame: ClientFrame | PlainPublish | PlainBytesPublish) -> None:
         if self.closed:
             return
         if self.gate.held is not None:
-            self.gate.held.append(partial(self._handle, frame))
+            self.gate.held.append(partial(self.handle, frame))
+            return
+        if isinstance(frame, PlainPublish | PlainBytesPublish):
+            self.answering(frame.id, publish, self, frame, [m.body for m in frame.messages], plain=True)
             return
         if not self.opened:
             self._first(frame)
@@ -375,14 +401,16 @@ class Session:
 
     # ------------------------------------------------------------------------------------------------- requests
 
-    def began(self) -> None:
-        self._in_progress += 1
-        if self._in_progress == REQUESTS_IN_PROGRESS_MAX:
+    def began(self, requests: int = 1) -> None:
+        before = self._in_progress
+        self._in_progress += requests
+        if before < REQUESTS_IN_PROGRESS_MAX <= self._in_progress:
             self.wire.pause()
 
-    def ended(self) -> None:
-        self._in_progress -= 1
-        if self._in_progress == REQUESTS_IN_PROGRESS_MAX // 2 and self.gate.held is None:
+    def ended(self, requests: int = 1) -> None:
+        before = self._in_progress
+        self._in_progress -= requests
+        if before > REQUESTS_IN_PROGRESS_MAX // 2 >= self._in_progress and self.gate.held is None:
             self.wire.unpause()
 
     def read_on(self) -> None:
@@ -396,12 +424,13 @@ class Session:
         queue: str,
         outcome: str = "ok",
         *,
+        requests: int = 1,
         messages: int = 0,
         bytes_in: int = 0,
         bytes_out: int = 0,
         seconds: float = 0.0,
     ) -> None:
-        """Counts one frame for whoever is connected."""
+        """Counts a frame for whoever is connected, or some that were handled together."""
         principal = self.principal
         if principal is not None:
             self.hub.meter.count(
@@ -411,6 +440,7 @@ class Session:
                 operation,
                 "ws",
                 outcome,
+                requests=requests,
                 messages=messages,
                 bytes_in=bytes_in,
                 bytes_out=bytes_out,

@@ -54,6 +54,7 @@ class Meter:
         transport: str,
         outcome: str = "ok",
         *,
+        requests: int = 1,
         messages: int = 0,
         bytes_in: int = 0,
         bytes_out: int = 0,
@@ -63,12 +64,12 @@ class Meter:
         counts = self._counts.get(doer)
         if counts is None:
             counts = self._made(doer)
-        counts.requests += 1
+        counts.requests += requests
         counts.messages += messages
         counts.bytes_in += bytes_in
         counts.bytes_out += bytes_out
         counts.seconds += seconds
-        counts.latency[bisect_left(LATENCY_SECONDS_BUCKETS, seconds)] += 1
+        counts.latency[bisect_left(LATENCY_SECONDS_BUCKETS, seconds)] += requests
 
     def _made(self, doer: Doer) -> Counts:
         """A row's counts when they are first needed: the moment to look whether another minute has begun."""

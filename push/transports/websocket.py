@@ -173,6 +173,11 @@ class PushProtocol(WebSocketsSansIOProtocol):
         if not self._parsed_all(pieces):
             self._rest = pieces
             self._hold()
+        self._turn_ended()
+
+    def _turn_ended(self) -> None:
+        if self.session is not None:
+            self.session.turn_ended()
 
     def _parsed_all(self, pieces: Iterator[tuple[bool, bytes]]) -> bool:
         """False where this turn has had enough of them, or nobody may hear them now."""
@@ -182,6 +187,7 @@ class PushProtocol(WebSocketsSansIOProtocol):
             if is_message:
                 self._receive(piece)
             else:
+                self._turn_ended()  # what came before a close frame counts
                 super().data_received(piece)
                 if self.splitter is None:
                     return True  # nothing more is looked at
