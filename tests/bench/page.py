@@ -11,7 +11,7 @@ from tests.bench.world import ROOT
 PAGE = ROOT / "docs" / "explanation" / "benchmarks.md"
 PUBLISHED = {
     name: Path(__file__).with_name(name)
-    for name in ("published.jsonl", "published_semantics.jsonl", "published_duties.jsonl")
+    for name in ("published.jsonl", "published_semantics.jsonl", "published_duties.jsonl", "published_cluster.jsonl")
 }
 _END = "\n<!-- end -->"
 
