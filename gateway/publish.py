@@ -13,7 +13,17 @@ from typing import Any
 
 import msgspec
 
-from backend_store.client import KIND_BYTES, KIND_JSON, Blocks, Columns, HybridClock, column_blocks, plain_blocks
+from backend_store.client import (
+    BYTES_BESIDE_BODY,
+    KIND_BYTES,
+    KIND_JSON,
+    Block,
+    Blocks,
+    Columns,
+    HybridClock,
+    column_blocks,
+    plain_blocks,
+)
 from backend_store.model import MESSAGES_PER_REQUEST_MAX, FieldError, InvalidRequest, QueueConfig
 from gateway.dedupe import hashes
 from gateway.given import Given
@@ -103,10 +113,17 @@ def prepare(
     )
 
 
-def looks_at_no_call(config: QueueConfig) -> bool:
-    """Whether it is all the same which calls bring the bodies, as long as they come in their order."""
+def looks_at_calls(config: QueueConfig) -> bool:
+    """Whether it makes a difference which calls bring bodies that come in one order all the same."""
     is_endless = config.max_messages is None and config.max_bytes is None
-    return is_endless and config.dedupe == "none" and _takes_bodies_alone(config)
+    return not (is_endless and config.dedupe == "none" and _takes_bodies_alone(config))
+
+
+def size_apart(blocks: Sequence[Block], bodies: Sequence[Any], count: int) -> int:
+    """Bytes of as many blocks, each with some of the bodies that `blocks` have; all blocks hold bodies alone."""
+    own = sum(map(len, bodies)) + BYTES_BESIDE_BODY * len(bodies)
+    beside = sum([len(block.data) for block in blocks]) - own
+    return own + beside // len(blocks) * count
 
 
 def _takes_bodies_alone(config: QueueConfig) -> bool:

@@ -59,13 +59,13 @@ class Throttle:
             if rule.unit == "requests" and (subject := self._subject(rule, who, queue)) is not None
         ]
 
-    def publishing(self, who: Who, publishes: Sequence[Publishing], *, requests: int) -> list[Charge]:
-        """What messages cost that were parsed and not accepted yet; `requests`: so many are not paid themselves."""
+    def publishing(self, who: Who, publishes: Sequence[Publishing], *, is_request: bool) -> list[Charge]:
+        """What messages cost that were parsed and not accepted yet; `is_request`: the request itself is not paid."""
         charges: list[Charge] = []
         for number, (queue, blocks) in enumerate(publishes):
             for rule in self._applying(who, "publish"):
                 if rule.unit == "requests":
-                    cost = requests if number == 0 or "queue" in rule.per else 0
+                    cost = 1 if is_request and (number == 0 or "queue" in rule.per) else 0
                 elif rule.unit == "messages":
                     cost = sum([block.count for block in blocks])
                 else:
@@ -84,15 +84,20 @@ class Throttle:
             # The hot one: a frame, under no other rule than the default.
             charges = [Charge(plan[0], who.principal, 1)]
         else:
-            charges = self.publishing(who, publishes, requests=1)
+            charges = self.publishing(who, publishes, is_request=True)
             if not charges:
                 return None
         outcome = self.limiter.hit(charges)
         return self._later(charges) if outcome is None else self.verdict(outcome)
 
-    def publish_together(self, who: Who, publish: Publishing, requests: int) -> bool:
+    def publish_together(self, who: Who, queue: str, *, requests: int, messages: int, size: int) -> bool:
         """Counts so many publishes to one queue, where all of them pass now; else nothing is counted."""
-        charges = self.publishing(who, (publish,), requests=requests)
+        costs = {"requests": requests, "messages": messages, "bytes": size}
+        charges = [
+            Charge(rule, subject, costs[rule.unit])
+            for rule in self._applying(who, "publish")
+            if (subject := self._subject(rule, who, queue)) is not None
+        ]
         if not charges:
             return True
         outcome = self.limiter.hit(charges)
@@ -196,7 +201,7 @@ class Account:
 
     async def publish(self, publishes: Sequence[Publishing]) -> None:
         """Counts messages that are about to be accepted. Raises what refuses them; then nothing was counted."""
-        charges = self._throttle.publishing(self.who, publishes, requests=0)
+        charges = self._throttle.publishing(self.who, publishes, is_request=False)
         if charges and (verdict := await self._spend(charges)) is not None:
             raise verdict
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -52,4 +53,24 @@ class Asked:
                 messages=self.messages,
                 error=None if error is None else error.code,
                 parent=self.parent,
+            )
+
+    def ended_apart(self, counts: Sequence[int], errors: Sequence[PushqError | None]) -> None:
+        """The same for frames that were handled together and came out differently: so many messages each. Each has its
+        share of the bytes.
+        """
+        session = self.session
+        session.ended(self.requests)
+        seconds = perf_counter() - self._began
+        bytes_left = self.bytes_in
+        for number, (count, error) in enumerate(zip(counts, errors, strict=True), start=1):
+            size = bytes_left // (self.requests - number + 1)
+            bytes_left -= size
+            session.count(
+                self.operation,
+                self.queue,
+                "ok" if error is None else error.code,
+                messages=count if error is None else 0,
+                bytes_in=size,
+                seconds=seconds,
             )

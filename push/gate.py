@@ -87,7 +87,7 @@ class Gate:
         """Handles what was held, until another frame has to wait."""
         while waiting and self.held is None:
             waiting.popleft()()
-        self._session.turn_ended()
+            self._session.turn_ended()
         if self.held is not None:
             self.held.extend(waiting)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -66,6 +66,7 @@ _json_frames = msgspec.json.Decoder(ClientFrame | list[ClientFrame])
 _pack_frames = msgspec.msgpack.Decoder(ClientFrame | list[ClientFrame])
 _json_plain = msgspec.json.Decoder(PlainPublish)
 _pack_plain = msgspec.msgpack.Decoder(PlainBytesPublish)
+_PLAIN: Final = (PlainPublish, PlainBytesPublish)
 _json_heads = msgspec.json.Decoder(PublishHead)
 _pack_heads = msgspec.msgpack.Decoder(PublishHead)
 _json_ids = msgspec.json.Decoder(FrameId)
@@ -162,7 +163,7 @@ class Session:
             self._run.end()
             self._refuse_uncounted(data, error)
             return
-        if type(frames) is Ack and self._joins_run(frames):
+        if type(frames) is Ack and self._may_join and runs.is_quiet(frames):
             self._run.add(runs.ack, frames, len(frames.receipts), len(data))
             return
         self._run.end()
@@ -175,12 +176,13 @@ class Session:
             self.handle(frames)
 
     def turn_ended(self) -> None:
-        """No other frame comes in this turn of the loop."""
+        """No other frame comes in this turn of the loop, or none that may wait with those that came."""
         self._run.end()
 
-    def _joins_run(self, frame: Ack) -> bool:
-        """An ack that nobody wants to hear of."""
-        return frame.id is None and not frame.publish and self.opened and self.hub.spans is None
+    @property
+    def _may_join(self) -> bool:
+        """Whether frames may be handled with others. A span is of one."""
+        return self.opened and self.hub.spans is None
 
     def _may_hold(self, count: int) -> bool:
         """All of a frame's objects are handled in one turn of the loop, while everybody else waits."""
@@ -242,7 +244,8 @@ class Session:
             frame = decoder.decode(data)
         except msgspec.ValidationError:
             return False
-        if frame.timeout_ms is None and frame.idempotency_key is None and self.hub.spans is None:
+        is_usual = frame.timeout_ms is None and frame.idempotency_key is None
+        if is_usual and self._may_join and runs.is_small(len(frame.messages), len(data)):
             self._run.add(runs.publish, frame, len(frame.messages), len(data))
         else:
             self._run.end()
@@ -258,8 +261,9 @@ class Session:
             return False
         try:
             check_id(head.id)
-            refuse_early(self, head)
+            refuse_early(self, head, self._run.waiting(head.queue))
         except PushqError as error:
+            self._run.end()
             self.error(head.id, error)
             return True
         return False
@@ -270,7 +274,7 @@ class Session:
         if self.gate.held is not None:
             self.gate.held.append(partial(self.handle, frame))
             return
-        if isinstance(frame, PlainPublish | PlainBytesPublish):
+        if isinstance(frame, _PLAIN):
             self.answering(frame.id, publish, self, frame, [m.body for m in frame.messages], plain=True)
             return
         if not self.opened:
@@ -413,6 +417,11 @@ class Session:
         if before > REQUESTS_IN_PROGRESS_MAX // 2 >= self._in_progress and self.gate.held is None:
             self.wire.unpause()
 
+    @property
+    def in_progress(self) -> int:
+        """Requests that wait for an answer."""
+        return self._in_progress
+
     def read_on(self) -> None:
         """The gate is open again."""
         if self._in_progress < REQUESTS_IN_PROGRESS_MAX:
@@ -515,6 +524,10 @@ class Session:
         if not self._dirty:
             self._dirty = True
             self.hub.flush_soon(self)
+
+    def replies(self, frames: Iterable[bytes]) -> None:
+        self._replies += frames
+        self.flush_soon()
 
     def send(self, frame: dict[str, Any]) -> None:
         self.reply(encode(frame, self.encoding))

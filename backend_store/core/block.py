@@ -43,6 +43,9 @@ FLAG_ALL_JSON = 4
 FLAG_ALL_BYTES = 8
 FLAGS_KNOWN = FLAG_CLEAR | FLAG_ATTRIBUTES | FLAG_ALL_JSON | FLAG_ALL_BYTES
 
+BYTES_BESIDE_BODY = 4
+"""What a message adds to its block beside its body, where it has nothing else: the length."""
+
 KIND_JSON = 0
 KIND_BYTES = 1
 
@@ -298,7 +301,7 @@ def _encode(
     column = array("I", lengths)
     if sys.byteorder == "big":
         column.byteswap()
-    sealed_size = 4 + len(attribute_bytes) + 4 * len(lengths) + sum(lengths)
+    sealed_size = 4 + len(attribute_bytes) + BYTES_BESIDE_BODY * len(lengths) + sum(lengths)
     head = BLOCK_HEAD.pack(flags, 0, len(lengths), len(clear_bytes), sealed_size)
     return b"".join([head, clear_bytes, U32.pack(len(attribute_bytes)), attribute_bytes, column.tobytes(), *bodies])
 

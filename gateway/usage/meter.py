@@ -1,6 +1,7 @@
 """Counts what callers do, a row a minute for each of them, queue, operation, transport and outcome.
 
-Counted once a request, a frame or a delivery, never once a message. It is memory: a crash loses the minute it is in.
+Counted once a request, a frame or a delivery, never once a message; once for frames that were handled together. It is
+memory: a crash loses the minute it is in.
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ class Meter:
         bytes_out: int = 0,
         seconds: float = 0.0,
     ) -> None:
+        """`seconds`: how long each of the requests took."""
         doer = (tenant, principal, queue, operation, transport, outcome)
         counts = self._counts.get(doer)
         if counts is None:
@@ -68,7 +70,7 @@ class Meter:
         counts.messages += messages
         counts.bytes_in += bytes_in
         counts.bytes_out += bytes_out
-        counts.seconds += seconds
+        counts.seconds += seconds * requests
         counts.latency[bisect_left(LATENCY_SECONDS_BUCKETS, seconds)] += requests
 
     def _made(self, doer: Doer) -> Counts:

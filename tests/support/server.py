@@ -68,8 +68,9 @@ class PushqServer:
         tls: ssl.SSLContext | None = None,
         below: Sequence[str] = (),
     ) -> None:
-        """`tls`: how to speak to a server whose settings in `env` make it speak TLS. `below`: a command that gets `-m` and
-        the rest of the server's line, and becomes its process."""
+        """`tls`: how to speak to a server whose settings in `env` make it speak TLS. `below`: a command that gets `-m`
+        and the rest of the server's line, and becomes its process.
+        """
         self.data = data
         self.tree = tree or _ROOT
         """The checkout whose server it is."""

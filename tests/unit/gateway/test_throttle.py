@@ -59,16 +59,16 @@ def test_addresses_of_one_ipv6_network_are_one_subject() -> None:
 def test_publish_costs_its_request_its_messages_and_its_bytes() -> None:
     rules = [Rule("r", 10), Rule("m", 10, unit="messages"), Rule("b", 10, unit="bytes")]
     blocks = [Block(b"12345", 2), Block(b"123", 1)]
-    both = throttle(*rules).publishing(ANN, [("orders", blocks)], requests=1)
+    both = throttle(*rules).publishing(ANN, [("orders", blocks)], is_request=True)
     assert [(charge.rule.name, charge.cost) for charge in both] == [("r", 1), ("m", 3), ("b", 8)]
-    paid = throttle(*rules).publishing(ANN, [("orders", blocks)], requests=0)
+    paid = throttle(*rules).publishing(ANN, [("orders", blocks)], is_request=False)
     assert [(charge.rule.name, charge.cost) for charge in paid] == [("m", 3), ("b", 8)]
 
 
 def test_publishes_of_one_ack_are_one_charge_a_subject() -> None:
     rule = Rule("m", 10, per=("tenant",), unit="messages")
     publishes = [("orders", [Block(b"1", 2)]), ("orders", [Block(b"1", 3)])]
-    assert [charge.cost for charge in throttle(rule).publishing(ANN, publishes, requests=1)] == [5]
+    assert [charge.cost for charge in throttle(rule).publishing(ANN, publishes, is_request=True)] == [5]
 
 
 def test_rule_says_nothing_about_operations_that_it_does_not_name() -> None:

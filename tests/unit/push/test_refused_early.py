@@ -36,7 +36,7 @@ class Desk:
     """Knows one queue, whose line is full, and prepares nothing."""
 
     def __init__(self, full: Overloaded | None) -> None:
-        self.queue = SimpleNamespace(config=QueueConfig(), why_full=lambda: full)
+        self.queue = SimpleNamespace(config=QueueConfig(), why_full=lambda messages, size: full)
         self.prepared = 0
 
     def publish_to(self, principal: Any, name: str) -> Any:
