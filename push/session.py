@@ -244,7 +244,7 @@ class Session:
             frame = decoder.decode(data)
         except msgspec.ValidationError:
             return False
-        is_usual = frame.timeout_ms is None and frame.idempotency_key is None
+        is_usual = frame.timeout_ms is None and frame.idempotency_key is None and not self.hub.intake.publishes
         if is_usual and self._may_join and runs.is_small(len(frame.messages), len(data)):
             self._run.add(runs.publish, frame, len(frame.messages), len(data))
         else:

@@ -13,7 +13,7 @@ from tests.support.server import PushqServer
 
 ANSWER_SECONDS_MAX = 10.0
 QUIET_SECONDS = 1.0
-PING, PONG, CONTINUATION, TEXT = 9, 10, 0, 1
+CLOSE, PING, PONG, CONTINUATION, TEXT = 8, 9, 10, 0, 1
 
 
 def exchange(server: PushqServer, data: bytes) -> bytes:
