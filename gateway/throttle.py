@@ -74,9 +74,6 @@ class Throttle:
                     charges.append(Charge(rule, subject, cost))
         return charges if len(publishes) == 1 else _merged(charges)
 
-    async def decide(self, charges: Sequence[Charge]) -> Outcome:
-        return self.limiter.hit(charges) or await self.limiter.ask(charges)
-
     def publish(self, who: Who, publishes: Sequence[Publishing]) -> Verdict | Coroutine[Any, Any, Verdict]:
         """Counts a publish over a socket: None lets it pass; a coroutine has to be awaited to know."""
         plan = self._applying(who, "publish")
@@ -196,8 +193,8 @@ class Account:
         self._outcome: Outcome | None = None
         self._charges: list[Charge] = []
 
-    async def request(self, operation: Operation) -> Verdict:
-        return await self._spend(self._throttle.request(self.who, operation, self.queue))
+    def request(self, operation: Operation) -> Coroutine[Any, Any, Verdict]:
+        return self._spend(self._throttle.request(self.who, operation, self.queue))
 
     async def publish(self, publishes: Sequence[Publishing]) -> None:
         """Counts messages that are about to be accepted. Raises what refuses them; then nothing was counted."""
@@ -207,7 +204,8 @@ class Account:
 
     async def _spend(self, charges: list[Charge]) -> Verdict:
         self._charges += charges
-        outcome = await self._throttle.decide(charges)
+        limiter = self._throttle.limiter
+        outcome = limiter.hit(charges) or await limiter.ask(charges)
         self._outcome = tighter(self._outcome, outcome) if outcome.allowed else outcome
         return self._throttle.verdict(outcome)
 
