@@ -68,7 +68,8 @@ def prepare_plain(
     kind = KIND_JSON if encoding == "json" else KIND_BYTES
     named = name(kind, raw, {}) if name is not None else None
     is_plain = named is None or (config.dedupe == "none" and not is_split)
-    is_plain = is_plain and max(map(len, raw)) <= config.max_message_bytes and _takes_bodies_alone(config)
+    size = len(raw[0]) if len(raw) == 1 else max(map(len, raw))
+    is_plain = is_plain and size <= config.max_message_bytes and _takes_bodies_alone(config)
     if not is_plain or (encoding == "json" and (too_deep(raw) or unreadable(raw))):
         return _prepared(
             config,

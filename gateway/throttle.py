@@ -59,6 +59,11 @@ class Throttle:
             if rule.unit == "requests" and (subject := self._subject(rule, who, queue)) is not None
         ]
 
+    def counts_messages(self, who: Who) -> bool:
+        """Whether anything is counted of a publish but that it was asked for."""
+        plan = self._applying(who, "publish")
+        return len(plan) != 1 or not plan[0].is_plain
+
     def publishing(self, who: Who, publishes: Sequence[Publishing], *, is_request: bool) -> list[Charge]:
         """What messages cost that were parsed and not accepted yet; `is_request`: the request itself is not paid."""
         charges: list[Charge] = []
@@ -198,6 +203,8 @@ class Account:
 
     async def publish(self, publishes: Sequence[Publishing]) -> None:
         """Counts messages that are about to be accepted. Raises what refuses them; then nothing was counted."""
+        if not self._throttle.counts_messages(self.who):
+            return
         charges = self._throttle.publishing(self.who, publishes, is_request=False)
         if charges and (verdict := await self._spend(charges)) is not None:
             raise verdict

@@ -110,8 +110,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--count",
         action="store_true",
-        help="count the server's instructions a message instead of its rates, which takes Valgrind and no quiet machine: "
-        f"{', '.join(COUNTED)}",
+        help="count the server's instructions a message instead of its rates, which takes Valgrind and no quiet "
+        f"machine: {', '.join(COUNTED)}",
     )
     parser.add_argument("--rounds", type=int, default=3, help="of all but what takes turns anyway")
     parser.add_argument("--seconds", type=float, default=usual.seconds, help="of each measurement")

@@ -210,7 +210,11 @@ async def test_publishes_are_answered_each_by_its_id_in_their_order(
 ) -> None:
     body: Any = (lambda n: n) if encoding == "json" else (lambda n: b"%d" % n)
     frames = [publish(queue, body(n), id=n if n % 3 else f"n%{n}") for n in range(100)]
-    frames += [publish(queue, body(1), body(2), body(3), id=200), publish(queue, body(4)), publish(queue, body(5), id=5)]
+    frames += [
+        publish(queue, body(1), body(2), body(3), id=200),
+        publish(queue, body(4)),
+        publish(queue, body(5), id=5),
+    ]
     together = await compared(frames, encoding=encoding)
     answers = [f for f in together.seen() if f["type"] == "ok"]
     assert len(answers) == 102 and handled == [103]
@@ -444,7 +448,8 @@ async def test_acks_without_an_answer_are_settled_together_and_counted_each(hand
         while queue.stats().in_flight > 1:  # noqa: ASYNC110 - the store commits by itself
             await asyncio.sleep(0)
         assert handled == [5, 3] and one.counted()["q", "ack", "ok", "requests"] == 9
-        assert [f for f in one.seen() if f.get("id") == 1][0]["results"][0]["ok"]
+        (answer,) = [frame for frame in one.seen() if frame.get("id") == 1]
+        assert answer["results"][0]["ok"]
 
 
 async def test_an_ack_that_is_refused_is_refused_by_itself(handled: list[int]) -> None:
@@ -452,4 +457,3 @@ async def test_an_ack_that_is_refused_is_refused_by_itself(handled: list[int]) -
     together = await compared(frames)
     assert handled == [2]
     assert [frame["problem"]["code"] for frame in together.seen()] == ["queue-not-found"] * 2
-
