@@ -49,13 +49,15 @@ class Api:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers: dict[bytes, bytes] = dict(scope["headers"])
         raw_path: bytes = scope.get("raw_path") or b""
-        has_slash = b"%2f" in raw_path.lower()  # inside a step: a message's id may have one
+        # Inside of a step, as a message's id may have one. `in` would make an error first, for it looks for a number.
+        has_slash = raw_path.find(b"%") >= 0 and raw_path.lower().find(b"%2f") >= 0
         match = self._router.find(scope["path"], quoted=raw_path.decode("latin-1") if has_slash else None)
         account: Account | None = None
         began = time.monotonic()
         asked = asks()
         try:
-            if cors.is_preflight(scope["method"], headers) and self._allows_origin(headers):
+            is_question = scope["method"] == "OPTIONS" and cors.is_preflight("OPTIONS", headers)
+            if is_question and self._allows_origin(headers):
                 answer: Answer | ASGIApp = cors.preflight(headers)
             else:
                 is_stream = match is not None and match.path == EVENTS and scope["method"] == "GET"
@@ -255,7 +257,8 @@ def _allowed(match: Match[Any]) -> bytes:
 
 def _who(scope: Scope, caller: Principal | Unauthenticated) -> Who:
     """On whose account a request goes. Of somebody unknown only the address counts."""
-    address = _address(scope)
+    client = scope.get("client")
+    address = client[0] if client else ""
     return Who(caller.tenant, caller.id, address) if isinstance(caller, Principal) else Who(address=address)
 
 
@@ -270,7 +273,9 @@ def _queue(match: Match[Operation] | None) -> str | None:
 
 def _trace_id(headers: dict[bytes, bytes]) -> str | None:
     """The caller's own trace (W3C Trace Context), so that it finds the problem again in its logs."""
-    parts = headers.get(b"traceparent", b"").split(b"-")
+    if b"traceparent" not in headers:
+        return None
+    parts = headers[b"traceparent"].split(b"-")
     return parts[1].decode("latin-1") if len(parts) == 4 and len(parts[1]) == 32 and parts[1].isalnum() else None
 
 

@@ -53,9 +53,12 @@ class Throttle:
 
     def request(self, who: Who, operation: Operation, queue: str | None = None) -> list[Charge]:
         """What a request costs before its body is known."""
+        plan = self._applying(who, operation)
+        if len(plan) == 1 and plan[0].is_plain and who.principal:
+            return [Charge(plan[0], who.principal, 1)]  # under no other rule than the default
         return [
             Charge(rule, subject, 1)
-            for rule in self._applying(who, operation)
+            for rule in plan
             if rule.unit == "requests" and (subject := self._subject(rule, who, queue)) is not None
         ]
 
@@ -213,8 +216,11 @@ class Account:
         self._charges += charges
         limiter = self._throttle.limiter
         outcome = limiter.hit(charges) or await limiter.ask(charges)
-        self._outcome = tighter(self._outcome, outcome) if outcome.allowed else outcome
-        return self._throttle.verdict(outcome)
+        if not outcome.allowed:
+            self._outcome = outcome
+            return self._throttle.verdict(outcome)
+        self._outcome = outcome if self._outcome is None else tighter(self._outcome, outcome)
+        return None
 
     def headers(self) -> tuple[Header, ...]:
         if self._outcome is None:

@@ -72,6 +72,9 @@ _pack_heads = msgspec.msgpack.Decoder(PublishHead)
 _json_ids = msgspec.json.Decoder(FrameId)
 _pack_ids = msgspec.msgpack.Decoder(FrameId)
 
+_KIND_BYTES_MAX: Final = 96
+"""Where a hot frame has its kind. It is looked for by `find`: `in` makes an error first, for it looks for a number."""
+
 REPLACED_REASON = "a newer connection went on with this session"
 OVER_RATE_RETRY_MS = 1_000
 """When a client may come back that was closed for asking too much."""
@@ -148,11 +151,11 @@ class Session:
             if self.encoding == "json":
                 if not data.isascii():
                     data.decode()
-                if b'"publish"' in data[:96] and self._plain(_json_plain, data):
+                if data.find(b'"publish"', 0, _KIND_BYTES_MAX) >= 0 and self._plain(_json_plain, data):
                     return
                 frames = _json_frames.decode(data)
             else:
-                if b"publish" in data[:96] and self._plain(_pack_plain, data):
+                if data.find(b"publish", 0, _KIND_BYTES_MAX) >= 0 and self._plain(_pack_plain, data):
                     return
                 frames = _pack_frames.decode(data)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

@@ -138,7 +138,10 @@ async def test_a_length_that_is_none_is_refused_behind_one_that_was(parsed: list
     "lines", [["Connection: close"], ["Upgrade: h2c", "Connection: Upgrade"], ["Proxy-Connection: x"], ["Expect: x"]]
 )
 def test_with_these_a_head_is_parsed_each_time(lines: Sequence[str]) -> None:
-    headers = [(b"host", b"x"), *((n.lower().encode(), v.encode()) for n, _, v in (one.partition(": ") for one in lines))]
+    headers = [
+        (b"host", b"x"),
+        *((n.lower().encode(), v.encode()) for n, _, v in (one.partition(": ") for one in lines)),
+    ]
     headers.append((b"content-length", b"4"))
     data = post(b"body", *lines)[:-4]
     assert Head.of(data, {"http_version": "1.1"}, headers) is None
