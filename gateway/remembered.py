@@ -58,7 +58,8 @@ class Remembering(Lingering):
 
     def remember(self, data: bytes) -> None:
         """To be called when these bytes, a head from its first to its last one, have been parsed."""
-        is_request = self.cycle is not None and self.cycle.scope is self.scope
+        cycle: Any = self.cycle  # None before the first request
+        is_request = cycle is not None and cycle.scope is self.scope
         self._head = Head.of(data, self.scope, self.headers) if is_request else None  # type: ignore[arg-type]
 
     def begin_again(self, data: bytes, at: int, end: int) -> int:
