@@ -6,6 +6,7 @@ is sent when the one before it is done, so that as much lies in a turn of the lo
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -77,6 +78,8 @@ def counted_names(names: Sequence[str]) -> list[str]:
 
 def count(counted: Counted, world: World, tree: Path, *, batches: int = BATCHES) -> int:
     """Instructions a message of the server of a checkout. Raises `NoCounter`."""
+    if shutil.which("valgrind") is None or shutil.which("vgdb") is None:
+        raise NoCounter("valgrind is not there; `apt install valgrind` brings it")
     return uvloop.run(_count(counted, world, tree, batches))
 
 
