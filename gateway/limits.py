@@ -217,6 +217,8 @@ USAGE_UNWRITTEN_ROWS_MAX: Final = 100_000
 """Rows of minutes that wait in memory while they cannot be written; the oldest go first, and are counted."""
 USAGE_CLOSE_SECONDS_MAX: Final = 2.0
 """How long a stop waits for the last files. What is not in one by then stays in the store."""
+USAGE_LEAD_SECONDS_MAX: Final = 30.0
+"""How long a backend that leads a shard again waits until what it began to write of it before is written."""
 USAGE_AUDIT_LOOKS_MAX: Final = 10_000
 """Acts that one request to `/v1/audit` looks at before it answers with a cursor."""
 USAGE_DAYS_PER_REQUEST_MAX: Final = 366

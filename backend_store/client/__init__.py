@@ -78,12 +78,13 @@ from backend_store.metadata.data_keys import DataKey, StoredRotation
 from backend_store.metadata.documents import Document, Documents, Duty
 from backend_store.metadata.embedded import Metadata
 from backend_store.model import Block
-from backend_store.node.audit import AuditLog
+from backend_store.node.audit import AuditEntry, AuditLog
 from backend_store.node.ledger import LedgerBook, QueueTotal
 from backend_store.storage.writer import COMMIT_SECONDS_BUCKETS
 
 __all__ = [
     "ASKED_AT",
+    "AuditEntry",
     "AuditLog",
     "BLOCK_HEAD",
     "BYTES_BESIDE_BODY",

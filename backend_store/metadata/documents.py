@@ -36,6 +36,10 @@ class Duty(NamedTuple):
     term: int
 
 
+def _key(kind: str, name: str) -> bytes:
+    return DOCUMENTS + kind.encode() + b"/" + name.encode()
+
+
 class Documents:
     def __init__(self, engine: Engine, write: Callable[[Batch], Awaitable[None]]):
         self._engine = engine
@@ -48,6 +52,8 @@ class Documents:
         """Later versions are in `_recent` with all that they changed."""
         self.on_written: Callable[[], None] = _unheard
         """Runs after a change that a gateway made, before that one is answered."""
+        self.are_far = False
+        """Whether they are in another process, which may not answer."""
         self.are_shared = False
         """Whether other gateways change rows, too; here nobody else does."""
         self.holder = ""
@@ -56,6 +62,10 @@ class Documents:
     def changes_elsewhere(self, *kinds: str) -> int:
         """Grows when another process has changed rows of these kinds."""
         return 0
+
+    def changes_from_now_on(self, kind: str) -> set[str]:
+        """Names of rows of a kind that another process changes are put into it; who asked takes them out."""
+        return set()
 
     def changed_since(self, version: int) -> set[Place] | None:
         """What has changed after that version; None where so much has that this is not known any more."""
@@ -81,6 +91,12 @@ class Documents:
             self._rows = found
         return self._rows
 
+    def get(self, kind: str, name: str) -> bytes | None:
+        """Raises `StorageCorrupt`."""
+        key = _key(kind, name)
+        row = self._engine.get(Table.META, key)
+        return unseal(key, row) if row is not None else None
+
     def all(self, kind: str) -> list[tuple[str, bytes]]:
         """Name and data of each, by name. Raises `StorageCorrupt`."""
         prefix = DOCUMENTS + kind.encode() + b"/"
@@ -99,7 +115,7 @@ class Documents:
         """Returns when all of them are durable. Raises what a commit raises."""
         batch, changed = Batch(), list(documents)
         for one in changed:
-            key = DOCUMENTS + one.kind.encode() + b"/" + one.name.encode()
+            key = _key(one.kind, one.name)
             if one.data is None:
                 batch.delete(Table.META, key)
             else:

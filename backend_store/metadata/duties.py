@@ -2,7 +2,7 @@
 
 The holder is a row like others, so everybody sees it and what it writes can be bound to it. Until when is known in
 memory alone: a holder that goes on asking costs no disk. After a restart, or at another leader, the last holder's time
-begins anew.
+begins anew, and is as long as it was promised: that is a row, too, and changes when the holder asks for more.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from backend_store.metadata.documents import Document, Documents, Duty
 from backend_store.model import Conflict
 
 DUTY: Final = "duty"
+HOLD: Final = "duty-hold"
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Duty).decode
+_decode_hold = msgspec.msgpack.Decoder(int).decode
 
 
 def decided(held: Duty | None, name: str, asker: str, *, is_over: bool) -> Duty:
@@ -49,17 +51,26 @@ class Duties:
         """Whose it is now; the asker has it for `hold_ms` or until it asks again. Raises what a commit raises."""
         async with self._turn:
             now_ms, held = self._steady_ms(), self.held(name)
-            is_over = self._until.setdefault(name, now_ms + hold_ms) <= now_ms
+            promised_ms = self._promised_ms(name)
+            is_over = self._until.setdefault(name, now_ms + max(hold_ms, promised_ms)) <= now_ms
             duty = decided(held, name, asker, is_over=is_over)
             if duty != held:
                 self._coming[name] = duty
                 try:
-                    await self._documents.write([Document(DUTY, name, _encode(duty))])
+                    rows = [Document(DUTY, name, _encode(duty)), Document(HOLD, name, _encode(hold_ms))]
+                    await self._documents.write(rows)
                 finally:
                     del self._coming[name]
+            elif duty.holder == asker and hold_ms > promised_ms:
+                longer_ms = 1 << hold_ms.bit_length()  # so that a little more each time is not a commit each time
+                await self._documents.write([Document(HOLD, name, _encode(longer_ms))])
             if duty.holder == asker:
                 self._until[name] = self._steady_ms() + hold_ms
             return duty
+
+    def _promised_ms(self, name: str) -> int:
+        row = self._documents.rows().get((HOLD, name))
+        return _decode_hold(row.data) if row is not None and row.data is not None else 0
 
     def check(self, duty: Duty) -> None:
         """Raises `Conflict` when somebody else has it by now."""

@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from backend_store.node.limits import LEDGER_ROWS_PER_READ
-from backend_store.storage.engine import Batch, Engine, Table
+from backend_store.node.unreadable import Unreadable
+from backend_store.storage.engine import Batch, Engine, Row, Table
 from backend_store.storage.seal import seal, unseal
 
 _KEY = struct.Struct(">cQ")
@@ -34,6 +35,7 @@ class AuditLog:
         self._open: set[int] = set()
         """Acts that go on: no file takes a row behind the first of them."""
         self._is_held = False
+        self.unreadable = Unreadable("a row of the audit")
 
     @property
     def exported(self) -> int:
@@ -95,12 +97,16 @@ class AuditLog:
         return [_entry(row) for row in self._engine.scan(Table.USAGE, _ROWS[0], end, limit, reverse=True)]
 
     def waiting(self) -> list[AuditEntry]:
-        """The oldest rows that are in no file, up to the first whose act goes on. Raises `StorageCorrupt`."""
+        """The oldest rows that are in no file and that read, up to the first whose act goes on."""
         if self._is_held:
             return []
         start = _KEY.pack(b"a", self.exported + 1)
         end = _KEY.pack(b"a", min(self._open)) if self._open else _ROWS[1]
-        return [_entry(row) for row in self._engine.scan(Table.USAGE, start, end, LEDGER_ROWS_PER_READ)]
+        while rows := self._engine.scan(Table.USAGE, start, end, LEDGER_ROWS_PER_READ):
+            if found := self.unreadable.read(rows, _entry_of):
+                return found
+            start = rows[-1][0] + b"\0"
+        return []
 
     async def taken(self, seq: int, *, kept: int) -> None:
         """Every row up to this one is in a file for good; of those, all but the newest go."""
@@ -112,8 +118,12 @@ class AuditLog:
         await self._write(batch)
 
 
-def _entry(row: tuple[bytes, bytes]) -> AuditEntry:
-    return AuditEntry(_seq(row[0]), unseal(*row))
+def _entry(row: Row) -> AuditEntry:
+    return _entry_of(*row)
+
+
+def _entry_of(key: bytes, stored: bytes) -> AuditEntry:
+    return AuditEntry(_seq(key), unseal(key, stored))
 
 
 def _seq(key: bytes) -> int:

@@ -17,6 +17,7 @@ import structlog
 from backend_store.core.ledger import DAY_MS, KINDS, LedgerCut, Title, counts_at, cut, day_is_over
 from backend_store.core.records import PartitionState
 from backend_store.node.limits import LEDGER_CUTS_AT_ONCE, LEDGER_DAYS_SWEPT_AT_ONCE, LEDGER_ROWS_PER_READ
+from backend_store.node.unreadable import Unreadable
 from backend_store.storage.engine import Batch, Engine, Row, Table
 from backend_store.storage.seal import seal, unseal
 
@@ -111,6 +112,7 @@ class LedgerBook:
         self._partitions = partitions
         self._clock_ms = clock_ms
         self._turn = asyncio.Lock()
+        self.unreadable = Unreadable("a row of the ledger")
         row = engine.get(Table.USAGE, _FILES)
         self.files = int.from_bytes(unseal(_FILES, row), "big") if row is not None else 0
         """How many files have taken rows away. The number of the next one is one more, after a crash too."""
@@ -139,20 +141,26 @@ class LedgerBook:
         await self._write(Batch())
 
     def waiting(self, limit: int = LEDGER_ROWS_PER_READ, after: bytes | None = None) -> list[Waiting]:
-        """The oldest rows that are in no file yet. Raises `StorageCorrupt`."""
+        """The oldest rows that are in no file yet and that read."""
         start = _CUTS[0] if after is None else after + b"\0"
-        rows = self._engine.scan(Table.USAGE, start, _CUTS[1], limit)
-        return [Waiting(key, _cut.decode(unseal(key, row))) for key, row in rows]
+        found: list[Waiting] = []
+        while rows := self._engine.scan(Table.USAGE, start, _CUTS[1], limit - len(found)):
+            found += self.unreadable.read(rows, _waiting)
+            start = rows[-1][0] + b"\0"
+            if len(found) == limit:
+                break
+        return found
 
     @property
     def is_behind(self) -> bool:
         """Whether so many rows wait that more would help nobody: what they would say adds up where it is counted."""
-        return len(self._engine.scan(Table.USAGE, *_CUTS, LEDGER_ROWS_PER_READ)) == LEDGER_ROWS_PER_READ
+        most = LEDGER_ROWS_PER_READ + len(self.unreadable)
+        return len(self._engine.scan(Table.USAGE, *_CUTS, most)) == most
 
     def oldest_waiting_ms(self) -> int | None:
         """When the oldest row that is in no file was cut."""
-        row = self._engine.first_at_or_above(Table.USAGE, *_CUTS)
-        return None if row is None else int(_CUT.unpack(row[0])[1])
+        rows = self._engine.scan(Table.USAGE, *_CUTS, len(self.unreadable) + 1)
+        return next((int(_CUT.unpack(key)[1]) for key, _ in rows if key not in self.unreadable), None)
 
     async def taken(self, rows: Sequence[Waiting], *, kept_days: int) -> None:
         """The rows are in a file for good: they go, and count among their days' totals from now on."""
@@ -163,10 +171,11 @@ class LedgerBook:
                 batch.delete(Table.USAGE, key)
                 day = _DAY.pack(b"d", row.at_ms // DAY_MS, row.uid)
                 if day not in days:
-                    days[day] = self._day(day) or QueueTotal(row.tenant, row.queue, row.uid, {})
+                    days[day] = self._day(day, row)
                 _add(days[day].counts, row)
             for key, total in days.items():
-                batch.put(Table.USAGE, key, seal(key, _encode(total)))
+                if key not in self.unreadable:
+                    batch.put(Table.USAGE, key, seal(key, _encode(total)))
             oldest = max(0, self._clock_ms() // DAY_MS - kept_days)
             end = _DAY.pack(b"d", oldest, 0)
             for key, _ in self._engine.scan(Table.USAGE, _DAYS[0], end, LEDGER_DAYS_SWEPT_AT_ONCE):
@@ -175,9 +184,11 @@ class LedgerBook:
             await self._write(batch)
             self.files += 1
 
-    def _day(self, key: bytes) -> QueueTotal | None:
+    def _day(self, key: bytes, of: LedgerCut) -> QueueTotal:
+        """The total of a day so far. One that does not read stays as it is: a copy elsewhere may be good."""
         row = self._engine.get(Table.USAGE, key)
-        return None if row is None else _day.decode(unseal(key, row))
+        known = [] if row is None else self.unreadable.read([(key, row)], _total)
+        return known[0] if known else QueueTotal(of.tenant, of.queue, of.uid, {})
 
     async def totals(
         self, *, first_day: int, last_day: int, tenant: str | None = None, queue: str | None = None
@@ -218,6 +229,14 @@ class LedgerBook:
             start = part[-1][0] + b"\0"
             await asyncio.sleep(0)
         return rows
+
+
+def _waiting(key: bytes, stored: bytes) -> Waiting:
+    return Waiting(key, _cut.decode(unseal(key, stored)))
+
+
+def _total(key: bytes, stored: bytes) -> QueueTotal:
+    return _day.decode(unseal(key, stored))
 
 
 def _pending(state: PartitionState) -> dict[str, int]:

@@ -25,12 +25,24 @@ class RemoteDocuments:
         self._by_kind: dict[str, dict[str, bytes]] = {}
         """The same, name and data: a few rows must not cost looking at all."""
         self._changes: Counter[str] = Counter()
+        self._followed: dict[str, list[set[str]]] = {}
+        """By kind: what was asked to be filled."""
+        self.are_far = True
         self.holder = holder
         self.are_shared = are_shared
 
     def changes_elsewhere(self, *kinds: str) -> int:
         """Grows with each change of rows of these kinds, whoever made it."""
         return sum(self._changes[kind] for kind in kinds)
+
+    def changes_from_now_on(self, kind: str) -> set[str]:
+        """Names of rows of a kind that change, whoever changes them, are put into it; who asked takes them out."""
+        names: set[str] = set()
+        self._followed.setdefault(kind, []).append(names)
+        return names
+
+    def get(self, kind: str, name: str) -> bytes | None:
+        return self._by_kind.get(kind, {}).get(name)
 
     def all(self, kind: str) -> list[tuple[str, bytes]]:
         """Name and data of each, by name."""
@@ -59,3 +71,7 @@ class RemoteDocuments:
             self._rows.pop((kind, name), None)
             self._by_kind.get(kind, {}).pop(name, None)
         self._changes.update({one.kind for one in changed} | {kind for kind, _ in gone})
+        for kind, followers in self._followed.items():
+            names = {one.name for one in changed if one.kind == kind} | {name for of, name in gone if of == kind}
+            for follower in followers:
+                follower |= names

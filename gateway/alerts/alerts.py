@@ -10,15 +10,17 @@ import asyncio
 import secrets
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Final
 
 import msgspec
 import structlog
 
-from backend_store.client import Documents
+from backend_store.client import Document, Documents
 from backend_store.model import Conflict, NotFound, PushqError, Unavailable
 from gateway.alerts.asked import AskedRules
 from gateway.alerts.core.evaluate import Alert, observe
+from gateway.alerts.core.groups import Note, notes
 from gateway.alerts.core.rules import KINDS, Rule
 from gateway.alerts.core.silences import Silence, muting, state_of
 from gateway.alerts.limits import (
@@ -31,7 +33,8 @@ from gateway.alerts.limits import (
 )
 from gateway.alerts.record import Record
 from gateway.alerts.stored import RECEIVERS, RULES, SILENCES, Receiver, Transition, Wanted, gone, put
-from gateway.alerts.teller import Teller
+from gateway.alerts.teller import Heard, Teller
+from gateway.alerts.turn import Turn
 from gateway.alerts.values import Sources
 from gateway.policy import compile_pattern
 from gateway.series.book import Book, Watched
@@ -40,6 +43,7 @@ log = structlog.get_logger("pushq.alerts")
 
 COUNT_MS: Final = 10_000
 """SLOs are about minutes: their requests are counted at the first look after so long."""
+MINUTE_MS: Final = 60_000
 ID_BYTES: Final = 6
 
 Told = Callable[[Rule, Alert, Silence | None], None]
@@ -58,7 +62,9 @@ class Alerts:
         self.on_seen: list[Told] = []
         """Told of each transition that was found here or at another gateway; the silence is the one that mutes it."""
         self.on_told: list[Told] = []
-        """Told of each transition that receivers hear of from here, after it is durable."""
+        """Told of each transition that receivers hear of from here by itself, after it is durable."""
+        self.on_grouped: list[Callable[[Note], None]] = []
+        """Told of transitions that they hear of together."""
         self.on_duty: list[Callable[[], None]] = []
         """Told when it is on this gateway to tell: at the start, or after another one fell silent."""
         self.on_lost: list[Callable[[], None]] = []
@@ -75,8 +81,11 @@ class Alerts:
         self._clock_ms = clock_ms
         self._matches: dict[str, tuple[int, list[Watched]]] = {}
         self._asked = AskedRules(book)
-        self._turn = asyncio.Lock()
+        self._turn = Turn(has_limit=documents.are_far)
         self._counted_ms = 0
+        self._kept_minute = 0
+        self._heard = Heard.NOTHING_NEW
+        """Of the duty, and not acted on yet."""
 
     @property
     def now_ms(self) -> int:
@@ -88,36 +97,48 @@ class Alerts:
 
     @property
     def history(self) -> dict[str, deque[Transition]]:
-        return self.record.history
+        return self.record.history.of_tenant
 
     # ------------------------------------------------------------------------------------------------- one look
 
     async def evaluate(self, now_ms: int) -> None:
         """Asks every rule, where that is this gateway's duty. What it changed is durable on return, and told."""
-        was_ours = self.teller.is_ours
-        is_new = await self.teller.ask() or not (self.evaluations or self.teller.is_shared)
-        async with self._turn:
-            if was_ours and not self.teller.is_ours:
+        had = self.teller.duty
+        heard, _ = await asyncio.gather(self.teller.ask(), self._report(now_ms))
+        if heard is not Heard.NOTHING_NEW and self._heard is not Heard.TAKEN:
+            self._heard = heard
+        async with self._turn.look():
+            if had is not None and self.teller.duty is None:
                 self._lost()
             self._take_over()
             enabled = [rule for rule in self.rules.values() if rule.enabled]
-            self._count_requests(enabled, now_ms)
-            await self.sources.report(enabled, now_ms)
-            self.evaluations += 1
             self.record.forget_resolved(now_ms)
-            if is_new or not self.teller.is_ours:
-                self._follow(anew=is_new and self.teller.is_shared)
-            if not self.teller.is_ours:
-                self.record.forget_unwritten()
+            if self.teller.is_ours:
+                await self._look(enabled, now_ms)
+            else:
+                if not self.teller.has_lapsed:  # another one has it, or nobody yet
+                    self.record.forget_unwritten()
+                    self._follow()
                 await self._refresh(enabled, now_ms)
-                return
-            self.record.read_lines()
-            if is_new:
-                for begin in self.on_duty:
-                    begin()
-            changed = await self._ask(enabled, now_ms)
-            await self._keep(changed, now_ms)
+            self.evaluations += 1
+        if self.teller.is_ours:
             await self.sources.forget_gone()
+
+    async def _report(self, now_ms: int) -> None:
+        enabled = [rule for rule in self.rules.values() if rule.enabled]
+        self._count_requests(enabled, now_ms)
+        await self.sources.report(enabled, now_ms)
+
+    async def _look(self, enabled: list[Rule], now_ms: int) -> None:
+        heard, self._heard = self._heard, Heard.NOTHING_NEW
+        if heard is Heard.TAKEN:
+            self._follow(anew=True)
+        self.record.read_lines()
+        if heard is not Heard.NOTHING_NEW or not (self.evaluations or self.teller.is_shared):
+            for begin in self.on_duty:
+                begin()
+        self._keep_budgets(enabled, now_ms)
+        await self._keep(await self._ask(enabled, now_ms), now_ms)
 
     async def _ask(self, enabled: Iterable[Rule], now_ms: int) -> list[tuple[Rule, Alert]]:
         changed: list[tuple[Rule, Alert]] = []
@@ -132,14 +153,15 @@ class Alerts:
                 continue
             self._asked.note(rule, values, now_ms)
             self.asked += 1
-            seen = observe(rule, before, self.sources.with_unseen(rule, before, values), now_ms)
+            found = self.sources.with_unseen(rule, before, values)
+            seen = observe(rule, before, found, now_ms, partial(self.record.history.last_about, rule))
             self.record.see(rule, seen.alerts)
             self.omitted += seen.omitted
             changed += [(rule, alert) for alert in seen.changed]
             await asyncio.sleep(0)
         return changed
 
-    def _follow(self, *, anew: bool) -> None:
+    def _follow(self, *, anew: bool = False) -> None:
         """What another gateway has found and told is shown here, too."""
         for alert in self.record.read(self.rules, anew=anew):
             rule = self.rules.get(alert.rule)
@@ -210,32 +232,55 @@ class Alerts:
         if 0 <= now_ms - self._counted_ms < COUNT_MS:
             return
         self._counted_ms = now_ms
+        self._count(enabled)
+
+    def _count(self, enabled: Iterable[Rule]) -> None:
         slos = [rule for rule in enabled if KINDS[rule.kind].is_slo]
         if slos:
             self.sources.count_requests(slos, {r.id: {q.definition.name for q in self._queues(r)} for r in slos})
 
+    def _keep_budgets(self, enabled: Iterable[Rule], now_ms: int) -> None:
+        """Once a minute what SLOs have counted is to be written down."""
+        slos = [rule for rule in enabled if KINDS[rule.kind].is_slo]
+        if slos and now_ms // MINUTE_MS != self._kept_minute:
+            self._kept_minute = now_ms // MINUTE_MS
+            self.record.count(self.sources.budgets.changed(slos))
+
     async def _keep(self, changed: list[tuple[Rule, Alert]], now_ms: int) -> None:
         """Writes down what changed, then tells of it. Pending alerts have no history."""
         told: list[tuple[Rule, Alert, Silence | None]] = []
-        telling: Counter[str] = Counter()
         for rule, alert in changed:
             silence = self.muting(rule, alert.subject)[0]
             told.append((rule, alert, silence))
-            if alert.state == "pending":
-                continue
-            self.fired += alert.state == "firing"
-            self.record.note(rule, alert, now_ms, silence)
-            for receiver in self.webhooks_of(rule) if silence is None else ():
-                telling[rule.tenant] += 1
-                if telling[rule.tenant] <= WEBHOOKS_PER_TENANT_WAITING_MAX:  # what comes more is dropped
-                    self.record.tell(rule, alert, receiver.id, now_ms)
+            if alert.state != "pending":
+                self.fired += alert.state == "firing"
+                self.record.note(rule, alert, now_ms, silence)
+        heard = list(
+            notes((rule, alert) for rule, alert, silence in told if silence is None and alert.state != "pending")
+        )
+        self._keep_notes(heard, now_ms)
         if not await self._write():
             return
+        is_ours = self.teller.is_ours  # that may have taken long; whoever tells next goes on with the webhooks
+        groups = [note for note in heard if note.group is not None]
+        together = {(note.rule.id, note.alert.state) for note in groups}
         for rule, alert, silence in told:
             if alert.state != "pending":
                 self._log(rule, alert, silence)
-            for tell in (*self.on_seen, *self.on_told):
+            is_alone = silence is not None or (rule.id, alert.state) not in together
+            for tell in (*self.on_seen, *(self.on_told if is_ours and is_alone else ())):
                 tell(rule, alert, silence)
+        for note in groups if is_ours else ():
+            for tell_group in self.on_grouped:
+                tell_group(note)
+
+    def _keep_notes(self, heard: Iterable[Note], now_ms: int) -> None:
+        telling: Counter[str] = Counter()
+        for note in heard:
+            for receiver in self.webhooks_of(note.rule):
+                telling[note.rule.tenant] += 1
+                if telling[note.rule.tenant] <= WEBHOOKS_PER_TENANT_WAITING_MAX:  # what comes more is dropped
+                    self.record.tell(note.rule, note.alert, receiver.id, now_ms, note.group)
 
     async def _write(self) -> bool:
         """False: another gateway tells by now, so nothing of what was found here is told."""
@@ -251,12 +296,13 @@ class Alerts:
 
     def _lost(self) -> None:
         """A try that came later would tell of a begin after the other one told of the end."""
+        self._heard = Heard.NOTHING_NEW
         for stop in self.on_lost:
             stop()
 
     async def note_told(self) -> None:
         """Writes down which webhooks have arrived, so that the next process does not send them again."""
-        async with self._turn:
+        async with self._turn.look():
             if self.teller.is_ours:
                 await self._write()
 
@@ -266,8 +312,12 @@ class Alerts:
 
     async def leave(self) -> None:
         """This process ends: another gateway tells from now on."""
-        async with self._turn:
+        async with self._turn.look():
             if self.teller.is_ours:
+                enabled = [rule for rule in self.rules.values() if rule.enabled]
+                self._count(enabled)
+                self._kept_minute = 0
+                self._keep_budgets(enabled, self._clock_ms())
                 await self._write()
             await self.teller.leave()
 
@@ -296,7 +346,7 @@ class Alerts:
 
         Raises `Conflict` where a tenant has its most, or somebody else was faster; `NotFound` where it has gone.
         """
-        async with self._turn:
+        async with self._turn.change():
             _check_known(self.rules.get(rule.id), known, "alert rule")
             if known is None:
                 own = sum(other.tenant == rule.tenant for other in self.rules.values())
@@ -311,13 +361,17 @@ class Alerts:
             self.sources.forget(rule.id)
 
     async def delete_rule(self, rule: Rule) -> None:
-        async with self._turn:
-            documents = [gone(RULES, rule.id), *self.record.end(rule)]
+        async with self._turn.change():
+            documents = [gone(RULES, rule.id), *self._end(rule)]
             await self._documents.write(documents)
             self.rules.pop(rule.id, None)
             self._asked.forget(rule.id)
             self._matches.pop(rule.id, None)
             self.sources.forget(rule.id)
+
+    def _end(self, rule: Rule) -> list[Document]:
+        """The rows that go with a rule."""
+        return self.record.end(rule) + self.record.end_counting(rule)
 
     def rule(self, tenant: str, rule_id: str) -> Rule:
         """Raises `NotFound`."""
@@ -329,7 +383,7 @@ class Alerts:
     # ----------------------------------------------------------------------------------------------- silences
 
     async def put_silence(self, silence: Silence) -> None:
-        async with self._turn:
+        async with self._turn.change():
             own = [one for one in self.silences.values() if one.tenant == silence.tenant and one.id != silence.id]
             now_ms = self._clock_ms()
             over = [
@@ -357,7 +411,7 @@ class Alerts:
 
     async def put_receiver(self, receiver: Receiver, known: Receiver | None) -> None:
         """`known`: what it is a change of. Raises as `put_rule`."""
-        async with self._turn:
+        async with self._turn.change():
             _check_known(self.receivers.get(receiver.id), known, "receiver")
             if known is None:
                 own = sum(other.tenant == receiver.tenant for other in self.receivers.values())
@@ -367,7 +421,7 @@ class Alerts:
 
     async def delete_receiver(self, receiver: Receiver) -> None:
         """Raises `Conflict` while a rule names it."""
-        async with self._turn:
+        async with self._turn.change():
             named = [rule.name for rule in self.rules.values() if receiver.id in rule.receivers]
             if named:
                 raise Conflict(f"rule {named[0]!r} names this receiver; take it out of {len(named)} rules first")
@@ -383,11 +437,11 @@ class Alerts:
 
     async def forget_tenant(self, tenant: str) -> list[str]:
         """The tenant was removed. The ids of the receivers that went with it."""
-        async with self._turn:
+        async with self._turn.change():
             rules = [rule for rule in self.rules.values() if rule.tenant == tenant]
             silences = [one.id for one in self.silences.values() if one.tenant == tenant]
             receivers = [one.id for one in self.receivers.values() if one.tenant == tenant]
-            documents = [document for rule in rules for document in (gone(RULES, rule.id), *self.record.end(rule))]
+            documents = [document for rule in rules for document in (gone(RULES, rule.id), *self._end(rule))]
             documents += [gone(SILENCES, one) for one in silences] + [gone(RECEIVERS, one) for one in receivers]
             documents += self.record.forget_tenant(tenant)
             for rule in rules:

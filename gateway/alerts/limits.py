@@ -18,6 +18,8 @@ ALERTS_PER_RULE_MAX: Final = 1_000
 """Alerts of one rule at a time; what else it finds is counted, and waits until one of them is over."""
 HISTORY_PER_TENANT_MAX: Final = 2_000
 """Transitions of alerts that are remembered of a tenant."""
+HISTORY_UNWRITTEN_ROWS_MAX: Final = 20_000
+"""Lines of the history, of all tenants, that wait to be written down; the oldest are given up, and counted."""
 RESOLVED_PER_TENANT_MAX: Final = 2_000
 """Alerts of a tenant that are over and still listed; of more the oldest are in the history alone."""
 HISTORY_MS_MAX: Final = 30 * 24 * 3600 * 1000
@@ -52,6 +54,10 @@ WEBHOOKS_PER_TENANT_WAITING_MAX: Final = 200
 """Webhooks of one tenant that wait; what comes more is dropped, and logged."""
 WEBHOOKS_PER_RECEIVER_WAITING_MAX: Final = 100
 """Webhooks to one receiver that wait; what comes more is dropped, and logged."""
+GROUP_ALERTS_MIN: Final = 10
+"""Alerts of one rule that begin, or end, at one look: so many or more are told with one message."""
+GROUP_SUBJECTS_MAX: Final = 100
+"""Subjects that such a message names."""
 WEBHOOK_SECONDS_MAX: Final = 10.0
 """How long a receiver may take to answer."""
 WEBHOOK_TRIES_MAX: Final = 8
@@ -75,6 +81,8 @@ DUTY_HOLD_MS_MIN: Final = 10_000
 DUTY_HOLD_MS_MAX: Final = 180_000
 """The longest that a gateway with long looks may be silent before another one tells: one that stood still for an hour
 and goes on must not have it for hours."""
+DUTY_MARGIN_MS: Final = 1_000
+"""How long before another gateway could get the duty its holder stops telling: clocks may differ by that."""
 DUTY_ASK_SECONDS_MAX: Final = 5.0
 """How long the backends may take to say which gateway tells of alerts."""
 DUTY_LOOKS_BEFORE: Final = 2
@@ -83,5 +91,13 @@ REPORT_SECONDS: Final = 10.0
 """How often a gateway says what only it knows: how its process is, and how its requests went."""
 REPORT_SECONDS_MAX: Final = 60.0
 """A gateway that has said nothing for so long is gone, and its alerts are over."""
+CHANGE_SECONDS_MAX: Final = 5.0
+"""How long a change of a rule, silence or receiver may take where backends do not answer, with its wait for others."""
+WRITE_SECONDS_MAX: Final = 2.0
+"""How long a look at the rules waits for backends to write down what it found; then it is told before that."""
+WRITE_ROWS_MAX: Final = 500
+"""Rows of alerts that are written down with one commit."""
+WRITE_BYTES_SOFT_MAX: Final = 256 * 1024
+"""Such a commit ends with the row that passes this."""
 TELLING_MS_MAX: Final = 600_000
 """A webhook that did not arrive for so long is not sent by the next process or gateway."""

@@ -15,6 +15,7 @@ from backend_store.model import Overloaded, PushqError
 from gateway.alerts.alerts import Alerts
 from gateway.alerts.core.addresses import Network
 from gateway.alerts.core.evaluate import Alert
+from gateway.alerts.core.groups import Group
 from gateway.alerts.core.rules import Rule
 from gateway.alerts.core.silences import Silence
 from gateway.alerts.limits import EVENTS_WAITING_MAX, LISTENERS_MAX, LISTENERS_PER_TENANT_MAX, TELLING_MS_MAX
@@ -62,12 +63,15 @@ class Notifier:
         self.alerts = alerts
         self.secrets = secrets_
         self.networks = tuple(networks)
-        self.webhooks = Webhooks(self._secret, self._ended, self._done, networks=self.networks)
+        self.webhooks = Webhooks(
+            self._secret, self._ended, self._done, may_try=lambda: alerts.teller.is_ours, networks=self.networks
+        )
         self.heard: dict[str, Heard] = {}
         self.listeners: set[Listener] = set()
         self._noting: asyncio.Task[None] | None = None
         alerts.on_seen.append(self.show)
         alerts.on_told.append(self.tell)
+        alerts.on_grouped.append(lambda note: self._tell(*note))
         alerts.on_duty.append(self.resume)
         alerts.on_lost.append(self.webhooks.cut)
 
@@ -100,16 +104,26 @@ class Notifier:
                 listener.put(view)
 
     def tell(self, rule: Rule, alert: Alert, silence: Silence | None) -> None:
-        if alert.state == "pending" or silence is not None:
-            return
-        view = alert_view(self.alerts, rule, alert)
+        if alert.state != "pending" and silence is None:
+            self._tell(rule, alert, None)
+
+    def _tell(self, rule: Rule, alert: Alert, group: Group | None) -> None:
+        view = self._view(rule, alert, group)
         for receiver in self.alerts.webhooks_of(rule):
-            note = self._note(receiver, telling_id(alert, receiver.id), f"alert.{alert.state}", view, _at_ms(alert))
-            self.webhooks.send(note)
+            message_id = telling_id(alert, receiver.id, group)
+            self.webhooks.send(
+                self._note(receiver, message_id, f"alert.{alert.state}", view, _at_ms(alert), group=group)
+            )
         for receiver_id in rule.receivers:
             receiver_ = self.alerts.receivers.get(receiver_id)
             if receiver_ is not None and receiver_.tenant == rule.tenant and receiver_.type != "webhook":
                 log.warning(f"alert {alert.state}", receiver=receiver_.name, detail=view.detail, subject=view.subject)
+
+    def _view(self, rule: Rule, alert: Alert, group: Group | None) -> AlertView:
+        view = alert_view(self.alerts, rule, alert)
+        if group is not None:
+            view.detail += f", and {group.alerts - 1} more"
+        return view
 
     def resume(self) -> None:
         """Goes on with webhooks that another process began, under the same ids: some may have arrived."""
@@ -118,12 +132,23 @@ class Notifier:
             if receiver is None or one.at_ms < self.alerts.now_ms - TELLING_MS_MAX:
                 self.alerts.record.told(one.id)
                 continue
-            view = alert_view(self.alerts, one.rule, one.alert)
-            self.webhooks.send(self._note(receiver, one.id, f"alert.{one.alert.state}", view, _at_ms(one.alert)))
+            view, type_ = self._view(one.rule, one.alert, one.group), f"alert.{one.alert.state}"
+            self.webhooks.send(self._note(receiver, one.id, type_, view, _at_ms(one.alert), group=one.group))
 
-    def _note(self, receiver: Receiver, message_id: str, type_: str, view: AlertView, at_ms: int | None = None) -> Note:
+    def _note(
+        self,
+        receiver: Receiver,
+        message_id: str,
+        type_: str,
+        view: AlertView,
+        at_ms: int | None = None,
+        *,
+        group: Group | None = None,
+    ) -> Note:
         at = timestamp(at_ms if at_ms is not None else self.alerts.now_ms)
         body: dict[str, Any] = {"type": type_, "timestamp": at, "data": view}
+        if group is not None:
+            body["group"] = {"alerts": group.alerts, "subjects": group.subjects}
         return Note(receiver.tenant, receiver.id, receiver.url, message_id, _encode(body))
 
     async def test(self, receiver: Receiver, view: AlertView) -> Outcome:

@@ -1,38 +1,54 @@
-"""What rules have found: alerts that are open, those that are over since a moment ago, and the history.
+"""What rules have found: alerts that are open, those that are over since a moment ago, and their history.
 
 Who tells of alerts writes it down; other gateways of the same backends read it.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 import structlog
 
 from backend_store.client import Document, Documents, Duty
-from backend_store.model import Conflict, PushqError
+from backend_store.model import Conflict, NotDurable, Overloaded, PushqError, StorageFull, Unavailable
 from gateway.alerts.core.evaluate import Alert
-from gateway.alerts.core.rules import Rule
+from gateway.alerts.core.groups import Group
+from gateway.alerts.core.rules import KINDS, Rule
 from gateway.alerts.core.shared import Line, kept, missed
 from gateway.alerts.core.silences import Silence
-from gateway.alerts.limits import HISTORY_MS_MAX, HISTORY_PER_TENANT_MAX, RESOLVED_KEPT_MS, RESOLVED_PER_TENANT_MAX
+from gateway.alerts.core.slo import HOURS_KEPT
+from gateway.alerts.history import History
+from gateway.alerts.limits import (
+    HISTORY_UNWRITTEN_ROWS_MAX,
+    RESOLVED_KEPT_MS,
+    RESOLVED_PER_TENANT_MAX,
+    WRITE_SECONDS_MAX,
+)
 from gateway.alerts.stored import (
+    BUDGETS,
     FIRING,
     HISTORY,
     TELLING,
-    Lines,
     Telling,
     Transition,
+    budget_place,
     gone,
     load_open,
     load_tellings,
     put,
-    put_transition,
     telling_id,
 )
+from gateway.alerts.unwritten import Unwritten
 
 log = structlog.get_logger("pushq.alerts")
+
+_KINDS: Final = (TELLING, FIRING, HISTORY, BUDGETS)
+"""In the order in which they are written. Who goes on after a part of them has the webhook, and finds what it is about
+anew, under the same id."""
+_NOT_BEGUN: Final = (Unavailable, Overloaded, NotDurable, StorageFull)
 
 
 class Record:
@@ -43,22 +59,21 @@ class Record:
         """By rule and subject: those that are pending or fire."""
         self.resolved: dict[str, deque[Alert]] = {}
         """By tenant, of the last hour, the oldest first."""
-        self.history: dict[str, deque[Transition]] = {}
+        self.history = History(documents)
         self._documents = documents
-        self._lines = Lines(documents)
-        self._seq = 0
-        """Of the newest line."""
-        self._kept_seq = 0
+        self._kept_seq = self.history.seq
         """Of the newest line that was written down here, or shown: what another gateway wrote behind it is new."""
         self._read_at = documents.changes_elsewhere(FIRING, HISTORY)
-        self._unwritten: dict[tuple[str, str], Document] = {}
-        """What is so and not on the disk yet, by place."""
+        self.unwritten = Unwritten(
+            _KINDS,
+            lambda kind, name: documents.get(kind, name) is not None,
+            rows_max={HISTORY: HISTORY_UNWRITTEN_ROWS_MAX},
+        )
         self.has_told = False
         """Whether webhooks have arrived since somebody asked."""
         self._telling: set[str] = set()
         """Ids of webhooks that are on their way and written down."""
-        lines = self._read_lines()
-        self._kept_seq = self._seq
+        lines = self.history.all()
         late = {one.alert for one in lines if one.state == "resolved" and one.at_ms > now_ms - RESOLVED_KEPT_MS}
         self._end(rules, missed((_line(one) for one in lines if one.alert in late), {}))
 
@@ -74,11 +89,12 @@ class Record:
             return []
         self._read_at = at
         if anew:
-            self._unwritten.clear()
+            self.unwritten.clear()
         before = {alert.id: alert for alerts in self.open.values() for alert in alerts.values()}
-        seq, self.open = self._kept_seq, load_open(self._documents, rules)
-        lines = [one for one in self._read_lines() if one.seq > seq]
-        self._kept_seq = self._seq
+        self.open = load_open(self._documents, rules)
+        lines = self.history.read_all() if anew else self.history.read_changes()
+        lines = [one for one in lines if one.seq > self._kept_seq]
+        self._kept_seq = self.history.seq
         now = [alert for alerts in self.open.values() for alert in alerts.values()]
         changed = [alert for alert in now if alert.state == "pending" and alert.id not in before]
         ended = missed(map(_line, lines), before)
@@ -87,18 +103,7 @@ class Record:
 
     def read_lines(self) -> None:
         """Another gateway may have removed a tenant, and its lines."""
-        at = self._documents.changes_elsewhere(FIRING, HISTORY)
-        if at != self._read_at and not self._unwritten:
-            self._read_at = at
-            self._read_lines()
-
-    def _read_lines(self) -> list[Transition]:
-        lines = self._lines.read()
-        self.history = {}
-        for one in lines:
-            self.history.setdefault(one.tenant, deque()).append(one)
-        self._seq = max((one.seq for one in lines), default=self._seq)
-        return lines
+        self.history.read_changes()
 
     def _end(self, rules: Mapping[str, Rule], alerts: Iterable[Alert]) -> None:
         for alert in alerts:
@@ -115,33 +120,29 @@ class Record:
         is_shared = self._documents.are_shared
         changed = kept(self.open.get(rule.id, {}), alerts, with_pending=is_shared)
         self.open[rule.id] = alerts
-        self._put(put(FIRING, f"{rule.id}/{alert.subject}", alert) for alert in changed.put)
-        self._put(gone(FIRING, f"{rule.id}/{subject}") for subject in changed.gone)
+        self.unwritten.put(put(FIRING, f"{rule.id}/{alert.subject}", alert) for alert in changed.put)
+        self.unwritten.put(gone(FIRING, f"{rule.id}/{subject}") for subject in changed.gone)
 
     def note(self, rule: Rule, alert: Alert, now_ms: int, silence: Silence | None) -> None:
         """A line of history, and the lines that make room for it."""
         if alert.state == "resolved":
             self._over(rule.tenant).append(alert)
-        self._seq += 1
         line = Transition(
-            self._seq, now_ms, rule.tenant, alert.id, rule.id, rule.name, rule.kind, rule.severity, alert.subject,
-            alert.state, alert.value, rule.limit, silence.id if silence is not None else None,
+            self.history.seq + 1, now_ms, rule.tenant, alert.id, rule.id, rule.name, rule.kind, rule.severity,
+            alert.subject, alert.state, alert.value, rule.limit, silence.id if silence is not None else None,
+            alert.since_ms,
         )  # fmt: skip
-        lines = self.history.setdefault(rule.tenant, deque())
-        lines.append(line)
-        self._put([put_transition(line)])
-        while len(lines) > HISTORY_PER_TENANT_MAX or lines[0].at_ms < now_ms - HISTORY_MS_MAX:
-            self._put([gone(HISTORY, f"{lines.popleft().seq:016x}")])
+        self.unwritten.put(self.history.note(line, now_ms))
 
-    def tell(self, rule: Rule, alert: Alert, receiver: str, now_ms: int) -> None:
+    def tell(self, rule: Rule, alert: Alert, receiver: str, now_ms: int, group: Group | None = None) -> None:
         """A webhook is to be sent: whoever tells next goes on with it."""
-        one = Telling(telling_id(alert, receiver), receiver, rule, alert, now_ms)
-        self._put([put(TELLING, one.id, one)])
+        one = Telling(telling_id(alert, receiver, group), receiver, rule, alert, now_ms, group)
+        self.unwritten.put([put(TELLING, one.id, one)])
         self._telling.add(one.id)
 
     def tellings(self) -> list[Telling]:
         """Webhooks that were on their way when another process or gateway ended."""
-        found = load_tellings(self._documents)
+        found = load_tellings(self._documents, self.unwritten.of_kind(TELLING))
         self._telling = {one.id for one in found}
         return found
 
@@ -150,11 +151,11 @@ class Record:
         if message_id in self._telling:
             self._telling.discard(message_id)
             self.has_told = True
-            self._put([gone(TELLING, message_id)])
+            self.unwritten.put([gone(TELLING, message_id)])
 
-    def _put(self, documents: Iterable[Document]) -> None:
-        for one in documents:
-            self._unwritten[one.kind, one.name] = one
+    def count(self, rows: Iterable[Document]) -> None:
+        """What SLOs have counted."""
+        self.unwritten.put(rows)
 
     async def write(self, duty: Duty | None) -> None:
         """Writes down what changed. Raises `Conflict` when the duty is another gateway's: nothing of it is so then.
@@ -162,21 +163,33 @@ class Record:
         A full disk or a cluster without a leader is what somebody may have to be told about: then it goes on in memory,
         and is written down later.
         """
-        documents, self._unwritten, seq = self._unwritten, {}, self._seq
-        if not documents:
-            return
         try:
-            await self._documents.write(documents.values(), duty=duty)
-            self._kept_seq = seq
+            async with asyncio.timeout(WRITE_SECONDS_MAX if self._documents.are_far else None):
+                while piece := self.unwritten.piece():
+                    await self._documents.write(piece, duty=duty)
+                    self.unwritten.written(piece)
+                    self._keep(piece)
         except Conflict:
             raise
-        except PushqError as error:
-            self._unwritten = documents | self._unwritten
-            log.warning("alerts could not be written down yet", rows=len(documents), error=error.detail)
+        except (PushqError, TimeoutError) as error:
+            self.unwritten.failed(is_unsure=not isinstance(error, _NOT_BEGUN))
+            why = error.detail if isinstance(error, PushqError) else f"no answer within {WRITE_SECONDS_MAX:g} s"
+            waiting = self.unwritten
+            log.warning(
+                "alerts could not be written down yet",
+                rows=len(waiting),
+                merged=waiting.merged,
+                dropped=waiting.dropped,
+                error=why,
+            )
+
+    def _keep(self, piece: Iterable[Document]) -> None:
+        lines = [int(one.name, 16) for one in piece if one.kind == HISTORY and one.data is not None]
+        self._kept_seq = max((self._kept_seq, *lines))
 
     def forget_unwritten(self) -> None:
         """It is on another gateway to write."""
-        self._unwritten.clear()
+        self.unwritten.clear()
 
     # -------------------------------------------------------------------------------------------------- forgetting
 
@@ -184,15 +197,20 @@ class Record:
         """Nobody looks any more, so its alerts go without being told as resolved. The rows that go."""
         return [self._gone(FIRING, f"{rule.id}/{subject}") for subject in self.open.pop(rule.id, {})]
 
+    def end_counting(self, rule: Rule) -> list[Document]:
+        """What an SLO had counted goes with it. The rows that go."""
+        places = [budget_place(rule.id, hour) for hour in range(HOURS_KEPT)] if KINDS[rule.kind].is_slo else []
+        return [self._gone(BUDGETS, place) for place in places]
+
     def forget_rules(self, rules: Iterable[str]) -> None:
         """Another gateway removed them, and may not have known all of their alerts."""
         for rule_id in rules:
-            self._put(gone(FIRING, f"{rule_id}/{subject}") for subject in self.open.pop(rule_id, {}))
+            self.unwritten.put(gone(FIRING, f"{rule_id}/{subject}") for subject in self.open.pop(rule_id, {}))
 
     def forget_tenant(self, tenant: str) -> list[Document]:
         """The rows that go."""
         self.resolved.pop(tenant, None)
-        return [self._gone(HISTORY, f"{line.seq:016x}") for line in self.history.pop(tenant, ())]
+        return [self._gone(HISTORY, name) for name in self.history.forget_tenant(tenant)]
 
     def forget_resolved(self, now_ms: int) -> None:
         for tenant, alerts in list(self.resolved.items()):
@@ -202,9 +220,9 @@ class Record:
                 del self.resolved[tenant]
 
     def _gone(self, kind: str, name: str) -> Document:
-        self._unwritten.pop((kind, name), None)
+        self.unwritten.forget(kind, name)
         return gone(kind, name)
 
 
 def _line(one: Transition) -> Line:
-    return Line(one.alert, one.subject, one.rule, one.state, one.value, one.at_ms)
+    return Line(one.alert, one.subject, one.rule, one.state, one.value, one.at_ms, one.since_ms)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterable
 
 import msgspec
 import structlog
 
-from backend_store.client import Documents
+from backend_store.client import Document, Documents
 from backend_store.model import PushqError
 from gateway.alerts.core.tallies import Minutes
-from gateway.alerts.limits import REPORT_SECONDS, REPORT_SECONDS_MAX
+from gateway.alerts.limits import REPORT_SECONDS, REPORT_SECONDS_MAX, WRITE_SECONDS_MAX
 from gateway.alerts.stored import REPORTS, gone, put
 
 log = structlog.get_logger("pushq.alerts")
@@ -49,10 +50,9 @@ class Reports:
         self._said_at = now
         self._number += 1
         report = Report(self.name, node, minutes, self._number)
-        try:
-            await self._documents.write([put(REPORTS, self._documents.holder, report)])
-        except PushqError as error:
-            log.info("the backends do not take this gateway's report", error=error.detail)
+        await self._write(
+            [put(REPORTS, self._documents.holder, report)], "the backends do not take this gateway's report"
+        )
 
     def others(self) -> list[tuple[str, Report]]:
         """Those of gateways that are there."""
@@ -69,7 +69,13 @@ class Reports:
         """Rows of gateways that are gone go; whoever tells does this."""
         dead = self._seen.keys() - set(present)
         if dead:
-            try:
-                await self._documents.write([gone(REPORTS, gateway) for gateway in dead])
-            except PushqError as error:
-                log.info("reports of gateways that are gone stay", error=error.detail)
+            rows = [gone(REPORTS, gateway) for gateway in dead]
+            await self._write(rows, "reports of gateways that are gone stay")
+
+    async def _write(self, rows: list[Document], or_else: str) -> None:
+        """A look at the rules waits for it, and the next one says it anew."""
+        try:
+            async with asyncio.timeout(WRITE_SECONDS_MAX):
+                await self._documents.write(rows)
+        except (PushqError, TimeoutError) as error:
+            log.info(or_else, error=str(error) or f"no answer within {WRITE_SECONDS_MAX:g} s")

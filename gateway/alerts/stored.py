@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from typing import Any, Final, TypeVar
 
 import msgspec
 
 from backend_store.client import Document, Documents
 from gateway.alerts.core.evaluate import Alert, State
+from gateway.alerts.core.groups import Group
 from gateway.alerts.core.rules import Rule
 from gateway.alerts.core.silences import Silence
+from gateway.alerts.core.slo import HOURS_KEPT
 
 RULES: Final = "alert-rule"
 SILENCES: Final = "alert-silence"
@@ -20,6 +22,7 @@ FIRING: Final = "alert"
 HISTORY: Final = "alert-history"
 TELLING: Final = "alert-telling"
 REPORTS: Final = "alert-report"
+BUDGETS: Final = "alert-budget"
 
 T = TypeVar("T")
 _encode = msgspec.msgpack.Encoder().encode
@@ -54,6 +57,8 @@ class Transition(msgspec.Struct, frozen=True):
     value: float
     limit: float
     silence: str | None = None
+    since_ms: int | None = None
+    """When the alert was seen first; lines of before 0.9 do not say it."""
 
 
 class Telling(msgspec.Struct, frozen=True):
@@ -64,12 +69,20 @@ class Telling(msgspec.Struct, frozen=True):
     rule: Rule
     alert: Alert
     at_ms: int
+    group: Group | None = None
+    """Of alerts that are told together with this one."""
 
 
-def telling_id(alert: Alert, receiver: str) -> str:
-    """The webhook's id: whoever tells this receiver of this change of this alert has the same one."""
-    digest = hashlib.sha256(f"{alert.id}\0{alert.state}\0{receiver}".encode()).hexdigest()
+def telling_id(alert: Alert, receiver: str, group: Group | None = None) -> str:
+    """The webhook's id: whoever tells this receiver of this change of this alert, or group, has the same one."""
+    about = group.key if group is not None else alert.id
+    digest = hashlib.sha256(f"{about}\0{alert.state}\0{receiver}".encode()).hexdigest()
     return f"msg_{digest[:24]}"
+
+
+def budget_place(rule_id: str, hour: int) -> str:
+    """The name of a row; an hour takes the place of one that no window of an SLO has any more."""
+    return f"{rule_id}/{hour % HOURS_KEPT}"
 
 
 def put(kind: str, name: str, value: Any) -> Document:
@@ -80,8 +93,13 @@ def gone(kind: str, name: str) -> Document:
     return Document(kind, name, None)
 
 
+def row_of(one: Transition) -> str:
+    """The name of a line's row: they sort by it."""
+    return f"{one.seq:016x}"
+
+
 def put_transition(one: Transition) -> Document:
-    return put(HISTORY, f"{one.seq:016x}", one)
+    return put(HISTORY, row_of(one), one)
 
 
 def _load(documents: Documents, kind: str, type_: type[T]) -> list[T]:
@@ -98,21 +116,12 @@ class Wanted:
         self.receivers = {receiver.id: receiver for receiver in _load(documents, RECEIVERS, Receiver)}
 
 
-class Lines:
-    """The history as it is stored: lines that were read before are not read again."""
-
-    def __init__(self, documents: Documents) -> None:
-        self._documents = documents
-        self._known: dict[str, Transition] = {}
-
-    def read(self) -> list[Transition]:
-        """All, the oldest first."""
-        rows = self._documents.all(HISTORY)
-        self._known = {name: self._known.get(name) or _decode_line(data) for name, data in rows}
-        return list(self._known.values())
+decode_transition = msgspec.msgpack.Decoder(Transition).decode
 
 
-_decode_line = msgspec.msgpack.Decoder(Transition).decode
+def load_transitions(documents: Documents) -> list[Transition]:
+    """The oldest first."""
+    return _load(documents, HISTORY, Transition)
 
 
 def load_open(documents: Documents, rules: Container[str]) -> dict[str, dict[str, Alert]]:
@@ -124,6 +133,12 @@ def load_open(documents: Documents, rules: Container[str]) -> dict[str, dict[str
     return found
 
 
-def load_tellings(documents: Documents) -> list[Telling]:
+_decode_telling = msgspec.msgpack.Decoder(Telling).decode
+
+
+def load_tellings(documents: Documents, unwritten: Iterable[Document]) -> list[Telling]:
     """The oldest first: who hears of an alert's end before its begin takes it for one that goes on."""
-    return sorted(_load(documents, TELLING, Telling), key=lambda one: one.at_ms)
+    rows: dict[str, bytes | None] = dict(documents.all(TELLING))
+    rows.update((one.name, one.data) for one in unwritten)
+    found = [_decode_telling(data) for data in rows.values() if data is not None]
+    return sorted(found, key=lambda one: one.at_ms)

@@ -1,12 +1,14 @@
 """Which of several gateways asks the rules and tells what they find: the one that has the duty.
 
 One that is alone has it always. Among several it is asked for with each look; whoever has it and is silent for some
-seconds loses it to the next one that asks.
+seconds loses it to the next one that asks, and has stopped by then: it counts from when it asked, not from when it was
+answered.
 """
 
 from __future__ import annotations
 
 import asyncio
+import enum
 import time
 from typing import Final
 
@@ -14,7 +16,13 @@ import structlog
 
 from backend_store.client import Documents, Duty
 from backend_store.model import InvalidRequest, PushqError
-from gateway.alerts.limits import DUTY_ASK_SECONDS_MAX, DUTY_HOLD_MS_MAX, DUTY_HOLD_MS_MIN, DUTY_LOOKS_BEFORE
+from gateway.alerts.limits import (
+    DUTY_ASK_SECONDS_MAX,
+    DUTY_HOLD_MS_MAX,
+    DUTY_HOLD_MS_MIN,
+    DUTY_LOOKS_BEFORE,
+    DUTY_MARGIN_MS,
+)
 
 log = structlog.get_logger("pushq.alerts")
 
@@ -23,54 +31,85 @@ _LOOKS_HELD: Final = 3
 """A gateway that takes long for its looks keeps the duty for so many of them."""
 
 
+class Heard(enum.Enum):
+    """What an answer says of the duty."""
+
+    NOTHING_NEW = enum.auto()
+    TAKEN = enum.auto()
+    """It is new to us: what we know of the alerts is to be read anew."""
+    KEPT = enum.auto()
+    """We had stopped, and nobody had it meanwhile: what we know is so."""
+
+
 class Teller:
-    """Ask with each look; `is_ours` and `duty` are as of the last answer."""
+    """Ask with each look; `is_ours` is as of now."""
 
     def __init__(self, documents: Documents) -> None:
         self.is_shared = documents.are_shared
-        self.is_ours = not self.is_shared
         self.duty: Duty | None = None
-        """Ours; None for one that is alone, and while it is another's."""
+        """Ours as of the last answer; None for one that is alone, and while it is another's."""
         self._documents = documents
         self._looks = 0
         self._asked_at = 0.0
+        self._until = 0.0
+        """By this process's clock: nobody else gets the duty before."""
         self._are_older = False
         """The backends know of no duties."""
+        self._is_lapse_said = False
 
-    async def ask(self) -> bool:
-        """Whether the duty is new to us: what we know of the alerts is to be read anew.
+    @property
+    def is_ours(self) -> bool:
+        return not self.is_shared or (self.duty is not None and time.monotonic() < self._until)
 
-        While the backends do not answer, it stays as it was: nobody else can get the duty from them either, and that
-        they are away is what somebody may have to be told about.
-        """
+    @property
+    def has_lapsed(self) -> bool:
+        """The backends have not answered for so long that another gateway may have it by now."""
+        return self.duty is not None and not self.is_ours
+
+    async def ask(self) -> Heard:
+        """While the backends do not answer, it stays as it was until its time is over: they may answer others."""
         if not self.is_shared:
-            return False
+            return Heard.NOTHING_NEW
         self._looks += 1
         if self._looks <= DUTY_LOOKS_BEFORE:
-            return False  # a gateway that has just begun does not know yet what there is
+            return Heard.NOTHING_NEW  # a gateway that has just begun does not know yet what there is
+        hold_ms = self._hold_ms()
+        until = self._asked_at + (hold_ms - DUTY_MARGIN_MS) / 1000
+        had_lapsed, self._until = self.has_lapsed, min(self._until, until)  # this may be heard, and its answer not
         try:
             async with asyncio.timeout(DUTY_ASK_SECONDS_MAX):
-                duty = await self._documents.take_duty(TELLER, self._hold_ms())
+                duty = await self._documents.take_duty(TELLER, hold_ms)
         except InvalidRequest as error:
             if not self._are_older:  # said once: it is so with each look
                 log.warning("no gateway tells of alerts: upgrade the backends", error=error.detail)
             self._are_older = True
-            return False
+            return Heard.NOTHING_NEW
         except (PushqError, TimeoutError) as error:
             log.info("who tells of alerts could not be asked", error=str(error))
-            return False
-        self._are_older = False
-        before, self.is_ours = self.duty, duty.holder == self._documents.holder
-        self.duty = duty if self.is_ours else None
-        if self.duty is not None and before != duty:
+            if self.has_lapsed and not self._is_lapse_said:
+                self._is_lapse_said = True
+                log.warning("this gateway tells of no alerts until the backends answer")
+            return Heard.NOTHING_NEW
+        self._are_older = self._is_lapse_said = False
+        self._until = until
+        return self._take(duty, had_lapsed=had_lapsed)
+
+    def _take(self, duty: Duty, *, had_lapsed: bool) -> Heard:
+        before, self.duty = self.duty, duty if duty.holder == self._documents.holder else None
+        if self.duty is None:
+            if before is not None:
+                log.warning("another gateway tells of alerts now", holder=duty.holder, term=duty.term)
+            return Heard.NOTHING_NEW
+        if before != duty:
             log.info("this gateway tells of alerts from now on", term=duty.term)
-        if before is not None and self.duty is None:
-            log.warning("another gateway tells of alerts now", holder=duty.holder, term=duty.term)
-        return self.duty is not None and before != duty
+            return Heard.TAKEN
+        if had_lapsed:
+            log.info("this gateway tells of alerts again", term=duty.term)
+        return Heard.KEPT if had_lapsed else Heard.NOTHING_NEW
 
     def lost(self) -> None:
         """The backends took nothing from us: it is another's."""
-        self.is_ours, self.duty = not self.is_shared, None
+        self.duty = None
 
     async def leave(self) -> None:
         """Another one need not wait until we were silent for long enough."""

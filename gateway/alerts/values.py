@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
-from backend_store.client import Store
+from backend_store.client import Pulse, Store
 from backend_store.model import Unavailable
+from gateway.alerts.budgets import Budgets
 from gateway.alerts.core import shards
 from gateway.alerts.core.rules import KINDS, Rule
-from gateway.alerts.core.slo import Budget
 from gateway.alerts.core.tallies import MINUTES_KEPT, Minutes, Tallies
 from gateway.alerts.reports import Reports
 from gateway.api.cluster_shapes import ClusterShard
@@ -34,9 +34,10 @@ _STEP_MS: Final = TIERS[0].step_ms
 _READY: Final = QUEUE_COLUMNS.index("ready")
 _SERVER_ERRORS: Final = 500
 _RATES: Final = {
-    "dead_letter_rate": QUEUE_COLUMNS.index("dead_per_s"),
-    "redelivery_rate": QUEUE_COLUMNS.index("redelivered_per_s"),
+    "dead_letter_rate": (QUEUE_COLUMNS.index("dead_per_s"), Pulse._fields.index("ended_total")),
+    "redelivery_rate": (QUEUE_COLUMNS.index("redelivered_per_s"), Pulse._fields.index("redelivered_total")),
 }
+"""By kind: the column of the series, and the total in the pulse that it is made from."""
 
 
 class Sources:
@@ -60,7 +61,7 @@ class Sources:
         self._cluster = cluster
         self._memory_bytes_max = memory_bytes_max
         self._reports = reports
-        self._budgets: dict[str, Budget] = {}
+        self.budgets = Budgets(store.documents)
         self._counted: Minutes = {}
         """Of requests at this gateway, in the last minutes."""
         self._tallies = Tallies()
@@ -101,26 +102,27 @@ class Sources:
                 return self._nodes(rule.kind, now_ms)
 
     def forget(self, rule_id: str) -> None:
-        self._budgets.pop(rule_id, None)
+        self.budgets.forget(rule_id)
 
     def _has_seen(self, window_ms: int, now_ms: int) -> bool:
         """Whether this process looked during all of a window."""
         return 0 < self._sampler.book.began_ms <= now_ms - window_ms
 
     def _rates(self, rule: Rule, queues: list[Watched], now_ms: int) -> Values:
-        """Messages a minute over the window. Those of before a queue was looked at count as none, so what a young
-        process knows is the least that there was: enough to raise an alert, and not to end one.
+        """Messages a minute over the window, with those in no row yet. Those of before a queue was looked at count
+        as none, so what a young process knows is the least that there was: enough to raise an alert, and not to end
+        one.
         """
-        column, is_whole = _RATES[rule.kind], self._has_seen(rule.window_ms, now_ms)
+        (column, total), is_whole = _RATES[rule.kind], self._has_seen(rule.window_ms, now_ms)
         end = now_ms // _STEP_MS + 1
         start = end - rule.window_ms // _STEP_MS
         spans = self._sampler.book.spans(start, end)
         for one in queues:
-            rate = 0.0
+            seen = max(0, one.pulse[total] - one.kept[total]) / (_STEP_MS / 1000)
             if one.changed_ms >= start * _STEP_MS and (series := self._sampler.book.series_of(one)) is not None:
                 values = series.rings[0].column(column, start, end)
-                seen = sum(value * span for value, span in zip(values, spans, strict=True) if value == value)
-                rate = seen / len(spans) * 60
+                seen += sum(value * span for value, span in zip(values, spans, strict=True) if value == value)
+            rate = seen / len(spans) * 60
             yield one.definition.name, rate if is_whole or rate > rule.limit else None
 
     def _growth(self, watched: Watched, window_ms: int, now_ms: int, *, is_whole: bool) -> float | None:
@@ -199,7 +201,7 @@ class Sources:
     def burn(self, rule: Rule, now_ms: int) -> float | None:
         """How fast an SLO's error budget burns, of the threshold; None while too little is known."""
         assert rule.objective is not None
-        budget = self._budgets.get(rule.id)
+        budget = self.budgets.known(rule)
         return budget.value(now_ms // 60_000, rule.objective) if budget is not None else None
 
     def count_requests(self, rules: Iterable[Rule], fits: dict[str, set[str]]) -> None:
@@ -224,8 +226,9 @@ class Sources:
         for gateway, minutes in said:
             self._tallies.take(gateway, minutes)
         for minute in {minute for _, minutes in said for minute in minutes}:
-            for rule_id, (total, bad) in self._tallies.totals(minute, found_of).items():
-                self._budgets.setdefault(rule_id, Budget()).put(minute, total, bad)
+            totals = self._tallies.totals(minute, found_of)
+            for rule in slos:
+                self.budgets.of(rule).put(minute, *totals[rule.id])
         self._tallies.forget_before(min(self._counted) - MINUTES_KEPT)
 
 

@@ -97,13 +97,16 @@ class Webhooks:
         ended: Ended,
         done: Done,
         *,
+        may_try: Callable[[], bool] = lambda: True,
         networks: Sequence[Network],
         resolve: Resolve = resolve,
     ) -> None:
-        """`ended` hears of each try; `done` of each webhook's id when it arrived, was given up or dropped."""
+        """`ended` hears of each try; `done` of each webhook's id when it arrived, was given up or dropped. Where it may
+        not be tried any more it is left to whoever goes on with it."""
         self._secret = secret
         self._ended = ended
         self._done = done
+        self._may_try = may_try
         self._networks = tuple(networks)
         self._resolve = resolve
         self._shares: Shares = {}
@@ -162,6 +165,8 @@ class Webhooks:
             async with AsyncExitStack() as places:
                 for share in shares.values():
                     await places.enter_async_context(share.places)
+                if not self._may_try():
+                    return
                 outcome = await self.attempt(note)
             self._ended(note, outcome)
             if outcome.ok:

@@ -37,6 +37,15 @@ def families(gateway: Gateway) -> Iterator[Metric]:
     for outcome, count in (("sent", webhooks.sent), ("failed", webhooks.failed), ("dropped", webhooks.dropped)):
         tries.add_metric((outcome,), count)
     yield tries
+    unwritten = watching.alerts.record.unwritten
+    waiting = GaugeMetricFamily("pushq_alert_rows_waiting", "Rows about alerts that are not written down yet.")
+    waiting.add_metric((), len(unwritten))
+    yield waiting
+    text = "Rows about alerts that were never written down: replaced by a later word, or lines of history given up."
+    never = CounterMetricFamily("pushq_alert_rows_unwritten", text, labels=("why",))
+    for why, count in (("merged", unwritten.merged), ("dropped", unwritten.dropped)):
+        never.add_metric((why,), count)
+    yield never
 
 
 def of_tenant(gateway: Gateway, tenant: str) -> Iterator[Metric]:

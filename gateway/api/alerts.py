@@ -17,7 +17,7 @@ from gateway.alerts.notifier import Listener
 from gateway.alerts.views import AlertView, alert_view, history_view
 from gateway.api.alert_shapes import AlertPage, HistoryPage
 from gateway.api.events import EVENT_STREAM
-from gateway.api.paging import page_of
+from gateway.api.paging import page_in_order, page_of
 from gateway.auth import Principal
 from gateway.context import Gateway
 from gateway.http import Answer, Call, encode_json, json_answer
@@ -63,16 +63,16 @@ async def history(gateway: Gateway, call: Call) -> Answer:
     tenant = _tenant(gateway, call, query.get("tenant"))
     since_ms = time_ms(query["since"], pointer="/query/since") if "since" in query else 0
     access = call.principal.access
-    lines = [
+    lines = (
         one
-        for one in gateway.watching.alerts.history.get(tenant, ())
-        if one.at_ms >= since_ms
-        and query.get("rule") in (None, one.rule)
+        for one in gateway.watching.alerts.record.history.newest_first(tenant, since_ms)
+        if query.get("rule") in (None, one.rule)
         and query.get("queue") in (None, one.subject)
         and (not KINDS[one.kind].is_for_operators or access.is_operator)
         and (access.is_admin or (KINDS[one.kind].about == "queue" and access.may("view", one.subject)))
-    ]
-    found, following, headers = page_of(query, lines, lambda one: f"{_SEQ_MAX - one.seq:019d}", "/v1/alerts/history")
+    )
+    path = "/v1/alerts/history"
+    found, following, headers = page_in_order(query, lines, lambda one: f"{_SEQ_MAX - one.seq:019d}", path)
     return json_answer(HistoryPage([history_view(one) for one in found], following), headers=headers)
 
 

@@ -46,6 +46,8 @@ def of_files(usage: Exports, kinds: tuple[FileKind, ...]) -> Iterator[Metric]:
     yield from (waiting, full)
     text = "Times that usage rows could not be written, and waited."
     yield _counter("pushq_usage_failures", text, written.failures)
+    text = "Stored usage rows that do not read and are in no file; the log says which."
+    yield _counter("pushq_usage_rows_unreadable", text, written.unreadable)
 
 
 def exposed(usage: Exports) -> bytes:

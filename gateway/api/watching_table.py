@@ -116,7 +116,7 @@ WATCHING: Final[tuple[Operation, ...]] = (
         "admin; operator for rules about the process and about shards",
         {201: RuleView},
         request=a.RuleBody,
-        refusals=(400, 401, 403, 409, 413, 415),
+        refusals=(400, 401, 403, 409, 413, 415, 504),
     ),
     Operation(
         "GET",
@@ -155,7 +155,7 @@ WATCHING: Final[tuple[Operation, ...]] = (
         "admin; operator for rules about the process and about shards",
         {200: RuleView},
         request=a.RuleBody,
-        refusals=(400, 401, 403, 404, 413, 415),
+        refusals=(400, 401, 403, 404, 409, 413, 415, 504),
     ),
     Operation(
         "DELETE",
@@ -164,6 +164,7 @@ WATCHING: Final[tuple[Operation, ...]] = (
         "Remove an alert rule and its alerts",
         "admin; operator for rules about the process and about shards",
         {204: None},
+        refusals=(400, 401, 403, 404, 504),
     ),
     Operation(
         "POST",
@@ -181,7 +182,7 @@ WATCHING: Final[tuple[Operation, ...]] = (
         "admin",
         {201: SilenceView},
         request=a.SilenceBody,
-        refusals=(400, 401, 403, 409, 413, 415),
+        refusals=(400, 401, 403, 409, 413, 415, 504),
     ),
     Operation(
         "GET",
@@ -203,7 +204,15 @@ WATCHING: Final[tuple[Operation, ...]] = (
         refusals=(400, 401, 403, 413, 415),
     ),
     Operation("GET", "/v1/silences/{silence}", silences.get, "One silence", "admin", {200: SilenceView}),
-    Operation("DELETE", "/v1/silences/{silence}", silences.end, "End a silence now", "admin", {204: None}),
+    Operation(
+        "DELETE",
+        "/v1/silences/{silence}",
+        silences.end,
+        "End a silence now",
+        "admin",
+        {204: None},
+        refusals=(400, 401, 403, 404, 504),
+    ),
     Operation(
         "POST",
         "/v1/alert-receivers",
@@ -212,7 +221,7 @@ WATCHING: Final[tuple[Operation, ...]] = (
         "admin",
         {201: NewReceiverView},
         request=a.ReceiverBody,
-        refusals=(400, 401, 403, 409, 413, 415, 503),
+        refusals=(400, 401, 403, 409, 413, 415, 503, 504),
     ),
     Operation(
         "GET",
@@ -234,7 +243,7 @@ WATCHING: Final[tuple[Operation, ...]] = (
         "admin",
         {200: ReceiverView},
         request=a.ReceiverBody,
-        refusals=(400, 401, 403, 404, 413, 415),
+        refusals=(400, 401, 403, 404, 409, 413, 415, 504),
     ),
     Operation(
         "DELETE",
@@ -243,7 +252,7 @@ WATCHING: Final[tuple[Operation, ...]] = (
         "Remove a receiver that no rule names",
         "admin",
         {204: None},
-        refusals=(400, 401, 403, 404, 409),
+        refusals=(400, 401, 403, 404, 409, 504),
     ),
     Operation(
         "POST",

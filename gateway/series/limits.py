@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-SAMPLE_SECONDS: Final = 2.5
-"""How often queues that something happened to are looked at, for alerts; every second look is kept in their series."""
+SAMPLE_SECONDS: Final = 2.0
+"""The pause between two looks at the process and at queues that something happened to, for alerts: of what goes on for
+the time of a rule it takes two to say so. Every second or third is kept in the series."""
 SAMPLE_CORE_FRACTION_MAX: Final = 0.02
 """The part of a core that looking at queues may take: with more to look at it is done less often."""
 SAMPLE_SECONDS_MAX: Final = 60.0

@@ -53,7 +53,7 @@ class Sampler:
         self.seconds = 0.0
         """Time of the core that looking has taken, all in all."""
         self.node_row: tuple[float, ...] = (0.0,) * 7
-        """The process at the last look, as its series has it."""
+        """The process at the last look: what it is like as of that one, what it does as of the last that was kept."""
         self._store = store
         self._hub = hub
         self._lag = lag
@@ -139,6 +139,9 @@ class Sampler:
             self._forget_deleted()
         if keeps:
             await self._write(now_ms)
+        else:
+            levels = self._levels()
+            self.node_row = (*levels, *self.node_row[len(levels) :])
         self.looks += 1
         self.seconds += time.thread_time() - began
         for tell in self.after:
@@ -193,14 +196,15 @@ class Sampler:
         delivered = hub.delivered - self._delivered
         self._commits, self._delivered, self._at = (commits.count, commits.sum), hub.delivered, now
         return (
-            self._lag.worst_seconds * 1000,
-            float(used_bytes()),
-            self._disk_used() * 100,
+            *self._levels(),
             took / count * 1000 if count else 0.0,
             float(len(hub.sessions) + len(hub.waiting) + len(hub.streams) + len(hub.polls)),
             count / seconds if seconds else 0.0,
             delivered / seconds if seconds else 0.0,
         )
+
+    def _levels(self) -> tuple[float, float, float]:
+        return self._lag.worst_seconds * 1000, float(used_bytes()), self._disk_used() * 100
 
     def _disk_used(self) -> float:
         space = self._store.node.space

@@ -1,7 +1,8 @@
 """Takes rows from where they are counted to files, once a period: the ledger's and the audit's out of the store, the
 minutes' out of memory.
 
-What cannot be written waits, and metrics say so; nothing of the ledger or the audit is dropped.
+What cannot be written waits, and metrics say so; nothing of the ledger or the audit is dropped. Whatever goes wrong
+with one turn, the next one tries again.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from pathlib import Path
 import structlog
 
 from backend_store.client import AuditLog, LedgerBook
+from backend_store.model import PushqError
 from gateway.limits import USAGE_CLOSE_SECONDS_MAX, USAGE_UNWRITTEN_ROWS_MAX
 from gateway.usage.files import UsageFolder
 from gateway.usage.meter import Meter
+from gateway.usage.running import Running
 from gateway.usage.schema import FileKind, MinuteRow
 from gateway.usage.store_export import StoreExport
 from gateway.usage.writing import UsageWriter, Written, each_period
@@ -44,7 +47,7 @@ class Exporter:
         self.written = Written()
         self._writer = UsageWriter(UsageFolder(folder, node), bytes_max=bytes_max, written=self.written)
         self._store = StoreExport(self._writer, ledger=ledger, audit=audit, clock_ms=clock_ms, kept_days=kept_days)
-        self._running = folder / f"running-{node}"
+        self._running = Running(folder, node)
         self._clock_ms = clock_ms
         self._period_ms = period_ms
         self._unwritten: list[MinuteRow] = []
@@ -87,7 +90,7 @@ class Exporter:
         try:
             async with asyncio.timeout(USAGE_CLOSE_SECONDS_MAX):
                 if await self.turn(last=True):
-                    await asyncio.to_thread(self._running.unlink, missing_ok=True)
+                    await asyncio.to_thread(self._running.end)
         except TimeoutError:
             log.warning("the last usage rows were not written in time: the ledger's and the audit's wait in the store")
 
@@ -96,11 +99,26 @@ class Exporter:
         self._unwritten += self.meter.take(unfinished=last)
         try:
             await self._begin()
-            await self._store.turn()
+            is_taken = await self._take_stored()
             await self._write_minutes()
         except OSError as error:
             self._writer.failed(error)
             self._forget_minutes()
+            return False
+        return is_taken
+
+    async def _take_stored(self) -> bool:
+        """What is wrong with the store keeps no minutes from their files. Raises `OSError`."""
+        try:
+            await self._store.turn()
+        except OSError:
+            raise
+        except PushqError as error:  # it takes no commit, or does not answer
+            self._writer.failed(error)
+            return False
+        except Exception as error:
+            log.exception("usage rows cannot be taken out of the store")
+            self._writer.failed(error)
             return False
         return True
 
@@ -108,7 +126,7 @@ class Exporter:
         if self._has_begun:
             return
         await self._writer.open()
-        lossy = await asyncio.to_thread(_begin, self._running)
+        lossy = await asyncio.to_thread(self._running.begin)
         self._unwritten.insert(0, self.meter.marker(lossy=lossy))
         self._has_begun = True
 
@@ -123,10 +141,3 @@ class Exporter:
         if lost > 0:
             del self._unwritten[:lost]
             self.rows_lost += lost
-
-
-def _begin(running: Path) -> bool:
-    """Notes that a process is at work here. True if the one before never said that it had ended."""
-    was_there = running.exists()
-    running.touch(mode=0o600)
-    return was_there

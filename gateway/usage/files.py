@@ -8,6 +8,8 @@ log follow each other, the node is the log with the epoch of the leader: `<log>-
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import gzip
 import io
 import os
@@ -26,6 +28,8 @@ PART: Final = ".part"
 _NAME = re.compile(r"(ledger|minutes|audit)-([A-Za-z0-9-]{1,64})-(\d{8}T\d{9}Z)-(\d{8})(-[0-9a-f]{12})?\.ndjson\.gz")
 _GZIP_LEVEL: Final = 5
 _FIRST_FILE_MODE: Final = 0o600
+_NO_LOCKS: Final = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
+"""A file system that has no locks says so."""
 
 
 class UsageFile(NamedTuple):
@@ -53,10 +57,10 @@ class UsageFolder:
         self._numbers: dict[FileKind, int] = {}
 
     def open(self) -> None:
-        """Makes the folder, and removes what an earlier life of this node, or an earlier leader, had not finished."""
+        """Makes the folder, and removes what an earlier life of this node, or an earlier leader, had not finished and
+        is not at any more."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for path in self.path.glob(f"*-{self._log}-*{PART}"):
-            path.unlink(missing_ok=True)
+        remove_unfinished(self.path, self._log)
         for file in self.files():
             if file.node == self._node:
                 self._numbers[file.kind] = max(self._numbers.get(file.kind, 0), file.number)
@@ -122,15 +126,61 @@ def packed(rows: Sequence[msgspec.Struct]) -> bytes:
 
 
 def write_durably(path: Path, data: bytes) -> None:
-    """A crash leaves the whole file or none of that name."""
+    """A crash leaves the whole file or none of that name. Raises `OSError`, also while another process writes it."""
     part = path.with_name(path.name + PART)
-    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _FIRST_FILE_MODE)
-    with os.fdopen(descriptor, "wb") as file:
+    with os.fdopen(_opened(part), "wb") as file:
+        file.truncate()
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-    part.rename(path)
+        part.rename(path)  # while it is locked: whoever removes what nobody finishes must not meet it
     sync_folder(path.parent)
+
+
+def _opened(part: Path) -> int:
+    """Open and locked, and still there: whoever removed it meanwhile took it for one that nobody writes."""
+    while True:
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT, _FIRST_FILE_MODE)
+        try:
+            _lock(descriptor)
+            if os.fstat(descriptor).st_nlink:
+                return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+
+
+def _lock(descriptor: int) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+
+
+def remove_unfinished(folder: Path, node: str) -> None:
+    """Removes files that a node began and nobody writes any more."""
+    for path in folder.glob(f"*-{node}-*{PART}"):
+        unlink_if_left(path)
+
+
+def unlink_if_left(path: Path) -> bool:
+    """Removes a file unless a process has it locked, or nobody can say so: a lock ends with its process."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        if error.errno not in (*_NO_LOCKS, errno.EWOULDBLOCK):
+            raise
+        return False
+    finally:
+        os.close(descriptor)
+    return True
 
 
 def sync_folder(path: Path) -> None:

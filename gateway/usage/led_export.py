@@ -15,7 +15,7 @@ import structlog
 
 from backend_store.client import AuditLog, LedgerBook
 from backend_store.model import PushqError
-from gateway.limits import USAGE_CLOSE_SECONDS_MAX
+from gateway.limits import USAGE_CLOSE_SECONDS_MAX, USAGE_LEAD_SECONDS_MAX
 from gateway.usage.files import UsageFolder
 from gateway.usage.store_export import StoreExport
 from gateway.usage.writing import UsageWriter, Written, each_period
@@ -34,7 +34,7 @@ class LedExports:
         self._kept_days = kept_days
         self._led: dict[int, _Led] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
-        """The last of each shard: the next one waits for its end, so that no two of them write at once."""
+        """The last of each shard: the next one waits for its end, within a bound."""
         self.written = Written()
 
     @property
@@ -58,7 +58,11 @@ class LedExports:
 
     async def _run(self, led: _Led, before: asyncio.Task[None] | None) -> None:
         if before is not None:
-            await asyncio.wait((before,))
+            await asyncio.wait((before,), timeout=USAGE_LEAD_SECONDS_MAX)
+            if not before.done():
+                # Its disk does not answer; what it may still write has its own name and stays valid.
+                log.warning("usage rows of an earlier leader are still being written", shard=led.shard)
+                before.cancel()
         await each_period(led.turn, led.stopping, period_ms=self._period_ms, clock_ms=self._clock_ms)
 
     async def close(self) -> None:
@@ -95,6 +99,6 @@ class _Led:
             # It is led by another one now, who has the rows.
             log.info("usage rows wait for a leader", shard=self.shard, reason=error.detail)
         except Exception as error:
-            # A row that cannot be read must not keep those of other shards from their files.
+            # What is wrong with one shard must not keep rows of others from their files.
             log.exception("usage rows of a shard cannot be written", shard=self.shard)
             self._writer.failed(error)

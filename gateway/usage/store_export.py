@@ -1,22 +1,26 @@
 """Takes the rows of the ledger and of the audit out of a store into files.
 
 A row leaves the store only when the file that has it is durable under its name. A crash in between writes it again, as
-it was. What cannot be written waits in the store; nothing is dropped. While many rows wait no more are cut but one of
+it was. What cannot be written waits in the store; nothing is dropped. A row that does not read stays there, is counted,
+and holds up no other. While many rows wait no more are cut but one of
 each day, so that a folder that takes nothing for weeks does not fill the store.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import msgspec
+import structlog
 
-from backend_store.client import AuditLog, LedgerBook
+from backend_store.client import AuditEntry, AuditLog, LedgerBook
 from gateway.limits import USAGE_AUDIT_ROWS_KEPT
 from gateway.usage.ledger_rows import rows_of
 from gateway.usage.schema import AuditRow
 from gateway.usage.writing import UsageWriter
+
+log = structlog.get_logger("pushq.usage")
 
 _audit_row: Final = msgspec.json.Decoder(AuditRow).decode
 
@@ -38,6 +42,10 @@ class StoreExport:
         self._audit = audit
         self._clock_ms = clock_ms
         self._kept_days = kept_days
+        self._undecoded: set[int] = set()
+        """Rows of the audit whose bytes are whole and say nothing that is known here."""
+        self._unreadable = 0
+        """Rows that were counted as such."""
 
     @property
     def waiting_seconds(self) -> float:
@@ -51,11 +59,19 @@ class StoreExport:
         if not (was_behind := self._ledger.is_behind):
             await self._ledger.cut()  # also where no file can be written: the rows wait
         await self._writer.open()
-        await self._write_ledger()
-        if was_behind and not self._ledger.is_behind:
-            await self._ledger.cut()
+        try:
             await self._write_ledger()
-        await self._write_audit()
+            if was_behind and not self._ledger.is_behind:
+                await self._ledger.cut()
+                await self._write_ledger()
+            await self._write_audit()
+        finally:
+            self._count_unreadable()
+
+    def _count_unreadable(self) -> None:
+        unreadable = len(self._ledger.unreadable) + len(self._audit.unreadable) + len(self._undecoded)
+        self._writer.unreadable(unreadable - self._unreadable)
+        self._unreadable = unreadable
 
     async def _write_ledger(self) -> None:
         while (waiting := self._ledger.waiting()) and await self._writer.has_room():
@@ -67,6 +83,16 @@ class StoreExport:
     async def _write_audit(self) -> None:
         while (waiting := self._audit.waiting()) and await self._writer.has_room():
             await self._ledger.confirmed()
-            rows = [_audit_row(entry.data) for entry in waiting]
-            await self._writer.write("audit", rows, self._clock_ms())
+            if rows := self._audit_rows(waiting):
+                await self._writer.write("audit", rows, self._clock_ms())
             await self._audit.taken(waiting[-1].seq, kept=USAGE_AUDIT_ROWS_KEPT)
+
+    def _audit_rows(self, entries: Iterable[AuditEntry]) -> list[AuditRow]:
+        found: list[AuditRow] = []
+        for entry in entries:
+            try:
+                found.append(_audit_row(entry.data))
+            except msgspec.MsgspecError as error:
+                self._undecoded.add(entry.seq)
+                log.error("a row of the audit says nothing that is known here", seq=entry.seq, error=str(error))
+        return found

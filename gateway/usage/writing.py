@@ -26,6 +26,8 @@ class Written:
         self.files: Counter[FileKind] = Counter()
         self.rows: Counter[FileKind] = Counter()
         self.failures = 0
+        self.unreadable = 0
+        """Rows that do not read and are in no file."""
         self.is_full = False
         """The ledger and the audit fill what the folder may have: their rows wait in the store."""
         self.look: asyncio.Task[bool] | None = None
@@ -80,6 +82,10 @@ class UsageWriter:
             log.error("the usage folder is full of rows that are never removed: collect them and move them away")
         self._written.is_full = over > 0
         return not over
+
+    def unreadable(self, rows: int) -> None:
+        """So many more rows were met that do not read."""
+        self._written.unreadable += rows
 
     def failed(self, error: Exception) -> None:
         self._written.failures += 1

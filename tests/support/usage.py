@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gateway.usage.schema import LedgerRow, MinuteRow
+from gateway.usage.schema import AuditRow, LedgerRow, MinuteRow
 from gateway.usage.verify import Report, verify
 
 NODE = "node-1"
@@ -33,6 +33,10 @@ def minute_row() -> MinuteRow:
     return MinuteRow(
         1, NODE, AT, "default", "key", "q", "publish", "ws", "ok", 1, 100, 500, 0, 0.001, [1, *[0] * 7], False
     )
+
+
+def audit_row() -> AuditRow:
+    return AuditRow(1, NODE, 1, AT, "default", "key", "me", "queues.put", "/v1/queues/q", "ok", 200, None, None, [])
 
 
 def ledger_of(folder: Path, queue: str) -> tuple[Counter[str], int, Report]:

@@ -6,7 +6,7 @@ or better for the whole of `keep_ms`. In between nothing changes, so a value tha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -41,11 +41,15 @@ class Observed(NamedTuple):
 
 
 def observe(
-    rule: Rule, alerts: Mapping[str, Alert], values: Iterable[tuple[str, float | None]], now_ms: int
+    rule: Rule,
+    alerts: Mapping[str, Alert],
+    values: Iterable[tuple[str, float | None]],
+    now_ms: int,
+    last_about: Callable[[str], int],
 ) -> Observed:
     """`values` has every subject that there is; None where its value is not known, and then nothing changes for it.
 
-    A subject that is not among them is gone, and its alert is over.
+    A subject that is not among them is gone, and its alert is over. `last_about`: see `alert_id`.
     """
     is_above = KINDS[rule.kind].is_above
     limit = rule.limit
@@ -60,7 +64,7 @@ def observe(
             if len(after) + len(alerts) - met >= ALERTS_PER_RULE_MAX:
                 omitted += 1
                 continue
-            alert = _begun(rule, subject, value, now_ms)
+            alert = _begun(rule, subject, value, now_ms, last_about(subject))
             changed.append(alert)
             after[subject] = alert
             continue
@@ -78,15 +82,19 @@ def observe(
     return Observed(after, changed, omitted)
 
 
-def alert_id(rule: Rule, subject: str, now_ms: int) -> str:
-    """One for each time that a rule fires about a subject."""
-    return f"{rule.id}.{subject}.{now_ms}"
+def alert_id(rule: Rule, subject: str, last_about: int) -> str:
+    """One for each time that a rule fires about a subject, and the same at every gateway that finds it.
+
+    `last_about`: a number that is known to all of them, and greater each time: the last line of the history about it.
+    A time would be another one at each gateway.
+    """
+    return f"{rule.id}.{subject}.{last_about}"
 
 
-def _begun(rule: Rule, subject: str, value: float, now_ms: int) -> Alert:
+def _begun(rule: Rule, subject: str, value: float, now_ms: int, last_about: int) -> Alert:
     is_pending = rule.for_ms > 0
     return Alert(
-        alert_id(rule, subject, now_ms),
+        alert_id(rule, subject, last_about),
         rule.id,
         subject,
         "pending" if is_pending else "firing",

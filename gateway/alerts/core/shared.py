@@ -49,6 +49,8 @@ class Line(NamedTuple):
     state: str
     value: float
     at_ms: int
+    since_ms: int | None
+    """None in lines of older programs, whose ids of alerts end with it."""
 
 
 def missed(lines: Iterable[Line], known: Mapping[str, Alert]) -> list[Alert]:
@@ -68,7 +70,8 @@ def missed(lines: Iterable[Line], known: Mapping[str, Alert]) -> list[Alert]:
 
 
 def _begun(line: Line) -> Alert:
-    """The last part of an alert's id is when it was seen first."""
-    since = line.alert.rpartition(".")[2]
-    since_ms = int(since) if since.isdigit() else line.at_ms
+    since_ms = line.since_ms
+    if since_ms is None:
+        since = line.alert.rpartition(".")[2]
+        since_ms = int(since) if since.isdigit() else line.at_ms
     return Alert(line.alert, line.rule, line.subject, "firing", line.value, since_ms)

@@ -7,6 +7,7 @@ and 6 hours.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from gateway.alerts.limits import SLO_EVENTS_MIN, SLO_MINUTES
@@ -21,21 +22,52 @@ class Pair(NamedTuple):
 PAIRS: Final = (Pair(5, 60, 14.4), Pair(30, 360, 6.0))
 
 
+HOUR_MINUTES: Final = 60
+HOURS_KEPT: Final = SLO_MINUTES // HOUR_MINUTES + 1
+"""Hours that the minutes lie in."""
+
+Counted = tuple[int, int, int]
+"""A minute, its requests, and those that were not good enough."""
+
+
 class Budget:
     """Requests and those that were not good enough, by minute."""
 
-    __slots__ = ("_bad", "_minutes", "_total")
+    __slots__ = ("_bad", "_changed", "_minutes", "_total")
 
-    def __init__(self) -> None:
+    def __init__(self, known: Iterable[Counted] = ()) -> None:
+        self._changed: set[int] = set()
+        """Hours in which something was counted since somebody took them."""
         self._minutes = [-1] * SLO_MINUTES
         self._total = [0] * SLO_MINUTES
         self._bad = [0] * SLO_MINUTES
 
+        for counted in known:
+            self.put(*counted)
+        self._changed.clear()
+
     def put(self, minute: int, total: int, bad: int) -> None:
-        """What is known of a minute; a later word on it counts."""
+        """What is known of a minute; the word with more requests counts: a process that has just begun has seen less
+        of it than the one before."""
         at = minute % SLO_MINUTES
-        if minute >= self._minutes[at]:
+        known = self._minutes[at]
+        if minute > known or (minute == known and (total, bad) > (self._total[at], self._bad[at])):
             self._minutes[at], self._total[at], self._bad[at] = minute, total, bad
+            if total:
+                self._changed.add(minute // HOUR_MINUTES)
+
+    def take_changed(self) -> dict[int, list[Counted]]:
+        """By hour what is known of those in which something was counted since this was asked before."""
+        hours, self._changed = self._changed, set()
+        return {hour: self._of_hour(hour) for hour in sorted(hours)}
+
+    def _of_hour(self, hour: int) -> list[Counted]:
+        found: list[Counted] = []
+        for minute in range(hour * HOUR_MINUTES, (hour + 1) * HOUR_MINUTES):
+            at = minute % SLO_MINUTES
+            if self._minutes[at] == minute and self._total[at]:
+                found.append((minute, self._total[at], self._bad[at]))
+        return found
 
     def counts(self, until: int, minutes: int) -> tuple[int, int]:
         """Total and bad of so many minutes, `until` the last one."""

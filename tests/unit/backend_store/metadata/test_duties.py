@@ -37,8 +37,8 @@ class World:
         self.engine.commit(batch, lambda: None)
         self.commits += 1
 
-    async def ask(self, gateway: str) -> str:
-        return (await self.duties.take("alerts", gateway, HOLD_MS)).holder
+    async def ask(self, gateway: str, hold_ms: int = HOLD_MS) -> str:
+        return (await self.duties.take("alerts", gateway, hold_ms)).holder
 
 
 def test_it_is_the_first_askers_until_that_is_over() -> None:
@@ -82,6 +82,25 @@ async def test_after_a_restart_the_last_holders_time_begins_anew() -> None:
     assert await world.ask("b") == "b"
 
 
+async def test_after_a_restart_the_last_holder_has_as_long_as_it_was_promised() -> None:
+    """Its looks are long, those of the one that asks now are not."""
+    world = World()
+    await world.ask("a")
+    for _ in range(10):
+        await world.ask("a", 3 * HOLD_MS)
+    assert world.commits == 2, "who goes on asking costs no disk"
+    world.restart()
+    await world.ask("b")
+    world.now_ms += 3 * HOLD_MS - 1
+    assert await world.ask("b") == "a"
+    world.now_ms += 3 * HOLD_MS
+    assert await world.ask("b") == "b"
+    world.restart()
+    await world.ask("c")
+    world.now_ms += HOLD_MS
+    assert await world.ask("c") == "c", "of the one before nothing counts"
+
+
 async def test_what_is_bound_to_a_duty_is_refused_from_the_moment_that_another_one_gets_it() -> None:
     """While the row of the new holder is on its way, too: what the old one writes then would come behind it."""
     world = World()
@@ -104,5 +123,5 @@ async def test_what_is_bound_to_a_duty_is_refused_from_the_moment_that_another_o
 async def test_of_two_that_ask_at_once_one_gets_it() -> None:
     world = World()
     assert len(set(await asyncio.gather(*(world.ask(gateway) for gateway in "abcdef")))) == 1
-    assert world.documents.rows().keys() == {("duty", "alerts")}
+    assert world.documents.rows().keys() == {("duty", "alerts"), ("duty-hold", "alerts")}
     assert isinstance(world.documents.rows()["duty", "alerts"], Document)

@@ -11,21 +11,25 @@ import msgspec
 import pytest
 
 from backend_store.client import Store
-from backend_store.model import Conflict, NotFound, QueueConfig
+from backend_store.model import Conflict, NotFound, QueueConfig, StorageFull
 from gateway.alerts.alerts import Alerts
 from gateway.alerts.core.evaluate import Alert
 from gateway.alerts.core.rules import Rule
 from gateway.alerts.limits import (
+    GROUP_ALERTS_MIN,
+    GROUP_SUBJECTS_MAX,
+    HISTORY_PER_TENANT_MAX,
     LISTENERS_PER_TENANT_MAX,
     RESOLVED_KEPT_MS,
     RESOLVED_PER_TENANT_MAX,
     WEBHOOKS_PER_TENANT_WAITING_MAX,
+    WRITE_ROWS_MAX,
 )
 from gateway.alerts.notifier import Heard
 from gateway.alerts.secrets import Renewal
 from gateway.alerts.setup import Watching
 from gateway.alerts.stored import TELLING, Receiver
-from gateway.alerts.webhooks import Outcome
+from gateway.alerts.webhooks import Note, Outcome
 from gateway.app import Application, create_app
 from gateway.settings import Settings
 from tests.support.queues import draft
@@ -94,8 +98,10 @@ async def test_of_webhooks_those_that_will_be_sent_are_written_down(
     receivers = [msgspec.structs.replace(RECEIVER, id=f"receiver_{number}") for number in range(3)]
     for receiver in receivers:
         await alerts.put_receiver(receiver, None)
-    await alerts.put_rule(msgspec.structs.replace(RULE, receivers=tuple(one.id for one in receivers)), None)
-    monkeypatch.setattr(alerts, "values", lambda rule, now_ms: [(f"q{n}", 1.0) for n in range(900)])
+    for number in range(8):
+        told = tuple(one.id for one in receivers)
+        await alerts.put_rule(msgspec.structs.replace(RULE, id=f"rule_{number}", receivers=told), None)
+    monkeypatch.setattr(alerts, "values", lambda rule, now_ms: [(f"q{n}", 1.0) for n in range(GROUP_ALERTS_MIN - 1)])
     write, rows = alerts._documents.write, []
 
     async def counted(documents: Any, *, duty: Any = None) -> None:
@@ -111,8 +117,59 @@ async def test_of_webhooks_those_that_will_be_sent_are_written_down(
     arrived.set()
     await asyncio.gather(*watching.notifier.webhooks._tasks)
     await settled_notes(watching)
-    assert alerts._documents.all(TELLING) == [] and not alerts.record._unwritten
+    assert alerts._documents.all(TELLING) == [] and not alerts.record.unwritten
     assert len(rows) == 2 * WEBHOOKS_PER_TENANT_WAITING_MAX
+
+
+async def test_what_begins_and_ends_while_nothing_can_be_written_is_no_pile_of_rows(
+    alerts: Alerts, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await alerts.put_rule(RULE, None)
+    write, pieces = alerts._documents.write, []
+
+    async def full(documents: Any, *, duty: Any = None) -> None:
+        raise StorageFull("there is no room")
+
+    monkeypatch.setattr(alerts._documents, "write", full)
+    await flapped(alerts, clock, monkeypatch, subjects=200, times=8)
+    assert len(alerts.record.unwritten) == HISTORY_PER_TENANT_MAX, "the newest lines, and no alert that is over"
+
+    async def counted(documents: Any, *, duty: Any = None) -> None:
+        given = list(documents)
+        pieces.append(len(given))
+        await write(given, duty=duty)
+
+    monkeypatch.setattr(alerts._documents, "write", counted)
+    await flapped(alerts, clock, monkeypatch, subjects=1, times=1)
+    assert not len(alerts.record.unwritten) and max(pieces) == WRITE_ROWS_MAX
+    stored = alerts._documents.all("alert-history")
+    assert len(stored) == HISTORY_PER_TENANT_MAX and not alerts._documents.all("alert")
+
+
+async def test_many_alerts_of_one_rule_are_told_with_one_webhook_that_goes_on_after_a_crash(
+    watching: Watching, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[Note] = []
+    alerts = watching.alerts
+    monkeypatch.setattr(watching.notifier.webhooks, "send", sent.append)
+    await alerts.put_receiver(RECEIVER, None)
+    await alerts.put_rule(msgspec.structs.replace(RULE, receivers=(RECEIVER.id,)), None)
+    monkeypatch.setattr(alerts, "values", lambda rule, now_ms: [(f"q{n}", float(n)) for n in range(120)])
+    await alerts.evaluate(clock.ms)
+    (note,) = sent
+    body = msgspec.json.decode(note.body)
+    assert body["type"] == "alert.firing" and body["data"]["subject"] == "q119"
+    assert body["data"]["detail"].endswith(", and 118 more")
+    assert body["group"]["alerts"] == 119 and body["group"]["subjects"][:2] == ["q119", "q118"]
+    assert len(body["group"]["subjects"]) == GROUP_SUBJECTS_MAX and len(alerts.open[RULE.id]) == 119
+    watching.notifier.resume()
+    assert sent[1].id == note.id and msgspec.json.decode(sent[1].body) == body, "the next process says the same"
+    monkeypatch.setattr(alerts, "values", lambda rule, now_ms: [(f"q{n}", float(n > 5)) for n in range(120)])
+    await alerts.evaluate(clock.ms)
+    assert sorted(msgspec.json.decode(one.body)["data"]["subject"] for one in sent[2:]) == [
+        f"q{n}" for n in range(1, 6)
+    ]
+    assert all("group" not in msgspec.json.decode(one.body) for one in sent[2:]), "a few are told one by one"
 
 
 async def settled_notes(watching: Watching) -> None:
@@ -176,10 +233,11 @@ async def test_nothing_is_left_of_a_tenant_that_was_removed(
     await flapped(alerts, clock, monkeypatch, subjects=2, times=2)
     watching.notifier.heard[RECEIVER.id] = Heard()
     watching.secrets._known[RECEIVER.id] = (b"sealed", b"secret")
-    assert alerts.sources._budgets and alerts.record.resolved
+    assert alerts.sources.budgets.known(slo) is not None and alerts.record.resolved
     await watching.forget_tenant("shop")
     assert not alerts.rules and not alerts.receivers and not alerts.history and not alerts.record.resolved
-    assert not alerts.sources._budgets and not watching.notifier.heard and not watching.secrets._known
+    assert alerts.sources.budgets.known(slo) is None
+    assert not watching.notifier.heard and not watching.secrets._known
     assert alerts._documents.rows() == {}
 
 

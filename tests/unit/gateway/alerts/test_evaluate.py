@@ -20,12 +20,16 @@ def ruled(**changes: object) -> Rule:
     return msgspec.structs.replace(RULE, **changes)
 
 
+def no_line(subject: str) -> int:
+    return 0
+
+
 def told(rule: Rule, values: list[tuple[int, float | None]]) -> list[tuple[int, str]]:
     """The transitions of one subject, with their times."""
     alerts: dict[str, Alert] = {}
     found = []
     for at, value in values:
-        seen = observe(rule, alerts, [("q", value)], at)
+        seen = observe(rule, alerts, [("q", value)], at, no_line)
         alerts = seen.alerts
         found += [(at, alert.state) for alert in seen.changed]
     return found
@@ -56,18 +60,18 @@ def test_what_is_not_known_changes_nothing() -> None:
 
 
 def test_a_subject_that_is_gone_has_no_alert() -> None:
-    firing = observe(RULE, {}, [("a", 200.0), ("b", 300.0)], 0).alerts
-    seen = observe(RULE, firing, [("b", 300.0)], 1)
+    firing = observe(RULE, {}, [("a", 200.0), ("b", 300.0)], 0, no_line).alerts
+    seen = observe(RULE, firing, [("b", 300.0)], 1, no_line)
     assert set(seen.alerts) == {"b"} and [(a.subject, a.state) for a in seen.changed] == [("a", "resolved")]
 
 
 def test_the_number_of_alerts_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluate, "ALERTS_PER_RULE_MAX", 3)
-    seen = observe(RULE, {}, [(str(n), 200.0) for n in range(10)], 0)
+    seen = observe(RULE, {}, [(str(n), 200.0) for n in range(10)], 0, no_line)
     assert len(seen.alerts) == 3 and seen.omitted == 7
-    again = observe(RULE, seen.alerts, [(str(n), 200.0) for n in range(10)], 1)
+    again = observe(RULE, seen.alerts, [(str(n), 200.0) for n in range(10)], 1, no_line)
     assert again.alerts.keys() == seen.alerts.keys() and again.changed == [] and again.omitted == 7
-    fewer = observe(RULE, again.alerts, [(str(n), 200.0 if n else 0.0) for n in range(10)], 2)
+    fewer = observe(RULE, again.alerts, [(str(n), 200.0 if n else 0.0) for n in range(10)], 2, no_line)
     assert set(fewer.alerts) == {"1", "2", "3"} and fewer.omitted == 6
 
 
@@ -103,7 +107,7 @@ def test_a_rule_has_one_alert_for_a_subject(looks: list[dict[str, int]]) -> None
     alerts: dict[str, Alert] = {}
     open_ids: dict[str, str] = {}
     for at, look in enumerate(looks):
-        seen = observe(RULE, alerts, [(s, float(v)) for s, v in look.items()], at)
+        seen = observe(RULE, alerts, [(s, float(v)) for s, v in look.items()], at, no_line)
         alerts = seen.alerts
         for alert in seen.changed:
             if alert.state == "firing":

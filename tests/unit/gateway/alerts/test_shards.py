@@ -61,7 +61,7 @@ def test_a_set_that_is_whole_but_for_what_the_rule_allows_is_well_again() -> Non
     states: list[str] = []
     alerts: dict[str, Alert] = {}
     for now_ms, missing in enumerate((0, 1, 2, 2, 1)):
-        seen = observe(rule, alerts, [("shard-0", float(missing))], now_ms)
+        seen = observe(rule, alerts, [("shard-0", float(missing))], now_ms, lambda _: 0)
         alerts = seen.alerts
         states += [alert.state for alert in seen.changed]
     assert states == ["firing", "resolved"]

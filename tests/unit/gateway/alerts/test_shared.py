@@ -39,11 +39,16 @@ def test_what_another_one_needs_to_go_on_is_written_down_and_values_are_not(
 
 def test_a_reader_shows_alerts_as_the_teller_has_them() -> None:
     known = alert("pending")
-    lines = [Line("rule.q.5", "q", "rule", "firing", 3.0, 7), Line("rule.q.5", "q", "rule", "resolved", 0.0, 9)]
+    lines = [Line("rule.q.5", "q", "rule", "firing", 3.0, 7, 5), Line("rule.q.5", "q", "rule", "resolved", 0.0, 9, 5)]
     fired, over = missed(lines, {known.id: known})
     assert fired == msgspec.structs.replace(alert("firing"), value=3.0)
     assert (over.state, over.value, over.since_ms, over.fired_at_ms, over.resolved_at_ms) == ("resolved", 0.0, 5, 7, 9)
     assert missed(lines, {}) == [fired, over], "and one that it had never seen"
+
+
+def test_lines_of_older_programs_say_with_the_id_since_when_an_alert_was_there() -> None:
+    (fired,) = missed([Line("rule.q.5", "q", "rule", "firing", 3.0, 7, None)], {})
+    assert fired.since_ms == 5
 
 
 def test_a_webhook_has_the_same_id_whoever_sends_it_and_each_change_and_receiver_another() -> None:

@@ -40,3 +40,20 @@ def test_a_later_word_on_a_minute_counts() -> None:
     budget = filled(range(10, 70), total=100, bad=0)
     budget.put(69, 100, 7)
     assert budget.counts(69, 1) == (100, 7)
+
+
+def test_who_has_seen_less_of_a_minute_does_not_take_back_what_was_known() -> None:
+    budget = Budget([(100, 50, 5)])
+    budget.put(100, 20, 9)
+    assert budget.counts(100, 1) == (50, 5)
+
+
+def test_what_changed_is_said_once_by_the_hour_and_makes_the_same_budget() -> None:
+    budget = filled(range(110, 130), total=100, bad=2)
+    budget.put(130, 0, 0)
+    changed = budget.take_changed()
+    assert {hour: len(minutes) for hour, minutes in changed.items()} == {1: 10, 2: 10} and not budget.take_changed()
+    again = Budget(one for minutes in changed.values() for one in minutes)
+    assert again.value(129, 99.9) == budget.value(129, 99.9) != 0 and not again.take_changed()
+    again.put(129, 101, 2)
+    assert list(again.take_changed()) == [2]

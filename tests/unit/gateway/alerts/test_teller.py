@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -10,7 +11,7 @@ from structlog.testing import capture_logs
 
 from backend_store.metadata.documents import Documents
 from backend_store.metadata.duties import Duties
-from backend_store.model import InvalidRequest, Unavailable
+from backend_store.model import InvalidRequest, OutcomeUnknown, Unavailable
 from backend_store.remote.documents import RemoteDocuments
 from backend_store.service.operations import TakeDuty
 from backend_store.storage.engine import Batch
@@ -19,8 +20,9 @@ from gateway.alerts import teller
 from gateway.alerts.alerts import Alerts
 from gateway.alerts.core.evaluate import Alert
 from gateway.alerts.core.rules import Rule
-from gateway.alerts.limits import DUTY_HOLD_MS_MAX, DUTY_HOLD_MS_MIN, DUTY_LOOKS_BEFORE
+from gateway.alerts.limits import DUTY_HOLD_MS_MAX, DUTY_HOLD_MS_MIN, DUTY_LOOKS_BEFORE, DUTY_MARGIN_MS
 from gateway.alerts.stored import Receiver, telling_id
+from gateway.alerts.teller import Heard
 from gateway.series.book import Book
 
 pytestmark = pytest.mark.anyio
@@ -44,9 +46,16 @@ class Backend:
         self.duties = Duties(self.documents, lambda: self.now_ms)
         self.gateways: list[RemoteDocuments] = []
         self.is_away = False
+        self.cut_off: set[str] = set()
+        """Gateways that do not reach it."""
 
     async def _write(self, batch: Batch) -> None:
         self.engine.commit(batch, lambda: None)
+
+    async def ask_of(self, gateway: str, operation: Any) -> msgspec.Raw:
+        if gateway in self.cut_off:
+            raise Unavailable("it does not answer")
+        return await self.ask(operation)
 
     async def ask(self, operation: Any) -> msgspec.Raw:
         if self.is_away:
@@ -89,7 +98,7 @@ class Sources:
 
 class Gateway:
     def __init__(self, world: World, name: str) -> None:
-        documents = RemoteDocuments(world.backend.ask, holder=name, are_shared=True)
+        documents = RemoteDocuments(partial(world.backend.ask_of, name), holder=name, are_shared=True)
         documents.take(list(world.backend.documents.rows().values()), [], is_first=True)
         world.backend.gateways.append(documents)
         sources: Any = Sources(world)
@@ -125,9 +134,31 @@ class World:
                 await gateway.alerts.evaluate(self.backend.now_ms)
 
 
+def believes_still(gateway: Gateway) -> None:
+    """Its clock goes wrong, so that it takes the duty for its own."""
+    one = gateway.alerts.teller
+
+    async def nothing_new() -> Heard:
+        return Heard.NOTHING_NEW
+
+    one.ask = nothing_new  # type: ignore[method-assign]
+    one._until = float("inf")
+
+
+class Steady:
+    """A clock of gateways that goes as the backend's does."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    def monotonic(self) -> float:
+        return self._backend.now_ms / 1000
+
+
 @pytest.fixture
-async def world() -> World:
+async def world(monkeypatch: pytest.MonkeyPatch) -> World:
     world = World()
+    monkeypatch.setattr(teller, "time", Steady(world.backend))
     await world.a.alerts.put_receiver(RECEIVER, None)
     await world.a.alerts.put_rule(RULE, None)
     await world.looks(DUTY_LOOKS_BEFORE)
@@ -179,18 +210,97 @@ async def test_an_alert_that_waits_goes_on_waiting_at_another_gateway(world: Wor
     assert world.b.alerts.teller.is_ours and world.b.told == ["firing"], "it was past the limit for long enough"
 
 
+async def test_who_does_not_reach_the_backends_has_stopped_before_another_one_tells(world: World) -> None:
+    world.backend.cut_off = {"a"}
+    for _ in range(2 * DUTY_HOLD_MS_MIN // LOOK_MS):
+        await world.looks(1)
+        assert not (world.a.alerts.teller.is_ours and world.b.alerts.teller.is_ours)
+    assert world.b.alerts.teller.is_ours
+    world.days = 1
+    await world.looks(4)
+    assert world.a.told == [] and world.b.told == ["pending", "firing"]
+    world.backend.cut_off = set()
+    await world.looks(1)
+    assert world.a.open == world.b.open and world.a.seen == ["firing"] and world.a.told == []
+
+
+async def test_the_holder_counts_from_when_it_asked(world: World) -> None:
+    """The backend counts from when it heard it, and its answer takes long."""
+    one, asked_ms = world.a.alerts.teller, world.backend.now_ms
+
+    async def slow(operation: Any) -> msgspec.Raw:
+        answer = await world.backend.ask(operation)
+        world.backend.now_ms += 4_000
+        return answer
+
+    one._documents._ask = slow  # type: ignore[attr-defined]
+    await one.ask()
+    world.backend.now_ms = asked_ms + DUTY_HOLD_MS_MIN - DUTY_MARGIN_MS - 1
+    assert one.is_ours
+    world.backend.now_ms += 1
+    assert not one.is_ours
+    assert (await world.backend.duties.take("alerts", "b", DUTY_HOLD_MS_MIN)).holder == "a"
+
+
+async def test_an_ask_that_may_have_been_heard_counts_without_its_answer(world: World) -> None:
+    """It asked for a long time, as its looks were long; then for a short one, and the answer was lost."""
+    one = world.a.alerts.teller
+    world.backend.now_ms += DUTY_HOLD_MS_MIN
+    await one.ask()
+
+    async def unanswered(operation: Any) -> msgspec.Raw:
+        await world.backend.ask(operation)
+        raise OutcomeUnknown("the backend was lost")
+
+    one._documents._ask = unanswered  # type: ignore[attr-defined]
+    world.backend.now_ms += LOOK_MS
+    await one.ask()
+    world.backend.now_ms += DUTY_HOLD_MS_MIN
+    await world.b.alerts.teller.ask()
+    assert world.b.alerts.teller.is_ours and not one.is_ours
+
+
+async def test_two_that_find_the_same_give_it_the_same_id(world: World) -> None:
+    """One tells of it in the time that it has left and cannot write it down; then the other one finds it, too."""
+    world.days = 1
+    await world.looks(3)
+    world.days = 9
+    await world.looks(4)
+    assert world.a.told == ["pending", "firing", "resolved"]
+    ended = world.a.alerts.history["shop"][-1].alert
+    ids: dict[str, list[str]] = {"a": [], "b": []}
+    for name, gateway in (("a", world.a), ("b", world.b)):
+        gateway.alerts.on_told.append(lambda rule, alert, silence, name=name: ids[name].append(alert.id))
+    world.backend.cut_off = {"a"}
+    world.days = 1
+    await world.looks(8)
+    assert world.b.told == ["pending", "firing"] and ids["a"] and {*ids["a"]} == {*ids["b"]} != {ended}
+
+
+async def test_who_had_stopped_and_has_it_still_goes_on_with_what_it_knows(world: World) -> None:
+    """Nobody had it meanwhile: what could not be written down is so, and webhooks that were left are sent."""
+    world.present = [world.a]
+    world.backend.is_away = True
+    world.days = 1
+    await world.looks(8)
+    assert world.a.told == ["pending", "firing"] and world.a.alerts.teller.has_lapsed
+    fired = world.a.open
+    world.backend.is_away = False
+    await world.looks(1)
+    assert fired is not None and world.a.resumed == [telling_id(fired, RECEIVER.id)]
+    assert world.a.told == ["pending", "firing"] and world.a.open == fired and world.a.cuts == 0
+    assert [line.state for line in world.a.alerts.history["shop"]] == ["firing"]
+    assert len(world.backend.documents.all("alert-history")) == 1
+
+
 async def test_who_lost_the_duty_without_knowing_tells_nothing(world: World) -> None:
     """It was held up for so long that another one took over; what it finds then is refused."""
     world.present = [world.b]
     await world.looks(DUTY_HOLD_MS_MIN // LOOK_MS + 1)
-    assert world.b.alerts.teller.is_ours and world.a.alerts.teller.is_ours
+    assert world.b.alerts.teller.is_ours
     world.days = 1
     await world.looks(4)
-
-    async def is_not_new() -> bool:
-        return False
-
-    world.a.alerts.teller.ask = is_not_new  # type: ignore[method-assign]
+    believes_still(world.a)
     await world.a.alerts.evaluate(world.backend.now_ms)
     assert world.a.told == [] and not world.a.alerts.teller.is_ours and world.a.cuts == 1
     assert world.a.open == world.b.open and world.b.told == ["pending", "firing"]
@@ -203,11 +313,7 @@ async def test_who_wrote_down_in_vain_shows_what_the_other_one_told_meanwhile(wo
     world.present = [world.b]
     await world.looks(DUTY_HOLD_MS_MIN // LOOK_MS + 1)
     assert world.b.told == ["firing"]
-
-    async def is_not_new() -> bool:
-        return False
-
-    world.a.alerts.teller.ask = is_not_new  # type: ignore[method-assign]
+    believes_still(world.a)
     await world.a.alerts.evaluate(world.backend.now_ms)
     assert world.a.told == ["pending"] and world.a.seen == ["pending", "firing"]
 
@@ -222,6 +328,23 @@ async def test_who_lost_the_duty_leaves_webhooks_that_are_on_their_way_to_the_ne
     world.present = [world.a, world.b]
     await world.looks(2)
     assert (world.a.cuts, world.b.cuts) == (1, 0)
+
+
+async def test_a_look_with_changes_reads_what_has_changed_and_not_all_of_the_history(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.days = 1
+    await world.looks(3)
+    read: list[str] = []
+    all_of_kind = RemoteDocuments.all
+    monkeypatch.setattr(RemoteDocuments, "all", lambda self, kind: (read.append(kind), all_of_kind(self, kind))[1])
+    world.days = 9
+    await world.looks(4)
+    assert [line.state for line in world.b.alerts.history["shop"]] == ["firing", "resolved"]
+    assert world.b.seen == ["pending", "firing", "resolved"] and "alert-history" not in read
+    await world.b.alerts.forget_tenant("shop")
+    await world.looks(1)
+    assert world.a.alerts.history == world.b.alerts.history == {} and "alert-history" not in read
 
 
 async def test_webhooks_go_on_in_the_order_in_which_they_were_found(world: World) -> None:

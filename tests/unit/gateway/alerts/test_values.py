@@ -147,7 +147,7 @@ async def test_requests_are_counted_however_seldom_a_busy_process_looks(process:
             meter.count("default", "k", "orders", "publish", "http", outcome)
         if second % 100 == 99:  # looks themselves take long
             await process.look(every_ms=0)
-    (budget,) = process.app.gateway.watching.alerts.sources._budgets.values()
+    budget = process.app.gateway.watching.alerts.sources.budgets.of(rule)
     assert budget.counts(process.clock.ms // 60_000, 10) == (600, 300)
 
 
@@ -158,3 +158,25 @@ def test_a_row_is_about_the_time_since_the_one_before() -> None:
     assert book.spans(100, 107) == [1, 1, 0, 0, 0, 4, 0]
     assert book.spans(103, 106) == [0, 0, 3], "of the row only what is in the window"
     assert book.spans(106 + PAUSE_SLOTS_MAX, 107 + PAUSE_SLOTS_MAX) == [1]
+
+
+async def test_a_rate_has_what_happened_since_the_last_row_and_has_it_once(process: Process) -> None:
+    await process.app.gateway.watching.alerts.put_rule(RULE, None)
+    await process.look(times=20)
+    await died(process.store.queue("default", "orders"), *[MESSAGE] * 10)
+    rows = process.app.gateway.sampler.book.rows
+    await process.look(every_ms=2_000)
+    assert process.told == ["firing"] and process.value(RULE) == 10 and process.app.gateway.sampler.book.rows == rows
+    await process.look(every_ms=3_000)
+    assert process.app.gateway.sampler.book.rows > rows and process.value(RULE) == 10
+
+
+async def test_what_the_process_is_like_is_known_as_of_each_look(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rule = msgspec.structs.replace(RULE, kind="memory_used_percent", limit=0)
+    await process.look()
+    before = process.value(rule)
+    monkeypatch.setattr("gateway.series.sampler.used_bytes", lambda: 0)
+    await process.look(every_ms=2_000)
+    assert before is not None and before > 0 and process.value(rule) == 0

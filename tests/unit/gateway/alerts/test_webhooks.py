@@ -234,5 +234,27 @@ async def test_a_receiver_that_never_answers_holds_up_no_other_of_its_tenant() -
         await made.close()
 
 
+async def test_what_may_not_be_tried_any_more_is_left_to_whoever_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(webhooks, "WEBHOOK_RETRY_SECONDS", 0.01)
+    may_try, done = [True], []
+
+    async def secret(_: str) -> bytes:
+        return SECRET
+
+    def refuses(_: int) -> bytes:
+        may_try[0] = False
+        return status(500)
+
+    made = Webhooks(secret, lambda *_: None, done.append, may_try=lambda: may_try[0], networks=HERE)
+    async with receiver(refuses) as seen:
+        note = Note("shop", "r", f"http://127.0.0.1:{seen.port}/", "m", b"{}")
+        made.send(note)
+        await settled(made)
+        assert len(seen.requests) == 1 and done == [], "it has neither arrived nor been given up"
+        made.send(note)
+        await settled(made)
+        assert len(seen.requests) == 1 and made.waiting == 0
+
+
 def test_pauses_double_up_to_a_bound() -> None:
     assert [retry_after_s(n, first_s=1, most_s=60) for n in (1, 2, 3, 7, 50)] == [1, 2, 4, 60, 60]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -54,6 +55,53 @@ def test_what_a_crash_left_unfinished_goes_and_numbers_go_on(folder: UsageFolder
     again.open()
     assert not left.exists() and others.exists()
     assert again.write("minutes", [minute_row()], FIRST_MS).name.endswith("-00000002.ndjson.gz")
+
+
+def test_what_a_deposed_leader_still_writes_is_not_taken_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deposed, leader = (UsageFolder(tmp_path, "log-1", epoch=epoch) for epoch in (9, 10))
+    fsync, meanwhile = os.fsync, iter([leader.open])
+
+    def slow(descriptor: int) -> None:
+        for open_ in meanwhile:
+            open_()
+            assert [path.suffix for path in tmp_path.iterdir()] == [PART]
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", slow)
+    path = deposed.write("ledger", [ledger_row(0, 3)], FIRST_MS, 1)
+    assert [file.path for file in leader.files()] == [path]
+
+
+def test_two_do_not_write_one_file_at_once(folder: UsageFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    again = UsageFolder(folder.path, "node-1")
+    fsync, meanwhile = os.fsync, iter([again])
+
+    def slow(descriptor: int) -> None:
+        for other in meanwhile:
+            with pytest.raises(BlockingIOError):
+                other.write("ledger", [ledger_row(3, 9)], FIRST_MS, 1)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", slow)
+    folder.write("ledger", [ledger_row(0, 3)], FIRST_MS, 1)
+    (file,) = folder.files()
+    assert list(read(file)) == [ledger_row(0, 3)]
+
+
+def test_a_file_system_without_locks_has_files_nevertheless(
+    folder: UsageFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "no locks available")
+
+    monkeypatch.setattr("fcntl.flock", none)
+    path = folder.write("ledger", [ledger_row(0, 3)], FIRST_MS)
+    left = path.with_name(path.name + PART)
+    left.write_bytes(b"who knows")
+    UsageFolder(folder.path, "node-1").open()
+    assert path.exists() and left.exists()
 
 
 def test_leaders_of_one_log_write_files_of_different_names(tmp_path: Path) -> None:

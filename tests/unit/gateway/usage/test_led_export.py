@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -93,6 +95,35 @@ async def test_the_next_leader_repeats_what_the_last_one_wrote_and_did_not_take(
     assert len(names(tmp_path)) == 2 and not report.broken
     (log,) = report.logs.values()
     assert log.totals["published"] == 2 and log.held == 2
+
+
+async def test_who_leads_again_does_not_wait_for_ever_for_what_it_wrote_before(
+    store: EmbeddedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk did not answer then; the file is named when it does, and is the same rows under another epoch."""
+    await published(await made(store, "q"), draft("1"))
+    monkeypatch.setattr("gateway.usage.led_export.USAGE_LEAD_SECONDS_MAX", 0.05)
+    answers, asked, fsync = threading.Event(), threading.Event(), os.fsync
+
+    def hung(descriptor: int) -> None:
+        if not asked.is_set():
+            asked.set()
+            answers.wait()
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", hung)
+    usage = exports(store, tmp_path)
+    lead(usage, store, 1)
+    await eventually(asked.is_set)
+    usage.lose(3)
+    lead(usage, store, 2)
+    await eventually(lambda: len(names(tmp_path)) == 1)
+    assert "-e00000002-" in names(tmp_path)[0]
+    answers.set()
+    await eventually(lambda: len(names(tmp_path)) == 2)
+    await usage.close()
+    report = verify(tmp_path)
+    assert not report.broken and [log.totals["published"] for log in report.logs.values()] == [1]
 
 
 async def test_no_file_has_what_is_not_confirmed(

@@ -1,0 +1,95 @@
+"""Rows of alerts that are so and not on the disk yet: of each place the last word, in pieces that one commit takes.
+
+What begins and ends while nothing can be written leaves no row, so that hours without backends are not a pile of rows
+for the first commit after them. Of the history the newest lines wait; what is so is never given up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
+
+from backend_store.client import Document
+from gateway.alerts.limits import WRITE_BYTES_SOFT_MAX, WRITE_ROWS_MAX
+
+Place = tuple[str, str]
+"""Kind and name."""
+
+
+class Unwritten:
+    """See the file's first sentence. One writes at a time."""
+
+    def __init__(
+        self, kinds: Sequence[str], is_stored: Callable[[str, str], bool], *, rows_max: Mapping[str, int]
+    ) -> None:
+        """`kinds`: what is of the first ones is written first. `is_stored`: whether the disk has a row there.
+        `rows_max`: of these kinds no more rows wait; the oldest are given up."""
+        self.merged = 0
+        """Rows that were never written, since a later word on the same place came first."""
+        self.dropped = 0
+        """Rows that were given up."""
+        self._rows: dict[str, dict[str, Document]] = {kind: {} for kind in kinds}
+        self._rows_max = rows_max
+        self._is_stored = is_stored
+        self._sent: dict[Place, None] = {}
+        """Where the piece belongs that was sent last and is not known to be written."""
+        self._is_unsure = False
+        """It may be on the disk."""
+
+    def __len__(self) -> int:
+        return sum(map(len, self._rows.values()))
+
+    def put(self, rows: Iterable[Document]) -> None:
+        for one in rows:
+            place, waiting = (one.kind, one.name), self._rows[one.kind]
+            self.merged += one.name in waiting
+            if one.data is None and place not in self._sent and not self._is_stored(*place):
+                waiting.pop(one.name, None)
+            else:
+                waiting[one.name] = one
+                if len(waiting) > self._rows_max.get(one.kind, len(waiting)):
+                    del waiting[next(iter(waiting))]
+                    self.dropped += 1
+
+    def forget(self, kind: str, name: str) -> None:
+        """Somebody else writes the last word about it."""
+        self._rows[kind].pop(name, None)
+
+    def of_kind(self, kind: str) -> Iterable[Document]:
+        return self._rows[kind].values()
+
+    def piece(self) -> list[Document]:
+        """What the next commit takes. One of which the outcome is not known comes again, before any other."""
+        found = [row for kind, name in self._sent if (row := self._rows[kind].get(name)) is not None]
+        if not found:
+            found = self._next()
+            self._sent, self._is_unsure = dict.fromkeys((one.kind, one.name) for one in found), False
+        return found
+
+    def _next(self) -> list[Document]:
+        found: list[Document] = []
+        size = 0
+        for one in chain.from_iterable(rows.values() for rows in self._rows.values()):
+            if len(found) == WRITE_ROWS_MAX or size >= WRITE_BYTES_SOFT_MAX:
+                break
+            found.append(one)
+            size += len(one.data or b"")
+        return found
+
+    def written(self, piece: Iterable[Document]) -> None:
+        """What was said of the same places meanwhile is not."""
+        for one in piece:
+            if self._rows[one.kind].get(one.name) is one:
+                del self._rows[one.kind][one.name]
+        self._sent, self._is_unsure = {}, False
+
+    def failed(self, *, is_unsure: bool) -> None:
+        """`is_unsure`: the disk may have the piece nevertheless."""
+        self._is_unsure = self._is_unsure or is_unsure
+        if not self._is_unsure:
+            self._sent = {}
+
+    def clear(self) -> None:
+        for rows in self._rows.values():
+            rows.clear()
+        self._sent, self._is_unsure = {}, False

@@ -1,0 +1,76 @@
+"""Changes of rules while backends do not answer: they end in time, and a look at the rules does not stand behind."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import msgspec
+import pytest
+
+from backend_store.model import OutcomeUnknown, Unavailable
+from backend_store.remote.documents import RemoteDocuments
+from gateway.alerts import record, reports, turn
+from gateway.alerts.alerts import Alerts
+from gateway.alerts.reports import Reports
+from gateway.series.book import Book
+from tests.unit.gateway.alerts.test_alerts import RULE
+
+pytestmark = pytest.mark.anyio
+
+CHANGE_S = 0.3
+SLOW_S = 5.0
+
+
+class Sources:
+    async def report(self, *_: Any) -> None: ...
+
+    async def forget_gone(self) -> None: ...
+
+    def forget(self, rule_id: str) -> None: ...
+
+
+async def never(operation: Any) -> msgspec.Raw:
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+@pytest.fixture
+def alerts(monkeypatch: pytest.MonkeyPatch) -> Alerts:
+    """Of a gateway whose backends answer nothing."""
+    monkeypatch.setattr(turn, "CHANGE_SECONDS_MAX", CHANGE_S)
+    monkeypatch.setattr(record, "WRITE_SECONDS_MAX", CHANGE_S)
+    sources: Any = Sources()
+    documents: Any = RemoteDocuments(never, holder="a", are_shared=False)
+    return Alerts(documents, Book(), sources, clock_ms=lambda: 1)
+
+
+async def test_changes_that_wait_for_backends_end_in_time_and_say_what_became_of_them(alerts: Alerts) -> None:
+    changes = [alerts.put_rule(msgspec.structs.replace(RULE, id=f"rule_{n}"), None) for n in range(20)]
+    async with asyncio.timeout(SLOW_S):
+        errors = await asyncio.gather(*changes, return_exceptions=True)
+    assert type(errors[0]) is OutcomeUnknown, "it had begun"
+    assert {type(error) for error in errors} == {OutcomeUnknown, Unavailable}
+
+
+async def test_a_look_does_not_stand_behind_changes_that_wait(alerts: Alerts) -> None:
+    began = time.monotonic()
+    changes = [
+        asyncio.create_task(alerts.put_rule(msgspec.structs.replace(RULE, id=f"rule_{n}"), None)) for n in range(20)
+    ]
+    await asyncio.sleep(0)
+    async with asyncio.timeout(SLOW_S):
+        await alerts.evaluate(1)
+    assert time.monotonic() - began < 4 * CHANGE_S, "it waits for those that have begun, and not for each in turn"
+    await asyncio.gather(*changes, return_exceptions=True)
+
+
+async def test_a_look_does_not_wait_for_ever_for_what_other_gateways_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reports, "WRITE_SECONDS_MAX", CHANGE_S)
+    documents: Any = RemoteDocuments(never, holder="a", are_shared=True)
+    told = Reports(documents, "here")
+    told._seen["gone"] = b"", 0.0, reports.Report("there", {}, {}, 1)
+    async with asyncio.timeout(SLOW_S):
+        await told.say({"loop_lag_ms": 1.0}, {})
+        await told.forget(())
