@@ -14,6 +14,7 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from gateway.leftover import Lingering
+from gateway.limits import REMEMBERED_HEAD_BYTES_MAX
 
 _LENGTH: Final = re.compile(rb"\r\ncontent-length: ?(\d+)\r\n", re.IGNORECASE)
 _DIGITS_MAX: Final = 10
@@ -34,8 +35,10 @@ class Head(NamedTuple):
 
     @classmethod
     def of(cls, data: bytes, scope: dict[str, Any], headers: list[tuple[bytes, bytes]]) -> Self | None:
-        """None for a head of which another one like it may mean something else."""
+        """None for a large head, and for one of which another one like it may mean something else."""
         names = [name for name, _ in headers]
+        if len(data) > REMEMBERED_HEAD_BYTES_MAX:
+            return None
         if names.count(_NAME) != 1 or not _OTHERWISE.isdisjoint(names) or scope["http_version"] != "1.1":
             return None
         found, at = _LENGTH.search(data), names.index(_NAME)

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 from starlette.types import Receive, Send
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
+from gateway.limits import JOINED_BYTES_MAX
+
 if TYPE_CHECKING:
     from gateway.http import Answer, Header
 
@@ -49,7 +51,12 @@ def write_at_once(send: Send, method: str, answer: Answer, extra: tuple[Header, 
         b"" if cycle.keep_alive else b"connection: close\r\n",
     )
     cycle.response_started = True
-    cycle.transport.write(b"".join([STATUS_LINE[answer.status], head, end, answer.body]))
+    start = STATUS_LINE[answer.status] + head + end
+    if len(answer.body) > JOINED_BYTES_MAX:
+        cycle.transport.write(start)
+        cycle.transport.write(answer.body)
+    else:
+        cycle.transport.write(start + answer.body)
     cycle.response_complete = True
     cycle.message_event.set()
     if not cycle.keep_alive:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from gateway.limits import REMEMBERED_HEAD_BYTES_MAX
 from gateway.listeners import HttpProtocol
 from gateway.remembered import Head
 from push.intake import Intake
@@ -155,3 +156,10 @@ def test_a_head_of_http_1_0_or_of_two_lengths_is_parsed_each_time() -> None:
     assert Head.of(post(b"body")[:-4], {"http_version": "1.1"}, headers) is not None
     assert Head.of(post(b"body")[:-4], {"http_version": "1.0"}, headers) is None
     assert Head.of(post(b"body")[:-4], {"http_version": "1.1"}, [*headers, (b"content-length", b"4")]) is None
+
+
+def test_a_large_head_is_not_kept() -> None:
+    headers = [(b"host", b"x"), (b"content-length", b"4")]
+    small, large = (post(b"body", "X-Long: " + "x" * size)[:-4] for size in (10, REMEMBERED_HEAD_BYTES_MAX))
+    assert Head.of(small, {"http_version": "1.1"}, headers) is not None
+    assert Head.of(large, {"http_version": "1.1"}, headers) is None

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.http import Answer, write
+from gateway.limits import JOINED_BYTES_MAX
 from gateway.whole import body_at_hand, write_at_once
 from push.intake import Intake
 from tests.support.patience import PATIENCE_S
@@ -18,6 +19,7 @@ pytestmark = pytest.mark.anyio
 ANSWERS = {
     "/json": Answer(201, b'{"a":1}', ((b"location", b"/x"),)),
     "/empty": Answer(200),
+    "/large": Answer(200, b"x" * (JOINED_BYTES_MAX + 1)),
     "/refused": Answer(404, b"{}", content_type=b"application/problem+json"),
     "/nothing": Answer(204, content_type=None),
 }
@@ -68,7 +70,7 @@ async def test_an_answer_has_the_same_bytes_either_way(path: str, method: str) -
     (at_once, saw), (by_asgi, seen) = await exchanged(data, is_at_once=True), await exchanged(data, is_at_once=False)
     assert at_once == by_asgi
     assert saw[1] == seen[1] == b"body" and saw[0]
-    assert saw[2] is (method == "POST" and path in ("/json", "/empty"))
+    assert saw[2] is (method == "POST" and path in ("/json", "/empty", "/large"))
 
 
 async def test_who_waits_for_leave_to_send_gets_it() -> None:
