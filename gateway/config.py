@@ -14,10 +14,13 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from gateway.addresses import parse_address
 from gateway.alerts.core.addresses import parse_networks
 from gateway.alerts.limits import WEBHOOK_NETWORKS_MAX
 from gateway.auto_create import auto_create_entries
 from gateway.backend_rules import BACKEND_CHECKS, wrong_backend
+from gateway.cluster_rules import wrong_clusters
+from gateway.clusters import cluster_entries, wrong_cluster_name
 from gateway.entrance_rules import wrong_together
 from gateway.issuers import issuer_entries, without_secrets, wrong_issuers
 from gateway.limits import (
@@ -31,7 +34,7 @@ from gateway.limits import (
 from gateway.processes.limits import GATEWAYS_MAX
 from gateway.proxy import networks
 from gateway.rate_rules import rate_rules
-from gateway.settings import Encryption, Redis, Settings, parse_address
+from gateway.settings import Encryption, Redis, Settings
 from push.limits import PUBLISH_MS_MAX
 from push.problems import nearest
 
@@ -191,6 +194,7 @@ def _checked(key: str, value: Any, origin: str) -> Any:
 _LISTS: Final[dict[str, Callable[[Any], Any]]] = {
     "auth.jwt.issuers": issuer_entries,
     "queues.auto_create": auto_create_entries,
+    "store.clusters": cluster_entries,
     "throttling.rules": rate_rules,
 }
 """Settings that are lists of tables, with what reads and checks them."""
@@ -261,6 +265,8 @@ def _wrong(key: str, value: Any) -> str:
         return _wrong_metadata(value)
     if key == "store.backends":
         return next((f"{one!r}: {wrong}" for one in value if (wrong := _wrong_backend(one))), "")
+    if key == "store.cluster":
+        return wrong_cluster_name(value)
     if key == "redis.url":
         return _wrong_redis(value)
     if key == "auth.jwt.audience":
@@ -382,9 +388,14 @@ def _check_store(settings: Settings, origins: Mapping[str, str]) -> None:
     if any(files) and not all(files):
         detail = "store.tls_cert, store.tls_key and store.tls_ca go together; make them with `pushq ca`"
         raise ConfigError("store.tls_cert", detail, origins.get("store.tls_cert", DEFAULT))
-    if not any(files) and not all(parse_address(one).is_loopback for one in store.backends):
-        detail = "backends of other machines are asked over TLS only: name store.tls_cert, store.tls_key, store.tls_ca"
-        raise ConfigError("store.tls_cert", detail, origins.get("store.backends", DEFAULT))
+    named = {"store.backends": store.backends, "store.clusters": [at for one in store.clusters for at in one.backends]}
+    for key, backends in named.items():
+        if not any(files) and not all(parse_address(one).is_loopback for one in backends):
+            which = "backends of other machines are asked over TLS only"
+            detail = f"{which}: name store.tls_cert, store.tls_key, store.tls_ca"
+            raise ConfigError("store.tls_cert", detail, origins.get(key, DEFAULT))
+    if (wrong := wrong_clusters(store, settings.cluster)) is not None:
+        raise ConfigError(wrong[0], wrong[1], origins.get(wrong[0], DEFAULT))
 
 
 def _check_encryption(encryption: Encryption, origins: Mapping[str, str]) -> None:

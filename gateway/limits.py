@@ -294,3 +294,5 @@ CONSOLE_LIST_SLICE: Final = 100
 """Queues that the console looks at in one go."""
 CONSOLE_LIST_SHARE_MAX: Final = 0.01
 """Of a core: what one tenant's list of queues may cost while somebody looks at it."""
+CLUSTER_ENTRIES_MAX: Final = 64
+"""Entries of `store.clusters`."""

@@ -25,6 +25,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.flow_control import FlowControl
 
 from backend_store.model import InvalidRequest
+from gateway.addresses import Address
 from gateway.door import Door
 from gateway.entrance import Entrance, ProxyGate
 from gateway.heads import MALFORMED, TOO_LARGE, Fault, Reason, fault_of
@@ -43,7 +44,6 @@ from gateway.limits import (
 )
 from gateway.proxy import Client
 from gateway.remembered import Remembering
-from gateway.settings import Address
 from push.limits import READ_BYTES_PER_TURN_MAX, WRITE_BLOCKED_SECONDS_MAX
 from push.protocol import FRAME_BYTES_MAX
 from push.transports.websocket import PushProtocol

@@ -30,9 +30,10 @@ from backend_store.remote.store import RemoteBackends
 from backend_store.shard.rounds import Patience
 from backend_store.storage.engine import FolderInUse, StorageError
 from backend_store.storage.space import SpaceRules
+from gateway.addresses import parse_address
 from gateway.app import Application, create_app
 from gateway.auth import ADMIN_KEY_FILE, Keyring, make_first_key, wall_clock_ms
-from gateway.backend_rules import members_of
+from gateway.backend_rules import coordinator_of
 from gateway.backends import open_backends, tls_of
 from gateway.cannot_start import CannotStart
 from gateway.certificates import CertificateError
@@ -54,7 +55,7 @@ from gateway.logs import configure_logs
 from gateway.masters import MASTER_FILE, MasterError
 from gateway.recovery import Recovery
 from gateway.remote_store import RemoteStore, remote_store
-from gateway.settings import Settings, parse_address
+from gateway.settings import Settings
 from gateway.siblings import Siblings
 from gateway.tickets import TicketOffice
 from gateway.tokens import Tokens
@@ -210,12 +211,12 @@ def _far(store: object) -> RemoteBackends | None:
 
 
 def _cluster(settings: Settings) -> ClusterWatch | None:
-    endpoints = members_of(settings.cluster)
-    if not endpoints:
+    at = coordinator_of(settings.cluster)
+    if at is None:
         return None
     cluster = settings.cluster
     patience = Patience(cluster.replace_after_s, cluster.rebalance_after_s)
-    return ClusterWatch(etcd_config(endpoints, access_of(cluster)), patience)
+    return ClusterWatch(etcd_config(at, access_of(cluster)), patience)
 
 
 def _recovery(cluster: ClusterWatch | None, store: object, settings: Settings) -> Recovery | None:
@@ -457,7 +458,9 @@ def announce(settings: Settings, port: int, *, is_new: bool) -> None:
     count = settings.gateways
     processes = "one process" if count == 1 else f"{count} gateway processes and one for storage"
     backends = settings.store.backends
-    data = f"messages with {', '.join(backends)}" if backends else f"data in {settings.data}"
+    others = [one.name for one in settings.store.clusters]
+    further = f", further clusters {', '.join(others)}" if others else ""
+    data = f"messages with {', '.join(backends)}{further}" if backends else f"data in {settings.data}"
     lines = [
         f"pushq {VERSION}  {processes}, {data}"
         + ("" if settings.metadata.url or backends else ", nothing else needed"),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import msgspec
 
+from gateway.addresses import Address, parse_address
 from gateway.auto_create import AutoCreate
+from gateway.clusters import BackendsOf
 from gateway.issuers import Jwt
 from gateway.limits import LEFTOVER_BYTES_DEFAULT, LEFTOVER_SECONDS_DEFAULT
 from gateway.rate_rules import RateRule
@@ -68,7 +69,11 @@ class StoreSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where messages are kept, if not in the data folder."""
 
     backends: tuple[str, ...] = ()
-    """Backends, `HOST:PORT` each; empty for the data folder of this process."""
+    """Backends of the home cluster, `HOST:PORT` each; empty for the data folder of this process."""
+    cluster: str = "main"
+    """What the home cluster is called, which has the definitions of all queues."""
+    clusters: tuple[BackendsOf, ...] = ()
+    """Further clusters, which keep messages alone."""
     tls_cert: str = ""
     """The certificate that this gateway shows to backends."""
     tls_key: str = ""
@@ -250,7 +255,7 @@ class ClusterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What all backends of a cluster are told alike."""
 
     coordinator: str = "embedded"
-    """`embedded`, for one backend alone, or `etcd://HOST:PORT[,HOST:PORT]`."""
+    """`embedded`, for one backend alone, or `etcd://HOST:PORT[,HOST:PORT][/NAMESPACE]`."""
     etcd_tls_ca: str = ""
     """The authority of etcd's certificate; empty speaks to it in clear, which is for one machine."""
     etcd_tls_cert: str = ""
@@ -320,33 +325,3 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Where the API is for somebody on this machine."""
         plain = self.address._replace(port=port).url
         return plain.replace("http", "https", 1) if self.http.tls_cert else plain
-
-
-def is_loopback_host(host: str) -> bool:
-    return host in ("localhost", "::1") or re.fullmatch(r"127(\.\d{1,3}){3}", host) is not None
-
-
-class Address(NamedTuple):
-    host: str
-    port: int
-
-    @property
-    def is_loopback(self) -> bool:
-        return is_loopback_host(self.host)
-
-    @property
-    def url(self) -> str:
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
-        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
-
-
-def parse_address(text: str) -> Address:
-    """`HOST:PORT`, `[IPV6]:PORT`. Raises `ValueError` with a sentence."""
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
-        raise ValueError("it is HOST:PORT, such as 127.0.0.1:8080")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host:
-        raise ValueError("an IPv6 address stands in brackets, such as [::1]:8080")
-    return Address(host, int(port))

@@ -116,7 +116,7 @@ class RemoteQueue(Redriving, Ranges):
         """Wants that the backend has not answered."""
         self._looked: asyncio.Event = asyncio.Event()
         self._is_granting = False
-        self.home: Home = home or store.home(definition.shard)
+        self.home: Home = home or store.cluster_of(definition).home(definition.shard)
 
     # --------------------------------------------------------------------------------------------------- what it is
 

@@ -138,7 +138,7 @@ class StoreService:
         ids = self.store.node.metadata.data_keys.reserve(KEY_IDS_PER_VISIT)
         node = self.store.node
         about = STORE_VERSION, node.engine.disk_id, node.steady_ms(), unknown
-        return visitor, Greeted(*about, (ids.start, ids.stop), self.shards, self.lanes)
+        return visitor, Greeted(*about, (ids.start, ids.stop), self.shards, self.lanes, node.metadata.identity)
 
     def depart(self, name: str, link: Link) -> None:
         visitor = self.visitors.get(name)

@@ -233,6 +233,8 @@ class Greeted(_Frame, frozen=True, tag="greeted"):
     """How many shards there are."""
     lanes: int = 0
     """In a cluster of independent hosts how many lanes every queue has, one in each shard; 0 in any other one."""
+    metadata: str = ""
+    """The identity of the shard's metadata; "" of a backend that does not know queues of other clusters."""
 
 
 class Turned(_Frame, frozen=True, tag="turned"):

@@ -119,7 +119,8 @@ def _timeout_ms(call: Call) -> int | None:
     if stated is None:
         return None
     if not stated.isdigit() or len(stated) > 9:
-        raise invalid_field("/headers/pushq-timeout-ms", f"Pushq-Timeout-Ms is {stated[:50]!r}, not a whole number")
+        shown = stated[:50].decode("latin-1")
+        raise invalid_field("/headers/pushq-timeout-ms", f"Pushq-Timeout-Ms is {shown!r}, not a whole number")
     return checked_timeout(int(stated), name="Pushq-Timeout-Ms", pointer="/headers/pushq-timeout-ms")
 
 

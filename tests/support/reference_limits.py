@@ -342,6 +342,12 @@ GROUPS = (
             "backend_store.remote.limits:REDRIVE_LOOK_SECONDS": "",
             "backend_store.remote.limits:SEALS_AFTER_SECONDS": "",
             "backend_store.remote.limits:TAIL_RETRY_SECONDS": "",
+            "gateway.limits:CLUSTER_ENTRIES_MAX": "",
+            "backend_store.remote.limits:AWAY_SECONDS": "",
+            "backend_store.remote.limits:CLAIM_RETRY_SECONDS": "",
+            "backend_store.remote.limits:CHOOSE_RETRY_MS": "",
+            "backend_store.remote.limits:QUEUE_NEEDS": "",
+            "backend_store.remote.limits:RECENT_QUEUES_MAX": "",
         },
     ),
     Group(
@@ -544,6 +550,7 @@ GROUPS = (
             "gateway.series.limits:SAVE_SECONDS": "",
             "gateway.series.limits:QUEUES_PER_WRITE_MAX": "",
             "gateway.series.limits:SPARK_POINTS_MAX": "",
+            "gateway.series.limits:SPARK_NAMES_MAX": "",
         },
     ),
     Group(

@@ -121,6 +121,10 @@ SETTINGS = {
     "metadata.secret_file": "The file with that service's secret, `metadata.secret` of its data folder.",
     "store.backends": "Backends that keep the messages in place of the data folder, `HOST:PORT` each. This gateway "
     "then takes queue definitions, keys and tenants from them as well.",
+    "store.cluster": "What the cluster of `store.backends` is called where there are others, 1 to 31 of a-z, 0-9 and "
+    "hyphen.",
+    "store.clusters": "[Further clusters](../how-to/several-clusters.md) that keep messages: a list of "
+    "[tables](#further-clusters). As a variable it is JSON.",
     "store.tls_cert": "The certificate that this gateway shows to its backends, from `pushq ca`.",
     "store.tls_key": "That certificate's key.",
     "store.tls_ca": "The authority that signed the backends' certificates. Without TLS only backends of this machine "
@@ -138,7 +142,8 @@ SETTINGS = {
     "node.tls_key": "The file of that certificate's key.",
     "node.tls_ca": "The authority that signs the certificates of all backends; nobody else is let in.",
     "cluster.coordinator": "Through what backends agree: `embedded`, for one that is alone, or "
-    "`etcd://HOST:PORT,HOST:PORT`. A gateway that has it answers `/v1/cluster`.",
+    "`etcd://HOST:PORT,HOST:PORT/NAMESPACE`. Clusters that share an etcd have a namespace each; without it, `pushq`. "
+    "A gateway that has it answers `/v1/cluster`.",
     "cluster.etcd_tls_ca": "The authority of etcd's certificate. Empty speaks to etcd in clear, which is refused where "
     "it is on another machine.",
     "cluster.etcd_tls_cert": "The certificate that is shown to etcd, where it asks for one.",

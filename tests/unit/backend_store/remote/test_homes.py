@@ -16,7 +16,7 @@ from backend_store.node.node import Node
 from backend_store.remote.directory import FixedDirectory
 from backend_store.remote.queue import RemoteQueue
 from backend_store.remote.store import RemoteBackends
-from backend_store.service.operations import DropQueues
+from backend_store.service.defining import DropQueues
 from backend_store.service.serving import StoreServer, StoreService
 from backend_store.storage.memory import MemoryEngine
 from push.looking_up import LookingUp
