@@ -86,6 +86,7 @@ async def to_gateways(settings: Settings, host: BackendHost) -> AsyncIterator[No
     def led(shard: Shard, store: Node) -> None:
         is_first = shard.number == 0  # it has the definitions of all
         embedded = EmbeddedStore(store)
+        embedded.load = host.load
         if lanes:
             services[shard.number] = StoreService(embedded, lane=shard.number, lanes=lanes)
         else:

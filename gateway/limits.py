@@ -286,6 +286,10 @@ RECOVERY_BEGUN_MAX: Final = 64
 """Chunks in quarantine that are marked as begun before they are published; each waits for the one before."""
 RECOVERY_SHOWN_MAX: Final = 100
 """Messages of a piece in quarantine that are shown."""
+PROVISIONER_OUTPUT_BYTES_MAX: Final = 4096
+"""The end of what a provisioner's program writes that is in the log."""
+PROVISIONER_END_SECONDS: Final = 5.0
+"""How long a provisioner's program that is asked to end may take before it is killed."""
 CLUSTER_RETRY_SECONDS: Final = 1.0
 """The pause before a gateway looks for the cluster's coordinator again."""
 CONSOLE_LISTS_MAX: Final = 64
