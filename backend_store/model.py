@@ -137,6 +137,10 @@ class Unavailable(PushqError):
     code = "unavailable"
 
 
+class ClusterAway(Unavailable):
+    """A whole cluster has been away for some time, or has never been there. What lies in others goes on."""
+
+
 class NotDurable(PushqError):
     """Too few replicas are in sync. Nothing was accepted."""
 
@@ -228,10 +232,12 @@ class QueueDefinition(msgspec.Struct, frozen=True):
     created_at_ms: int
     version: int
     shard: int = 0
-    """Where its messages lie, in a cluster of several shards."""
+    """Where its messages lie, in a cluster of several shards; it counts within `cluster`."""
     was_plain: bool | None = None
     """Whether `encrypted` was ever false, so that messages may lie there in the clear. None: from a build that did not
     write it down, which made version 1 by the config it still has."""
+    cluster: str = ""
+    """Where its messages lie, of several clusters; "" is the home cluster, which has the definitions."""
 
     @property
     def is_always_sealed(self) -> bool:

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 import structlog
+import uvloop
 
 from backend_store.client.embedded import EmbeddedStore
 from backend_store.cluster.coordinator import Coordinator
@@ -38,13 +39,15 @@ from backend_store.shard.rounds import Patience
 from backend_store.storage.engine import FolderInUse, StorageError
 from backend_store.storage.folder import FolderLock, make_private
 from backend_store.storage.writer import prepare_interpreter
+from gateway.addresses import Address, parse_address
 from gateway.api.usage_metrics import exposed
 from gateway.auth import wall_clock_ms
-from gateway.backend_rules import members_of
+from gateway.backend_rules import coordinator_of
 from gateway.etcd_access import access_of, etcd_config
 from gateway.logs import configure_logs
+from gateway.memory import keep_what_is_there
 from gateway.serve import SIGNALS, CannotStart
-from gateway.settings import Address, Settings, parse_address
+from gateway.settings import Settings
 from gateway.usage.led_export import LedExports
 from gateway.version import VERSION
 
@@ -61,7 +64,8 @@ def serve_backend_role(settings: Settings, attach: Attach | None = None) -> None
         raise CannotStart("node.name is missing: a backend needs a name that no other one of its cluster has")
     configure_logs(settings.logs)
     prepare_interpreter()
-    asyncio.run(_serve(settings, attach or partial(to_gateways, settings)))
+    keep_what_is_there()
+    uvloop.run(_serve(settings, attach or partial(to_gateways, settings)))
 
 
 @contextlib.asynccontextmanager
@@ -85,6 +89,7 @@ async def to_gateways(settings: Settings, host: BackendHost) -> AsyncIterator[No
     def led(shard: Shard, store: Node) -> None:
         is_first = shard.number == 0  # it has the definitions of all
         embedded = EmbeddedStore(store)
+        embedded.load = host.load
         if lanes:
             services[shard.number] = StoreService(embedded, lane=shard.number, lanes=lanes)
         else:
@@ -158,8 +163,8 @@ async def _serve(settings: Settings, attach: Attach) -> None:
 
 @contextlib.asynccontextmanager
 async def _coordinator(settings: Settings) -> AsyncIterator[Coordinator]:
-    endpoints = members_of(settings.cluster)
-    if not endpoints:
+    at = coordinator_of(settings.cluster)
+    if at is None:
         try:
             embedded = open_embedded(settings.directory / "coordinator", on_fatal=end_process)
         except (StorageError, OSError) as error:
@@ -170,7 +175,7 @@ async def _coordinator(settings: Settings) -> AsyncIterator[Coordinator]:
             await embedded.close()
         return
     try:
-        etcd = await open_etcd(etcd_config(endpoints, access_of(settings.cluster)))
+        etcd = await open_etcd(etcd_config(at, access_of(settings.cluster)))
     except PushqError as error:
         raise CannotStart(f"cluster.coordinator: {error.detail}") from None
     try:
@@ -211,7 +216,7 @@ async def _listen(host: BackendHost, http: Address) -> asyncio.Server:
 
 def _config(settings: Settings) -> HostConfig:
     node, cluster = settings.node, settings.cluster
-    is_alone = not members_of(cluster)
+    is_alone = coordinator_of(cluster) is None
     certificates = None
     if node.tls_cert:
         certificates = Certificates(Path(node.tls_cert), Path(node.tls_key), Path(node.tls_ca))

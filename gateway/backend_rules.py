@@ -6,10 +6,10 @@ import re
 from collections.abc import Callable
 from typing import Final
 
+from gateway.addresses import ETCD, EtcdAt, parse_address, parse_etcd, wrong_address, wrong_etcd, wrong_service
 from gateway.etcd_access import access_of, wrong_access
-from gateway.settings import ClusterSettings, NodeSettings, parse_address
+from gateway.settings import ClusterSettings, NodeSettings
 
-ETCD: Final = "etcd://"
 _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
 
 
@@ -18,47 +18,26 @@ def _wrong_name(name: str) -> str:
     return "" if is_name else "it is 1 to 63 of a-z, 0-9, dot and hyphen, as in a host's name"
 
 
-def _wrong_address(address: str) -> str:
-    try:
-        parse_address(address)
-    except ValueError as error:
-        return str(error)
-    return ""
-
-
-def _wrong_service(address: str) -> str:
-    wrong = _wrong_address(address)
-    return wrong or ("" if parse_address(address).port else "gateways must know its port: it is above 0")
-
-
 def _wrong_coordinator(text: str) -> str:
     if text == "embedded":
         return ""
-    try:
-        return "" if etcd_endpoints(text) else 'it is "embedded" or etcd://HOST:PORT[,HOST:PORT]'
-    except ValueError as error:
-        return f"an address of etcd is wrong: {error}"
+    wrong = wrong_etcd(text)
+    return wrong if not wrong or text.startswith(ETCD) else f'it is "embedded", or {wrong.removeprefix("it is ")}'
 
 
-def etcd_endpoints(text: str, *, tls: bool = False) -> list[str]:
-    """The members of `etcd://HOST:PORT,HOST:PORT` as URLs; none for anything else. Raises `ValueError`."""
-    if not text.startswith(ETCD):
-        return []
-    urls = [parse_address(part).url for part in text.removeprefix(ETCD).rstrip("/").split(",")]
-    return [url.replace("http", "https", 1) for url in urls] if tls else urls
-
-
-def members_of(cluster: ClusterSettings) -> list[str]:
-    """URLs of the cluster's etcd; none where there is no etcd."""
-    return etcd_endpoints(cluster.coordinator, tls=bool(cluster.etcd_tls_ca))
+def coordinator_of(cluster: ClusterSettings) -> EtcdAt | None:
+    """Where the cluster's records lie; None where there is no etcd."""
+    if not cluster.coordinator.startswith(ETCD):
+        return None
+    return parse_etcd(cluster.coordinator, tls=bool(cluster.etcd_tls_ca))
 
 
 BACKEND_CHECKS: Final[dict[str, Callable[[str], str]]] = {
     "node.name": _wrong_name,
     "node.zone": _wrong_name,
-    "node.listen": _wrong_address,
-    "node.http": _wrong_address,
-    "node.service": _wrong_service,
+    "node.listen": wrong_address,
+    "node.http": wrong_address,
+    "node.service": wrong_service,
     "cluster.coordinator": _wrong_coordinator,
 }
 """Setting → what is wrong with a value; "" where nothing is."""
@@ -83,10 +62,13 @@ def wrong_backend(node: NodeSettings, cluster: ClusterSettings) -> tuple[str, st
             f"node.listen is {node.listen}: backends of several machines need node.tls_cert, node.tls_key and "
             "node.tls_ca, which `pushq ca` makes"
         )
-    wrong = wrong_access(members_of(cluster), access_of(cluster), lambda field: f"cluster.etcd_{field}")
+    at = coordinator_of(cluster)
+    wrong = wrong_access(
+        at.members if at is not None else [], access_of(cluster), lambda field: f"cluster.etcd_{field}"
+    )
     if wrong is not None:
         return f"cluster.etcd_{wrong[0]}" if wrong[0] else "cluster.coordinator", wrong[1]
-    if cluster.model == "independent_hosts" and not members_of(cluster):
+    if cluster.model == "independent_hosts" and at is None:
         return "cluster.coordinator", (
             "cluster.coordinator is embedded, and cluster.model independent_hosts is for several hosts: "
             "name their etcd, etcd://HOST:PORT"

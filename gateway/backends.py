@@ -4,30 +4,42 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
 from backend_store.client import Metadata
 from backend_store.model import PushqError, Unavailable
 from backend_store.remote.directory import Directory, FixedDirectory, LocalDirectory
-from backend_store.remote.store import Landing, RemoteBackends
+from backend_store.remote.store import ClusterAt, Landing, RemoteBackends
 from backend_store.service.serving import mutual_tls
+from gateway.addresses import Address, parse_address
 from gateway.auth import wall_clock_ms
 from gateway.cannot_start import CannotStart
 from gateway.encryption import Encrypting, encrypting
 from gateway.guard import Guards
 from gateway.masters import MasterError
-from gateway.settings import Settings, StoreSettings, parse_address
+from gateway.settings import Settings, StoreSettings
 from push.looking_up import LookingUp
 
 
 async def open_backends(settings: Settings, guards: Guards) -> tuple[RemoteBackends, Encrypting]:
     """Connects, and makes what seals and opens. Raises `CannotStart`."""
     settings.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    addresses = [parse_address(one) for one in settings.store.backends]
-    backends = [(one.host, one.port) for one in addresses]
-    store = RemoteBackends(FixedDirectory(backends), tls_of(settings.store), _looking_up, addresses=backends)
-    return await _opened(store, settings, guards, f"the backends {', '.join(settings.store.backends)}")
+    return await _opened(backends_of(settings), settings, guards, f"the backends {', '.join(settings.store.backends)}")
+
+
+def backends_of(settings: Settings) -> RemoteBackends:
+    """Not open yet. Raises `CannotStart`."""
+    home, *others = clusters_of(settings.store)
+    return RemoteBackends(
+        home.directory,
+        tls_of(settings.store),
+        _looking_up,
+        addresses=home.addresses,
+        name=home.name,
+        others=others,
+    )
 
 
 async def open_storage(settings: Settings, guards: Guards, path: Path) -> tuple[RemoteBackends, Encrypting]:
@@ -54,6 +66,17 @@ async def _opened(
     encrypted = [one for one in store.metadata.queues.values() if one.config.encrypted]
     await encryption.vault.ready(encrypted)
     return store, encryption
+
+
+def clusters_of(store: StoreSettings) -> list[ClusterAt]:
+    """How a gateway comes to each cluster, the home cluster first."""
+    named = [(store.cluster, store.backends), *((one.name, one.backends) for one in store.clusters)]
+    return [_cluster_at(name, [parse_address(one) for one in backends]) for name, backends in named]
+
+
+def _cluster_at(name: str, backends: Sequence[Address]) -> ClusterAt:
+    addresses = [(one.host, one.port) for one in backends]
+    return ClusterAt(name, FixedDirectory(addresses), addresses)
 
 
 def tls_of(store: StoreSettings) -> ssl.SSLContext | None:

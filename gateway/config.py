@@ -14,10 +14,13 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from gateway.addresses import parse_address
 from gateway.alerts.core.addresses import parse_networks
 from gateway.alerts.limits import WEBHOOK_NETWORKS_MAX
 from gateway.auto_create import auto_create_entries
 from gateway.backend_rules import BACKEND_CHECKS, wrong_backend
+from gateway.cluster_rules import wrong_clusters
+from gateway.clusters import cluster_entries, wrong_cluster_name
 from gateway.entrance_rules import wrong_together
 from gateway.issuers import issuer_entries, without_secrets, wrong_issuers
 from gateway.limits import (
@@ -28,10 +31,11 @@ from gateway.limits import (
     JWT_LEEWAY_SECONDS_MAX,
     MASTER_TIMEOUT_MS_MAX,
 )
+from gateway.manager_rules import MANAGER_CHECKS, MANAGER_RANGES, shown_provisioner, wrong_manager
 from gateway.processes.limits import GATEWAYS_MAX
 from gateway.proxy import networks
 from gateway.rate_rules import rate_rules
-from gateway.settings import Encryption, Redis, Settings, parse_address
+from gateway.settings import Encryption, Redis, Settings
 from push.limits import PUBLISH_MS_MAX
 from push.problems import nearest
 
@@ -191,6 +195,7 @@ def _checked(key: str, value: Any, origin: str) -> Any:
 _LISTS: Final[dict[str, Callable[[Any], Any]]] = {
     "auth.jwt.issuers": issuer_entries,
     "queues.auto_create": auto_create_entries,
+    "store.clusters": cluster_entries,
     "throttling.rules": rate_rules,
 }
 """Settings that are lists of tables, with what reads and checks them."""
@@ -231,6 +236,7 @@ _RANGES: Final[dict[str, tuple[int, int]]] = {
     "cluster.move_bytes_per_s": (0, 1 << 40),
     "overload.lag_ms_max": (10, 60_000),
     "overload.sojourn_ms_max": (5, 60_000),
+    **MANAGER_RANGES,
 }
 MEMORY_BYTES_MIN: Final = 32 * 1024 * 1024
 """The least an `overload.memory_max_bytes` can say: the process itself needs most of that."""
@@ -252,6 +258,8 @@ def _wrong(key: str, value: Any) -> str:
         return "" if value else "name a folder"
     if key in BACKEND_CHECKS:
         return BACKEND_CHECKS[key](value)
+    if key in MANAGER_CHECKS:
+        return MANAGER_CHECKS[key](value)
     if key == "http.listen" or (key == "metrics.listen" and value):
         try:
             parse_address(value)
@@ -261,6 +269,8 @@ def _wrong(key: str, value: Any) -> str:
         return _wrong_metadata(value)
     if key == "store.backends":
         return next((f"{one!r}: {wrong}" for one in value if (wrong := _wrong_backend(one))), "")
+    if key == "store.cluster":
+        return wrong_cluster_name(value)
     if key == "redis.url":
         return _wrong_redis(value)
     if key == "auth.jwt.audience":
@@ -365,6 +375,8 @@ def _check_together(settings: Settings, origins: Mapping[str, str]) -> None:
     _check_store(settings, origins)
     if (wrong := wrong_backend(settings.node, settings.cluster)) is not None:
         raise ConfigError(*wrong, origins.get(wrong[0], DEFAULT))
+    if (wrong := wrong_manager(settings.manager)) is not None:
+        raise ConfigError(*wrong, origins.get(wrong[0], DEFAULT))
     _check_encryption(settings.encryption, origins)
     if settings.redis.url and settings.redis.url_file:
         detail = "redis.url and redis.url_file name the same thing; leave one of them out"
@@ -382,9 +394,14 @@ def _check_store(settings: Settings, origins: Mapping[str, str]) -> None:
     if any(files) and not all(files):
         detail = "store.tls_cert, store.tls_key and store.tls_ca go together; make them with `pushq ca`"
         raise ConfigError("store.tls_cert", detail, origins.get("store.tls_cert", DEFAULT))
-    if not any(files) and not all(parse_address(one).is_loopback for one in store.backends):
-        detail = "backends of other machines are asked over TLS only: name store.tls_cert, store.tls_key, store.tls_ca"
-        raise ConfigError("store.tls_cert", detail, origins.get("store.backends", DEFAULT))
+    named = {"store.backends": store.backends, "store.clusters": [at for one in store.clusters for at in one.backends]}
+    for key, backends in named.items():
+        if not any(files) and not all(parse_address(one).is_loopback for one in backends):
+            which = "backends of other machines are asked over TLS only"
+            detail = f"{which}: name store.tls_cert, store.tls_key, store.tls_ca"
+            raise ConfigError("store.tls_cert", detail, origins.get(key, DEFAULT))
+    if (wrong := wrong_clusters(store, settings.cluster)) is not None:
+        raise ConfigError(wrong[0], wrong[1], origins.get(wrong[0], DEFAULT))
 
 
 def _check_encryption(encryption: Encryption, origins: Mapping[str, str]) -> None:
@@ -416,6 +433,8 @@ def shown(key: str, value: Any) -> Any:
     """A setting's value as people may see it."""
     if key == "auth.jwt.issuers":
         return tuple(without_secrets(value))
+    if key == "manager.provisioner":
+        return shown_provisioner(value)
     if key not in SECRETS or not value:
         return value
     head, at, rest = str(value).rpartition("@")

@@ -17,8 +17,8 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from backend_store.client import Store, timestamp
-from backend_store.model import PushqError, QueueConfig, QueueNotFound, Unauthenticated
+from backend_store.client import Queue, Store, timestamp
+from backend_store.model import ClusterAway, PushqError, QueueConfig, QueueNotFound, Unauthenticated
 from gateway import dashboards
 from gateway.auth import Principal
 from gateway.config import known_settings, value_of
@@ -132,7 +132,8 @@ class ConsoleServer:
                     row = await found(partial(_row, store, tenant, name))
                 except QueueNotFound:
                     continue  # deleted meanwhile
-                base[name] = _rated(row, now_s, kept.base.get(name))
+                if not row.is_away:
+                    base[name] = _rated(row, now_s, kept.base.get(name))
                 rows.append(row)
             cost_s += time.thread_time() - began
             await asyncio.sleep(0)  # messages come first
@@ -203,8 +204,13 @@ def _problems() -> Iterator[None]:
 
 
 def _row(store: Store, tenant: str, name: str) -> QueueRow:
-    queue = store.queue(tenant, name)
-    stats = queue.stats()
+    queue: Queue | None = None
+    try:
+        queue = store.queue(tenant, name)
+        stats = queue.stats()
+    except ClusterAway:
+        config = queue.config if queue is not None else store.metadata.queues[tenant, name].config
+        return QueueRow(name, config.kind, 0, 0, 0, 0, 0, 0, 0, 0, is_away=True)
     return QueueRow(
         name,
         queue.config.kind,

@@ -9,7 +9,7 @@ from gateway.http import Answer, Header
 EXPOSED: Final = b"ETag, Idempotency-Replayed, Link, Location, RateLimit, RateLimit-Policy, Retry-After"
 METHODS: Final = b"GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"
 HEADERS_ALLOWED_DEFAULT: Final = (
-    b"authorization, content-type, idempotency-key, if-match, last-event-id, pushq-timeout-ms"
+    b"authorization, content-type, idempotency-key, if-match, if-none-match, last-event-id, pushq-timeout-ms"
 )
 PREFLIGHT_SECONDS: Final = b"600"
 

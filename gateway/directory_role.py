@@ -21,11 +21,11 @@ from backend_store.metadata.directory.service import DirectoryService, open_dire
 from backend_store.metadata.host import SECRET_FILE, secret_of
 from backend_store.metadata.server import serve_metadata
 from backend_store.model import ApiKey, PushqError
+from gateway.addresses import Address, EtcdAt
 from gateway.auth import Keyring, make_first_key
 from gateway.etcd_access import EtcdAccess, etcd_config, wrong_access
 from gateway.logs import configure_logs
 from gateway.serve import SIGNALS, CannotStart
-from gateway.settings import Address
 from gateway.version import VERSION
 
 log = structlog.get_logger("pushq.metadata")
@@ -69,7 +69,7 @@ def serve_directory_role(
     if not secret:
         raise CannotStart(f"the secret in {secret_file} is empty")
     name = host or f"{socket.gethostname()}-{address.port}"
-    asyncio.run(_serve(directory, address, etcd_config(endpoints, access), form, name, secret))
+    asyncio.run(_serve(directory, address, etcd_config(EtcdAt(list(endpoints)), access), form, name, secret))
 
 
 async def _serve(directory: Path, address: Address, etcd: EtcdConfig, form: Form, name: str, secret: str) -> None:

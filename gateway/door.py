@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 
 from backend_store.model import Overloaded
+from backend_store.words import counted
 from gateway.heads import Reason
 from gateway.http import problem_answer
 from gateway.limits import CONNECTIONS_PER_SOCKET
@@ -48,7 +49,9 @@ class Door:
     def refusal(self, connections: int, address: str) -> bytes | None:
         """The answer to a connection that cannot come in now; None lets it in."""
         if connections > self.connections_max:
-            error = self._intake.refusal("connection", "full", f"{self.connections_max} connections are open")
+            error = self._intake.refusal(
+                "connection", "full", f"{counted(self.connections_max, 'connection is', 'connections are')} open"
+            )
         elif not self._pace.admits(self._clock_ns(), network_of(address)):
             error = self._intake.refusal("connection", "pace", f"more than {self._pace.rate} connections a second came")
         else:

@@ -9,8 +9,9 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from backend_store.cluster.etcd.driver import EtcdConfig
+from gateway.addresses import EtcdAt, is_loopback_host
 from gateway.cannot_start import CannotStart
-from gateway.settings import ClusterSettings, is_loopback_host
+from gateway.settings import ClusterSettings
 
 
 class EtcdAccess(NamedTuple):
@@ -54,7 +55,7 @@ def wrong_access(endpoints: Sequence[str], access: EtcdAccess, name_of: Callable
     return None
 
 
-def etcd_config(endpoints: Sequence[str], access: EtcdAccess) -> EtcdConfig:
+def etcd_config(at: EtcdAt, access: EtcdAccess) -> EtcdConfig:
     """Reads the files. Raises `CannotStart`."""
     password = ""
     if access.password_file:
@@ -64,7 +65,8 @@ def etcd_config(endpoints: Sequence[str], access: EtcdAccess) -> EtcdConfig:
             raise CannotStart(f"the password of etcd cannot be read: {error}") from None
         if not password:
             raise CannotStart(f"the password in {access.password_file} is empty")
-    return EtcdConfig(endpoints, tls=_context(access), user=access.user, password=password)
+    namespace = f"{at.namespace}/".encode()
+    return EtcdConfig(at.members, tls=_context(access), user=access.user, password=password, namespace=namespace)
 
 
 def _context(access: EtcdAccess) -> ssl.SSLContext | None:

@@ -13,6 +13,7 @@ from typing import Any, Final, NoReturn
 import msgspec
 
 from backend_store.model import FieldError, InvalidRequest, MessageTooLarge, PushqError
+from backend_store.words import counted
 from push.protocol import PublishMessage
 
 NAME_BYTES_MAX: Final = 256
@@ -81,7 +82,7 @@ class Given:
         found = sorted(self._wrong or self._large, key=itemgetter(0))
         kind: type[PushqError] = InvalidRequest if self._wrong else MessageTooLarge
         affected = len({number for number, _ in found})
-        detail = f"{affected} of {self.count} messages refused, nothing was accepted: {found[0][1].detail}"
+        detail = f"{affected} of {counted(self.count, 'message')} refused, nothing was accepted: {found[0][1].detail}"
         raise kind(detail, errors=tuple(error for _, error in found))
 
     # -------------------------------------------------------------------------------------------- common checks

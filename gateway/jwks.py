@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 from jwt import PyJWK
 from jwt.exceptions import PyJWTError
 
+from backend_store.words import counted
 from gateway.issuers import Algorithm
 from gateway.limits import JWKS_BYTES_MAX, JWKS_KEYS_MAX, KEY_ID_CHARS_MAX, RSA_BITS_MAX, RSA_BITS_MIN
 
@@ -99,7 +100,7 @@ def parse_set(document: bytes) -> KeySet:
         except BadKeys as error:
             left_out.append(f"keys[{number}]: {error}")
     if not keys:
-        raise BadKeys(f"none of its {len(entries)} keys can be used: {'; '.join(left_out[:3])}")
+        raise BadKeys(f"none of its {counted(len(entries), 'key')} can be used: {'; '.join(left_out[:3])}")
     return KeySet(tuple(keys), tuple(left_out))
 
 

@@ -21,6 +21,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from backend_store.client import DataKey
+from backend_store.words import counted
 from gateway.encrypt import DATA_KEY_BYTES, NONCE_BYTES
 from gateway.guard import Guard
 from gateway.limits import MASTER_ANSWER_BYTES_MAX, MASTER_KEYS_MAX
@@ -249,7 +250,7 @@ class CommandMasters:
         except (msgspec.MsgspecError, ValueError) as error:
             raise MasterError(f"{self._argv[0]} answered what is no answer: {error}") from None
         if len(found) != count:
-            raise MasterError(f"{self._argv[0]} was asked about {count} keys and answered {len(found)}")
+            raise MasterError(f"{self._argv[0]} was asked about {counted(count, 'key')} and answered {len(found)}")
         return found
 
     async def _run(self, request: bytes) -> bytes:

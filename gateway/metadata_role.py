@@ -13,10 +13,10 @@ import structlog
 from backend_store.client import Store
 from backend_store.metadata.host import SECRET_FILE, MetadataHost, open_host, secret_of
 from backend_store.storage.engine import FolderInUse, StorageError
+from gateway.addresses import Address
 from gateway.auth import Keyring, make_first_key
 from gateway.logs import configure_logs
 from gateway.serve import SIGNALS, CannotStart
-from gateway.settings import Address
 from gateway.version import VERSION
 
 log = structlog.get_logger("pushq.metadata")

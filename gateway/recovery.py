@@ -42,6 +42,7 @@ from backend_store.remote.queue import RemoteQueue
 from backend_store.remote.store import RemoteBackends
 from backend_store.service.recovering import Begin, Forget, Kept, Place, Some, Survey
 from backend_store.shard.recovery import Piece
+from backend_store.words import counted
 from gateway import publish
 from gateway.api.recovery_shapes import (
     RecoveryDropped,
@@ -295,7 +296,7 @@ class Recovery:
         chunk.seal = self._store.seal_of(queue)
         if bits & chunk.unreadable:
             unreadable = (bits & chunk.unreadable).bit_count()
-            raise Conflict(f"{unreadable} messages cannot be published: {chunk.why_unreadable}")
+            raise Conflict(f"{counted(unreadable, 'message')} cannot be published: {chunk.why_unreadable}")
         expired = _expired(chunk, bits, now_ms)
         messages = [as_given(chunk, kept, number, now_ms) for number in indexes(bits & ~expired)]
         if messages:
@@ -334,7 +335,7 @@ class Recovery:
         key, kept_by, unreachable = await self._piece(name)
         view = self._view(key, kept_by)
         if messages != view.messages:
-            raise Conflict(f"piece {name} has {view.messages} messages, not {messages}; look at it again")
+            raise Conflict(f"piece {name} has {counted(view.messages, 'message')}, not {messages}; look at it again")
         for node in sorted(kept_by):
             after: Place | None = None
             while batch := await self._some(node, key, after):

@@ -12,7 +12,8 @@ from typing import Final
 
 from starlette.types import Scope
 
-from gateway.settings import Settings, is_loopback_host
+from gateway.addresses import is_loopback_host
+from gateway.settings import Settings
 
 OPEN: Final = "pushq.open"
 """Set in the scope of requests that came in where `/metrics` needs no key: at `metrics.listen`."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import msgspec
 
+from gateway.addresses import Address, parse_address
 from gateway.auto_create import AutoCreate
+from gateway.clusters import BackendsOf
 from gateway.issuers import Jwt
 from gateway.limits import LEFTOVER_BYTES_DEFAULT, LEFTOVER_SECONDS_DEFAULT
 from gateway.rate_rules import RateRule
@@ -68,7 +69,11 @@ class StoreSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where messages are kept, if not in the data folder."""
 
     backends: tuple[str, ...] = ()
-    """Backends, `HOST:PORT` each; empty for the data folder of this process."""
+    """Backends of the home cluster, `HOST:PORT` each; empty for the data folder of this process."""
+    cluster: str = "main"
+    """What the home cluster is called, which has the definitions of all queues."""
+    clusters: tuple[BackendsOf, ...] = ()
+    """Further clusters, which keep messages alone."""
     tls_cert: str = ""
     """The certificate that this gateway shows to backends."""
     tls_key: str = ""
@@ -250,7 +255,7 @@ class ClusterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What all backends of a cluster are told alike."""
 
     coordinator: str = "embedded"
-    """`embedded`, for one backend alone, or `etcd://HOST:PORT[,HOST:PORT]`."""
+    """`embedded`, for one backend alone, or `etcd://HOST:PORT[,HOST:PORT][/NAMESPACE]`."""
     etcd_tls_ca: str = ""
     """The authority of etcd's certificate; empty speaks to it in clear, which is for one machine."""
     etcd_tls_cert: str = ""
@@ -273,6 +278,32 @@ class ClusterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Copies are evened out so long after a backend came; 0: only when asked."""
     move_bytes_per_s: int = 32 * 1024 * 1024
     """What one backend reads for copies that are made elsewhere; 0: as fast as it goes."""
+
+
+class ManagerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What `pushq manager` is told beside `store.*`."""
+
+    name: str = ""
+    """What events call it; empty: the host's name and the process's number."""
+    listen: str = "127.0.0.1:8089"
+    """For health and metrics, without TLS."""
+    look_s: int = 5
+    """How often it looks at all clusters."""
+    provisioner: str = ""
+    """Who provides servers: a command, without a shell, or the https URL of a web service. Empty: nobody does."""
+    provisioner_token_file: str = ""
+    """A file with the token that the web service is shown."""
+    provisioner_timeout_s: int = 600
+    """How long one call may take."""
+    nodes_min: int = 3
+    """Backends below which no cluster shrinks."""
+    nodes_max: int = 1_000
+    grow_after_s: int = 60
+    """For so long a cluster is hot before it grows."""
+    shrink_after_s: int = 900
+    """For so long a cluster is nearly idle before it shrinks."""
+    pause_s: int = 300
+    """Between two changes of a cluster's size."""
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -303,6 +334,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     metrics: MetricsSettings = MetricsSettings()
     node: NodeSettings = NodeSettings()
     cluster: ClusterSettings = ClusterSettings()
+    manager: ManagerSettings = ManagerSettings()
 
     @property
     def directory(self) -> Path:
@@ -320,33 +352,3 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Where the API is for somebody on this machine."""
         plain = self.address._replace(port=port).url
         return plain.replace("http", "https", 1) if self.http.tls_cert else plain
-
-
-def is_loopback_host(host: str) -> bool:
-    return host in ("localhost", "::1") or re.fullmatch(r"127(\.\d{1,3}){3}", host) is not None
-
-
-class Address(NamedTuple):
-    host: str
-    port: int
-
-    @property
-    def is_loopback(self) -> bool:
-        return is_loopback_host(self.host)
-
-    @property
-    def url(self) -> str:
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
-        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
-
-
-def parse_address(text: str) -> Address:
-    """`HOST:PORT`, `[IPV6]:PORT`. Raises `ValueError` with a sentence."""
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
-        raise ValueError("it is HOST:PORT, such as 127.0.0.1:8080")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host:
-        raise ValueError("an IPv6 address stands in brackets, such as [::1]:8080")
-    return Address(host, int(port))

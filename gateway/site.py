@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, unquote
 
 import structlog
 from starlette.exceptions import HTTPException
@@ -65,15 +65,17 @@ class Site:
 
     def _without_slash(self, scope: Scope) -> bytes | None:
         """The address that a page has, for one asked for with a slash at its end; None where there is no such page."""
-        path = scope["path"].rstrip("/")
+        path: str = scope["path"].rstrip("/")
+        short: bytes = scope["raw_path"].rstrip(b"/")
         if path in ("", scope["path"]) or scope["method"] not in ("GET", "HEAD"):
+            return None
+        if unquote(short.decode("latin-1")) != path:  # a slash is written `%2F`: it would lead to itself for ever
             return None
         if path not in self._pages:
             asked = {**scope, "path": path}
             if all(route.matches(asked)[0] is not Match.FULL for route in self._console.routes):
                 return None
         query: bytes = scope["query_string"]
-        short: bytes = scope["raw_path"].rstrip(b"/")
         return short + b"?" + query if query else short
 
     async def _show(self, scope: Scope, page: Page) -> Answer:

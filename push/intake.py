@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Final, Literal
 
 from backend_store.model import Overloaded, QueueConfig
+from backend_store.words import counted
 from push.limits import (
     ACCEPTS_BURST_DEFAULT,
     ACCEPTS_PER_SECOND_DEFAULT,
@@ -109,7 +110,9 @@ class Intake:
         if self.level >= Level.NO_NEW_SOCKETS:
             return self._socket("load", f"no new connections now: {self._why}")
         if connections >= connections_max:
-            return self._socket("full", f"{connections} connections are open, the most this process takes")
+            return self._socket(
+                "full", f"{counted(connections, 'connection is', 'connections are')} open, the most this process takes"
+            )
         return None
 
     def refusal_by_pace(self, who: Who) -> Overloaded | None:

@@ -22,7 +22,7 @@ def _headers(text: str) -> dict[str, str]:
         if line.strip():
             name, colon, value = line.partition(":")
             if not colon:
-                raise wrong(f"{line[:50]!r} is no header; write one a line, as name: value")
+                raise wrong(f"{line[:50]!r} is no header; write one a line, as name: value", "headers")
             headers[name.strip()] = value.strip()
     return headers
 
@@ -50,7 +50,7 @@ def _body(text: str, form: str) -> dict[str, Any]:
     try:
         return {"body": msgspec.json.decode(text.encode())}
     except msgspec.DecodeError as error:
-        raise wrong(f"the body is no JSON ({error}); correct it, or send it as text") from None
+        raise wrong(f"the body is no JSON ({error}); correct it, or send it as text", "body") from None
 
 
 async def redrive(visit: Visit, form: Form) -> Done:
@@ -117,7 +117,7 @@ async def save_dashboard(visit: Visit, form: Form) -> Done:
     queues = dashboards.checked(name, form.get("queues", ""), visit.server.dashboards(tenant))
     missing = [queue for queue in queues if queue not in {row.name for row in await visit.queues()}]
     if missing:
-        raise wrong(f"there is no queue {missing[0][:100]!r}")
+        raise wrong(f"there is no queue {missing[0][:100]!r}", "queues")
     await visit.server.save_dashboard(tenant, name, queues)
     return Done(f"Dashboard {name} is saved", page_path("dashboards", name))
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from web_console.forms import Done, Form, duration, given, number, whole
+from web_console.forms import Done, Form, duration, given, number, version, whole
 from web_console.pages.alerts import ROWS_MAX
 from web_console.visit import Visit
-from web_console.wording import counted
+from web_console.wording import counted, write
 
 RULES: Final = "/console/alerts/rules"
 _COMMON: Final = ("name", "kind", "for_ms", "keep_ms", "severity", "receivers", "enabled", "note")
@@ -22,7 +22,7 @@ async def make_rule(visit: Visit, form: Form) -> Done:
 
 async def change_rule(visit: Visit, form: Form) -> Done:
     body = _rule(form)
-    await visit.ask("PUT", f"/v1/alert-rules/{form.get('item', '')}", body)
+    await visit.ask("PUT", f"/v1/alert-rules/{form.get('item', '')}", body, headers=version(form))
     return Done(f"Rule {body.get('name', '')} is changed: it {_watches(body)}", RULES)
 
 
@@ -52,10 +52,11 @@ def _rule(form: Form) -> dict[str, Any]:
 async def switch_rule(visit: Visit, form: Form) -> Done:
     """The rule as it is, watching or not."""
     path = f"/v1/alert-rules/{form.get('item', '')}"
-    rule, kinds = await visit.get(path), await visit.get("/v1/alerts/kinds")
+    found, kinds = await visit.ask("GET", path), await visit.get("/v1/alerts/kinds")
+    rule = found.json()
     takes = next(kind["fields"] for kind in kinds["items"] if kind["kind"] == rule["kind"])
     body = {name: rule[name] for name in (*_COMMON, *takes)} | {"enabled": form.get("wanted") == "on"}
-    await visit.ask("PUT", path, body)
+    await visit.ask("PUT", path, body, headers={"if-match": found.headers["etag"]})
     return Done(f"Rule {rule['name']} {_watches(body)}")
 
 
@@ -118,7 +119,7 @@ async def silence(visit: Visit, form: Form) -> Done:
             f"It would mute {counted(told['mutes'], 'alert that fires', 'alerts that fire')} now; nothing was silenced"
         )
     made = (await visit.ask("POST", "/v1/silences", body)).json()
-    return Done(f"Silenced until {made['ends_at']}; it mutes {counted(made['mutes'], 'alert')} now")
+    return Done(f"Silenced until {write('moment', made['ends_at'])}; it mutes {counted(made['mutes'], 'alert')} now")
 
 
 async def end_silence(visit: Visit, form: Form) -> Done:

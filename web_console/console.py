@@ -6,6 +6,8 @@ import asyncio
 import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -19,7 +21,17 @@ from starlette.routing import BaseRoute, Match, Route
 from starlette.types import Receive, Scope, Send
 
 from web_console.acts import ACTS
-from web_console.door import LOGIN, Door, read_form, require_form_token, require_same_origin, safe_target, to_login
+from web_console.door import (
+    HOME,
+    LOGIN,
+    Door,
+    read_form,
+    require_form_token,
+    require_same_origin,
+    safe_target,
+    to_login,
+)
+from web_console.forms import Form
 from web_console.limits import (
     LIVE_SECONDS,
     LIVE_SECONDS_MAX,
@@ -29,6 +41,7 @@ from web_console.limits import (
     STREAMS_PER_SESSION_MAX,
     STREAMS_PER_TENANT_MAX,
 )
+from web_console.pages.refilled import refilled
 from web_console.pages.render import CONSOLE_HEADERS, console_page, live_part
 from web_console.server import Server
 from web_console.tables import Table, as_csv, as_json
@@ -162,14 +175,30 @@ class Console:
         try:
             done = await act(visit, form)
         except Problem as problem:
-            visit.session.notice = ("bad", f"{problem.title} ({problem.code}): {problem.detail}")
-            return RedirectResponse(back, 303, headers=CONSOLE_HEADERS)
+            return await self._refused(visit, back, request.path_params["act"], form, problem)
         if done.secret is not None:
             values = {"visit": visit, "done": done, "back": back, "version": self._version, "title": done.notice}
             values |= {"menu": [v for v in VIEWS if v.in_menu and visit.may_see(v.name)], "notice": None, "view": None}
             return console_page("console/secret.html", values)
         visit.session.notice = ("bad" if done.is_bad else "good", done.notice)
         return RedirectResponse(done.target or back, 303, headers=CONSOLE_HEADERS)
+
+    async def _refused(self, visit: Visit, back: str, act: str, form: Form, problem: Problem) -> Response:
+        """The page of the form, with what was typed in it and what is wrong with it."""
+        notice = ("bad", f"{problem.title} ({problem.code}): {problem.detail}")
+        target = urlsplit(back)
+        view, params = self._find({"type": "http", "method": "GET", "path": target.path, "headers": []})
+        if view is not None:
+            there = replace(visit, path=target.path, query=dict(QueryParams(target.query)), params=params)
+            try:
+                values = await self._load(view, there) | {"notice": notice}
+            except Problem:
+                pass  # that page has gone meanwhile: the next one that there is says why
+            else:
+                fill = partial(refilled, act=act, form=form, findings=problem.findings)
+                return console_page(f"console/{view.template}", values, problem.status, changed=fill)
+        visit.session.notice = notice
+        return RedirectResponse(back if view is None else HOME, 303, headers=CONSOLE_HEADERS)
 
     # ----------------------------------------------------------------------------------------------------- errors
 

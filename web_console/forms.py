@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
-from web_console.visit import Problem
+from web_console.visit import Finding, Problem
 
+_NUMBER: Final = re.compile(r"-?\d{1,309}(\.\d{1,309})?", re.ASCII)
+_ETAG: Final = re.compile(r'"[^"*,]+"')
 _DURATION: Final = re.compile(r"(\d{1,12})(ms|s|m|h|d)?", re.ASCII)
 _MS: Final = {None: 1, "ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -25,31 +27,45 @@ class Done(NamedTuple):
     """It was done, and what came of it is bad."""
 
 
-def wrong(detail: str) -> Problem:
-    return Problem(400, "Invalid request", "invalid-request", detail)
+def wrong(detail: str, field: str = "") -> Problem:
+    """`field`: the one at which the form says it."""
+    findings = (Finding(f"/{field}", detail),) if field else ()
+    return Problem(400, "Invalid request", "invalid-request", detail, findings=findings)
 
 
 def whole(form: Form, name: str) -> int | None:
     text = form.get(name, "").strip()
-    if not text:
-        return None
-    if not (text.isascii() and text.isdigit() and len(text) < 16):
-        raise wrong(f"{name} is {text[:50]!r}; it is a whole number")
+    return whole_of(text, name) if text else None
+
+
+def whole_of(text: str, name: str) -> int:
+    """Of digits alone: neither `1e4` nor `1_000`."""
+    if not (text.isascii() and text.isdigit() and len(text) < 20):
+        raise wrong(f"{name} is {text[:50]!r}; it is a whole number in digits alone", name)
     return int(text)
 
 
 def number(form: Form, name: str) -> float | None:
     text = form.get(name, "").strip()
-    try:
-        return float(text) if text else None
-    except ValueError:
-        raise wrong(f"{name} is {text[:50]!r}; it is a number") from None
+    if not text:
+        return None
+    if _NUMBER.fullmatch(text) is None:
+        raise wrong(f"{name} is {text[:50]!r}; it is a number such as 1000 or 0.5", name)
+    return float(text)
+
+
+def version(form: Form) -> dict[str, str]:
+    """The header that lets a change pass only where what is changed is still as the form's page had it."""
+    etag = form.get("etag", "")
+    if _ETAG.fullmatch(etag) is None:
+        raise wrong("the form does not say which state it changes; open its page again")
+    return {"if-match": etag}
 
 
 def typed(form: Form, word: str) -> None:
     """What cannot be undone asks for the name of what it is done to."""
     if form.get("typed", "").strip() != word:
-        raise wrong(f"type {word!r} to do this; nothing was done")
+        raise wrong(f"type {word!r} to do this; nothing was done", "typed")
 
 
 def given(form: Form, *names: str) -> dict[str, str]:
@@ -63,5 +79,6 @@ def duration(form: Form, name: str) -> int | None:
         return None
     found = _DURATION.fullmatch(text)
     if found is None:
-        raise wrong(f"{name} is {text[:50]!r}; it is a time such as 500 (milliseconds), 90s, 15m, 2h or 7d")
+        detail = f"{name} is {text[:50]!r}; it is a time such as 500 (milliseconds), 90s, 15m, 2h or 7d"
+        raise wrong(detail, name)
     return int(found[1]) * _MS[found[2]]

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from web_console.forms import Done, Form, given, typed, wrong
+from web_console.forms import Done, Form, given, typed, version, whole_of, wrong
 from web_console.pages.settings import Field, fields
 from web_console.visit import Visit, page_path, queue_path
 from web_console.wording import counted
@@ -16,7 +16,7 @@ async def create_queue(visit: Visit, form: Form) -> Done:
     name = form.get("name", "").strip()
     config = given(form, "kind", "ordering", "delivery")
     if "/" in name or not name:
-        raise wrong("a queue's name has 1 to 128 of A-Z a-z 0-9 _ . -")
+        raise wrong("a queue's name has 1 to 128 of A-Z a-z 0-9 _ . -", "name")
     await visit.ask("PUT", queue_path(name), config)
     return Done(f"Queue {name} is there", page_path("queues", name))
 
@@ -30,7 +30,7 @@ async def purge(visit: Visit, form: Form) -> Done:
 
 async def change_queue(visit: Visit, form: Form) -> Done:
     """Sends what differs from the page that the form was on; a queue that was changed since is not."""
-    name = form.get("queue", "")
+    name, known = form.get("queue", ""), version(form)
     config = (await visit.get(queue_path(name)))["config"]
     there = fields(visit.server.queue_changes(), config)
     changes = {
@@ -40,7 +40,7 @@ async def change_queue(visit: Visit, form: Form) -> Done:
     }
     if not changes:
         return Done("Nothing is different; nothing was changed")
-    await visit.ask("PATCH", queue_path(name), changes, headers={"if-match": form.get("etag", "")})
+    await visit.ask("PATCH", queue_path(name), changes, headers=known)
     return Done(f"Changed {', '.join(changes)} of {name}")
 
 
@@ -49,11 +49,12 @@ def _value(field: Field, text: str) -> Any:
         return None
     if field.kind == "text" or (field.kind == "choice" and text not in ("true", "false")):
         return text
+    if field.kind == "number":
+        return whole_of(text, field.name)
     try:
         return msgspec.json.decode(text)
     except msgspec.DecodeError:
-        what = "a whole number" if field.kind == "number" else "JSON"
-        raise wrong(f"{field.name} is {text[:50]!r}; it is {what}") from None
+        raise wrong(f"{field.name} is {text[:50]!r}; it is JSON", field.name) from None
 
 
 async def delete_queue(visit: Visit, form: Form) -> Done:

@@ -31,7 +31,8 @@ class Reply(NamedTuple):
 
 
 class QueueRow(msgspec.Struct):
-    """A queue in a list. Rates are messages a second; None until two looks lie far enough apart."""
+    """A queue in a list. Rates are messages a second; None until two looks lie far enough apart. One whose cluster
+    `is_away` has no numbers."""
 
     name: str
     kind: str
@@ -45,6 +46,7 @@ class QueueRow(msgspec.Struct):
     acked_total: int
     published_per_s: float | None = None
     acked_per_s: float | None = None
+    is_away: bool = False
 
 
 class Refused(Exception):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import msgspec
@@ -14,12 +14,30 @@ from web_console.server import Caller, QueueRow, Refused, Reply, Server
 from web_console.sessions import Session
 
 
+class Finding(NamedTuple):
+    """One thing that is wrong with a request."""
+
+    pointer: str
+    """RFC 6901: where, such as `/limit`."""
+    detail: str
+
+
 class Problem(Exception):
     """What the API refused, or the console itself, as the page shows it."""
 
-    def __init__(self, status: int, title: str, code: str, detail: str, trace_id: str | None = None) -> None:
+    def __init__(
+        self,
+        status: int,
+        title: str,
+        code: str,
+        detail: str,
+        trace_id: str | None = None,
+        *,
+        findings: tuple[Finding, ...] = (),
+    ) -> None:
         super().__init__(detail)
         self.status, self.title, self.code, self.detail, self.trace_id = status, title, code, detail, trace_id
+        self.findings = findings
 
 
 class SignedOut(Exception):
@@ -100,7 +118,10 @@ class Visit:
 def _problem(reply: Reply) -> Problem:
     try:
         told = reply.json()
-        return Problem(reply.status, told["title"], told["code"], told["detail"], told.get("trace_id"))
+        findings = tuple(Finding(one["pointer"], one["detail"]) for one in told.get("errors", ()))
+        return Problem(
+            reply.status, told["title"], told["code"], told["detail"], told.get("trace_id"), findings=findings
+        )
     except (msgspec.MsgspecError, KeyError, TypeError):
         return Problem(reply.status, "The server refused", "internal", f"it answered {reply.status}")
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Any
+
+from backend_store.words import counted as counted
+from backend_store.words import plural as plural
 
 _BYTES = ("B", "KiB", "MiB", "GiB", "TiB")
 LINE_WIDTH = 120
@@ -18,14 +22,9 @@ def number(value: float | None) -> str:
     return f"{int(value):,}".replace(",", "\u202f")
 
 
-def plural(count: float, one: str, many: str = "") -> str:
-    """The word for so many: `message` for 1, else `messages`, or `many` where that is another word."""
-    return one if count == 1 else many or f"{one}s"
-
-
-def counted(count: int, one: str, many: str = "") -> str:
-    """`1 message`, `2 messages`: as on the command line, without spaces in the number."""
-    return f"{count} {plural(count, one, many)}"
+def decimal(value: float) -> str:
+    """As a form takes it back: digits alone, however large or small."""
+    return f"{Decimal(f'{value:.15g}'):f}"
 
 
 def size(value: float | None) -> str:
@@ -79,8 +78,10 @@ def write(kind: str, value: Any) -> str:
             return age(value)
         case "rate":
             return rate(value)
-        case "time":
+        case "time":  # its column says that it is in UTC
             return str(value).replace("T", " ").removesuffix("Z")
+        case "moment":
+            return f"{str(value).replace('T', ' ').removesuffix('Z')} UTC"
         case _:
             return str(value)
 

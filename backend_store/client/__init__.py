@@ -37,7 +37,7 @@ from backend_store.client.redrive import Redrive
 from backend_store.client.since import ASKED_AT
 from backend_store.client.streams import Gap, Start, StreamPart, StreamParts
 from backend_store.core.bits import indexes
-from backend_store.core.block import BLOCK_HEAD, unpack
+from backend_store.core.block import BLOCK_HEAD, BYTES_BESIDE_BODY, unpack
 from backend_store.core.chunk import (
     KIND_BYTES,
     KIND_JSON,
@@ -88,6 +88,7 @@ __all__ = [
     "AuditEntry",
     "AuditLog",
     "BLOCK_HEAD",
+    "BYTES_BESIDE_BODY",
     "Block",
     "Blocks",
     "COMMIT_SECONDS_BUCKETS",

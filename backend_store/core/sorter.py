@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol
 
 from backend_store.core.order_records import OrderRecord
 from backend_store.model import Original, Overloaded, QueueConfig, Stamp
+from backend_store.words import counted
 
 NO_MESSAGE = -1
 """In place of an offset: the message was dropped for another reason, its id is known; its number counts as used."""
@@ -138,8 +139,8 @@ class SorterSettings:
         self._ahead_ms = max(0, floor_ms - now_ms)
 
     def _too_many(self, retry_after_ms: int) -> Overloaded:
+        waiting = counted(self._held_max, "message waits for its turn", "messages wait for their turn")
         return Overloaded(
-            f"queue {self._label!r}: {self._held_max} messages wait for their turn, "
-            "the most it keeps (sort_held_messages_max)",
+            f"queue {self._label!r}: {waiting}, the most it keeps (sort_held_messages_max)",
             retry_after_ms=max(1, retry_after_ms),
         )

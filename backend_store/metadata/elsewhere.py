@@ -1,18 +1,30 @@
-"""Queues that are defined in one shard, and whose messages lie in others.
+"""Queues that are defined in one shard, and whose messages lie in others, of the same cluster or of another one.
 
-One shard has the definitions of a whole cluster. A new queue goes where those lie that it names, since dead letters and
-acks that publish are commits of one shard; any other one goes to the shard with the fewest queues.
+One shard, of the home cluster, has all definitions. A new queue goes where those lie that it names, since dead letters
+and acks that publish are commits of one shard; any other one goes to the cluster that the gateway chose, and there to
+the shard with the fewest queues.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
-from backend_store.model import COMPANION, Conflict, QueueConfig, QueueDefinition
+from backend_store.model import COMPANION, Conflict, QueueConfig, QueueDefinition, Unavailable
 
-HERE: Final = 0
+
+class Whereabouts(NamedTuple):
+    """A shard of a cluster; "" is the home cluster."""
+
+    cluster: str
+    shard: int
+
+    def __str__(self) -> str:
+        return f"shard {self.shard} of cluster {self.cluster!r}" if self.cluster else f"shard {self.shard}"
+
+
+HERE: Final = Whereabouts("", 0)
 """The shard that has the definitions."""
 
 
@@ -22,34 +34,47 @@ class Elsewhere:
     def __init__(self, definitions: Iterable[QueueDefinition]) -> None:
         self.by_name = {(one.tenant, one.name): one for one in definitions}
         self.shards = 1
-        """How many there are to choose from; with one, everything is here."""
-        self._queues = Counter(one.shard for one in self.by_name.values())
+        """How many there are to choose from in the home cluster; with one, all of its queues are here."""
+        self._queues = Counter(where(one) for one in self.by_name.values())
 
     def put(self, definition: QueueDefinition) -> None:
         """A new one, or one that changed."""
         name = definition.tenant, definition.name
-        self._queues[definition.shard] += name not in self.by_name
+        self._queues[where(definition)] += name not in self.by_name
         self.by_name[name] = definition
 
     def remove(self, definition: QueueDefinition) -> None:
         del self.by_name[definition.tenant, definition.name]
-        self._queues[definition.shard] -= 1
+        self._queues[where(definition)] -= 1
 
-    def choose(self, name: str, linked: Iterable[QueueDefinition | None], *, here: int) -> int:
-        """Where a new queue's messages shall lie; `here` so many do already. Raises `Conflict` where those that it
-        names lie apart."""
-        if self.shards <= 1:
-            return HERE
+    def choose(
+        self, name: str, linked: Iterable[QueueDefinition | None], *, here: int, cluster: str = "", shards: int = 1
+    ) -> Whereabouts:
+        """Where a new queue's messages shall lie; `here` so many do already. `cluster`, of so many `shards`: as the
+        gateway chose; for the home cluster they are known. Raises `Conflict` where those that it names lie apart, and
+        `Unavailable` where they lie in another cluster than the gateway chose, which had not heard of them."""
         if found := [one for one in linked if one is not None]:
             _check_together(name, found)
-            return found[0].shard
+            place = where(found[0])
+            if place.cluster != cluster:
+                detail = f"queue {name!r} goes beside {found[0].name!r}, of which this gateway had not heard; try again"
+                raise Unavailable(detail, retry_after_ms=200)
+            return place
+        if not cluster:
+            shards = self.shards
         # The shard of the definitions has work enough: of those with as many queues it comes last.
         queues = {**self._queues, HERE: here}
-        return min(range(self.shards), key=lambda shard: (queues.get(shard, 0), shard == HERE, shard))
+        able = [Whereabouts(cluster, shard) for shard in range(max(1, shards))]
+        return min(able, key=lambda place: (queues.get(place, 0), place == HERE, place.shard))
 
     def check(self, definition: QueueDefinition, linked: Iterable[QueueDefinition | None]) -> None:
         """Raises `Conflict` where a queue is to name one that lies in another shard."""
         _check_together(definition.name, [definition, *(one for one in linked if one is not None)])
+
+
+def where(definition: QueueDefinition) -> Whereabouts:
+    """Where its messages lie."""
+    return Whereabouts(definition.cluster, definition.shard)
 
 
 def links_of(config: QueueConfig) -> list[str]:
@@ -59,10 +84,10 @@ def links_of(config: QueueConfig) -> list[str]:
 
 
 def _check_together(name: str, queues: Sequence[QueueDefinition]) -> None:
-    apart = next((one for one in queues if one.shard != queues[0].shard), None)
+    apart = next((one for one in queues if where(one) != where(queues[0])), None)
     if apart is not None:
         raise Conflict(
-            f"queue {name!r}: {queues[0].name!r} lies in shard {queues[0].shard} and {apart.name!r} in shard "
-            f"{apart.shard}, and what goes from one to the other must be one commit; make the queue anew with "
-            f"`colocate_with` or `dead_letter_queue` naming only queues of one shard"
+            f"queue {name!r}: {queues[0].name!r} lies in {where(queues[0])} and {apart.name!r} in {where(apart)}, and "
+            f"what goes from one to the other must be one commit; make the queue anew with `colocate_with` or "
+            f"`dead_letter_queue` naming only queues of one shard"
         )

@@ -32,6 +32,7 @@ from backend_store.model import (
 )
 from backend_store.storage.engine import Batch, Engine, Table
 from backend_store.storage.seal import seal, unseal
+from backend_store.words import counted
 
 QUEUES = b"queue/"
 PLACED = b"placed/"
@@ -146,9 +147,10 @@ class Metadata:
         return found
 
     async def create_queue(
-        self, tenant: str, name: str, config: QueueConfig, now_ms: int
+        self, tenant: str, name: str, config: QueueConfig, now_ms: int, *, cluster: str = "", shards: int = 1
     ) -> tuple[QueueDefinition, bool]:
-        """The queue, and whether it is new. The same config again is no error; another one is a `Conflict`."""
+        """The queue, and whether it is new. The same config again is no error; another one is a `Conflict`. `cluster`,
+        `shards`: see `Elsewhere.choose`."""
         async with self._turn:
             known = self.defined(tenant, name)
             if known is not None:
@@ -160,7 +162,7 @@ class Metadata:
                 raise Conflict(f"{QUEUES_MAX} queues exist, the most a node takes")
             self._check_quota(tenant)
             linked = [self.defined(tenant, other) for other in links_of(config)]
-            shard = self.elsewhere.choose(name, linked, here=len(self.queues))
+            place = self.elsewhere.choose(name, linked, here=len(self.queues), cluster=cluster, shards=shards)
             definition = QueueDefinition(
                 uid=self._next_uid,
                 tenant=tenant,
@@ -168,14 +170,15 @@ class Metadata:
                 config=config,
                 created_at_ms=now_ms,
                 version=1,
-                shard=shard,
+                shard=place.shard,
                 was_plain=not config.encrypted,
+                cluster=place.cluster,
             )
             batch = Batch()
             self._new_uid()
-            partitions = self._founded(definition, batch) if shard == HERE else None
+            partitions = self._founded(definition, batch) if place == HERE else None
             _stage(batch, NEXT_UID, self._next_uid)
-            await self._put_queue(definition, batch, is_here=shard == HERE)
+            await self._put_queue(definition, batch, is_here=place == HERE)
             self._held[tenant] += 1
             if partitions is not None:
                 self.maps[definition.uid] = partitions
@@ -194,16 +197,18 @@ class Metadata:
             )
 
     async def adopt_from(self, identity: str) -> None:
-        """From here on another process says which queues there are. Raises `Conflict` in a folder that has queues of
-        its own, or of another one: those it does not know would be deleted.
+        """From here on another process says which queues there are. Raises `Conflict` where there are some that it did
+        not define: those it does not know would be deleted.
         """
         async with self._turn:
             if self.adopted_from == identity:
                 return
             if self.adopted_from is not None:
                 raise Conflict(f"the queues here belong to metadata {self.adopted_from}, and these are {identity}")
-            if self.queues or self.moved:
-                raise Conflict("the folder has queues of its own; a metadata service needs one without")
+            if identity == self.identity:
+                raise Conflict("these are the definitions themselves; nobody else can say which queues there are")
+            if self.queues or self.moved or self.elsewhere.by_name:
+                raise Conflict("there are queues that were defined here; what others define needs a store without")
             await self._put(ADOPTED_FROM, identity)
             self.adopted_from = identity
 
@@ -490,9 +495,8 @@ class Metadata:
                 raise Conflict("tenant 'default' always exists")
             held = [q for t, q in (*self.queues, *self.elsewhere.by_name) if t == name]
             if held:
-                raise Conflict(
-                    f"tenant {name!r} still has {len(held)} queues, {held[0]!r} among them; delete them first"
-                )
+                queues = counted(len(held), "queue")
+                raise Conflict(f"tenant {name!r} still has {queues}, {held[0]!r} among them; delete them first")
             heir(
                 (key for key in self.keys.values() if key.tenant == name),
                 (key for key in self.keys.values() if key.tenant != name),

@@ -11,6 +11,7 @@ from backend_store.node.calls import Call, PublishReply
 from backend_store.node.joint import Joint
 from backend_store.node.limits import INBOX_BYTES_MAX, INBOX_MESSAGES_MAX, SHARED_CYCLE_MESSAGES_MAX
 from backend_store.node.room import NOTHING
+from backend_store.words import counted
 
 if TYPE_CHECKING:
     from backend_store.node.committer import Committer
@@ -71,7 +72,10 @@ class Inbox:
         """Why so much more cannot wait here."""
         if self.messages + messages <= INBOX_MESSAGES_MAX and self._bytes + size <= INBOX_BYTES_MAX:
             return None
-        return Overloaded(f"queue {label!r}: {self.messages} messages wait for the disk", retry_after_ms=1000)
+        return Overloaded(
+            f"queue {label!r}: {counted(self.messages, 'message waits', 'messages wait')} for the disk",
+            retry_after_ms=1000,
+        )
 
     def add_joint(self, joint: Joint) -> None:
         self._joint.append(joint)

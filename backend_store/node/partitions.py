@@ -32,6 +32,7 @@ from backend_store.node.calls import PublishReply
 from backend_store.node.limits import INBOX_BYTES_MAX, INBOX_MESSAGES_MAX
 from backend_store.node.partition import Partition
 from backend_store.node.room import NOTHING, Amount
+from backend_store.words import counted
 
 
 class Partitions:
@@ -274,7 +275,8 @@ class Partitions:
             reply(self.first.deleted())
             return
         if self._waiting_messages + share.messages > INBOX_MESSAGES_MAX or self._waiting_bytes + size > INBOX_BYTES_MAX:
-            detail = f"queue {self.label!r}: {self._waiting_messages} messages wait for slots that are on the move"
+            waiting = counted(self._waiting_messages, "message waits", "messages wait")
+            detail = f"queue {self.label!r}: {waiting} for slots that are on the move"
             reply(Overloaded(detail, retry_after_ms=1000))
             return
         self._waiting.append(_Waiting(share, reply, dedupes, until_ms))

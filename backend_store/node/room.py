@@ -15,6 +15,7 @@ from backend_store.core.records import PartitionState
 from backend_store.core.shelves import SORTING, shelf_of
 from backend_store.model import CHUNK_BYTES_MAX, CHUNK_MESSAGES_MAX, Block, QueueConfig, QueueFull
 from backend_store.node.limits import EVICTION_READS_PER_COMMIT
+from backend_store.words import counted
 
 if TYPE_CHECKING:
     from backend_store.node.partition import Partition
@@ -177,17 +178,17 @@ class Room:
         """Why a publish is refused; of one that does not fit whatever makes room, with what it `need`s."""
         config, limits = self.config, []
         if config.max_messages is not None:
-            limits.append(f"{config.max_messages} messages")
+            limits.append(counted(config.max_messages, "message"))
         if config.max_bytes is not None:
-            limits.append(f"{config.max_bytes} bytes")
+            limits.append(counted(config.max_bytes, "byte"))
         limit = f"its limit is {' and '.join(limits)}"
         if need is None:
-            return QueueFull(
-                f"the queue holds {self.holds.messages} messages; {limit}: consume, purge, or raise the limit"
-            )
+            held = counted(self.holds.messages, "message")
+            return QueueFull(f"the queue holds {held}; {limit}: consume, purge, or raise the limit")
+        coming = f"{counted(need.messages, 'message')} of {counted(need.size, 'byte')}"
         return QueueFull(
-            f"{need.messages} messages of {need.size} bytes do not fit beside the {self.held.messages} that consumers"
-            f" hold, and nothing was ended for them; {limit}: publish less at once, or raise the limit"
+            f"{coming} cannot fit beside the {self.held.messages} that consumers hold, and nothing was ended to make"
+            f" room; {limit}: publish less at once, or raise the limit"
         )
 
     # ---------------------------------------------------------------------------------------------- making room

@@ -14,6 +14,8 @@ import msgspec
 from backend_store.metadata.data_keys import DataKey, StoredRotation
 from backend_store.metadata.embedded import MovedQueue, Tenant
 from backend_store.model import ApiKey, QueueDefinition, QueueNotFound, Quotas, Unavailable
+from backend_store.node.node import wall_clock_ms
+from backend_store.remote.spread import Spread
 from backend_store.service.definitions import Definitions as News
 from backend_store.service.operations import (
     AddDataKeys,
@@ -64,6 +66,7 @@ class RemoteDefinitions:
         self.keys_used: dict[str, int] = {}
         self.tenants: dict[str, Tenant] = {}
         self.data_keys = DataKeyRows()
+        self.spread = Spread(wall_clock_ms)
         self.adopted_from = ""
 
     @property
@@ -78,9 +81,11 @@ class RemoteDefinitions:
             news.tenants_gone = _without(self.tenants, {tenant.name for tenant in news.tenants})
             news.data_keys_gone = _without(self.data_keys.by_id, {key.id for key in news.data_keys})
         for queue in news.queues:
+            self.spread.put(self.queues.get((queue.tenant, queue.name)), queue)
             self.queues[queue.tenant, queue.name] = queue
         for name in news.queues_gone:
-            self.queues.pop(name, None)
+            if (before := self.queues.pop(name, None)) is not None:
+                self.spread.remove(before)
         self.keys.update({key.id: key for key in news.keys})
         self.tenants.update({tenant.name: tenant for tenant in news.tenants})
         self.data_keys.by_id.update({key.id: key for key in news.data_keys})

@@ -20,12 +20,15 @@ from backend_store.wire.store_frames import DOOR, Bits, Defined, Ended, Greeted,
 class Doors:
     """See the file's first sentence."""
 
-    def __init__(self, addresses: Sequence[tuple[str, int]], gateway: str, tls: ssl.SSLContext | None) -> None:
+    def __init__(
+        self, addresses: Sequence[tuple[str, int]], gateway: str, tls: ssl.SSLContext | None, *, cluster: str = ""
+    ) -> None:
+        """`cluster`: the further one whose hosts these are."""
         assert addresses, "lanes without a host's door"
         self._directories = [DoorDirectory([*addresses[n:], *addresses[:n]]) for n in range(len(addresses))]
         self.lines = [
             # A name for each line: to a host that took over several they are different guests.
-            Line(DOOR, directory, Unheard(), f"{gateway}-{number}", tls, whose="the backends' door")
+            Line(DOOR, directory, Unheard(), f"{gateway}-{number}", tls, whose="the backends' door", cluster=cluster)
             for number, directory in enumerate(self._directories)
         ]
         self._turn = 0

@@ -21,15 +21,20 @@ from backend_store.core.leases import ChunkState
 from backend_store.core.receipts import claimed_fields
 from backend_store.core.slots import PartitionMap
 from backend_store.metadata.embedded import MovedQueue
-from backend_store.model import Overloaded, PushqError, QueueDefinition, QueueNotFound
+from backend_store.model import ClusterAway, Overloaded, PushqError, QueueDefinition, QueueNotFound, Unavailable
 from backend_store.remote.directory import Directory
 from backend_store.remote.leases import Unassigned, keys_of
-from backend_store.remote.limits import ADOPTED_AT_ONCE_MAX, DROP_AFTER_SECONDS, LINE_CALLS_MAX
+from backend_store.remote.limits import (
+    ADOPTED_AT_ONCE_MAX,
+    CLAIM_RETRY_SECONDS,
+    DROP_AFTER_SECONDS,
+    LINE_CALLS_MAX,
+)
 from backend_store.remote.line import Line
 from backend_store.remote.queue import RemoteQueue
 from backend_store.remote.streams import RemoteGroup, RemoteStream
+from backend_store.service.defining import AdoptQueues, DropQueues, GoneQueues
 from backend_store.service.definitions import Definitions as News
-from backend_store.service.operations import AdoptQueues, DropQueues, GoneQueues
 from backend_store.wire.store_frames import (
     Bits,
     Defined,
@@ -45,12 +50,13 @@ from backend_store.wire.store_frames import (
 )
 
 if TYPE_CHECKING:
+    from backend_store.remote.cluster import BackendCluster
     from backend_store.remote.store import RemoteBackends
 
 log = structlog.get_logger("pushq.remote")
 
 FIRST = 0
-"""The shard that has the definitions of all."""
+"""The shard that, in the home cluster, has the definitions of all."""
 
 _news = msgspec.msgpack.Decoder(News).decode
 _uids = msgspec.msgpack.Decoder(list[int]).decode
@@ -63,9 +69,20 @@ class Home:
     """See the file's first sentence."""
 
     def __init__(
-        self, store: RemoteBackends, shard: int, directory: Directory, gateway: str, tls: ssl.SSLContext | None
+        self,
+        store: RemoteBackends,
+        cluster: BackendCluster,
+        shard: int,
+        directory: Directory,
+        gateway: str,
+        tls: ssl.SSLContext | None,
     ) -> None:
+        self.cluster = cluster
         self.shard = shard
+        self.is_first = cluster.is_home and shard == FIRST
+        """Whether it has the definitions of all."""
+        self.is_ours = cluster.is_home
+        """Whether it takes what our home cluster defines, and nothing else."""
         self.backend = ""
         self.skew_ms = 0
         self.maps: dict[int, PartitionMap] = {}
@@ -79,8 +96,15 @@ class Home:
         self._unknown: list[tuple[Place, str]] = []
         self._later: deque[Leases] = deque()
         """Frames that wait for a key, and those behind them."""
-        self._is_adopting = self._is_dropping = False
-        self.line = Line(shard, directory, self, gateway, tls)
+        self._is_claiming = self._is_adopting = self._is_dropping = False
+        self._knows_definers = True
+        self.line = Line(shard, directory, self, gateway, tls, cluster=cluster.key)
+
+    def apart_from(self, other: Home) -> str | None:
+        """ "cluster" or "shard", whichever is not the same; None: what goes from one to the other is one commit."""
+        if self is other:
+            return None
+        return "shard" if self.cluster is other.cluster else "cluster"
 
     async def ask(self, operation: Any, *, may_repeat: bool = False) -> msgspec.Raw:
         return await self.line.ask(operation, may_repeat=may_repeat)
@@ -93,7 +117,7 @@ class Home:
 
     def has(self, definition: QueueDefinition) -> bool:
         """Whether it serves the queue, as far as is known here; and nobody waits for that to begin."""
-        if self.shard == FIRST or definition.uid in self.moved:
+        if self.is_first or definition.uid in self.moved:
             return True
         return definition.uid in self._there and definition.uid not in self._waiting
 
@@ -111,9 +135,9 @@ class Home:
     async def _adopted_for(self, definition: QueueDefinition, waiting: deque[Waiting]) -> None:
         error: PushqError | None = self.line.unavailable()
         try:
-            if not self._store.home(FIRST).line.is_open:
+            if not self._store.first.line.is_open:
                 # It may have been deleted meanwhile, and must not come back.
-                raise self._store.home(FIRST).line.unavailable()
+                raise self._store.first.line.unavailable()
             await self.adopt([definition])
             error = None
         except PushqError as refused:
@@ -128,24 +152,60 @@ class Home:
 
     async def adopt(self, definitions: list[QueueDefinition]) -> None:
         """Returns when the shard has them. Raises `PushqError`."""
-        await self.ask(AdoptQueues(definitions), may_repeat=True)
+        await self.ask(AdoptQueues(definitions, self._definer()), may_repeat=True)
+        self.is_ours = True
+
+    async def drop(self, uids: list[int]) -> None:
+        """Of queues that are defined no more. Raises `PushqError`."""
+        await self.ask(DropQueues(uids, self._definer()), may_repeat=True)
+
+    def _definer(self) -> str:
+        """By what a shard of a further cluster knows us; "" within the home cluster. Raises `Unavailable`."""
+        if self.cluster.is_home:
+            return ""
+        definer = self._store.definer
+        if not definer and not self._store.first.line.is_open:
+            raise self._store.first.line.unavailable()
+        if not (definer and self._knows_definers):
+            older = f"cluster {self.cluster.name!r}" if definer else "the home cluster"
+            raise Unavailable(f"backends of {older} are of a version without further clusters; upgrade them first")
+        # Of another home cluster the first shard alone is sure to know a queue: who has that one has all.
+        if self is not self.cluster.first and not self.cluster.first.is_ours:
+            detail = f"cluster {self.cluster.name!r} has not said yet that it takes this home cluster's queues"
+            raise Unavailable(detail, retry_after_ms=500)
+        return definer
+
+    async def _claim(self) -> None:
+        """Makes sure of a further cluster's shard before any queue is put there."""
+        told = ""
+        while self.line.is_open and not self.is_ours:
+            try:
+                await self.adopt([])
+            except PushqError as error:
+                if self is self.cluster.first and error.detail != told:
+                    told = error.detail
+                    log.error("a cluster gets no queues", cluster=self.cluster.name, shard=self.shard, reason=told)
+                await asyncio.sleep(CLAIM_RETRY_SECONDS)
+        self._is_claiming = False
+        if self.is_ours:
+            self.defined_elsewhere(list(self._store.metadata.queues.values()))
 
     def defined_elsewhere(self, changed: Iterable[QueueDefinition]) -> None:
         """The first shard told of these: those that lie here are taken over, if they are not yet."""
-        is_able = self.line.is_open and self._store.home(FIRST).line.is_open
+        is_able = self.line.is_open and self.is_ours and self._store.first.line.is_open
         if is_able and any(self._lacks(one) for one in changed) and not self._is_adopting:
             self._is_adopting = True
             self._store.background(self._adopt_missing())
         self.drop_soon()
 
     def _lacks(self, one: QueueDefinition) -> bool:
-        is_here = self._store.lanes > 0 or one.shard == self.shard
+        is_here = self.cluster.lies_in(one, self.shard)
         return is_here and self._there.get(one.uid, 0) < one.version and one.uid not in self.moved
 
     async def _adopt_missing(self) -> None:
         try:
             tried: set[tuple[int, int]] = set()
-            while self.line.is_open and self._store.home(FIRST).line.is_open:
+            while self.line.is_open and self._store.first.line.is_open:
                 missing = [one for one in self._store.metadata.queues.values() if self._lacks(one)]
                 missing = [one for one in missing if (one.uid, one.version) not in tried][:ADOPTED_AT_ONCE_MAX]
                 if not missing:
@@ -159,7 +219,7 @@ class Home:
 
     def drop_soon(self) -> None:
         """Some of what lies here may be defined no more."""
-        if self.shard != FIRST and not self._is_dropping and self._strangers():
+        if not self.is_first and self.is_ours and not self._is_dropping and self._strangers():
             self._is_dropping = True
             self._store.background(self._drop())
 
@@ -179,7 +239,7 @@ class Home:
                 asked.update(strangers)
                 gone = _uids(await self._store.ask(GoneQueues(strangers), may_repeat=True))
                 if gone:
-                    await self.ask(DropQueues(gone), may_repeat=True)
+                    await self.drop(gone)
         except PushqError as error:
             log.info("a shard did not drop its queues", shard=self.shard, error=error.detail)
         finally:
@@ -192,11 +252,20 @@ class Home:
 
     def greeted(self, frame: Greeted) -> None:
         if self.backend and frame.backend != self.backend:
-            log.warning("another backend leads", shard=self.shard, before=self.backend, now=frame.backend)
+            log.warning(
+                "another backend leads",
+                cluster=self.cluster.name,
+                shard=self.shard,
+                before=self.backend,
+                now=frame.backend,
+            )
         self.backend = frame.backend
         self.skew_ms = frame.time_ms - int(self._loop.time() * 1000)
         self._unknown = frame.unknown
+        self._knows_definers = bool(frame.metadata)
         if self.shard == FIRST:
+            self.cluster.greeted(frame)
+        if self.is_first:
             self._store.greeted(frame)
 
     def defined(self, frame: Defined, *, is_first: bool) -> None:
@@ -210,7 +279,7 @@ class Home:
             self.maps.pop(uid, None)
         for uid in news.moved_gone:
             self.moved.pop(uid, None)
-        if self.shard == FIRST:
+        if self.is_first:
             self._store.defined(news, is_first=is_first)
         else:
             self._took_over(news, is_first=is_first)
@@ -234,9 +303,17 @@ class Home:
             if is_new and not is_first:
                 self._came_to_be(definition)
         if is_first:
-            self._loop.call_soon(self.defined_elsewhere, list(self._store.metadata.queues.values()))
+            self._loop.call_soon(self._begin)
         else:
             self.drop_soon()
+
+    def _begin(self) -> None:
+        """It is connected, and what it has is known."""
+        if self.is_ours:
+            self.defined_elsewhere(list(self._store.metadata.queues.values()))
+        elif not self._is_claiming:
+            self._is_claiming = True
+            self._store.background(self._claim())
 
     def _came_to_be(self, definition: QueueDefinition) -> None:
         """It is served here now: who waits for messages is heard."""
@@ -329,7 +406,7 @@ class Home:
     def _queue_at(self, place: Place) -> RemoteQueue | None:
         try:
             queue = self._store.here(place.tenant, place.name)
-        except QueueNotFound:
+        except (QueueNotFound, ClusterAway):
             return None
         if queue.uid != place.uid:
             return None

@@ -55,9 +55,10 @@ class LanedQueue(RemoteQueue):
 
     def __init__(self, store: RemoteBackends, definition: QueueDefinition, *, owner: str, is_companion: bool = False):
         super().__init__(store, definition, owner=owner, is_companion=is_companion)
+        self._cluster = store.cluster_of(definition)
         self.lanes = [
-            RemoteQueue(store, definition, owner=owner, is_companion=is_companion, home=store.home(number))
-            for number in range(store.lanes)
+            RemoteQueue(store, definition, owner=owner, is_companion=is_companion, home=self._cluster.home(number))
+            for number in range(self._cluster.lanes)
         ]
         self._turn = 0
         for lane in self.lanes:
@@ -68,7 +69,8 @@ class LanedQueue(RemoteQueue):
         return [lane.home for lane in self.lanes]
 
     def at(self, home: Home) -> RemoteQueue | None:
-        return self.lanes[home.shard] if home.shard < len(self.lanes) else None
+        is_of_lane = home.cluster is self._cluster and home.shard < len(self.lanes)
+        return self.lanes[home.shard] if is_of_lane else None
 
     def redefined(self, definition: QueueDefinition) -> None:
         super().redefined(definition)
@@ -96,7 +98,7 @@ class LanedQueue(RemoteQueue):
         return Routing(is_strict=self.config.ordering == "strict")
 
     def blocks(self, columns: Columns, trace: str | None) -> Blocks:
-        return routed_blocks(columns, trace, self._routing, self._store.lane_slots)
+        return routed_blocks(columns, trace, self._routing, self._cluster.lane_slots)
 
     def publish(
         self, blocks: list[Block], reply: PublishReply, claim: Claim | None = None, *, until_ms: int = 0
@@ -124,12 +126,12 @@ class LanedQueue(RemoteQueue):
                 keyed.append(block)
                 numbers.extend(range(first, first + block.count))
             first += block.count
-        found = shares(keyed, self._routing, self._store.lane_slots, 0, self._seal) if keyed else []
+        found = shares(keyed, self._routing, self._cluster.lane_slots, 0, self._seal) if keyed else []
         found = [share._replace(numbers=[numbers[n] for n in share.numbers]) for share in found]
         return [*found, anywhere] if anywhere.blocks or not found else found
 
     def _send(self, share: Share, reply: PublishReply, claim: Claim | None, until_ms: int) -> None:
-        line = self._store.doors.line_of(None if share.partition == ANYWHERE else share.partition)
+        line = self._cluster.doors.line_of(None if share.partition == ANYWHERE else share.partition)
         budget_ms = until_ms - self._store.steady_ms() if until_ms else SETTLE_MS_MAX
         number = line.next_number()
         frame = Publish(number, budget_ms, self.tenant, self.name, self.uid, sent_blocks(share.blocks), claim)
@@ -162,7 +164,7 @@ class LanedQueue(RemoteQueue):
         self._judge(receipts, reply, lambda lane, some, told: lane.settle(some, told))
 
     def settle_quietly(self, receipts: list[str]) -> None:
-        self._judge(receipts, _unheard, lambda lane, some, told: lane.settle(some, told))
+        self._judge(receipts, _unheard, lambda lane, some, told: lane.settle_quietly(some))
 
     def give_back(
         self,
@@ -277,7 +279,7 @@ class LanedQueue(RemoteQueue):
     @property
     def layout(self) -> list[PartitionInfo] | None:
         known = super().layout
-        homes = Counter(self._store.lane_slots.owners)
+        homes = Counter(self._cluster.lane_slots.owners)
         return known and [dataclasses.replace(one, slots=homes[one.partition]) for one in known]
 
     def dead_letters(self, wanted: LetterFilter, to: str | None, *, own: bool) -> RemoteLetters:

@@ -18,6 +18,8 @@ LINE_FRAME_BYTES_SOFT_MAX: Final = 1024 * 1024
 """A frame of publishes ends with the one that passes this."""
 SETTLE_MS_MAX: Final = 10_000
 """How long acks, nacks and extensions wait for a backend."""
+ACK_WAIT_MS: Final = 2
+"""How long an ack whose answer no consumer waits for may wait for a publish to share a commit with."""
 ASK_MS_MAX: Final = 5_000
 """How long other requests wait for a backend."""
 LATE_ANSWER_MS: Final = 1_000
@@ -31,7 +33,8 @@ LOOK_WAIT_SECONDS_MAX: Final = 1.0
 START_SECONDS_MAX: Final = 20.0
 """How long a gateway waits at its start for its backends."""
 OTHERS_SECONDS_MAX: Final = 2.0
-"""How long it then waits for the shards that have no definitions; who needs one that is not there waits for it."""
+"""How long it then waits for the shards that have no definitions, and for further clusters; who needs one that is not
+there waits for it."""
 PULSES_FRESH_SECONDS: Final = 2.0
 """How old the numbers of all queues may be, for series and alerts, before they are asked for anew."""
 READ_BYTES_MAX: Final = 512 * 1024
@@ -54,6 +57,14 @@ REPORT_SECONDS: Final = 0.5
 """How often gateways ask the storage of their machine about its disk and its commits."""
 ADOPTED_AT_ONCE_MAX: Final = 200
 """Queues that a shard is told of with one request, where it lacks them."""
+AWAY_SECONDS: Final = 3.0
+"""How long a backend of a further cluster may be away until requests for it are refused at once."""
+CLAIM_RETRY_SECONDS: Final = 1.0
+"""How often a shard of a further cluster is asked to take this home cluster's queues, until it does."""
+CHOOSE_RETRY_MS: Final = 5_000
+"""When to try again to make a queue that no cluster takes now."""
+RECENT_QUEUES_MAX: Final = 10_000
+"""Queues made lately that are counted for the choice of a cluster."""
 DROP_AFTER_SECONDS: Final = 2.0
 """How long a queue that is defined no more may lie in its shard before that is asked about."""
 SEALS_AFTER_SECONDS: Final = 60.0
@@ -64,5 +75,7 @@ TAIL_RETRY_SECONDS: Final = 1.0
 """How long after a failed page of a stream it is read on."""
 DOOR_HOME_SECONDS: Final = 5.0
 """How often a gateway whose line to a host's door went on to another host looks whether the first one is back."""
+QUEUE_NEEDS: Final = 0.01
+"""Of one backend's capacity: what a queue is taken to need until its cluster has reported with it."""
 OPERATOR_ASK_SECONDS_MAX: Final = 10.0
 """How long one backend may take to answer what an operator asks it."""

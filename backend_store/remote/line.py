@@ -16,11 +16,12 @@ from typing import Any, Protocol
 
 import msgspec
 import structlog
-from websockets.asyncio.client import ClientConnection, connect, unix_connect
+from websockets.asyncio.client import connect, unix_connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 from websockets.typing import Subprotocol
 
 from backend_store.model import (
+    ClusterAway,
     InvalidRequest,
     NotDurable,
     OutcomeUnknown,
@@ -32,6 +33,7 @@ from backend_store.model import (
 from backend_store.remote.directory import Address, Directory
 from backend_store.remote.limits import (
     ASK_MS_MAX,
+    AWAY_SECONDS,
     LATE_ANSWER_MS,
     LINE_ASKS_MAX,
     LINE_CALLS_MAX,
@@ -42,6 +44,7 @@ from backend_store.remote.limits import (
     LINE_SILENCE_SECONDS_MAX,
     SWEEP_SECONDS,
 )
+from backend_store.wire.sockets import ClientWire
 from backend_store.wire.store_frames import (
     NOT_LEADER,
     STORE_FRAME_BYTES_MAX,
@@ -129,16 +132,19 @@ class Line:
         tls: ssl.SSLContext | None,
         *,
         whose: str = "",
+        cluster: str = "",
     ):
-        """`whose`: for people, in the place of the shard's number."""
+        """`whose`: for people, in the place of the shard's number. `cluster`: the further one that it leads to; while
+        that is away, nothing waits for it."""
         self.shard = shard
-        self._whose = whose or f"the backend of shard {shard}"
+        self._whose = (whose or f"the backend of shard {shard}") + (f" of cluster {cluster!r}" if cluster else "")
+        self._log = log.bind(cluster=cluster) if cluster else log
         self._directory = directory
         self._owner = owner
         self._gateway = gateway
         self._tls = tls
         self._loop = asyncio.get_running_loop()
-        self._connection: ClientConnection | None = None
+        self._connection: ClientWire | None = None
         self._is_open = False
         self._open = asyncio.Event()
         self._number = 0
@@ -147,9 +153,10 @@ class Line:
         self._asked: dict[int, asyncio.Future[msgspec.Raw]] = {}
         self._wants: dict[tuple[Place, int], Want] = {}
         self._quiet: list[Settle] = []
-        self._out: asyncio.Queue[bytes] = asyncio.Queue()
         self._is_flushing = self._is_leaving = False
         self._problem = "is not connected yet"
+        self._patience_s = AWAY_SECONDS if cluster else float("inf")
+        self._closed_at = self._loop.time()
         self.connections = 0
         """How often it was connected."""
         self._tasks = [
@@ -163,6 +170,11 @@ class Line:
     @property
     def is_open(self) -> bool:
         return self._is_open
+
+    @property
+    def is_away(self) -> bool:
+        """Of a further cluster: whether it has been closed for so long that nobody waits for it any more."""
+        return not self._is_open and self._loop.time() - self._closed_at >= self._patience_s
 
     @property
     def is_waited_for(self) -> bool:
@@ -189,7 +201,8 @@ class Line:
         return self._unavailable()
 
     def _unavailable(self) -> Unavailable:
-        return Unavailable(f"{self._whose} {self._problem}", retry_after_ms=500)
+        detail = f"{self._whose} {self._problem}"
+        return ClusterAway(detail, retry_after_ms=1_000) if self.is_away else Unavailable(detail, retry_after_ms=500)
 
     # ------------------------------------------------------------------------------------------------ connection
 
@@ -205,7 +218,7 @@ class Line:
                 except (ConnectionClosed, InvalidHandshake, OSError, TimeoutError, PushqError) as error:
                     self._problem = f"is not there: {error or type(error).__name__}"
                 except Exception:
-                    log.exception("a line failed", shard=self.shard)
+                    self._log.exception("a line failed", shard=self.shard)
                     self._problem = "failed"
                 if self.connections > connected:
                     pause = 0.02
@@ -222,6 +235,7 @@ class Line:
             "ping_interval": LINE_PING_SECONDS,
             "ping_timeout": LINE_SILENCE_SECONDS_MAX,
             "max_size": STORE_FRAME_BYTES_MAX,
+            "create_connection": ClientWire,
         }
         if isinstance(address, Path):
             return unix_connect(str(address), **options)
@@ -231,7 +245,7 @@ class Line:
     async def _visit(self, address: Address) -> str | None:
         """Speaks with one backend for as long as it leads. Returns where it sent us, if it does not."""
         async with self._connect(address) as connection:
-            self._out = asyncio.Queue()
+            assert isinstance(connection, ClientWire), "as the options say"
             await connection.send(pack(Greeting(STORE_VERSION, self._gateway, self.shard, self._owner.held())))
             async with asyncio.timeout(LINE_CONNECT_SECONDS_MAX):
                 first = from_backend(await connection.recv(decode=False))
@@ -242,20 +256,16 @@ class Line:
                 raise InvalidRequest(f"{_shown(address)} is no backend of version {STORE_VERSION}")
             self._connection = connection
             self._owner.greeted(first)
-            log.info("connected to a backend", shard=self.shard, address=_shown(address))
-            writer = self._loop.create_task(self._write(connection), name="line writer")
+            self._log.info("connected to a backend", shard=self.shard, address=_shown(address))
             try:
-                async for data in connection:
-                    self._heard(from_backend(data))
+                await connection.hear(lambda data: self._heard(from_backend(data)))
             finally:
-                writer.cancel()
-                await asyncio.gather(writer, return_exceptions=True)
                 self._lose()
         return None
 
-    async def _write(self, connection: ClientConnection) -> None:
-        while True:
-            await connection.send(await self._out.get())
+    def _post(self, frame: bytes) -> None:
+        if self._connection is not None:
+            self._connection.post(frame)
 
     def _heard(self, frame: FromBackend) -> None:
         match frame:
@@ -325,11 +335,13 @@ class Line:
 
     def _lose(self) -> None:
         self._connection = None
+        if self._is_open:
+            self._closed_at = self._loop.time()
         self._is_open = self._is_leaving = False
         self._open.clear()
         self._wants.clear()
         self._quiet.clear()
-        log.warning("a backend was lost", shard=self.shard)
+        self._log.warning("a backend was lost", shard=self.shard)
         unknown = []
         for number, call in list(self._calls.items()):
             if call.is_sent and not call.may_repeat:
@@ -379,6 +391,7 @@ class Line:
     def _flush(self) -> None:
         self._is_flushing = False
         if not self._is_open or self._is_leaving:
+            self._refuse_if_away()
             return
         now_ms = self.now_ms()
         publishes: list[Publish] = []
@@ -402,19 +415,34 @@ class Line:
             publishes.append(call.frame._replace(budget_ms=max(0, call.begins_until_ms() - now_ms)))
             size += call.size
             if size > LINE_FRAME_BYTES_SOFT_MAX:
-                self._out.put_nowait(pack(Publishes(publishes)))
+                self._post(pack(Publishes(publishes)))
                 publishes, size = [], 0
         if publishes:
-            self._out.put_nowait(pack(Publishes(publishes)))
+            self._post(pack(Publishes(publishes)))
         if settles:
-            self._out.put_nowait(pack(Settles(settles)))
+            self._post(pack(Settles(settles)))
         if self._wants:
-            self._out.put_nowait(pack(Wants(list(self._wants.values()))))
+            self._post(pack(Wants(list(self._wants.values()))))
             self._wants.clear()
+
+    def _refuse_if_away(self) -> None:
+        """What was never sent; what may have been done waits to be asked again."""
+        if not self.is_away:
+            return
+        numbers, self._unsent = self._unsent, []
+        for number in numbers:
+            if (call := self._calls.get(number)) is None:
+                continue
+            if call.is_repeat:
+                self._unsent.append(number)
+            else:
+                del self._calls[number]
+                call.reply(self._unavailable())
 
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
+            self._refuse_if_away()
             now_ms = self.now_ms()
             for number, call in list(self._calls.items()):
                 if now_ms < call.until_ms + (LATE_ANSWER_MS if call.is_sent else 0):
@@ -435,7 +463,7 @@ class Line:
         until = self._loop.time() + ASK_MS_MAX / 1000
         what = raw(operation)
         while True:
-            if not await self.opened(max(0.0, until - self._loop.time())):
+            if not await self.opened(self._waits_s(until)):
                 raise self._unavailable()
             if not self._is_open:
                 continue  # it was lost again before this went on; nothing was sent
@@ -443,7 +471,7 @@ class Line:
             waiting: asyncio.Future[msgspec.Raw] = self._loop.create_future()
             self._asked[number] = waiting
             try:
-                self._out.put_nowait(pack(Asks(number, ASK_MS_MAX, what)))
+                self._post(pack(Asks(number, ASK_MS_MAX, what)))
                 async with asyncio.timeout_at(until):
                     return await waiting
             except TimeoutError:
@@ -461,6 +489,10 @@ class Line:
                 del self._asked[number]
                 if waiting.done() and not waiting.cancelled():
                     waiting.exception()  # looked at, so that nobody reports it as lost
+
+    def _waits_s(self, until: float) -> float:
+        now = self._loop.time()
+        return max(0.0, until - now if self._is_open else min(until, self._closed_at + self._patience_s) - now)
 
 
 def _open() -> OutcomeUnknown:

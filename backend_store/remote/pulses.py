@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from backend_store.client.pulses import Pulse
-from backend_store.model import PushqError, QueueDefinition, QueueNotFound
+from backend_store.model import ClusterAway, PushqError, QueueDefinition, QueueNotFound
 from backend_store.remote.limits import PULSES_FRESH_SECONDS
 from backend_store.remote.queue import RemoteQueue
 from backend_store.service.limits import PULSES_PER_ASK_MAX
@@ -54,7 +54,7 @@ class PulseBook:
         self._store = store
         self._loop = asyncio.get_running_loop()
         self._pulses: dict[int, Pulse] = {}
-        self._of_shard: dict[int, dict[int, Pulse]] = {}
+        self._of_home: dict[Home, dict[int, Pulse]] = {}
         self._at = float("-inf")
         self._asking: asyncio.Task[None] | None = None
 
@@ -65,7 +65,7 @@ class PulseBook:
             return None
         try:
             return RemotePulses(self, self._store.here(definition.tenant, definition.name), told)
-        except QueueNotFound:
+        except (QueueNotFound, ClusterAway):
             return None
 
     def last(self, uid: int) -> Pulse | None:
@@ -94,11 +94,11 @@ class PulseBook:
                 page = _pulses(await home.ask(TakePulses(after), may_repeat=True))
                 found.update(page)
                 if len(page) < PULSES_PER_ASK_MAX:
-                    self._of_shard[home.shard] = found
+                    self._of_home[home] = found
                     return found
                 after = page[-1][0]
         except PushqError:
-            return self._of_shard.get(home.shard, {})
+            return self._of_home.get(home, {})
 
 
 def _both(one: Pulse, other: Pulse) -> Pulse:

@@ -195,8 +195,8 @@ def letters_of(queue: RemoteQueue, wanted: LetterFilter, to: str | None, *, own:
     if to is not None and queue.config.encrypted and to != queue.owner:
         detail = _not_sealed_anew(queue.owner, to)
         raise InvalidRequest(detail, errors=(FieldError("/to", detail),))
-    if to is not None and queue.beside(to).home is not queue.home:
-        detail = _lies_elsewhere(queue.owner, to)
+    if to is not None and (apart := queue.beside(to).home.apart_from(queue.home)) is not None:
+        detail = _lies_elsewhere(queue.owner, to, apart)
         raise InvalidRequest(detail, errors=(FieldError("/to", detail),))
     return RemoteLetters(Order(queue.place_there, wanted, to, own), queue)
 
@@ -211,14 +211,14 @@ def _why_not(queue: RemoteQueue, name: str, find: Find) -> str | None:
         if error.retry_after_ms is not None:
             raise  # it is being looked up
         return error.detail
-    if target.home is not queue.home:
-        return _lies_elsewhere(queue.owner, name)
+    if (apart := target.home.apart_from(queue.home)) is not None:
+        return _lies_elsewhere(queue.owner, name, apart)
     is_other = name != queue.owner
     return _not_sealed_anew(queue.owner, name) if is_other and target.config.encrypted else None
 
 
-def _lies_elsewhere(source: str, target: str) -> str:
-    return f"queue {target!r} lies in another shard than {source!r}, and a redrive moves messages within one"
+def _lies_elsewhere(source: str, target: str, apart: str) -> str:
+    return f"queue {target!r} lies in another {apart} than {source!r}, and a redrive moves messages within one"
 
 
 def _not_sealed_anew(source: str, target: str) -> str:

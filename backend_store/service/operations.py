@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import heapq
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -12,57 +11,13 @@ import msgspec
 from backend_store.client.embedded import EmbeddedStore
 from backend_store.client.pulses import Pulse, Pulses
 from backend_store.client.queue import SettledAndPublished
-from backend_store.core.host_lanes.refusals import check_supported
 from backend_store.metadata.data_keys import DataKey, StoredRotation
 from backend_store.metadata.documents import Document, Duty
-from backend_store.model import ApiKey, PushqError, QueueConfig, QueueDefinition, QueueNotFound, Quotas
-from backend_store.service import acts, groups, peeks, ranges, redrives, reports, tailing, tickets
+from backend_store.model import ApiKey, PushqError, Quotas
+from backend_store.service import acts, defining, groups, peeks, ranges, redrives, reports, tailing, tickets
 from backend_store.service.asked import Asked, queue_at
-from backend_store.service.limits import DROPPED_KNOWN_MAX, PULSES_PER_ASK_MAX
+from backend_store.service.limits import PULSES_PER_ASK_MAX
 from backend_store.wire.store_frames import Place, SentBlock, blocks_of_sent, placed
-
-
-class CreateQueue(Asked, frozen=True):
-    tenant: str
-    name: str
-    config: QueueConfig
-
-
-class UpdateQueue(Asked, frozen=True):
-    tenant: str
-    name: str
-    config: QueueConfig
-    version: int
-
-
-class DeleteQueue(Asked, frozen=True):
-    tenant: str
-    name: str
-
-
-class MoveQueue(Asked, frozen=True):
-    tenant: str
-    name: str
-    target: str
-
-
-class AdoptQueues(Asked, frozen=True):
-    """To a shard: queues that lie in it from now on, as the shard of the definitions has them."""
-
-    definitions: list[QueueDefinition]
-
-
-class DropQueues(Asked, frozen=True):
-    """To a shard: queues that were deleted at the shard of the definitions."""
-
-    uids: list[int]
-
-
-class GoneQueues(Asked, frozen=True):
-    """To the shard of the definitions: which of these are defined no more. Without any it is a question whose answer
-    comes after all news."""
-
-    uids: list[int]
 
 
 class PutKey(Asked, frozen=True):
@@ -158,13 +113,13 @@ class Totals(Asked, frozen=True):
 
 
 Operation = (
-    CreateQueue
-    | UpdateQueue
-    | DeleteQueue
-    | MoveQueue
-    | AdoptQueues
-    | DropQueues
-    | GoneQueues
+    defining.CreateQueue
+    | defining.UpdateQueue
+    | defining.DeleteQueue
+    | defining.MoveQueue
+    | defining.AdoptQueues
+    | defining.DropQueues
+    | defining.GoneQueues
     | PutKey
     | DeleteKey
     | NoteKeysUsed
@@ -208,67 +163,6 @@ async def perform(store: EmbeddedStore, asked: Operation) -> Any:
     """The answer. Raises `PushqError`."""
     handle: Callable[[EmbeddedStore, Any], Awaitable[Any]] = _HANDLERS[type(asked)]
     return await handle(store, asked)
-
-
-async def _create(store: EmbeddedStore, asked: CreateQueue) -> tuple[QueueDefinition, bool]:
-    if store.node.metadata.lane is not None:
-        check_supported(asked.name, asked.config)
-    return await store.node.metadata.create_queue(asked.tenant, asked.name, asked.config, store.node.clock_ms())
-
-
-async def _update(store: EmbeddedStore, asked: UpdateQueue) -> QueueDefinition | None:
-    metadata = store.node.metadata
-    if metadata.lane is not None:
-        check_supported(asked.name, asked.config)
-    if (asked.tenant, asked.name) in metadata.elsewhere.by_name:
-        return await metadata.update_queue(asked.tenant, asked.name, asked.config, asked.version)
-    changed = await store.update_queue(asked.tenant, asked.name, asked.config, asked.version)
-    return changed.definition if changed is not None else None
-
-
-async def _delete(store: EmbeddedStore, asked: DeleteQueue) -> None:
-    metadata = store.node.metadata
-    if (asked.tenant, asked.name) in metadata.elsewhere.by_name:
-        await metadata.delete_elsewhere(asked.tenant, asked.name)
-    else:
-        await store.delete_queue(asked.tenant, asked.name)
-
-
-async def _move(store: EmbeddedStore, asked: MoveQueue) -> None:
-    await store.move_queue(asked.tenant, asked.name, asked.target)
-
-
-async def _adopt(store: EmbeddedStore, asked: AdoptQueues) -> None:
-    metadata = store.node.metadata
-    for definition in asked.definitions:
-        name = definition.tenant, definition.name
-        while (known := metadata.queues.get(name)) is not None and known.uid < definition.uid:
-            with contextlib.suppress(QueueNotFound):  # another gateway was faster
-                await store.delete_queue(*name)
-        is_old = known is not None and known.uid > definition.uid
-        if is_old or definition.uid in metadata.moved or definition.uid in store.dropped:
-            continue
-        if await metadata.adopt(definition) and known is not None:
-            store.configured(definition)
-
-
-async def _drop(store: EmbeddedStore, asked: DropQueues) -> None:
-    store.dropped.update(dict.fromkeys(asked.uids))
-    while len(store.dropped) > DROPPED_KNOWN_MAX:
-        del store.dropped[next(iter(store.dropped))]
-    gone, queues = set(asked.uids), store.node.metadata.queues
-    for name, uid in [(name, one.uid) for name, one in queues.items() if one.uid in gone]:
-        if (now := queues.get(name)) is not None and now.uid == uid:
-            with contextlib.suppress(QueueNotFound):
-                await store.delete_queue(*name)
-
-
-async def _gone(store: EmbeddedStore, asked: GoneQueues) -> list[int]:
-    if not asked.uids:
-        return []
-    metadata = store.node.metadata
-    there = {one.uid for one in (*metadata.queues.values(), *metadata.elsewhere.by_name.values())}
-    return [uid for uid in asked.uids if uid not in there]
 
 
 async def _put_key(store: EmbeddedStore, asked: PutKey) -> None:
@@ -380,13 +274,6 @@ async def _totals(store: EmbeddedStore, asked: Totals) -> Any:
 
 
 _HANDLERS: dict[type, Callable[[EmbeddedStore, Any], Awaitable[Any]]] = {
-    CreateQueue: _create,
-    UpdateQueue: _update,
-    DeleteQueue: _delete,
-    MoveQueue: _move,
-    AdoptQueues: _adopt,
-    DropQueues: _drop,
-    GoneQueues: _gone,
     PutKey: _put_key,
     DeleteKey: _delete_key,
     NoteKeysUsed: _used,
@@ -403,6 +290,7 @@ _HANDLERS: dict[type, Callable[[EmbeddedStore, Any], Awaitable[Any]]] = {
     TakeDuty: _take_duty,
     TakePulses: _take_pulses,
     Totals: _totals,
+    **defining.HANDLERS,
     **peeks.HANDLERS,
     **redrives.HANDLERS,
     **groups.HANDLERS,

@@ -106,7 +106,8 @@ class Settle(NamedTuple):
     verb: str
     grouped: Grouped
     milliseconds: int | None = None
-    """Of a nack the delay, of an extension the new time."""
+    """Of a nack the delay, of an extension the new time. Of an ack how long it may wait for somebody else's commit: no
+    consumer waits for the answer."""
     reason: str | None = None
     tried: bool = True
 
@@ -233,6 +234,8 @@ class Greeted(_Frame, frozen=True, tag="greeted"):
     """How many shards there are."""
     lanes: int = 0
     """In a cluster of independent hosts how many lanes every queue has, one in each shard; 0 in any other one."""
+    metadata: str = ""
+    """The identity of the shard's metadata; "" of a backend that does not know queues of other clusters."""
 
 
 class Turned(_Frame, frozen=True, tag="turned"):

@@ -18,6 +18,7 @@ import structlog
 
 from backend_store.client import Documents
 from backend_store.model import Conflict, NotFound, PushqError, Unavailable
+from backend_store.words import counted
 from gateway.alerts.asked import AskedRules
 from gateway.alerts.core.evaluate import Alert, observe
 from gateway.alerts.core.groups import Note, notes
@@ -349,6 +350,7 @@ class Alerts:
         Raises `Conflict` where a tenant has its most, or somebody else was faster; `NotFound` where it has gone.
         """
         async with self._turn.change():
+            self._take_over()
             _check_known(self.rules.get(rule.id), known, "alert rule")
             if known is None:
                 own = sum(other.tenant == rule.tenant for other in self.rules.values())
@@ -361,8 +363,12 @@ class Alerts:
             self._matches.pop(rule.id, None)
             self.sources.forget(rule.id)
 
-    async def delete_rule(self, rule: Rule) -> None:
+    async def delete_rule(self, rule: Rule, *, is_as_known: bool = False) -> None:
+        """`is_as_known`: only as it is given. Raises `Conflict` and `NotFound` then, where somebody else was faster."""
         async with self._turn.change():
+            if is_as_known:
+                self._take_over()
+                _check_known(self.rules.get(rule.id), rule, "alert rule")
             ended = self.record.ending_with(rule)
             await self._documents.write([gone(RULES, rule.id), *ended])
             self.record.ended(ended)
@@ -422,7 +428,9 @@ class Alerts:
         async with self._turn.change():
             named = [rule.name for rule in self.rules.values() if receiver.id in rule.receivers]
             if named:
-                raise Conflict(f"rule {named[0]!r} names this receiver; take it out of {len(named)} rules first")
+                raise Conflict(
+                    f"rule {named[0]!r} names this receiver; take it out of {counted(len(named), 'rule')} first"
+                )
             await self._documents.write([gone(RECEIVERS, receiver.id)])
             self.receivers.pop(receiver.id, None)
 

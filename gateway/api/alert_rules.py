@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 
 import msgspec
 
 from backend_store.client import timestamp
-from backend_store.model import FieldError, Forbidden, InvalidRequest
+from backend_store.model import Conflict, FieldError, Forbidden, InvalidRequest
 from gateway.alerts.alerts import Alerts, new_id
 from gateway.alerts.core.rules import KINDS, Kind, Rule, default_clear_at
 from gateway.alerts.limits import (
@@ -34,8 +35,9 @@ from gateway.api.alert_shapes import (
 )
 from gateway.api.paging import page_of
 from gateway.api.usage import visible_tenant
+from gateway.conditions import changed_meanwhile, check_conditions
 from gateway.context import Gateway
-from gateway.http import Answer, Call, json_answer
+from gateway.http import Answer, Call, Header, json_answer
 from gateway.limits import NAME_CHARS_MAX
 from gateway.usage.schema import LATENCY_SECONDS_BUCKETS
 from push.problems import nearest
@@ -77,7 +79,7 @@ async def create(gateway: Gateway, call: Call) -> Answer:
     rule = _rule(gateway, call, tenant, await call.fields(RuleBody), None)
     alerts = gateway.watching.alerts
     await alerts.put_rule(rule, None)
-    return json_answer(rule_view(alerts, rule), 201, ((b"location", f"/v1/alert-rules/{rule.id}".encode()),))
+    return _shown(alerts, rule, 201, ((b"location", f"/v1/alert-rules/{rule.id}".encode()),))
 
 
 async def list_rules(gateway: Gateway, call: Call) -> Answer:
@@ -92,24 +94,47 @@ async def list_rules(gateway: Gateway, call: Call) -> Answer:
 async def get(gateway: Gateway, call: Call) -> Answer:
     rule = _find(gateway, call)
     call.query()
-    return json_answer(rule_view(gateway.watching.alerts, rule))
+    return _shown(gateway.watching.alerts, rule)
 
 
 async def put(gateway: Gateway, call: Call) -> Answer:
     known = _find(gateway, call)
     _check_may(call, KINDS[known.kind])
+    check_conditions(call, etag(known), _named(known))
     rule = _rule(gateway, call, known.tenant, await call.fields(RuleBody), known)
     alerts = gateway.watching.alerts
-    await alerts.put_rule(rule, known)
-    return json_answer(rule_view(alerts, rule))
+    try:
+        await alerts.put_rule(rule, known)
+    except Conflict:
+        if call.header(b"if-match") is None:
+            raise
+        raise changed_meanwhile(_named(known)) from None
+    return _shown(alerts, rule)
 
 
 async def delete(gateway: Gateway, call: Call) -> Answer:
     rule = _find(gateway, call)
     _check_may(call, KINDS[rule.kind])
     call.query()
-    await gateway.watching.alerts.delete_rule(rule)
+    check_conditions(call, etag(rule), _named(rule))
+    try:
+        await gateway.watching.alerts.delete_rule(rule, is_as_known=call.header(b"if-match") is not None)
+    except Conflict:
+        raise changed_meanwhile(_named(rule)) from None
     return Answer(204, content_type=None)
+
+
+def etag(rule: Rule) -> str:
+    """Another one for each state of the rule; what it finds is no part of that."""
+    return f'"{hashlib.sha256(msgspec.msgpack.encode(rule)).hexdigest()[:24]}"'
+
+
+def _shown(alerts: Alerts, rule: Rule, status: int = 200, headers: tuple[Header, ...] = ()) -> Answer:
+    return json_answer(rule_view(alerts, rule), status, ((b"etag", etag(rule).encode()), *headers))
+
+
+def _named(rule: Rule) -> str:
+    return f"alert rule {rule.name!r}"
 
 
 async def preview(gateway: Gateway, call: Call) -> Answer:

@@ -19,11 +19,12 @@ from prometheus_client.core import (
 )
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from backend_store.client import COMMIT_SECONDS_BUCKETS, Queue
-from backend_store.model import QueueNotFound, QueueStats
+from backend_store.client import COMMIT_SECONDS_BUCKETS
+from backend_store.model import ClusterAway, QueueNotFound, QueueStats
 from gateway.api import (
     alert_metrics,
     catalogue_metrics,
+    cluster_metrics,
     dependency_metrics,
     encryption_metrics,
     entrance_metrics,
@@ -68,6 +69,7 @@ def page(
         families += encryption_metrics.families(gateway.encryption)
         families += identity_metrics.families(gateway)
         families += alert_metrics.families(gateway)
+        families += cluster_metrics.families(gateway)
         own = generate_latest(_Families(families)) + generate_latest(_process)
         siblings = gateway.siblings
         if siblings is None and gateway.number > 1:
@@ -114,23 +116,15 @@ async def _queue_stats(gateway: Gateway, tenant_only: str | None = None) -> dict
     for number, (tenant, name) in enumerate(sorted(gateway.store.names(tenant_only))):
         if number % QUEUES_PER_TURN == QUEUES_PER_TURN - 1:
             await asyncio.sleep(0)  # thousands of queues must not hold everybody's messages up
-        queue = _find(gateway, tenant, name)
-        if queue is None:
-            continue
-        stats = await looked_up(queue.stats)
+        try:
+            stats = await looked_up(gateway.store.here(tenant, name).stats)
+        except (QueueNotFound, ClusterAway):
+            continue  # it was deleted while others were read, or nobody can say
         if number < QUEUES_LABELLED_MAX:
             found[tenant, name] = stats
         else:
             found[tenant, OTHER] = _sum(found.get((tenant, OTHER), QueueStats()), stats)
     return found
-
-
-def _find(gateway: Gateway, tenant: str, name: str) -> Queue | None:
-    """None for a queue that was deleted while others were read."""
-    try:
-        return gateway.store.here(tenant, name)
-    except QueueNotFound:
-        return None
 
 
 def _sum(a: QueueStats, b: QueueStats) -> QueueStats:

@@ -21,7 +21,7 @@ from gateway.limits import PAGE_ITEMS_DEFAULT, PAGE_ITEMS_MAX, RANGE_MESSAGES_MA
 from gateway.schemas import cloud_event, components, publish_body, publish_message, queue_changes, reference
 from gateway.series.book import RANGES
 from gateway.series.core.columns import QUEUE_COLUMNS
-from gateway.series.limits import SPARK_POINTS_MAX
+from gateway.series.limits import SPARK_NAMES_MAX, SPARK_POINTS_MAX
 from gateway.version import VERSION
 from push.limits import CREDIT_MAX, PUBLISH_MS_MAX
 from push.problems import KINDS
@@ -172,7 +172,7 @@ HEADERS: Final = {
     "WWW-Authenticate": "`Bearer`.",
     "Allow": "The methods that there are.",
     "Retry-After": "Seconds after which trying again makes sense; `retry_after_ms` has it finer.",
-    "ETag": "Of the config, for `If-Match`.",
+    "ETag": "Of the config or the rule, for `If-Match`.",
     "Location": "Where the work that was begun is looked at, and cancelled.",
     "Link": 'The next page, with `rel="next"`.',
 }
@@ -186,7 +186,7 @@ def _header(name: str) -> dict[str, str]:
 def _headers_of(operation: Operation, status: int) -> list[str]:
     """Those of a good answer."""
     found = list(_EVERY_ANSWER)
-    if operation.path == "/v1/queues/{queue}" and operation.method in ("GET", "PUT", "PATCH"):
+    if operation.has_etag:
         found.append("ETag")
     if status == HTTPStatus.ACCEPTED:
         found.append("Location")
@@ -227,8 +227,10 @@ QUERY: Final[dict[str, dict[str, Any]]] = {
     "points": {"type": "integer", "minimum": 1, "maximum": SPARK_POINTS_MAX, "default": POINTS_DEFAULT},
     "names": {
         "type": "string",
-        "description": "Of these queues only, with commas between; what is no queue is left out.",
+        "description": f"Of these queues only, {SPARK_NAMES_MAX} at most with commas between; what is no queue is left "
+        "out.",
     },
+    "cluster": {"type": "string", "description": "The cluster's name in the settings; without it the home cluster."},
     "ticket": {"type": "string", "description": "In place of the Authorization header."},
 }
 
@@ -246,6 +248,8 @@ def _parameters(operation: Operation) -> list[dict[str, Any]]:
     headers: list[dict[str, Any]] = []
     if operation.method == "PATCH":
         headers.append({"name": "If-Match", "in": "header", "required": True, "schema": {"type": "string"}})
+    if operation.takes_conditions:
+        headers += [{"name": name, "in": "header", "required": False, "schema": says} for name, says in _CONDITIONS]
     if operation.takes_key:
         headers.append({"name": "Idempotency-Key", "in": "header", "required": False, "schema": _KEY})
     if operation.takes_timeout:
@@ -263,6 +267,13 @@ def _schema(operation: Operation, name: str) -> dict[str, Any]:
     return DAYS if operation.path == "/v1/usage" and name in ("from", "to") else QUERY[name]
 
 
+_CONDITIONS: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
+    (
+        "If-Match",
+        {"type": "string", "description": "The `ETag` of what is to be changed, or `*`; 412 where it is another."},
+    ),
+    ("If-None-Match", {"type": "string", "description": "412 where this is its `ETag`, or for `*`."}),
+)
 _NAME: Final = {"type": "string", "pattern": NAME_PATTERN}
 _OFFSET: Final = {"type": "integer", "minimum": 0, "maximum": SEQ_MAX}
 OFFSETS: Final[dict[str, dict[str, Any]]] = {

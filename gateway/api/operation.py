@@ -32,6 +32,10 @@ class Operation:
     takes_ticket: bool = False
     takes_key: bool = False
     """Whether it may carry an `Idempotency-Key`."""
+    has_etag: bool = False
+    """Whether what it answers has an `ETag`."""
+    takes_conditions: bool = False
+    """Whether `If-Match` and `If-None-Match` are heeded, which need not be given."""
     takes_timeout: bool = False
     """Whether it may say how long it waits."""
     name: str = field(init=False)

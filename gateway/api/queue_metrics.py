@@ -13,7 +13,7 @@ from typing import Final
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from backend_store.client import list_groups
-from backend_store.model import QueueNotFound
+from backend_store.model import ClusterAway, QueueNotFound
 from gateway.context import Gateway
 from gateway.limits import GROUPS_LABELLED_MAX, QUEUES_LABELLED_MAX
 from push.looking_up import found
@@ -39,19 +39,21 @@ async def families(gateway: Gateway, tenant_only: str | None = None) -> list[Met
     for number, (tenant, name) in enumerate(names):
         if number % QUEUES_PER_TURN == QUEUES_PER_TURN - 1:
             await asyncio.sleep(0)  # thousands of queues must not hold everybody's messages up
+        shown = name if number < QUEUES_LABELLED_MAX else OTHER
         try:
             queue = gateway.store.here(tenant, name)
-        except QueueNotFound:
-            continue  # deleted while others were read
-        shown = name if number < QUEUES_LABELLED_MAX else OTHER
-        for reason, messages in (await found(partial(getattr, queue, "ended"))).items():
-            ended[tenant, shown, reason] += messages
-        for each in await found(partial(getattr, queue, "layout")) or ():
-            partitions[tenant, shown, each.state] += 1
-            moving[tenant, shown] += each.slots_arriving
-        for group in await found(partial(list_groups, queue)):
-            own = len(lags) < GROUPS_LABELLED_MAX
-            lags[(tenant, name, group.name) if own else (tenant, OTHER, OTHER)] += sum(part.lag for part in group.lag)
+            for reason, messages in (await found(partial(getattr, queue, "ended"))).items():
+                ended[tenant, shown, reason] += messages
+            for each in await found(partial(getattr, queue, "layout")) or ():
+                partitions[tenant, shown, each.state] += 1
+                moving[tenant, shown] += each.slots_arriving
+            for group in await found(partial(list_groups, queue)):
+                own = len(lags) < GROUPS_LABELLED_MAX
+                lags[(tenant, name, group.name) if own else (tenant, OTHER, OTHER)] += sum(
+                    part.lag for part in group.lag
+                )
+        except (QueueNotFound, ClusterAway):
+            continue  # it was deleted while others were read, or nobody can say
     return [*_ended(ended), *_lags(lags), *_partitions(partitions), *_moving(moving)]
 
 

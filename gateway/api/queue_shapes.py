@@ -50,7 +50,8 @@ class QueueView(msgspec.Struct):
     config: QueueConfig
     created_at: str
     owner: str
-    stats: QueueStatsView
+    stats: QueueStatsView | msgspec.UnsetType = msgspec.UNSET
+    """Left out in a list while the cluster where the queue lies is away."""
     partitions: PartitionsView | msgspec.UnsetType = msgspec.UNSET
     """Of a queue that has several, had several, or gets more by itself."""
 

@@ -14,14 +14,17 @@ import msgspec
 from backend_store.client import Queue, timestamp
 from backend_store.model import (
     COMPANION,
+    ClusterAway,
     Conflict,
     Forbidden,
     MessageTooLarge,
     PushqError,
     QueueConfig,
+    QueueDefinition,
     QueueNotFound,
 )
 from gateway.api.queue_shapes import PartitionsView, PartitionView, QueuePage, QueueStatsView, QueueView
+from gateway.conditions import changed_meanwhile, check_conditions
 from gateway.context import Gateway
 from gateway.http import Answer, Call, Header, decode, integer, json_answer
 from gateway.limits import CONFIG_BYTES_MAX, PAGE_ITEMS_DEFAULT, PAGE_ITEMS_MAX
@@ -34,15 +37,31 @@ from push.checks import field as invalid_field
 
 
 def view(queue: Queue, *, is_listed: bool = False) -> QueueView:
-    definition = queue.definition
+    found = _defined(queue.definition)
+    found.stats = QueueStatsView(**asdict(queue.stats()))
+    found.partitions = _partitions(queue, is_listed=is_listed)
+    return found
+
+
+def _defined(definition: QueueDefinition) -> QueueView:
     return QueueView(
         name=definition.name,
         config=shown_config(definition.config, definition.name),
         created_at=timestamp(definition.created_at_ms),
         owner=definition.tenant,
-        stats=QueueStatsView(**asdict(queue.stats())),
-        partitions=_partitions(queue, is_listed=is_listed),
     )
+
+
+def _listed(gateway: Gateway, tenant: str, name: str) -> QueueView:
+    """One whose cluster is away hides nothing of the others."""
+    try:
+        queue = gateway.store.queue(tenant, name)
+    except ClusterAway:  # since this gateway began: it knows the definition alone
+        return _defined(gateway.store.metadata.queues[tenant, name])
+    try:
+        return view(queue, is_listed=True)
+    except ClusterAway:
+        return _defined(queue.definition)
 
 
 def _partitions(queue: Queue, *, is_listed: bool) -> PartitionsView | msgspec.UnsetType:
@@ -95,7 +114,7 @@ async def list_queues(gateway: Gateway, call: Call) -> Answer:
         (name for _, name in gateway.store.names(tenant) if name > after and access.may("view", name)),
     )
     following = encode_cursor(names[limit - 1]) if len(names) > limit else None
-    items = [view(gateway.store.queue(tenant, name), is_listed=True) for name in names[:limit]]
+    items = [_listed(gateway, tenant, name) for name in names[:limit]]
     return json_answer(QueuePage(items, following), headers=link_to_next("/v1/queues", limit, following))
 
 
@@ -139,19 +158,16 @@ def _finder(gateway: Gateway, tenant: str) -> Find:
 
 
 def _check_match(queue: Queue, call: Call) -> None:
-    wanted = call.header(b"if-match")
-    if wanted is None:
+    if call.header(b"if-match") is None:
         detail = (
             f"send the ETag of GET /v1/queues/{queue.name} as If-Match, so that nobody's change is overwritten unseen"
         )
         raise PushqError(detail, code="precondition-required")
-    tags = [tag.strip() for tag in wanted.split(",")]
-    if "*" not in tags and etag(queue) not in tags:
-        raise _stale(queue)
+    check_conditions(call, etag(queue), f"queue {queue.name!r}")
 
 
 def _stale(queue: Queue) -> PushqError:
-    return PushqError(f"queue {queue.name!r} was changed meanwhile; read it again", code="precondition-failed")
+    return changed_meanwhile(f"queue {queue.name!r}")
 
 
 async def delete(gateway: Gateway, call: Call) -> Answer:

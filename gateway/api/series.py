@@ -18,7 +18,7 @@ from gateway.policy import owner_of
 from gateway.series.book import RANGES, Book
 from gateway.series.core.columns import NODE_COLUMNS, QUEUE_COLUMNS, QUEUE_LEVELS
 from gateway.series.core.ring import TIERS, Series
-from gateway.series.limits import SPARK_POINTS_MAX
+from gateway.series.limits import SPARK_NAMES_MAX, SPARK_POINTS_MAX
 from push.checks import field as invalid_field
 
 RANGE_DEFAULT: Final = "15m"
@@ -97,7 +97,11 @@ async def of_queues(gateway: Gateway, call: Call) -> Answer:
 
 
 def _named(book: Book, tenant: str, names: str) -> Iterator[str]:
-    """Those of some queues that there are."""
+    """Those of some queues that there are. Raises `InvalidRequest` where they are too many."""
+    if (count := names.count(",") + 1) > SPARK_NAMES_MAX:
+        raise invalid_field(
+            "/query/names", f"{count} names; a request takes {SPARK_NAMES_MAX}: ask for the others apart"
+        )
     return (name for name in set(names.split(",")) if (tenant, name) in book.names)
 
 

@@ -44,6 +44,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         {200: QueueView, 201: QueueView},
         request=QueueConfig,
         refusals=(400, 401, 403, 409, 413, 415),
+        has_etag=True,
     ),
     Operation(
         "GET",
@@ -55,7 +56,15 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         query=_PAGING,
         refusals=(400, 401),
     ),
-    Operation("GET", "/v1/queues/{queue}", queues.get, "A queue's config and exact numbers", "view", {200: QueueView}),
+    Operation(
+        "GET",
+        "/v1/queues/{queue}",
+        queues.get,
+        "A queue's config and exact numbers",
+        "view",
+        {200: QueueView},
+        has_etag=True,
+    ),
     Operation(
         "PATCH",
         "/v1/queues/{queue}",
@@ -65,6 +74,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         {200: QueueView},
         request=QueueConfig,
         refusals=(400, 401, 403, 404, 412, 413, 415, 428),
+        has_etag=True,
     ),
     Operation(
         "DELETE",

@@ -117,6 +117,7 @@ WATCHING: Final[tuple[Operation, ...]] = (
         {201: RuleView},
         request=a.RuleBody,
         refusals=(400, 401, 403, 409, 413, 415, 504),
+        has_etag=True,
     ),
     Operation(
         "GET",
@@ -146,7 +147,15 @@ WATCHING: Final[tuple[Operation, ...]] = (
         {200: "application/yaml"},
         query=("tenant",),
     ),
-    Operation("GET", "/v1/alert-rules/{rule}", alert_rules.get, "One alert rule", "admin", {200: RuleView}),
+    Operation(
+        "GET",
+        "/v1/alert-rules/{rule}",
+        alert_rules.get,
+        "One alert rule",
+        "admin",
+        {200: RuleView},
+        has_etag=True,
+    ),
     Operation(
         "PUT",
         "/v1/alert-rules/{rule}",
@@ -155,7 +164,9 @@ WATCHING: Final[tuple[Operation, ...]] = (
         "admin; operator for rules about the process and about shards",
         {200: RuleView},
         request=a.RuleBody,
-        refusals=(400, 401, 403, 404, 409, 413, 415, 504),
+        refusals=(400, 401, 403, 404, 409, 412, 413, 415, 504),
+        has_etag=True,
+        takes_conditions=True,
     ),
     Operation(
         "DELETE",
@@ -164,7 +175,8 @@ WATCHING: Final[tuple[Operation, ...]] = (
         "Remove an alert rule and its alerts",
         "admin; operator for rules about the process and about shards",
         {204: None},
-        refusals=(400, 401, 403, 404, 504),
+        refusals=(400, 401, 403, 404, 412, 504),
+        takes_conditions=True,
     ),
     Operation(
         "POST",
@@ -266,9 +278,10 @@ WATCHING: Final[tuple[Operation, ...]] = (
         "GET",
         "/v1/cluster",
         cluster.get,
-        "The backends of the cluster, who leads and keeps which shard, and what the manager did",
+        "All clusters, and of one the backends, who leads and keeps which shard, and what its manager did",
         "operator",
         {200: ClusterState},
+        query=("cluster",),
         refusals=(400, 401, 403, 404, 503),
     ),
     Operation(
@@ -278,6 +291,7 @@ WATCHING: Final[tuple[Operation, ...]] = (
         "Ask a backend to give its leaderships away; it gets none until the drain ends",
         "operator",
         {200: ClusterNode},
+        query=("cluster",),
         refusals=(400, 401, 403, 404, 503),
     ),
     Operation(
@@ -287,6 +301,7 @@ WATCHING: Final[tuple[Operation, ...]] = (
         "End a drain: the backend leads again what it is the home of",
         "operator",
         {200: ClusterNode},
+        query=("cluster",),
         refusals=(400, 401, 403, 404, 503),
     ),
     Operation(
@@ -296,6 +311,7 @@ WATCHING: Final[tuple[Operation, ...]] = (
         "Ask for a backend's copies to be made elsewhere; when it has none it may be stopped for good",
         "operator",
         {200: ClusterNode},
+        query=("cluster",),
         refusals=(400, 401, 403, 404, 503),
     ),
     Operation(
@@ -305,6 +321,7 @@ WATCHING: Final[tuple[Operation, ...]] = (
         "End a removal: the backend stays, and gets copies again",
         "operator",
         {200: ClusterNode},
+        query=("cluster",),
         refusals=(400, 401, 403, 404, 503),
     ),
     Operation(

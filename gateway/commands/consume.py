@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, cast
 
@@ -151,6 +152,6 @@ def parse_start(text: str | None) -> From | None:
     if text is None or text in ("earliest", "latest"):
         return cast("From | None", text)
     name, colon, value = text.partition(":")
-    if name not in ("seq", "time", "cursor") or not colon or (name == "seq" and not value.isdecimal()):
+    if name not in ("seq", "time", "cursor") or not colon or (name == "seq" and not re.fullmatch("[0-9]{1,19}", value)):
         raise click.BadParameter(f"{text!r} is not earliest, latest, seq:N, time:T or cursor:C", param_hint="--from")
     return {name: int(value) if name == "seq" else value}

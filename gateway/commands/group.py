@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -88,7 +89,7 @@ def parse_position(text: str | None) -> Any:
     if text is None or text in ("earliest", "latest"):
         return text
     name, colon, value = text.partition(":")
-    if name not in ("seq", "time") or not colon or (name == "seq" and not value.isdecimal()):
+    if name not in ("seq", "time") or not colon or (name == "seq" and not re.fullmatch("[0-9]{1,19}", value)):
         raise click.BadParameter(f"{text!r} is not earliest, latest, seq:N or time:T", param_hint="--position")
     return {name: int(value) if name == "seq" else value}
 

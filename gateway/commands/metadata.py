@@ -56,11 +56,11 @@ def metadata(
     With --etcd the records are in etcd and any number of hosts serves them; each is started with a name of its own and
     all with one secret.
     """
+    from gateway.addresses import parse_address
     from gateway.directory_role import serve_directory_role
     from gateway.etcd_access import EtcdAccess
     from gateway.metadata_role import serve_metadata_role
     from gateway.serve import CannotStart
-    from gateway.settings import parse_address
 
     try:
         address = parse_address(listen)

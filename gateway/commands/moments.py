@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import click
 
-_AGO = re.compile(r"(\d{1,9})(s|m|h|d)")
+_AGO = re.compile(r"(\d{1,9})(s|m|h|d)", re.ASCII)
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
-_DURATION = re.compile(r"(\d{1,15})(ms|s|m|h|d)?")
+_DURATION = re.compile(r"(\d{1,15})(ms|s|m|h|d)?", re.ASCII)
 _MS: Final = {None: 1, "ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 

@@ -123,7 +123,8 @@ async def _delete(name: str, move_to: str | None, is_sure: bool, target: Target)
 
 
 def _row(item: dict[str, Any]) -> list[object]:
-    stats = item["stats"]
+    if (stats := item.get("stats")) is None:
+        return [item["name"], item["config"]["kind"], "away", *["–"] * 4]
     oldest = duration(stats["oldest_age_ms"]) if stats["ready"] or stats["in_flight"] else "–"
     return [
         item["name"],

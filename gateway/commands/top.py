@@ -109,9 +109,11 @@ async def _watch(target: Target, names: Sequence[str], interval: float) -> None:
 
 
 async def _sample(admin: Admin, names: Sequence[str]) -> Sample:
-    """Of all queues without names. Raises the server's refusal where one of the names is no queue."""
+    """Of all queues without names, but for those whose cluster is away. Raises the server's refusal where one of the
+    names is no queue."""
     items = [await admin.get_queue(name) for name in names] if names else await all_pages(admin.list_queues)
-    return Sample(time.monotonic(), {item["name"]: item["stats"] for item in items})
+    known = {item["name"]: item["stats"] for item in items if "stats" in item}
+    return Sample(time.monotonic(), known)
 
 
 @contextmanager

@@ -23,3 +23,5 @@ QUEUES_PER_WRITE_MAX: Final = 250
 """Series that are copied in one turn, to be written."""
 SPARK_POINTS_MAX: Final = 180
 """Points that one queue of a list may have."""
+SPARK_NAMES_MAX: Final = 200
+"""Queues that one request may name; without names it gets all of them, page by page."""

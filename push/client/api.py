@@ -14,7 +14,7 @@ import msgspec
 from push.client.config import Limits
 from push.client.discover import Key, find_tls, find_url, resolve_key, without_secrets
 from push.client.errors import OutcomeUnknown, Unavailable, api_error, problem_of
-from push.client.transports.addresses import Addresses, addressed
+from push.client.transports.addresses import Addresses, addressed, trusted
 
 JsonObject = dict[str, Any]
 CONNECTIONS = httpx2.Limits(max_connections=100, max_keepalive_connections=20)
@@ -38,14 +38,14 @@ class Api:
         self._key = key
         base = "http://localhost" if unix_socket is not None else find_url(url)
         self._where = without_secrets(base) if unix_socket is None else str(unix_socket)
-        trusted = find_tls(tls)
+        given = find_tls(tls)
         transport: httpx2.AsyncBaseTransport | None
         if unix_socket is not None:
-            transport = httpx2.AsyncHTTPTransport(uds=str(unix_socket))
+            transport = httpx2.AsyncHTTPTransport(uds=str(unix_socket), verify=trusted(base, None))
         else:
-            transport = addressed(Addresses(base), base, Limits(), tls=trusted, connections=CONNECTIONS)
+            transport = addressed(Addresses(base), base, Limits(), tls=given, connections=CONNECTIONS)
         self._http = httpx2.AsyncClient(
-            base_url=base, transport=transport, timeout=timeout_s, verify=trusted or True, limits=CONNECTIONS
+            base_url=base, transport=transport, timeout=timeout_s, verify=given or True, limits=CONNECTIONS
         )
 
     async def __aenter__(self) -> Self:

@@ -7,6 +7,7 @@ later. `Unavailable` and `OutcomeUnknown` are the network's; `LeaseLost` says th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -169,7 +170,7 @@ class PublishManyFailed(PushqError):
 
     def __init__(self, results: Sequence[Published | PushqError]) -> None:
         failed = [result for result in results if isinstance(result, PushqError)]
-        super().__init__(f"{len(failed)} of {len(results)} messages were not stored; the first: {failed[0]}")
+        super().__init__(f"not stored: {len(failed)} of {len(results)}; the first: {failed[0]}")
         self.results = tuple(results)
         self.retryable = all(error.retryable for error in failed)
 
@@ -227,7 +228,7 @@ def problem_of(body: bytes, status: int, headers: Mapping[str, str]) -> Problem:
         problem = msgspec.convert(msgspec.json.decode(body), Problem, strict=False)
     except (msgspec.DecodeError, msgspec.ValidationError):
         problem = Problem(status=status, code=_code_for(status), detail=f"HTTP {status} without a problem document")
-    if problem.retry_after_ms is None and (after := _header(headers, "retry-after")).isdigit():
+    if problem.retry_after_ms is None and re.fullmatch("[0-9]{1,9}", after := _header(headers, "retry-after")):
         problem = msgspec.structs.replace(problem, retry_after_ms=int(after) * 1000)
     return problem
 

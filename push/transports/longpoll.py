@@ -10,6 +10,7 @@ from starlette.types import Receive
 
 from backend_store.client import Chunk, Lease, Queue
 from backend_store.model import Overloaded, PushqError
+from backend_store.words import counted
 from push.checks import field, visibility_of
 from push.encode import stream_messages
 from push.hub import Hub
@@ -93,7 +94,10 @@ async def receive_messages(
     if hub.draining:
         raise PushqError("the server is shutting down", code="draining")
     if wait_ms and hub.full:
-        raise Overloaded(f"{hub.connections} connections are open, the most this process takes", retry_after_ms=5000)
+        raise Overloaded(
+            f"{counted(hub.connections, 'connection is', 'connections are')} open, the most this process takes",
+            retry_after_ms=5000,
+        )
     poll = Poll(limit, visibility_ms, hub.loop)
     feeder = hub.feeder(queue)
     feeder.add(poll)

@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 
@@ -158,7 +159,8 @@ const fillText = CanvasRenderingContext2D.prototype.fillText;
 window.drawn = [];
 CanvasRenderingContext2D.prototype.fillText = function (text, x, y) {
   const place = this.getTransform().transformPoint({x, y});
-  window.drawn.push({text, x: place.x, y: place.y, width: this.measureText(text).width, canvas: this.canvas});
+  const width = this.measureText(text).width;
+  window.drawn.push({text, x: place.x, y: place.y, width, colour: this.fillStyle, canvas: this.canvas});
   return fillText.apply(this, arguments);
 };
 const clearRect = CanvasRenderingContext2D.prototype.clearRect;
@@ -171,6 +173,7 @@ window.marks = () => [...document.querySelectorAll("figure.plot canvas")].map(
 );
 """
 """What is written in plots, by plot."""
+ARE_OF_COLOUR = "window.marks().every((plot) => plot.length && plot.every((mark) => mark.colour === '%s'))"
 
 
 @pytest.mark.parametrize("width", [1280, 320])
@@ -178,7 +181,7 @@ def test_plots_speak_in_words_and_24_hours_and_no_mark_covers_another(
     server: PushqServer, signed_in: Callable[[str], Page], width: int
 ) -> None:
     page = signed_in("viewer").context.browser.new_context(  # type: ignore[union-attr]
-        viewport={"width": width, "height": 900}, locale="en-US"
+        viewport={"width": width, "height": 900}, locale="en-US", timezone_id="Asia/Tokyo"
     ).new_page()  # fmt: skip
     page.set_default_timeout(WAIT_MS_MAX)
     page.add_init_script(WRITES_DOWN)
@@ -187,7 +190,7 @@ def test_plots_speak_in_words_and_24_hours_and_no_mark_covers_another(
         page.goto(f"{server.url}{QUEUE}?range={span}")
         expect(page.locator("figure.plot canvas")).to_have_count(4)
         assert page.locator(".u-legend").first.locator(".u-label").all_inner_texts() == [
-            "Time", "waiting", "in flight", "delayed",
+            "Time (UTC)", "waiting", "in flight", "delayed",
         ]  # fmt: skip
         for marks in page.evaluate("window.marks()"):
             times = [mark for mark in marks if re.fullmatch(r"\d\d:\d\d(:\d\d)?", mark["text"])]
@@ -197,6 +200,31 @@ def test_plots_speak_in_words_and_24_hours_and_no_mark_covers_another(
             for row in (times, days):
                 ends = sorted({(mark["x"] - mark["width"] / 2, mark["x"] + mark["width"] / 2) for mark in row})
                 assert all(left[1] < right[0] for left, right in pairwise(ends)), row
+    page.context.close()
+
+
+def test_plots_have_utc_wherever_they_are_seen_and_the_colours_of_the_theme_that_is_chosen(
+    server: PushqServer, signed_in: Callable[[str], Page]
+) -> None:
+    page = signed_in("viewer").context.browser.new_context(timezone_id="Asia/Tokyo").new_page()  # type: ignore[union-attr]
+    page.set_default_timeout(WAIT_MS_MAX)
+    page.add_init_script(WRITES_DOWN)
+    sign_in(page, server, "viewer")
+    page.goto(server.url + QUEUE)
+    canvases = page.locator("figure.plot canvas")
+    expect(canvases).to_have_count(4)
+    now = datetime.now(UTC)
+    minutes = {(now - timedelta(minutes=ago)).strftime("%H:%M") for ago in range(-1, 20)}
+    marks = page.evaluate("window.marks()[0]")
+    times = {mark["text"][:5] for mark in marks if re.fullmatch(r"\d\d:\d\d(:\d\d)?", mark["text"])}
+    assert times and times <= minutes
+    for wanted, quiet in (("light", "#555e70"), ("dark", "#a2abbd"), ("auto", "#555e70")):
+        page.get_by_role("button", name="Theme").click()
+        expect(page.get_by_role("button", name="Theme")).to_have_text(f"Theme: {wanted}")
+        expect(canvases).to_have_count(4)
+        wait_until(page, ARE_OF_COLOUR % quiet)
+    page.emulate_media(color_scheme="dark")
+    wait_until(page, ARE_OF_COLOUR % "#a2abbd")
     page.context.close()
 
 
@@ -419,9 +447,14 @@ def test_a_customer_composes_and_saves_a_dashboard(server: PushqServer, signed_i
     page.get_by_label("Queues").fill("mail nowhere")
     page.get_by_role("button", name="Save").press("Enter")
     expect(page.locator(".notice.bad")).to_contain_text("there is no queue 'nowhere'")
-    page.locator("summary", has_text="Compose").press("Enter")
-    page.get_by_label("Name").fill("mine")
-    page.get_by_label("Queues").fill("mail orders")
+    expect(page).to_have_url(f"{server.url}/console/dashboards")  # loaded again, it is not sent again
+    expect(page.get_by_label("Name")).to_have_value("mine")
+    field = page.get_by_label("Queues")
+    expect(field).to_have_value("mail nowhere")
+    expect(field).to_be_focused()
+    expect(field).to_have_accessible_description("there is no queue 'nowhere'")
+    assert serious(page) == []
+    field.fill("mail orders")
     page.get_by_role("button", name="Save").press("Enter")
     expect(page.get_by_role("heading", level=1)).to_have_text("mine")
     expect(page.locator(".scroll tbody tr")).to_have_count(2)

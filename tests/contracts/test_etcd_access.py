@@ -17,6 +17,8 @@ from backend_store.cluster.core.values import NEVER, Delete, Put, Transaction, a
 from backend_store.cluster.etcd import members
 from backend_store.cluster.etcd.driver import EtcdConfig, open_etcd
 from backend_store.model import Forbidden, InvalidRequest, StorageFull, Unauthenticated, Unavailable
+from gateway.addresses import parse_etcd
+from gateway.etcd_access import EtcdAccess, etcd_config
 from tests.support.coordinators import find, over_etcd, put
 from tests.support.etcd import Etcd
 from tests.support.patience import eventually
@@ -129,6 +131,34 @@ async def test_others_may_use_the_same_etcd_and_are_not_seen(etcd: Etcd) -> None
             (b"k", b"ours"),
             (b"l", b""),
         ]
+
+
+async def test_clusters_with_a_namespace_each_share_an_etcd_and_nothing_in_it(etcd: Etcd) -> None:
+    address = etcd.endpoints[0].replace("http", "etcd")
+    names = ["", "/eu", "/eu-west", "/eu.west"]
+    configs = [etcd_config(parse_etcd(address + name), EtcdAccess()) for name in names]
+    clusters = [await open_etcd(config) for config in configs]
+    try:
+        sessions = [await cluster.open_session(60) for cluster in clusters]
+        for name, cluster, session in zip(names, clusters, sessions, strict=True):
+            made = Transaction((absent(b"node"),), (Put(b"node", name.encode(), session.id),))
+            assert (await cluster.transact(made)).succeeded, f"{name} finds its own key free"
+        eu, west = clusters[1:3]
+        async with aclosing(eu.watch(b"", after=(await eu.read(b"")).revision)) as watch:
+            await west.transact(Transaction(then=(Delete(b"node"),)))
+            await sessions[3].close()
+            last = await put(eu, b"own")
+            heard = await asyncio.wait_for(anext(watch), 20)
+            while not heard.events:
+                heard = await asyncio.wait_for(anext(watch), 20)
+        assert (heard.revision, [event.key for event in heard.events]) == (last, [b"own"])
+        kept = await find(clusters[0], b"node")
+        assert kept is not None and kept.value == b""
+        found = [[(record.key, record.value) for record in (await one.read(b"")).records] for one in clusters[1:]]
+        assert found == [[(b"node", b"/eu"), (b"own", b"")], [], []]
+    finally:
+        for cluster in clusters:
+            await cluster.close()
 
 
 async def test_a_quiet_watch_is_told_how_far_it_is(etcd: Etcd) -> None:

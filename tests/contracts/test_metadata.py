@@ -212,7 +212,7 @@ async def test_a_tenant_takes_its_keys_with_it_and_stays_while_it_has_queues(ser
     assert bounded.quotas.queues == 1 and (await service.get_tenant("acme")).value == bounded
     await service.put_key(msgspec.structs.replace(KEY, tenant="acme"))
     await service.create_queue("acme", "q", QueueConfig())
-    with pytest.raises(Conflict, match="still has 1 queues"):
+    with pytest.raises(Conflict, match="still has 1 queue"):
         await service.delete_tenant("acme")
     await service.delete_queue("acme", "q")
     await service.delete_tenant("acme")

@@ -140,14 +140,14 @@ def test_a_full_server_is_told_as_such_and_nothing_else_is_blamed(start_server: 
         # It waits where the server asks for less than 15 s, and the server draws anew: in the end it asks for more.
         ran = cli.any("publish", "orders", "1")
         assert ran.code == 5, ran
-        assert "Overloaded: 1 connections are open" in ran.err
+        assert "Overloaded: 1 connection is open" in ran.err
         assert "try again in" in ran.err
         assert "pushq serve" not in ran.err
         report = cli.any("doctor", "--json", *cli.data).json()
     failed = {check["name"]: check for check in report["checks"] if not check["is_ok"]}
     assert {"websocket", "sse"} <= set(failed)
     for check in failed.values():
-        assert "1 connections are open" in check["detail"], check
+        assert "1 connection is open" in check["detail"], check
         assert "proxy" not in check["fix"]
 
 

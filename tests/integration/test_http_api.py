@@ -265,7 +265,7 @@ def test_a_page_asked_for_with_a_slash_at_its_end_is_where_it_is_without(shared_
         ):
             answer = http.get(asked)
             assert (answer.status_code, answer.headers.get("location")) == (308, place)
-        for nothing in ("/nothing/", "/demo/", "//evil.example/", "//docs/", "/docs/..%2f"):
+        for nothing in ("/nothing/", "/demo/", "//evil.example/", "//docs/", "/docs/..%2f", "/docs%2f", "/console%2F"):
             assert http.get(shared_server.url + nothing).status_code == 404
         refused(http.post("/docs/"), 404, "not-found")
         assert http.get("/").status_code == 200

@@ -139,21 +139,26 @@ class Backends:
         shards: int = 1,
         names: str = "abc",
         env: Mapping[str, str] | None = None,
+        beside: Backends | None = None,
     ):
-        """`names`: a letter for each backend. `env`: settings of all of them."""
+        """`names`: a letter for each backend. `env`: settings of all of them. `beside`: another cluster, with other
+        names, whose etcd and authority this one shares."""
         self._folder = folder
         self._names = names
         self._env = env
         self._program = program
         self._shards = shards
-        self.authority = Authority(folder / "ca")
-        self._etcd = Etcd(folder)
+        self.authority: Authority = Authority(folder / "ca") if beside is None else beside.authority
+        self._etcd: Etcd = Etcd(folder) if beside is None else beside._etcd
+        self._is_host = beside is None
+        self._namespace = "" if beside is None else f"/{names}"
         self.all: list[Backend] = []
         self.confirmed: dict[str, str] = {}
         self._number = 0
 
     def __enter__(self) -> Self:
-        self._etcd.__enter__()
+        if self._is_host:
+            self._etcd.__enter__()
         try:
             self.all = [self._backend(name) for name in self._names]
             for one in self.all:
@@ -166,9 +171,8 @@ class Backends:
         return self
 
     def _backend(self, name: str) -> Backend:
-        return Backend(
-            name, self._folder, self.authority, self._etcd.endpoints[0], self._program, self._shards, self._env
-        )
+        etcd = self._etcd.endpoints[0] + self._namespace
+        return Backend(name, self._folder, self.authority, etcd, self._program, self._shards, self._env)
 
     def join(self, name: str) -> Backend:
         """One more, which is ready when this returns."""
@@ -184,12 +188,13 @@ class Backends:
         for one in self.all:
             if one.is_running:
                 one.end()
-        self._etcd.__exit__(kind, error, tb)
+        if self._is_host:
+            self._etcd.__exit__(kind, error, tb)
 
     @property
     def coordinator(self) -> str:
         """As the setting cluster.coordinator names it."""
-        return self._etcd.endpoints[0].replace("http", "etcd", 1)
+        return self._etcd.endpoints[0].replace("http", "etcd", 1) + self._namespace
 
     def gateway_env(self, name: str) -> dict[str, str]:
         """Settings of a gateway that keeps its messages here, with a certificate of that name."""

@@ -121,6 +121,10 @@ SETTINGS = {
     "metadata.secret_file": "The file with that service's secret, `metadata.secret` of its data folder.",
     "store.backends": "Backends that keep the messages in place of the data folder, `HOST:PORT` each. This gateway "
     "then takes queue definitions, keys and tenants from them as well.",
+    "store.cluster": "What the cluster of `store.backends` is called where there are others, 1 to 31 of a-z, 0-9 and "
+    "hyphen.",
+    "store.clusters": "[Further clusters](../how-to/several-clusters.md) that keep messages: a list of "
+    "[tables](#further-clusters). As a variable it is JSON.",
     "store.tls_cert": "The certificate that this gateway shows to its backends, from `pushq ca`.",
     "store.tls_key": "That certificate's key.",
     "store.tls_ca": "The authority that signed the backends' certificates. Without TLS only backends of this machine "
@@ -138,7 +142,8 @@ SETTINGS = {
     "node.tls_key": "The file of that certificate's key.",
     "node.tls_ca": "The authority that signs the certificates of all backends; nobody else is let in.",
     "cluster.coordinator": "Through what backends agree: `embedded`, for one that is alone, or "
-    "`etcd://HOST:PORT,HOST:PORT`. A gateway that has it answers `/v1/cluster`.",
+    "`etcd://HOST:PORT,HOST:PORT/NAMESPACE`. Clusters that share an etcd have a namespace each; without it, `pushq`. "
+    "A gateway that has it answers `/v1/cluster`.",
     "cluster.etcd_tls_ca": "The authority of etcd's certificate. Empty speaks to etcd in clear, which is refused where "
     "it is on another machine.",
     "cluster.etcd_tls_cert": "The certificate that is shown to etcd, where it asks for one.",
@@ -159,6 +164,20 @@ SETTINGS = {
     "when `pushq cluster rebalance` asks for it.",
     "cluster.move_bytes_per_s": "Bytes a second that one backend reads for copies that are made elsewhere; 0: as fast "
     "as it goes.",
+    "manager.name": "What events call this [manager of all clusters](../how-to/manage-clusters.md). Empty: the host's "
+    "name and the process's number.",
+    "manager.listen": "Its address for health and metrics, in clear.",
+    "manager.look_s": "How often it looks at all clusters, in seconds, 1 to 10.",
+    "manager.provisioner": "Who [provides servers](../how-to/manage-clusters.md#have-servers-provided): a program and "
+    "its arguments, without a shell, or the https URL of a web service. Empty: nobody does. Shown without arguments "
+    "and path.",
+    "manager.provisioner_token_file": "A file with the token for the web service, sent as `Authorization: Bearer`.",
+    "manager.provisioner_timeout_s": "Seconds that one call may take, 1 to 3,600; then it is ended.",
+    "manager.nodes_min": "So many backends or fewer no cluster is asked to give one of back, 1 to 1,000.",
+    "manager.nodes_max": "More backends than these are asked for in no cluster, 1 to 1,000.",
+    "manager.grow_after_s": "Seconds that a cluster is hot before it grows, 0 to 86,400.",
+    "manager.shrink_after_s": "Seconds that a cluster is nearly idle before it shrinks, 0 to 604,800.",
+    "manager.pause_s": "Seconds between two changes of a cluster's size, 0 to 86,400.",
     "encryption.master": "Where the master key comes from: `file` (`master.key` in the data folder), `environment` "
     "(`PUSHQ_MASTER_KEY`, or the file that `PUSHQ_MASTER_KEY_FILE` names), or `command`.",
     "encryption.command": "The program that wraps and unwraps data keys, and its arguments.",

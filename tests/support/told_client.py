@@ -8,12 +8,12 @@ from contextlib import asynccontextmanager
 
 from starlette.types import Receive, Scope, Send
 
+from gateway.addresses import Address
 from gateway.door import Door
 from gateway.entrance import Entrance
 from gateway.http import json_answer, write
 from gateway.leftover import Bounds
 from gateway.listeners import bind_tcp, listener
-from gateway.settings import Address
 
 asked: list[str] = []
 """The paths that the application of the listener at work was asked for."""

@@ -9,7 +9,7 @@ from urllib.parse import quote
 from web_console.limits import ROWS_PER_PAGE
 from web_console.tables import Button, Column, Table
 from web_console.visit import Visit
-from web_console.wording import duration
+from web_console.wording import decimal, duration
 
 ROWS_MAX: Final = 500
 BUCKETS: Final = ("firing", "pending", "silenced", "resolved")
@@ -83,15 +83,25 @@ async def load_rules(visit: Visit) -> dict[str, Any]:
     rows = [_rule_row(visit, one, names) for one in _items(rules)]
     table = _table(visit, "Alert rules", columns, rows, "No rules yet: make one below.", has_buttons=True)
     usable = {one["kind"]: one for one in kinds if visit.role == "admin" or not one.get("needs")}
-    chosen = next((one for one in _items(rules) if one["id"] == visit.query.get("edit")), None)
+    chosen, etag = await _chosen(visit, [one["id"] for one in _items(rules)])
     return {
         "table": table,
         "kinds": list(usable.values()),
         "receivers": receivers,
         "edited": draft(chosen, usable[chosen["kind"]]) if chosen and chosen["kind"] in usable else None,
+        "etag": etag,
         "draft": NEW_RULE,
         "is_there": rules is not None,
     }
+
+
+async def _chosen(visit: Visit, rules: list[str]) -> tuple[dict[str, Any] | None, str]:
+    """The rule that is to be changed, and the state that it is in."""
+    rule_id = visit.query.get("edit")
+    if rule_id not in rules:
+        return None, ""
+    found = await visit.ask("GET", f"/v1/alert-rules/{rule_id}")
+    return found.json(), found.headers["etag"]
 
 
 NEW_RULE: Final[dict[str, Any]] = {
@@ -110,7 +120,7 @@ def draft(rule: dict[str, Any], kind: dict[str, Any]) -> dict[str, Any]:
     filled = NEW_RULE | {name: rule[name] for name in ("id", "name", "kind", "queue", "severity", "note")}
     for name in ("limit", "clear_at", "objective", "latency_ms"):
         if name in kind["fields"] and rule[name] is not None:
-            filled[name] = f"{rule[name]:.15g}"
+            filled[name] = decimal(rule[name])
     side = -1 if kind["direction"] == "above" else 1
     if math.isclose(rule["clear_at"], rule["limit"] + side * abs(rule["limit"]) / 10, abs_tol=1e-9):
         filled["clear_at"] = ""

@@ -7,6 +7,7 @@ import shlex
 from dataclasses import replace
 from typing import Any, Final
 
+from web_console.forms import wrong
 from web_console.limits import DASHBOARD_QUEUES_MAX, DASHBOARDS_MAX
 from web_console.pages.queues import COLUMNS, as_row, plots
 from web_console.tables import Button, Column, Table
@@ -65,10 +66,10 @@ def checked(name: str, text: str, saved: dict[str, tuple[str, ...]]) -> tuple[st
     """The queues of a dashboard that may be saved. Raises `Problem` that names the field."""
     queues = tuple(dict.fromkeys(text.replace(",", " ").split()))
     if NAME.fullmatch(name) is None:
-        raise Problem(400, "Invalid request", "invalid-request", "name has 1 to 64 of A-Z a-z 0-9 _ . -")
+        raise wrong("name has 1 to 64 of A-Z a-z 0-9 _ . -", "name")
     if not 1 <= len(queues) <= DASHBOARD_QUEUES_MAX:
         detail = f"queues names {len(queues)}; a dashboard has 1 to {DASHBOARD_QUEUES_MAX}"
-        raise Problem(400, "Invalid request", "invalid-request", detail)
+        raise wrong(detail, "queues")
     if name not in saved and len(saved) >= DASHBOARDS_MAX:
         detail = f"there are {len(saved)} dashboards already; remove one first"
         raise Problem(409, "Conflict", "conflict", detail)

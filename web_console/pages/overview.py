@@ -14,7 +14,7 @@ WORSE_MAX = 15
 
 def worse(rows: list[QueueRow]) -> list[QueueRow]:
     """Queues with something waiting, by oldest age times growth: an old backlog that grows comes first."""
-    found = [row for row in rows if waiting(row) or row.dead]
+    found = [row for row in rows if waiting(row) or row.dead or row.is_away]
     return sorted(found, key=_score, reverse=True)[:WORSE_MAX]
 
 

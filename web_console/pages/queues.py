@@ -50,6 +50,9 @@ COLUMNS: Final = (
 )
 
 
+NUMBERS = ("ready", "in_flight", "dead", "oldest_age_ms", "consumers")
+
+
 def is_companion(row: QueueRow) -> bool:
     """Whether it holds what another queue could not deliver: nobody is meant to consume it."""
     return row.name.endswith((".dead", ".late"))
@@ -68,6 +71,8 @@ def growth(row: QueueRow) -> float | None:
 
 def why(row: QueueRow) -> str:
     """In words what is wrong with a queue; empty when nothing is."""
+    if row.is_away:
+        return "its cluster is away"
     if is_companion(row):
         return ""
     grown = growth(row) or 0.0
@@ -80,7 +85,8 @@ def why(row: QueueRow) -> str:
 
 def as_row(row: QueueRow) -> dict[str, Any]:
     address = page_path("queues", row.name)
-    return {**msgspec.structs.asdict(row), "href": address, "growth": growth(row), "why": why(row)}
+    unknown = dict.fromkeys(NUMBERS) if row.is_away else {}
+    return {**msgspec.structs.asdict(row), **unknown, "href": address, "growth": growth(row), "why": why(row)}
 
 
 def picked(rows: list[QueueRow], text: str, only: str) -> list[QueueRow]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -50,8 +50,16 @@ CONSOLE_HEADERS = {
 }
 
 
-def console_page(template: str, values: Mapping[str, object], status: int = 200) -> HTMLResponse:
-    return HTMLResponse(_environment.get_template(template).render(values), status, headers=CONSOLE_HEADERS)
+def console_page(
+    template: str,
+    values: Mapping[str, object],
+    status: int = 200,
+    *,
+    changed: Callable[[str], str] = str,
+) -> HTMLResponse:
+    """`changed` gets the page as the template makes it, and returns it as it is to be shown."""
+    text = changed(_environment.get_template(template).render(values))
+    return HTMLResponse(text, status, headers=CONSOLE_HEADERS)
 
 
 def live_part(template: str, values: Mapping[str, object]) -> str:

@@ -59,6 +59,7 @@ from backend_store.model import (
     Quotas,
     Unavailable,
 )
+from backend_store.words import counted
 
 T = TypeVar("T")
 
@@ -290,7 +291,7 @@ class Writes:
             if name == TENANT_DEFAULT:
                 raise Conflict("tenant 'default' always exists")
             if held.queues:
-                raise Conflict(f"tenant {name!r} still has {held.queues} queues; delete them first")
+                raise Conflict(f"tenant {name!r} still has {counted(held.queues, 'queue')}; delete them first")
             theirs = await self._keys_of(name) if held.keys else []
             there = await self._while_operated(theirs)
             if len(theirs) > KEYS_PER_DELETION_MAX:
@@ -359,6 +360,6 @@ def _check_room(tenant: str, owner: Tenant | None, held: Held) -> None:
     allowed = owner.quotas.queues
     if allowed is not None and held.queues >= allowed:
         raise Conflict(
-            f"tenant {tenant!r} has {held.queues} queues and its quota is {allowed}; "
+            f"tenant {tenant!r} has {counted(held.queues, 'queue')} and its quota is {allowed}; "
             "delete one, or ask an operator for more"
         )

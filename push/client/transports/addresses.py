@@ -96,11 +96,11 @@ class AddressedTransport(httpx2.AsyncBaseTransport):
     """
 
     def __init__(
-        self, addresses: Addresses, bounds: Limits, *, tls: ssl.SSLContext | None, connections: httpx2.Limits
+        self, addresses: Addresses, bounds: Limits, *, tls: ssl.SSLContext | bool, connections: httpx2.Limits
     ) -> None:
         self._addresses = addresses
         self._bounds = bounds
-        self._http = httpx2.AsyncHTTPTransport(verify=True if tls is None else tls, limits=connections)
+        self._http = httpx2.AsyncHTTPTransport(verify=tls, limits=connections)
         self._address: str | None = None
         self._choosing = asyncio.Lock()
 
@@ -188,4 +188,12 @@ def addressed(
     is_proxied = urlsplit(url).scheme in proxies or "all" in proxies
     if is_proxied and not proxy_bypass(addresses.host):
         return None
-    return AddressedTransport(addresses, bounds, tls=tls, connections=connections)
+    return AddressedTransport(addresses, bounds, tls=trusted(url, tls), connections=connections)
+
+
+def trusted(url: str, tls: ssl.SSLContext | None) -> ssl.SSLContext | bool:
+    """What connections for `url` verify with. Of http:// none does: a context without authorities, for to read those
+    of the system takes longer than to connect."""
+    if tls is None and urlsplit(url).scheme == "http":
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    return True if tls is None else tls

@@ -2,7 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.backend_rules import etcd_endpoints, members_of
+from gateway.addresses import EtcdAt, parse_etcd
+from gateway.backend_rules import coordinator_of
 from gateway.cannot_start import CannotStart
 from gateway.config import ConfigError, load_settings
 from gateway.etcd_access import EtcdAccess, etcd_config
@@ -17,6 +18,7 @@ from gateway.etcd_access import EtcdAccess, etcd_config
         ({"NODE__TLS_CERT": "a.crt"}, "node.tls_key"),
         ({"CLUSTER__COORDINATOR": "zookeeper://here"}, "cluster.coordinator"),
         ({"CLUSTER__COORDINATOR": "etcd://here"}, "cluster.coordinator"),
+        ({"CLUSTER__COORDINATOR": "etcd://127.0.0.1:2379/a b"}, "cluster.coordinator"),
         ({"CLUSTER__COORDINATOR": "etcd://10.0.0.1:2379"}, "cluster.coordinator"),
         ({"CLUSTER__ETCD_TLS_CERT": "a.crt", "CLUSTER__ETCD_TLS_CA": "ca.crt"}, "cluster.etcd_tls_key"),
         ({"CLUSTER__ETCD_TLS_CERT": "a.crt", "CLUSTER__ETCD_TLS_KEY": "a.key"}, "cluster.etcd_tls_ca"),
@@ -44,16 +46,25 @@ def test_setting_of_a_backend_that_cannot_be_is_named(variables: dict[str, str],
 
 
 def test_members_of_etcd_are_read_from_one_address() -> None:
-    assert etcd_endpoints("etcd://10.0.0.1:2379,[::1]:2379") == ["http://10.0.0.1:2379", "http://[::1]:2379"]
-    assert etcd_endpoints("etcd://10.0.0.1:2379", tls=True) == ["https://10.0.0.1:2379"]
-    assert etcd_endpoints("embedded") == []
+    two = EtcdAt(["http://10.0.0.1:2379", "http://[::1]:2379"])
+    assert parse_etcd("etcd://10.0.0.1:2379,[::1]:2379") == two
+    assert parse_etcd("etcd://10.0.0.1:2379", tls=True) == EtcdAt(["https://10.0.0.1:2379"])
+
+
+def test_what_follows_the_slash_is_the_namespace() -> None:
+    assert parse_etcd("etcd://10.0.0.1:2379/").namespace == parse_etcd("etcd://10.0.0.1:2379").namespace == "pushq"
+    assert parse_etcd("etcd://10.0.0.1:2379,10.0.0.2:2379/eu-west").namespace == "eu-west"
+    assert etcd_config(parse_etcd("etcd://127.0.0.1:1/eu"), EtcdAccess()).namespace == b"eu/"
+    for text in ("etcd://10.0.0.1:2379/eu/west", "etcd://10.0.0.1:2379/EU", "etcd://10.0.0.1:2379/eu%2f"):
+        with pytest.raises(ValueError, match="what follows the slash"):
+            parse_etcd(text)
 
 
 def test_etcd_of_another_machine_is_taken_with_an_authority() -> None:
     found = load_settings(
         {}, {"PUSHQ_CLUSTER__COORDINATOR": "etcd://10.0.0.1:2379", "PUSHQ_CLUSTER__ETCD_TLS_CA": "ca"}
     )
-    assert members_of(found.settings.cluster) == ["https://10.0.0.1:2379"]
+    assert coordinator_of(found.settings.cluster) == EtcdAt(["https://10.0.0.1:2379"])
 
 
 @pytest.mark.parametrize(
@@ -65,5 +76,5 @@ def test_files_for_etcd_that_cannot_be_used_are_named(tmp_path: Path, text: str 
     if text is not None:
         password.write_text(text)
     with pytest.raises(CannotStart, match=said) as caught:
-        etcd_config(["https://10.0.0.1:2379"], EtcdAccess(str(authority), "", "", "pushq", str(password)))
+        etcd_config(EtcdAt(["https://10.0.0.1:2379"]), EtcdAccess(str(authority), "", "", "pushq", str(password)))
     assert str(tmp_path) in str(caught.value)

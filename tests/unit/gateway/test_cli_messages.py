@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.commands.consume import Transport, parse_start
+from gateway.commands.group import parse_position
 from gateway.commands.messages import as_body, as_line, parse_headers
+from gateway.commands.moments import duration_ms
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -98,10 +100,16 @@ def test_start_of_a_stream_is_said_as_the_api_says_it(text: str | None, start: o
     assert parse_start(text) == start
 
 
-@pytest.mark.parametrize("text", ["", "now", "seq:", "seq:-1", "seq:1.5", "offset:1"])
+@pytest.mark.parametrize("text", ["", "now", "seq:", "seq:-1", "seq:1.5", "seq:1e4", "seq:1_0", "seq:٣", "offset:1"])
 def test_unknown_start_of_a_stream_is_refused(text: str) -> None:
-    with pytest.raises(click.BadParameter):
-        parse_start(text)
+    for parse in (parse_start, parse_position):
+        with pytest.raises(click.BadParameter):
+            parse(text)
+
+
+@pytest.mark.parametrize("text", ["٣s", "1_0s", "1e4", "+5", "-5", " 5"])
+def test_a_duration_is_of_plain_digits(text: str) -> None:
+    assert duration_ms(text) is None
 
 
 def test_transports_have_the_names_of_the_clients_and_their_earlier_ones() -> None:

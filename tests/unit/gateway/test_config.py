@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from gateway.addresses import parse_address
 from gateway.config import ConfigError, Loaded, known_settings, load_settings
-from gateway.settings import Settings, parse_address
+from gateway.settings import Settings
 
 
 def load(

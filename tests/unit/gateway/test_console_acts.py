@@ -4,65 +4,14 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import AsyncIterator
 from html.parser import HTMLParser
-from typing import Any
 
-import httpx2
 import pytest
 
-from backend_store.client import Store
-from gateway.app import Application, create_app
-from gateway.settings import Queues, Settings
-from tests.unit.gateway.conftest import Clock
+from gateway.app import Application
+from tests.unit.gateway.conftest import Clock, Person
 
 pytestmark = pytest.mark.anyio
-
-URL = "http://test"
-
-
-class Person:
-    """Signed in to the console, with the same key at hand for the API."""
-
-    def __init__(self, client: httpx2.AsyncClient, key: str) -> None:
-        self.client, self._bearer = client, {"Authorization": f"Bearer {key}"}
-
-    async def api(self, method: str, path: str, body: Any = None) -> Any:
-        answer = await self.client.request(method, path, json=body, headers=self._bearer)
-        assert answer.status_code < 300, answer.text
-        return answer.json() if answer.content else None
-
-    async def look(self, path: str) -> str:
-        page = await self.client.get(path)
-        assert page.status_code == 200, page.text
-        return html.unescape(page.text)
-
-    async def act(self, name: str, back: str, **fields: str) -> str:
-        """What the next page says of it."""
-        token = re.search(r'name="form_token" value="([^"]+)"', await self.look(back))
-        assert token is not None
-        form = {**fields, "form_token": token[1], "back": back}
-        answer = await self.client.post(f"/console/do/{name}", data=form)
-        assert answer.status_code == 303, answer.text
-        said = re.search(r'class="notice [a-z]+" role="status">(.*?)</p>', await self.look(answer.headers["location"]))
-        return said[1] if said is not None else ""
-
-
-@pytest.fixture
-async def app(store: Store, clock: Clock) -> AsyncIterator[Application]:
-    app = create_app(store, Settings(queues=Queues(allow_delete_over_http=True)), clock_ms=clock)
-    yield app
-    await app.gateway.hub.close()
-
-
-@pytest.fixture
-async def person(app: Application) -> AsyncIterator[Person]:
-    """An admin."""
-    made = await app.gateway.keyring.create(name="k", tenant="default", scopes=("admin", "operator"))
-    transport = httpx2.ASGITransport(app, raise_app_exceptions=True)
-    async with httpx2.AsyncClient(transport=transport, base_url=URL, headers={"Origin": URL}) as client:
-        assert (await client.post("/console/login", data={"credential": made.token})).status_code == 303
-        yield Person(client, made.token)
 
 
 async def test_dead_letters_beyond_the_first_page_are_on_the_next(person: Person) -> None:
@@ -135,6 +84,12 @@ async def test_a_settings_form_overwrites_nobodys_change_and_tells_what_is_wrong
     assert "max_attempts is 0" in said
     said = await person.act("change-queue", SETTINGS, queue="orders", **form | {"set.max_attempts": "many"})
     assert "max_attempts is 'many'; it is a whole number" in said
+    for text in ("1e4", "1_000", "٣", "5.0"):
+        said = await person.act("change-queue", SETTINGS, queue="orders", **form | {"set.max_attempts": text})
+        assert f"max_attempts is '{text}'; it is a whole number in digits alone" in said
+    for etag in ("*", "", "W/*"):
+        said = await person.act("change-queue", SETTINGS, queue="orders", **form | {"etag": etag})
+        assert "open its page again" in said
     meanwhile = await form_of(person) | {"set.delay_ms": "9"}
     assert "Changed delay_ms" in await person.act("change-queue", SETTINGS, queue="orders", **meanwhile)
     assert "was changed meanwhile" in await person.act("change-queue", SETTINGS, queue="orders", **form)
@@ -195,3 +150,54 @@ async def test_the_list_of_queues_draws_how_deep_each_was_and_exports_numbers(
     exported = (await person.client.get("/console/queues?format=csv")).text.splitlines()
     assert exported[0].startswith("name,ready,in_flight") and len(exported) == 61
     assert app.api.answers["GET", "/v1/series/queues", 200] == asked + 1, "none for an export"
+
+
+# ------------------------------------------------------------------------------------------- forms that are refused
+
+
+async def test_a_refused_form_comes_back_as_it_was_typed_with_the_error_at_its_field(person: Person) -> None:
+    await person.api("PUT", "/v1/queues/orders", {})
+    typed = {"queue": "orders", "body": '{"a": "<b>"', "as": "json", "key": "k & k", "priority": "3"}
+    page = await person.send("publish", "/console/queues/orders/publish", **typed)
+    assert page.status_code == 400 and page.headers["cache-control"] == "no-store"
+    text = html.unescape(page.text)
+    assert f'>\n{typed["body"]}</textarea><strong class="wrong"' in text and 'name="key" value="k & k"' in text
+    assert "the body is no JSON" in text and 'data-here="/console/queues/orders/publish"' in text
+    wrong = await person.send("publish", "/console/queues/orders/publish", **typed | {"body": "{}", "priority": "1e4"})
+    assert re.search(r'name="priority" inputmode="numeric" aria-invalid="true" [^>]* value="1e4"', wrong.text)
+
+
+async def test_what_the_api_refuses_stands_at_its_field_too(person: Person) -> None:
+    await person.api("PUT", "/v1/queues/orders", {})
+    form = await form_of(person) | {"set.max_attempts": "0", "set.delay_ms": "7"}
+    page = html.unescape((await person.send("change-queue", SETTINGS, queue="orders", **form)).text)
+    assert re.search(
+        r'name="set.max_attempts" [^>]*value="0"[^>]*><strong class="wrong" id="wrong-0">max_attempts is 0', page
+    )
+    assert re.search(r'name="set.delay_ms" [^>]*value="7"', page)
+    rule = {"name": "deep", "kind": "depth", "queue": "or ders", "limit": "5", "severity": "info"}
+    page = html.unescape((await person.send("make-rule", "/console/alerts/rules", **rule)).text)
+    assert re.search(r'name="queue" value="or ders"[^>]*><strong class="wrong"', page)
+    assert "<option selected>info" in page and '<details class="act" open><summary>Make a rule' in page
+    assert 'name="enabled" value="on">' in page, "it was not ticked"
+
+
+async def test_a_refused_form_whose_page_has_gone_says_why_on_the_next_page(person: Person) -> None:
+    await person.api("PUT", "/v1/queues/orders", {})
+    token = re.search(r'name="form_token" value="([^"]+)"', await person.look(SETTINGS))
+    assert token is not None
+    await person.api("DELETE", "/v1/queues/orders?confirm=orders&discard=true")
+    form = {"queue": "orders", "form_token": token[1], "back": SETTINGS, "etag": '"1-1"'}
+    answer = await person.client.post("/console/do/change-queue", data=form)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/console")
+    assert "there is no queue 'orders'" in await person.look("/console")
+
+
+async def test_times_say_that_they_are_in_utc(person: Person) -> None:
+    await person.api("PUT", "/v1/queues/orders", {})
+    assert re.search(r"Made \d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)? UTC by", await person.look("/console/queues/orders"))
+    keys = await person.look("/console/keys")
+    for label in ("Last used", "Expires"):
+        assert re.search(rf">{label}</a> <small>UTC</small>\s*</th>", keys)
+    assert not re.search(r">Name</a> <small>", keys)
+    assert re.search(r"When <small>UTC</small>", await person.look("/console/audit"))

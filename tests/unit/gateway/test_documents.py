@@ -75,6 +75,11 @@ def test_every_operation_says_what_it_takes_and_answers_beside_bodies() -> None:
         for answer in (shown["responses"][str(status)] for status in operation.answers):
             assert {"RateLimit", "RateLimit-Policy"} <= answer["headers"].keys()
     assert "ETag" in paths["/v1/queues/{queue}"]["get"]["responses"]["200"]["headers"]
+    rule = paths["/v1/alert-rules/{rule}"]
+    assert "ETag" in rule["get"]["responses"]["200"]["headers"]
+    for method in ("put", "delete"):
+        assert {"If-Match", "If-None-Match"} <= {one["name"] for one in rule[method]["parameters"]}
+        assert "412" in rule[method]["responses"]
     assert "Location" in paths["/v1/queues/{queue}/purge"]["post"]["responses"]["202"]["headers"]
     assert "Link" in paths["/v1/queues"]["get"]["responses"]["200"]["headers"]
     events = paths["/v1/queues/{queue}/events"]["get"]["parameters"]

@@ -78,7 +78,7 @@ def test_an_entry_that_is_no_key_is_left_out_and_the_others_count(entry: Any, wh
     keys = parse_set(document(entry, EC.jwk))
     assert [key.id for key in keys.keys] == ["ec"]
     assert why in keys.left_out[0]
-    with pytest.raises(BadKeys, match="none of its 1 keys"):
+    with pytest.raises(BadKeys, match="none of its 1 key"):
         parse_set(document(entry))
 
 

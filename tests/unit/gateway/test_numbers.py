@@ -80,8 +80,8 @@ def test_what_a_client_refuses_is_found_by_its_place(body: bytes) -> None:
         float(value if isinstance(value, int) else [*(value.values() if isinstance(value, dict) else value)][-1])
 
 
-def test_bodies_without_very_large_numbers_are_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(numbers, "_decode", lambda body: pytest.fail("it was decoded"))
+def test_bodies_without_very_large_numbers_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numbers, "_is_read", lambda body: pytest.fail("it was read"))
     bodies = [{"sku": 7, "price": 12.5, "at": 1732500000000}, "text", [1e20, -3.5e-300], None, "1e99"]
     assert unreadable([json.dumps(body).encode() for body in bodies]) == []
 
@@ -111,10 +111,12 @@ def test_digits_in_a_string_are_no_number_whatever_else_is_in_it(shape: str, num
         b'["' + rb"\\\"\\" * 800_000 + b'",' + b"1" * 309 + b"]",
         b'["' + b"9" * 4_000_000 + b'."]',
         b'["' + b'","'.join([b"9" * 309] * 10_000) + b'"]',
+        b"[" + b"{}," * 1_000_000 + b"1" * 309 + b"]",
+        b"[" + b"0.1e300," * 400_000 + b"1" * 309 + b"]",
     ],
-    ids=["plain", "escapes", "digits", "many"],
+    ids=["plain", "escapes", "digits", "many", "values", "numbers"],
 )
-def test_long_strings_take_memory_of_their_own_size(body: bytes) -> None:
+def test_a_body_takes_memory_of_its_own_size_and_its_value_is_not_built(body: bytes) -> None:
     tracemalloc.start()
     try:
         assert unreadable([body]) == []

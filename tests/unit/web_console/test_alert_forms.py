@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from web_console import alert_acts
-from web_console.forms import duration
+from web_console.forms import duration, number, version, whole
 from web_console.pages.alerts import draft
 from web_console.visit import Problem
+from web_console.wording import decimal
 from web_console.wording import duration as written
 
 DEPTH = {"kind": "depth", "direction": "above", "fields": ["limit", "clear_at", "queue"]}
@@ -48,6 +49,25 @@ def test_a_time_that_is_none_is_refused_with_its_field() -> None:
     assert duration({"for_ms": " "}, "for_ms") is None
     with pytest.raises(Problem, match="for_ms is '5 weeks'"):
         duration({"for_ms": "5 weeks"}, "for_ms")
+
+
+@pytest.mark.parametrize("text", ["1e4", "1_000", "٣", "+1", ".5", "1.", "0x10", "inf", "nan", "1,000", "--1", "²"])
+def test_a_number_is_of_plain_decimal_digits(text: str) -> None:
+    for read in (number, whole):
+        with pytest.raises(Problem, match="limit is "):
+            read({"limit": text}, "limit")
+
+
+@pytest.mark.parametrize("text", ["", "*", "orders", '""', '"a", "b"', '"*"'])
+def test_a_form_without_the_state_that_it_changes_is_refused(text: str) -> None:
+    with pytest.raises(Problem, match="open its page again"):
+        version({"etag": text})
+    assert version({"etag": '"12.3"'}) == {"if-match": '"12.3"'}
+
+
+@pytest.mark.parametrize("value", [0.0, -5.0, 0.1, 99.95, 123456.789, 1e-9, 1e20, 1.7e308])
+def test_a_number_is_read_as_it_is_written(value: float) -> None:
+    assert number({"limit": decimal(value)}, "limit") == value
 
 
 def test_a_rule_that_is_saved_as_it_was_stays_as_it_was() -> None:

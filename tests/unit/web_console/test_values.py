@@ -136,6 +136,13 @@ async def test_what_a_stream_keeps_is_no_backlog() -> None:
     assert queues.why(news) == "" and queues.picked([news, orders], "", "unattended") == []
 
 
+def test_a_queue_whose_cluster_is_away_is_listed_without_numbers() -> None:
+    away = QueueRow("far", "work", 0, 0, 0, 0, 0, 0, 0, 0, is_away=True)
+    shown = queues.as_row(away)
+    assert {shown[name] for name in queues.NUMBERS} == {None} and shown["why"] == "its cluster is away"
+    assert overview.worse([away, _row("idle", age_ms=0, ready=0, grown=None)]) == [away]
+
+
 def test_one_of_something_is_no_plural() -> None:
     assert [counted(count, "message") for count in (0, 1, 2)] == ["0 messages", "1 message", "2 messages"]
     assert [plural(count, "copy", "copies") for count in (1, 1.5)] == ["copy", "copies"]

@@ -53,6 +53,9 @@ if (state) {
   addEventListener("pageshow", (event) => event.persisted && location.reload());
 }
 
+// A form that was refused is answered with its page: loaded again, that page comes, and nothing is sent a second time.
+if (location.pathname.startsWith("/console/do/")) history.replaceState(null, "", document.getElementById("main").dataset.here ?? "/console");
+
 // ---------------------------------------------------------------------------------------------------------- plots
 
 const plots = new WeakMap();
@@ -63,8 +66,9 @@ function colour(name) {
 }
 
 const two = (part) => String(part).padStart(2, "0");
-const dayOf = (at) => `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())}`;
-const clockOf = (at, hasSeconds) => [at.getHours(), at.getMinutes(), ...(hasSeconds ? [at.getSeconds()] : [])].map(two).join(":");
+// In UTC, as the tables beside it, logs and the command line.
+const dayOf = (at) => `${at.getUTCFullYear()}-${two(at.getUTCMonth() + 1)}-${two(at.getUTCDate())}`;
+const clockOf = (at, hasSeconds) => [at.getUTCHours(), at.getUTCMinutes(), ...(hasSeconds ? [at.getUTCSeconds()] : [])].map(two).join(":");
 
 // Of the marks below a plot: 24 hours, and the day where another one begins.
 function marks(plot, splits, axis, space, step) {
@@ -112,22 +116,39 @@ function draw() {
     const series = names.map((name, index) => ({
       label: name, stroke: colours[index], width: 2, dash: DASHES[index], value: (_, value) => said(unit, value),
     }));
-    const time = { value: (_, at) => (at == null ? "–" : `${dayOf(new Date(at * 1000))} ${clockOf(new Date(at * 1000), true)}`) };
+    const time = { label: "Time (UTC)", value: (_, at) => (at == null ? "–" : `${dayOf(new Date(at * 1000))} ${clockOf(new Date(at * 1000), true)}`) };
     const axes = [
       { ...axis, space: 80, values: marks },
       { ...axis, size: 60, values: (_, splits) => splits.map((value) => said(unit, value)) },
     ];
     const plot = new uPlot(
-      { width: host.clientWidth || 300, height: 170, series: [time, ...series], axes, cursor: { y: false } },
+      {
+        width: host.clientWidth || 300, height: 170, series: [time, ...series], axes, cursor: { y: false },
+        tzDate: (at) => uPlot.tzDate(new Date(at * 1000), "Etc/UTC"),
+      },
       data,
       host,
     );
-    new ResizeObserver(() => plot.setSize({ width: host.clientWidth, height: 170 })).observe(host);
-    plots.set(figure, { plot, text });
+    const observer = new ResizeObserver(() => plot.setSize({ width: host.clientWidth, height: 170 }));
+    observer.observe(host);
+    plots.set(figure, { plot, text, observer });
   }
 }
 
+// Plots have the colours of the theme in which they were drawn.
+function drawAnew() {
+  for (const figure of document.querySelectorAll("figure[data-series]")) {
+    const known = plots.get(figure);
+    if (!known) continue;
+    known.observer.disconnect();
+    known.plot.destroy();
+    plots.delete(figure);
+  }
+  draw();
+}
+
 draw();
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAnew);
 
 // ---------------------------------------------------------------------------------------------------------- theme
 
@@ -142,6 +163,7 @@ if (theme) {
     if (chosen === "auto") delete document.documentElement.dataset.theme;
     else document.documentElement.dataset.theme = chosen;
     localStorage.setItem("pushq-theme", chosen);
+    drawAnew();
   });
 }
 

@@ -173,7 +173,7 @@ async def test_a_queue_that_takes_nothing_is_tried_again_until_the_redrive_gives
     await died(queue, letter(1), letter(2))
     job = await redriven(store, queue, to="full")
     await job.ended.wait()
-    assert (job.state, job.done) == ("failed", 0) and "holds 1 messages" in str(job.error)
+    assert (job.state, job.done) == ("failed", 0) and "holds 1 message;" in str(job.error)
     assert (queue.stats().dead, store.queue("default", "q.dead").stats().ready) == (2, 2), "they are free again"
 
 

@@ -143,7 +143,7 @@ async def test_a_tenant_goes_with_its_keys_and_only_without_queues(disk: Disk) -
     await metadata.put_key(ApiKey("k", "n", "acme", (), b"", 1))
     await metadata.put_key(ApiKey("mine", "n", "default", (), b"", 1))
     await metadata.create_queue("acme", "q", QueueConfig(), 5)
-    with pytest.raises(Conflict, match="still has 1 queues, 'q'"):
+    with pytest.raises(Conflict, match="still has 1 queue, 'q'"):
         await metadata.delete_tenant("acme")
     await metadata.delete_queue("acme", "q", nothing)
     await metadata.delete_tenant("acme")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from backend_store.model import NotDurable, Overloaded, PushqError, StorageFull, Unavailable
+from backend_store.model import ClusterAway, NotDurable, Overloaded, PushqError, StorageFull, Unavailable
 from backend_store.remote import line as lines
 from backend_store.remote.limits import LINE_PING_SECONDS, LINE_SILENCE_SECONDS_MAX
 from backend_store.remote.line import Call, Line
@@ -54,10 +54,12 @@ KNOWN_MS = 50
 class Held:
     """A line whose clock stands, and whose frames lie where they would leave."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, cluster: str = "") -> None:
         self.now_ms = 1_000
-        self.line = Line(0, Nowhere(), Gateway(), "gateway", None)
+        self.line = Line(0, Nowhere(), Gateway(), "gateway", None, cluster=cluster)
         monkeypatch.setattr(self.line, "now_ms", lambda: self.now_ms)
+        self.frames: list[bytes] = []
+        monkeypatch.setattr(self.line, "_post", self.frames.append)
         self.answers: list[Any] = []
 
     async def publish(self, until_ms: int = 10_000, known_ms: int | None = KNOWN_MS) -> None:
@@ -70,7 +72,6 @@ class Held:
             await asyncio.sleep(0)
 
     async def opened(self) -> None:
-        self.line._out = asyncio.Queue()
         self.line._opened()
         await self.turn()
 
@@ -83,9 +84,8 @@ class Held:
     @property
     def sent(self) -> list[int]:
         """The times that backends were given for the publishes that have left."""
-        frames = []
-        while not self.line._out.empty():
-            frames.append(from_gateway(self.line._out.get_nowait()))
+        frames = [from_gateway(frame) for frame in self.frames]
+        self.frames.clear()
         return [call.budget_ms for frame in frames if isinstance(frame, Publishes) for call in frame.calls]
 
 
@@ -129,6 +129,34 @@ async def test_a_publish_is_not_sent_again_when_its_repeat_would_be_a_second_mes
     held.now_ms += KNOWN_MS
     await held.opened()
     assert held.sent == [] and [error.code for error in held.answers] == ["outcome-unknown"]
+
+
+async def test_what_was_sent_to_a_cluster_that_is_away_waits_and_what_was_not_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lines, "AWAY_SECONDS", 0.05)
+    further, home = Held(monkeypatch, "eu"), Held(monkeypatch)
+    for held in (further, home):
+        await held.opened()
+        await held.publish()
+        assert held.sent == [9_000]
+        held.lost()
+        await held.publish()
+    assert not further.line.is_away and further.answers == [], "a leader is elected meanwhile"
+    await eventually(lambda: further.line.is_away)
+    await eventually(lambda: len(further.answers) == 1)
+    await further.publish()
+    assert [type(error) for error in further.answers] == [ClusterAway] * 2
+    assert "of cluster 'eu'" in further.answers[0].detail and further.answers[0].retry_after_ms
+    with pytest.raises(ClusterAway):
+        await further.line.ask({"what": "ever"}, may_repeat=True)
+    await home.publish()
+    assert not home.line.is_away and home.answers == []
+    await further.opened()
+    assert further.sent == [KNOWN_MS], "the one that may have been stored, again"
+    assert not further.line.is_away
+    for held in (further, home):
+        await held.line.close()
 
 
 async def test_a_publish_that_no_backend_began_waits_as_long_as_its_caller(held: Held) -> None:

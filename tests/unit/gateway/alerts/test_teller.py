@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from backend_store.metadata.documents import Documents
 from backend_store.metadata.duties import Duties
-from backend_store.model import InvalidRequest, OutcomeUnknown, Unavailable
+from backend_store.model import Conflict, InvalidRequest, OutcomeUnknown, Unavailable
 from backend_store.remote.documents import RemoteDocuments
 from backend_store.service.operations import TakeDuty
 from backend_store.storage.engine import Batch
@@ -475,3 +475,13 @@ async def test_a_rule_that_was_removed_at_another_gateway_leaves_no_alert(world:
     await world.looks(1)
     assert world.a.open is None and world.b.open is None
     assert not world.backend.documents.all("alert") and world.a.told == ["pending", "firing"]
+
+
+async def test_a_rule_that_was_changed_at_another_gateway_is_not_overwritten_before_the_next_look(world: World) -> None:
+    changed = msgspec.structs.replace(RULE, limit=20)
+    await world.b.alerts.put_rule(changed, RULE)
+    with pytest.raises(Conflict):
+        await world.a.alerts.put_rule(msgspec.structs.replace(RULE, limit=30), RULE)
+    with pytest.raises(Conflict):
+        await world.a.alerts.delete_rule(RULE, is_as_known=True)
+    assert world.a.alerts.rules == {RULE.id: changed}

@@ -7,12 +7,14 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
 
-from push.client import Limits
-from push.client.transports.addresses import AddressedTransport, Addresses, addressed, race
+from push.client import Admin, Limits
+from push.client.transports.addresses import AddressedTransport, Addresses, addressed, race, trusted
+from push.client.transports.http import HttpDialer
 from tests.support.tls import Authority
 
 pytestmark = pytest.mark.anyio
@@ -167,7 +169,7 @@ async def serving(*servers: Server, authority: Authority | None = None) -> Async
 
 
 def client(url: str, *addresses: str, authority: Authority | None = None) -> httpx2.AsyncClient:
-    tls = None if authority is None else authority.context()
+    tls = True if authority is None else authority.context()
     several = Fixed(url, *addresses)
     transport = AddressedTransport(several, LIMITS, tls=tls, connections=httpx2.Limits())
     return httpx2.AsyncClient(base_url=url, transport=transport, timeout=5)
@@ -232,3 +234,32 @@ async def test_a_proxy_looks_the_name_up_itself(monkeypatch: pytest.MonkeyPatch)
     assert addressed(Addresses(url), url, LIMITS, tls=None, connections=httpx2.Limits()) is None
     monkeypatch.setenv("no_proxy", NAME)
     assert addressed(Addresses(url), url, LIMITS, tls=None, connections=httpx2.Limits()) is not None
+
+
+# ----------------------------------------------------------------------------------------------------- who is trusted
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "https://127.0.0.1:1"])
+async def test_the_authorities_of_the_system_are_read_for_https_alone(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[object] = []
+    monkeypatch.setattr(ssl.SSLContext, "load_verify_locations", lambda self, *args, **named: read.append(self))
+    monkeypatch.setattr(ssl.SSLContext, "load_default_certs", lambda self, *args, **named: read.append(self))
+    http = await HttpDialer(url, _no_stream, LIMITS)(None)
+    admin = Admin(url, "key")
+    assert bool(read) is url.startswith("https:")
+    http.cut("over")
+    await http.wait_closed()
+    await admin.close()
+
+
+def test_a_context_for_http_trusts_nobody() -> None:
+    context = trusted("http://pushq.test", None)
+    assert isinstance(context, ssl.SSLContext)
+    assert context.verify_mode is ssl.CERT_REQUIRED and context.check_hostname and not context.get_ca_certs()
+    assert trusted("https://pushq.test", None) is True and trusted("http://pushq.test", context) is context
+
+
+def _no_stream(*_: object) -> Any:
+    raise AssertionError("nothing is subscribed")

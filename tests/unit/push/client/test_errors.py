@@ -67,6 +67,11 @@ def test_a_page_of_a_proxy_becomes_a_problem_too(status: int, code: str) -> None
     assert (problem.code, problem.status, problem.retry_after_ms) == (code, status, 3000)
 
 
+@pytest.mark.parametrize("after", ["²", "٣", "1e4", "Wed, 21 Oct 2026 07:28:00 GMT", "9" * 5000])
+def test_a_wait_that_is_no_plain_number_of_seconds_is_none(after: str) -> None:
+    assert problem_of(b"", 503, {"retry-after": after}).retry_after_ms is None
+
+
 def test_close_codes_from_4500_mean_stop() -> None:
     assert [code for code in (1000, 1006, 4000, 4401, 4499, 4500, 4501, 4999, 5000) if is_stop(code)] == [
         4500, 4501, 4999,

@@ -147,9 +147,9 @@ async def test_an_overloaded_server_is_a_cut_with_the_time_it_asks_for() -> None
 
 
 async def test_what_an_overloaded_server_says_comes_with_the_cut() -> None:
-    said = b'{"status": 503, "code": "overloaded", "detail": "1 connections are open", "retry_after_ms": 6500}'
+    said = b'{"status": 503, "code": "overloaded", "detail": "1 connection is open", "retry_after_ms": 6500}'
     async with served(answer_pings, process_request=_answer(HTTPStatus.SERVICE_UNAVAILABLE, said)) as url:
-        with pytest.raises(Cut, match="1 connections are open") as caught:
+        with pytest.raises(Cut, match="1 connection is open") as caught:
             await dialer(url)(None)
     assert caught.value.problem is not None
     assert (caught.value.problem.code, caught.value.retry_s) == ("overloaded", 6.5)

@@ -1,0 +1,127 @@
+"""Which cluster a new queue is put in: beside the queues that it names, else where most is to spare.
+
+What is to spare the out-cluster manager says, in documents that every gateway has. While no manager reports, the
+cluster with the fewest queues a backend is taken.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import structlog
+
+from backend_store.core.host_lanes.refusals import check_supported
+from backend_store.core.outer.choice import choose
+from backend_store.core.outer.clusters import Cluster
+from backend_store.core.outer.documents import KIND, parsed
+from backend_store.metadata.elsewhere import links_of
+from backend_store.model import InvalidRequest, QueueConfig, QueueDefinition, Unavailable
+from backend_store.remote.cluster import BackendCluster
+from backend_store.remote.definitions import RemoteDefinitions
+from backend_store.remote.documents import RemoteDocuments
+from backend_store.remote.limits import CHOOSE_RETRY_MS, QUEUE_NEEDS
+
+log = structlog.get_logger("pushq.remote")
+
+
+class Choosing:
+    """See the file's first sentence. `clusters`: the home cluster first."""
+
+    def __init__(
+        self,
+        clusters: Sequence[BackendCluster],
+        metadata: RemoteDefinitions,
+        documents: RemoteDocuments,
+        cluster_of: Callable[[QueueDefinition], BackendCluster],
+        clock_ms: Callable[[], int],
+    ) -> None:
+        self._clusters = clusters
+        self._metadata = metadata
+        self._documents = documents
+        self._cluster_of = cluster_of
+        self._clock_ms = clock_ms
+        self._coming: Counter[str] = Counter()
+        """Queues that are on their way to a cluster, by its key."""
+        self._is_warned = False
+
+    @contextmanager
+    def chosen(self, tenant: str, name: str, config: QueueConfig) -> Iterator[BackendCluster]:
+        """Where the queue is to lie that is made inside of the block. Raises `Unavailable`, also where no cluster may
+        take one now, and `InvalidRequest` for what none can have."""
+        cluster = self._choose(tenant, name, config)
+        self._coming[cluster.key] += 1
+        try:
+            yield cluster
+        finally:
+            self._coming[cluster.key] -= 1
+
+    def _choose(self, tenant: str, name: str, config: QueueConfig) -> BackendCluster:
+        home, *others = self._clusters
+        if not others:
+            return home
+        for other in (name, *links_of(config)):
+            if (known := self._metadata.queues.get((tenant, other))) is not None:
+                return self._cluster_of(known)  # where they lie apart, their shard refuses it
+        able = self._able(name, config)
+        rows, now_ms = self._reported(), self._clock_ms()
+        if not any(row.is_heard(now_ms) for row in rows.values()):
+            return self._with_fewest(able)
+        self._is_warned = False
+        chosen = choose(
+            [rows[one.name] for one in able if one.name in rows],
+            now_ms,
+            expected=QUEUE_NEEDS,
+            pending={one.name: self._pending(one, rows[one.name]) for one in able if one.name in rows},
+        )
+        found = next((one for one in able if one.name == chosen), None)
+        if found is None:
+            states = ", ".join(f"{one.name} {_state(rows.get(one.name), now_ms)}" for one in able)
+            detail = f"queue {name!r}: no cluster takes a new queue now ({states}); those that are there go on"
+            raise Unavailable(detail, retry_after_ms=CHOOSE_RETRY_MS)
+        return found
+
+    def _able(self, name: str, config: QueueConfig) -> list[BackendCluster]:
+        """Those that are there and can have such a queue."""
+        ready = [one for one in self._clusters if one.is_ready]
+        try:
+            check_supported(name, config)
+        except InvalidRequest:
+            if not (ready := [one for one in ready if not one.lanes]):
+                raise
+        return ready
+
+    def _reported(self) -> dict[str, Cluster]:
+        """The manager's rows, by name."""
+        rows: dict[str, Cluster] = {}
+        for name, data in self._documents.all(KIND):
+            try:
+                rows[name] = parsed(data)
+            except ValueError as error:
+                log.warning("a row of the out-cluster manager is not understood", cluster=name, error=str(error))
+        return rows
+
+    def _pending(self, cluster: BackendCluster, row: Cluster) -> float:
+        """What queues need that its last report does not know, in nodes' worth of capacity."""
+        made = self._metadata.spread.since(cluster.key, row.report.at_ms)
+        return (made + self._coming[cluster.key]) * QUEUE_NEEDS
+
+    def _with_fewest(self, able: Sequence[BackendCluster]) -> BackendCluster:
+        if not self._is_warned:
+            self._is_warned = True
+            log.warning("no out-cluster manager reports: new queues go where fewest are for each backend")
+        held = self._metadata.spread.queues
+
+        def crowd(one: BackendCluster) -> tuple[float, bool, str]:
+            return (held[one.key] + self._coming[one.key]) / one.backends, not one.is_home, one.name
+
+        return min(able, key=crowd)
+
+
+def _state(row: Cluster | None, now_ms: int) -> str:
+    if row is None or not row.is_heard(now_ms):
+        return "is silent"
+    if not row.report.is_healthy:
+        return "is unhealthy"
+    return f"is hot, {row.report.utilisation:.0%} used"

@@ -1,0 +1,109 @@
+"""A cluster of backends as a gateway knows it: its shards, and the doors of its hosts where these are independent.
+
+The home cluster's first shard has the definitions of all queues, wherever their messages lie. A further cluster is only
+more shards: the first of them takes queues over like the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+from backend_store.core.slots import SlotTable, first_table
+from backend_store.model import QueueDefinition
+from backend_store.remote.directory import Directory
+from backend_store.remote.doors import Doors
+from backend_store.remote.home import FIRST, Home
+from backend_store.remote.line import Line
+from backend_store.wire.store_frames import Greeted
+
+if TYPE_CHECKING:
+    from backend_store.remote.store import RemoteBackends
+
+
+class ClusterAt(NamedTuple):
+    """A cluster's name for people, and where it is found."""
+
+    name: str
+    directory: Directory
+    addresses: Sequence[tuple[str, int]] = ()
+    """Of its backends, for the doors of independent hosts."""
+
+
+class BackendCluster:
+    """See the file's first sentence."""
+
+    def __init__(
+        self, store: RemoteBackends, at: ClusterAt, gateway: str, tls: ssl.SSLContext | None, *, is_home: bool
+    ) -> None:
+        self.name = at.name
+        self.is_home = is_home
+        self.key = "" if is_home else at.name
+        """As definitions name it."""
+        self.lanes = 0
+        """How many every queue has, where the backends are independent hosts; 0: a queue lies in one shard."""
+        self.is_met = is_home
+        """Whether it has said what model it has."""
+        self.homes: list[Home] = []
+        """By the numbers of the shards."""
+        self._store = store
+        self._at = at
+        self._gateway = gateway
+        self._tls = tls
+        self._doors: Doors | None = None
+        self.first = self.home(FIRST)
+
+    def home(self, shard: int) -> Home:
+        while len(self.homes) <= shard:
+            self.homes.append(Home(self._store, self, len(self.homes), self._at.directory, self._gateway, self._tls))
+        return self.homes[shard]
+
+    def homes_of(self, definition: QueueDefinition) -> Sequence[Home]:
+        """Where a queue of this cluster lies."""
+        return self.homes if self.lanes else [self.home(definition.shard)]
+
+    def lies_in(self, definition: QueueDefinition, shard: int) -> bool:
+        return definition.cluster == self.key and (self.lanes > 0 or definition.shard == shard)
+
+    @property
+    def backends(self) -> int:
+        """How many were named."""
+        return max(1, len(self._at.addresses))
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a queue may be put here: it is there, and its shards take what our home cluster defines."""
+        return self.is_home or (self.is_met and self.first.line.is_open and self.first.is_ours)
+
+    @property
+    def doors(self) -> Doors:
+        assert self._doors is not None, "a queue with lanes has doors"
+        return self._doors
+
+    @cached_property
+    def lane_slots(self) -> SlotTable:
+        """Which lane is home to which slots, the same at every host."""
+        return first_table(self.lanes)
+
+    @property
+    def other_lines(self) -> list[Line]:
+        """All but the first shard's."""
+        doors = self._doors.lines if self._doors is not None else []
+        return [*(home.line for home in self.homes[1:]), *doors]
+
+    def greeted(self, frame: Greeted) -> None:
+        """By its first shard."""
+        if frame.lanes and self._doors is None:
+            self.lanes = frame.lanes
+            self._doors = Doors(self._at.addresses, self._gateway, self._tls, cluster=self.key)
+        for shard in range(len(self.homes), frame.shards):
+            self.home(shard)
+        self.is_met = True
+
+    async def close(self) -> None:
+        if self._doors is not None:
+            await self._doors.close()
+        await asyncio.gather(*(home.line.close() for home in self.homes))

@@ -1,0 +1,99 @@
+"""What a gateway seals and opens bodies with: the queues' data keys, those among them that other gateways made."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from backend_store.core.sealing import Seal, Sealer
+from backend_store.metadata.data_keys import DataKey
+from backend_store.model import PushqError, QueueDefinition
+from backend_store.remote.definitions import RemoteDefinitions
+from backend_store.remote.known import Background, LookingUp
+from backend_store.remote.learning import Learning
+from backend_store.remote.unheard import Unheard
+from backend_store.service.definitions import Definitions as News
+
+if TYPE_CHECKING:
+    from backend_store.remote.queue import RemoteQueue
+
+LearnKeys = Callable[[list[DataKey]], Coroutine[Any, Any, None]]
+
+
+class Keyring:
+    """`hear` returns when all news that there are have come."""
+
+    def __init__(
+        self,
+        metadata: RemoteDefinitions,
+        looking_up: LookingUp,
+        background: Background,
+        hear: Callable[[], Awaitable[None]],
+        *,
+        are_shared: bool,
+    ) -> None:
+        """`are_shared`: whoever was answered by another gateway can publish here at once."""
+        self._metadata = metadata
+        self._background = background
+        self._hear = hear
+        self._sealer: Sealer | None = None
+        self._learning: Learning | None = None
+        self._unlearnt = Unheard(looking_up, background, self._hear_keys) if are_shared else None
+        self._keyed: set[int] = set()
+        """Numbers of queues that have a key which can be used here."""
+
+    def seal_with(self, sealer: Sealer, learn: LearnKeys) -> None:
+        self._sealer = sealer
+        self._learning = Learning(learn, self._background)
+
+    def seal_of(self, queue: RemoteQueue) -> Seal | None:
+        if self._sealer is None:
+            return None
+        definition = self._metadata.queues.get((queue.tenant, queue.owner), queue.definition)
+        return self._sealer.of(definition)
+
+    async def ready(self, definition: QueueDefinition) -> None:
+        if self._sealer is not None and definition.config.encrypted:
+            await self._sealer.ready([definition])
+
+    def told(self, news: News) -> None:
+        if self._learning is not None:
+            self._learning.told(news.data_keys, news.data_keys_gone)
+
+    def shredded(self, uid: int) -> None:
+        """The queue is gone, and its keys with it."""
+        self._keyed.discard(uid)
+        if self._sealer is not None:
+            self._sealer.shredded(uid)
+
+    def expect(self, queue: RemoteQueue) -> None:
+        """Another gateway made the queue, and then its key: whoever was answered there can publish here. Raises
+        `LookingUp` while the key is on its way."""
+        if self._unlearnt is None or self._learning is None or queue.uid in self._keyed or not queue.config.encrypted:
+            return
+        ids = [key.id for key in self._metadata.data_keys.by_id.values() if key.uid == queue.uid]
+        if not ids or self._learning.lacks(ids):
+            self._unlearnt.check(queue.uid, f"the key of queue {queue.name!r}")
+        else:
+            self._keyed.add(queue.uid)
+
+    async def _hear_keys(self) -> None:
+        await self._hear()
+        if self._learning is not None:
+            await self._learning.learnt(self._learning.unlearnt)
+
+    def has_new(self, ids: Collection[int]) -> bool:
+        """Whether something is sealed with a key that this gateway cannot use yet."""
+        if self._learning is None or not ids:
+            return False
+        return self._learning.lacks(ids) or any(key_id not in self._metadata.data_keys.by_id for key_id in ids)
+
+    async def learnt(self, ids: Collection[int]) -> bool:
+        """Waits a moment for keys. False: they are there, and this gateway cannot use them now."""
+        assert self._learning is not None, "nothing is sealed here"
+        if any(key_id not in self._metadata.data_keys.by_id for key_id in ids):
+            try:
+                await self._hear()
+            except PushqError:
+                return False
+        return await self._learning.learnt(ids)

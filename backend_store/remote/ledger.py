@@ -1,0 +1,41 @@
+"""What backends counted, as a gateway adds it up; nothing is counted here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from backend_store.node.ledger import LedgerBook, QueueTotal, together
+from backend_store.node.node import wall_clock_ms
+from backend_store.service.operations import Totals
+from backend_store.storage.engine import Batch
+from backend_store.storage.memory import MemoryEngine
+
+if TYPE_CHECKING:
+    from backend_store.remote.home import Home
+
+_totals = msgspec.msgpack.Decoder(list[QueueTotal]).decode
+
+
+class RemoteLedger(LedgerBook):
+    """See the file's first sentence. `homes`: of all clusters; one that is away is missed, not left out."""
+
+    def __init__(self, homes: Callable[[], Sequence[Home]]):
+        engine = MemoryEngine()
+
+        async def write(batch: Batch) -> None:
+            engine.commit(batch, lambda: None)
+
+        super().__init__(engine, write, lambda: (), wall_clock_ms)
+        self._homes = homes
+
+    async def totals(
+        self, *, first_day: int, last_day: int, tenant: str | None = None, queue: str | None = None
+    ) -> list[QueueTotal]:
+        """Raises `Unavailable` while a shard has no leader: a sum without it would be wrong."""
+        wanted = Totals(first_day, last_day, tenant, queue)
+        answers = await asyncio.gather(*(home.ask(wanted, may_repeat=True) for home in self._homes()))
+        return together(total for answer in answers for total in _totals(answer))

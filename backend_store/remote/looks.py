@@ -1,0 +1,125 @@
+"""Numbers of queues that lie with backends: asked for, kept for a moment, and asked for anew after every change."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from backend_store.client.since import ASKED_AT
+from backend_store.model import PushqError, QueueStats
+from backend_store.remote.known import Background, Flight, LookingUp
+from backend_store.remote.laned import whole_look
+from backend_store.remote.limits import LOOK_FRESH_MS
+from backend_store.remote.queue import Look, RemoteQueue
+from backend_store.service.operations import Look as LookAt
+from backend_store.wire.store_frames import Place
+
+if TYPE_CHECKING:
+    from backend_store.remote.home import Home
+
+_looks = msgspec.msgpack.Decoder(list[Look]).decode
+
+
+class Looks:
+    def __init__(self, looking_up: LookingUp, background: Background, *, are_shared: bool) -> None:
+        """`are_shared`: other gateways change the numbers, too, and callers must not be able to tell them apart."""
+        self._looking_up = looking_up
+        self._background = background
+        self._are_shared = are_shared
+        self._loop = asyncio.get_running_loop()
+        self._known: dict[Place, tuple[float, Look | None]] = {}
+        self._tenants: dict[str, float] = {}
+        self._pinned: dict[Place, tuple[float, Look]] = {}
+        self._flights: dict[Any, Flight] = {}
+
+    def of(self, queue: RemoteQueue) -> Look | None:
+        """Numbers that are fresh. Raises `LookingUp`."""
+        place, since = queue.place_there, self._fresh_since()
+        for known in (self._known.get(place), self._pinned.get(place)):
+            if known is not None and known[0] >= since:
+                return known[1]
+        raise self._look_up(f"queue {queue.name!r}", place, LookAt([place]), queue.homes)
+
+    def held_bytes(self, queue: RemoteQueue) -> int:
+        """As it was when last looked at; that begins another look."""
+        place = queue.place_there
+        known = self._known.get(place)
+        if known is None or known[0] < self._loop.time() - 1:
+            self._look_up(queue.name, place, LookAt([place]), queue.homes)
+        return known[1].held if known is not None and known[1] is not None else 0
+
+    def check_tenant(self, tenant: str, homes: Sequence[Home]) -> None:
+        """Returns where all that a tenant has was looked at just now. Raises `LookingUp`."""
+        if self._tenants.get(tenant, 0.0) < self._fresh_since():
+            raise self._look_up(f"the queues of {tenant!r}", tenant, LookAt([], tenant), homes)
+
+    def holds(self, place: Place) -> bool:
+        """Whether something was there at the last look."""
+        return self._known.get(place, (0.0, None))[1] is not None
+
+    async def pin(self, queue: RemoteQueue, *, is_new: bool = False) -> None:
+        """Of a queue that was just changed: who answers must not begin anew for want of its numbers."""
+        found = [Look(queue.place_there, QueueStats(), {}, None, 0)] if is_new else []
+        if all(home.line.is_open for home in queue.homes) and not is_new:
+            try:
+                found = await _looks_at(LookAt([queue.place_there]), queue.homes)
+            except PushqError:
+                found = []
+        self._pinned = {look.place: (self._loop.time(), look) for look in found}
+
+    def forget(self, place: Place | None = None) -> None:
+        """Something was changed from here, of that place: numbers from before do not count."""
+        if self._pinned and place is not None:
+            self._pinned.pop(place, None)
+        if self._known:
+            self._known.clear()
+            self._tenants.clear()
+
+    def _look_up(self, what: str, key: Any, operation: LookAt, homes: Sequence[Home]) -> PushqError:
+        away = next((home for home in homes if home.line.is_away), None)
+        if away is not None and operation.tenant is None:
+            return away.line.unavailable()
+        flight = self._flights.get(key)
+        if flight is None:
+            flight = self._flights[key] = Flight(self._background(self._looked(key, operation, homes)))
+        return self._looking_up(what, flight)
+
+    def _fresh_since(self) -> float:
+        """From when on numbers count. Where other gateways change them, too, from when the request came."""
+        asked_at = ASKED_AT.get() if self._are_shared else None
+        return max(self._loop.time() - LOOK_FRESH_MS / 1000, asked_at or 0.0)
+
+    async def _looked(self, key: Any, operation: LookAt, homes: Sequence[Home]) -> None:
+        asked_at = self._loop.time()
+        try:
+            found = await _looks_at(operation, homes)
+        finally:
+            del self._flights[key]
+        now = self._loop.time() if not self._are_shared else asked_at
+        self._known.update(dict.fromkeys(operation.places, (now, None)))
+        self._known.update({look.place: (now, look) for look in found})
+        if operation.tenant is not None:
+            self._tenants[operation.tenant] = now
+
+
+async def _looks_at(operation: LookAt, homes: Sequence[Home]) -> list[Look]:
+    """One of each place. Of a whole tenant those of further clusters that do not answer are left out. Raises
+    `PushqError`."""
+    answers = await asyncio.gather(*(_asked(home, operation) for home in homes))
+    found: dict[Place, list[Look]] = {}
+    for answer in answers:
+        for look in answer:
+            found.setdefault(look.place, []).append(look)
+    return [whole_look(looks) for looks in found.values()]
+
+
+async def _asked(home: Home, operation: LookAt) -> list[Look]:
+    try:
+        return _looks(await home.ask(operation, may_repeat=True))
+    except PushqError:
+        if operation.tenant is None or home.cluster.is_home:
+            raise
+        return []

@@ -1,0 +1,170 @@
+"""Which queues there are: what the shard that has the definitions is asked, and what the others are told.
+
+A shard of a further cluster takes only what one home cluster defines: it must not lose queues to a gateway that was
+told of it by mistake, and whoever takes such a cluster for its home must not lose any either.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from backend_store.client.embedded import EmbeddedStore
+from backend_store.core.host_lanes.refusals import check_supported
+from backend_store.metadata.embedded import Metadata
+from backend_store.model import Conflict, QueueConfig, QueueDefinition, QueueNotFound
+from backend_store.service.asked import Asked
+from backend_store.service.limits import DROPPED_KNOWN_MAX
+
+
+class CreateQueue(Asked, frozen=True):
+    """`cluster`: the further one that the gateway chose, with so many shards or lanes; "" for the home cluster."""
+
+    tenant: str
+    name: str
+    config: QueueConfig
+    cluster: str = ""
+    shards: int = 1
+    lanes: int = 0
+
+
+class UpdateQueue(Asked, frozen=True):
+    """`lanes`: of a queue that lies in a further cluster, how many every queue has there."""
+
+    tenant: str
+    name: str
+    config: QueueConfig
+    version: int
+    lanes: int = 0
+
+
+class DeleteQueue(Asked, frozen=True):
+    tenant: str
+    name: str
+
+
+class MoveQueue(Asked, frozen=True):
+    tenant: str
+    name: str
+    target: str
+
+
+class AdoptQueues(Asked, frozen=True):
+    """To a shard: queues that lie in it from now on, as the shard of the definitions has them."""
+
+    definitions: list[QueueDefinition]
+    definer: str = ""
+    """To a shard of a further cluster: the identity of the metadata that have them. It takes none but theirs."""
+
+
+class DropQueues(Asked, frozen=True):
+    """To a shard: queues that were deleted at the shard of the definitions."""
+
+    uids: list[int]
+    definer: str = ""
+    """As with `AdoptQueues`."""
+
+
+class GoneQueues(Asked, frozen=True):
+    """To the shard of the definitions: which of these are defined no more. Without any it is a question whose answer
+    comes after all news."""
+
+    uids: list[int]
+
+
+async def _create(store: EmbeddedStore, asked: CreateQueue) -> tuple[QueueDefinition, bool]:
+    metadata = store.node.metadata
+    _check_defines(metadata)
+    _check_model(metadata, asked, cluster=asked.cluster)
+    return await metadata.create_queue(
+        asked.tenant, asked.name, asked.config, store.node.clock_ms(), cluster=asked.cluster, shards=asked.shards
+    )
+
+
+def _check_model(metadata: Metadata, asked: CreateQueue | UpdateQueue, *, cluster: str) -> None:
+    """Raises `InvalidRequest` for what the cluster cannot have where the queue lies, or shall lie."""
+    if asked.lanes if cluster else metadata.lane is not None:
+        check_supported(asked.name, asked.config)
+
+
+def _check_defines(metadata: Metadata) -> None:
+    """Raises `Conflict` in a shard whose queues are defined by another cluster."""
+    if metadata.adopted_from is not None:
+        raise Conflict(
+            "this cluster's queues are defined by another one: name that one's backends as store.backends, and these "
+            "in store.clusters"
+        )
+
+
+async def _update(store: EmbeddedStore, asked: UpdateQueue) -> QueueDefinition | None:
+    metadata = store.node.metadata
+    _check_defines(metadata)
+    if (known := metadata.defined(asked.tenant, asked.name)) is not None:
+        _check_model(metadata, asked, cluster=known.cluster)
+    if (asked.tenant, asked.name) in metadata.elsewhere.by_name:
+        return await metadata.update_queue(asked.tenant, asked.name, asked.config, asked.version)
+    changed = await store.update_queue(asked.tenant, asked.name, asked.config, asked.version)
+    return changed.definition if changed is not None else None
+
+
+async def _delete(store: EmbeddedStore, asked: DeleteQueue) -> None:
+    metadata = store.node.metadata
+    _check_defines(metadata)
+    if (asked.tenant, asked.name) in metadata.elsewhere.by_name:
+        await metadata.delete_elsewhere(asked.tenant, asked.name)
+    else:
+        await store.delete_queue(asked.tenant, asked.name)
+
+
+async def _move(store: EmbeddedStore, asked: MoveQueue) -> None:
+    await store.move_queue(asked.tenant, asked.name, asked.target)
+
+
+async def _adopt(store: EmbeddedStore, asked: AdoptQueues) -> None:
+    metadata = store.node.metadata
+    if asked.definer:
+        await metadata.adopt_from(asked.definer)
+    for definition in asked.definitions:
+        name = definition.tenant, definition.name
+        while (known := metadata.queues.get(name)) is not None and known.uid < definition.uid:
+            with contextlib.suppress(QueueNotFound):  # another gateway was faster
+                await store.delete_queue(*name)
+        is_old = known is not None and known.uid > definition.uid
+        if is_old or definition.uid in metadata.moved or definition.uid in store.dropped:
+            continue
+        if await metadata.adopt(definition) and known is not None:
+            store.configured(definition)
+
+
+async def _drop(store: EmbeddedStore, asked: DropQueues) -> None:
+    if asked.definer:
+        await store.node.metadata.adopt_from(asked.definer)
+    store.dropped.update(dict.fromkeys(asked.uids))
+    while len(store.dropped) > DROPPED_KNOWN_MAX:
+        del store.dropped[next(iter(store.dropped))]
+    gone, queues = set(asked.uids), store.node.metadata.queues
+    for name, uid in [(name, one.uid) for name, one in queues.items() if one.uid in gone]:
+        if (now := queues.get(name)) is not None and now.uid == uid:
+            with contextlib.suppress(QueueNotFound):
+                await store.delete_queue(*name)
+
+
+async def _gone(store: EmbeddedStore, asked: GoneQueues) -> list[int]:
+    if not asked.uids:
+        return []
+    metadata = store.node.metadata
+    _check_defines(metadata)
+    there = {one.uid for one in (*metadata.queues.values(), *metadata.elsewhere.by_name.values())}
+    return [uid for uid in asked.uids if uid not in there]
+
+
+HANDLERS: Final[dict[type, Callable[[EmbeddedStore, Any], Awaitable[Any]]]] = {
+    CreateQueue: _create,
+    UpdateQueue: _update,
+    DeleteQueue: _delete,
+    MoveQueue: _move,
+    AdoptQueues: _adopt,
+    DropQueues: _drop,
+    GoneQueues: _gone,
+}

@@ -1,0 +1,87 @@
+"""Addresses in settings: of servers, of backends, and of etcd with the part of it that one cluster uses."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+ETCD: Final = "etcd://"
+NAMESPACE: Final = "pushq"
+"""What a cluster's records lie under in etcd where its address names nothing."""
+_NAMESPACE: Final = re.compile(r"[a-z0-9][a-z0-9.-]{0,62}")
+
+
+class Address(NamedTuple):
+    host: str
+    port: int
+
+    @property
+    def is_loopback(self) -> bool:
+        return is_loopback_host(self.host)
+
+    @property
+    def url(self) -> str:
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
+        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+
+
+class EtcdAt(NamedTuple):
+    """Where a cluster's records lie."""
+
+    members: list[str]
+    """URLs."""
+    namespace: str = NAMESPACE
+    """Clusters with different ones may share an etcd."""
+
+
+def is_loopback_host(host: str) -> bool:
+    return host in ("localhost", "::1") or re.fullmatch(r"127(\.\d{1,3}){3}", host) is not None
+
+
+def parse_address(text: str) -> Address:
+    """`HOST:PORT`, `[IPV6]:PORT`. Raises `ValueError` with a sentence."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+        raise ValueError("it is HOST:PORT, such as 127.0.0.1:8080")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise ValueError("an IPv6 address stands in brackets, such as [::1]:8080")
+    return Address(host, int(port))
+
+
+def parse_etcd(text: str, *, tls: bool = False) -> EtcdAt:
+    """`etcd://HOST:PORT[,HOST:PORT][/NAMESPACE]`. Raises `ValueError` with a sentence."""
+    if not text.startswith(ETCD):
+        raise ValueError("it is etcd://HOST:PORT[,HOST:PORT][/NAMESPACE]")
+    hosts, _, namespace = text.removeprefix(ETCD).rstrip("/").partition("/")
+    if namespace and _NAMESPACE.fullmatch(namespace) is None:
+        raise ValueError("what follows the slash is 1 to 63 of a-z, 0-9, dot and hyphen: the name of a part of etcd")
+    try:
+        urls = [parse_address(part).url for part in hosts.split(",")]
+    except ValueError as error:
+        raise ValueError(f"an address of etcd is wrong: {error}") from None
+    return EtcdAt([url.replace("http", "https", 1) for url in urls] if tls else urls, namespace or NAMESPACE)
+
+
+def wrong_address(text: str) -> str:
+    """A sentence; "" for an address."""
+    try:
+        parse_address(text)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def wrong_service(text: str) -> str:
+    """Of an address that others are told."""
+    wrong = wrong_address(text)
+    return wrong or ("" if parse_address(text).port else "gateways must know its port: it is above 0")
+
+
+def wrong_etcd(text: str) -> str:
+    try:
+        parse_etcd(text)
+    except ValueError as error:
+        return str(error)
+    return ""

@@ -1,0 +1,39 @@
+"""Whether the further clusters that the settings name go with the rest of the settings."""
+
+from __future__ import annotations
+
+from gateway.addresses import parse_etcd
+from gateway.clusters import BackendsOf
+from gateway.etcd_access import access_of, wrong_access
+from gateway.settings import ClusterSettings, StoreSettings
+
+
+def wrong_clusters(store: StoreSettings, cluster: ClusterSettings) -> tuple[str, str] | None:
+    """The setting that does not go with the others and a sentence; None where all is well. `cluster`: says how every
+    etcd is spoken to."""
+    if not store.clusters:
+        return None
+    if not store.backends:
+        return "store.clusters", (
+            "store.clusters names further clusters, and there is no home cluster, which has the definitions: name its "
+            "backends as store.backends"
+        )
+    owners = dict.fromkeys(store.backends, "store.backends")
+    for number, entry in enumerate(store.clusters):
+        at = f"store.clusters[{number}]"
+        if entry.name == store.cluster:
+            return "store.clusters", f"{at}.name: {entry.name!r} is the home cluster's, by store.cluster; rename one"
+        for address in entry.backends:
+            if (owner := owners.setdefault(address, f"{at}.backends")) != f"{at}.backends":
+                return "store.clusters", f"{at}.backends: {address} is in {owner} too; a backend is of one cluster"
+        if wrong := _wrong_members(entry, cluster):
+            return "store.clusters", f"{at}.coordinator: {wrong}"
+    return None
+
+
+def _wrong_members(entry: BackendsOf, cluster: ClusterSettings) -> str:
+    if not entry.coordinator:
+        return ""
+    members = parse_etcd(entry.coordinator, tls=bool(cluster.etcd_tls_ca)).members
+    wrong = wrong_access(members, access_of(cluster), lambda field: f"cluster.etcd_{field}")
+    return wrong[1] if wrong is not None and not wrong[0] else ""

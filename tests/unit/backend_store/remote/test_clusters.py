@@ -1,0 +1,446 @@
+"""Several clusters behind one gateway: nodes of this process, over loopback."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack
+from typing import Any
+
+import msgspec
+import pytest
+
+from backend_store.client.embedded import EmbeddedStore
+from backend_store.core.chunk import KIND_JSON, Columns
+from backend_store.core.outer.clusters import Cluster, Report, heard
+from backend_store.core.outer.documents import KIND, stored
+from backend_store.core.outer.limits import REPORT_MS_MAX
+from backend_store.metadata.documents import Document
+from backend_store.metadata.elsewhere import where
+from backend_store.model import (
+    ClusterAway,
+    Conflict,
+    InvalidRequest,
+    Published,
+    PushqError,
+    QueueConfig,
+    Unavailable,
+)
+from backend_store.node.node import Node, wall_clock_ms
+from backend_store.remote import line as lines
+from backend_store.remote.cluster import ClusterAt
+from backend_store.remote.directory import FixedDirectory
+from backend_store.remote.laned import LanedQueue
+from backend_store.remote.limits import QUEUE_NEEDS
+from backend_store.remote.queue import RemoteQueue
+from backend_store.remote.store import RemoteBackends
+from backend_store.service.serving import StoreServer, StoreService
+from backend_store.storage.memory import MemoryEngine
+from push.looking_up import LookingUp
+from tests.support.lanes import Lanes, Taker
+from tests.support.patience import PATIENCE_S, eventually
+
+pytestmark = pytest.mark.anyio
+
+TENANT = "default"
+PLAIN = QueueConfig(encrypted=False)
+
+
+class Shards:
+    """A cluster: so many shards, each a node, behind one address."""
+
+    def __init__(self, name: str, shards: int = 2):
+        self.name = name
+        self.nodes = [Node(MemoryEngine(), directory=None) for _ in range(shards)]
+        self._services: dict[int, StoreService] = {}
+        self._server: StoreServer | None = None
+        self._port = 0
+
+    async def open(self) -> None:
+        for node in self.nodes:
+            await node.start()
+        await self.come()
+
+    async def come(self) -> None:
+        for shard, node in enumerate(self.nodes):
+            self._services[shard] = StoreService(EmbeddedStore(node), shards=len(self.nodes) if shard == 0 else 1)
+        self._server = StoreServer(self._services)
+        self._port = await self._server.listen("127.0.0.1", self._port, None)
+
+    async def go(self) -> None:
+        """Nobody can connect any more; what was stored is there when it comes back."""
+        for service in self._services.values():
+            service.close()
+        if self._server is not None:
+            await self._server.close()
+        self._server = None
+
+    async def close(self) -> None:
+        await self.go()
+        for node in self.nodes:
+            await node.close()
+
+    @property
+    def at(self) -> ClusterAt:
+        address = "127.0.0.1", self._port
+        return ClusterAt(self.name, FixedDirectory([address]), [address])
+
+    @property
+    def queues(self) -> list[str]:
+        """Names of the queues that lie in its shards."""
+        return sorted(one.name for node in self.nodes for one in node.metadata.queues.values())
+
+    @property
+    def first(self) -> Node:
+        return self.nodes[0]
+
+
+class World:
+    """A home cluster and one or more further ones, and gateways."""
+
+    def __init__(self, opened: AsyncExitStack):
+        self._opened = opened
+        self.home = Shards("main")
+        self.eu = Shards("eu")
+
+    async def open(self) -> None:
+        for one in (self.home, self.eu):
+            await one.open()
+            self._opened.push_async_callback(one.close)
+
+    async def gateway(self, home: ClusterAt | None = None, others: Sequence[ClusterAt] | None = None) -> RemoteBackends:
+        at = home or self.home.at
+        given = [self.eu.at] if others is None else others
+        store = RemoteBackends(at.directory, None, LookingUp, addresses=at.addresses, name=at.name, others=given)
+        self._opened.push_async_callback(store.close)
+        await store.open()
+        return store
+
+    async def ready(self) -> RemoteBackends:
+        """A gateway that may put queues into both."""
+        store = await self.gateway()
+        await eventually(lambda: all(one.is_ready for one in store.clusters.values()))
+        return store
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    async with AsyncExitStack() as opened:
+        made = World(opened)
+        await made.open()
+        yield made
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "AWAY_SECONDS", 0.1)
+
+
+async def make(store: RemoteBackends, name: str, **settings: Any) -> RemoteQueue:
+    return (await store.create_queue(TENANT, name, msgspec.structs.replace(PLAIN, **settings)))[0]
+
+
+async def publish(queue: RemoteQueue, *bodies: bytes) -> Published | PushqError:
+    done: asyncio.Future[Published | PushqError] = asyncio.get_running_loop().create_future()
+    queue.publish(list(queue.blocks(Columns(KIND_JSON, list(bodies)), None).blocks), done.set_result)
+    return await asyncio.wait_for(done, PATIENCE_S)
+
+
+async def consume(queue: RemoteQueue, count: int) -> list[bytes]:
+    taker = Taker(queue, count)  # type: ignore[arg-type]
+    await eventually(lambda: len(taker.bodies) >= count)
+    acked: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    queue.settle(taker.receipts, acked.set_result)
+    assert all(verdict.ok for verdict in await asyncio.wait_for(acked, PATIENCE_S))
+    return taker.bodies
+
+
+def clusters_of(*queues: RemoteQueue) -> list[str]:
+    return [queue.definition.cluster for queue in queues]
+
+
+async def say(store: RemoteBackends, *rows: Cluster) -> None:
+    """As the manager; returns when the gateway has heard it."""
+    await store.documents.write([Document(KIND, row.name, stored(row)) for row in rows])
+    await eventually(lambda: {row.name: stored(row) for row in rows}.items() <= dict(store.documents.all(KIND)).items())
+
+
+def report(name: str, used: float, nodes: int = 1, *, at_ms: int | None = None, is_healthy: bool = True) -> Cluster:
+    return heard(None, Report(name, wall_clock_ms() if at_ms is None else at_ms, nodes, used, is_healthy))
+
+
+# ------------------------------------------------------------------------------------------------------- the choice
+
+
+async def test_without_a_manager_queues_go_where_fewest_are_for_each_backend(world: World) -> None:
+    store = await world.ready()
+    made = [await make(store, f"q{number}") for number in range(4)]
+    assert clusters_of(*made) == ["", "eu", "", "eu"]
+    assert len({where(queue.definition) for queue in made}) == 4, "and within a cluster over its shards"
+    assert world.eu.queues == ["q1", "q3"]
+    again, is_new = await store.create_queue(TENANT, "q1", PLAIN)
+    assert not is_new and again.definition == made[1].definition
+
+
+async def test_queues_made_at_once_are_spread(world: World) -> None:
+    store = await world.ready()
+    made = await asyncio.gather(*(make(store, f"q{number}") for number in range(6)))
+    assert sorted(clusters_of(*made)) == ["", "", "", "eu", "eu", "eu"]
+
+
+async def test_the_manager_says_where_most_is_to_spare(world: World) -> None:
+    store = await world.ready()
+    await say(store, report("main", 0.5), report("eu", 0.1))
+    assert clusters_of(*[await make(store, f"q{number}") for number in range(3)]) == ["eu"] * 3
+    await say(store, report("main", 0.5), report("eu", 0.85))
+    assert clusters_of(await make(store, "other")) == [""]
+
+
+async def test_queues_that_a_report_does_not_know_yet_count(world: World) -> None:
+    """Else all that come between two reports go to one cluster."""
+    store = await world.ready()
+    at_ms = wall_clock_ms() - 1
+    await say(store, report("main", 0.5 + QUEUE_NEEDS / 2, at_ms=at_ms), report("eu", 0.5, at_ms=at_ms))
+    assert clusters_of(*[await make(store, f"q{number}") for number in range(4)]) == ["eu", "", "eu", ""]
+
+
+async def test_no_cluster_with_room_is_said_with_the_state_of_each(world: World) -> None:
+    store = await world.ready()
+    await say(store, report("main", 0.9), report("eu", 0.2, is_healthy=False))
+    with pytest.raises(Unavailable, match="main is hot, 90% used, eu is unhealthy") as caught:
+        await make(store, "q")
+    assert caught.value.retry_after_ms
+    await say(store, report("eu", 0.2))
+    assert clusters_of(await make(store, "q")) == ["eu"]
+
+
+async def test_a_manager_that_fell_silent_is_not_believed(world: World) -> None:
+    store = await world.ready()
+    late_ms = wall_clock_ms() - REPORT_MS_MAX - 1_000
+    await say(store, report("main", 0.9, at_ms=late_ms), report("eu", 0.9, at_ms=late_ms))
+    assert clusters_of(await make(store, "a"), await make(store, "b")) == ["", "eu"]
+
+
+async def test_a_queue_goes_beside_those_that_it_names(world: World) -> None:
+    store = await world.ready()
+    dead = [await make(store, f"dead{number}") for number in range(4)]
+    for number, queue in enumerate(dead):
+        one = await make(store, f"q{number}", dead_letter_queue=queue.name)
+        assert where(one.definition) == where(queue.definition)
+    with pytest.raises(Conflict, match="of cluster 'eu'"):
+        await make(store, "torn", dead_letter_queue="dead0", colocate_with="dead1")
+
+
+async def test_what_independent_hosts_cannot_have_goes_to_others(world: World) -> None:
+    async with Lanes() as hosts:
+        addresses = [("127.0.0.1", hosts.hosts[name].port) for name in hosts.names]
+        further = ClusterAt("hosts", FixedDirectory(addresses), addresses)
+        store = await world.gateway(others=[further])
+        await eventually(lambda: store.clusters["hosts"].is_ready)
+        made = [await make(store, f"q{number}") for number in range(3)]
+        assert clusters_of(*made).count("hosts") == 2, "it has four backends, and home has one"
+        laned = next(queue for queue in made if queue.definition.cluster)
+        assert isinstance(laned, LanedQueue) and len(laned.lanes) == 3
+        assert isinstance(await publish(laned, b"1", b"2", b"3"), Published)
+        assert sorted(await consume(laned, 3)) == [b"1", b"2", b"3"]
+        streams = [await make(store, f"s{number}", kind="stream") for number in range(3)]
+        assert clusters_of(*streams) == [""] * 3
+        with pytest.raises(InvalidRequest, match="independent hosts"):
+            await store.update_queue(TENANT, laned.name, msgspec.structs.replace(PLAIN, kind="stream"), 1)
+        await store.delete_queue(TENANT, laned.name)
+        assert all(laned.name not in [one.name for one in node.metadata.queues.values()] for node in hosts.nodes)
+        await store.close()
+
+
+# ---------------------------------------------------------------------------------------------- queues of a cluster
+
+
+async def test_messages_lie_in_the_cluster_of_their_queue(world: World) -> None:
+    store = await world.ready()
+    near, far = await make(store, "near"), await make(store, "far")
+    assert clusters_of(near, far) == ["", "eu"]
+    for queue in (near, far):
+        assert isinstance(await publish(queue, b"1", b"2"), Published)
+        assert await consume(queue, 2) == [b"1", b"2"]
+    assert (world.home.queues, world.eu.queues) == (["near"], ["far"])
+
+
+async def test_a_changed_queue_is_changed_there_and_a_deleted_one_goes(world: World) -> None:
+    store = await world.ready()
+    await make(store, "near")
+    await make(store, "far")
+    changed = await store.update_queue(TENANT, "far", msgspec.structs.replace(PLAIN, max_attempts=3), 1)
+    assert changed is not None
+    (there,) = [one for node in world.eu.nodes for one in node.metadata.queues.values()]
+    assert there == changed.definition and there.config.max_attempts == 3
+    await store.delete_queue(TENANT, "far")
+    await eventually(lambda: world.eu.queues == [])
+
+
+async def test_another_gateway_finds_all(world: World) -> None:
+    store = await world.ready()
+    await make(store, "near")
+    assert isinstance(await publish(await make(store, "far"), b"1"), Published)
+    await store.close()
+    other = await world.gateway()
+    assert await consume(other.queue(TENANT, "far"), 1) == [b"1"]
+
+
+async def test_messages_are_not_moved_between_clusters(world: World) -> None:
+    store = await world.ready()
+    await make(store, "near")
+    await make(store, "far")
+    with pytest.raises(Conflict, match="in another cluster than"):
+        await store.move_queue(TENANT, "far", "near")
+
+
+# ------------------------------------------------------------------------------------------------------------- away
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_cluster_that_is_away_stops_its_own_queues_alone(world: World) -> None:
+    store = await world.ready()
+    near, far = await make(store, "near"), await make(store, "far")
+    gone = await make(store, "x"), await make(store, "gone")
+    assert gone[1].definition.cluster == "eu"
+    assert isinstance(await publish(far, b"kept"), Published)
+    held = Taker(far, 1)  # type: ignore[arg-type]
+    await eventually(lambda: bool(held.bodies))
+    await world.eu.go()
+    await eventually(lambda: store.clusters["eu"].first.line.is_away)
+    await eventually(lambda: far.home.line.is_away)
+    refused = await publish(far, b"1")
+    assert isinstance(refused, ClusterAway) and "'eu'" in refused.detail and refused.retry_after_ms
+    acked: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    far.settle(held.receipts, acked.set_result)
+    assert isinstance(await asyncio.wait_for(acked, PATIENCE_S), ClusterAway)
+    with pytest.raises(ClusterAway):
+        far.stats()
+    with pytest.raises(ClusterAway):
+        await far.ask(None)
+    with pytest.raises(ClusterAway):
+        await store.update_queue(TENANT, "far", msgspec.structs.replace(PLAIN, max_attempts=3), 1)
+    assert store.metadata.queues[TENANT, "far"].version == 1
+    assert isinstance(await publish(near, b"1"), Published)
+    assert clusters_of(*[await make(store, f"new{number}") for number in range(3)]) == [""] * 3
+    assert ("default", "far") in set(await _names(store))
+    await store.delete_queue(TENANT, "gone")
+    await world.eu.come()
+    await eventually(lambda: world.eu.queues == ["far"])
+    await eventually(lambda: far.home.line.is_open)
+    assert isinstance(await publish(far, b"2"), Published)
+
+
+async def test_further_clusters_go_on_while_the_home_cluster_is_away(world: World) -> None:
+    store = await world.ready()
+    await make(store, "near")
+    far = await make(store, "far")
+    await world.home.go()
+    await eventually(lambda: not store.first.line.is_open)
+    assert isinstance(await publish(far, b"1"), Published)
+    assert await consume(far, 1) == [b"1"]
+    await world.home.come()
+    await eventually(lambda: store.first.line.is_open)
+    assert clusters_of(await make(store, "new")) == [""]
+
+
+async def _names(store: RemoteBackends) -> list[tuple[str, str]]:
+    while True:
+        try:
+            return list(store.names(TENANT))
+        except LookingUp as looking:
+            await looking.flight.landed()
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_gateway_starts_with_its_home_cluster_alone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("backend_store.remote.store.OTHERS_SECONDS_MAX", 0.2)
+    store = await world.ready()
+    await make(store, "near")
+    await make(store, "far")
+    await store.close()
+    await world.eu.go()
+    other = await world.gateway()
+    assert isinstance(await publish(other.queue(TENANT, "near"), b"1"), Published)
+    with pytest.raises(ClusterAway, match="cluster 'eu'"):
+        other.queue(TENANT, "far")
+    assert other.held_bytes(TENANT, "far") == 0
+    definition = other.metadata.queues[TENANT, "far"]
+    assert other.pulses_of(definition) is None
+    await world.eu.come()
+    await eventually(lambda: other.clusters["eu"].is_met)
+    assert isinstance(await publish(other.queue(TENANT, "far"), b"1"), Published)
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_queues_of_a_cluster_that_a_gateway_does_not_name_are_said_so(world: World) -> None:
+    store = await world.ready()
+    await make(store, "near")
+    await make(store, "far")
+    other = await world.gateway(others=[])
+    with pytest.raises(ClusterAway, match=r"store\.clusters of this gateway does not name"):
+        other.queue(TENANT, "far")
+    assert isinstance(await publish(other.queue(TENANT, "near"), b"1"), Published)
+    assert world.eu.queues == ["far"], "and it is not taken over by a shard of the home cluster"
+    assert world.home.queues == ["near"]
+
+
+# ------------------------------------------------------------------------------------------------- whose cluster it is
+
+
+async def test_a_cluster_with_queues_of_its_own_gets_none_and_loses_none(world: World) -> None:
+    theirs = await world.gateway(world.eu.at, [])
+    own = await make(theirs, "a"), await make(theirs, "b")
+    assert {queue.definition.shard for queue in own} == {0, 1}
+    await theirs.delete_queue(TENANT, next(queue.name for queue in own if queue.definition.shard == 1))
+    kept = world.eu.queues
+    store = await world.gateway()
+    await eventually(lambda: store.clusters["eu"].is_met)
+    for shard in store.clusters["eu"].homes[1:]:
+        with pytest.raises(Unavailable, match="has not said yet"):
+            await shard.adopt([])
+    with pytest.raises(Conflict, match="defined here"):
+        await store.clusters["eu"].first.adopt([])
+    assert clusters_of(*[await make(store, f"q{number}") for number in range(3)]) == [""] * 3
+    with pytest.raises(Conflict, match="defined here"):
+        await store.clusters["eu"].first.drop([1])
+    assert world.eu.queues == kept and len(kept) == 1
+
+
+async def test_a_cluster_belongs_to_one_home_cluster(world: World) -> None:
+    store = await world.ready()
+    await make(store, "near")
+    await make(store, "far")
+    another = Shards("another")
+    await another.open()
+    try:
+        theirs = await world.gateway(another.at, [world.eu.at])
+        await eventually(lambda: theirs.clusters["eu"].is_met)
+        with pytest.raises(Conflict, match="belong to metadata"):
+            await theirs.clusters["eu"].first.adopt([])
+        assert clusters_of(*[await make(theirs, f"q{number}") for number in range(3)]) == [""] * 3
+        assert world.eu.queues == ["far"]
+        await theirs.close()
+    finally:
+        await another.close()
+
+
+async def test_a_further_cluster_taken_for_home_refuses_definitions(world: World) -> None:
+    store = await world.ready()
+    await make(store, "near")
+    await make(store, "far")
+    mistaken = await world.gateway(world.eu.at, [])
+    with pytest.raises(Conflict, match="defined by another one"):
+        await make(mistaken, "new")
+    with pytest.raises(ClusterAway, match="does not name"):
+        await mistaken.delete_queue(TENANT, "far")
+    assert world.eu.queues == ["far"]
+
+
+async def test_backends_that_do_not_know_further_clusters_get_no_queues(world: World) -> None:
+    world.eu.first.metadata.identity = ""
+    store = await world.gateway()
+    await eventually(lambda: store.clusters["eu"].is_met)
+    with pytest.raises(Unavailable, match="upgrade them first"):
+        await store.clusters["eu"].first.adopt([])
+    assert clusters_of(*[await make(store, f"q{number}") for number in range(3)]) == [""] * 3
