@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, Phase, settings
 
 from backend_store.core.ledger import flowed, held_in
 from backend_store.node.partition import Partition
-from tests.support import network, prerequisites, seeds
+from tests.support import network, prerequisites, seeds, trust
 from tests.support import server as servers
 from tests.support.server import PushqServer
 from tests.support.several import SeveralServer
@@ -69,6 +69,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def pytest_configure() -> None:
     network.refuse_outside()
+    trust.trust_nobody()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # A shell gives that to what it starts in the background; programs that tests start are to hear the signal.
         signal.signal(signal.SIGINT, signal.default_int_handler)
