@@ -43,12 +43,14 @@ settings.load_profile("explore" if seeds.IS_EXPLORING else "gate")
 seeds.draw_alike()
 
 # Of every Java that tests start, here or in a job's process: what runs for seconds is not worth compiling well, and the
-# classes of a released Spark are not worth proving well-formed again each time.
+# classes of a released Spark are not worth proving well-formed again each time. Hadoop starts a `chmod` for each file
+# that it writes, and Java a helper program before it, but for the last option.
 JAVA_OPTIONS = (
     "-XX:TieredStopAtLevel=1",
     "-XX:+UseSerialGC",
     "-XX:+UnlockDiagnosticVMOptions",
     "-XX:-BytecodeVerificationRemote",
+    "-Djdk.lang.Process.launchMechanism=VFORK",
 )
 os.environ.setdefault("JDK_JAVA_OPTIONS", " ".join(JAVA_OPTIONS))
 
