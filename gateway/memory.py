@@ -6,6 +6,7 @@ a big database would make any process look full.
 
 from __future__ import annotations
 
+import gc
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -24,6 +25,13 @@ def limit_bytes(root: Path = ROOT) -> int:
 def used_bytes(root: Path = ROOT) -> int:
     """Memory that is this process's own."""
     return _kilobytes(root / "proc/self/status", "RssAnon:") + _kilobytes(root / "proc/self/status", "RssShmem:")
+
+
+def keep_what_is_imported() -> None:
+    """Once at the start of a process that serves: modules are there to stay. To look through them for garbage stops
+    everything else for 20 to 80 ms, now and then. What is made later is not exempt: it may go, and hold rings of
+    references."""
+    gc.freeze()
 
 
 def _machine_bytes(root: Path) -> int:

@@ -53,6 +53,7 @@ from gateway.limits_setup import NoRedisLibrary
 from gateway.listeners import ADMIN_SOCKET, Listener, bind_tcp, bind_unix, listener
 from gateway.logs import configure_logs
 from gateway.masters import MASTER_FILE, MasterError
+from gateway.memory import keep_what_is_imported
 from gateway.recovery import Recovery
 from gateway.remote_store import RemoteStore, remote_store
 from gateway.settings import ClusterSettings, Settings
@@ -85,6 +86,7 @@ def serve(loaded: Loaded) -> None:
 def serve_as(settings: Settings, place: Alone) -> None:
     """Serves in this process. Raises `CannotStart`."""
     configure_logs(settings.logs)
+    keep_what_is_imported()
     files_max = _raise_open_files_limit()
     uvloop.run(_serve(_within(settings, files_max), place))
 
