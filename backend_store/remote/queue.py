@@ -309,7 +309,7 @@ class RemoteQueue(Redriving, Ranges):
 
         self.home.when_there(self.definition, go_on)
 
-    def why_full(self) -> PushqError | None:
+    def why_full(self, messages: int = 1, size: int = 1) -> PushqError | None:
         return None
 
     def is_colocated_with(self, other: RemoteQueue) -> bool:
