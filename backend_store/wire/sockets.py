@@ -104,8 +104,8 @@ class Wire(Connection):
             self.loop.call_soon(self.transport.resume_reading)
 
     async def drain(self) -> None:
-        """Returns when there is room, as the library's. That one waits without end for who is stopped and reads nothing,
-        and pings and the goodbye with it: nobody would ever be taken for gone.
+        """Returns when there is room, as the library's. That one waits without end for who is stopped and reads
+        nothing, and pings and the goodbye with it: nobody would ever be taken for gone.
 
         Raises `TimeoutError` where nothing left and nothing came for as long as an unanswered ping takes; saying
         goodbye, after `close_timeout`.
