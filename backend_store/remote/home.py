@@ -21,7 +21,7 @@ from backend_store.core.leases import ChunkState
 from backend_store.core.receipts import claimed_fields
 from backend_store.core.slots import PartitionMap
 from backend_store.metadata.embedded import MovedQueue
-from backend_store.model import ClusterAway, Overloaded, PushqError, QueueDefinition, QueueNotFound, Unavailable
+from backend_store.model import ClusterAway, Conflict, Overloaded, PushqError, QueueDefinition, QueueNotFound, Unavailable
 from backend_store.remote.directory import Directory
 from backend_store.remote.leases import Unassigned, keys_of
 from backend_store.remote.limits import (
@@ -33,7 +33,7 @@ from backend_store.remote.limits import (
 from backend_store.remote.line import Line
 from backend_store.remote.queue import RemoteQueue
 from backend_store.remote.streams import RemoteGroup, RemoteStream
-from backend_store.service.defining import AdoptQueues, DropQueues, GoneQueues
+from backend_store.service.defining import AdoptQueues, DropQueues, GoneQueues, NameCluster
 from backend_store.service.definitions import Definitions as News
 from backend_store.wire.store_frames import (
     Bits,
@@ -84,6 +84,8 @@ class Home:
         self.is_ours = cluster.is_home
         """Whether it takes what our home cluster defines, and nothing else."""
         self.backend = ""
+        self._identity = ""
+        """Of the shard's metadata."""
         self.skew_ms = 0
         self.maps: dict[int, PartitionMap] = {}
         self.moved: dict[int, MovedQueue] = {}
@@ -152,8 +154,26 @@ class Home:
 
     async def adopt(self, definitions: list[QueueDefinition]) -> None:
         """Returns when the shard has them. Raises `PushqError`."""
-        await self.ask(AdoptQueues(definitions, self._definer()), may_repeat=True)
+        definer = self._definer()
+        is_new = self is self.cluster.first and not self.is_ours
+        if is_new:
+            await self._name(is_only_asked=True)
+        await self.ask(AdoptQueues([] if is_new else definitions, definer), may_repeat=True)
+        if is_new:
+            await self._name()
         self.is_ours = True
+        if is_new and definitions:
+            await self.ask(AdoptQueues(definitions, definer), may_repeat=True)
+
+    async def _name(self, *, is_only_asked: bool = False) -> None:
+        """Of a further cluster: raises `ClusterAway` where it is another one than that of its name."""
+        asked = NameCluster(self.cluster.name, self._identity, is_only_asked)
+        try:
+            await self._store.ask(asked, may_repeat=True)
+        except Conflict as error:
+            self.cluster.why_not = error.detail
+            raise ClusterAway(error.detail, retry_after_ms=5_000) from None
+        self.cluster.why_not = ""
 
     async def drop(self, uids: list[int]) -> None:
         """Of queues that are defined no more. Raises `PushqError`."""
@@ -263,6 +283,9 @@ class Home:
         self.skew_ms = frame.time_ms - int(self._loop.time() * 1000)
         self._unknown = frame.unknown
         self._knows_definers = bool(frame.metadata)
+        if frame.metadata != self._identity:
+            self._identity = frame.metadata
+            self.is_ours = self.cluster.is_home
         if self.shard == FIRST:
             self.cluster.greeted(frame)
         if self.is_first:

@@ -137,6 +137,8 @@ class RemoteBackends:
         if found is None:
             where = f"cluster {definition.cluster!r}, which store.clusters of this gateway does not name"
             raise ClusterAway(f"queue {definition.name!r} lies in {where}", retry_after_ms=5_000)
+        if found.why_not:
+            raise ClusterAway(f"queue {definition.name!r}: {found.why_not}", retry_after_ms=5_000)
         if not found.is_met:
             raise ClusterAway(found.first.line.unavailable().detail, retry_after_ms=1_000)
         return found

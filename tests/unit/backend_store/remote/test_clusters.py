@@ -444,3 +444,88 @@ async def test_backends_that_do_not_know_further_clusters_get_no_queues(world: W
     with pytest.raises(Unavailable, match="upgrade them first"):
         await store.clusters["eu"].first.adopt([])
     assert clusters_of(*[await make(store, f"q{number}") for number in range(3)]) == [""] * 3
+
+
+# --------------------------------------------------------------------------------------------- which cluster has a name
+
+
+async def refused(store: RemoteBackends, name: str, why: str) -> None:
+    """Publishes to a queue until it is said why its cluster takes nothing."""
+
+    async def is_said() -> bool:
+        try:
+            done = await publish(store.queue(TENANT, name), b"astray")
+        except ClusterAway as error:
+            done = error
+        assert isinstance(done, Unavailable), done
+        return why in done.detail
+
+    await eventually(is_said)
+
+
+@pytest.fixture
+async def us() -> AsyncIterator[Shards]:
+    made = Shards("us")
+    await made.open()
+    yield made
+    await made.close()
+
+
+async def test_clusters_whose_names_are_exchanged_get_nothing(world: World, us: Shards) -> None:
+    """Else what is published by such a gateway lies where nobody looks for it."""
+    right = await world.gateway(others=[world.eu.at, us.at])
+    await eventually(lambda: all(one.is_ready for one in right.clusters.values()))
+    made = [await make(right, f"q{number}") for number in range(3)]
+    assert sorted(clusters_of(*made)) == ["", "eu", "us"]
+    before = world.eu.queues, us.queues
+    wrong = await world.gateway(others=[us.at._replace(name="eu"), world.eu.at._replace(name="us")])
+    far = next(one for one in made if one.definition.cluster == "eu")
+    await refused(wrong, far.name, "cluster 'eu' is another one than these backends")
+    assert clusters_of(*[await make(wrong, f"w{number}") for number in range(3)]) == [""] * 3
+    assert (world.eu.queues, us.queues) == before
+
+
+async def test_a_name_that_two_gateways_give_to_different_backends_is_that_of_the_first(world: World, us: Shards) -> None:
+    store = await world.ready()
+    await make(store, "near")
+    await make(store, "far")
+    wrong = await world.gateway(others=[us.at._replace(name="eu")])
+    await refused(wrong, "far", "correct the addresses")
+    assert us.queues == [] and us.first.metadata.adopted_from is None, "and it belongs to nobody"
+    assert isinstance(await publish(store.queue(TENANT, "far"), b"1"), Published)
+    assert await consume(store.queue(TENANT, "far"), 1) == [b"1"]
+
+
+async def test_a_cluster_keeps_its_name(world: World) -> None:
+    store = await world.ready()
+    await make(store, "near")
+    await make(store, "far")
+    renamed = await world.gateway(others=[world.eu.at._replace(name="europe")])
+    cluster = renamed.clusters["europe"]
+    await eventually(lambda: "cluster 'eu', not 'europe'" in cluster.why_not)
+    assert clusters_of(*[await make(renamed, f"q{number}") for number in range(3)]) == [""] * 3
+    with pytest.raises(ClusterAway, match="does not name"):
+        renamed.queue(TENANT, "far")
+    assert world.eu.queues == ["far"]
+
+
+async def test_a_cluster_that_comes_back_empty_is_not_taken_for_the_one_that_was_there(world: World) -> None:
+    """It would take the queues over, and nobody would hear that their messages are not there."""
+    store = await world.ready()
+    await make(store, "near")
+    assert isinstance(await publish(await make(store, "far"), b"1"), Published)
+    await world.eu.go()
+    before, world.eu.nodes = world.eu.nodes, [Node(MemoryEngine(), directory=None) for _ in range(2)]
+    for node in world.eu.nodes:
+        await node.start()
+    await world.eu.come()
+    await eventually(lambda: bool(store.clusters["eu"].why_not))
+    await refused(store, "far", "cluster that was built anew another name")
+    assert world.eu.queues == []
+    await world.eu.go()
+    for node in world.eu.nodes:
+        await node.close()
+    world.eu.nodes = before
+    await world.eu.come()
+    await eventually(lambda: store.clusters["eu"].is_ready)
+    assert await consume(store.queue(TENANT, "far"), 1) == [b"1"]
