@@ -385,6 +385,69 @@ async def test_queues_of_a_cluster_that_a_gateway_does_not_name_are_said_so(worl
     assert world.home.queues == ["near"]
 
 
+@pytest.mark.usefixtures("impatient")
+async def test_what_a_tenant_holds_is_known_while_it_publishes_and_while_a_cluster_is_away(world: World) -> None:
+    """Else its quota of stored bytes stops nobody."""
+    store = await world.ready()
+    await make(store, "near")
+    far = await make(store, "far")
+    assert isinstance(await publish(far, b"x" * 10_000), Published)
+    await eventually(lambda: store.held_bytes(TENANT, "far") >= 10_000)
+    assert isinstance(await publish(store.queue(TENANT, "near"), b"1"), Published)
+    assert store.held_bytes(TENANT, "far") >= 10_000
+    await world.eu.go()
+    await eventually(lambda: far.home.line.is_away)
+    assert store.held_bytes(TENANT, "far") >= 10_000
+    await store.delete_queue(TENANT, "far")
+    assert store.held_bytes(TENANT, "far") == 0
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_queues_of_a_cluster_that_never_comes_back_can_be_deleted(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("backend_store.remote.store.OTHERS_SECONDS_MAX", 0.2)
+    store = await world.ready()
+    names = "near", "far", "n2", "gone"
+    assert clusters_of(*[await make(store, name) for name in names]) == ["", "eu", "", "eu"]
+    for name in ("far", "gone"):
+        assert isinstance(await publish(store.queue(TENANT, name), b"old"), Published)
+    await store.close()
+    await world.eu.go()
+    other = await world.gateway()
+    with pytest.raises(ClusterAway):
+        other.queue(TENANT, "far")
+    assert await other.delete_queue(TENANT, "far") is None
+    unaware = await world.gateway(others=[])
+    assert await unaware.delete_queue(TENANT, "gone") is None
+    again = await make(unaware, "gone")
+    assert clusters_of(again) == [""]
+    assert isinstance(await publish(again, b"new"), Published)
+    await world.eu.come()
+    await eventually(lambda: world.eu.queues == [], "the shards drop what was deleted meanwhile")
+    await eventually(lambda: other.clusters["eu"].is_ready)
+    assert await consume(other.queue(TENANT, "gone"), 1) == [b"new"]
+
+
+async def test_ages_are_by_the_clock_that_they_are_measured_with(world: World) -> None:
+    hour_ms = 3_600_000
+    for node in world.eu.nodes:
+        node.steady_ms = lambda: wall_clock_ms() - hour_ms
+    store = await world.ready()
+    await make(store, "near")
+    far = await make(store, "far")
+    assert isinstance(await publish(far, b"1"), Published)
+
+    def age_ms() -> int | None:
+        pulses = store.pulses_of(far.definition)
+        since = pulses.take().oldest_since_ms if pulses is not None else 0
+        return store.steady_ms() - since if since else None
+
+    await eventually(lambda: age_ms() is not None)
+    found = age_ms()
+    assert found is not None and -1_000 < found < hour_ms / 2
+
+
 # ------------------------------------------------------------------------------------------------- whose cluster it is
 
 
@@ -423,6 +486,33 @@ async def test_a_cluster_belongs_to_one_home_cluster(world: World) -> None:
         await theirs.close()
     finally:
         await another.close()
+
+
+async def test_a_cluster_of_others_is_not_asked_for_numbers(world: World) -> None:
+    """Its queues have the numbers and the names of ours."""
+    theirs = await world.gateway(world.eu.at, [])
+    named = await make(theirs, "q"), await make(theirs, "r")
+    for queue in named:
+        assert isinstance(await publish(queue, b"1"), Published)
+    store = await world.gateway()
+    await eventually(lambda: store.clusters["eu"].is_met)
+    ours = await make(store, "q"), await make(store, "r")
+    assert {one.uid for one in ours} == {one.uid for one in named}
+    await eventually(lambda: all(store.pulses_of(one.definition) is not None for one in ours))
+    assert [store.pulses_of(one.definition).take().ready for one in ours] == [0, 0]  # type: ignore[union-attr]
+    with pytest.raises(Unavailable, match="cluster 'eu'"):
+        await store.ledger.totals(first_day=0, last_day=100_000)
+
+
+async def test_what_was_used_is_not_told_without_a_cluster_that_has_queues(world: World) -> None:
+    store = await world.ready()
+    await make(store, "near")
+    await make(store, "far")
+    await eventually(lambda: all(home.is_ours for home in store.homes))
+    assert await store.ledger.totals(first_day=0, last_day=100_000) == []
+    other = await world.gateway(others=[])
+    with pytest.raises(Unavailable, match=r"cluster 'eu', which store\.clusters of this gateway does not name"):
+        await other.ledger.totals(first_day=0, last_day=100_000)
 
 
 async def test_a_further_cluster_taken_for_home_refuses_definitions(world: World) -> None:
