@@ -21,7 +21,15 @@ from backend_store.core.leases import ChunkState
 from backend_store.core.receipts import claimed_fields
 from backend_store.core.slots import PartitionMap
 from backend_store.metadata.embedded import MovedQueue
-from backend_store.model import ClusterAway, Conflict, Overloaded, PushqError, QueueDefinition, QueueNotFound, Unavailable
+from backend_store.model import (
+    ClusterAway,
+    Conflict,
+    Overloaded,
+    PushqError,
+    QueueDefinition,
+    QueueNotFound,
+    Unavailable,
+)
 from backend_store.remote.directory import Directory
 from backend_store.remote.leases import Unassigned, keys_of
 from backend_store.remote.limits import (

@@ -7,7 +7,7 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from binascii import Error as Base64Error
 from contextlib import suppress
 from dataclasses import asdict
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlencode
 
 import msgspec
@@ -186,7 +186,7 @@ async def delete(gateway: Gateway, call: Call) -> Answer:
     gone: Queue | None
     if target is None:
         discarded = _held(gateway, tenant, name)
-        gone = await gateway.store.delete_queue(tenant, name)
+        gone = cast(Queue | None, await gateway.store.delete_queue(tenant, name))
     else:
         queue = gateway.store.queue(tenant, name)
         _check_move(gateway, queue, target)

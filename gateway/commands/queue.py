@@ -112,6 +112,8 @@ queue.add_command(redrive)
 
 
 async def _delete(name: str, move_to: str | None, is_sure: bool, target: Target) -> dict[str, Any]:
+    from push.client import Unavailable
+
     is_local = target.is_local
     async with target.local_admin() if is_local else target.admin() as admin:
         where = target.socket if is_local else target.base_url
