@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from backend_store.client import AuditLog, Store, timestamp
-from backend_store.model import PushqError, QueueNotFound
+from backend_store.model import ClusterAway, PushqError, QueueNotFound
 from gateway.auth import Principal
 from gateway.context import Gateway
 from gateway.http import Answer, Call
@@ -134,6 +134,9 @@ def state_of(store: Store, path: str, tenant: str, params: list[str]) -> dict[st
             found = store.queue(tenant, params[0]).config
         except QueueNotFound:
             found = None
+        except ClusterAway:  # since this gateway began: its definition is known all the same
+            known = store.metadata.queues.get((tenant, params[0]))
+            found = known.config if known is not None else None
     elif path.startswith("/v1/tenants/") and params:
         found = store.metadata.tenants.get(params[0])
     elif path.startswith("/v1/keys/") and params:

@@ -112,7 +112,7 @@ queue.add_command(redrive)
 
 
 async def _delete(name: str, move_to: str | None, is_sure: bool, target: Target) -> dict[str, Any]:
-    from push.client import Unavailable
+    from push.client.errors import ApiError
 
     is_local = target.is_local
     async with target.local_admin() if is_local else target.admin() as admin:
@@ -122,10 +122,10 @@ async def _delete(name: str, move_to: str | None, is_sure: bool, target: Target)
             stats = (await admin.get_queue(name))["stats"]
             holds = stats["ready"] + stats["in_flight"] + stats["delayed"] + stats["dead"]
             what = counted(holds, "message, which is", "messages, which are")
-        except Unavailable as error:
-            if move_to is not None:
+        except ApiError as error:
+            if error.code != "unavailable" or move_to is not None:
                 raise
-            what = f"messages that nobody can count now ({error}), which are"
+            what = f"messages that nobody can count now ({error.problem.detail}), which are"
         confirm(f'Delete queue "{name}" with {what} {fate}, at {where}?', is_sure=is_sure)
         return await admin.delete_queue(name, move_to=move_to, discard=move_to is None)
 

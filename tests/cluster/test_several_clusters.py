@@ -67,18 +67,18 @@ async def with_lanes(http: httpx2.AsyncClient) -> list[str]:
     return [name for name, item in (await listed(http)).items() if "partitions" in item]
 
 
-async def far_and_near(http: httpx2.AsyncClient) -> tuple[str, str, str]:
-    """Two queues of the further cluster, where they have lanes, and one of the home cluster, which got the first."""
+async def far_and_near(http: httpx2.AsyncClient) -> tuple[str, str, str, str]:
+    """Three queues of the further cluster, where they have lanes, and one of the home cluster, which got the first."""
     names = (f"q{number:03}" for number in itertools.count())
 
     async def both_are_there() -> bool:
         await call(http, "PUT", next(names), {})
-        return len(await with_lanes(http)) > 1
+        return len(await with_lanes(http)) > 2
 
     await eventually(both_are_there, "queues are put into both clusters", look_s=0.1)
-    far, gone, *_ = await with_lanes(http)
+    far, gone, more, *_ = await with_lanes(http)
     assert far != "q000"
-    return far, gone, "q000"
+    return far, gone, more, "q000"
 
 
 async def test_a_cluster_that_is_killed_whole_stops_its_own_queues_and_loses_nothing(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ async def test_a_cluster_that_is_killed_whole_stops_its_own_queues_and_loses_not
         server = await run(lambda: gateway(home, tmp_path / "g", env=named))
         try:
             async with patient(server) as http, Socket.open(server) as socket:
-                far, gone, near = await far_and_near(http)
+                far, gone, more, near = await far_and_near(http)
                 bodies = [f"{number:03}" for number in range(MESSAGES)]
                 for queue in (near, far):
                     assert (await publish(http, queue, bodies)).status_code == 201
@@ -116,9 +116,17 @@ async def test_a_cluster_that_is_killed_whole_stops_its_own_queues_and_loses_not
                 assert await receive(http, near, MESSAGES) == bodies
                 changed = await http.patch(f"/v1/queues/{gone}", json={"max_attempts": 3}, headers={"if-match": "*"})
                 assert changed.status_code == 503, changed.text
-                deleted = await http.delete(f"/v1/queues/{gone}?discard=true&confirm={gone}")
-                assert (deleted.status_code, deleted.json().get("discarded", 0)) == (200, None), deleted.text
-                assert gone not in await listed(http)
+                late = await run(lambda: gateway(home, tmp_path / "late", like=server, env=named))
+                try:  # one that never met the cluster
+                    cli = Cli(late)
+                    told = await run(cli, "queue", "delete", gone, "--discard", "--yes", *cli.data)
+                    assert f'queue "{gone}" is deleted, and its messages' in told.err
+                    async with patient(late) as other:
+                        deleted = await other.delete(f"/v1/queues/{more}?discard=true&confirm={more}")
+                        assert (deleted.status_code, deleted.json()["discarded"]) == (200, None), deleted.text
+                finally:
+                    late.kill()
+                assert not {gone, more} & set(await listed(http))
                 await call(http, "PUT", "new", {})
                 found = await listed(http)
                 assert "stats" not in found[far] and found[near]["stats"]["acked_total"] == 2 * MESSAGES
@@ -149,7 +157,7 @@ async def test_a_cluster_that_is_killed_whole_stops_its_own_queues_and_loses_not
 
                 await eventually(all_are_found, "the queues of both")
                 lanes = await with_lanes(http)
-                assert far in lanes and not {gone, near, "new"} & set(lanes)
+                assert far in lanes and not {gone, more, near, "new"} & set(lanes)
                 assert (await publish(http, far, bodies)).status_code == 201
                 assert set(await receive(http, far, MESSAGES)) <= {*bodies, "unsure"}
         finally:
