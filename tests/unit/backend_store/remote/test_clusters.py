@@ -317,6 +317,9 @@ async def test_a_cluster_that_is_away_stops_its_own_queues_alone(world: World) -
     with pytest.raises(ClusterAway):
         far.stats()
     with pytest.raises(ClusterAway):
+        far.check_there()
+    near.check_there()
+    with pytest.raises(ClusterAway):
         await far.ask(None)
     with pytest.raises(ClusterAway):
         await store.update_queue(TENANT, "far", msgspec.structs.replace(PLAIN, max_attempts=3), 1)
