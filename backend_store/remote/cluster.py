@@ -76,6 +76,11 @@ class BackendCluster:
         return max(1, len(self._at.addresses))
 
     @property
+    def named(self) -> list[str]:
+        """Its backends, `HOST:PORT` each, as they were named."""
+        return [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self._at.addresses]
+
+    @property
     def is_ready(self) -> bool:
         """Whether a queue may be put here: it is there, and its shards take what our home cluster defines."""
         return self.is_home or (self.is_met and self.first.line.is_open and self.first.is_ours)

@@ -34,7 +34,7 @@ from backend_store.remote.laned import LanedQueue
 from backend_store.remote.limits import QUEUE_NEEDS
 from backend_store.remote.queue import RemoteQueue
 from backend_store.remote.store import RemoteBackends
-from backend_store.service.serving import StoreServer, StoreService
+from backend_store.service.serving import Operate, StoreServer, StoreService
 from backend_store.storage.memory import MemoryEngine
 from push.looking_up import LookingUp
 from tests.support.lanes import Lanes, Taker
@@ -55,6 +55,8 @@ class Shards:
         self._services: dict[int, StoreService] = {}
         self._server: StoreServer | None = None
         self._port = 0
+        self.operate: Operate | None = None
+        """Answers an operator."""
 
     async def open(self) -> None:
         for node in self.nodes:
@@ -64,7 +66,7 @@ class Shards:
     async def come(self) -> None:
         for shard, node in enumerate(self.nodes):
             self._services[shard] = StoreService(EmbeddedStore(node), shards=len(self.nodes) if shard == 0 else 1)
-        self._server = StoreServer(self._services)
+        self._server = StoreServer(self._services, operate=self.operate)
         self._port = await self._server.listen("127.0.0.1", self._port, None)
 
     async def go(self) -> None:
