@@ -331,7 +331,7 @@ class RemoteBackends:
         await self.ask(DeleteQueue(tenant, name))
         for home in queue.homes if queue is not None else ():
             is_awaited = not home.cluster.lanes and home.cluster.is_home
-            if not home.is_first and (home.line.is_open or is_awaited):
+            if not home.is_first and home.is_ours and (home.line.is_open or is_awaited):
                 with suppress(PushqError):  # else it goes when the shard is back
                     await home.drop([uid])
         return queue

@@ -391,6 +391,16 @@ async def test_queues_of_a_cluster_that_a_gateway_does_not_name_are_said_so(worl
 
 
 @pytest.mark.usefixtures("impatient")
+async def test_a_cluster_that_is_away_is_among_those_whose_state_is_said(world: World) -> None:
+    store = await world.ready()
+    await say(store, report("main", 0.9), report("eu", 0.2))
+    await world.eu.go()
+    await eventually(lambda: not store.clusters["eu"].is_ready)
+    with pytest.raises(Unavailable, match="main is hot, 90% used, eu is not there"):
+        await make(store, "q")
+
+
+@pytest.mark.usefixtures("impatient")
 async def test_what_a_tenant_holds_is_known_while_it_publishes_and_while_a_cluster_is_away(world: World) -> None:
     """Else its quota of stored bytes stops nobody."""
     store = await world.ready()
@@ -611,6 +621,7 @@ async def test_a_cluster_that_comes_back_empty_is_not_taken_for_the_one_that_was
     store = await world.ready()
     await make(store, "near")
     assert isinstance(await publish(await make(store, "far"), b"1"), Published)
+    assert clusters_of(await make(store, "n2"), await make(store, "gone")) == ["", "eu"]
     await world.eu.go()
     before, world.eu.nodes = world.eu.nodes, [Node(MemoryEngine(), directory=None) for _ in range(2)]
     for node in world.eu.nodes:
@@ -618,7 +629,9 @@ async def test_a_cluster_that_comes_back_empty_is_not_taken_for_the_one_that_was
     await world.eu.come()
     await eventually(lambda: bool(store.clusters["eu"].why_not))
     await refused(store, "far", "cluster that was built anew another name")
+    await store.delete_queue(TENANT, "gone")
     assert world.eu.queues == []
+    assert [node.metadata.adopted_from for node in world.eu.nodes] == [None, None], "it belongs to nobody"
     await world.eu.go()
     for node in world.eu.nodes:
         await node.close()
