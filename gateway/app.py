@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -18,6 +18,7 @@ from gateway.auth import Keyring, wall_clock_ms
 from gateway.auto_create import auto_config
 from gateway.begun import Begun
 from gateway.cluster_watch import ClusterWatch
+from gateway.clusters_view import ClustersView
 from gateway.console_server import ConsoleServer
 from gateway.context import Gateway
 from gateway.desk import GatewayDesk
@@ -114,6 +115,8 @@ def create_app(
     series_folder: Path | None = None,
     cluster: ClusterWatch | None = None,
     recovery: Recovery | None = None,
+    clusters: ClustersView | None = None,
+    further: Mapping[str, ClusterWatch] | None = None,
     tickets: TicketOffice | None = None,
     siblings: Siblings | None = None,
     number: int = 1,
@@ -201,6 +204,8 @@ def create_app(
         recovery,
         siblings,
         number,
+        clusters,
+        further or {},
     )
     api = Api(gateway)
     overload = Overload(store, hub, lag, settings.overload, memory_bytes_max=memory)

@@ -26,8 +26,13 @@ from push.looking_up import LookingUp
 async def open_backends(settings: Settings, guards: Guards) -> tuple[RemoteBackends, Encrypting]:
     """Connects, and makes what seals and opens. Raises `CannotStart`."""
     settings.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return await _opened(backends_of(settings), settings, guards, f"the backends {', '.join(settings.store.backends)}")
+
+
+def backends_of(settings: Settings) -> RemoteBackends:
+    """Not open yet. Raises `CannotStart`."""
     home, *others = clusters_of(settings.store)
-    store = RemoteBackends(
+    return RemoteBackends(
         home.directory,
         tls_of(settings.store),
         _looking_up,
@@ -35,7 +40,6 @@ async def open_backends(settings: Settings, guards: Guards) -> tuple[RemoteBacke
         name=home.name,
         others=others,
     )
-    return await _opened(store, settings, guards, f"the backends {', '.join(settings.store.backends)}")
 
 
 async def open_storage(settings: Settings, guards: Guards, path: Path) -> tuple[RemoteBackends, Encrypting]:

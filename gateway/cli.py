@@ -29,6 +29,7 @@ COMMANDS = {
     "metadata": "gateway.commands.metadata:metadata",
     "backend": "gateway.commands.backend:backend",
     "cluster": "gateway.commands.cluster:cluster",
+    "manager": "gateway.commands.manager:manager",
     "recover": "gateway.commands.recover:recover",
     "dev-cluster": "gateway.commands.dev_cluster:dev_cluster",
     "ca": "gateway.commands.ca:ca",

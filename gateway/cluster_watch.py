@@ -22,10 +22,12 @@ from backend_store.shard.members import ASKED, ClusterEvent
 from backend_store.shard.rounds import Patience, due, why
 from backend_store.shard.view import ClusterView
 from gateway.api.cluster_shapes import (
+    NO_CLUSTERS,
     ClusterEventView,
     ClusterMove,
     ClusterNode,
     ClusterShard,
+    ClustersState,
     ClusterState,
     Rebalanced,
 )
@@ -76,11 +78,15 @@ class ClusterWatch:
             )
         return mirror, self._view
 
-    def state(self) -> ClusterState:
+    def state(self, all_of_them: ClustersState = NO_CLUSTERS) -> ClusterState:
         """As the coordinator had it at most `CLUSTER_STALE_SECONDS_MAX` ago. Raises `Unavailable`."""
         mirror, view = self._fresh()
         manager = mirror.records.get(MANAGER)
         return ClusterState(
+            clusters=all_of_them.clusters,
+            managers=all_of_them.managers,
+            manager_events=all_of_them.manager_events,
+            plan=all_of_them.plan,
             nodes=[self._node(name) for name in self._names()],
             shards=[self._shard(number) for number in sorted(view.plans)],
             events=[_event(event) for event in view.events],

@@ -31,6 +31,7 @@ from gateway.limits import (
     JWT_LEEWAY_SECONDS_MAX,
     MASTER_TIMEOUT_MS_MAX,
 )
+from gateway.manager_rules import MANAGER_CHECKS, MANAGER_RANGES, shown_provisioner, wrong_manager
 from gateway.processes.limits import GATEWAYS_MAX
 from gateway.proxy import networks
 from gateway.rate_rules import rate_rules
@@ -235,6 +236,7 @@ _RANGES: Final[dict[str, tuple[int, int]]] = {
     "cluster.move_bytes_per_s": (0, 1 << 40),
     "overload.lag_ms_max": (10, 60_000),
     "overload.sojourn_ms_max": (5, 60_000),
+    **MANAGER_RANGES,
 }
 MEMORY_BYTES_MIN: Final = 32 * 1024 * 1024
 """The least an `overload.memory_max_bytes` can say: the process itself needs most of that."""
@@ -256,6 +258,8 @@ def _wrong(key: str, value: Any) -> str:
         return "" if value else "name a folder"
     if key in BACKEND_CHECKS:
         return BACKEND_CHECKS[key](value)
+    if key in MANAGER_CHECKS:
+        return MANAGER_CHECKS[key](value)
     if key == "http.listen" or (key == "metrics.listen" and value):
         try:
             parse_address(value)
@@ -371,6 +375,8 @@ def _check_together(settings: Settings, origins: Mapping[str, str]) -> None:
     _check_store(settings, origins)
     if (wrong := wrong_backend(settings.node, settings.cluster)) is not None:
         raise ConfigError(*wrong, origins.get(wrong[0], DEFAULT))
+    if (wrong := wrong_manager(settings.manager)) is not None:
+        raise ConfigError(*wrong, origins.get(wrong[0], DEFAULT))
     _check_encryption(settings.encryption, origins)
     if settings.redis.url and settings.redis.url_file:
         detail = "redis.url and redis.url_file name the same thing; leave one of them out"
@@ -427,6 +433,8 @@ def shown(key: str, value: Any) -> Any:
     """A setting's value as people may see it."""
     if key == "auth.jwt.issuers":
         return tuple(without_secrets(value))
+    if key == "manager.provisioner":
+        return shown_provisioner(value)
     if key not in SECRETS or not value:
         return value
     head, at, rest = str(value).rpartition("@")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from backend_store.client import Store
@@ -10,6 +10,7 @@ from gateway.alerts.setup import Watching
 from gateway.auth import Keyring
 from gateway.begun import Begun
 from gateway.cluster_watch import ClusterWatch
+from gateway.clusters_view import ClustersView
 from gateway.desk import GatewayDesk
 from gateway.encryption import Encrypting
 from gateway.guard import Guards
@@ -54,4 +55,8 @@ class Gateway:
     """The other gateway processes, at the one that speaks for all; None at those, and for a process that is alone."""
     number: int = 1
     """Which gateway process of its server this one is."""
+    clusters: ClustersView | None = None
+    """None where this gateway does not keep its messages with clusters of backends."""
+    further: Mapping[str, ClusterWatch] = field(default_factory=dict)
+    """`cluster` is the home cluster's; these are of the others whose coordinator the settings name."""
     refused_acts: RefusedActs = field(default_factory=RefusedActs)

@@ -13,6 +13,12 @@ TICKET_SECONDS: Final = 30
 TEMPORARY_KEY_SECONDS: Final = 3_600
 """The life of a key that is in memory only, such as the demo page's; at most two of a name live at a time."""
 
+REMEMBERED_HEAD_BYTES_MAX: Final = 4 * 1024
+"""The head of a request that its connection remembers; idle connections are many, and a head may have 64 KiB."""
+JOINED_BYTES_MAX: Final = 64 * 1024
+"""The body of an answer that is copied behind its head, so that both are one piece."""
+GARBAGE_OBJECTS_MIN: Final = 10_000
+"""So many objects more than were let go are made before some are looked at for cycles that nobody holds."""
 TENANTS_REMEMBERED_MAX: Final = 10_000
 """Tenants whose quotas are remembered as rules."""
 TOKEN_BYTES_MAX: Final = 8 * 1024
@@ -280,6 +286,10 @@ RECOVERY_BEGUN_MAX: Final = 64
 """Chunks in quarantine that are marked as begun before they are published; each waits for the one before."""
 RECOVERY_SHOWN_MAX: Final = 100
 """Messages of a piece in quarantine that are shown."""
+PROVISIONER_OUTPUT_BYTES_MAX: Final = 4096
+"""The end of what a provisioner's program writes that is in the log."""
+PROVISIONER_END_SECONDS: Final = 5.0
+"""How long a provisioner's program that is asked to end may take before it is killed."""
 CLUSTER_RETRY_SECONDS: Final = 1.0
 """The pause before a gateway looks for the cluster's coordinator again."""
 CONSOLE_LISTS_MAX: Final = 64

@@ -29,7 +29,7 @@ from backend_store.remote.store import RemoteBackends
 from backend_store.shard.rounds import Patience
 from backend_store.storage.engine import FolderInUse, StorageError
 from backend_store.storage.space import SpaceRules
-from gateway.addresses import parse_address
+from gateway.addresses import EtcdAt, parse_address, parse_etcd
 from gateway.app import Application, create_app
 from gateway.auth import ADMIN_KEY_FILE, Keyring, make_first_key, wall_clock_ms
 from gateway.backend_rules import coordinator_of
@@ -37,6 +37,7 @@ from gateway.backends import open_backends, tls_of
 from gateway.cannot_start import CannotStart
 from gateway.certificates import CertificateError
 from gateway.cluster_watch import ClusterWatch
+from gateway.clusters_view import ClustersView
 from gateway.config import Loaded
 from gateway.encryption import Encrypting, encrypting
 from gateway.entrance import Entrance, open_entrance
@@ -52,9 +53,10 @@ from gateway.limits_setup import NoRedisLibrary
 from gateway.listeners import ADMIN_SOCKET, Listener, bind_tcp, bind_unix, listener
 from gateway.logs import configure_logs
 from gateway.masters import MASTER_FILE, MasterError
+from gateway.memory import keep_what_is_there
 from gateway.recovery import Recovery
 from gateway.remote_store import RemoteStore, remote_store
-from gateway.settings import Settings
+from gateway.settings import ClusterSettings, Settings
 from gateway.siblings import Siblings
 from gateway.tickets import TicketOffice
 from gateway.tokens import Tokens
@@ -154,6 +156,8 @@ async def _serve(settings: Settings, place: Alone) -> None:
             series_folder=settings.directory if place.is_desk else None,
             cluster=cluster,
             recovery=_recovery(cluster, store, settings),
+            clusters=_clusters(store, settings),
+            further=_further(settings),
             tickets=place.tickets(store),
             siblings=place.siblings,
             number=place.number,
@@ -183,6 +187,7 @@ async def _serve(settings: Settings, place: Alone) -> None:
         scrapes.listen(LISTEN_BACKLOG)
     place.ready(settings, tcp.getsockname()[1], made_master_key=encryption.is_new, end=server.end)
     keys = asyncio.create_task(encryption.run(), name="data keys")
+    keep_what_is_there()
     await server.run([tcp, place.local_socket(settings), *(sock for _, sock in more)])
     keys.cancel()
     await asyncio.gather(keys, return_exceptions=True)
@@ -210,11 +215,28 @@ def _far(store: object) -> RemoteBackends | None:
 
 def _cluster(settings: Settings) -> ClusterWatch | None:
     at = coordinator_of(settings.cluster)
-    if at is None:
-        return None
+    return None if at is None else _watch(at, settings.cluster)
+
+
+def _further(settings: Settings) -> dict[str, ClusterWatch]:
+    """By name, of the further clusters whose coordinator is named."""
     cluster = settings.cluster
+    return {
+        entry.name: _watch(parse_etcd(entry.coordinator, tls=bool(cluster.etcd_tls_ca)), cluster)
+        for entry in settings.store.clusters
+        if entry.coordinator
+    }
+
+
+def _watch(at: EtcdAt, cluster: ClusterSettings) -> ClusterWatch:
     patience = Patience(cluster.replace_after_s, cluster.rebalance_after_s)
     return ClusterWatch(etcd_config(at, access_of(cluster)), patience)
+
+
+def _clusters(store: Store, settings: Settings) -> ClustersView | None:
+    """None for the storage of this server alone."""
+    far = _far(store) if settings.store.backends else None
+    return None if far is None else ClustersView(far, wall_clock_ms)
 
 
 def _recovery(cluster: ClusterWatch | None, store: object, settings: Settings) -> Recovery | None:
@@ -360,8 +382,10 @@ class Server:
                 tasks.create_task(self.app.gateway.begun.watch(), name="begun jobs"),
                 *([tasks.create_task(self.app.gateway.sampler.run(), name="series")] if self.samples else []),
             ]
-            if (cluster := self.app.gateway.cluster) is not None:
-                watches.append(tasks.create_task(cluster.run(), name="cluster"))
+            gateway = self.app.gateway
+            clusters = [] if gateway.cluster is None else [gateway.cluster]
+            clusters += gateway.further.values()
+            watches += [tasks.create_task(cluster.run(), name="cluster") for cluster in clusters]
             if (certificates := self.app.entrance.certificates) is not None:
                 watches.append(tasks.create_task(certificates.watch(), name="certificates"))
             serving = [

@@ -280,6 +280,32 @@ class ClusterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What one backend reads for copies that are made elsewhere; 0: as fast as it goes."""
 
 
+class ManagerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What `pushq manager` is told beside `store.*`."""
+
+    name: str = ""
+    """What events call it; empty: the host's name and the process's number."""
+    listen: str = "127.0.0.1:8089"
+    """For health and metrics, without TLS."""
+    look_s: int = 5
+    """How often it looks at all clusters."""
+    provisioner: str = ""
+    """Who provides servers: a command, without a shell, or the https URL of a web service. Empty: nobody does."""
+    provisioner_token_file: str = ""
+    """A file with the token that the web service is shown."""
+    provisioner_timeout_s: int = 600
+    """How long one call may take."""
+    nodes_min: int = 3
+    """Backends below which no cluster shrinks."""
+    nodes_max: int = 1_000
+    grow_after_s: int = 60
+    """For so long a cluster is hot before it grows."""
+    shrink_after_s: int = 900
+    """For so long a cluster is nearly idle before it shrinks."""
+    pause_s: int = 300
+    """Between two changes of a cluster's size."""
+
+
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Everything `pushq serve` can be told."""
 
@@ -308,6 +334,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     metrics: MetricsSettings = MetricsSettings()
     node: NodeSettings = NodeSettings()
     cluster: ClusterSettings = ClusterSettings()
+    manager: ManagerSettings = ManagerSettings()
 
     @property
     def directory(self) -> Path:

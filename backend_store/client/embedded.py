@@ -23,6 +23,7 @@ from backend_store.model import Block, Claim, Published, PushqError, QueueConfig
 from backend_store.node.audit import AuditLog
 from backend_store.node.leaving import forwarded
 from backend_store.node.ledger import LedgerBook
+from backend_store.node.meter import Load
 from backend_store.node.node import Node
 from backend_store.storage.engine import Table
 from backend_store.storage.keys import META_DISK_ID
@@ -101,9 +102,9 @@ class Forward:
 
         self._target.publish(made, placed, claim, until_ms=until_ms)
 
-    def why_full(self) -> PushqError | None:
-        """Why not one message more can be taken now."""
-        return self._target.why_full()
+    def why_full(self, messages: int = 1, size: int = 1) -> PushqError | None:
+        """Why not so many messages more, of so many bytes, can be taken now."""
+        return self._target.why_full(messages, size)
 
 
 class EmbeddedStore:
@@ -117,6 +118,8 @@ class EmbeddedStore:
         """Of a shard that others define queues for: numbers of those that were deleted lately, in order."""
         self.tickets: dict[bytes, tuple[bytes, int]] = {}
         """Of gateways on this machine, by the hash of their text: what each opens, and until when."""
+        self.load: Callable[[], Load] = Load
+        """How full this process is, where somebody measures that."""
         self.duties = Duties(node.documents, lambda: node.steady_ms())
 
     @property

@@ -199,7 +199,8 @@ class Home:
             raise Unavailable(f"backends of {older} are of a version without further clusters; upgrade them first")
         # Of another home cluster the first shard alone is sure to know a queue: who has that one has all.
         if self is not self.cluster.first and not self.cluster.first.is_ours:
-            detail = f"cluster {self.cluster.name!r} has not said yet that it takes this home cluster's queues"
+            unsaid = f"cluster {self.cluster.name!r} has not said yet that it takes this home cluster's queues"
+            detail = self.cluster.why_not or unsaid
             raise Unavailable(detail, retry_after_ms=500)
         return definer
 

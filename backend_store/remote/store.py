@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from backend_store.client.embedded import COMPANION_VIEWS, companion_config, companion_view, owner_of
+from backend_store.client.pulses import Pulse
 from backend_store.core.kept import KeptSession
 from backend_store.core.leases import Lease
 from backend_store.core.sealing import Seal, Sealer
@@ -258,6 +259,10 @@ class RemoteBackends:
     def pulses_of(self, definition: QueueDefinition) -> RemotePulses | None:
         """None for a queue that is gone, and until its numbers are here."""
         return self._pulses.of(definition)
+
+    def last_pulse(self, definition: QueueDefinition) -> Pulse | None:
+        """The same as numbers alone: of 100,000 queues nobody wants a queue for each."""
+        return self._pulses.last(definition.uid)
 
     def queues(self) -> list[RemoteQueue]:
         """Companions and groups among them."""

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from backend_store.client.embedded import EmbeddedStore
+from backend_store.node.meter import Load
 from backend_store.service.asked import Asked
 
 
@@ -28,6 +29,10 @@ class Report(msgspec.Struct, frozen=True):
     disk_used: float
     """The part of the disk that is in use, 0…1."""
     missing: int = 0
+    why_not_durable: str = ""
+    """Why nothing is confirmed now; "" where it is."""
+    load: Load = Load()
+    """Of the process; `load.node` is "" where that does not measure itself."""
 
 
 async def _report(store: EmbeddedStore, asked: TakeReport) -> Report:
@@ -44,6 +49,8 @@ async def _report(store: EmbeddedStore, asked: TakeReport) -> Report:
         broken_rows=node.broken_rows,
         disk_used=node.space.space.used_fraction if node.space is not None else 0.0,
         missing=node.missing,
+        why_not_durable=node.why_not_durable(),
+        load=store.load(),
     )
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from http import HTTPStatus
 
 import msgspec
@@ -24,6 +25,8 @@ TEXT = "text/plain; charset=utf-8"
 JSON = "application/json"
 METRICS = "text/plain; version=0.0.4; charset=utf-8"
 Answer = tuple[HTTPStatus, str, bytes]
+Pages = Mapping[bytes, Callable[[], Answer]]
+"""By path."""
 
 
 class ShardHealth(msgspec.Struct, frozen=True):
@@ -202,12 +205,17 @@ _PAGES: dict[bytes, Callable[[BackendHost], Answer]] = {b"/lbz": _lbz, b"/health
 
 async def serve_health(host: BackendHost, address: str, port: int) -> asyncio.Server:
     """Listens; the caller closes. Raises `OSError`."""
+    return await serve_pages({path: partial(page, host) for path, page in _PAGES.items()}, address, port)
+
+
+async def serve_pages(pages: Pages, address: str, port: int) -> asyncio.Server:
+    """The same for other pages, by their paths."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             async with asyncio.timeout(HTTP_SECONDS_MAX):
                 head = await reader.readuntil(b"\r\n\r\n")
-                writer.write(_answered(host, head))
+                writer.write(_answered(pages, head))
                 await writer.drain()
         writer.close()
         with contextlib.suppress(OSError):
@@ -216,14 +224,14 @@ async def serve_health(host: BackendHost, address: str, port: int) -> asyncio.Se
     return await asyncio.start_server(answer, address, port, limit=HTTP_HEAD_BYTES_MAX)
 
 
-def _answered(host: BackendHost, head: bytes) -> bytes:
+def _answered(pages: Pages, head: bytes) -> bytes:
     method, _, rest = head.partition(b" ")
-    page = _PAGES.get(rest.split(b" ", 1)[0].split(b"?", 1)[0])
+    page = pages.get(rest.split(b" ", 1)[0].split(b"?", 1)[0])
     if method not in (b"GET", b"HEAD"):
         status, kind, body = HTTPStatus.METHOD_NOT_ALLOWED, TEXT, b"only GET and HEAD\n"
     elif page is None:
-        status, kind, body = HTTPStatus.NOT_FOUND, TEXT, b"there are /lbz, /health and /metrics\n"
+        status, kind, body = HTTPStatus.NOT_FOUND, TEXT, f"there are {b', '.join(pages).decode()}\n".encode()
     else:
-        status, kind, body = page(host)
+        status, kind, body = page()
     said = f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\n"
     return said.encode() + b"connection: close\r\n\r\n" + (b"" if method == b"HEAD" else body)

@@ -22,6 +22,7 @@ from backend_store.core.replication.messages import Message
 from backend_store.core.replication.record import Change, Incarnation, NodeId, PartitionRecord
 from backend_store.core.replication.settings import Settings
 from backend_store.model import Conflict, PushqError
+from backend_store.node.meter import Load, Meter
 from backend_store.node.node import Node, end_process
 from backend_store.shard.departures import Departures, clear_gone
 from backend_store.shard.hosted import HostedShard
@@ -93,6 +94,7 @@ class BackendHost:
         self.departures = Departures(coordinator, self.view, self._folder, self._shards.pop)
         self.recovery = Recovery(self._shards, self._folder)
         self.pace = Pace(config.move_bytes_per_s)
+        self.meter = Meter(self._nodes)
         self._is_to_renew = asyncio.Event()
         """A copy that this life has let go of is wanted again: that takes another life."""
         self._listeners: list[tuple[Callable[[Shard, Node], None], Callable[[Shard], None]]] = []
@@ -123,6 +125,16 @@ class BackendHost:
             if shard.node is not None:
                 on_lead(shard, shard.node)
 
+    def _nodes(self) -> list[Node]:
+        return [shard.node for shard in self._shards.values() if shard.node is not None]
+
+    def load(self) -> Load:
+        """How full this process is, and what the others that live wrote down."""
+        view, me = self.view, self.config.name
+        others = {str(name): view.reports[name].used if name in view.reports else None for name in view.nodes}
+        others.pop(me, None)
+        return self.meter.load(me, others)
+
     # -------------------------------------------------------------------------------------------------- begin and end
 
     async def start(self) -> None:
@@ -142,6 +154,7 @@ class BackendHost:
         self._spawn(self._live(), "life")
         self._spawn(self._look(), "looks")
         self._spawn(self._reports(), "reports")
+        self._spawn(self.meter.run(), "meter")
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.get_running_loop().create_task(work, name=name)
@@ -381,7 +394,8 @@ class BackendHost:
     async def _report(self) -> None:
         session = self.session
         if session is not None and not session.is_lost:
-            report = report_of(self.config.directory, self._shards.values(), await self.recovery.messages())
+            quarantined = await self.recovery.messages()
+            report = report_of(self.config.directory, self._shards.values(), quarantined, self.meter.load())
             if self._reported != (self.inc, report):
                 key = report_key(self.config.name)
                 await put_bound(self._coordinator, session, self._me, key, encode(report))

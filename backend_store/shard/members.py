@@ -65,6 +65,8 @@ class Report(msgspec.Struct, frozen=True):
     nothing is known of it."""
     quarantined: dict[str, int] = {}
     """Confirmed messages that it keeps, since the leader that came after lacks them, by the shard's number."""
+    used: float | None = None
+    """How full it is, the fullest of CPU, disk and commits, in steps of 0.05; null of one that is too old to say."""
 
 
 ASKED: Final = b"asked"

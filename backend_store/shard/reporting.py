@@ -7,19 +7,23 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from backend_store.core.replication.record import NodeId
+from backend_store.node.meter import Load
 from backend_store.shard.hosted import HostedShard
 from backend_store.shard.members import Report
 
 _MIB = 1 << 20
+_STEPS = 20
 
 
-def report_of(directory: Path, shards: Iterable[HostedShard], quarantined: Mapping[int, int]) -> Report:
+def report_of(directory: Path, shards: Iterable[HostedShard], quarantined: Mapping[int, int], load: Load) -> Report:
     """`quarantined`: messages by shard. Raises `OSError`."""
     disk = os.statvfs(directory)
     lag = {str(shard.number): found for shard in shards if (found := lag_of(shard)) is not None}
     used, free = (disk.f_blocks - disk.f_bfree) * disk.f_frsize, disk.f_bavail * disk.f_frsize
-    # Whole MiB: what has not changed is not written again.
-    return Report(used // _MIB * _MIB, free // _MIB * _MIB, lag, {str(n): count for n, count in quarantined.items()})
+    kept = {str(number): count for number, count in quarantined.items()}
+    fullest = load.fullest(used / max(1, used + free))
+    # Whole MiB, and twentieths: what has not changed is not written again.
+    return Report(used // _MIB * _MIB, free // _MIB * _MIB, lag, kept, round(fullest * _STEPS) / _STEPS)
 
 
 def lag_of(shard: HostedShard) -> dict[NodeId, int | None] | None:

@@ -1,11 +1,15 @@
-"""The cluster that keeps the messages: who lives, who leads what, drains and removals. For operators."""
+"""The clusters that keep the messages: who lives, who leads what, drains and removals. For operators.
+
+Each call is about the home cluster, or about the one that `cluster` names: in the query, or in the body where there is
+one.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from backend_store.model import Forbidden, NotFound
-from gateway.api.cluster_shapes import Rebalance
+from gateway.api.cluster_shapes import NO_CLUSTERS, Rebalance
 from gateway.context import Gateway
 from gateway.http import Answer, Call, json_answer
 
@@ -15,7 +19,7 @@ if TYPE_CHECKING:
 
 async def get(gateway: Gateway, call: Call) -> Answer:
     watch = _watch(gateway, call)
-    return json_answer(watch.state())
+    return json_answer(watch.state(NO_CLUSTERS if gateway.clusters is None else gateway.clusters.state()))
 
 
 async def drain(gateway: Gateway, call: Call) -> Answer:
@@ -39,17 +43,33 @@ async def keep(gateway: Gateway, call: Call) -> Answer:
 
 
 async def rebalance(gateway: Gateway, call: Call) -> Answer:
-    watch = _watch(gateway, call)
+    _check_operator(call)
     wanted = await call.fields(Rebalance)
+    watch = _watch_of(gateway, wanted.cluster)
     return json_answer(await watch.rebalance(is_dry=wanted.dry_run))
 
 
 def _watch(gateway: Gateway, call: Call) -> ClusterWatch:
+    _check_operator(call)
+    return _watch_of(gateway, call.query("cluster").get("cluster"))
+
+
+def _check_operator(call: Call) -> None:
     if not call.principal.access.is_operator:
         raise Forbidden(f"the cluster is for operators, and the key {call.principal.name!r} has no scope operator")
-    call.query()
-    if gateway.cluster is None:
-        raise NotFound(
-            "this server does not have a cluster to show: start it with cluster.coordinator = etcd://HOST:PORT"
-        )
-    return gateway.cluster
+
+
+def _watch_of(gateway: Gateway, name: str | None) -> ClusterWatch:
+    """Of the cluster of that name; None: of the home cluster."""
+    names = [] if gateway.clusters is None else gateway.clusters.names
+    if name is not None and name not in names:
+        there = f"those of this server are {', '.join(names)}" if names else "this server keeps its messages itself"
+        raise NotFound(f"there is no cluster {name[:100]!r}; {there}")
+    if name is None or name == names[0]:
+        found, setting = gateway.cluster, "cluster.coordinator"
+    else:
+        found, setting = gateway.further.get(name), f"coordinator of the entry {name!r} of store.clusters"
+    if found is None:
+        what = "have a cluster to show" if name is None else f"know who leads what in the cluster {name!r}"
+        raise NotFound(f"this server does not {what}: start it with {setting} = etcd://HOST:PORT")
+    return found

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
+
+from backend_store.client.plans import NO_PLAN, Plan
 
 
 class ClusterNode(msgspec.Struct, frozen=True):
@@ -63,7 +65,74 @@ class ClusterEventView(msgspec.Struct, frozen=True):
     """Who managed then."""
 
 
-class ClusterState(msgspec.Struct, frozen=True):
+class ClusterSummary(msgspec.Struct, frozen=True):
+    """A cluster as the out-cluster manager knows it."""
+
+    name: str
+    is_home: bool
+    """It has the definitions, keys and tenants of all."""
+    model: Literal["leader_follower", "independent_hosts"] | None
+    """null while that is not known here."""
+    backends: int | None
+    """Those that live; null while nothing was heard of the cluster, and so are the next."""
+    queues: int
+    """Whose messages lie there."""
+    utilisation: float | None
+    """How full its backends are on the average, each as its fullest of CPU, disk and commits; over 1: work waits."""
+    fullest: str | None
+    """Of what the fullest backend has least left: `CPU`, `disk` or `commits`."""
+    state: Literal["ok", "hot", "unhealthy", "silent"]
+    """Of several clusters only those that are `ok` get new queues."""
+    detail: str | None
+    """Which backend is fullest, and what ails the cluster."""
+    hot_since: str | None
+    """Since when it has been at 80 % or above without a break, or with its present size."""
+    reported_at: str | None
+
+
+class ClusterManagers(msgspec.Struct, frozen=True):
+    """Who manages the clusters."""
+
+    holder: str | None
+    """The name of the one that acts; null where none ever did."""
+    term: int | None
+    since: str | None
+    seen_at: str | None
+    """When it last wrote down what it heard."""
+    is_silent: bool
+    """None has for 30 s: nobody says which cluster is hot."""
+
+
+class ManagerEvent(msgspec.Struct, frozen=True):
+    """What the out-cluster manager saw or decided, and why."""
+
+    number: int
+    at: str
+    kind: str
+    cluster: str | None
+    text: str
+    manager: str | None
+    """Who managed then."""
+
+
+class ClustersState(msgspec.Struct, frozen=True):
+    """All clusters, whichever is shown."""
+
+    clusters: list[ClusterSummary]
+    """The home cluster first."""
+    managers: ClusterManagers
+    manager_events: list[ManagerEvent]
+    """The last of them, newest last."""
+    plan: Plan
+    """Which queues would cool hot clusters, as a file of `pushq cluster apply-plan`."""
+
+
+NO_CLUSTERS: Final = ClustersState([], ClusterManagers(None, None, None, None, is_silent=True), [], NO_PLAN)
+
+
+class ClusterState(ClustersState, frozen=True):
+    """One cluster, and all of them."""
+
     nodes: list[ClusterNode]
     shards: list[ClusterShard]
     events: list[ClusterEventView]
@@ -79,6 +148,8 @@ class Rebalance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     dry_run: bool = False
     """Only say what would be moved."""
+    cluster: str | None = None
+    """The cluster's name in the settings; null is the home cluster."""
 
 
 class ClusterMove(msgspec.Struct, frozen=True):

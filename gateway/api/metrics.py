@@ -24,6 +24,7 @@ from backend_store.model import ClusterAway, QueueNotFound, QueueStats
 from gateway.api import (
     alert_metrics,
     catalogue_metrics,
+    cluster_metrics,
     dependency_metrics,
     encryption_metrics,
     entrance_metrics,
@@ -68,6 +69,7 @@ def page(
         families += encryption_metrics.families(gateway.encryption)
         families += identity_metrics.families(gateway)
         families += alert_metrics.families(gateway)
+        families += cluster_metrics.families(gateway)
         own = generate_latest(_Families(families)) + generate_latest(_process)
         siblings = gateway.siblings
         if siblings is None and gateway.number > 1:

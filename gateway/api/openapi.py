@@ -230,6 +230,7 @@ QUERY: Final[dict[str, dict[str, Any]]] = {
         "description": f"Of these queues only, {SPARK_NAMES_MAX} at most with commas between; what is no queue is left "
         "out.",
     },
+    "cluster": {"type": "string", "description": "The cluster's name in the settings; without it the home cluster."},
     "ticket": {"type": "string", "description": "In place of the Authorization header."},
 }
 

@@ -278,9 +278,10 @@ WATCHING: Final[tuple[Operation, ...]] = (
         "GET",
         "/v1/cluster",
         cluster.get,
-        "The backends of the cluster, who leads and keeps which shard, and what the manager did",
+        "All clusters, and of one the backends, who leads and keeps which shard, and what its manager did",
         "operator",
         {200: ClusterState},
+        query=("cluster",),
         refusals=(400, 401, 403, 404, 503),
     ),
     Operation(
@@ -290,6 +291,7 @@ WATCHING: Final[tuple[Operation, ...]] = (
         "Ask a backend to give its leaderships away; it gets none until the drain ends",
         "operator",
         {200: ClusterNode},
+        query=("cluster",),
         refusals=(400, 401, 403, 404, 503),
     ),
     Operation(
@@ -299,6 +301,7 @@ WATCHING: Final[tuple[Operation, ...]] = (
         "End a drain: the backend leads again what it is the home of",
         "operator",
         {200: ClusterNode},
+        query=("cluster",),
         refusals=(400, 401, 403, 404, 503),
     ),
     Operation(
@@ -308,6 +311,7 @@ WATCHING: Final[tuple[Operation, ...]] = (
         "Ask for a backend's copies to be made elsewhere; when it has none it may be stopped for good",
         "operator",
         {200: ClusterNode},
+        query=("cluster",),
         refusals=(400, 401, 403, 404, 503),
     ),
     Operation(
@@ -317,6 +321,7 @@ WATCHING: Final[tuple[Operation, ...]] = (
         "End a removal: the backend stays, and gets copies again",
         "operator",
         {200: ClusterNode},
+        query=("cluster",),
         refusals=(400, 401, 403, 404, 503),
     ),
     Operation(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import quote
 
 import click
@@ -18,10 +19,13 @@ from gateway.commands.target import Target, target_options
 from web_console.wording import counted
 
 LOOK_S = 0.5
+of_cluster = click.option("--cluster", "of", metavar="NAME", help="Of that cluster.  [default: the home cluster]")
 
 
-def _ask(target: Target, method: str, path: str) -> dict[str, Any]:
-    found: dict[str, Any] = run(ask(target, lambda admin: admin.ask(method, path)))
+def _ask(target: Target, method: str, path: str = "", *, of: str | None = None, json: Any = None) -> dict[str, Any]:
+    """`of`: the name of a cluster; None for the home cluster."""
+    query = "" if of is None else f"?cluster={quote(of, safe='')}"
+    found: dict[str, Any] = run(ask(target, lambda admin: admin.ask(method, f"/v1/cluster{path}{query}", json=json)))
     return found
 
 
@@ -31,22 +35,27 @@ def _led_by(state: dict[str, Any], node: str) -> list[str]:
 
 @group("cluster")
 def cluster() -> None:
-    """Look after the backends of a cluster.
+    """Look after clusters of backends.
 
     The server is a gateway whose settings name the cluster's coordinator; the key has the scope operator.
     """
 
 
 @cluster.command("status")
-@click.option("--events", "with_events", is_flag=True, help="Also show what the manager did, and why; newest last.")
+@click.option("--events", "with_events", is_flag=True, help="Also show what the managers did, and why; newest last.")
+@of_cluster
 @target_options
 @json_option
-def status(with_events: bool, target: Target, as_json: bool) -> None:
-    """Show the backends, and who leads and keeps which shard."""
-    state = _ask(target, "GET", "/v1/cluster")
+def status(with_events: bool, of: str | None, target: Target, as_json: bool) -> None:
+    """Show all clusters, and of one the backends, and who leads and keeps which shard."""
+    state = _ask(target, "GET", of=of)
     if as_json:
         put_json(state)
         return
+    clusters = state.get("clusters", [])  # a server of an earlier version does not say
+    if clusters:
+        put_table(CLUSTER_COLUMNS, [_cluster_row(one) for one in clusters])
+        tell(_managed(state["managers"]))
     put_table(
         ("node", "zone", "address", "alive", "asked", "leads", "copies", "disk used", "disk free"),
         [_node_row(state, node) for node in state["nodes"]],
@@ -58,6 +67,37 @@ def status(with_events: bool, target: Target, as_json: bool) -> None:
     if with_events:
         events = [[event["number"], event["at"], event["kind"], event["text"]] for event in state["events"]]
         put_table(("event", "time", "kind", "what"), events)
+        decided = [
+            [event["number"], event["at"], event["kind"], event["cluster"] or "–", event["text"]]
+            for event in state.get("manager_events", [])
+        ]
+        if clusters:
+            put_table(("decision", "time", "kind", "cluster", "what"), decided)
+
+
+CLUSTER_COLUMNS: Final = ("cluster", "model", "backends", "queues", "used", "of its", "state", "heard", "detail")
+
+
+def _cluster_row(cluster: dict[str, Any]) -> list[Any]:
+    used = cluster["utilisation"]
+    return [
+        cluster["name"],
+        (cluster["model"] or "–").replace("_", " "),
+        "–" if cluster["backends"] is None else cluster["backends"],
+        cluster["queues"],
+        "–" if used is None else f"{used:.0%}",
+        cluster["fullest"] or "–",
+        cluster["state"],
+        cluster["reported_at"] or "–",
+        cluster["detail"] or "–",
+    ]
+
+
+def _managed(managers: dict[str, Any]) -> str:
+    if managers["holder"] is None:
+        return "no pushq manager has run: nobody says which cluster is full"
+    since = f"{managers['holder']} manages since {managers['since']}"
+    return f"{since}, and is silent since {managers['seen_at']}" if managers["is_silent"] else since
 
 
 def _node_row(state: dict[str, Any], node: dict[str, Any]) -> list[Any]:
@@ -104,27 +144,27 @@ def _shard_row(shard: dict[str, Any]) -> list[Any]:
     metavar="SECONDS",
     help="How long to wait until it leads nothing.",
 )
+@of_cluster
 @target_options
 @json_option
-def drain(node: str, undo: bool, wait_s: float, target: Target, as_json: bool) -> None:
+def drain(node: str, undo: bool, wait_s: float, of: str | None, target: Target, as_json: bool) -> None:
     """Let a backend give away what it leads, and get nothing until the drain is undone.
 
     It goes on keeping its copies, so it may be stopped then without anybody waiting. It cannot give a shard away
     while no other backend that is not draining is in sync.
     """
-    path = f"/v1/cluster/nodes/{quote(node, safe='')}/drain"
-    found = _ask(target, "DELETE" if undo else "PUT", path)
+    found = _ask(target, "DELETE" if undo else "PUT", f"/nodes/{quote(node, safe='')}/drain", of=of)
     if not undo:
-        _wait_until_free(target, node, wait_s)
+        _wait_until_free(target, node, wait_s, of)
     if as_json:
         put_json(found)
     else:
         tell(f"{node} may lead again" if undo else f"{node} leads nothing")
 
 
-def _wait_until_free(target: Target, node: str, wait_s: float) -> None:
+def _wait_until_free(target: Target, node: str, wait_s: float, of: str | None) -> None:
     deadline = time.monotonic() + wait_s
-    while led := _led_by(_ask(target, "GET", "/v1/cluster"), node):
+    while led := _led_by(_ask(target, "GET", of=of), node):
         if time.monotonic() > deadline:
             raise Failure(f"{node} still leads {', '.join(led)}; it goes on giving away what it can")
         time.sleep(LOOK_S)
@@ -142,29 +182,27 @@ def _wait_until_free(target: Target, node: str, wait_s: float) -> None:
     metavar="SECONDS",
     help="How long to wait until it keeps nothing.",
 )
+@of_cluster
 @target_options
 @json_option
-def remove(node: str, undo: bool, wait_s: float, target: Target, as_json: bool) -> None:
+def remove(node: str, undo: bool, wait_s: float, of: str | None, target: Target, as_json: bool) -> None:
     """Take a backend out: its copies are made elsewhere, and then deleted there.
 
     It serves on meanwhile. When it keeps nothing it may be stopped for good; one that is gone already is
     replaced at once. Copies stay where no other backend can take them.
     """
-    path = f"/v1/cluster/nodes/{quote(node, safe='')}/removal"
-    found = _ask(target, "DELETE" if undo else "PUT", path)
+    found = _ask(target, "DELETE" if undo else "PUT", f"/nodes/{quote(node, safe='')}/removal", of=of)
     if not undo:
-        _wait_until_empty(target, node, wait_s)
+        _wait_until_empty(target, node, wait_s, of)
     if as_json:
         put_json(found)
     else:
         tell(f"{node} stays" if undo else f"{node} keeps nothing, and may be stopped for good")
 
 
-def _wait_until_empty(target: Target, node: str, wait_s: float) -> None:
+def _wait_until_empty(target: Target, node: str, wait_s: float, of: str | None) -> None:
     deadline = time.monotonic() + wait_s
-    while copies := sum(
-        found["copies"] for found in _ask(target, "GET", "/v1/cluster")["nodes"] if found["name"] == node
-    ):
+    while copies := sum(found["copies"] for found in _ask(target, "GET", of=of)["nodes"] if found["name"] == node):
         if time.monotonic() > deadline:
             raise Failure(
                 f"{node} still has {counted(copies, 'copy', 'copies')}; they go elsewhere as soon as others can"
@@ -175,16 +213,16 @@ def _wait_until_empty(target: Target, node: str, wait_s: float) -> None:
 
 @cluster.command("rebalance")
 @click.option("--dry-run", is_flag=True, help="Only show what would be moved.")
+@of_cluster
 @target_options
 @json_option
-def rebalance(dry_run: bool, target: Target, as_json: bool) -> None:
+def rebalance(dry_run: bool, of: str | None, target: Target, as_json: bool) -> None:
     """Even out copies and leaderships now, without waiting as cluster.rebalance_after_s says.
 
     Moves are made a few at a time; ask again when they are done. Nothing moves while a copy is on its way.
     """
-    found: dict[str, Any] = run(
-        ask(target, lambda admin: admin.ask("POST", "/v1/cluster/rebalance", json={"dry_run": dry_run}))
-    )
+    wanted = {"dry_run": dry_run} if of is None else {"dry_run": dry_run, "cluster": of}
+    found = _ask(target, "POST", "/rebalance", json=wanted)
     if as_json:
         put_json(found)
         return
@@ -192,6 +230,22 @@ def rebalance(dry_run: bool, target: Target, as_json: bool) -> None:
         [move["shard"], move["kind"], move["source"] or "–", move["to"] or "–", move["why"]] for move in found["moves"]
     ]
     put_table(("shard", "what", "from", "to", "why"), moves)
+
+
+@cluster.command("plan")
+@target_options
+def plan(target: Target) -> None:
+    """Print which queues would cool hot clusters, as a file for `pushq cluster apply-plan`.
+
+    It is what the manager found last, for a person to look at. A plan without moves: no cluster is hot, or nothing
+    that is known would cool it.
+    """
+    from backend_store.client import plans
+
+    found = _ask(target, "GET").get("plan")
+    if found is None:
+        raise Failure("this server is of a version that knows no plan")
+    click.echo(plans.written(plans.parse(json.dumps(found).encode())), nl=False)
 
 
 @cluster.command("apply-plan")

@@ -67,6 +67,17 @@ async def with_lanes(http: httpx2.AsyncClient) -> list[str]:
     return [name for name, item in (await listed(http)).items() if "partitions" in item]
 
 
+async def is_shown(http: httpx2.AsyncClient, cluster: str, nodes: str) -> bool:
+    """With these backends, and in the table of all clusters."""
+    answer = await http.get("/v1/cluster", params={"cluster": cluster})
+    state = answer.json()
+    return (
+        answer.status_code == 200
+        and {node["name"] for node in state["nodes"]} == set(nodes)
+        and cluster in {one["name"] for one in state["clusters"]}
+    )
+
+
 async def far_and_near(http: httpx2.AsyncClient) -> tuple[str, str, str, str]:
     """Three queues of the further cluster, where they have lanes, and one of the home cluster, which got the first."""
     names = (f"q{number:03}" for number in itertools.count())
@@ -94,6 +105,7 @@ async def test_a_cluster_that_is_killed_whole_stops_its_own_queues_and_loses_not
         try:
             async with patient(server) as http, Socket.open(server) as socket:
                 far, gone, more, near = await far_and_near(http)
+                await eventually(lambda: is_shown(http, "hosts", "cd"), "its backends are shown")
                 bodies = [f"{number:03}" for number in range(MESSAGES)]
                 for queue in (near, far):
                     assert (await publish(http, queue, bodies)).status_code == 201

@@ -52,10 +52,10 @@ def named(text: str) -> set[str]:
     return set(re.findall(r"(?<![\w:])pushq_\w+", text))
 
 
-def of_backends() -> set[str]:
-    """Those of `pushq backend`, as its page lists them."""
-    text = (RULES.parents[1] / "docs" / "how-to" / "run-backends.md").read_text()
-    return set(re.findall(r"^\| `(pushq_\w+)` \|", text, re.MULTILINE))
+def of_clusters() -> set[str]:
+    """Those of `pushq backend`, of `pushq manager` and of several clusters, as their pages list them."""
+    pages = [RULES.parents[1] / "docs" / "how-to" / name for name in ("run-backends.md", "manage-clusters.md")]
+    return {name for page in pages for name in re.findall(r"^\| `(pushq_\w+)` \|", page.read_text(), re.MULTILINE)}
 
 
 def test_the_rules_for_operators_hold() -> None:
@@ -65,7 +65,7 @@ def test_the_rules_for_operators_hold() -> None:
 
 def test_every_metric_of_the_rules_is_there(server: PushqServer) -> None:
     asked(server, "PUT", "/v1/queues/orders", {})
-    known = scraped(server) | of_backends()
+    known = scraped(server) | of_clusters()
     assert named((RULES / "pushq.rules.yml").read_text()) <= known
 
 
@@ -81,7 +81,7 @@ def test_exported_rules_are_taken_and_name_metrics_that_are_there(server: PushqS
     text += "".join(of_shards())
     (tmp_path / "rules.yml").write_text(text)
     assert f"{len(KINDS)} rules found" in promtool("check", "rules", str(tmp_path / "rules.yml"))
-    assert named(text) <= scraped(server) | of_backends()
+    assert named(text) <= scraped(server) | of_clusters()
 
 
 def of_shards() -> Iterator[str]:

@@ -164,6 +164,20 @@ SETTINGS = {
     "when `pushq cluster rebalance` asks for it.",
     "cluster.move_bytes_per_s": "Bytes a second that one backend reads for copies that are made elsewhere; 0: as fast "
     "as it goes.",
+    "manager.name": "What events call this [manager of all clusters](../how-to/manage-clusters.md). Empty: the host's "
+    "name and the process's number.",
+    "manager.listen": "Its address for health and metrics, in clear.",
+    "manager.look_s": "How often it looks at all clusters, in seconds, 1 to 10.",
+    "manager.provisioner": "Who [provides servers](../how-to/manage-clusters.md#have-servers-provided): a program and "
+    "its arguments, without a shell, or the https URL of a web service. Empty: nobody does. Shown without arguments "
+    "and path.",
+    "manager.provisioner_token_file": "A file with the token for the web service, sent as `Authorization: Bearer`.",
+    "manager.provisioner_timeout_s": "Seconds that one call may take, 1 to 3,600; then it is ended.",
+    "manager.nodes_min": "So many backends or fewer no cluster is asked to give one of back, 1 to 1,000.",
+    "manager.nodes_max": "More backends than these are asked for in no cluster, 1 to 1,000.",
+    "manager.grow_after_s": "Seconds that a cluster is hot before it grows, 0 to 86,400.",
+    "manager.shrink_after_s": "Seconds that a cluster is nearly idle before it shrinks, 0 to 604,800.",
+    "manager.pause_s": "Seconds between two changes of a cluster's size, 0 to 86,400.",
     "encryption.master": "Where the master key comes from: `file` (`master.key` in the data folder), `environment` "
     "(`PUSHQ_MASTER_KEY`, or the file that `PUSHQ_MASTER_KEY_FILE` names), or `command`.",
     "encryption.command": "The program that wraps and unwraps data keys, and its arguments.",

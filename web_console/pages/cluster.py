@@ -21,6 +21,32 @@ NODES: Final = (
     Column("disk_used_bytes", "Disk used", "bytes"),
     Column("disk_free_bytes", "Disk free", "bytes"),
 )
+CLUSTERS: Final = (
+    Column("name", "Cluster"),
+    Column("model", "Model"),
+    Column("backends", "Backends", "number"),
+    Column("queues", "Queues", "number"),
+    Column("used", "Used"),
+    Column("fullest", "Most of its"),
+    Column("state", "State"),
+    Column("detail", "Detail"),
+    Column("reported_at", "Heard", "time"),
+)
+DECISIONS: Final = (
+    Column("number", "Number", "number"),
+    Column("at", "When", "time"),
+    Column("kind", "Decision", "code"),
+    Column("cluster", "Cluster"),
+    Column("text", "What"),
+    Column("manager", "By"),
+)
+PLAN: Final = (
+    Column("tenant", "Tenant"),
+    Column("queue", "Queue"),
+    Column("what", "What"),
+    Column("from", "From"),
+    Column("to", "To"),
+)
 SHARDS: Final = (
     Column("name", "Shard"),
     Column("leader", "Leader"),
@@ -53,11 +79,43 @@ async def load(visit: Visit) -> dict[str, Any]:
     can_ask = visit.may_do("drain")
     return {
         "cluster": [
+            *_of_all(state, visit.path),
             Table("Backends", NODES, nodes, "No backend is there.", path=visit.path, has_buttons=can_ask),
             Table("Shards", SHARDS, [_shard_row(one) for one in state["shards"]], _NO_SHARD, path=visit.path),
             Table("Events", EVENTS, state["events"][::-1], "Nothing has happened yet.", path=visit.path),
         ],
         "unknown": None,
+    }
+
+
+def _of_all(state: dict[str, Any], path: str) -> list[Table]:
+    """None where this server keeps its messages itself."""
+    if not state["clusters"]:
+        return []
+    nobody = "No manager has decided anything: start pushq manager."
+    moves = [
+        *({"tenant": "default", "what": "move", **move} for move in state["plan"]["moves"]),
+        *(_split_row(entry) for entry in state["plan"]["partitions"]),
+    ]
+    return [
+        Table("Clusters", CLUSTERS, [_cluster_row(one) for one in state["clusters"]], nobody, path=path),
+        Table("Decisions", DECISIONS, state["manager_events"][::-1], nobody, path=path),
+        *([Table("What would cool a cluster", PLAN, moves, "", path=path)] if moves else []),
+    ]
+
+
+def _split_row(entry: dict[str, Any]) -> dict[str, Any]:
+    source, *to = entry["clusters"]
+    what = counted(entry["partitions"], "partition")
+    return {"tenant": "default", **entry, "what": what, "from": source, "to": ", ".join(to)}
+
+
+def _cluster_row(cluster: dict[str, Any]) -> dict[str, Any]:
+    used = cluster["utilisation"]
+    return {
+        **cluster,
+        "model": cluster["model"] and cluster["model"].replace("_", " "),
+        "used": None if used is None else f"{used:.0%}",
     }
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from backend_store.core.outer.limits import COOL_AT, HOT_AT, REPORT_MS_MAX, SHRINK_BELOW
+
+State = Literal["ok", "hot", "unhealthy", "silent"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +21,10 @@ class Report:
     """The fullest of CPU, disk and bandwidth, as a part of what the nodes have; over 1 while work waits."""
     is_healthy: bool = True
     """Every shard has a leader and enough copies in sync."""
+    fullest: str = ""
+    """What the fullest node has least left of: `CPU`, `disk` or `commits`."""
+    detail: str = ""
+    """For people: which node is fullest, and what ails the cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +38,8 @@ class Cluster:
     idle_since_ms: int | None = None
     """Since when it has been below `SHRINK_BELOW` without a break."""
     resized_at_ms: int | None = None
+    is_silent: bool = False
+    """It was said that nothing is heard of it."""
 
     @property
     def name(self) -> str:
@@ -39,20 +48,29 @@ class Cluster:
     def is_heard(self, now_ms: int) -> bool:
         return now_ms - self.report.at_ms <= REPORT_MS_MAX
 
+    def state(self, now_ms: int) -> State:
+        if not self.is_heard(now_ms):
+            return "silent"
+        if not self.report.is_healthy:
+            return "unhealthy"
+        return "hot" if self.is_hot else "ok"
+
     def takes_queues(self, now_ms: int) -> bool:
         """Whether a new queue may be put there."""
-        return self.is_heard(now_ms) and self.report.is_healthy and not self.is_hot
+        return self.state(now_ms) == "ok"
 
 
 def heard(known: Cluster | None, report: Report) -> Cluster:
-    """The cluster after a report; one that is older than the last changes nothing.
+    """The cluster after a report; one that is a little older than the last changes nothing.
 
-    A silence breaks "without a break": what was not seen is not counted.
+    A silence breaks "without a break": what was not seen is not counted. So does a last report of a far later time,
+    from a clock that was wrong: nobody waits until it is right.
     """
     before = known if known is not None else Cluster(report)
-    if report.at_ms < before.report.at_ms:
+    passed_ms = report.at_ms - before.report.at_ms
+    if -REPORT_MS_MAX <= passed_ms < 0:
         return before
-    is_gap = report.at_ms - before.report.at_ms > REPORT_MS_MAX
+    is_gap = abs(passed_ms) > REPORT_MS_MAX
     used = report.utilisation
     return replace(
         before,

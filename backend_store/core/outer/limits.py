@@ -20,6 +20,16 @@ PAUSE_MS: Final = 300_000
 """Between two changes of a cluster's size: the first one must have shown what it did."""
 REPORT_MS_MAX: Final = 30_000
 """A cluster that has said nothing for so long is neither given queues nor resized."""
+CALL_MS_MAX: Final = 600_000
+"""A call to the provisioner, where the settings say nothing else."""
+CALL_SLACK_MS: Final = 30_000
+"""So long beyond its time a call is waited for whose manager is gone."""
+RELIEF_MS: Final = 60_000
+"""Between two looks for queues that a hot cluster should give: what they need is never twice the same."""
+EVENTS_MAX: Final = 256
+"""What the manager saw and decided: so many of the last events are kept."""
+NAMED_MAX: Final = 3
+"""Queues that one event names."""
 NODES_ADDED_MAX: Final = 4
 """Nodes that one decision asks for."""
 CLUSTERS_MAX: Final = 1_000

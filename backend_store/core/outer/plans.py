@@ -10,6 +10,7 @@ A move without `partition` is of the whole queue. Partitions are spread evenly o
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import Final
 
 import msgspec
 
@@ -48,6 +49,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     partitions: tuple[PlannedPartitions, ...] = ()
 
 
+NO_PLAN: Final = Plan(PLAN_VERSION)
 _decoder = msgspec.json.Decoder(Plan)
 
 

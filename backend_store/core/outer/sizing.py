@@ -18,17 +18,26 @@ class Resized:
     reason: str
 
 
-def size(cluster: Cluster, now_ms: int, *, nodes_min: int = 3, nodes_max: int = 1_000) -> Resized | None:
+def size(
+    cluster: Cluster,
+    now_ms: int,
+    *,
+    nodes_min: int = 3,
+    nodes_max: int = 1_000,
+    grow_after_ms: int = EXPAND_AFTER_MS,
+    shrink_after_ms: int = SHRINK_AFTER_MS,
+    pause_ms: int = PAUSE_MS,
+) -> Resized | None:
     """What to do now; None: nothing. Of a cluster that is silent nothing is decided, of an ill one no shrinking."""
     nodes, used = cluster.report.nodes, cluster.report.utilisation
-    if not cluster.is_heard(now_ms) or nodes < 1 or _is_pausing(cluster, now_ms):
+    if not cluster.is_heard(now_ms) or nodes < 1 or _is_pausing(cluster, now_ms, pause_ms):
         return None
-    if cluster.hot_since_ms is not None and now_ms - cluster.hot_since_ms >= EXPAND_AFTER_MS:
+    if cluster.hot_since_ms is not None and now_ms - cluster.hot_since_ms >= grow_after_ms:
         wanted = min(math.ceil(used * nodes / TARGET), nodes + NODES_ADDED_MAX, nodes_max)
         if wanted > nodes:
             return Resized(cluster.name, wanted, f"{used:.0%} used for {(now_ms - cluster.hot_since_ms) // 1000} s")
     since_ms = cluster.idle_since_ms
-    if since_ms is None or now_ms - since_ms < SHRINK_AFTER_MS or not cluster.report.is_healthy:
+    if since_ms is None or now_ms - since_ms < shrink_after_ms or not cluster.report.is_healthy:
         return None
     if nodes > nodes_min and used * nodes / (nodes - 1) <= TARGET:
         # One at a time: a node that leaves moves all that it has.
@@ -36,10 +45,15 @@ def size(cluster: Cluster, now_ms: int, *, nodes_min: int = 3, nodes_max: int = 
     return None
 
 
-def _is_pausing(cluster: Cluster, now_ms: int) -> bool:
-    return cluster.resized_at_ms is not None and now_ms - cluster.resized_at_ms < PAUSE_MS
+def _is_pausing(cluster: Cluster, now_ms: int, pause_ms: int) -> bool:
+    return cluster.resized_at_ms is not None and now_ms - cluster.resized_at_ms < pause_ms
 
 
 def resized(cluster: Cluster, now_ms: int) -> Cluster:
     """It was begun: what was seen before says nothing about the new size."""
     return replace(cluster, resized_at_ms=now_ms, hot_since_ms=None, idle_since_ms=None)
+
+
+def called_off(cluster: Cluster) -> Cluster:
+    """Nothing came of it: it is looked at anew, from now on, and not before it has been so for as long again."""
+    return replace(cluster, resized_at_ms=None, hot_since_ms=None, idle_since_ms=None)

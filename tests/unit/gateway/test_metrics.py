@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -111,8 +111,8 @@ async def made_group(stream: Queue, name: str) -> None:
 
 
 async def test_a_queue_that_was_deleted_meanwhile_is_left_out(store: Store) -> None:
-    gateway: Any = SimpleNamespace(store=store)
-    assert metrics._find(gateway, "default", "gone") is None
+    names = SimpleNamespace(names=lambda tenant: [("default", "gone")], here=store.here)
+    assert await metrics._queue_stats(cast(Any, SimpleNamespace(store=names))) == {}
 
 
 async def test_unknown_paths_are_counted_together(store: Store, clock: Clock) -> None:

@@ -619,9 +619,9 @@ async def test_a_cluster_keeps_its_name(world: World) -> None:
 async def test_a_cluster_that_comes_back_empty_is_not_taken_for_the_one_that_was_there(world: World) -> None:
     """It would take the queues over, and nobody would hear that their messages are not there."""
     store = await world.ready()
-    await make(store, "near")
-    assert isinstance(await publish(await make(store, "far"), b"1"), Published)
-    assert clusters_of(await make(store, "n2"), await make(store, "gone")) == ["", "eu"]
+    made = [await make(store, name) for name in ("near", "gone", "n2", "far")]
+    assert [where(queue.definition) for queue in made[1::2]] == [("eu", 0), ("eu", 1)]
+    assert isinstance(await publish(made[-1], b"1"), Published)
     await world.eu.go()
     before, world.eu.nodes = world.eu.nodes, [Node(MemoryEngine(), directory=None) for _ in range(2)]
     for node in world.eu.nodes:

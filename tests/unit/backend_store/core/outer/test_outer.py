@@ -100,6 +100,14 @@ def test_a_single_cool_moment_begins_the_wait_anew_and_so_does_a_silence() -> No
     assert size(silent, silent.report.at_ms) is None
 
 
+def test_a_report_is_passed_over_only_if_it_is_a_little_older_than_the_last() -> None:
+    one = cluster("a", 0.9, at_ms=10 * REPORT_MS_MAX)
+    for at_ms in (9 * REPORT_MS_MAX, one.report.at_ms - 1):
+        assert heard(one, replace(one.report, at_ms=at_ms, utilisation=0.1)) == one
+    after_a_wrong_clock = heard(one, replace(one.report, at_ms=5, utilisation=0.9))
+    assert (after_a_wrong_clock.report.at_ms, after_a_wrong_clock.hot_since_ms) == (5, 5)
+
+
 def test_a_nearly_idle_cluster_gives_one_node_back_and_keeps_what_it_needs() -> None:
     one = after(cluster("a", 0.1, nodes=5), 0.1, SHRINK_AFTER_MS)
     decided = size(one, one.report.at_ms)

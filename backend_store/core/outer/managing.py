@@ -1,0 +1,309 @@
+"""One look of the out-cluster manager: what it knew, what it hears now, and what is to be written and done.
+
+All that it knows lies in documents, so whoever has the duty next goes on from there. A call to the provisioner is
+written down before it is made: one that a manager did not live to see the end of is given up when its time is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from backend_store.core.outer.clusters import Cluster, Report, heard
+from backend_store.core.outer.limits import (
+    CALL_MS_MAX,
+    CALL_SLACK_MS,
+    EXPAND_AFTER_MS,
+    NAMED_MAX,
+    PAUSE_MS,
+    RELIEF_MS,
+    SHRINK_AFTER_MS,
+)
+from backend_store.core.outer.plans import NO_PLAN, Plan, proposed
+from backend_store.core.outer.relief import Load, Relief, relieve
+from backend_store.core.outer.sizing import called_off, resized, size
+
+EventKind = Literal[
+    "manager",
+    "known",
+    "forgotten",
+    "hot",
+    "cool",
+    "ill",
+    "well",
+    "silent",
+    "heard",
+    "resize",
+    "provisioned",
+    "provision-failed",
+    "relief",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What the manager saw or decided, and why."""
+
+    number: int
+    """Rises with each."""
+    time_ms: int
+    kind: str
+    """An `EventKind`, or a later one's."""
+    cluster: str
+    """"" where it is about none."""
+    text: str
+    manager: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ProvisionCall:
+    """The provisioner is asked for a number of nodes. The last one of its cluster."""
+
+    number: int
+    """That of the event which announced it: no other call has it."""
+    cluster: str
+    nodes: int
+    """How many it had."""
+    wanted: int
+    reason: str
+    begun_ms: int
+    ended_ms: int | None = None
+    """None: it is under way, as far as is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallEnded:
+    number: int
+    cluster: str
+    is_ok: bool
+    text: str
+    """How it ended, for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proposed:
+    """Which queues should go from hot clusters to others, as a plan that a person may apply."""
+
+    at_ms: int
+    plan: Plan = NO_PLAN
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    nodes_min: int = 3
+    nodes_max: int = 1_000
+    grow_after_ms: int = EXPAND_AFTER_MS
+    shrink_after_ms: int = SHRINK_AFTER_MS
+    pause_ms: int = PAUSE_MS
+    call_ms_max: int = CALL_MS_MAX
+    has_provisioner: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What the documents say."""
+
+    clusters: Mapping[str, Cluster] = field(default_factory=dict)
+    calls: Mapping[str, ProvisionCall] = field(default_factory=dict)
+    """By cluster."""
+    proposed: Proposed = field(default_factory=lambda: Proposed(0))
+    next_event: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What came since the last look."""
+
+    reports: Mapping[str, Report]
+    """By cluster; those that said nothing are missing."""
+    ended: Sequence[CallEnded] = ()
+    under_way: Collection[int] = ()
+    """Numbers of the calls that this process is making."""
+    loads: Sequence[Load] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """To be written in one commit; then the calls of `begin` are made."""
+
+    clusters: tuple[Cluster, ...] = ()
+    gone: tuple[str, ...] = ()
+    """Clusters that the settings do not name any more."""
+    calls: tuple[ProvisionCall, ...] = ()
+    proposed: Proposed | None = None
+    """None: as it was."""
+    events: tuple[Event, ...] = ()
+    begin: tuple[ProvisionCall, ...] = ()
+
+
+def step(
+    memory: Memory, seen: Seen, now_ms: int, *, named: Sequence[str], manager: str, rules: Rules, is_new: bool = False
+) -> Decided:
+    """`named`: the clusters of the settings. `is_new`: the duty has just come to this manager."""
+    return _Step(memory, seen, now_ms, manager, rules).decide(named, is_new=is_new)
+
+
+def closing(memory: Memory, ended: Sequence[CallEnded], now_ms: int, manager: str) -> Decided:
+    """What a manager that stops writes down: how the calls that it was making ended."""
+    last = _Step(memory, Seen({}), now_ms, manager, Rules())
+    last.clusters = dict(memory.clusters)
+    for one in ended:
+        last.end_call(one)
+    return last.decided()
+
+
+class _Step:
+    """The work of one look."""
+
+    def __init__(self, memory: Memory, seen: Seen, now_ms: int, manager: str, rules: Rules) -> None:
+        self.memory = memory
+        self.seen = seen
+        self.now_ms = now_ms
+        self.manager = manager
+        self.rules = rules
+        self.clusters: dict[str, Cluster] = {}
+        """As they are after this look."""
+        self.are_several = False
+        """One that is alone gets all queues, however hot it is."""
+        self.calls: dict[str, ProvisionCall] = {}
+        """Those that changed."""
+        self.begin: list[ProvisionCall] = []
+        self.events: list[Event] = []
+
+    def decide(self, named: Sequence[str], *, is_new: bool) -> Decided:
+        memory = self.memory
+        self.are_several = len(named) > 1
+        if is_new:
+            self.tell("manager", "", f"{self.manager} manages the clusters from now on")
+        gone = tuple(name for name in memory.clusters if name not in named)
+        for name in gone:
+            self.tell("forgotten", name, "the settings do not name it any more")
+        for name in named:
+            self.look_at(name)
+        for ended in self.seen.ended:
+            self.end_call(ended)
+        self.end_lost_calls()
+        for name in named:
+            self.size(name)
+        return replace(self.decided(), gone=gone, proposed=self.propose(), events=tuple(self.events))
+
+    def decided(self) -> Decided:
+        known = self.memory.clusters
+        return Decided(
+            clusters=tuple(one for name, one in self.clusters.items() if one != known.get(name)),
+            calls=tuple(self.calls.values()),
+            events=tuple(self.events),
+            begin=tuple(self.begin),
+        )
+
+    def tell(self, kind: EventKind, cluster: str, text: str) -> int:
+        number = self.memory.next_event + len(self.events)
+        self.events.append(Event(number, self.now_ms, kind, cluster, text, self.manager))
+        return number
+
+    # -------------------------------------------------------------------------------------------------- what is heard
+
+    def look_at(self, name: str) -> None:
+        before, report = self.memory.clusters.get(name), self.seen.reports.get(name)
+        if report is None:
+            if before is not None:
+                self.clusters[name] = self.silent(before)
+            return
+        after = self.clusters[name] = replace(heard(before, report), is_silent=False)
+        used = f"{report.utilisation:.0%} used, {report.detail}"
+        if before is None:
+            self.tell("known", name, f"{_backends(report.nodes)}, {used}")
+        elif before.is_silent:
+            silence_s = (report.at_ms - before.report.at_ms) // 1000
+            self.tell("heard", name, f"it answers again, after {silence_s} s; {used}")
+        was_hot, was_well = before is not None and before.is_hot, before is None or before.report.is_healthy
+        if after.is_hot != was_hot:
+            follows = f": it gets {'no' if after.is_hot else 'new'} queues" if self.are_several else ""
+            self.tell("hot" if after.is_hot else "cool", name, f"{used}{follows}")
+        if after.report.is_healthy != was_well:
+            self.tell("well" if report.is_healthy else "ill", name, report.detail)
+
+    def silent(self, cluster: Cluster) -> Cluster:
+        if cluster.is_silent or cluster.is_heard(self.now_ms):
+            return cluster
+        silent_s = (self.now_ms - cluster.report.at_ms) // 1000
+        self.tell("silent", cluster.name, f"none of its shards has answered for {silent_s} s")
+        return replace(cluster, is_silent=True)
+
+    # ------------------------------------------------------------------------------------------------ the provisioner
+
+    def size(self, name: str) -> None:
+        cluster, call = self.clusters.get(name), self.call_of(name)
+        if cluster is None or (call is not None and call.ended_ms is None):
+            return
+        rules = self.rules
+        wanted = size(
+            cluster,
+            self.now_ms,
+            nodes_min=rules.nodes_min,
+            nodes_max=rules.nodes_max,
+            grow_after_ms=rules.grow_after_ms,
+            shrink_after_ms=rules.shrink_after_ms,
+            pause_ms=rules.pause_ms,
+        )
+        if wanted is None:
+            return
+        self.clusters[name] = resized(cluster, self.now_ms)
+        nodes = cluster.report.nodes
+        text = f"{_backends(nodes)}, and {wanted.nodes} are wanted: {wanted.reason}"
+        if not rules.has_provisioner:
+            self.tell("resize", name, f"{text}; there is no manager.provisioner, so somebody else must see to it")
+            return
+        number = self.tell("resize", name, text)
+        begun = ProvisionCall(number, name, nodes, wanted.nodes, wanted.reason, self.now_ms)
+        self.calls[name] = begun
+        self.begin.append(begun)
+
+    def call_of(self, name: str) -> ProvisionCall | None:
+        return self.calls.get(name) or self.memory.calls.get(name)
+
+    def end_call(self, ended: CallEnded) -> None:
+        """What ended twice, or is not the last of its cluster, is known already."""
+        call = self.call_of(ended.cluster)
+        if call is None or call.number != ended.number or call.ended_ms is not None:
+            return
+        self.calls[call.cluster] = replace(call, ended_ms=self.now_ms)
+        change = f"from {call.nodes} to {_backends(call.wanted)}"
+        self.tell("provisioned" if ended.is_ok else "provision-failed", call.cluster, f"{change}: {ended.text}")
+        if (cluster := self.clusters.get(call.cluster)) is not None:
+            # What it did shows from now on, and not from when it was asked for.
+            self.clusters[call.cluster] = resized(cluster, self.now_ms) if ended.is_ok else called_off(cluster)
+
+    def end_lost_calls(self) -> None:
+        for call in self.memory.calls.values():
+            is_over = self.now_ms - call.begun_ms > self.rules.call_ms_max + CALL_SLACK_MS
+            if call.ended_ms is None and call.number not in self.seen.under_way and is_over:
+                text = "the manager that made the call did not see its end, and its time is over"
+                self.end_call(CallEnded(call.number, call.cluster, is_ok=False, text=text))
+
+    # --------------------------------------------------------------------------------------------------------- relief
+
+    def propose(self) -> Proposed | None:
+        """None: as it was. Once a minute: what queues need is never twice the same."""
+        before = self.memory.proposed
+        has_turned = any(event.kind in ("hot", "cool") for event in self.events)
+        if not has_turned and self.now_ms - before.at_ms < RELIEF_MS:
+            return None
+        reliefs = relieve(self.clusters.values(), self.seen.loads, self.now_ms)
+        plan = proposed(reliefs)
+        if plan == before.plan:
+            return None
+        for name in dict.fromkeys(relief.source for relief in reliefs):
+            self.tell("relief", name, _sentence([relief for relief in reliefs if relief.source == name]))
+        return Proposed(self.now_ms, plan)
+
+
+def _backends(count: int) -> str:
+    return f"{count} backend" if count == 1 else f"{count} backends"
+
+
+def _sentence(reliefs: Sequence[Relief]) -> str:
+    names = ", ".join(f"{one.queue!r} to {one.to}" for one in reliefs[:NAMED_MAX])
+    more = f" and {len(reliefs) - NAMED_MAX} more" if len(reliefs) > NAMED_MAX else ""
+    return f"it would be cool without {names}{more}; pushq cluster plan has it as a plan"

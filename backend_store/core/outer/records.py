@@ -1,0 +1,99 @@
+"""The manager's own rows beside what is known of each cluster: events in a ring, calls to the provisioner, the plan.
+
+A row that cannot be read is passed over: a later version wrote it, and neither the manager nor what a gateway shows of
+the others may end for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Final, TypeVar
+
+import msgspec
+
+from backend_store.core.outer.clusters import Cluster
+from backend_store.core.outer.documents import EVENT_KIND, KIND, parsed, stored
+from backend_store.core.outer.limits import EVENTS_MAX
+from backend_store.core.outer.managing import Decided, Event, Memory, Proposed, ProvisionCall
+
+CALL_KIND: Final = "cluster-call"
+PLAN_KIND: Final = "cluster-plan"
+HOLDER_KIND: Final = "cluster-manager"
+ONLY: Final = "this"
+"""The name of what there is one of."""
+
+Row = tuple[str, str, bytes | None]
+"""Kind, name and data; None removes it."""
+Rows = Callable[[str], list[tuple[str, bytes]]]
+"""All rows of a kind, name and data."""
+
+
+class Holder(msgspec.Struct, frozen=True):
+    """Who manages, since when, and what it is called to the backends."""
+
+    name: str
+    asker: str
+    term: int
+    since_ms: int
+
+
+_Row = TypeVar("_Row")
+_encode = msgspec.msgpack.Encoder().encode
+_event = msgspec.msgpack.Decoder(Event).decode
+_call = msgspec.msgpack.Decoder(ProvisionCall).decode
+_plan = msgspec.msgpack.Decoder(Proposed).decode
+_holder = msgspec.msgpack.Decoder(Holder).decode
+
+
+def clusters_of(rows: Rows) -> dict[str, Cluster]:
+    return dict(_read(rows, KIND, parsed))
+
+
+def events_of(rows: Rows) -> list[Event]:
+    """The last of them, newest last."""
+    return sorted((event for _, event in _read(rows, EVENT_KIND, _event)), key=lambda event: event.number)
+
+
+def calls_of(rows: Rows) -> dict[str, ProvisionCall]:
+    return dict(_read(rows, CALL_KIND, _call))
+
+
+def proposed_of(rows: Rows) -> Proposed:
+    return next((found for _, found in _read(rows, PLAN_KIND, _plan)), Proposed(0))
+
+
+def holder_of(rows: Rows) -> Holder | None:
+    """None where no manager has ever run."""
+    return next((found for _, found in _read(rows, HOLDER_KIND, _holder)), None)
+
+
+def _read(rows: Rows, kind: str, read: Callable[[bytes], _Row]) -> Iterator[tuple[str, _Row]]:
+    """Name and row."""
+    for name, data in rows(kind):
+        with suppress(ValueError, msgspec.MsgspecError):
+            yield name, read(data)
+
+
+def memory_of(rows: Rows) -> Memory:
+    last = max((event.number for event in events_of(rows)), default=0)
+    return Memory(clusters_of(rows), calls_of(rows), proposed_of(rows), last + 1)
+
+
+def rows_of(decided: Decided) -> Iterator[Row]:
+    """What is to be written."""
+    for cluster in decided.clusters:
+        yield KIND, cluster.name, stored(cluster)
+    for name in decided.gone:
+        yield KIND, name, None
+        yield CALL_KIND, name, None
+    for call in decided.calls:
+        yield CALL_KIND, call.cluster, _encode(call)
+    if decided.proposed is not None:
+        yield PLAN_KIND, ONLY, _encode(decided.proposed)
+    for event in decided.events:
+        yield EVENT_KIND, str(event.number % EVENTS_MAX), _encode(event)
+
+
+def holder_row(holder: Holder) -> Row:
+    return HOLDER_KIND, ONLY, _encode(holder)

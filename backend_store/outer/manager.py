@@ -1,0 +1,233 @@
+"""The process around the manager's core: asks for the duty, hears the clusters, writes down, has servers provided.
+
+Everything it knows lies in the documents of the home cluster, so several may run and any of them goes on. What is
+decided is written bound to the duty's term: who lost it meanwhile writes nothing, and makes no call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+
+import msgspec
+import structlog
+
+from backend_store.core.outer.clusters import Report as ClusterReport
+from backend_store.core.outer.documents import DUTY
+from backend_store.core.outer.gathered import ShardSaid, gathered
+from backend_store.core.outer.managing import CallEnded, Decided, ProvisionCall, Rules, Seen, closing, step
+from backend_store.core.outer.records import Holder, holder_row, memory_of, rows_of
+from backend_store.metadata.documents import Document, Duty
+from backend_store.model import Conflict, PushqError
+from backend_store.outer.limits import DUTY_LOOKS, HEAR_SECONDS_MAX, STALL_LOOKS
+from backend_store.outer.loads import Loads
+from backend_store.remote.home import Home
+from backend_store.remote.store import RemoteBackends
+from backend_store.service.reports import Report, TakeReport
+
+log = structlog.get_logger("pushq.manager")
+
+_report = msgspec.msgpack.Decoder(Report).decode
+
+Provide = Callable[[ProvisionCall], Awaitable[str]]
+"""Has the servers provided, and says how it went. Raises `ProvisionFailed`."""
+
+
+def hold_ms(every_s: float) -> int:
+    """How long a manager has the duty from one look on: a look may wait for the duty, a shard and what it writes."""
+    return round(max(every_s * DUTY_LOOKS, every_s + 3 * HEAR_SECONDS_MAX) * 1000)
+
+
+class ProvisionFailed(Exception):
+    """The sentence is for people, and has no secret."""
+
+
+class Manager:
+    """Run `run` in a task of yours, and `leave` when it has ended."""
+
+    def __init__(
+        self,
+        store: RemoteBackends,
+        rules: Rules,
+        provide: Provide | None,
+        *,
+        name: str,
+        every_s: float,
+    ) -> None:
+        """It looks after all clusters of `store`, which the caller opens and closes. `provide`: None where nobody
+        provides servers."""
+        self.name = name
+        self.duty: Duty | None = None
+        """Ours; None while it is another's."""
+        self.looks = 0
+        self.failures = 0
+        self.calls_made = 0
+        self.calls_failed = 0
+        self._store = store
+        self._rules = rules
+        self._provide = provide
+        self._every_s = every_s
+        self._loads = Loads(store)
+        self._heard_at = asyncio.get_running_loop().time()
+        """When the home cluster said last whose the duty is."""
+        self._calls: dict[int, asyncio.Task[None]] = {}
+        self._ended: list[CallEnded] = []
+        """Not written down yet."""
+
+    @property
+    def named(self) -> list[str]:
+        """The clusters of the settings."""
+        return [cluster.name for cluster in self._store.clusters.values()]
+
+    @property
+    def is_well(self) -> bool:
+        """Whether the home cluster answers."""
+        return asyncio.get_running_loop().time() - self._heard_at <= self._every_s * STALL_LOOKS + HEAR_SECONDS_MAX
+
+    @property
+    def under_way(self) -> int:
+        """Calls to the provisioner that this process makes now."""
+        return len(self._calls)
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            began = loop.time()
+            try:
+                await self.look()
+            except PushqError as error:
+                self.failures += 1
+                log.warning("the clusters cannot be looked after", error=error.detail)
+            except TimeoutError:
+                self.failures += 1
+                log.warning("the home cluster does not answer")
+            await asyncio.sleep(max(0.0, self._every_s - (loop.time() - began)))
+
+    async def look(self) -> None:
+        """Once. Raises `PushqError`, `TimeoutError`."""
+        self.looks += 1
+        before, duty = self.duty, await self._ask(hold_ms(self._every_s))
+        if duty is None:
+            return
+        memory, reports, now_ms = memory_of(self._store.documents.all), await self._hear(), _now_ms()
+        ended = list(self._ended)
+        seen = Seen(reports, ended, tuple(self._calls), self._loads.of(memory.clusters))
+        is_new = before != duty
+        decided = step(memory, seen, now_ms, named=self.named, manager=self.name, rules=self._rules, is_new=is_new)
+        holder = Holder(self.name, self._store.documents.holder, duty.term, now_ms) if is_new else None
+        await self._write(decided, duty, holder)
+        del self._ended[: len(ended)]
+        for call in decided.begin:
+            self._begin(call)
+
+    async def leave(self) -> None:
+        """Ends what is under way, writes that down, and gives the duty up: another one need not wait."""
+        tasks = list(self._calls.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self.duty is None:
+            return
+        try:
+            async with asyncio.timeout(HEAR_SECONDS_MAX):
+                if self._ended:
+                    memory = memory_of(self._store.documents.all)
+                    await self._write(closing(memory, self._ended, _now_ms(), self.name), self.duty, None)
+                await self._store.documents.take_duty(DUTY, 0)
+                log.info("gives the duty up")
+        except (PushqError, TimeoutError) as error:
+            log.info("the home cluster does not hear that this manager stops", error=str(error))
+
+    # ------------------------------------------------------------------------------------------------------- the duty
+
+    async def _ask(self, hold_ms: int) -> Duty | None:
+        documents = self._store.documents
+        async with asyncio.timeout(HEAR_SECONDS_MAX):
+            duty = await documents.take_duty(DUTY, hold_ms)
+        self._heard_at = asyncio.get_running_loop().time()
+        before = self.duty
+        self.duty = duty if duty.holder == documents.holder else None
+        if self.duty is not None and before != duty:
+            log.info("manages the clusters from now on", term=duty.term)
+        if before is not None and self.duty is None:
+            log.warning("another one manages the clusters now", holder=duty.holder, term=duty.term)
+        return self.duty
+
+    async def _write(self, decided: Decided, duty: Duty, holder: Holder | None) -> None:
+        """Returns when it is durable. Raises `PushqError`; `Conflict` when the duty is another's."""
+        rows = [Document(*row) for row in rows_of(decided)]
+        if holder is not None:
+            rows.append(Document(*holder_row(holder)))
+        try:
+            async with asyncio.timeout(HEAR_SECONDS_MAX):
+                await self._store.documents.write(rows, duty=duty)
+        except Conflict:
+            self.duty = None
+            raise
+        for event in decided.events:
+            log.info(event.text, kind=event.kind, number=event.number, cluster=event.cluster)
+
+    # -------------------------------------------------------------------------------------------------------- hearing
+
+    async def _hear(self) -> dict[str, ClusterReport]:
+        """Of all clusters that say something."""
+        clusters = list(self._store.clusters.values())
+        said = await asyncio.gather(*(_said_by(cluster.homes) for cluster in clusters))
+        now_ms = _now_ms()
+        found = (gathered(cluster.name, now_ms, shards) for cluster, shards in zip(clusters, said, strict=True))
+        return {report.cluster: report for report in found if report is not None}
+
+    # ------------------------------------------------------------------------------------------------ the provisioner
+
+    def _begin(self, call: ProvisionCall) -> None:
+        assert self._provide is not None, "the rules say that there is none"
+        self.calls_made += 1
+        task = asyncio.get_running_loop().create_task(
+            self._make(call, self._provide), name=f"provisions {call.cluster}"
+        )
+        self._calls[call.number] = task
+
+    async def _make(self, call: ProvisionCall, provide: Provide) -> None:
+        is_ok, text = False, "the manager was stopped meanwhile"
+        try:
+            async with asyncio.timeout(self._rules.call_ms_max / 1000):
+                text = await provide(call)
+            is_ok = True
+        except TimeoutError:
+            text = f"it took longer than {self._rules.call_ms_max / 1000:g} s, and was ended"
+        except ProvisionFailed as error:
+            text = str(error)
+        except Exception as error:
+            log.exception("a call to the provisioner failed")
+            text = f"a fault of ours: {type(error).__name__}"
+        finally:
+            self.calls_failed += not is_ok
+            self._calls.pop(call.number, None)
+            self._ended.append(CallEnded(call.number, call.cluster, is_ok, text))
+
+
+async def _said_by(homes: Sequence[Home]) -> list[ShardSaid | None]:
+    return list(await asyncio.gather(*map(_said, homes)))
+
+
+async def _said(home: Home) -> ShardSaid | None:
+    """None where nobody answers for the shard."""
+    try:
+        async with asyncio.timeout(HEAR_SECONDS_MAX):
+            return said_of(await home.ask(TakeReport(), may_repeat=True))
+    except (PushqError, TimeoutError):
+        return None
+
+
+def said_of(answer: msgspec.Raw) -> ShardSaid:
+    """What is in a `Report`, also in that of a backend that is older, which says less."""
+    report = _report(answer)
+    load = report.load
+    ails = report.why_not_durable or ("" if report.publishes_allowed else report.why_no_publishes)
+    return ShardSaid(load.node, load.cpu, report.disk_used, load.commits_waited, load.others, ails)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,170 @@
+"""`pushq manager`: the role that watches all clusters, says which may take queues, and has servers provided."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from functools import partial
+from http import HTTPStatus
+
+import msgspec
+import structlog
+
+from backend_store.core.outer.managing import Rules
+from backend_store.model import Unavailable
+from backend_store.outer.manager import Manager
+from backend_store.remote.store import RemoteBackends
+from backend_store.shard.health import JSON, METRICS, Answer, serve_pages
+from gateway.addresses import Address, parse_address
+from gateway.backends import backends_of
+from gateway.logs import configure_logs
+from gateway.provisioner import provisioner_of
+from gateway.serve import SIGNALS, CannotStart
+from gateway.settings import Settings
+from gateway.version import VERSION
+
+log = structlog.get_logger("pushq.manager")
+
+
+class Health(msgspec.Struct, frozen=True):
+    """What `/health` says."""
+
+    manager: str
+    status: str
+    """"ok", or "stalled" while the home cluster does not answer."""
+    is_manager: bool
+    """Whether the duty is this one's."""
+    clusters: tuple[str, ...]
+    """Those of the settings."""
+    calls: int
+    """Calls to the provisioner under way."""
+
+
+def serve_manager_role(settings: Settings) -> None:
+    """Serves until a signal ends it. Raises `CannotStart`."""
+    if not settings.store.backends:
+        raise CannotStart(
+            "store.backends is missing: a manager keeps what it knows with the backends of the home cluster"
+        )
+    configure_logs(settings.logs)
+    asyncio.run(_serve(settings))
+    log.info("stopped")
+
+
+async def _serve(settings: Settings) -> None:
+    ended = asyncio.Event()
+    for number in SIGNALS:
+        asyncio.get_running_loop().add_signal_handler(number, _end, number, ended)
+    store = backends_of(settings)
+    try:
+        await _open(store, settings)
+        manager = _manager(store, settings)
+        pages = {b"/health": partial(_health, manager, settings), b"/metrics": partial(_metrics, manager)}
+        http = parse_address(settings.manager.listen)
+        try:
+            server = await serve_pages(pages, http.host, http.port)
+        except OSError as error:
+            detail = f"manager.listen: cannot listen on {settings.manager.listen}: {error.strerror}"
+            raise CannotStart(detail) from None
+        try:
+            _announce(manager, http._replace(port=server.sockets[0].getsockname()[1]))
+            await _run(manager, ended)
+        finally:
+            server.close()
+            await server.wait_closed()
+    finally:
+        await store.close()
+
+
+async def _run(manager: Manager, ended: asyncio.Event) -> None:
+    """Until a signal, or a fault of ours: then another one goes on."""
+    looking = asyncio.create_task(manager.run(), name="manager")
+    ending = asyncio.create_task(ended.wait(), name="signals")
+    try:
+        await asyncio.wait((looking, ending), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        is_fault = looking.done()
+        for task in (looking, ending):
+            task.cancel()
+        await asyncio.gather(looking, ending, return_exceptions=True)
+        await manager.leave()
+    if is_fault:
+        looking.result()
+
+
+def _manager(store: RemoteBackends, settings: Settings) -> Manager:
+    given = settings.manager
+    rules = Rules(
+        nodes_min=given.nodes_min,
+        nodes_max=given.nodes_max,
+        grow_after_ms=given.grow_after_s * 1000,
+        shrink_after_ms=given.shrink_after_s * 1000,
+        pause_ms=given.pause_s * 1000,
+        call_ms_max=given.provisioner_timeout_s * 1000,
+        has_provisioner=bool(given.provisioner),
+    )
+    name = given.name or f"{socket.gethostname()}:{os.getpid()}"
+    return Manager(
+        store,
+        rules,
+        provisioner_of(given),
+        name=name,
+        every_s=given.look_s,
+    )
+
+
+async def _open(store: RemoteBackends, settings: Settings) -> None:
+    try:
+        await store.open()
+    except Unavailable as error:
+        raise CannotStart(
+            f"cannot start with the backends {', '.join(settings.store.backends)}: {error.detail}"
+        ) from None
+
+
+def _end(number: int, ended: asyncio.Event) -> None:
+    log.info("stopping", signal=signal.Signals(number).name)
+    ended.set()
+
+
+def _health(manager: Manager, settings: Settings) -> Answer:
+    status = "ok" if manager.is_well else "stalled"
+    found = Health(manager.name, status, manager.duty is not None, tuple(manager.named), manager.under_way)
+    code = HTTPStatus.OK if manager.is_well else HTTPStatus.SERVICE_UNAVAILABLE
+    return code, JSON, msgspec.json.encode(found)
+
+
+def _metrics(manager: Manager) -> Answer:
+    return HTTPStatus.OK, METRICS, ("\n".join(_series(manager)) + "\n").encode()
+
+
+def _series(manager: Manager) -> Iterator[str]:
+    for name, kind, text, value in (
+        ("pushq_manager_active", "gauge", "Whether this one manages the clusters.", manager.duty is not None),
+        (
+            "pushq_manager_looks_total",
+            "counter",
+            "Looks at the clusters, those without the duty among them.",
+            manager.looks,
+        ),
+        ("pushq_manager_failures_total", "counter", "Looks that came to no end; the log has more.", manager.failures),
+        ("pushq_manager_provisioner_calls_total", "counter", "Calls to the provisioner.", manager.calls_made),
+        (
+            "pushq_manager_provisioner_failures_total",
+            "counter",
+            "Calls to the provisioner that did not end well.",
+            manager.calls_failed,
+        ),
+    ):
+        yield f"# HELP {name} {text}"
+        yield f"# TYPE {name} {kind}"
+        yield f"{name} {int(value)}"
+
+
+def _announce(manager: Manager, http: Address) -> None:
+    lines = [f"pushq {VERSION}  manager {manager.name}", f"  health  {http.url}/health", "ready"]
+    print("\n".join(lines), file=sys.stdout, flush=True)

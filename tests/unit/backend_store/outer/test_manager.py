@@ -1,0 +1,180 @@
+"""The out-cluster manager's process over real backends and sockets: who acts, who goes on, what is asked for once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from backend_store.core.chunk import KIND_JSON, Columns, column_blocks
+from backend_store.core.outer import records
+from backend_store.core.outer.documents import DUTY, KIND
+from backend_store.core.outer.gathered import ShardSaid
+from backend_store.core.outer.managing import Rules
+from backend_store.metadata.documents import Document
+from backend_store.model import Conflict, Published, PushqError, QueueConfig
+from backend_store.node.meter import Load
+from backend_store.outer.manager import said_of
+from backend_store.remote.store import RemoteBackends
+from tests.support.outer_world import OuterWorld
+from tests.support.patience import eventually
+
+pytestmark = pytest.mark.anyio
+
+TENANT = "default"
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[OuterWorld]:
+    made = OuterWorld()
+    try:
+        await made.open()
+        yield made
+    finally:
+        await made.close()
+
+
+async def test_one_manager_writes_of_every_cluster_and_another_goes_on_when_it_leaves(world: OuterWorld) -> None:
+    one, two = await world.manager("one"), await world.manager("two")
+    await one.look()
+    await two.look()
+    assert one.duty is not None and two.duty is None
+    assert {name: cluster.report.nodes for name, cluster in world.clusters.items()} == {"main": 1, "us": 1}
+    assert world.told == [("manager", "", "one"), ("known", "main", "one"), ("known", "us", "one")]
+    await one.leave()
+    await two.look()
+    assert two.duty is not None and two.duty.term == 2
+    assert world.told[3:] == [("manager", "", "two")], "it knew the clusters"
+
+
+async def test_a_call_that_is_under_way_is_made_by_no_other_manager(world: OuterWorld) -> None:
+    one, two = await world.manager("one"), await world.manager("two")
+    world.loads["main"] = Load("a", cpu=0.9)
+    await one.look()
+    await eventually(lambda: world.provider.calls, "the provisioner is asked")
+    assert [(call.cluster, call.nodes, call.wanted) for call in world.provider.calls] == [("main", 1, 2)]
+    world.silence()
+    for _ in range(3):
+        await two.look()
+    assert two.duty is not None and two.calls_made == 0 and len(world.provider.calls) == 1
+    world.provider.goes_on.set()
+    await eventually(lambda: one.under_way == 0, "it has ended")
+    await one.look()
+    assert "provisioned" not in [kind for kind, _, _ in world.told], "who has lost the duty writes nothing"
+
+
+async def test_the_end_of_a_call_is_written_and_what_failed_is_asked_for_again(world: OuterWorld) -> None:
+    one = await world.manager("one")
+    world.loads["main"] = Load("a", cpu=0.9)
+    world.provider.fails = True
+    world.provider.goes_on.set()
+    await one.look()
+    await eventually(lambda: one.under_way == 0, "it has failed")
+    world.provider.fails = False
+    for _ in range(2):
+        await one.look()
+        await eventually(lambda: one.under_way == 0, "it has ended")
+    await one.look()
+    kinds = [kind for kind, cluster, _ in world.told if cluster == "main"]
+    assert kinds[:4] == ["known", "hot", "resize", "provision-failed"] and "provisioned" in kinds
+    assert one.calls_failed == 1 and one.calls_made == len(world.provider.calls) >= 2
+
+
+async def test_a_manager_that_stops_says_that_its_call_did_not_end(world: OuterWorld) -> None:
+    one = await world.manager("one")
+    world.loads["main"] = Load("a", cpu=0.9)
+    await one.look()
+    await eventually(lambda: world.provider.calls, "the provisioner is asked")
+    await one.leave()
+    assert world.told[-1] == ("provision-failed", "main", "one")
+
+
+async def test_who_loses_the_duty_during_a_look_writes_nothing_and_asks_for_nothing(world: OuterWorld) -> None:
+    one = await world.manager("one")
+    await one.look()
+    before = world.told
+    home, taken = world.backends[0], list[asyncio.Task[Any]]()
+
+    def taken_meanwhile() -> Load:
+        """While it hears how full the cluster is, its time is over, and another one takes the duty."""
+        world.silence()
+        taken.append(asyncio.get_running_loop().create_task(home.duties.take(DUTY, "another", 60_000)))
+        return Load("a", cpu=0.9)
+
+    home.load = taken_meanwhile
+    with pytest.raises(Conflict, match="another"):
+        await one.look()
+    assert (await taken[0]).holder == "another"
+    assert one.duty is None and world.told == before and not world.provider.calls
+
+
+async def test_a_cluster_that_is_away_is_silent_and_takes_nothing_from_the_others(
+    world: OuterWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("backend_store.outer.manager.HEAR_SECONDS_MAX", 0.2)
+    one = await world.manager("one")
+    await world.end("us")
+    store = world.stores[0]
+    await eventually(lambda: not store.clusters["us"].first.line.is_open, "the line is cut")
+    await one.look()
+    assert set(world.clusters) == {"main"} and one.failures == 0
+
+
+async def test_rows_of_a_later_version_end_nothing(world: OuterWorld) -> None:
+    one = await world.manager("one")
+    rows = [Document(kind, "later", b"\xc1") for kind in (KIND, "cluster-event", "cluster-call", "cluster-plan")]
+    await world.stores[0].documents.write(rows)
+    await one.look()
+    assert {"main", "us"} <= set(world.clusters)
+
+
+async def test_what_would_cool_a_cluster_is_proposed_and_not_done(world: OuterWorld) -> None:
+    """Three queues that do the same need as much each: without one of them the cluster is cool."""
+    one = await world.manager("one", Rules())
+    store = world.stores[0]
+    for name in "abc":
+        await world.backends[0].create_queue(TENANT, name, QueueConfig())
+        await eventually(lambda name=name: (TENANT, name) in store.metadata.queues, "it is known")  # type: ignore[misc]
+    world.loads["main"] = Load("a", cpu=0.9)
+    await one.look()
+    for round_ in range(1, 3):
+        for name in "abc":
+            await _publish(store, name)
+        await eventually(lambda wanted=round_: _published(store) == [wanted] * 3, "it is counted")  # type: ignore[misc]
+        await one.look()
+    plan = records.proposed_of(world.backends[0].documents.all).plan
+    assert [(move.source, move.to) for move in plan.moves] == [("main", "us")]
+    assert ("relief", "main", "one") in world.told
+    assert {one.cluster for one in store.all_definitions()} == {""}
+
+
+async def _publish(store: RemoteBackends, name: str) -> None:
+    done: asyncio.Future[Published | PushqError] = asyncio.get_running_loop().create_future()
+    store.queue(TENANT, name).publish(list(column_blocks(Columns(KIND_JSON, [b"1"])).blocks), done.set_result)
+    assert isinstance(await done, Published)
+
+
+def _published(store: RemoteBackends) -> Sequence[int | None]:
+    found = [store.last_pulse(definition) for definition in store.all_definitions()]
+    return [None if pulse is None else pulse.published_total for pulse in found]
+
+
+def test_a_backend_of_before_says_less() -> None:
+    """Its report ends with what it knew: it counts by its shard, and by its disk alone."""
+    known = {
+        "publishes_allowed": True,
+        "why_no_publishes": "",
+        "waited_ms": 0.0,
+        "commit_buckets": [],
+        "commit_sum": 0.0,
+        "commit_last": 0.0,
+        "quarantined": 0,
+        "broken_rows": 0,
+        "disk_used": 0.5,
+    }
+    assert said_of(msgspec.Raw(msgspec.msgpack.encode(known))) == ShardSaid("", disk=0.5)
+    later = known | {"load": {"node": "a", "cpu": 0.2, "later": 1}, "later": 2, "why_not_durable": "too few copies"}
+    assert said_of(msgspec.Raw(msgspec.msgpack.encode(later))) == ShardSaid("a", 0.2, 0.5, ails="too few copies")

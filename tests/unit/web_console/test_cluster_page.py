@@ -1,0 +1,68 @@
+"""The tables of all clusters on the page of the node."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from web_console.pages import cluster
+from web_console.tables import Table
+from web_console.visit import Visit
+
+pytestmark = pytest.mark.anyio
+
+EU = {
+    "name": "eu",
+    "is_home": False,
+    "model": "independent_hosts",
+    "backends": 3,
+    "queues": 7,
+    "utilisation": 0.834,
+    "fullest": "CPU",
+    "state": "hot",
+    "detail": "c is fullest: 91% of its CPU",
+    "hot_since": None,
+    "reported_at": "2026-01-31T12:00:00.000Z",
+}
+NEVER_HEARD = EU | {"name": "us", "model": None, "backends": None, "utilisation": None, "state": "silent"}
+PLAN = {
+    "version": 1,
+    "moves": [{"queue": "orders", "from": "eu", "to": "us"}],
+    "partitions": [{"queue": "news", "partitions": 4, "clusters": ["eu", "us"], "tenant": "shop"}],
+}
+NOTHING: dict[str, Any] = {"version": 1, "moves": [], "partitions": []}
+
+
+async def tables(**of_all: Any) -> dict[str, Table]:
+    state = {"nodes": [], "shards": [], "events": [], "clusters": [], "manager_events": [], "plan": NOTHING} | of_all
+
+    async def maybe(path: str) -> dict[str, Any]:
+        return state
+
+    visit = SimpleNamespace(maybe=maybe, may_do=lambda act: False, path="/console/node")
+    found = await cluster.load(cast(Visit, visit))
+    return {table.caption: table for table in found["cluster"]}
+
+
+async def test_every_cluster_has_a_row_also_one_that_was_never_heard() -> None:
+    found = await tables(clusters=[EU, NEVER_HEARD])
+    rows = found["Clusters"].rows
+    assert [(row["name"], row["model"], row["used"], row["state"]) for row in rows] == [
+        ("eu", "independent hosts", "83%", "hot"),
+        ("us", None, None, "silent"),
+    ]
+    assert "pushq manager" in found["Decisions"].empty and "What would cool a cluster" not in found
+
+
+async def test_what_would_cool_a_cluster_has_a_row_for_each_queue() -> None:
+    rows = (await tables(clusters=[EU], plan=PLAN))["What would cool a cluster"].rows
+    assert [tuple(row[column.key] for column in cluster.PLAN) for row in rows] == [
+        ("default", "orders", "move", "eu", "us"),
+        ("shop", "news", "4 partitions", "eu", "us"),
+    ]
+
+
+async def test_a_server_that_keeps_its_messages_itself_shows_no_clusters() -> None:
+    assert set(await tables()) == {"Backends", "Shards", "Events"}
