@@ -623,11 +623,13 @@ async def test_a_cluster_that_comes_back_empty_is_not_taken_for_the_one_that_was
     assert [where(queue.definition) for queue in made[1::2]] == [("eu", 0), ("eu", 1)]
     assert isinstance(await publish(made[-1], b"1"), Published)
     await world.eu.go()
+    lines_there = [home.line for home in store.clusters["eu"].homes]
+    await eventually(lambda: not any(line.is_open for line in lines_there))
     before, world.eu.nodes = world.eu.nodes, [Node(MemoryEngine(), directory=None) for _ in range(2)]
     for node in world.eu.nodes:
         await node.start()
     await world.eu.come()
-    await eventually(lambda: bool(store.clusters["eu"].why_not))
+    await eventually(lambda: bool(store.clusters["eu"].why_not) and all(line.is_open for line in lines_there))
     await refused(store, "far", "cluster that was built anew another name")
     await store.delete_queue(TENANT, "gone")
     assert world.eu.queues == []
