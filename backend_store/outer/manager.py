@@ -16,8 +16,9 @@ import structlog
 from backend_store.core.outer.clusters import Report as ClusterReport
 from backend_store.core.outer.documents import DUTY
 from backend_store.core.outer.gathered import ShardSaid, gathered
-from backend_store.core.outer.managing import CallEnded, Decided, ProvisionCall, Rules, Seen, closing, step
-from backend_store.core.outer.records import Holder, holder_row, memory_of, rows_of
+from backend_store.core.outer.managing import CallEnded, Decided, Memory, ProvisionCall, Rules, Seen, closing, step
+from backend_store.core.outer.limits import CALL_SLACK_MS
+from backend_store.core.outer.records import Holder, holder_of, holder_row, memory_of, rows_of
 from backend_store.metadata.documents import Document, Duty
 from backend_store.model import Conflict, PushqError
 from backend_store.outer.limits import DUTY_LOOKS, HEAR_SECONDS_MAX, STALL_LOOKS
@@ -74,6 +75,8 @@ class Manager:
         self._calls: dict[int, asyncio.Task[None]] = {}
         self._ended: list[CallEnded] = []
         """Not written down yet."""
+        self._decided: dict[str, ProvisionCall] = {}
+        """By cluster: calls that nobody answered for whether they are written down. If they are, they are made."""
 
     @property
     def named(self) -> list[str]:
@@ -108,15 +111,19 @@ class Manager:
     async def look(self) -> None:
         """Once. Raises `PushqError`, `TimeoutError`."""
         self.looks += 1
-        before, duty = self.duty, await self._ask(hold_ms(self._every_s))
+        duty = await self._ask(hold_ms(self._every_s))
         if duty is None:
             return
-        memory, reports, now_ms = memory_of(self._store.documents.all), await self._hear(), _now_ms()
+        rows, asker = self._store.documents.all, self._store.documents.holder
+        memory, known = memory_of(rows), holder_of(rows)
+        self._begin_decided(memory)
+        reports, now_ms = await self._hear(), _now_ms()
         ended = list(self._ended)
         seen = Seen(reports, ended, tuple(self._calls), self._loads.of(memory.clusters))
-        is_new = before != duty
+        is_new = known is None or (known.asker, known.term) != (asker, duty.term)
         decided = step(memory, seen, now_ms, named=self.named, manager=self.name, rules=self._rules, is_new=is_new)
-        holder = Holder(self.name, self._store.documents.holder, duty.term, now_ms) if is_new else None
+        holder = Holder(self.name, asker, duty.term, now_ms) if is_new else None
+        self._decided.update({call.cluster: call for call in decided.begin})
         await self._write(decided, duty, holder)
         del self._ended[: len(ended)]
         for call in decided.begin:
@@ -181,8 +188,17 @@ class Manager:
 
     # ------------------------------------------------------------------------------------------------ the provisioner
 
+    def _begin_decided(self, memory: Memory) -> None:
+        """Those that turn out to be written down: nobody else makes them."""
+        for name, call in list(self._decided.items()):
+            if _now_ms() - call.begun_ms > CALL_SLACK_MS:
+                del self._decided[name]  # it would not end in the time that another manager gives it
+            elif memory.calls.get(name) == call:
+                self._begin(call)
+
     def _begin(self, call: ProvisionCall) -> None:
         assert self._provide is not None, "the rules say that there is none"
+        self._decided.pop(call.cluster, None)
         self.calls_made += 1
         task = asyncio.get_running_loop().create_task(
             self._make(call, self._provide), name=f"provisions {call.cluster}"
@@ -219,6 +235,9 @@ async def _said(home: Home) -> ShardSaid | None:
             return said_of(await home.ask(TakeReport(), may_repeat=True))
     except (PushqError, TimeoutError):
         return None
+    except msgspec.MsgspecError as error:
+        log.warning("what a shard says of itself is not understood", shard=home.shard, error=str(error))
+        return None
 
 
 def said_of(answer: msgspec.Raw) -> ShardSaid:
@@ -226,7 +245,16 @@ def said_of(answer: msgspec.Raw) -> ShardSaid:
     report = _report(answer)
     load = report.load
     ails = report.why_not_durable or ("" if report.publishes_allowed else report.why_no_publishes)
-    return ShardSaid(load.node, load.cpu, report.disk_used, load.commits_waited, load.others, ails)
+    return ShardSaid(
+        load.node,
+        load.cpu,
+        report.disk_used,
+        load.commits_waited,
+        load.others,
+        nodes_needed=load.nodes_needed,
+        copies_missing=load.copies_missing,
+        ails=ails,
+    )
 
 
 def _now_ms() -> int:
