@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any, cast
@@ -64,6 +65,19 @@ async def test_what_the_manager_wrote_is_shown_until_it_is_old(world: OuterWorld
     assert takes == {"main": 1, "us": 0}
     now_ms += REPORT_MS_MAX + 1
     assert [one.state for one in view.summaries()] == ["silent", "silent"] and view.state().managers.is_silent
+
+
+async def test_without_a_coordinator_all_clusters_are_shown_to_operators_and_no_backends(world: OuterWorld) -> None:
+    await world.manager("one")
+    there = gateway(clusters=ClustersView(world.stores[0], wall_clock_ms))
+    found = json.loads((await calls.get(there, cast(Any, Asked()))).body)
+    assert [one["name"] for one in found["clusters"]] == ["main", "us"]
+    assert (found["nodes"], found["shards"], found["events"], found["manager"]) == ([], [], [], None)
+    assert found["backends_known"] is False
+    with pytest.raises(Forbidden):
+        await calls.get(there, cast(Any, Asked(is_operator=False)))
+    with pytest.raises(NotFound, match=r"cluster\.coordinator"):
+        await calls.get(there, cast(Any, Asked(cluster="main")))
 
 
 def gateway(**parts: Any) -> Any:
