@@ -72,6 +72,7 @@ class Manager:
         self._loads = Loads(store)
         self._heard_at = asyncio.get_running_loop().time()
         """When the home cluster said last whose the duty is."""
+        self._held_until = self._heard_at
         self._calls: dict[int, asyncio.Task[None]] = {}
         self._ended: list[CallEnded] = []
         """Not written down yet."""
@@ -87,6 +88,11 @@ class Manager:
     def is_well(self) -> bool:
         """Whether the home cluster answers."""
         return asyncio.get_running_loop().time() - self._heard_at <= self._every_s * STALL_LOOKS + HEAR_SECONDS_MAX
+
+    @property
+    def is_acting(self) -> bool:
+        """Whether the duty is ours still: while the home cluster does not answer, its time ends."""
+        return self.duty is not None and asyncio.get_running_loop().time() < self._held_until
 
     @property
     def under_way(self) -> int:
@@ -144,16 +150,20 @@ class Manager:
                     await self._write(closing(memory, self._ended, _now_ms(), self.name), self.duty, None)
                 await self._store.documents.take_duty(DUTY, 0)
                 log.info("gives the duty up")
-        except (PushqError, TimeoutError) as error:
-            log.info("the home cluster does not hear that this manager stops", error=str(error))
+        except PushqError as error:
+            log.info("the home cluster does not hear that this manager stops", error=error.detail)
+        except TimeoutError:
+            log.info("the home cluster does not answer, and does not hear that this manager stops")
 
     # ------------------------------------------------------------------------------------------------------- the duty
 
     async def _ask(self, hold_ms: int) -> Duty | None:
         documents = self._store.documents
+        loop = asyncio.get_running_loop()
+        asked_at = loop.time()
         async with asyncio.timeout(HEAR_SECONDS_MAX):
             duty = await documents.take_duty(DUTY, hold_ms)
-        self._heard_at = asyncio.get_running_loop().time()
+        self._heard_at, self._held_until = loop.time(), asked_at + hold_ms / 1000
         before = self.duty
         self.duty = duty if duty.holder == documents.holder else None
         if self.duty is not None and before != duty:

@@ -229,3 +229,17 @@ async def test_a_backend_that_says_what_is_not_understood_is_silent_and_ends_not
     world.loads["us"] = cast(Load, {"node": 7})
     await one.look()
     assert set(world.clusters) == {"main"}
+
+
+async def test_who_does_not_hear_the_home_cluster_acts_no_longer_than_it_has_the_duty(
+    world: OuterWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = await world.manager("one")
+    await one.look()
+    assert one.is_acting
+    monkeypatch.setattr("backend_store.outer.manager.hold_ms", lambda every_s: 50)
+    await one.look()
+    await eventually(lambda: not one.is_acting, "its time is over")
+    monkeypatch.undo()
+    await one.look()
+    assert one.is_acting
