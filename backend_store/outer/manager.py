@@ -16,8 +16,8 @@ import structlog
 from backend_store.core.outer.clusters import Report as ClusterReport
 from backend_store.core.outer.documents import DUTY
 from backend_store.core.outer.gathered import ShardSaid, gathered
-from backend_store.core.outer.managing import CallEnded, Decided, Memory, ProvisionCall, Rules, Seen, closing, step
 from backend_store.core.outer.limits import CALL_SLACK_MS
+from backend_store.core.outer.managing import CallEnded, Decided, Memory, ProvisionCall, Rules, Seen, closing, step
 from backend_store.core.outer.records import Holder, holder_of, holder_row, memory_of, rows_of
 from backend_store.metadata.documents import Document, Duty
 from backend_store.model import Conflict, PushqError

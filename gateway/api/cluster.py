@@ -89,6 +89,7 @@ def _watch_of(gateway: Gateway, name: str | None) -> ClusterWatch:
     else:
         found, setting = gateway.further.get(name), f"coordinator of the entry {name!r} of store.clusters"
     if found is None:
-        what = "have a cluster to show" if name is None else f"know who leads what in the cluster {name!r}"
+        about = name or next(iter(names), None)
+        what = "have a cluster to show" if about is None else f"know who leads what in the cluster {about!r}"
         raise NotFound(f"this server does not {what}: start it with {setting} = etcd://HOST:PORT")
     return found

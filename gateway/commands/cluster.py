@@ -37,7 +37,8 @@ def _led_by(state: dict[str, Any], node: str) -> list[str]:
 def cluster() -> None:
     """Look after clusters of backends.
 
-    The server is a gateway whose settings name the cluster's coordinator; the key has the scope operator.
+    The server is a gateway; backends and shards are known to one whose settings name the cluster's coordinator. The
+    key has the scope operator.
     """
 
 

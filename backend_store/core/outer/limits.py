@@ -29,8 +29,9 @@ CALL_SLACK_MS: Final = 30_000
 RELIEF_MS: Final = 60_000
 """Between two looks for queues that a hot cluster should give: what they need is never twice the same."""
 TURNS_MAX: Final = 10
-"""Events of a cluster that becomes hot, cool, ill or well in `TURNS_MS`: one that flaps does not push out all others."""
+"""Events of a cluster that becomes hot, cool, ill or well in `turns_ms`: flapping pushes out few others."""
 TURNS_MS: Final = 600_000
+"""For so long `turns_max` counts."""
 EVENTS_MAX: Final = 256
 """What the manager saw and decided: so many of the last events are kept."""
 NAMED_MAX: Final = 3

@@ -117,8 +117,10 @@ def test_a_call_is_about_the_home_cluster_or_the_one_that_it_names() -> None:
 
 
 def test_a_cluster_without_its_coordinator_is_not_shown_and_the_setting_is_named() -> None:
-    with pytest.raises(NotFound, match=r"cluster\.coordinator"):
+    with pytest.raises(NotFound, match=r"in the cluster 'main': start it with cluster\.coordinator"):
         about(gateway(clusters=TWO), Asked())
+    with pytest.raises(NotFound, match="does not have a cluster to show"):
+        about(gateway(), Asked())
     with pytest.raises(NotFound, match=r"coordinator of the entry 'us' of store\.clusters"):
         about(gateway(cluster="home", clusters=TWO), Asked(cluster="us"))
     with pytest.raises(NotFound, match="keeps its messages itself"):
