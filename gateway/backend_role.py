@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 import structlog
+import uvloop
 
 from backend_store.client.embedded import EmbeddedStore
 from backend_store.cluster.coordinator import Coordinator
@@ -44,6 +45,7 @@ from gateway.auth import wall_clock_ms
 from gateway.backend_rules import coordinator_of
 from gateway.etcd_access import access_of, etcd_config
 from gateway.logs import configure_logs
+from gateway.memory import keep_what_is_there
 from gateway.serve import SIGNALS, CannotStart
 from gateway.settings import Settings
 from gateway.usage.led_export import LedExports
@@ -62,7 +64,8 @@ def serve_backend_role(settings: Settings, attach: Attach | None = None) -> None
         raise CannotStart("node.name is missing: a backend needs a name that no other one of its cluster has")
     configure_logs(settings.logs)
     prepare_interpreter()
-    asyncio.run(_serve(settings, attach or partial(to_gateways, settings)))
+    keep_what_is_there()
+    uvloop.run(_serve(settings, attach or partial(to_gateways, settings)))
 
 
 @contextlib.asynccontextmanager

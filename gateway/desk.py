@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
@@ -187,6 +188,15 @@ class GatewayDesk:
             is_split=queue.is_split,
         )
         return _sealed(queue, prepared)
+
+    def prepare_together(
+        self, queue: Target, calls: Sequence[Sequence[Any]], encoding: Encoding
+    ) -> tuple[Prepared, int] | None:
+        if queue.is_split or publish.looks_at_calls(queue.config):
+            return None
+        bodies = list(chain.from_iterable(calls))
+        prepared = self.prepare_plain(queue, bodies, encoding)
+        return prepared, publish.size_apart(prepared.blocks, bodies, len(calls))
 
     def allowed_origin(self, origin: str | None, host: str | None) -> bool:
         """Same origin, one of the configured list, or under `--dev` any page of this machine. No origin: no browser."""

@@ -14,6 +14,7 @@ from urllib.parse import parse_qs
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from backend_store.client import ASKED_AT
 from backend_store.model import Forbidden, InvalidRequest, NotFound, PushqError, Unauthenticated
 from gateway import cors
 from gateway.api.table import OPERATIONS, Operation, kind_of
@@ -26,7 +27,8 @@ from gateway.overload import EVENTS, SETTLING, refusal_of_call
 from gateway.performing import perform
 from gateway.router import Match, Router
 from gateway.throttle import Account
-from push.looking_up import found
+from gateway.whole import write_at_once
+from push.looking_up import LookingUp, asks, found
 from throttling.census import NOBODY, Who
 
 log = structlog.get_logger("pushq.gateway")
@@ -47,18 +49,24 @@ class Api:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers: dict[bytes, bytes] = dict(scope["headers"])
         raw_path: bytes = scope.get("raw_path") or b""
-        has_slash = b"%2f" in raw_path.lower()  # inside a step: a message's id may have one
+        # Inside of a step, as a message's id may have one. `in` would make an error first, for it looks for a number.
+        has_slash = raw_path.find(b"%") >= 0 and raw_path.lower().find(b"%2f") >= 0
         match = self._router.find(scope["path"], quoted=raw_path.decode("latin-1") if has_slash else None)
         account: Account | None = None
         began = time.monotonic()
+        asked = asks()
         try:
-            if cors.is_preflight(scope["method"], headers) and self._allows_origin(headers):
+            is_question = scope["method"] == "OPTIONS" and cors.is_preflight("OPTIONS", headers)
+            if is_question and self._allows_origin(headers):
                 answer: Answer | ASGIApp = cors.preflight(headers)
             else:
                 is_stream = match is not None and match.path == EVENTS and scope["method"] == "GET"
                 if is_stream:
                     self._let_in(scope, headers)
-                caller = await found(lambda: self._caller(scope, headers, match))
+                try:
+                    caller = self._caller(scope, headers, match)
+                except LookingUp:
+                    caller = await found(lambda: self._caller(scope, headers, match))
                 if is_stream and b"authorization" in headers and isinstance(caller, Principal):
                     self._pace(_who(scope, caller))
                 account = Account(self._gateway.throttle, _who(scope, caller), _queue(match))
@@ -69,6 +77,9 @@ class Api:
             return
         except Exception:
             answer = _our_mistake(scope)
+        finally:
+            if asked is not None:
+                ASKED_AT.reset(asked)  # the next request on the connection may begin in this one's context
         told: tuple[Header, ...] = () if account is None else account.headers()
         if b"origin" in headers and self._allows_origin(headers):
             told = (*told, *cors.granted(headers[b"origin"]))
@@ -197,7 +208,8 @@ class Api:
     ) -> None:
         if isinstance(answer, Answer):
             self.answers[scope["method"], "" if match is None else match.path, answer.status] += 1
-            await write(send, answer, told)
+            if not write_at_once(send, scope["method"], answer, told):
+                await write(send, answer, told)
             return
 
         async def send_with_headers(message: Message) -> None:
@@ -245,7 +257,8 @@ def _allowed(match: Match[Any]) -> bytes:
 
 def _who(scope: Scope, caller: Principal | Unauthenticated) -> Who:
     """On whose account a request goes. Of somebody unknown only the address counts."""
-    address = _address(scope)
+    client = scope.get("client")
+    address = client[0] if client else ""
     return Who(caller.tenant, caller.id, address) if isinstance(caller, Principal) else Who(address=address)
 
 
@@ -260,7 +273,9 @@ def _queue(match: Match[Operation] | None) -> str | None:
 
 def _trace_id(headers: dict[bytes, bytes]) -> str | None:
     """The caller's own trace (W3C Trace Context), so that it finds the problem again in its logs."""
-    parts = headers.get(b"traceparent", b"").split(b"-")
+    if b"traceparent" not in headers:
+        return None
+    parts = headers[b"traceparent"].split(b"-")
     return parts[1].decode("latin-1") if len(parts) == 4 and len(parts[1]) == 32 and parts[1].isalnum() else None
 
 

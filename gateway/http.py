@@ -17,6 +17,7 @@ from starlette.types import Receive, Scope, Send
 from backend_store.model import FieldError, InvalidRequest, MessageTooLarge, PushqError
 from gateway.limits import REQUEST_BODY_SECONDS_MAX
 from gateway.validate import escape, with_whole_numbers
+from gateway.whole import body_at_hand
 from push.checks import field as invalid_field
 from push.problems import KINDS, invalid, nearest, problem, retry_after
 
@@ -157,23 +158,22 @@ class Call:
         declared = self.headers.get(b"content-length", b"")
         if declared.isdigit():
             self._check_size(int(declared[:20]))  # before it is asked for: with "100 Continue", it would be sent
+        if (whole := body_at_hand(self.receive)) is not None:
+            self._check_size(len(whole))
+            self.held.add(len(whole))
+            return whole
         try:
             async with asyncio.timeout(REQUEST_BODY_SECONDS_MAX):
-                message = await self.receive()
-                if message["type"] == "http.request" and not message.get("more_body"):
-                    whole: bytes = message.get("body", b"")
-                    self._check_size(len(whole))
-                    self.held.add(len(whole))
-                    return whole
-                return await self._parts(message)
+                return await self._parts()
         except TimeoutError:
             detail = f"the body did not arrive within {REQUEST_BODY_SECONDS_MAX} s"
             raise InvalidRequest(detail, headers=(("Connection", "close"),))
 
-    async def _parts(self, message: Any) -> bytes:
+    async def _parts(self) -> bytes:
         parts: list[bytes] = []
         size = 0
         while True:
+            message = await self.receive()
             if message["type"] != "http.request":
                 raise ClientGone
             part = message.get("body", b"")
@@ -183,7 +183,6 @@ class Call:
             self.held.add(len(part))
             if not message.get("more_body"):
                 return b"".join(parts)
-            message = await self.receive()
 
     def _check_size(self, size: int) -> None:
         self.bytes_in = size

@@ -13,6 +13,12 @@ TICKET_SECONDS: Final = 30
 TEMPORARY_KEY_SECONDS: Final = 3_600
 """The life of a key that is in memory only, such as the demo page's; at most two of a name live at a time."""
 
+REMEMBERED_HEAD_BYTES_MAX: Final = 4 * 1024
+"""The head of a request that its connection remembers; idle connections are many, and a head may have 64 KiB."""
+JOINED_BYTES_MAX: Final = 64 * 1024
+"""The body of an answer that is copied behind its head, so that both are one piece."""
+GARBAGE_OBJECTS_MIN: Final = 10_000
+"""So many objects more than were let go are made before some are looked at for cycles that nobody holds."""
 TENANTS_REMEMBERED_MAX: Final = 10_000
 """Tenants whose quotas are remembered as rules."""
 TOKEN_BYTES_MAX: Final = 8 * 1024

@@ -30,7 +30,7 @@ from gateway.door import Door
 from gateway.entrance import Entrance, ProxyGate
 from gateway.heads import MALFORMED, TOO_LARGE, Fault, Reason, fault_of
 from gateway.http import problem_answer
-from gateway.leftover import Bounds, Lingering, Turnstile
+from gateway.leftover import Bounds, Turnstile
 from gateway.limits import (
     ANSWERS_SECONDS_MAX,
     HEADERS_BYTES_MAX,
@@ -43,6 +43,7 @@ from gateway.limits import (
     TLS_HANDSHAKE_SECONDS_MAX,
 )
 from gateway.proxy import Client
+from gateway.remembered import Remembering
 from push.limits import READ_BYTES_PER_TURN_MAX, WRITE_BLOCKED_SECONDS_MAX
 from push.protocol import FRAME_BYTES_MAX
 from push.transports.websocket import PushProtocol
@@ -86,7 +87,7 @@ class Flow(FlowControl):
             super().resume_reading()
 
 
-class HttpProtocol(Lingering):
+class HttpProtocol(Remembering):
     """uvicorn's HTTP with bounds on a request's head and on what is sent ahead, and problems in place of plain text."""
 
     via: Client | None = None
@@ -147,9 +148,15 @@ class HttpProtocol(Lingering):
             found = data.find(_HEAD_END, at)
             end = len(data) if found < 0 else found + len(_HEAD_END)
             piece, pieces, at = data[at:end], pieces + 1, end
-            if piece[0] in b"\r\n" and self._is_idle() and not piece.strip(b"\r\n"):
+            is_idle = self._is_idle()
+            if piece[0] in b"\r\n" and is_idle and not piece.strip(b"\r\n"):
                 continue  # or nothing would end a connection that sent an empty line and then no request
+            if is_idle and found >= 0 and (taken := self._begin_again(data, end - len(piece), end)):
+                at = taken
+                continue
             super().data_received(piece)
+            if is_idle and found >= 0:
+                self.remember(piece)
             if self.leftover is not None and not self.takes(len(piece)):
                 return
             if self._is_upgraded:
@@ -159,6 +166,12 @@ class HttpProtocol(Lingering):
             # A client that sends its head drop by drop would hold a socket for ever. Most heads come in one piece, so
             # that a request costs no timer.
             self._head_timer = self.loop.call_later(REQUEST_HEAD_SECONDS_MAX, self._head_too_late)
+
+    def _begin_again(self, data: bytes, at: int, end: int) -> int:
+        taken = self.begin_again(data, at, end)
+        if taken and self._reader_timer is not None and not self.flow.write_paused:
+            self._reader_reads()
+        return taken
 
     def _is_answering(self) -> bool:
         """Whether a request is here, whole or behind another one, that has no answer yet."""
@@ -224,8 +237,11 @@ class HttpProtocol(Lingering):
         self._head_bytes += len(name) + len(value)
         if self._head_bytes > HEADERS_BYTES_MAX or len(self.headers) >= HEADERS_MAX:
             self._refuse_head(TOO_LARGE)
-        if self._in_head:
-            super().on_header(name, value)
+        if self._in_head:  # as uvicorn does it, which a call for each header would cost as much again
+            name = name.lower()
+            if name == b"expect" and value.lower() == b"100-continue":
+                self.expect_100_continue = True
+            self.headers.append((name, value))
         # A trailer is none: it comes when everybody has decided by the head (RFC 9110, section 6.5.1).
 
     def on_headers_complete(self) -> None:

@@ -14,7 +14,7 @@ from backend_store.model import PushqError
 from gateway.audit import Act, is_act
 from gateway.context import Gateway
 from gateway.http import Answer, Call, ClientGone
-from push.looking_up import found, handled
+from push.looking_up import LookingUp, found, handled
 from push.traces import kept_trace
 
 if TYPE_CHECKING:
@@ -26,11 +26,18 @@ _ABSENT: Final = frozenset({"queue-not-found", "not-found"})
 
 
 async def perform(gateway: Gateway, operation: Operation, call: Call, trace_id: str | None) -> Answer | ASGIApp:
-    """The answer of the operation's handler. Raises what the handler raises."""
+    """The answer of the operation's handler. Raises what the handler raises. What is looked up is as it was when the
+    request came: whoever calls has said so, see `looking_up`.
+    """
     began, outcome, answer = time.perf_counter(), "internal", None
     try:
-        handle = _written_down if is_act(operation) else _plain
-        answer = await handle(gateway, operation, call, trace_id)
+        if is_act(operation):
+            answer = await _written_down(gateway, operation, call, trace_id)
+        else:
+            try:
+                answer = await operation.handler(gateway, call)
+            except LookingUp:
+                answer = await handled(lambda: operation.handler(gateway, call))
         outcome = "ok"
         return answer
     except PushqError as error:
@@ -66,10 +73,6 @@ async def perform(gateway: Gateway, operation: Operation, call: Call, trace_id: 
                 parent=kept_trace(call.header(b"traceparent"), call.header(b"tracestate")),
                 batch=call.batch,
             )
-
-
-async def _plain(gateway: Gateway, operation: Operation, call: Call, trace_id: str | None) -> Answer | ASGIApp:
-    return await handled(lambda: operation.handler(gateway, call))
 
 
 async def _written_down(gateway: Gateway, operation: Operation, call: Call, trace_id: str | None) -> Answer | ASGIApp:

@@ -13,7 +13,17 @@ from typing import Any
 
 import msgspec
 
-from backend_store.client import KIND_BYTES, KIND_JSON, Blocks, Columns, HybridClock, column_blocks, plain_blocks
+from backend_store.client import (
+    BYTES_BESIDE_BODY,
+    KIND_BYTES,
+    KIND_JSON,
+    Block,
+    Blocks,
+    Columns,
+    HybridClock,
+    column_blocks,
+    plain_blocks,
+)
 from backend_store.model import MESSAGES_PER_REQUEST_MAX, FieldError, InvalidRequest, QueueConfig
 from gateway.dedupe import hashes
 from gateway.given import Given
@@ -58,7 +68,8 @@ def prepare_plain(
     kind = KIND_JSON if encoding == "json" else KIND_BYTES
     named = name(kind, raw, {}) if name is not None else None
     is_plain = named is None or (config.dedupe == "none" and not is_split)
-    is_plain = is_plain and max(map(len, raw)) <= config.max_message_bytes and _takes_bodies_alone(config)
+    size = len(raw[0]) if len(raw) == 1 else max(map(len, raw))
+    is_plain = is_plain and size <= config.max_message_bytes and _takes_bodies_alone(config)
     if not is_plain or (encoding == "json" and (too_deep(raw) or unreadable(raw))):
         return _prepared(
             config,
@@ -101,6 +112,19 @@ def prepare(
     return _prepared(
         config, given, kind, bodies, trace, names, now_ms=now_ms, clock=clock, encode=encode, content_key=content_key
     )
+
+
+def looks_at_calls(config: QueueConfig) -> bool:
+    """Whether it makes a difference which calls bring bodies that come in one order all the same."""
+    is_endless = config.max_messages is None and config.max_bytes is None
+    return not (is_endless and config.dedupe == "none" and _takes_bodies_alone(config))
+
+
+def size_apart(blocks: Sequence[Block], bodies: Sequence[Any], count: int) -> int:
+    """Bytes of as many blocks, each with some of the bodies that `blocks` have; all blocks hold bodies alone."""
+    own = sum(map(len, bodies)) + BYTES_BESIDE_BODY * len(bodies)
+    beside = sum([len(block.data) for block in blocks]) - own
+    return own + beside // len(blocks) * count
 
 
 def _takes_bodies_alone(config: QueueConfig) -> bool:

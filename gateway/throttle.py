@@ -53,11 +53,19 @@ class Throttle:
 
     def request(self, who: Who, operation: Operation, queue: str | None = None) -> list[Charge]:
         """What a request costs before its body is known."""
+        plan = self._applying(who, operation)
+        if len(plan) == 1 and plan[0].is_plain and who.principal:
+            return [Charge(plan[0], who.principal, 1)]  # under no other rule than the default
         return [
             Charge(rule, subject, 1)
-            for rule in self._applying(who, operation)
+            for rule in plan
             if rule.unit == "requests" and (subject := self._subject(rule, who, queue)) is not None
         ]
+
+    def counts_messages(self, who: Who) -> bool:
+        """Whether anything is counted of a publish but that it was asked for."""
+        plan = self._applying(who, "publish")
+        return len(plan) != 1 or not plan[0].is_plain
 
     def publishing(self, who: Who, publishes: Sequence[Publishing], *, is_request: bool) -> list[Charge]:
         """What messages cost that were parsed and not accepted yet; `is_request`: the request itself is not paid."""
@@ -74,9 +82,6 @@ class Throttle:
                     charges.append(Charge(rule, subject, cost))
         return charges if len(publishes) == 1 else _merged(charges)
 
-    async def decide(self, charges: Sequence[Charge]) -> Outcome:
-        return self.limiter.hit(charges) or await self.limiter.ask(charges)
-
     def publish(self, who: Who, publishes: Sequence[Publishing]) -> Verdict | Coroutine[Any, Any, Verdict]:
         """Counts a publish over a socket: None lets it pass; a coroutine has to be awaited to know."""
         plan = self._applying(who, "publish")
@@ -89,6 +94,19 @@ class Throttle:
                 return None
         outcome = self.limiter.hit(charges)
         return self._later(charges) if outcome is None else self.verdict(outcome)
+
+    def publish_together(self, who: Who, queue: str, *, requests: int, messages: int, size: int) -> bool:
+        """Counts so many publishes to one queue, where all of them pass now; else nothing is counted."""
+        costs = {"requests": requests, "messages": messages, "bytes": size}
+        charges = [
+            Charge(rule, subject, costs[rule.unit])
+            for rule in self._applying(who, "publish")
+            if (subject := self._subject(rule, who, queue)) is not None
+        ]
+        if not charges:
+            return True
+        outcome = self.limiter.hit(charges)
+        return outcome is not None and outcome.allowed
 
     def operation(self, who: Who, operation: Operation, queue: str | None) -> Verdict | Coroutine[Any, Any, Verdict]:
         """The same for another frame, or for a connect."""
@@ -183,20 +201,26 @@ class Account:
         self._outcome: Outcome | None = None
         self._charges: list[Charge] = []
 
-    async def request(self, operation: Operation) -> Verdict:
-        return await self._spend(self._throttle.request(self.who, operation, self.queue))
+    def request(self, operation: Operation) -> Coroutine[Any, Any, Verdict]:
+        return self._spend(self._throttle.request(self.who, operation, self.queue))
 
     async def publish(self, publishes: Sequence[Publishing]) -> None:
         """Counts messages that are about to be accepted. Raises what refuses them; then nothing was counted."""
+        if not self._throttle.counts_messages(self.who):
+            return
         charges = self._throttle.publishing(self.who, publishes, is_request=False)
         if charges and (verdict := await self._spend(charges)) is not None:
             raise verdict
 
     async def _spend(self, charges: list[Charge]) -> Verdict:
         self._charges += charges
-        outcome = await self._throttle.decide(charges)
-        self._outcome = tighter(self._outcome, outcome) if outcome.allowed else outcome
-        return self._throttle.verdict(outcome)
+        limiter = self._throttle.limiter
+        outcome = limiter.hit(charges) or await limiter.ask(charges)
+        if not outcome.allowed:
+            self._outcome = outcome
+            return self._throttle.verdict(outcome)
+        self._outcome = outcome if self._outcome is None else tighter(self._outcome, outcome)
+        return None
 
     def headers(self) -> tuple[Header, ...]:
         if self._outcome is None:

@@ -38,8 +38,7 @@ class Gate:
     def enter(self, verdict: Verdict | Coroutine[Any, Any, Verdict], go: Go, refused: Refused) -> None:
         """Goes on within the limits, or tells why not; now, or when it is known."""
         if verdict is None:
-            if self._abuse is not None:
-                self._abuse.allowed()
+            self.passed(1)
             go()
         elif isinstance(verdict, PushqError):
             refused(verdict)
@@ -48,6 +47,11 @@ class Gate:
             self.held = deque()
             self._session.wire.pause()
             self._asking = self._session.hub.loop.create_task(self._ask(verdict, go, refused), name="limits")
+
+    def passed(self, frames: int) -> None:
+        """Frames were within the limits."""
+        if self._abuse is not None:
+            self._abuse.allowed(frames)
 
     async def _ask(self, verdict: Coroutine[Any, Any, Verdict], go: Go, refused: Refused) -> None:
         try:
@@ -83,6 +87,7 @@ class Gate:
         """Handles what was held, until another frame has to wait."""
         while waiting and self.held is None:
             waiting.popleft()()
+            self._session.turn_ended()
         if self.held is not None:
             self.held.extend(waiting)
 

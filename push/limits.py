@@ -20,6 +20,8 @@ FRAMES_PER_TURN_MAX = 256
 """Frames of one socket that are parsed in a turn of the loop, control frames among them; others wait for the next."""
 READ_BYTES_PER_TURN_MAX = 128 * 1024
 """A connection of any kind that had more to read at once is not read again in the same turn of the loop."""
+RUN_BYTES_MAX = 128 * 1024
+"""Frames of one socket that are handled together in a turn of the loop."""
 FINDINGS_MAX = 20
 """Findings in a request that its answer names; it says how many more there were."""
 COUNTED_BYTES_MIN = 128 * 1024

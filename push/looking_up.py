@@ -49,7 +49,7 @@ async def outcome(flight: Flight) -> PushqError | None:
 
 async def found(look: Callable[[], T]) -> T:
     """What `look` returns, once everything it needs is known here."""
-    token = _asks()
+    token = asks()
     try:
         for _ in range(LOOK_UPS_MAX):
             try:
@@ -64,7 +64,7 @@ async def found(look: Callable[[], T]) -> T:
 
 async def handled(handle: Callable[[], Awaitable[T]]) -> T:
     """The same for a handler that awaits."""
-    token = _asks()
+    token = asks()
     try:
         for _ in range(LOOK_UPS_MAX):
             try:
@@ -77,7 +77,7 @@ async def handled(handle: Callable[[], Awaitable[T]]) -> T:
     raise _too_many()
 
 
-def _asks() -> Token[float | None] | None:
+def asks() -> Token[float | None] | None:
     """What is found from here on must be as it was now, or later; inside of a request, as it was at its beginning.
 
     The token is to be reset at the end. A context manager would cost each publish over HTTP a twentieth of its time.

@@ -87,12 +87,12 @@ class Target(Protocol):
     ) -> None:
         """Stores a call's messages. After `until_ms`, of the steady clock, what has not begun never will."""
 
-    def why_full(self) -> PushqError | None:
-        """Why not one message more can be taken now, if that can be told before it is read."""
+    def why_full(self, messages: int = 1, size: int = 1) -> PushqError | None:
+        """Why not so many messages more, of so many bytes, can be taken now, if that can be told before."""
 
 
 class Meter(Protocol):
-    """Hears what callers do: once a request, a frame or a delivery."""
+    """Hears what callers do: once a request, a frame or a delivery, or once for some that were handled together."""
 
     def count(
         self,
@@ -103,11 +103,13 @@ class Meter(Protocol):
         transport: str,
         outcome: str = "ok",
         *,
+        requests: int = 1,
         messages: int = 0,
         bytes_in: int = 0,
         bytes_out: int = 0,
         seconds: float = 0.0,
-    ) -> None: ...
+    ) -> None:
+        """`seconds`: how long each of the requests took."""
 
 
 class Unmetered:
@@ -122,6 +124,7 @@ class Unmetered:
         transport: str,
         outcome: str = "ok",
         *,
+        requests: int = 1,
         messages: int = 0,
         bytes_in: int = 0,
         bytes_out: int = 0,
@@ -142,6 +145,9 @@ class Throttle(Protocol):
     ) -> PushqError | Coroutine[Any, Any, PushqError | None] | None:
         """Counts a publish that is about to be accepted: None lets it pass. A coroutine is awaited to know."""
 
+    def publish_together(self, who: Who, queue: str, *, requests: int, messages: int, size: int) -> bool:
+        """Counts so many publishes to one queue, where all of them pass now; else nothing is counted."""
+
     def operation(
         self, who: Who, operation: Operation, queue: str | None
     ) -> PushqError | Coroutine[Any, Any, PushqError | None] | None:
@@ -158,6 +164,9 @@ class NoThrottle:
 
     def publish(self, who: Who, publishes: Sequence[Publishing]) -> None:
         return None
+
+    def publish_together(self, who: Who, queue: str, *, requests: int, messages: int, size: int) -> bool:
+        return True
 
     def operation(self, who: Who, operation: Operation, queue: str | None) -> None:
         return None
@@ -222,6 +231,13 @@ class Desk(Protocol):
         key_of: KeyOf | None = None,
     ) -> Prepared:
         """The same for messages that are only bodies (raw values of the encoding)."""
+
+    def prepare_together(
+        self, queue: Target, calls: Sequence[Sequence[Any]], encoding: Encoding
+    ) -> tuple[Prepared, int] | None:
+        """Calls whose messages are only bodies, as one, and the bytes of the blocks that they would be by themselves,
+        one each. None where it is not all the same to the queue which calls bring the messages.
+        """
 
     def allowed_origin(self, origin: str | None, host: str | None) -> bool:
         """Whether a browser page of that origin may connect."""

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+import msgspec
+
 from backend_store.client import NumberedNames, message_id
 from backend_store.model import Offset, Original, Published, PushqError, QueueConfig
 from push.encode import array_header, encode
@@ -31,6 +33,28 @@ def refusal(published: Published) -> PushqError | None:
         return None
     errors = [other for other in others.values() if isinstance(other, PushqError)]
     return errors[0] if len(errors) == published.count else None
+
+
+def parts(published: Published, prepared: Prepared, counts: Sequence[int]) -> list[Published]:
+    """What became of each of the calls of so many messages that were stored as one."""
+    places, others = _places(published, prepared), published.others or {}
+    found: list[Published] = []
+    first = 0
+    for count in counts:
+        own = {n: others[first + n] for n in range(count) if first + n in others}
+        base = Offset(places[first][1])
+        one = msgspec.structs.replace(
+            published,
+            base=base,
+            count=count,
+            bases=None,
+            counts=None,
+            others=own or None,
+            places=places[first : first + count],
+        )
+        found.append(one)
+        first += count
+    return found
 
 
 class Run(NamedTuple):
@@ -121,6 +145,54 @@ def published_ok(
         return _OK_JSON % (encode(request_id, "json"), messages, *durability, words)
     head = _pack_head(published.fsynced, published.replicas, config.sequencing, config.dedupe)
     return b"".join([head, pack(request_id), _KEY_MESSAGES, _pack_messages(published, prepared)])
+
+
+def published_oks(
+    request_ids: Sequence[int | str | None],
+    counts: Sequence[int],
+    published: Published,
+    prepared: Prepared,
+    config: QueueConfig,
+    encoding: Encoding,
+) -> list[bytes]:
+    """The `ok`s of publish frames that were stored as one, so many messages each; none for one without an id."""
+    is_plain = published.bases is None and published.places is None and not published.others
+    if not is_plain or prepared.ids is not None or prepared.order is not None:
+        owns = parts(published, prepared, counts)
+        asked = [(i, own) for i, own in zip(request_ids, owns, strict=True) if i is not None]
+        return [published_ok(i, own, prepared, config, encoding) for i, own in asked]
+    template = _ok_of_one(
+        published.partition, published.fsynced, published.replicas, config.sequencing, config.dedupe, encoding
+    )
+    write_id = _json_id if encoding == "json" else pack
+    found: list[bytes] = []
+    offset = published.base
+    for request_id, count in zip(request_ids, counts, strict=True):
+        if request_id is None:
+            pass
+        elif count == 1:
+            place = offset if encoding == "json" else offset.to_bytes(8, "big")
+            found.append(template % (write_id(request_id), offset, place))
+        else:
+            own = msgspec.structs.replace(published, base=offset, count=count)
+            found.append(published_ok(request_id, own, prepared, config, encoding))
+        offset = Offset(offset + count)
+    return found
+
+
+def _json_id(request_id: int | str) -> bytes:
+    return b"%d" % request_id if type(request_id) is int else encode(request_id, "json")
+
+
+@lru_cache
+def _ok_of_one(partition: int, fsynced: bool, replicas: int, sequencing: str, dedupe: str, encoding: Encoding) -> bytes:
+    """The `ok` of a frame with one message; takes the request's id, and the message's offset as its row does."""
+    if encoding == "json":
+        words = _literal(queue_words(sequencing, dedupe, encoding))
+        head, tail = b'{"type":"ok","id":%b,"messages":[', b'],"durability":{"fsynced":%b,"replicas":%d},%b}'
+        return head + _json_template(partition, placed=True) + tail % (_BOOLEANS[fsynced], replicas, words)
+    head = _literal(_pack_head(fsynced, replicas, sequencing, dedupe)) + b"%b"
+    return head + _literal(_KEY_MESSAGES + array_header(1)) + _pack_template(partition, placed=True)
 
 
 @lru_cache

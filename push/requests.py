@@ -106,8 +106,10 @@ def _held(session: Session, size: int) -> Held:
     return intake.room, tenant, size
 
 
-def refuse_early(session: Session, head: PublishHead) -> None:
-    """Raises `Overloaded` where a publish would be refused under load, whatever its messages are."""
+def refuse_early(session: Session, head: PublishHead, before: tuple[int, int]) -> None:
+    """Raises `Overloaded` where a publish would be refused under load, whatever its messages are, behind those that go
+    `before`: so many messages and bytes.
+    """
     assert session.principal is not None
     intake = session.hub.intake
     try:
@@ -116,7 +118,7 @@ def refuse_early(session: Session, head: PublishHead) -> None:
         return  # for another reason: the whole frame is read, and gets its answer
     if intake.publishes:
         intake.check_publish(queue.config)
-    full = queue.why_full()
+    full = queue.why_full(before[0] + 1, before[1] + 1)
     if full is not None:
         raise intake.refusal("publish", "line", full.detail)
 

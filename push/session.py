@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from backend_store.client import Gap, Queue, by_token
 from backend_store.model import InvalidRequest, PushqError, Unauthenticated
+from push import runs
 from push.checks import check_id, gap_fields
 from push.closes import Close
 from push.connections import KICK_REASON, KICK_RETRY_MS
@@ -39,6 +40,7 @@ from push.protocol import (
     FRAME_BYTES_MAX,
     PING_MS,
     REQUESTS_IN_PROGRESS_MAX,
+    Ack,
     ClientFrame,
     Connect,
     FrameId,
@@ -51,6 +53,7 @@ from push.protocol import (
 )
 from push.rendering import rendered
 from push.requests import HANDLERS, KINDS, publish, refuse_early
+from push.runs import Run
 from push.subscriptions import StreamSubscription, WorkSubscription
 from push.wire import Wire
 from throttling.census import Kind, Who
@@ -63,10 +66,14 @@ _json_frames = msgspec.json.Decoder(ClientFrame | list[ClientFrame])
 _pack_frames = msgspec.msgpack.Decoder(ClientFrame | list[ClientFrame])
 _json_plain = msgspec.json.Decoder(PlainPublish)
 _pack_plain = msgspec.msgpack.Decoder(PlainBytesPublish)
+_PLAIN: Final = (PlainPublish, PlainBytesPublish)
 _json_heads = msgspec.json.Decoder(PublishHead)
 _pack_heads = msgspec.msgpack.Decoder(PublishHead)
 _json_ids = msgspec.json.Decoder(FrameId)
 _pack_ids = msgspec.msgpack.Decoder(FrameId)
+
+_KIND_BYTES_MAX: Final = 96
+"""Where a hot frame has its kind. It is looked for by `find`: `in` makes an error first, for it looks for a number."""
 
 REPLACED_REASON = "a newer connection went on with this session"
 OVER_RATE_RETRY_MS = 1_000
@@ -86,6 +93,7 @@ class Session:
         "_pings",
         "_refused",
         "_replies",
+        "_run",
         "closed",
         "encoding",
         "gate",
@@ -122,6 +130,7 @@ class Session:
         self._dirty = False
         self._in_progress = 0
         self.gate = Gate(self)
+        self._run = Run(self)
         self._beat_ms = 0
         self._pings = 0
         self._refused = 0
@@ -142,26 +151,41 @@ class Session:
             if self.encoding == "json":
                 if not data.isascii():
                     data.decode()
-                if b'"publish"' in data[:96] and self._plain(_json_plain, data):
+                if data.find(b'"publish"', 0, _KIND_BYTES_MAX) >= 0 and self._plain(_json_plain, data):
                     return
                 frames = _json_frames.decode(data)
             else:
-                if b"publish" in data[:96] and self._plain(_pack_plain, data):
+                if data.find(b"publish", 0, _KIND_BYTES_MAX) >= 0 and self._plain(_pack_plain, data):
                     return
                 frames = _pack_frames.decode(data)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            self._run.end()
             self._undecodable(data, error)
             return
         except InvalidRequest as error:
+            self._run.end()
             self._refuse_uncounted(data, error)
             return
+        if type(frames) is Ack and self._may_join and runs.is_quiet(frames):
+            self._run.add(runs.ack, frames, len(frames.receipts), len(data))
+            return
+        self._run.end()
         if isinstance(frames, list):
             if not self._may_hold(len(frames)):
                 return
             for frame in frames:
-                self._handle(frame)
+                self.handle(frame)
         else:
-            self._handle(frames)
+            self.handle(frames)
+
+    def turn_ended(self) -> None:
+        """No other frame comes in this turn of the loop, or none that may wait with those that came."""
+        self._run.end()
+
+    @property
+    def _may_join(self) -> bool:
+        """Whether frames may be handled with others. A span is of one."""
+        return self.opened and self.hub.spans is None
 
     def _may_hold(self, count: int) -> bool:
         """All of a frame's objects are handled in one turn of the loop, while everybody else waits."""
@@ -223,7 +247,12 @@ class Session:
             frame = decoder.decode(data)
         except msgspec.ValidationError:
             return False
-        self.answering(frame.id, publish, self, frame, [m.body for m in frame.messages], plain=True)
+        is_usual = frame.timeout_ms is None and frame.idempotency_key is None and not self.hub.intake.publishes
+        if is_usual and self._may_join and runs.is_small(len(frame.messages), len(data)):
+            self._run.add(runs.publish, frame, len(frame.messages), len(data))
+        else:
+            self._run.end()
+            self.handle(frame)
         return True
 
     def _refuse_unread(self, data: bytes) -> bool:
@@ -235,17 +264,21 @@ class Session:
             return False
         try:
             check_id(head.id)
-            refuse_early(self, head)
+            refuse_early(self, head, self._run.waiting(head.queue))
         except PushqError as error:
+            self._run.end()
             self.error(head.id, error)
             return True
         return False
 
-    def _handle(self, frame: ClientFrame) -> None:
+    def handle(self, frame: ClientFrame | PlainPublish | PlainBytesPublish) -> None:
         if self.closed:
             return
         if self.gate.held is not None:
-            self.gate.held.append(partial(self._handle, frame))
+            self.gate.held.append(partial(self.handle, frame))
+            return
+        if isinstance(frame, _PLAIN):
+            self.answering(frame.id, publish, self, frame, [m.body for m in frame.messages], plain=True)
             return
         if not self.opened:
             self._first(frame)
@@ -375,15 +408,22 @@ class Session:
 
     # ------------------------------------------------------------------------------------------------- requests
 
-    def began(self) -> None:
-        self._in_progress += 1
-        if self._in_progress == REQUESTS_IN_PROGRESS_MAX:
+    def began(self, requests: int = 1) -> None:
+        before = self._in_progress
+        self._in_progress += requests
+        if before < REQUESTS_IN_PROGRESS_MAX <= self._in_progress:
             self.wire.pause()
 
-    def ended(self) -> None:
-        self._in_progress -= 1
-        if self._in_progress == REQUESTS_IN_PROGRESS_MAX // 2 and self.gate.held is None:
+    def ended(self, requests: int = 1) -> None:
+        before = self._in_progress
+        self._in_progress -= requests
+        if before > REQUESTS_IN_PROGRESS_MAX // 2 >= self._in_progress and self.gate.held is None:
             self.wire.unpause()
+
+    @property
+    def in_progress(self) -> int:
+        """Requests that wait for an answer."""
+        return self._in_progress
 
     def read_on(self) -> None:
         """The gate is open again."""
@@ -396,12 +436,13 @@ class Session:
         queue: str,
         outcome: str = "ok",
         *,
+        requests: int = 1,
         messages: int = 0,
         bytes_in: int = 0,
         bytes_out: int = 0,
         seconds: float = 0.0,
     ) -> None:
-        """Counts one frame for whoever is connected."""
+        """Counts a frame for whoever is connected, or some that were handled together."""
         principal = self.principal
         if principal is not None:
             self.hub.meter.count(
@@ -411,6 +452,7 @@ class Session:
                 operation,
                 "ws",
                 outcome,
+                requests=requests,
                 messages=messages,
                 bytes_in=bytes_in,
                 bytes_out=bytes_out,
@@ -485,6 +527,10 @@ class Session:
         if not self._dirty:
             self._dirty = True
             self.hub.flush_soon(self)
+
+    def replies(self, frames: Iterable[bytes]) -> None:
+        self._replies += frames
+        self.flush_soon()
 
     def send(self, frame: dict[str, Any]) -> None:
         self.reply(encode(frame, self.encoding))

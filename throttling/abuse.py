@@ -15,8 +15,8 @@ class Abuse:
         self._allowed = 0
         self._refused = 0
 
-    def allowed(self) -> None:
-        self._allowed += 1
+    def allowed(self, count: int = 1) -> None:
+        self._allowed += count
 
     def refused(self, now_ms: int) -> bool:
         """Whether it is enough: for `ABUSE_SECONDS` more than ten times as much was refused as was taken."""

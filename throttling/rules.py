@@ -69,8 +69,9 @@ class Rule:
 
 def headers(rules: Iterable[Rule], rule: Rule, remaining: int) -> tuple[Header, Header]:
     """`RateLimit-Policy` with every rule that was asked, and `RateLimit` with the one that matters most now."""
-    policy = ", ".join(dict.fromkeys(each.policy for each in rules))
-    return (b"ratelimit-policy", policy.encode("ascii")), (b"ratelimit", rule.state(remaining).encode("ascii"))
+    policies = list(dict.fromkeys([each.policy for each in rules]))
+    policy = policies[0] if len(policies) == 1 else ", ".join(policies)
+    return (b"ratelimit-policy", policy.encode()), (b"ratelimit", rule.state(remaining).encode())
 
 
 PER_PRINCIPAL = Rule("principal", quota=50_000)

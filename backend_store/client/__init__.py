@@ -37,7 +37,7 @@ from backend_store.client.redrive import Redrive
 from backend_store.client.since import ASKED_AT
 from backend_store.client.streams import Gap, Start, StreamPart, StreamParts
 from backend_store.core.bits import indexes
-from backend_store.core.block import BLOCK_HEAD, unpack
+from backend_store.core.block import BLOCK_HEAD, BYTES_BESIDE_BODY, unpack
 from backend_store.core.chunk import (
     KIND_BYTES,
     KIND_JSON,
@@ -80,6 +80,7 @@ from backend_store.metadata.embedded import Metadata
 from backend_store.model import Block
 from backend_store.node.audit import AuditEntry, AuditLog
 from backend_store.node.ledger import LedgerBook, QueueTotal
+from backend_store.storage.engine import StorageCorrupt
 from backend_store.storage.writer import COMMIT_SECONDS_BUCKETS
 
 __all__ = [
@@ -87,6 +88,7 @@ __all__ = [
     "AuditEntry",
     "AuditLog",
     "BLOCK_HEAD",
+    "BYTES_BESIDE_BODY",
     "Block",
     "Blocks",
     "COMMIT_SECONDS_BUCKETS",
@@ -130,6 +132,7 @@ __all__ = [
     "SealedBlock",
     "SettledAndPublished",
     "Start",
+    "StorageCorrupt",
     "Store",
     "Touches",
     "StoredRotation",

@@ -102,9 +102,9 @@ class Forward:
 
         self._target.publish(made, placed, claim, until_ms=until_ms)
 
-    def why_full(self) -> PushqError | None:
-        """Why not one message more can be taken now."""
-        return self._target.why_full()
+    def why_full(self, messages: int = 1, size: int = 1) -> PushqError | None:
+        """Why not so many messages more, of so many bytes, can be taken now."""
+        return self._target.why_full(messages, size)
 
 
 class EmbeddedStore:

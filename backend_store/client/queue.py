@@ -247,9 +247,11 @@ class EmbeddedQueue:
         else:
             self._partitions.publish(blocks, reply, until_ms=until_ms)
 
-    def why_full(self) -> PushqError | None:
-        """Why not one message more can be taken now. With several partitions that depends on the message."""
-        return self._partitions.first.why_full if len(self._partitions.all) == 1 else None
+    def why_full(self, messages: int = 1, size: int = 1) -> PushqError | None:
+        """Why not so many messages more, of so many bytes, can be taken now. With several partitions that depends on
+        the message.
+        """
+        return self._partitions.first.why_full(messages, size) if len(self._partitions.all) == 1 else None
 
     @property
     def is_companion(self) -> bool:

@@ -36,12 +36,18 @@ from backend_store.model import (
 
 BLOCK_HEAD = struct.Struct(">BIHII")
 U32 = struct.Struct(">I")
+_HEAD_OF_ONE = struct.Struct(">BIHIII")
+"""With no clear part, and that there are no attributes."""
+_LENGTH_OF_ONE = struct.Struct("<I")
 
 FLAG_CLEAR = 1
 FLAG_ATTRIBUTES = 2
 FLAG_ALL_JSON = 4
 FLAG_ALL_BYTES = 8
 FLAGS_KNOWN = FLAG_CLEAR | FLAG_ATTRIBUTES | FLAG_ALL_JSON | FLAG_ALL_BYTES
+
+BYTES_BESIDE_BODY = 4
+"""What a message adds to its block beside its body, where it has nothing else: the length."""
 
 KIND_JSON = 0
 KIND_BYTES = 1
@@ -108,6 +114,8 @@ def plain_blocks(
     """
     flags = FLAG_ALL_JSON if kind == KIND_JSON else FLAG_ALL_BYTES
     clear: dict[str, Any] = {"trace": trace} if trace else {}
+    if len(bodies) == 1 and not clear and names is None:
+        return [_block_of_one(flags, bodies[0])]
     lengths = list(map(len, bodies))
     if len(bodies) <= BLOCK_MESSAGES_MAX and sum(lengths) <= BLOCK_BYTES_MAX:
         if names is not None:
@@ -120,6 +128,12 @@ def plain_blocks(
         data = _encode(flags, bodies[start:end], lengths[start:end], clear, {})
         blocks.append(Block(data, end - start))
     return blocks
+
+
+def _block_of_one(flags: int, body: bytes) -> Block:
+    """What `_encode` makes of one body alone."""
+    size = len(body)
+    return Block(_HEAD_OF_ONE.pack(flags, 0, 1, 0, 8 + size, 0) + _LENGTH_OF_ONE.pack(size) + body, 1)
 
 
 def blocks_of(drafts: Sequence[Draft], trace: str | None = None) -> Blocks:
@@ -298,7 +312,7 @@ def _encode(
     column = array("I", lengths)
     if sys.byteorder == "big":
         column.byteswap()
-    sealed_size = 4 + len(attribute_bytes) + 4 * len(lengths) + sum(lengths)
+    sealed_size = 4 + len(attribute_bytes) + BYTES_BESIDE_BODY * len(lengths) + sum(lengths)
     head = BLOCK_HEAD.pack(flags, 0, len(lengths), len(clear_bytes), sealed_size)
     return b"".join([head, clear_bytes, U32.pack(len(attribute_bytes)), attribute_bytes, column.tobytes(), *bodies])
 

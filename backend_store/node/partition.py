@@ -313,10 +313,9 @@ class Partition(LogReads):
             self.wake_at(until_ms)
         self.node.committer.request(self)
 
-    @property
-    def why_full(self) -> PushqError | None:
-        """Why not one message more can wait here."""
-        return self.inbox.why_full(self.label, 1, 1)
+    def why_full(self, messages: int, size: int) -> PushqError | None:
+        """Why not so many messages more, of so many bytes, can wait here."""
+        return self.inbox.why_full(self.label, messages, size)
 
     def why_not(self, blocks: Sequence[Block]) -> PushqError | None:
         """Why these messages cannot be taken now, whatever the queue's own limits say."""

@@ -84,9 +84,12 @@ class Settling:
         self._settled.append((reply, self.core.won(grouped)))
         self.partition.request()
 
-    def settle_soon(self, grouped: dict[str, int]) -> None:
-        """Acks whose outcome nobody waits for."""
-        self._settles.append(Settle(grouped, _no_answer))
+    def settle_soon(self, grouped: dict[str, int], reply: SettleReply | None = None) -> None:
+        """Acks whose outcome nobody waits for, whoever hears of it."""
+        if self.partition.closed and reply is not None:
+            reply(self.partition.deleted())
+            return
+        self._settles.append(Settle(grouped, reply or _no_answer))
         self.partition.request_soon()
 
     def give_back(

@@ -164,7 +164,7 @@ class LanedQueue(RemoteQueue):
         self._judge(receipts, reply, lambda lane, some, told: lane.settle(some, told))
 
     def settle_quietly(self, receipts: list[str]) -> None:
-        self._judge(receipts, _unheard, lambda lane, some, told: lane.settle(some, told))
+        self._judge(receipts, _unheard, lambda lane, some, told: lane.settle_quietly(some))
 
     def give_back(
         self,

@@ -18,6 +18,8 @@ LINE_FRAME_BYTES_SOFT_MAX: Final = 1024 * 1024
 """A frame of publishes ends with the one that passes this."""
 SETTLE_MS_MAX: Final = 10_000
 """How long acks, nacks and extensions wait for a backend."""
+ACK_WAIT_MS: Final = 2
+"""How long an ack whose answer no consumer waits for may wait for a publish to share a commit with."""
 ASK_MS_MAX: Final = 5_000
 """How long other requests wait for a backend."""
 LATE_ANSWER_MS: Final = 1_000

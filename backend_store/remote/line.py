@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import msgspec
 import structlog
-from websockets.asyncio.client import ClientConnection, connect, unix_connect
+from websockets.asyncio.client import connect, unix_connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 from websockets.typing import Subprotocol
 
@@ -44,6 +44,7 @@ from backend_store.remote.limits import (
     LINE_SILENCE_SECONDS_MAX,
     SWEEP_SECONDS,
 )
+from backend_store.wire.sockets import ClientWire
 from backend_store.wire.store_frames import (
     NOT_LEADER,
     STORE_FRAME_BYTES_MAX,
@@ -143,7 +144,7 @@ class Line:
         self._gateway = gateway
         self._tls = tls
         self._loop = asyncio.get_running_loop()
-        self._connection: ClientConnection | None = None
+        self._connection: ClientWire | None = None
         self._is_open = False
         self._open = asyncio.Event()
         self._number = 0
@@ -152,7 +153,6 @@ class Line:
         self._asked: dict[int, asyncio.Future[msgspec.Raw]] = {}
         self._wants: dict[tuple[Place, int], Want] = {}
         self._quiet: list[Settle] = []
-        self._out: asyncio.Queue[bytes] = asyncio.Queue()
         self._is_flushing = self._is_leaving = False
         self._problem = "is not connected yet"
         self._patience_s = AWAY_SECONDS if cluster else float("inf")
@@ -235,6 +235,7 @@ class Line:
             "ping_interval": LINE_PING_SECONDS,
             "ping_timeout": LINE_SILENCE_SECONDS_MAX,
             "max_size": STORE_FRAME_BYTES_MAX,
+            "create_connection": ClientWire,
         }
         if isinstance(address, Path):
             return unix_connect(str(address), **options)
@@ -244,7 +245,7 @@ class Line:
     async def _visit(self, address: Address) -> str | None:
         """Speaks with one backend for as long as it leads. Returns where it sent us, if it does not."""
         async with self._connect(address) as connection:
-            self._out = asyncio.Queue()
+            assert isinstance(connection, ClientWire), "as the options say"
             await connection.send(pack(Greeting(STORE_VERSION, self._gateway, self.shard, self._owner.held())))
             async with asyncio.timeout(LINE_CONNECT_SECONDS_MAX):
                 first = from_backend(await connection.recv(decode=False))
@@ -256,19 +257,15 @@ class Line:
             self._connection = connection
             self._owner.greeted(first)
             self._log.info("connected to a backend", shard=self.shard, address=_shown(address))
-            writer = self._loop.create_task(self._write(connection), name="line writer")
             try:
-                async for data in connection:
-                    self._heard(from_backend(data))
+                await connection.hear(lambda data: self._heard(from_backend(data)))
             finally:
-                writer.cancel()
-                await asyncio.gather(writer, return_exceptions=True)
                 self._lose()
         return None
 
-    async def _write(self, connection: ClientConnection) -> None:
-        while True:
-            await connection.send(await self._out.get())
+    def _post(self, frame: bytes) -> None:
+        if self._connection is not None:
+            self._connection.post(frame)
 
     def _heard(self, frame: FromBackend) -> None:
         match frame:
@@ -418,14 +415,14 @@ class Line:
             publishes.append(call.frame._replace(budget_ms=max(0, call.begins_until_ms() - now_ms)))
             size += call.size
             if size > LINE_FRAME_BYTES_SOFT_MAX:
-                self._out.put_nowait(pack(Publishes(publishes)))
+                self._post(pack(Publishes(publishes)))
                 publishes, size = [], 0
         if publishes:
-            self._out.put_nowait(pack(Publishes(publishes)))
+            self._post(pack(Publishes(publishes)))
         if settles:
-            self._out.put_nowait(pack(Settles(settles)))
+            self._post(pack(Settles(settles)))
         if self._wants:
-            self._out.put_nowait(pack(Wants(list(self._wants.values()))))
+            self._post(pack(Wants(list(self._wants.values()))))
             self._wants.clear()
 
     def _refuse_if_away(self) -> None:
@@ -474,7 +471,7 @@ class Line:
             waiting: asyncio.Future[msgspec.Raw] = self._loop.create_future()
             self._asked[number] = waiting
             try:
-                self._out.put_nowait(pack(Asks(number, ASK_MS_MAX, what)))
+                self._post(pack(Asks(number, ASK_MS_MAX, what)))
                 async with asyncio.timeout_at(until):
                     return await waiting
             except TimeoutError:

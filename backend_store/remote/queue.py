@@ -38,7 +38,7 @@ from backend_store.model import (
 )
 from backend_store.node.group import Mode
 from backend_store.remote.leases import Stock, keys_of, receipts_of
-from backend_store.remote.limits import LOOK_WAIT_SECONDS_MAX, SEALS_AFTER_SECONDS, SETTLE_MS_MAX
+from backend_store.remote.limits import ACK_WAIT_MS, LOOK_WAIT_SECONDS_MAX, SEALS_AFTER_SECONDS, SETTLE_MS_MAX
 from backend_store.remote.line import Call
 from backend_store.remote.peeks import peek_at
 from backend_store.remote.ranges import Ranges
@@ -309,7 +309,7 @@ class RemoteQueue(Redriving, Ranges):
 
         self.home.when_there(self.definition, go_on)
 
-    def why_full(self) -> PushqError | None:
+    def why_full(self, messages: int = 1, size: int = 1) -> PushqError | None:
         return None
 
     def is_colocated_with(self, other: RemoteQueue) -> bool:
@@ -344,11 +344,11 @@ class RemoteQueue(Redriving, Ranges):
         self._ask("ack", by_token(receipts), lambda done: reply(_verdicts(receipts, done)))
 
     def settle_quietly(self, receipts: list[str]) -> None:
-        self._ask("ack", by_token(receipts), _unheard)
+        self._ask("ack", by_token(receipts), _unheard, ACK_WAIT_MS)
 
     def settle_lease(self, lease: Lease) -> None:
         if lease.receipts and lease.bits:
-            self._ask("ack", {lease.token: lease.bits}, _unheard)
+            self._ask("ack", {lease.token: lease.bits}, _unheard, ACK_WAIT_MS)
 
     def give_back(
         self,
@@ -503,8 +503,9 @@ class RemoteQueue(Redriving, Ranges):
         wanted = self._wanted()
         for visibility_ms in {*wanted, *self._granted}:
             messages = max(0, wanted.get(visibility_ms, 0) - self.stock.waiting_for(visibility_ms))
-            granted = self._received.get(visibility_ms, 0) + messages
-            if self._granted.get(visibility_ms) == granted:
+            received, told = self._received.get(visibility_ms, 0), self._granted.get(visibility_ms)
+            granted = received + messages
+            if told == granted or (told is not None and is_enough(told - received, messages)):
                 continue
             self._granted[visibility_ms] = granted
             most = CHUNK_MESSAGES_MAX
@@ -623,6 +624,12 @@ def _verdicts(receipts: list[str], done: dict[str, int] | PushqError) -> list[Ve
         ok = index is not None and done.get(receipt[:-2], 0) >> index & 1
         out.append(_OK if ok else _STALE)
     return out
+
+
+def is_enough(granted: int, wanted: int) -> bool:
+    """Whether what may come still is nearly what is wanted: each message that is acked would be granted by a frame of
+    its own. Where few are wanted each of them counts."""
+    return granted <= wanted < granted + max(1, wanted // 4)
 
 
 def is_known_again(block: Block) -> bool:

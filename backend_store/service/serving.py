@@ -31,6 +31,7 @@ from backend_store.service.limits import (
     VISITOR_SILENCE_SECONDS_MAX,
 )
 from backend_store.service.visitor import Visitor
+from backend_store.wire.sockets import ServerWire
 from backend_store.wire.store_frames import (
     DOOR,
     NOT_LEADER,
@@ -174,24 +175,19 @@ class StoreService:
 class Link:
     """One connection, written to without waiting: its buffer is the outbox, and leases stop while that is full."""
 
-    def __init__(self, connection: ServerConnection):
+    def __init__(self, connection: ServerWire):
         self._connection = connection
-        self._queue: asyncio.Queue[bytes] = asyncio.Queue()
-        self.waiting_bytes = 0
-        self.on_room: Callable[[], None] = lambda: None
+
+    @property
+    def waiting_bytes(self) -> int:
+        return self._connection.waiting_bytes
+
+    def when_room(self, on_room: Callable[[], None]) -> None:
+        """`on_room`: its buffer, which was full, takes bytes again."""
+        self._connection.on_drained = on_room
 
     def send(self, data: bytes) -> None:
-        self.waiting_bytes += len(data)
-        self._queue.put_nowait(data)
-
-    async def write(self) -> None:
-        """Runs for as long as the connection lives."""
-        while True:
-            data = await self._queue.get()
-            await self._connection.send(data)
-            self.waiting_bytes -= len(data)
-            if self._queue.empty():
-                self.on_room()
+        self._connection.post(data)
 
     def abort(self) -> None:
         self._connection.transport.abort()
@@ -205,6 +201,7 @@ _OPTIONS: Final[dict[str, Any]] = {
     "ping_timeout": VISITOR_SILENCE_SECONDS_MAX,
     "close_timeout": 1,
     "server_header": None,
+    "create_connection": ServerWire,
 }
 _PEER: Final = struct.Struct("3i")  # pid, uid, gid
 
@@ -255,6 +252,7 @@ class StoreServer:
             await self._server.wait_closed()
 
     async def _run(self, connection: ServerConnection) -> None:
+        assert isinstance(connection, ServerWire), "as the options say"
         try:
             await self._visit(connection)
         except (ConnectionClosed, TimeoutError):
@@ -262,7 +260,7 @@ class StoreServer:
         except InvalidRequest as error:
             log.warning("a connection speaks another protocol", error=error.detail)
 
-    async def _visit(self, connection: ServerConnection) -> None:
+    async def _visit(self, connection: ServerWire) -> None:
         async with asyncio.timeout(GREETING_SECONDS_MAX):
             greeting = from_gateway(await connection.recv(decode=False))
         if isinstance(greeting, Operating) and greeting.version == STORE_VERSION and self._operate is not None:
@@ -277,23 +275,23 @@ class StoreServer:
             return
         link = Link(connection)
         visitor, greeted = service.arrive(greeting, link)
-        link.on_room = visitor.room
+        link.when_room(visitor.room)
         link.send(pack(greeted))
         visitor.tell_definitions()
         log.info("a gateway is here", gateway=greeting.gateway, shard=greeting.shard)
-        writer = asyncio.create_task(link.write(), name="gateway writer")
+
+        def told(data: bytes) -> None:
+            frame = from_gateway(data)
+            if isinstance(frame, Greeting | Operating):
+                raise InvalidRequest("a second greeting")
+            visitor.heard(frame)
+
         try:
-            async for data in connection:
-                frame = from_gateway(data)
-                if isinstance(frame, Greeting | Operating):
-                    raise InvalidRequest("a second greeting")
-                visitor.heard(frame)
+            await connection.hear(told)
         finally:
-            writer.cancel()
-            await asyncio.gather(writer, return_exceptions=True)
             service.depart(greeting.gateway, link)
 
-    async def _serve_operator(self, connection: ServerConnection, operate: Operate) -> None:
+    async def _serve_operator(self, connection: ServerWire, operate: Operate) -> None:
         """One request after the other."""
         async for data in connection:
             ask = from_gateway(data)

@@ -208,7 +208,7 @@ class Visitor:
     def _verb(self, queue: EmbeddedQueue, call: Settle) -> AskView:
         match call.verb:
             case "ack":
-                return View.settle
+                return View.settle if call.milliseconds is None else View.settle_soon
             case "nack":
                 delay_ms = call.milliseconds
                 if delay_ms and not queue.can_delay:
@@ -423,7 +423,7 @@ class Visitor:
 
     def _flush(self) -> None:
         self._is_flushing = False
-        link = self.link
+        link, had_room = self.link, self.has_room
         if link is not None:
             if self._placed or self._judged:
                 link.send(pack(Results(self._placed, self._judged)))
@@ -438,6 +438,8 @@ class Visitor:
             for answer in self._answers:
                 link.send(pack(answer))
         self._clear()
+        if self.has_room and not had_room:
+            self.room()
 
 
 def publish_in(store: EmbeddedStore, call: Publish, reply: Callable[[Placed | PushqError], None]) -> None:

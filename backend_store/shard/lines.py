@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,6 @@ from typing import Final
 import msgspec
 import structlog
 from websockets.asyncio.client import connect
-from websockets.asyncio.connection import Connection
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed, WebSocketException
 from websockets.typing import Subprotocol
@@ -32,6 +30,7 @@ from backend_store.shard.limits import (
     PEER_RETRY_SECONDS,
 )
 from backend_store.wire.frames import Hello, from_client, pack
+from backend_store.wire.sockets import ClientWire, ServerWire, Wire
 
 log = structlog.get_logger("pushq.lines")
 
@@ -68,29 +67,16 @@ class Certificates:
 class Line:
     """One connection to one other backend."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Wire) -> None:
         self._connection = connection
-        self._outbox: deque[bytes] = deque()
-        self._bytes = 0
-        self._filled = asyncio.Event()
 
     def send(self, frame: bytes) -> bool:
         """Whether it was taken."""
-        if self._bytes and self._bytes + len(frame) > PEER_OUTBOX_BYTES_MAX:
+        waiting = self._connection.waiting_bytes
+        if waiting and waiting + len(frame) > PEER_OUTBOX_BYTES_MAX:
             return False
-        self._outbox.append(frame)
-        self._bytes += len(frame)
-        self._filled.set()
+        self._connection.post(frame)
         return True
-
-    async def write(self) -> None:
-        while True:
-            await self._filled.wait()
-            self._filled.clear()
-            while self._outbox:
-                frame = self._outbox.popleft()
-                self._bytes -= len(frame)
-                await self._connection.send(frame)
 
 
 class Lines:
@@ -134,6 +120,7 @@ class Lines:
             compression=None,
             max_size=PEER_FRAME_BYTES_MAX,
             server_header=None,
+            create_connection=ServerWire,
         )
         found: int = next(iter(self._server.sockets)).getsockname()[1]
         return found
@@ -172,7 +159,9 @@ class Lines:
                     proxy=None,
                     open_timeout=PEER_HELLO_SECONDS_MAX,
                     close_timeout=1,
+                    create_connection=ClientWire,
                 ) as connection:
+                    assert isinstance(connection, ClientWire), "as `connect` was told"
                     await self._run(connection, expects=node)
             except (OSError, WebSocketException, TimeoutError) as error:
                 log.debug("a line failed", to=node, address=address, error=str(error))
@@ -182,9 +171,10 @@ class Lines:
             await asyncio.sleep(PEER_RETRY_SECONDS)
 
     async def _accepted(self, connection: ServerConnection) -> None:
+        assert isinstance(connection, ServerWire), "as `serve` was told"
         await self._run(connection, expects=None)
 
-    async def _run(self, connection: Connection, *, expects: NodeId | None) -> None:
+    async def _run(self, connection: Wire, *, expects: NodeId | None) -> None:
         try:
             await connection.send(pack(Hello(PEER_VERSION, _ROLE + self._me)))
             node = await self._greeted(connection)
@@ -198,21 +188,15 @@ class Lines:
         line = self._lines[node] = Line(connection)
         log.info("a line is open", to=node)
         self._on_open(node)
-        writing = asyncio.create_task(line.write(), name=f"writes to {node}")
         try:
-            async for data in connection:
-                if not isinstance(data, bytes):
-                    return
-                self._on_message(node, _message.decode(data))
-        except (ConnectionClosed, msgspec.MsgspecError) as error:
+            await connection.hear(lambda data: self._on_message(node, _message.decode(data)))
+        except (ConnectionClosed, InvalidRequest, msgspec.MsgspecError) as error:
             log.info("a line broke", to=node, error=str(error))
         finally:
             if self._lines.get(node) is line:
                 del self._lines[node]
-            writing.cancel()
-            await asyncio.gather(writing, return_exceptions=True)
 
-    async def _greeted(self, connection: Connection) -> NodeId:
+    async def _greeted(self, connection: Wire) -> NodeId:
         """Who is there. Raises `InvalidRequest`, `TimeoutError`, `ConnectionClosed`."""
         async with asyncio.timeout(PEER_HELLO_SECONDS_MAX):
             hello = from_client(await connection.recv())

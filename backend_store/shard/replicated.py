@@ -94,6 +94,8 @@ class Replicated:
         self._trims_to: Offset | None = self.replica.log.start
         """Below it the log is not needed, and may not be deleted yet."""
         self._is_trimming = False
+        self._looked_at = self.replica.log.end
+        """Where the log ended when it was looked at last."""
         self._told_durable: list[asyncio.Future[None]] = []
         self._is_settling = False
         self._is_closed = False
@@ -256,16 +258,25 @@ class Replicated:
         if self._is_settling or self._is_closed:
             return
         self._is_settling = True
+        has_sent = False
         try:
             while asked := self.replica.take():
                 for effect in asked:
                     _DOES[type(effect)](self, effect)
+                    has_sent = has_sent or type(effect) is does.Send
             self._apply()
         except Exception as error:
             self._fail(error)
             return
         finally:
             self._is_settling = False
+        if self._is_due and has_sent:
+            # Handing work to the disk keeps the loop; what is for others leaves at the end of this turn, before that.
+            asyncio.get_running_loop().call_soon(self._begin_if_due)
+        elif self._is_due:
+            self._begin()
+
+    def _begin_if_due(self) -> None:
         if self._is_due:
             self._begin()
 
@@ -306,8 +317,10 @@ class Replicated:
         self._trims_to = effect.start
 
     def _go_on_trimming(self) -> None:
-        """A piece at a time: what was kept for a replica that is given up may be a million entries."""
-        start = self._trims_to
+        """A piece at a time: what was kept for a replica that is given up may be a million entries. It goes with the
+        next entries; a commit of its own, in which nobody has an interest, would only be in their way."""
+        start, is_still = self._trims_to, self.replica.log.end == self._looked_at
+        self._looked_at = self.replica.log.end
         if start is None or self._is_trimming:
             return
         if not self.store.has_below(start):
@@ -315,7 +328,7 @@ class Replicated:
             return
         self._is_trimming = True
         self._work.append(partial(entry_rows.trim, start=start))
-        self._is_due = True
+        self._is_due = self._is_due or is_still
 
     def _applied(self, effect: does.Apply) -> None:
         self._apply_to = max(self._apply_to, effect.end)

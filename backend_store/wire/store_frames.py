@@ -106,7 +106,8 @@ class Settle(NamedTuple):
     verb: str
     grouped: Grouped
     milliseconds: int | None = None
-    """Of a nack the delay, of an extension the new time."""
+    """Of a nack the delay, of an extension the new time. Of an ack how long it may wait for somebody else's commit: no
+    consumer waits for the answer."""
     reason: str | None = None
     tried: bool = True
 

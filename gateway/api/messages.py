@@ -76,9 +76,10 @@ def _prepared(gateway: Gateway, queue: Target, call: Call, body: bytes) -> Prepa
     content_type = headers.get(b"content-type", b"application/json")
     trace = _trace(headers)
     key_of = KeyOf(call.principal.id, key_of_headers(call.scope["headers"])) if HEADER in headers else None
-    if b"ce-specversion" in headers or b"cloudevents" in content_type:
+    is_usual = content_type == b"application/json"
+    if b"ce-specversion" in headers or (not is_usual and b"cloudevents" in content_type):
         return desk.prepare(queue, cloudevents.messages(headers, call.content_type, body), "json", trace, key_of)
-    if content_type != b"application/json" and call.content_type != "application/json":
+    if not is_usual and call.content_type != "application/json":
         cloudevents.check_form(call.content_type, body)
         return desk.prepare(queue, [cloudevents.raw_message(headers, body)], "json", trace, key_of)
     if not body.isascii():

@@ -1,6 +1,7 @@
 """Counts what callers do, a row a minute for each of them, queue, operation, transport and outcome.
 
-Counted once a request, a frame or a delivery, never once a message. It is memory: a crash loses the minute it is in.
+Counted once a request, a frame or a delivery, never once a message; once for frames that were handled together. It is
+memory: a crash loses the minute it is in.
 """
 
 from __future__ import annotations
@@ -54,21 +55,23 @@ class Meter:
         transport: str,
         outcome: str = "ok",
         *,
+        requests: int = 1,
         messages: int = 0,
         bytes_in: int = 0,
         bytes_out: int = 0,
         seconds: float = 0.0,
     ) -> None:
+        """`seconds`: how long each of the requests took."""
         doer = (tenant, principal, queue, operation, transport, outcome)
         counts = self._counts.get(doer)
         if counts is None:
             counts = self._made(doer)
-        counts.requests += 1
+        counts.requests += requests
         counts.messages += messages
         counts.bytes_in += bytes_in
         counts.bytes_out += bytes_out
-        counts.seconds += seconds
-        counts.latency[bisect_left(LATENCY_SECONDS_BUCKETS, seconds)] += 1
+        counts.seconds += seconds * requests
+        counts.latency[bisect_left(LATENCY_SECONDS_BUCKETS, seconds)] += requests
 
     def _made(self, doer: Doer) -> Counts:
         """A row's counts when they are first needed: the moment to look whether another minute has begun."""

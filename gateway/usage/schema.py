@@ -63,7 +63,9 @@ class MinuteRow(msgspec.Struct, frozen=True):
     outcome: Annotated[str, Doc("`ok`, or the code of the problem")]
     requests: Annotated[int, Doc("requests, or frames")]
     messages: int
-    bytes_in: Annotated[int, Doc("of request bodies; over a WebSocket, of the messages as they are stored")]
+    bytes_in: Annotated[
+        int, Doc("of request bodies; over a WebSocket, of a frame's messages as they are stored by themselves")
+    ]
     bytes_out: Annotated[int, Doc("of answers and delivered frames")]
     seconds: Annotated[float, Doc("the sum of what they took")]
     latency_counts: Annotated[

@@ -170,24 +170,33 @@ class PushProtocol(WebSocketsSansIOProtocol):
 
     def _parse(self, pieces: Iterator[tuple[bool, bytes]]) -> None:
         """A turn's share of what came. The rest waits for another turn, and nothing more is read until then."""
-        if not self._parsed_all(pieces):
-            self._rest = pieces
+        left = self._parsed(pieces)
+        if left is not None:
+            self._rest = left
             self._hold()
+        self._turn_ended()
 
-    def _parsed_all(self, pieces: Iterator[tuple[bool, bytes]]) -> bool:
-        """False where this turn has had enough of them, or nobody may hear them now."""
+    def _turn_ended(self) -> None:
+        if self.session is not None:
+            self.session.turn_ended()
+
+    def _parsed(self, pieces: Iterator[tuple[bool, bytes]]) -> Iterator[tuple[bool, bytes]] | None:
+        """What is left where this turn has had enough of them, or nobody may hear them now."""
         if self._is_held and not self.close_sent:
-            return False
+            return pieces
         for number, (is_message, piece) in enumerate(pieces, start=1):
             if is_message:
                 self._receive(piece)
             else:
+                self._turn_ended()  # messages count that came before a close frame
+                if self._is_held and not self.close_sent:
+                    return chain([(is_message, piece)], pieces)
                 super().data_received(piece)
                 if self.splitter is None:
-                    return True  # nothing more is looked at
+                    return None  # nothing more is looked at
             if number == FRAMES_PER_TURN_MAX or self._is_held:
-                return False
-        return True
+                return pieces
+        return None
 
     def _take_turn(self) -> None:
         self._next_turn = None

@@ -21,6 +21,7 @@ import uvloop
 
 from tests.bench.baseline import baseline
 from tests.bench.clients import ClientFailed
+from tests.bench.count import COUNTED, NoCounter, count, counted_names
 from tests.bench.machine import allow_many_sockets, choose_cores, describe, settle_on, wait_for_quiet
 from tests.bench.page import write_page
 from tests.bench.report import OTHERS_PCT_MAX, report
@@ -29,7 +30,7 @@ from tests.bench.scale import Scale
 from tests.bench.scenario_against import NoCheckout, checkout
 from tests.bench.scenarios import AGAINST, KNOWN, ONCE, PARTS, SCENARIOS, chosen
 from tests.bench.stamp import stamp
-from tests.bench.world import World
+from tests.bench.world import ROOT, World
 
 _SHOWN = (
     "rate", "cpu_s_per_100k", "server_cpu_pct", "generator_cpu_pct", "other_cpu_pct", "p50_ms", "p99_ms",
@@ -46,6 +47,8 @@ def main() -> int:
     if options.report is not None:
         print(report(read_rows(options.report), quiet_only=options.quiet_only), end="")
         return 0
+    if options.count:
+        return _count(options)
     try:
         against = options.against and checkout(options.against)
         names = list(AGAINST) if against else chosen([*options.scenarios, *PARTS.get(options.only, [])])
@@ -67,6 +70,30 @@ def main() -> int:
     return 0
 
 
+def _count(options: argparse.Namespace) -> int:
+    """Instructions instead of rates: of this checkout, and of the one that it is compared with."""
+    try:
+        against = options.against and checkout(options.against)
+        names = counted_names(options.scenarios)
+    except (ValueError, NoCheckout) as error:
+        print(error, file=sys.stderr)
+        return 2
+    scale = Scale(seconds=options.seconds, subscribers=options.subscribers, idle=options.idle, backlog=options.backlog)
+    world = World(scale, choose_cores(pin=options.pin), options.folder, 0.0, against)
+    try:
+        for name in names:
+            own = count(COUNTED[name], world, ROOT)
+            line = f"{name}: {own:,} instructions a message"
+            if against:
+                before = count(COUNTED[name], world, against)
+                line += f", {before:,} in {options.against}: {100 * own / before:.0f}%"
+            print(line, flush=True)
+    except NoCounter as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
 def _options() -> argparse.Namespace:
     usual = Scale()
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description="The benchmark of our own server.")
@@ -79,6 +106,12 @@ def _options() -> argparse.Namespace:
         type=Path,
         metavar="FOLDER",
         help="compare plain queues with those of the checkout there, only that",
+    )
+    parser.add_argument(
+        "--count",
+        action="store_true",
+        help="count the server's instructions a message instead of its rates, which takes Valgrind and no quiet "
+        f"machine: {', '.join(COUNTED)}",
     )
     parser.add_argument("--rounds", type=int, default=3, help="of all but what takes turns anyway")
     parser.add_argument("--seconds", type=float, default=usual.seconds, help="of each measurement")

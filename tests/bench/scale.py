@@ -23,6 +23,8 @@ CONNECTING_AT_ONCE_MAX = 100
 SETTLE_SECONDS_MAX = 30.0
 """How long a run may take to finish what is on its way after the load has stopped."""
 CONNECT_SECONDS_MAX = 60.0
+START_SECONDS_MAX = 180.0
+"""Until a server is ready; one whose instructions are counted takes long."""
 
 
 @dataclass(frozen=True, kw_only=True)

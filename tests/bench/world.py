@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 
 from tests.bench.clients import Client, ClientFailed
 from tests.bench.machine import Cores, settle_on
-from tests.bench.scale import CONNECT_SECONDS_MAX, CONNECTING_AT_ONCE_MAX, SETTLE_SECONDS_MAX, Scale
+from tests.bench.scale import CONNECT_SECONDS_MAX, CONNECTING_AT_ONCE_MAX, SETTLE_SECONDS_MAX, START_SECONDS_MAX, Scale
 from tests.bench.speech import Speech
 from tests.support.backends import ROLE, Backends
 from tests.support.server import PushqServer
@@ -87,10 +87,11 @@ class World:
         extra: Sequence[str] = (),
         env: dict[str, str] | None = None,
         tls: ssl.SSLContext | None = None,
+        below: Sequence[str] = (),
     ) -> Iterator[Server]:
-        """A ready server on an empty data folder; afterwards it is killed and the folder removed."""
+        """A ready server on an empty data folder; afterwards it is killed and the folder removed. See `PushqServer`."""
         place = Path(tempfile.mkdtemp(prefix="pushq-bench-", dir=self.folder))
-        process = PushqServer(place / "data", *extra, tree=tree, env=env, tls=tls)
+        process = PushqServer(place / "data", *extra, tree=tree, env=env, tls=tls, below=below)
         try:
             start_s = self.start(process)
             yield Server(process, start_s)
@@ -119,7 +120,7 @@ class World:
         began = time.monotonic()
         process.launch()
         settle_on(process.pid, self.cores.server)
-        deadline = began + SETTLE_SECONDS_MAX
+        deadline = began + START_SECONDS_MAX
         while not process.is_ready():
             if not process.is_running() or time.monotonic() > deadline:
                 raise ClientFailed(f"the server was not ready\n{process.log_tail()}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from datetime import date
@@ -54,6 +55,14 @@ def test_unknown_scenario_is_named(tmp_path: Path) -> None:
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=30)
     assert ended.returncode == 2
     assert "no scenario 'wrok'; there are publish, " in ended.stderr
+
+
+@pytest.mark.parametrize(("name", "code", "said"), [("idle", 2, "'idle' is not counted"), ("publish", 1, "valgrind")])
+def test_what_cannot_be_counted_is_said(name: str, code: int, said: str) -> None:
+    command = [sys.executable, "-m", "tests.bench", "--count", name]
+    without = {**os.environ, "PATH": ""}
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=30, env=without)
+    assert ended.returncode == code and said in ended.stderr
 
 
 def test_report_shows_medians_and_says_whether_goals_are_reached() -> None:

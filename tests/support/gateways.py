@@ -12,6 +12,10 @@ class Gateway:
         self.messages = 0
         self.biggest_bytes = 0
         """Of all frames of leases."""
+        self.idle = 0
+        """How often it was told that there is nothing."""
+        self.tokens: dict[str, Bits] = {}
+        """The leases that came."""
 
     def held(self) -> list[tuple[Place, str, Bits]]:
         return []
@@ -22,6 +26,8 @@ class Gateway:
 
     def leased(self, frame: Leases) -> None:
         self.messages += sum(to_bits(handed.bits).bit_count() for handed in frame.handed)
+        self.idle += len(frame.idle)
+        self.tokens.update({handed.token: handed.bits for handed in frame.handed})
         self.biggest_bytes = max(self.biggest_bytes, sum(len(handed.chunk) for handed in frame.handed))
 
     def ended(self, frame: Ended) -> None: ...

@@ -13,7 +13,7 @@ from tests.support.server import PushqServer
 
 ANSWER_SECONDS_MAX = 10.0
 QUIET_SECONDS = 1.0
-PING, PONG, CONTINUATION, TEXT = 9, 10, 0, 1
+CLOSE, PING, PONG, CONTINUATION, TEXT = 8, 9, 10, 0, 1
 
 
 def exchange(server: PushqServer, data: bytes) -> bytes:
@@ -62,5 +62,8 @@ def upgraded(server: PushqServer, *extra: str, behind: bytes = b"") -> Iterator[
 def frame(opcode: int, payload: bytes = b"", *, is_last: bool = True) -> bytes:
     """A masked frame, its mask being zeros."""
     size = len(payload)
-    length = bytes([0x80 | size]) if size < 126 else b"\xfe" + struct.pack(">H", size)
+    if size < 126:
+        length = bytes([0x80 | size])
+    else:
+        length = b"\xfe" + struct.pack(">H", size) if size < 65_536 else b"\xff" + struct.pack(">Q", size)
     return bytes([(0x80 if is_last else 0) | opcode]) + length + bytes(4) + payload

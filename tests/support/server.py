@@ -14,6 +14,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -65,15 +66,19 @@ class PushqServer:
         env: dict[str, str] | None = None,
         tree: Path | None = None,
         tls: ssl.SSLContext | None = None,
+        below: Sequence[str] = (),
     ) -> None:
-        """`tls`: how to speak to a server whose settings in `env` make it speak TLS."""
+        """`tls`: how to speak to a server whose settings in `env` make it speak TLS. `below`: a command that gets `-m`
+        and the rest of the server's line, and becomes its process.
+        """
         self.data = data
         self.tree = tree or _ROOT
         """The checkout whose server it is."""
-        self.is_forked = tree is None and "PYTHONPATH" not in (env or {})
+        self.is_forked = tree is None and not below and "PYTHONPATH" not in (env or {})
         """A checkout that is named is measured, so it starts and uses memory as it does for its users; and what is to
         be there before the first import must find it to come."""
         self.extra = extra
+        self._below = below
         self.dev = dev
         self.port = free_port()
         self.tls = tls
@@ -136,7 +141,8 @@ class PushqServer:
             if self.is_forked:
                 self._process = Forked(command, **how)
             else:
-                self._process = subprocess.Popen([sys.executable, "-m", *command], stdin=subprocess.DEVNULL, **how)
+                command = [*(self._below or [sys.executable]), "-m", *command]
+                self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, **how)
 
     def is_ready(self) -> bool:
         try:

@@ -126,7 +126,9 @@ WHOLE = [
 
 @pytest.mark.parametrize("request_", WHOLE, ids=["no body", "length", "chunks"])
 async def test_a_request_that_comes_whole_costs_nothing_of_this(request_: bytes, seen: list[HttpProtocol]) -> None:
-    """But for the parser's and the application's own steps, each of which is looked at once."""
+    """But for the parser's and the application's own steps, each of which is looked at once, or not at all where the
+    head is known already.
+    """
     async with listening(Entrance()) as port, asyncio.timeout(PATIENCE_S):
         reader, writer = await opened(port)
         with Calls() as calls:
@@ -136,7 +138,7 @@ async def test_a_request_that_comes_whole_costs_nothing_of_this(request_: bytes,
         assert type(seen[0].cycle) is RequestResponseCycle
         steps = {"on_message_begin", "on_message_complete", "on_response_complete", "_start_asgi_task", "_run"}
         expected = {f"Lingering.{step}": 10 for step in steps} | {"Declining.on_message_complete": 10}
-        assert calls == expected
+        assert calls.keys() == expected.keys() and all(calls[step] <= most for step, most in expected.items())
         writer.close()
 
 

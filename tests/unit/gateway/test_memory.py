@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
-from gateway.memory import limit_bytes, used_bytes
+from gateway.memory import keep_what_is_there, limit_bytes, used_bytes
 
 MIB = 1 << 20
 
@@ -46,3 +47,17 @@ def test_mapped_pages_of_the_database_are_not_the_processs_own(tmp_path: Path) -
 
 def test_on_this_machine_both_are_there() -> None:
     assert MIB < used_bytes() < limit_bytes()
+
+
+def test_modules_are_not_looked_through_for_garbage_and_what_is_made_later_is() -> None:
+    before, threshold = len(gc.get_objects()), gc.get_threshold()
+    try:
+        keep_what_is_there()
+        assert len(gc.get_objects()) < before // 10
+        ring: list[object] = []
+        ring.append(ring)
+        del ring
+        assert gc.collect() >= 1
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*threshold)

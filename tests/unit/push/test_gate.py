@@ -33,6 +33,8 @@ class World:
     def read_on(self) -> None:
         self.is_paused = False
 
+    def turn_ended(self) -> None: ...
+
     def close(self, code: int, reason: str) -> None:
         self.did.append(int(code))
 

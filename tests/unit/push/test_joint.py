@@ -104,8 +104,8 @@ def test_over_a_socket_its_bytes_wait_to_be_confirmed_like_those_of_every_publis
         who=SimpleNamespace(tenant="t"),
         encoding="json",
         gate=SimpleNamespace(enter=lambda verdict, store, refuse: store()),
-        began=lambda: None,
-        ended=lambda: None,
+        began=lambda requests: None,
+        ended=lambda requests: None,
         count=lambda *_, **__: None,
         error=lambda _, error: told.append(error),
     )

@@ -36,7 +36,7 @@ class Desk:
     """Knows one queue, whose line is full, and prepares nothing."""
 
     def __init__(self, full: Overloaded | None) -> None:
-        self.queue = SimpleNamespace(config=QueueConfig(), why_full=lambda: full)
+        self.queue = SimpleNamespace(config=QueueConfig(), why_full=lambda messages, size: full)
         self.prepared = 0
 
     def publish_to(self, principal: Any, name: str) -> Any:
@@ -110,6 +110,7 @@ def test_a_line_with_room_takes_it_although_others_were_refused() -> None:
     intake.met_end()
     made, wire, desk = session(intake, None)
     made.receive(publish())
+    made.turn_ended()
     assert desk.prepared == 1 and wire.frames[0]["problem"]["detail"] == "read as a whole"
 
 
@@ -118,12 +119,14 @@ def test_an_unknown_queue_is_told_as_ever() -> None:
     intake.met_end()
     made, wire, _ = session(intake, FULL)
     made.receive(publish(queue="nowhere"))
+    made.turn_ended()
     assert wire.frames[0]["problem"]["code"] == "queue-not-found"
 
 
 def test_without_load_nobody_looks_at_heads() -> None:
     made, _, desk = session(Intake(), FULL)
     made.receive(publish())
+    made.turn_ended()
     assert desk.prepared == 1
 
 

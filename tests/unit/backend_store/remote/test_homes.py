@@ -19,12 +19,14 @@ from backend_store.remote.store import RemoteBackends
 from backend_store.service.defining import DropQueues
 from backend_store.service.serving import StoreServer, StoreService
 from backend_store.storage.memory import MemoryEngine
+from backend_store.wire.store_frames import Want
 from push.looking_up import LookingUp
 from tests.support.patience import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.anyio
 
 WAIT_S = PATIENCE_S
+VISIBILITY_MS = 30_000
 TENANT = "default"
 
 
@@ -196,3 +198,26 @@ async def test_who_waits_for_messages_before_the_shard_knows_the_queue_gets_them
         while not queue.has_ready:
             woken.clear()
             await woken.wait()
+
+
+@pytest.mark.parametrize(("credit", "granted"), [(1, [1, 2, 3, 4]), (100, [100, 125])])
+async def test_credit_that_comes_back_message_by_message_is_granted_in_parts(
+    world: World, monkeypatch: pytest.MonkeyPatch, credit: int, granted: list[int]
+) -> None:
+    """A frame for each message cost as much as the message. Where few are wanted the backend waits for none."""
+    definition = await world.defined("new")
+    queue = await world.known("new")
+    await eventually(lambda: queue.home.has(definition), "nothing that is granted is forgotten again")
+    wants: list[Want] = []
+    monkeypatch.setattr(queue, "want", wants.append)
+    queue.on_ready(lambda: None, lambda: {VISIBILITY_MS: credit})
+    queue.wanted_changed()
+    await eventually(lambda: len(wants) == 1)
+    while len(wants) < len(granted):
+        queue.came(VISIBILITY_MS, 1)
+        queue.wanted_changed()
+        await eventually(lambda: not queue._is_granting)
+    assert [want.granted for want in wants] == granted
+    queue.on_ready(lambda: None, dict)
+    queue.wanted_changed()
+    await eventually(lambda: wants[-1].granted == granted[-1] - credit, "what nobody wants any more is taken back")

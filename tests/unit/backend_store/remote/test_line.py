@@ -58,6 +58,8 @@ class Held:
         self.now_ms = 1_000
         self.line = Line(0, Nowhere(), Gateway(), "gateway", None, cluster=cluster)
         monkeypatch.setattr(self.line, "now_ms", lambda: self.now_ms)
+        self.frames: list[bytes] = []
+        monkeypatch.setattr(self.line, "_post", self.frames.append)
         self.answers: list[Any] = []
 
     async def publish(self, until_ms: int = 10_000, known_ms: int | None = KNOWN_MS) -> None:
@@ -70,7 +72,6 @@ class Held:
             await asyncio.sleep(0)
 
     async def opened(self) -> None:
-        self.line._out = asyncio.Queue()
         self.line._opened()
         await self.turn()
 
@@ -83,9 +84,8 @@ class Held:
     @property
     def sent(self) -> list[int]:
         """The times that backends were given for the publishes that have left."""
-        frames = []
-        while not self.line._out.empty():
-            frames.append(from_gateway(self.line._out.get_nowait()))
+        frames = [from_gateway(frame) for frame in self.frames]
+        self.frames.clear()
         return [call.budget_ms for frame in frames if isinstance(frame, Publishes) for call in frame.calls]
 
 
@@ -139,6 +139,7 @@ async def test_what_was_sent_to_a_cluster_that_is_away_waits_and_what_was_not_is
     for held in (further, home):
         await held.opened()
         await held.publish()
+        assert held.sent == [9_000]
         held.lost()
         await held.publish()
     assert not further.line.is_away and further.answers == [], "a leader is elected meanwhile"

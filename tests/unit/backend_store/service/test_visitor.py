@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
 import pytest
 
+from backend_store.client.embedded import EmbeddedStore
+from backend_store.node import committer
 from backend_store.remote.directory import FixedDirectory
-from backend_store.remote.line import Line
+from backend_store.remote.limits import ACK_WAIT_MS
+from backend_store.remote.line import Call, Line
 from backend_store.service.limits import VISITOR_OUTBOX_BYTES_MAX
+from backend_store.service.operations import GoneQueues
 from backend_store.service.serving import StoreServer, StoreService
 from backend_store.wire.store_frames import (
     STORE_FRAME_BYTES_MAX,
     Place,
+    Settle,
     Want,
 )
 from tests.support.gateways import Gateway
@@ -32,16 +41,56 @@ async def test_a_backlog_of_big_messages_comes_in_frames_that_a_gateway_takes() 
     queue = await made(store, "big", max_message_bytes=1 << 20)
     for _ in range(MESSAGES):
         await published(queue, draft(BODY))
+    async with visited(store) as (line, gateway):
+        line.want(Want(Place("default", "big", queue.uid), 3_600_000, 2 * MESSAGES, 10))
+        await eventually(lambda: gateway.messages >= MESSAGES, within_s=WAIT_S)
+        assert (gateway.messages, line.connections) == (MESSAGES, 1)
+        assert gateway.biggest_bytes < VISITOR_OUTBOX_BYTES_MAX
+
+
+async def test_who_waits_at_an_empty_queue_hears_once_that_there_is_nothing() -> None:
+    """Each frame that had left once brought the next word of it: a consumer that waited cost a core on both sides."""
+    store = await opened()
+    queue = await made(store, "empty")
+    async with visited(store) as (line, gateway):
+        line.want(Want(Place("default", "empty", queue.uid), 3_600_000, 10, 10))
+        for _ in range(20):
+            await line.ask(GoneQueues([]), may_repeat=True)
+        assert gateway.idle == 1
+
+
+async def test_an_ack_whose_answer_nobody_waits_for_goes_with_the_next_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of its own it would be in the way of the next publish: a commit here is one on the disks of all replicas."""
+    monkeypatch.setattr(committer, "SOON_SECONDS", WAIT_S)
+    store = await opened()
+    queue = await made(store, "acked")
+    await published(queue, draft("1"))
+    async with visited(store) as (line, gateway):
+        place = Place("default", "acked", queue.uid)
+        line.want(Want(place, 3_600_000, 2, 10))
+        await eventually(lambda: gateway.messages == 1)
+        [(token, bits)] = gateway.tokens.items()
+        answers: list[Any] = []
+        frame = Settle(line.next_number(), place, "ack", {token: bits}, ACK_WAIT_MS)
+        line.call(Call(frame, answers.append, line.now_ms() + 60_000, may_repeat=True))
+        await line.ask(GoneQueues([]), may_repeat=True)  # its answer comes after all that was said before
+        cycles = store.node.committer.cycles
+        assert (answers, queue.stats().in_flight) == ([], 1)
+        await published(queue, draft("2"))
+        await eventually(lambda: answers == [{token: bits}], "both are on the disk")
+        assert store.node.committer.cycles == cycles + 1
+
+
+@asynccontextmanager
+async def visited(store: EmbeddedStore) -> AsyncIterator[tuple[Line, Gateway]]:
+    """A gateway at the store, connected; all is closed afterwards."""
     service = StoreService(store)
     server, gateway = StoreServer({0: service}), Gateway()
     port = await server.listen("127.0.0.1", 0, None)
     line = Line(0, FixedDirectory([("127.0.0.1", port)]), gateway, "gateway", None)
     try:
         assert await line.opened(WAIT_S)
-        line.want(Want(Place("default", "big", queue.uid), 3_600_000, 2 * MESSAGES, 10))
-        await eventually(lambda: gateway.messages >= MESSAGES, within_s=WAIT_S)
-        assert (gateway.messages, line.connections) == (MESSAGES, 1)
-        assert gateway.biggest_bytes < VISITOR_OUTBOX_BYTES_MAX
+        yield line, gateway
     finally:
         await line.close()
         service.close()

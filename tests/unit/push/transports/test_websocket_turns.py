@@ -14,7 +14,7 @@ from push.limits import FRAMES_PER_TURN_MAX, READ_BYTES_PER_TURN_MAX
 from push.protocol import FRAME_BYTES_MAX
 from push.transports import websocket
 from push.transports.websocket import EXTENSION, PushProtocol
-from tests.support.hostile import PONG, TEXT, frame
+from tests.support.hostile import CLOSE, PONG, TEXT, frame
 
 pytestmark = pytest.mark.anyio
 
@@ -61,10 +61,16 @@ class Session:
     def __init__(self) -> None:
         self.may_begin = asyncio.Event()
         self.heard: list[bytes] = []
+        self.turns: list[int] = []
+        """How much was heard at the end of each turn."""
         self.pings = 0
 
     def receive(self, data: bytes) -> None:
         self.heard.append(data)
+
+    def turn_ended(self) -> None:
+        if self.heard:
+            self.turns.append(len(self.heard))
 
     def pinged(self) -> bool:
         self.pings += 1
@@ -167,6 +173,30 @@ async def test_a_session_that_pauses_hears_nothing_more_until_it_goes_on() -> No
     protocol.unpause()
     await turns(2)
     assert len(session.heard) == 5 and transport.is_reading
+
+
+async def test_a_session_is_told_where_its_turn_ends_and_before_each_control_frame() -> None:
+    protocol, _, session = await greeted()
+    protocol.data_received(frame(TEXT, b"x") * 3 + frame(PONG, b"") + frame(TEXT, b"x") * 2)
+    assert session.turns == [3, 5]
+    protocol.data_received(frame(TEXT, b"x") * (FRAMES_PER_TURN_MAX + 1))
+    assert session.turns == [3, 5, 5 + FRAMES_PER_TURN_MAX]
+    await turns(2)
+    assert session.turns[-1] == 6 + FRAMES_PER_TURN_MAX
+
+
+async def test_a_close_frame_waits_behind_messages_that_wait() -> None:
+    protocol, _, session = await greeted()
+    ended: list[int] = []
+    session.turn_ended = protocol.pause  # type: ignore[method-assign]
+    session.gone = lambda **how: ended.append(how["code"])  # type: ignore[method-assign]
+    protocol.data_received(frame(TEXT, b"x") * 2 + frame(CLOSE, b"\x03\xe8"))
+    await turns(5)
+    assert len(session.heard) == 2 and not ended
+    session.turn_ended = lambda: None  # type: ignore[method-assign]
+    protocol.unpause()
+    await turns(2)
+    assert ended == [1000]
 
 
 async def test_what_waits_of_a_connection_that_ended_is_let_go() -> None:

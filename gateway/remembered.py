@@ -1,0 +1,105 @@
+"""A connection's next request, where its head is that of the one before: nothing of it is parsed again.
+
+A client that keeps its connection sends the same head over and over; of a publish at most the length of the body is
+another. Equal bytes say the same, so what was made of the first one is used anew, whatever came between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Any, Final, NamedTuple, Self
+
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+
+from gateway.leftover import Lingering
+from gateway.limits import REMEMBERED_HEAD_BYTES_MAX
+
+_LENGTH: Final = re.compile(rb"\r\ncontent-length: ?(\d+)\r\n", re.IGNORECASE)
+_DIGITS_MAX: Final = 10
+_NAME: Final = b"content-length"
+_OTHERWISE: Final = frozenset({b"transfer-encoding", b"expect", b"connection", b"proxy-connection", b"upgrade"})
+"""With these there is more to a request than its head and so many bytes of body."""
+
+
+class Head(NamedTuple):
+    """A request's head up to the length of its body and from there on, and what was made of it."""
+
+    before: bytes
+    behind: bytes
+    scope: dict[str, Any]
+    headers: list[tuple[bytes, bytes]]
+    length_at: int
+    """Where among the headers the length is."""
+
+    @classmethod
+    def of(cls, data: bytes, scope: dict[str, Any], headers: list[tuple[bytes, bytes]]) -> Self | None:
+        """None for a large head, and for one of which another one like it may mean something else."""
+        names = [name for name, _ in headers]
+        if len(data) > REMEMBERED_HEAD_BYTES_MAX:
+            return None
+        if names.count(_NAME) != 1 or not _OTHERWISE.isdisjoint(names) or scope["http_version"] != "1.1":
+            return None
+        found, at = _LENGTH.search(data), names.index(_NAME)
+        if found is None or headers[at][1] != found[1]:
+            return None
+        return cls(data[: found.start(1)], data[found.end(1) :], scope.copy(), headers.copy(), at)
+
+    def length_in(self, data: bytes) -> bytes | None:
+        """What `data`, a whole head, says of the length of its body; None where it is another head."""
+        if not data.startswith(self.before) or not data.endswith(self.behind):
+            return None
+        length = data[len(self.before) : len(data) - len(self.behind)]
+        return length if length.isdigit() and len(length) <= _DIGITS_MAX else None
+
+
+class Remembering(Lingering):
+    """A connection that knows the last head it has parsed."""
+
+    _head: Head | None = None
+
+    def remember(self, data: bytes) -> None:
+        """To be called when these bytes, a head from its first to its last one, have been parsed."""
+        cycle: Any = self.cycle  # None before the first request
+        is_request = cycle is not None and cycle.scope is self.scope
+        self._head = Head.of(data, self.scope, self.headers) if is_request else None  # type: ignore[arg-type]
+
+    def begin_again(self, data: bytes, at: int, end: int) -> int:
+        """Takes a request whose head lies between `at` and `end`, and its body behind that. To be called between two
+        requests. Returns where it ends; 0 where it has to be parsed.
+        """
+        if self._head is None or (length := self._head.length_in(data[at:end])) is None:
+            return 0
+        body_end = end + int(length)
+        if body_end > len(data):
+            return 0
+        self._unset_keepalive_if_required()
+        self._begin(self._head, length, data[end:body_end])
+        return body_end
+
+    def _begin(self, head: Head, length: bytes, body: bytes) -> None:
+        """What the parser's callbacks would do, one by one."""
+        self.headers = head.headers.copy()
+        self.headers[head.length_at] = (_NAME, length)
+        scope: Any = {**head.scope, "headers": self.headers, "state": self.app_state.copy()}
+        self.scope, self.expect_100_continue = scope, False
+        self.cycle = cycle = RequestResponseCycle(
+            scope=scope,
+            transport=self.transport,
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=self.access_log,
+            default_headers=self.server_state.default_headers,
+            message_event=asyncio.Event(),
+            expect_100_continue=False,
+            keep_alive=True,
+            on_response=self.on_response_complete,
+        )
+        cycle.body += body
+        cycle.more_body = False
+        cycle.message_event.set()
+        if len(body) > HIGH_WATER_LIMIT:
+            self.flow.pause_reading()
+        self._start_asgi_task(cycle, self.app)

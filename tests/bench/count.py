@@ -1,0 +1,114 @@
+"""Instructions that the server executes for a message: a busy machine does not change them as it does rates.
+
+The server runs below Valgrind's Callgrind, which counts what the process executes and nothing of the kernel's. A batch
+is sent when the one before it is done, so that as much lies in a turn of the loop and in a commit each time.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final, NamedTuple
+
+import uvloop
+
+from tests.bench.scale import HTTP_CONNECTIONS, WINDOW
+from tests.bench.scenario_work import Bench
+from tests.bench.sides import HttpSide, PublishSide, Way
+from tests.bench.turns import OpenSide
+from tests.bench.world import World
+
+BATCHES: Final = 12
+BATCHES_BEFORE: Final = 3
+"""What the first ones make, later ones use again."""
+_COMMAND_SECONDS_MAX: Final = 60
+_SMALL_MAP: Final = str(Path(__file__).with_name("small_map.py"))
+_UNHURRIED: Final = {"PUSHQ_OVERLOAD__LAG_MS_MAX": "60000", "PUSHQ_OVERLOAD__SOJOURN_MS_MAX": "60000"}
+"""A server that is counted is fifty times slower: that is no overload."""
+
+
+class NoCounter(Exception):
+    """Valgrind is not there, or does not do what it was asked."""
+
+
+async def _publish(side: PublishSide) -> int:
+    side.publisher.send(WINDOW)
+    await side.rest()
+    return WINDOW
+
+
+async def _work(bench: Bench) -> int:
+    bench.publisher.send(WINDOW)
+    await bench.rest()
+    return WINDOW
+
+
+async def _http(side: HttpSide) -> int:
+    side.begin()
+    await side.rest()
+    return HTTP_CONNECTIONS
+
+
+class Counted(NamedTuple):
+    open_side: OpenSide
+    step: Callable[[Any], Awaitable[int]]
+    """Sends a batch, returns when all of it is done, and says how many messages it had."""
+
+
+COUNTED: Final[Mapping[str, Counted]] = {
+    "publish": Counted(Way().publish, _publish),
+    "work": Counted(Way().work, _work),
+    "single-publish": Counted(Way(per_frame=1).publish, _publish),
+    "single-work": Counted(Way(per_frame=1, ack_singly=True).work, _work),
+    "http-publish": Counted(Way().http, _http),
+}
+
+
+def counted_names(names: Sequence[str]) -> list[str]:
+    """All where none is given. Raises `ValueError`."""
+    for name in names:
+        if name not in COUNTED:
+            raise ValueError(f"{name!r} is not counted, only {', '.join(COUNTED)}")
+    return list(names or COUNTED)
+
+
+def count(counted: Counted, world: World, tree: Path, *, batches: int = BATCHES) -> int:
+    """Instructions a message of the server of a checkout. Raises `NoCounter`."""
+    if shutil.which("valgrind") is None or shutil.which("vgdb") is None:
+        raise NoCounter("valgrind is not there; `apt install valgrind` brings it")
+    return uvloop.run(_count(counted, world, tree, batches))
+
+
+async def _count(counted: Counted, world: World, tree: Path, batches: int) -> int:
+    with TemporaryDirectory(prefix="pushq-count-", dir=world.folder) as place:
+        counts = Path(place) / "counts"
+        valgrind = ("valgrind", "--quiet", "--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={counts}")
+        with world.server(tree, below=(*valgrind, sys.executable, _SMALL_MAP), env=_UNHURRIED) as server:
+            side = await counted.open_side(server)
+            for _ in range(BATCHES_BEFORE):
+                await counted.step(side)
+            _tell(server.process.pid, "instrumentation", "on")
+            messages = sum([await counted.step(side) for _ in range(batches)])
+            _tell(server.process.pid, "dump")
+            await side.finish()
+        return _total(counts.with_name("counts.1")) // messages
+
+
+def _tell(pid: int, *words: str) -> None:
+    command = ["vgdb", f"--pid={pid}", *words]
+    try:
+        subprocess.run(command, check=True, capture_output=True, timeout=_COMMAND_SECONDS_MAX)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise NoCounter(f"{' '.join(command)}: {error}") from None
+
+
+def _total(counts: Path) -> int:
+    """Of all functions, from the end of what Callgrind has written."""
+    totals = [line for line in counts.read_text().splitlines() if line.startswith("totals: ")]
+    if not totals:
+        raise NoCounter(f"{counts} has no total")
+    return int(totals[-1].split()[1])
