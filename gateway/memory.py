@@ -11,6 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from gateway.limits import GARBAGE_OBJECTS_MIN
+
 ROOT: Final = Path("/")
 _UNLIMITED: Final = 1 << 60
 """Version 1 of control groups writes no limit as a number above this."""
@@ -32,6 +34,13 @@ def keep_what_is_imported() -> None:
     everything else for 20 to 80 ms, now and then. What is made later is not exempt: it may go, and hold rings of
     references."""
     gc.freeze()
+
+
+def look_seldom_for_garbage() -> None:
+    """Hardly anything that a gateway makes is in a ring, and what lives for a request is looked at again and again where
+    many are under way.
+    """
+    gc.set_threshold(GARBAGE_OBJECTS_MIN)
 
 
 def _machine_bytes(root: Path) -> int:

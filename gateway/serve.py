@@ -7,7 +7,6 @@ whole within ten seconds. A second signal leaves at once.
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import resource
 import signal
@@ -49,12 +48,12 @@ from gateway.key_care import KeyCare
 from gateway.key_sets import KeySets
 from gateway.keys import Vault
 from gateway.leftover import Bounds
-from gateway.limits import FAREWELL_SECONDS_MAX, FILES_RESERVED, GARBAGE_OBJECTS_MIN, LISTEN_BACKLOG
+from gateway.limits import FAREWELL_SECONDS_MAX, FILES_RESERVED, LISTEN_BACKLOG
 from gateway.limits_setup import NoRedisLibrary
 from gateway.listeners import ADMIN_SOCKET, Listener, bind_tcp, bind_unix, listener
 from gateway.logs import configure_logs
 from gateway.masters import MASTER_FILE, MasterError
-from gateway.memory import keep_what_is_imported
+from gateway.memory import keep_what_is_imported, look_seldom_for_garbage
 from gateway.recovery import Recovery
 from gateway.remote_store import RemoteStore, remote_store
 from gateway.settings import ClusterSettings, Settings
@@ -88,6 +87,7 @@ def serve_as(settings: Settings, place: Alone) -> None:
     """Serves in this process. Raises `CannotStart`."""
     configure_logs(settings.logs)
     keep_what_is_imported()
+    look_seldom_for_garbage()
     files_max = _raise_open_files_limit()
     uvloop.run(_serve(_within(settings, files_max), place))
 
@@ -189,7 +189,6 @@ async def _serve(settings: Settings, place: Alone) -> None:
         scrapes.listen(LISTEN_BACKLOG)
     place.ready(settings, tcp.getsockname()[1], made_master_key=encryption.is_new, end=server.end)
     keys = asyncio.create_task(encryption.run(), name="data keys")
-    _look_seldom_for_garbage()
     await server.run([tcp, place.local_socket(settings), *(sock for _, sock in more)])
     keys.cancel()
     await asyncio.gather(keys, return_exceptions=True)
@@ -314,15 +313,6 @@ def _tokens(settings: Settings) -> Tokens | None:
         return Tokens(jwt, KeySets(jwt)) if jwt.issuers else None
     except BadKeys as error:
         raise CannotStart(f"auth.jwt.issuers: {error}") from None
-
-
-def _look_seldom_for_garbage() -> None:
-    """What is there now stays. Hardly anything later is in a cycle, and what lives for a request is looked at again and
-    again where many are under way.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(GARBAGE_OBJECTS_MIN)
 
 
 async def _opened(settings: Settings, guards: Guards) -> tuple[Store, Encrypting]:
