@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, Phase, settings
 
 from backend_store.core.ledger import flowed, held_in
 from backend_store.node.partition import Partition
-from tests.support import network, prerequisites, seeds
+from tests.support import network, prerequisites, seeds, trust
 from tests.support import server as servers
 from tests.support.server import PushqServer
 from tests.support.several import SeveralServer
@@ -43,12 +43,14 @@ settings.load_profile("explore" if seeds.IS_EXPLORING else "gate")
 seeds.draw_alike()
 
 # Of every Java that tests start, here or in a job's process: what runs for seconds is not worth compiling well, and the
-# classes of a released Spark are not worth proving well-formed again each time.
+# classes of a released Spark are not worth proving well-formed again each time. Hadoop starts a `chmod` for each file
+# that it writes, and Java a helper program before it, but for the last option.
 JAVA_OPTIONS = (
     "-XX:TieredStopAtLevel=1",
     "-XX:+UseSerialGC",
     "-XX:+UnlockDiagnosticVMOptions",
     "-XX:-BytecodeVerificationRemote",
+    "-Djdk.lang.Process.launchMechanism=VFORK",
 )
 os.environ.setdefault("JDK_JAVA_OPTIONS", " ".join(JAVA_OPTIONS))
 
@@ -69,6 +71,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def pytest_configure() -> None:
     network.refuse_outside()
+    trust.trust_nobody()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # A shell gives that to what it starts in the background; programs that tests start are to hear the signal.
         signal.signal(signal.SIGINT, signal.default_int_handler)

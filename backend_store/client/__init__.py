@@ -80,6 +80,7 @@ from backend_store.metadata.embedded import Metadata
 from backend_store.model import Block
 from backend_store.node.audit import AuditEntry, AuditLog
 from backend_store.node.ledger import LedgerBook, QueueTotal
+from backend_store.storage.engine import StorageCorrupt
 from backend_store.storage.writer import COMMIT_SECONDS_BUCKETS
 
 __all__ = [
@@ -131,6 +132,7 @@ __all__ = [
     "SealedBlock",
     "SettledAndPublished",
     "Start",
+    "StorageCorrupt",
     "Store",
     "Touches",
     "StoredRotation",

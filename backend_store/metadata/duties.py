@@ -2,7 +2,8 @@
 
 The holder is a row like others, so everybody sees it and what it writes can be bound to it. Until when is known in
 memory alone: a holder that goes on asking costs no disk. After a restart, or at another leader, the last holder's time
-begins anew, and is as long as it was promised: that is a row, too, and changes when the holder asks for more.
+begins anew, and is as long as it was promised: that is a row, too, and changes when the holder asks for more, or for
+much less.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from backend_store.model import Conflict
 
 DUTY: Final = "duty"
 HOLD: Final = "duty-hold"
+_MUCH: Final = 4
+"""What was promised is taken back when it is so many times as long as what is asked for."""
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Duty).decode
 _decode_hold = msgspec.msgpack.Decoder(int).decode
@@ -61,7 +64,7 @@ class Duties:
                     await self._documents.write(rows)
                 finally:
                     del self._coming[name]
-            elif duty.holder == asker and hold_ms > promised_ms:
+            elif duty.holder == asker and (hold_ms > promised_ms or 0 < hold_ms * _MUCH < promised_ms):
                 longer_ms = 1 << hold_ms.bit_length()  # so that a little more each time is not a commit each time
                 await self._documents.write([Document(HOLD, name, _encode(longer_ms))])
             if duty.holder == asker:

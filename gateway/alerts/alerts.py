@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 import structlog
 
-from backend_store.client import Document, Documents
+from backend_store.client import Documents
 from backend_store.model import Conflict, NotFound, PushqError, Unavailable
 from backend_store.words import counted
 from gateway.alerts.asked import AskedRules
@@ -106,11 +106,12 @@ class Alerts:
         """Asks every rule, where that is this gateway's duty. What it changed is durable on return, and told."""
         had = self.teller.duty
         heard, _ = await asyncio.gather(self.teller.ask(), self._report(now_ms))
-        if heard is not Heard.NOTHING_NEW and self._heard is not Heard.TAKEN:
-            self._heard = heard
         async with self._turn.look():
-            if had is not None and self.teller.duty is None:
+            is_lost = had is not None and self.teller.duty != had  # to one that may have left again
+            if is_lost:
                 self._lost()
+            if heard is not Heard.NOTHING_NEW and self._heard is not Heard.TAKEN:
+                self._heard = heard
             self._take_over()
             enabled = [rule for rule in self.rules.values() if rule.enabled]
             self.record.forget_resolved(now_ms)
@@ -119,7 +120,7 @@ class Alerts:
             else:
                 if not self.teller.has_lapsed:  # another one has it, or nobody yet
                     self.record.forget_unwritten()
-                    self._follow()
+                    self._follow(anew=is_lost)
                 await self._refresh(enabled, now_ms)
             self.evaluations += 1
         if self.teller.is_ours:
@@ -193,6 +194,7 @@ class Alerts:
         wanted = Wanted(self._documents)
         for rule_id, rule in self.rules.items():
             if wanted.rules.get(rule_id) != rule:
+                self._asked.forget(rule_id)
                 self._matches.pop(rule_id, None)
                 self.sources.forget(rule_id)
         self.record.forget_rules(
@@ -354,10 +356,9 @@ class Alerts:
                 own = sum(other.tenant == rule.tenant for other in self.rules.values())
                 _check_room(own, RULES_PER_TENANT_MAX, "alert rules")
                 _check_room(len(self.rules), RULES_MAX, "alert rules on this server")
-            documents = [put(RULES, rule.id, rule)]
-            if known is not None and not rule.enabled:
-                documents += self.record.end(known)
-            await self._documents.write(documents)
+            ended = self.record.ending(rule) if known is not None and not rule.enabled else []
+            await self._documents.write([put(RULES, rule.id, rule), *ended])
+            self.record.ended(ended)
             self.rules[rule.id] = rule
             self._matches.pop(rule.id, None)
             self.sources.forget(rule.id)
@@ -368,16 +369,13 @@ class Alerts:
             if is_as_known:
                 self._take_over()
                 _check_known(self.rules.get(rule.id), rule, "alert rule")
-            documents = [gone(RULES, rule.id), *self._end(rule)]
-            await self._documents.write(documents)
+            ended = self.record.ending_with(rule)
+            await self._documents.write([gone(RULES, rule.id), *ended])
+            self.record.ended(ended)
             self.rules.pop(rule.id, None)
             self._asked.forget(rule.id)
             self._matches.pop(rule.id, None)
             self.sources.forget(rule.id)
-
-    def _end(self, rule: Rule) -> list[Document]:
-        """The rows that go with a rule."""
-        return self.record.end(rule) + self.record.end_counting(rule)
 
     def rule(self, tenant: str, rule_id: str) -> Rule:
         """Raises `NotFound`."""
@@ -444,16 +442,19 @@ class Alerts:
         return receiver
 
     async def forget_tenant(self, tenant: str) -> list[str]:
-        """The tenant was removed. The ids of the receivers that went with it."""
-        async with self._turn.change():
+        """The tenant was removed, so this is never refused. The ids of the receivers that went with it."""
+        async with self._turn.look():
             rules = [rule for rule in self.rules.values() if rule.tenant == tenant]
             silences = [one.id for one in self.silences.values() if one.tenant == tenant]
             receivers = [one.id for one in self.receivers.values() if one.tenant == tenant]
-            documents = [document for rule in rules for document in (gone(RULES, rule.id), *self._end(rule))]
+            ended = [document for rule in rules for document in self.record.ending_with(rule)]
+            self.record.ended(ended)
+            documents = [gone(RULES, rule.id) for rule in rules] + ended
             documents += [gone(SILENCES, one) for one in silences] + [gone(RECEIVERS, one) for one in receivers]
             documents += self.record.forget_tenant(tenant)
             for rule in rules:
                 del self.rules[rule.id]
+                self._asked.forget(rule.id)
                 self._matches.pop(rule.id, None)
                 self.sources.forget(rule.id)
             for silence_id in silences:
@@ -461,9 +462,10 @@ class Alerts:
             for receiver_id in receivers:
                 del self.receivers[receiver_id]
             try:
-                await self._documents.write(documents)
-            except PushqError as error:
-                log.warning("rules of a tenant that was removed are still written down", error=error.detail)
+                async with self._turn.limit():
+                    await self._documents.write(documents)
+            except (PushqError, TimeoutError) as error:
+                log.warning("rules of a tenant that was removed are still written down", error=str(error))
         return receivers
 
 

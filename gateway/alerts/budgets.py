@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import msgspec
 import structlog
 
-from backend_store.client import Document, Documents
+from backend_store.client import Document, Documents, StorageCorrupt
 from gateway.alerts.core.rules import Rule
 from gateway.alerts.core.slo import HOURS_KEPT, Budget, Counted
 from gateway.alerts.stored import BUDGETS, budget_place, put
@@ -62,12 +62,12 @@ class Budgets:
     def _written(self, rule: Rule) -> list[Counted]:
         found: list[Counted] = []
         for number in range(HOURS_KEPT):
-            row = self._documents.get(BUDGETS, budget_place(rule.id, number))
-            if row is None:
-                continue
             try:
+                row = self._documents.get(BUDGETS, budget_place(rule.id, number))
+                if row is None:
+                    continue
                 hour = _decode(row)
-            except msgspec.MsgspecError as error:
+            except (StorageCorrupt, msgspec.MsgspecError) as error:
                 log.warning("what an SLO had counted does not read", rule=rule.id, error=str(error))
                 continue
             if hour.changed_at_ms == rule.updated_at_ms:

@@ -66,10 +66,8 @@ class History:
         return lines[0].seq if lines else 0
 
     def newest_first(self, tenant: str, since_ms: int) -> Iterator[Transition]:
-        for line in reversed(self.of_tenant.get(tenant, ())):
-            if line.at_ms < since_ms:
-                return
-            yield line
+        """By their numbers; clocks of gateways differ, so an older time may come before a newer one."""
+        return (line for line in reversed(self.of_tenant.get(tenant, ())) if line.at_ms >= since_ms)
 
     def note(self, line: Transition, now_ms: int) -> list[Document]:
         """The rows that change: the line, and those that make room for it."""

@@ -66,7 +66,7 @@ class Record:
         self._read_at = documents.changes_elsewhere(FIRING, HISTORY)
         self.unwritten = Unwritten(
             _KINDS,
-            lambda kind, name: documents.get(kind, name) is not None,
+            documents.get,
             rows_max={HISTORY: HISTORY_UNWRITTEN_ROWS_MAX},
         )
         self.has_told = False
@@ -163,12 +163,12 @@ class Record:
         A full disk or a cluster without a leader is what somebody may have to be told about: then it goes on in memory,
         and is written down later.
         """
+        self._written(self.unwritten.landed())  # what was not answered in time may have been done
         try:
             async with asyncio.timeout(WRITE_SECONDS_MAX if self._documents.are_far else None):
                 while piece := self.unwritten.piece():
                     await self._documents.write(piece, duty=duty)
-                    self.unwritten.written(piece)
-                    self._keep(piece)
+                    self._written(piece)
         except Conflict:
             raise
         except (PushqError, TimeoutError) as error:
@@ -183,7 +183,10 @@ class Record:
                 error=why,
             )
 
-    def _keep(self, piece: Iterable[Document]) -> None:
+    def _written(self, piece: list[Document]) -> None:
+        if not piece:
+            return
+        self.unwritten.written(piece)
         lines = [int(one.name, 16) for one in piece if one.kind == HISTORY and one.data is not None]
         self._kept_seq = max((self._kept_seq, *lines))
 
@@ -193,14 +196,23 @@ class Record:
 
     # -------------------------------------------------------------------------------------------------- forgetting
 
-    def end(self, rule: Rule) -> list[Document]:
-        """Nobody looks any more, so its alerts go without being told as resolved. The rows that go."""
-        return [self._gone(FIRING, f"{rule.id}/{subject}") for subject in self.open.pop(rule.id, {})]
+    def ending(self, rule: Rule) -> list[Document]:
+        """The rows that go when nobody looks any more: its alerts go without being told as resolved. Until this is
+        written down, and `ended`, they stay.
+        """
+        return [gone(FIRING, f"{rule.id}/{subject}") for subject in self.open.get(rule.id, {})]
 
-    def end_counting(self, rule: Rule) -> list[Document]:
-        """What an SLO had counted goes with it. The rows that go."""
+    def ending_with(self, rule: Rule) -> list[Document]:
+        """Those that go with a rule: what an SLO had counted, too."""
         places = [budget_place(rule.id, hour) for hour in range(HOURS_KEPT)] if KINDS[rule.kind].is_slo else []
-        return [self._gone(BUDGETS, place) for place in places]
+        return self.ending(rule) + [gone(BUDGETS, place) for place in places]
+
+    def ended(self, rows: Iterable[Document]) -> None:
+        """They are gone."""
+        for one in rows:
+            self.unwritten.forget(one.kind, one.name)
+            if one.kind == FIRING:
+                self.open.pop(one.name.partition("/")[0], None)
 
     def forget_rules(self, rules: Iterable[str]) -> None:
         """Another gateway removed them, and may not have known all of their alerts."""
@@ -210,7 +222,9 @@ class Record:
     def forget_tenant(self, tenant: str) -> list[Document]:
         """The rows that go."""
         self.resolved.pop(tenant, None)
-        return [self._gone(HISTORY, name) for name in self.history.forget_tenant(tenant)]
+        rows = [gone(HISTORY, name) for name in self.history.forget_tenant(tenant)]
+        self.ended(rows)
+        return rows
 
     def forget_resolved(self, now_ms: int) -> None:
         for tenant, alerts in list(self.resolved.items()):
@@ -218,10 +232,6 @@ class Record:
                 alerts.popleft()
             if not alerts:
                 del self.resolved[tenant]
-
-    def _gone(self, kind: str, name: str) -> Document:
-        self.unwritten.forget(kind, name)
-        return gone(kind, name)
 
 
 def _line(one: Transition) -> Line:

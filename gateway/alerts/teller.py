@@ -31,6 +31,11 @@ _LOOKS_HELD: Final = 3
 """A gateway that takes long for its looks keeps the duty for so many of them."""
 
 
+def _now() -> float:
+    """Seconds; they go on while the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 class Heard(enum.Enum):
     """What an answer says of the duty."""
 
@@ -59,7 +64,7 @@ class Teller:
 
     @property
     def is_ours(self) -> bool:
-        return not self.is_shared or (self.duty is not None and time.monotonic() < self._until)
+        return not self.is_shared or (self.duty is not None and _now() < self._until)
 
     @property
     def has_lapsed(self) -> bool:
@@ -91,6 +96,7 @@ class Teller:
                 log.warning("this gateway tells of no alerts until the backends answer")
             return Heard.NOTHING_NEW
         self._are_older = self._is_lapse_said = False
+        had_lapsed = had_lapsed or self.has_lapsed  # while it asked
         self._until = until
         return self._take(duty, had_lapsed=had_lapsed)
 
@@ -123,6 +129,6 @@ class Teller:
             log.info("the backends do not hear that this gateway stops telling of alerts")
 
     def _hold_ms(self) -> int:
-        now = time.monotonic()
+        now = _now()
         since, self._asked_at = now - self._asked_at if self._asked_at else 0.0, now
         return min(max(DUTY_HOLD_MS_MIN, round(since * 1000) * _LOOKS_HELD), DUTY_HOLD_MS_MAX)

@@ -30,12 +30,16 @@ class Turn:
         async with self._lock:
             yield
 
+    def limit(self) -> asyncio.Timeout:
+        """The time that a change has."""
+        return asyncio.timeout(self._seconds_max)
+
     @asynccontextmanager
     async def change(self) -> AsyncIterator[None]:
         """Raises `Unavailable` where it was not begun in time, `OutcomeUnknown` where it was not written down."""
         has_begun = False
         try:
-            async with asyncio.timeout(self._seconds_max), self._lock:
+            async with self.limit(), self._lock:
                 has_begun = True
                 yield
         except TimeoutError:

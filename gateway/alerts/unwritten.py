@@ -20,9 +20,9 @@ class Unwritten:
     """See the file's first sentence. One writes at a time."""
 
     def __init__(
-        self, kinds: Sequence[str], is_stored: Callable[[str, str], bool], *, rows_max: Mapping[str, int]
+        self, kinds: Sequence[str], stored: Callable[[str, str], bytes | None], *, rows_max: Mapping[str, int]
     ) -> None:
-        """`kinds`: what is of the first ones is written first. `is_stored`: whether the disk has a row there.
+        """`kinds`: what is of the first ones is written first. `stored`: what the disk has at a place.
         `rows_max`: of these kinds no more rows wait; the oldest are given up."""
         self.merged = 0
         """Rows that were never written, since a later word on the same place came first."""
@@ -30,9 +30,9 @@ class Unwritten:
         """Rows that were given up."""
         self._rows: dict[str, dict[str, Document]] = {kind: {} for kind in kinds}
         self._rows_max = rows_max
-        self._is_stored = is_stored
-        self._sent: dict[Place, None] = {}
-        """Where the piece belongs that was sent last and is not known to be written."""
+        self._stored = stored
+        self._sent: dict[Place, Document] = {}
+        """The piece that was sent last and is not known to be written, as it was sent."""
         self._is_unsure = False
         """It may be on the disk."""
 
@@ -43,7 +43,7 @@ class Unwritten:
         for one in rows:
             place, waiting = (one.kind, one.name), self._rows[one.kind]
             self.merged += one.name in waiting
-            if one.data is None and place not in self._sent and not self._is_stored(*place):
+            if one.data is None and place not in self._sent and self._stored(*place) is None:
                 waiting.pop(one.name, None)
             else:
                 waiting[one.name] = one
@@ -62,9 +62,18 @@ class Unwritten:
         """What the next commit takes. One of which the outcome is not known comes again, before any other."""
         found = [row for kind, name in self._sent if (row := self._rows[kind].get(name)) is not None]
         if not found:
-            found = self._next()
-            self._sent, self._is_unsure = dict.fromkeys((one.kind, one.name) for one in found), False
+            self._sent, found = {}, self._next()
+            self._is_unsure = False
+        self._sent |= {(one.kind, one.name): one for one in found}
         return found
+
+    def landed(self) -> list[Document]:
+        """The piece of which the outcome was not known, where the disk has it by now."""
+        piece = list(self._sent.values()) if self._is_unsure else []
+        is_there = any(one.data is not None for one in piece) and all(
+            self._stored(one.kind, one.name) == one.data for one in piece
+        )
+        return piece if is_there else []
 
     def _next(self) -> list[Document]:
         found: list[Document] = []

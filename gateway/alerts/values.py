@@ -211,13 +211,16 @@ class Sources:
             return
         self._counted = {}
         found_of = [rule.id for rule in slos]
+        of_tenant: dict[str, list[Rule]] = {}
+        for rule in slos:
+            of_tenant.setdefault(rule.tenant, []).append(rule)
         for minute_ms, counts in self._meter.recent():
             found: dict[str, list[int]] = {rule.id: [0, 0] for rule in slos}
             for (tenant, _, queue, operation, _, outcome), one in counts.items():
                 if operation != "publish":
                     continue
-                for rule in slos:
-                    if rule.tenant == tenant and queue in fits[rule.id]:
+                for rule in of_tenant.get(tenant, ()):
+                    if queue in fits[rule.id]:
                         tally = found[rule.id]
                         tally[0] += one.requests
                         tally[1] += _bad(rule, outcome, one.requests, one.latency)

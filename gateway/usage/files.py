@@ -166,10 +166,11 @@ def remove_unfinished(folder: Path, node: str) -> None:
 
 
 def unlink_if_left(path: Path) -> bool:
-    """Removes a file unless a process has it locked, or nobody can say so: a lock ends with its process."""
+    """Removes a file unless a process has it locked, or nobody can say so, as of one that another user's process made:
+    a lock ends with its process."""
     try:
-        descriptor = os.open(path, os.O_RDONLY)
-    except FileNotFoundError:
+        descriptor = os.open(path, os.O_RDWR)  # in a network only such a file can be locked
+    except (FileNotFoundError, PermissionError):
         return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -34,10 +34,18 @@ class Running:
         ended; what such a gateway had not finished is removed."""
         was_there = self._path.exists()
         if self._descriptor is None:
-            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, _MODE)
-            with suppress(OSError):  # without locks nobody removes it
-                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._descriptor = self._marked()
         return self._remove_left() > 0 or was_there
+
+    def _marked(self) -> int:
+        """Open and locked, and still there: whoever removed it meanwhile took it for one that is left."""
+        while True:
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, _MODE)
+            with suppress(OSError):  # without locks nobody removes it
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(descriptor).st_nlink:
+                return descriptor
+            os.close(descriptor)
 
     def _remove_left(self) -> int:
         removed = 0

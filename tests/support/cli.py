@@ -1,4 +1,8 @@
-"""Runs `pushq` as a person or a script does: a process of its own against a real server."""
+"""Runs `pushq` as a person or a script does: a process of its own against a real server.
+
+What runs to its end is the fork of a process that has imported the command line, see `forked`; what goes on beside a
+test is an interpreter of its own.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +13,12 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tests.support.forked import Forked
 from tests.support.patience import PATIENCE_S
 from tests.support.server import PushqServer
 
@@ -55,10 +61,20 @@ class Cli:
 
     def any(self, *arguments: str, stdin: str | bytes = "", env: dict[str, str] | None = None) -> Ran:
         """Run to the end, however it ends."""
-        sent = stdin.encode() if isinstance(stdin, str) else stdin
-        with self.running(*arguments, stdin=subprocess.PIPE, env=self.env | (env or {})) as process:
-            out, err = process.communicate(sent, timeout=RUN_S_MAX)
-        return Ran(out.decode(), err.decode(), process.returncode)
+        (reading, writing), (out, out_theirs), (err, err_theirs) = os.pipe(), os.pipe(), os.pipe()
+        with open(reading, "rb") as given, open(out_theirs, "wb") as says, open(err_theirs, "wb") as complains:
+            pipes: dict[str, Any] = {"stdin": given, "stdout": says, "stderr": complains}
+            process = Forked(["gateway", *arguments], cwd=_ROOT, env=self.env | (env or {}), **pipes)
+        with ThreadPoolExecutor(3) as threads:
+            threads.submit(_write, writing, stdin.encode() if isinstance(stdin, str) else stdin)
+            said, complaint = threads.submit(_read, out), threads.submit(_read, err)
+            try:
+                code = process.wait(RUN_S_MAX)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+                raise
+            return Ran(said.result(RUN_S_MAX).decode(), complaint.result(RUN_S_MAX).decode(), code)
 
     @contextmanager
     def running(self, *arguments: str, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
@@ -90,3 +106,13 @@ class Cli:
     def stats(self, queue: str) -> dict[str, int]:
         stats: dict[str, int] = self.http("GET", f"/v1/queues/{queue}")["stats"]
         return stats
+
+
+def _write(pipe: int, what: bytes) -> None:
+    with suppress(BrokenPipeError), open(pipe, "wb") as file:
+        file.write(what)
+
+
+def _read(pipe: int) -> bytes:
+    with open(pipe, "rb") as file:
+        return file.read()

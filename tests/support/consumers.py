@@ -338,7 +338,10 @@ class PollConsumer(HttpConsumer):
         return found
 
     async def some(self, count: int, seconds: float = ANSWER_S_MAX) -> list[Message]:
-        found = await self.take(1, seconds)
+        found: list[Message] = []
+        deadline = time.monotonic() + seconds
+        while not found and (left_s := deadline - time.monotonic()) > 0:
+            found = await self._next(count, min(POLL_S, left_s))
         while len(found) < count and (came := await self._next(count - len(found), QUIET_S)):
             found += came
         return found

@@ -18,6 +18,7 @@ It ends when the other side of its socket is closed.
 from __future__ import annotations
 
 import functools
+import gc
 import importlib
 import io
 import json
@@ -37,8 +38,9 @@ from typing import IO, Any, Self
 _ROOT = Path(__file__).resolve().parents[2]
 _PACKET_BYTES_MAX = 1 << 17
 _TRACED_S = 0.01
-MODULES = ("gateway.serve", "gateway.backend_role", "gateway.metadata_role", "tests.support.backend_main")
-"""What the first process imports."""
+ROLES = ("gateway.serve", "gateway.backend_role", "gateway.metadata_role", "tests.support.backend_main")
+WITH_A_REQUEST = ("encodings.idna", "httpcore2", "push.client", "push.client.transports", "truststore")
+"""What a command imports when it first asks a server."""
 
 
 class Forked:
@@ -50,17 +52,20 @@ class Forked:
         *,
         cwd: Path,
         env: Mapping[str, str] | None = None,
+        stdin: IO[bytes] | int = subprocess.DEVNULL,
         stdout: IO[bytes] | int,
         stderr: IO[bytes] | int,
         start_new_session: bool = False,
     ) -> None:
-        """`argv`: a module and its arguments. `stdout` and `stderr` are as in `Popen`; a PIPE is read as text."""
+        """`argv`: a module and its arguments. `stdin` is a file; `stdout` and `stderr` are as in `Popen`, and a PIPE is
+        read as text."""
         self.argv = argv
         self.returncode: int | None = None
         self.stdout: io.TextIOWrapper | None = None
         given = dict(os.environ if env is None else env)
         request = {"argv": list(argv), "cwd": str(cwd), "env": given, "session": start_new_session}
         with open(os.devnull, "r+b") as null:
+            given_in = null if stdin == subprocess.DEVNULL else stdin
             theirs = null if stdout == subprocess.DEVNULL else stdout
             if stdout == subprocess.PIPE:
                 reading, writing = os.pipe()
@@ -68,7 +73,7 @@ class Forked:
                 theirs = open(writing, "wb")  # noqa: SIM115
             errors = null if stderr == subprocess.DEVNULL else theirs if stderr == subprocess.STDOUT else stderr
             try:
-                answer = _first().ask(request, [_fd(one) for one in (null, theirs, errors)])
+                answer = _first().ask(request, [_fd(one) for one in (given_in, theirs, errors)])
             finally:
                 if stdout == subprocess.PIPE:
                     theirs.close()  # type: ignore[union-attr]
@@ -182,10 +187,18 @@ def _become(request: dict[str, Any], fds: Sequence[int]) -> None:
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
+def _import_everything() -> None:
+    commands = importlib.import_module("gateway.cli").COMMANDS.values()
+    for module in (*ROLES, *(place.partition(":")[0] for place in commands), *WITH_A_REQUEST):
+        importlib.import_module(module)
+
+
 def main() -> None:
     with socket.socket(fileno=int(sys.argv[1])) as channel:
-        for module in MODULES:
-            importlib.import_module(module)
+        _import_everything()
+        # What is there stays: a child that looked at it for garbage would copy all of it, a fifth of a second each.
+        gc.collect()
+        gc.freeze()
         asked = _served(channel)
     if asked is not None:
         _become(*asked)

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from gateway.alerts.core.rules import KINDS, Rule
-from gateway.alerts.limits import ALERTS_PER_RULE_MAX
+from gateway.alerts.limits import ALERTS_PER_RULE_MAX, ID_SPAN_MS
 
 State = Literal["pending", "firing", "resolved"]
 
@@ -82,19 +82,20 @@ def observe(
     return Observed(after, changed, omitted)
 
 
-def alert_id(rule: Rule, subject: str, last_about: int) -> str:
+def alert_id(rule: Rule, subject: str, now_ms: int, last_about: int) -> str:
     """One for each time that a rule fires about a subject, and the same at every gateway that finds it.
 
     `last_about`: a number that is known to all of them, and greater each time: the last line of the history about it.
-    A time would be another one at each gateway.
+    A time would be another one at each gateway. But an alert of which no line was written down leaves the number as it
+    was, and another one long after it must not have its id: so the span of time in which it was found is part of it.
     """
-    return f"{rule.id}.{subject}.{last_about}"
+    return f"{rule.id}.{subject}.{now_ms // ID_SPAN_MS}.{last_about}"
 
 
 def _begun(rule: Rule, subject: str, value: float, now_ms: int, last_about: int) -> Alert:
     is_pending = rule.for_ms > 0
     return Alert(
-        alert_id(rule, subject, last_about),
+        alert_id(rule, subject, now_ms, last_about),
         rule.id,
         subject,
         "pending" if is_pending else "firing",

@@ -54,7 +54,11 @@ class Budget:
         if minute > known or (minute == known and (total, bad) > (self._total[at], self._bad[at])):
             self._minutes[at], self._total[at], self._bad[at] = minute, total, bad
             if total:
-                self._changed.add(minute // HOUR_MINUTES)
+                self._change(minute // HOUR_MINUTES)
+
+    def _change(self, hour: int) -> None:
+        if hour not in self._changed:
+            self._changed = {hour, *(one for one in self._changed if one > hour - HOURS_KEPT)}
 
     def take_changed(self) -> dict[int, list[Counted]]:
         """By hour what is known of those in which something was counted since this was asked before."""

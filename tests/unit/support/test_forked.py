@@ -29,6 +29,14 @@ def test_it_has_arguments_folder_environment_and_session_of_its_own(tmp_path: Pa
         assert process.wait(PATIENCE_S) == process.poll() == 3
 
 
+def test_it_reads_what_it_is_given(tmp_path: Path) -> None:
+    (tmp_path / "in").write_text("a line\n")
+    with (tmp_path / "in").open("rb") as given, (tmp_path / "out").open("wb") as out:
+        process = Forked([PROBE, "0"], cwd=tmp_path, stdin=given, stdout=out, stderr=subprocess.DEVNULL)
+        assert process.wait(PATIENCE_S) == 0
+    assert json.loads((tmp_path / "out").read_text())[3] == "a line\n"
+
+
 def test_its_errors_go_where_they_are_sent(tmp_path: Path) -> None:
     with _probe(tmp_path, "0", stderr=subprocess.STDOUT) as process:
         assert process.stdout is not None

@@ -101,6 +101,20 @@ async def test_after_a_restart_the_last_holder_has_as_long_as_it_was_promised() 
     assert await world.ask("c") == "c", "of the one before nothing counts"
 
 
+async def test_one_long_time_is_not_promised_for_ever() -> None:
+    """A holder that stood still once and then dies with the leader is not waited for as if it did that always."""
+    world = World()
+    await world.ask("a")
+    await world.ask("a", 18 * HOLD_MS)
+    for _ in range(10):
+        await world.ask("a")
+    assert world.commits == 3
+    world.restart()
+    await world.ask("b")
+    world.now_ms += 2 * HOLD_MS
+    assert await world.ask("b") == "b"
+
+
 async def test_what_is_bound_to_a_duty_is_refused_from_the_moment_that_another_one_gets_it() -> None:
     """While the row of the new holder is on its way, too: what the old one writes then would come behind it."""
     world = World()

@@ -22,6 +22,7 @@ from gateway.alerts.limits import (
     LISTENERS_PER_TENANT_MAX,
     RESOLVED_KEPT_MS,
     RESOLVED_PER_TENANT_MAX,
+    TELLING_MS_MAX,
     WEBHOOKS_PER_TENANT_WAITING_MAX,
     WRITE_ROWS_MAX,
 )
@@ -170,6 +171,49 @@ async def test_many_alerts_of_one_rule_are_told_with_one_webhook_that_goes_on_af
         f"q{n}" for n in range(1, 6)
     ]
     assert all("group" not in msgspec.json.decode(one.body) for one in sent[2:]), "a few are told one by one"
+
+
+@pytest.mark.parametrize("change", ["delete", "disable"])
+async def test_a_rule_whose_end_could_not_be_written_down_has_its_alerts_as_before(
+    alerts: Alerts, clock: Clock, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """Found anew they would have another id: told twice, and the first ones never over."""
+    await alerts.put_rule(RULE, None)
+    monkeypatch.setattr(alerts, "values", lambda rule, now_ms: [("q", 1.0)])
+    await alerts.evaluate(clock.ms)
+    before = alerts.open[RULE.id]["q"]
+
+    async def full(documents: Any, *, duty: Any = None) -> None:
+        raise StorageFull("there is no room")
+
+    with monkeypatch.context() as no_room:
+        no_room.setattr(alerts._documents, "write", full)
+        disabled = msgspec.structs.replace(RULE, enabled=False)
+        with pytest.raises(StorageFull):
+            await (alerts.delete_rule(RULE) if change == "delete" else alerts.put_rule(disabled, RULE))
+    await alerts.evaluate(clock.ms)
+    assert alerts.open[RULE.id]["q"] == before and alerts.fired == 1
+    await alerts.delete_rule(RULE)
+    assert not alerts.open and not alerts._documents.all("alert") and not len(alerts.record.unwritten)
+
+
+async def test_an_alert_after_one_of_which_nothing_was_written_down_has_another_id(
+    app: Application, alerts: Alerts, store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A receiver that knows webhooks by their id would take it for one that was told before."""
+    told: list[str] = []
+    await alerts.put_rule(RULE, None)
+    for process in (alerts, create_app(store, Settings(), clock_ms=clock).gateway.watching.alerts):
+        process.on_told.append(lambda rule, alert, silence: told.append(alert.id))
+
+        async def full(documents: Any, *, duty: Any = None) -> None:
+            raise StorageFull("there is no room")
+
+        with monkeypatch.context() as no_room:
+            no_room.setattr(store.documents, "write", full)
+            await flapped(process, clock, monkeypatch, subjects=1, times=1)
+        clock.ms += TELLING_MS_MAX
+    assert told[0] == told[1] != told[2] == told[3]
 
 
 async def settled_notes(watching: Watching) -> None:

@@ -9,7 +9,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from backend_store.client import Document, Store
+from backend_store.metadata.documents import DOCUMENTS
 from backend_store.model import QueueConfig
+from backend_store.storage.engine import Batch, Table
 from gateway.alerts.alerts import MINUTE_MS
 from gateway.alerts.core.rules import Rule
 from gateway.alerts.stored import BUDGETS
@@ -122,10 +124,15 @@ async def test_it_goes_with_the_rule(process: Process) -> None:
     assert not process.rows
 
 
-async def test_a_row_that_does_not_read_is_said_and_the_slo_begins_anew(process: Process) -> None:
+@pytest.mark.parametrize("is_damaged", [True, False])
+async def test_a_row_that_does_not_read_is_said_and_the_slo_begins_anew(process: Process, *, is_damaged: bool) -> None:
     await burning(process)
     ((name, _),) = process.rows
     await process.store.documents.write([Document(BUDGETS, name, b"\xc1")])
+    if is_damaged:
+        damaged = Batch()
+        damaged.put(Table.META, DOCUMENTS + f"{BUDGETS}/{name}".encode(), b"damaged")
+        await process.store.documents._write(damaged)
     with capture_logs() as logs:
         await process.restart(is_clean=False)
     assert process.value() is None and [one["rule"] for one in logs if "does not read" in one["event"]] == [RULE.id]

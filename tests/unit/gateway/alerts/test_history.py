@@ -60,6 +60,12 @@ async def test_the_newest_are_told_first_up_to_a_time(history: History) -> None:
     assert not list(history.newest_first("other", since_ms=0))
 
 
+async def test_a_line_of_a_gateway_whose_clock_is_behind_hides_none_of_before(history: History) -> None:
+    history.note(line(1, at_ms=1_000), now_ms=1_000)
+    history.note(line(2, at_ms=900), now_ms=900)
+    assert [one.seq for one in history.newest_first("shop", since_ms=950)] == [1]
+
+
 async def test_the_number_for_an_id_grows_though_the_lines_about_a_subject_make_room(history: History) -> None:
     assert history.last_about(RULE, "q") == 0
     history.note(line(1), now_ms=1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.alerts.core.slo import Budget
+from gateway.alerts.core.slo import HOUR_MINUTES, HOURS_KEPT, Budget
 
 
 def filled(minutes: range, *, total: int, bad: int) -> Budget:
@@ -57,3 +57,8 @@ def test_what_changed_is_said_once_by_the_hour_and_makes_the_same_budget() -> No
     assert again.value(129, 99.9) == budget.value(129, 99.9) != 0 and not again.take_changed()
     again.put(129, 101, 2)
     assert list(again.take_changed()) == [2]
+
+
+def test_who_is_never_asked_what_has_changed_knows_of_no_more_hours_than_count() -> None:
+    budget = filled(range(0, 60 * HOUR_MINUTES, 10), total=100, bad=2)
+    assert list(budget.take_changed()) == list(range(60 - HOURS_KEPT, 60))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
 from typing import Any
 
@@ -146,12 +147,15 @@ def believes_still(gateway: Gateway) -> None:
 
 
 class Steady:
-    """A clock of gateways that goes as the backend's does."""
+    """A clock of gateways that goes as the backend's does, also while their machine sleeps."""
+
+    CLOCK_BOOTTIME = time.CLOCK_BOOTTIME
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
 
-    def monotonic(self) -> float:
+    def clock_gettime(self, clock: int) -> float:
+        assert clock == self.CLOCK_BOOTTIME, "others stand still while a machine sleeps"
         return self._backend.now_ms / 1000
 
 
@@ -293,6 +297,47 @@ async def test_who_had_stopped_and_has_it_still_goes_on_with_what_it_knows(world
     assert len(world.backend.documents.all("alert-history")) == 1
 
 
+async def test_who_stopped_while_it_asked_goes_on_with_webhooks_that_it_left_meanwhile(world: World) -> None:
+    """Its time was over before the answer came that gave it more; a try in between was left to whoever tells next."""
+    world.present, one = [world.a], world.a.alerts.teller
+    world.days = 1
+    await world.looks(3)
+    assert world.a.told == ["pending", "firing"]
+    fired = world.a.open
+    world.backend.is_away = True
+    await world.looks(2)
+    world.backend.is_away = False
+    stopped: list[bool] = []
+
+    async def slow(operation: Any) -> msgspec.Raw:
+        answer = await world.backend.ask(operation)
+        if isinstance(operation, TakeDuty):
+            world.backend.now_ms += 4_000
+            stopped.append(not one.is_ours)
+        return answer
+
+    one._documents._ask = slow  # type: ignore[attr-defined]
+    await world.looks(1)
+    assert stopped == [True] and one.is_ours
+    assert fired is not None and world.a.resumed == [telling_id(fired, RECEIVER.id)]
+
+
+async def test_who_hears_that_another_one_has_it_shows_what_that_one_wrote_and_nothing_else(world: World) -> None:
+    """It had told of an alert that it could not write down any more: a line with the number of the other one's."""
+    world.backend.cut_off = {"a"}
+    world.days = 1
+    await world.looks(3)
+    assert world.a.told == ["pending", "firing"]
+    world.days = 9
+    await world.looks(3)
+    world.days = 1
+    await world.looks(4)
+    assert world.b.told[-2:] == ["pending", "firing"]
+    world.backend.cut_off = set()
+    await world.looks(1)
+    assert world.a.alerts.history == world.b.alerts.history and world.a.open == world.b.open
+
+
 async def test_who_lost_the_duty_without_knowing_tells_nothing(world: World) -> None:
     """It was held up for so long that another one took over; what it finds then is refused."""
     world.present = [world.b]
@@ -328,6 +373,22 @@ async def test_who_lost_the_duty_leaves_webhooks_that_are_on_their_way_to_the_ne
     world.present = [world.a, world.b]
     await world.looks(2)
     assert (world.a.cuts, world.b.cuts) == (1, 0)
+
+
+async def test_who_has_it_again_after_another_one_goes_on_with_that_ones_webhooks_and_not_its_own(world: World) -> None:
+    """It stood still, and the other one had come and gone by the time that it asked again."""
+    world.days = 1
+    await world.looks(3)
+    world.present = [world.b]
+    await world.looks(DUTY_HOLD_MS_MIN // LOOK_MS + 1)
+    assert world.b.alerts.teller.is_ours
+    await world.b.alerts.leave()
+    steps: list[str] = []
+    world.a.alerts.on_lost.append(lambda: steps.append("cut"))
+    world.a.alerts.on_duty.append(lambda: steps.append("go on"))
+    world.present = [world.a]
+    await world.looks(1)
+    assert world.a.alerts.teller.is_ours and steps == ["cut", "go on"]
 
 
 async def test_a_look_with_changes_reads_what_has_changed_and_not_all_of_the_history(
@@ -375,9 +436,10 @@ async def test_who_stood_still_for_an_hour_does_not_get_the_duty_for_hours(
     asked: list[int] = []
 
     class Clock:
+        CLOCK_BOOTTIME = time.CLOCK_BOOTTIME
         now = 100.0
 
-        def monotonic(self) -> float:
+        def clock_gettime(self, _: int) -> float:
             return self.now
 
     clock = Clock()

@@ -14,10 +14,10 @@ ALERT, LINE = "alert", "line"
 
 class Disk:
     def __init__(self) -> None:
-        self.rows: set[tuple[str, str]] = set()
+        self.rows: dict[tuple[str, str], bytes] = {}
 
-    def has(self, kind: str, name: str) -> bool:
-        return (kind, name) in self.rows
+    def get(self, kind: str, name: str) -> bytes | None:
+        return self.rows.get((kind, name))
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def disk() -> Disk:
 
 @pytest.fixture
 def waiting(disk: Disk) -> Unwritten:
-    return Unwritten((ALERT, LINE), disk.has, rows_max={LINE: LINES_MAX})
+    return Unwritten((ALERT, LINE), disk.get, rows_max={LINE: LINES_MAX})
 
 
 def row(kind: str, name: str, data: bytes | None = b"data") -> Document:
@@ -44,7 +44,7 @@ def test_of_one_place_the_last_word_waits(waiting: Unwritten) -> None:
 
 
 def test_what_begins_and_ends_meanwhile_leaves_no_row(waiting: Unwritten, disk: Disk) -> None:
-    disk.rows.add((ALERT, "old"))
+    disk.rows[ALERT, "old"] = b"data"
     waiting.put([row(ALERT, "a"), row(ALERT, "a", None), row(ALERT, "old", None)])
     assert waiting.piece() == [row(ALERT, "old", None)] and waiting.merged == 1
 
@@ -78,3 +78,15 @@ def test_what_was_said_while_a_piece_was_written_waits(waiting: Unwritten) -> No
     assert waiting.piece() == [row(ALERT, "a", b"2")]
     waiting.forget(ALERT, "a")
     assert not len(waiting) and not waiting.piece()
+
+
+def test_a_piece_that_the_disk_has_after_all_does_not_come_again(waiting: Unwritten, disk: Disk) -> None:
+    waiting.put(row(ALERT, name) for name in "ab")
+    waiting.piece()
+    waiting.failed(is_unsure=True)
+    waiting.put([row(ALERT, "b", b"later")])
+    disk.rows[ALERT, "a"] = b"data"
+    assert not waiting.landed(), "that one was there before"
+    disk.rows[ALERT, "b"] = b"data"
+    waiting.written(waiting.landed())
+    assert waiting.piece() == [row(ALERT, "b", b"later")]

@@ -187,7 +187,7 @@ async def test_what_is_cut_is_not_tried_again_and_leaves_its_place() -> None:
         made.cut()
         await asyncio.gather(*made._tasks, return_exceptions=True)
         await asyncio.sleep(0)
-    assert (made.waiting, made._shares, made._under_way, outcomes) == (0, {}, set(), [])
+    assert (made.waiting, made._shares, made._under_way, outcomes) == (0, {}, {}, [])
     async with receiver(lambda _: status(200)) as seen:
         made.send(Note("shop", "r", f"http://127.0.0.1:{seen.port}/", "m0", b"{}"))
         await settled(made)
@@ -232,6 +232,23 @@ async def test_a_receiver_that_never_answers_holds_up_no_other_of_its_tenant() -
         made.send(Note("shop", "r", f"http://127.0.0.1:{seen.port}/", "ours", b"{}"))
         await eventually(lambda: made.sent == 1, within_s=30)
         await made.close()
+
+
+async def test_what_was_cut_may_be_sent_again_at_once() -> None:
+    done: list[str] = []
+
+    async def secret(_: str) -> bytes:
+        return SECRET
+
+    made = Webhooks(secret, lambda *_: None, done.append, networks=HERE)
+    async with receiver(lambda _: status(200)) as seen:
+        note = Note("shop", "r", f"http://127.0.0.1:{seen.port}/", "m", b"{}")
+        made.send(note)
+        made.cut()
+        made.send(note)
+        made.send(note)
+        await asyncio.gather(*made._tasks, return_exceptions=True)
+    assert len(seen.requests) == 1 and done == ["m"]
 
 
 async def test_what_may_not_be_tried_any_more_is_left_to_whoever_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
