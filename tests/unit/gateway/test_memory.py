@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from gateway import serve
-
 from gateway.memory import keep_what_is_imported, limit_bytes, used_bytes
 from gateway.settings import Settings
 
