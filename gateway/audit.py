@@ -7,6 +7,7 @@ state than it was meant for, has a row that says so. Other mistakes are no acts;
 from __future__ import annotations
 
 from typing import Any, Final, Protocol
+from urllib.parse import parse_qs, quote
 
 import msgspec
 
@@ -23,6 +24,7 @@ _encode: Final = msgspec.json.Encoder().encode
 _ACTS: Final = ("manage", "admin", "operator")
 """The scopes that an operation asks for, if it is an act."""
 _SERVER_ERRORS: Final = 500
+_CLUSTER_CHARS_MAX: Final = 100
 _REFUSED: Final = (403, 409, 412)
 _UNSEEN: Final = frozenset({"secret_sha256", "previous_sha256", "key"})
 
@@ -38,6 +40,15 @@ class Performed(Protocol):
     def scope(self) -> str: ...
     @property
     def name(self) -> str: ...
+
+
+def _target(call: Call) -> str:
+    """Its path; with the cluster that it names, since backends of two clusters may have one name."""
+    path: str = call.scope["path"]
+    if not path.startswith("/v1/cluster/"):
+        return path
+    named = parse_qs(call.scope["query_string"].decode("latin-1")).get("cluster")
+    return path if named is None else f"{path}?cluster={quote(named[0][:_CLUSTER_CHARS_MAX])}"
 
 
 def is_act(operation: Performed) -> bool:
@@ -64,7 +75,7 @@ class Act:
             principal.id,
             principal.name,
             operation.name,
-            call.scope["path"],
+            _target(call),
             "unknown",
             None,
             trace_id,

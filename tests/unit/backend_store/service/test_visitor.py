@@ -13,8 +13,8 @@ from backend_store.node import committer
 from backend_store.remote.directory import FixedDirectory
 from backend_store.remote.limits import ACK_WAIT_MS
 from backend_store.remote.line import Call, Line
+from backend_store.service.defining import GoneQueues
 from backend_store.service.limits import VISITOR_OUTBOX_BYTES_MAX
-from backend_store.service.operations import GoneQueues
 from backend_store.service.serving import StoreServer, StoreService
 from backend_store.wire.store_frames import (
     STORE_FRAME_BYTES_MAX,
