@@ -7,11 +7,12 @@ state than it was meant for, has a row that says so. Other mistakes are no acts;
 from __future__ import annotations
 
 from typing import Any, Final, Protocol
+from urllib.parse import parse_qs, quote
 
 import msgspec
 
 from backend_store.client import AuditLog, Store, timestamp
-from backend_store.model import PushqError, QueueNotFound
+from backend_store.model import ClusterAway, PushqError, QueueNotFound
 from gateway.auth import Principal
 from gateway.context import Gateway
 from gateway.http import Answer, Call
@@ -23,6 +24,7 @@ _encode: Final = msgspec.json.Encoder().encode
 _ACTS: Final = ("manage", "admin", "operator")
 """The scopes that an operation asks for, if it is an act."""
 _SERVER_ERRORS: Final = 500
+_CLUSTER_CHARS_MAX: Final = 100
 _REFUSED: Final = (403, 409, 412)
 _UNSEEN: Final = frozenset({"secret_sha256", "previous_sha256", "key"})
 
@@ -38,6 +40,15 @@ class Performed(Protocol):
     def scope(self) -> str: ...
     @property
     def name(self) -> str: ...
+
+
+def _target(call: Call) -> str:
+    """Its path; with the cluster that it names, since backends of two clusters may have one name."""
+    path: str = call.scope["path"]
+    if not path.startswith("/v1/cluster/"):
+        return path
+    named = parse_qs(call.scope["query_string"].decode("latin-1")).get("cluster")
+    return path if named is None else f"{path}?cluster={quote(named[0][:_CLUSTER_CHARS_MAX])}"
 
 
 def is_act(operation: Performed) -> bool:
@@ -64,7 +75,7 @@ class Act:
             principal.id,
             principal.name,
             operation.name,
-            call.scope["path"],
+            _target(call),
             "unknown",
             None,
             trace_id,
@@ -134,6 +145,9 @@ def state_of(store: Store, path: str, tenant: str, params: list[str]) -> dict[st
             found = store.queue(tenant, params[0]).config
         except QueueNotFound:
             found = None
+        except ClusterAway:  # since this gateway began: its definition is known all the same
+            known = store.metadata.queues.get((tenant, params[0]))
+            found = known.config if known is not None else None
     elif path.startswith("/v1/tenants/") and params:
         found = store.metadata.tenants.get(params[0])
     elif path.startswith("/v1/keys/") and params:

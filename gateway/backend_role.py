@@ -45,7 +45,7 @@ from gateway.auth import wall_clock_ms
 from gateway.backend_rules import coordinator_of
 from gateway.etcd_access import access_of, etcd_config
 from gateway.logs import configure_logs
-from gateway.memory import keep_what_is_there
+from gateway.memory import keep_what_is_imported
 from gateway.serve import SIGNALS, CannotStart
 from gateway.settings import Settings
 from gateway.usage.led_export import LedExports
@@ -64,7 +64,7 @@ def serve_backend_role(settings: Settings, attach: Attach | None = None) -> None
         raise CannotStart("node.name is missing: a backend needs a name that no other one of its cluster has")
     configure_logs(settings.logs)
     prepare_interpreter()
-    keep_what_is_there()
+    keep_what_is_imported()
     uvloop.run(_serve(settings, attach or partial(to_gateways, settings)))
 
 

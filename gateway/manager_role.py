@@ -61,7 +61,8 @@ async def _serve(settings: Settings) -> None:
         asyncio.get_running_loop().add_signal_handler(number, _end, number, ended)
     store = backends_of(settings)
     try:
-        await _open(store, settings)
+        if not await _open(store, settings, ended):
+            return
         manager = _manager(store, settings)
         pages = {b"/health": partial(_health, manager, settings), b"/metrics": partial(_metrics, manager)}
         http = parse_address(settings.manager.listen)
@@ -117,13 +118,24 @@ def _manager(store: RemoteBackends, settings: Settings) -> Manager:
     )
 
 
-async def _open(store: RemoteBackends, settings: Settings) -> None:
+async def _open(store: RemoteBackends, settings: Settings, ended: asyncio.Event) -> bool:
+    """False where a signal came first. Raises `CannotStart`."""
+    opening = asyncio.create_task(store.open(), name="opens")
+    ending = asyncio.create_task(ended.wait(), name="signals")
     try:
-        await store.open()
+        await asyncio.wait((opening, ending), return_when=asyncio.FIRST_COMPLETED)
+        if not opening.done():
+            return False
+        await opening
+        return True
     except Unavailable as error:
         raise CannotStart(
             f"cannot start with the backends {', '.join(settings.store.backends)}: {error.detail}"
         ) from None
+    finally:
+        for task in (opening, ending):
+            task.cancel()
+        await asyncio.gather(opening, ending, return_exceptions=True)
 
 
 def _end(number: int, ended: asyncio.Event) -> None:
@@ -133,7 +145,7 @@ def _end(number: int, ended: asyncio.Event) -> None:
 
 def _health(manager: Manager, settings: Settings) -> Answer:
     status = "ok" if manager.is_well else "stalled"
-    found = Health(manager.name, status, manager.duty is not None, tuple(manager.named), manager.under_way)
+    found = Health(manager.name, status, manager.is_acting, tuple(manager.named), manager.under_way)
     code = HTTPStatus.OK if manager.is_well else HTTPStatus.SERVICE_UNAVAILABLE
     return code, JSON, msgspec.json.encode(found)
 
@@ -144,7 +156,7 @@ def _metrics(manager: Manager) -> Answer:
 
 def _series(manager: Manager) -> Iterator[str]:
     for name, kind, text, value in (
-        ("pushq_manager_active", "gauge", "Whether this one manages the clusters.", manager.duty is not None),
+        ("pushq_manager_active", "gauge", "Whether this one manages the clusters.", manager.is_acting),
         (
             "pushq_manager_looks_total",
             "counter",

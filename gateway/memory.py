@@ -29,11 +29,11 @@ def used_bytes(root: Path = ROOT) -> int:
     return _kilobytes(root / "proc/self/status", "RssAnon:") + _kilobytes(root / "proc/self/status", "RssShmem:")
 
 
-def keep_what_is_there() -> None:
-    """Once in a process that serves, when it has started: what was imported and made so far is there to stay. To look
-    through it for garbage stops everything else for 20 to 80 ms, now and then. What is made later is not exempt, and
-    looked at seldom: hardly anything is in a ring of references, and what lives for a request would be looked at again
-    and again where many are under way."""
+def keep_what_is_imported() -> None:
+    """Once in a process that serves, before it opens its store: modules are there to stay. To look through them for
+    garbage stops everything else for 20 to 80 ms, now and then. What is made later is not exempt, for a queue that is
+    deleted is a ring of references; but it is looked at seldom: what lives for a request would be looked at again and
+    again where many are under way."""
     gc.freeze()
     gc.set_threshold(GARBAGE_OBJECTS_MIN)
 

@@ -79,8 +79,9 @@ class Command:
         try:
             said = await _talk(process, body_of(call))
             code = await process.wait()
-        finally:
+        except BaseException:
             await _end(process)
+            raise
         log.info(
             "the provisioner ended", cluster=call.cluster, call=call.number, program=self._name, code=code, said=said
         )
@@ -118,9 +119,7 @@ async def _talk(process: asyncio.subprocess.Process, body: bytes) -> str:
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """With all that it started: first asked, then killed."""
-    if process.returncode is not None:
-        return
+    """With all that it started, also where it has ended itself and that has not: first asked, then killed."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGTERM)
     with suppress(TimeoutError):
@@ -149,7 +148,7 @@ class Webhook:
     async def __call__(self, call: ProvisionCall) -> str:
         try:
             status = await self._post(body_of(call))
-        except (httpx2.HTTPError, OSError, UnicodeDecodeError) as error:
+        except (httpx2.HTTPError, httpx2.InvalidURL, OSError, UnicodeError) as error:
             log.warning("the provisioner does not answer", cluster=call.cluster, call=call.number, host=self._host)
             raise ProvisionFailed(f"{self._host} does not answer: {type(error).__name__}") from None
         log.info("the provisioner answered", cluster=call.cluster, call=call.number, host=self._host, status=status)

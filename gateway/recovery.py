@@ -26,6 +26,7 @@ from backend_store.core.chunk import Chunk, CorruptEntry, clear_column, decode_c
 from backend_store.core.shelves import priority_of
 from backend_store.model import (
     Claim,
+    ClusterAway,
     Conflict,
     InvalidRequest,
     NotFound,
@@ -86,6 +87,11 @@ def is_in_doubt(kept: Kept, *, window_ms: int, wall_ms: int) -> bool:
     return kept.is_in_doubt or is_old
 
 
+def _cluster_of(node: str) -> str:
+    """ "" for a backend of the home cluster."""
+    return node.rpartition("/")[0]
+
+
 class Recovery:
     """Of one gateway."""
 
@@ -116,9 +122,21 @@ class Recovery:
         first = [shown[at] for at in sorted(shown)][:RECOVERY_SHOWN_MAX]
         return RecoveryShown(view, first, max(0, max(view.messages, len(shown)) - len(first)))
 
+    def _addresses(self) -> dict[str, str | None]:
+        """All backends, those of further clusters as `CLUSTER/HOST:PORT`, and where they serve. None: it is away.
+        Raises `Unavailable`."""
+        # Another home cluster's queues have numbers that ours have, too: nobody is asked who has not said he is ours.
+        named = {
+            f"{cluster.name}/{address}": address if cluster.first.is_ours else None
+            for cluster in self._store.clusters.values()
+            if not cluster.is_home
+            for address in cluster.named
+        }
+        return {**self._watch.backends(), **named}
+
     async def _survey(self) -> tuple[dict[PieceKey, dict[str, Piece]], list[str]]:
         """Pieces with what each backend keeps of them; who could not be asked."""
-        addresses = self._watch.backends()
+        addresses = self._addresses()
         here = [name for name, address in addresses.items() if address is not None]
         answers = await asyncio.gather(*(self._ask(name, Survey()) for name in here), return_exceptions=True)
         unreachable = [name for name, address in addresses.items() if address is None]
@@ -134,7 +152,7 @@ class Recovery:
         return found, sorted(unreachable)
 
     async def _ask(self, node: str, operation: Any) -> msgspec.Raw:
-        address = self._watch.backends().get(node)
+        address = self._addresses().get(node)
         if address is None:
             raise Unavailable(f"backend {node} is away", retry_after_ms=1000)
         return await ask_backend(address, self._tls, "operator", operation)
@@ -161,7 +179,7 @@ class Recovery:
             key[1],
             most.tenant,
             most.queue,
-            self._queue(most.tenant, most.queue, most.uid) is not None,
+            self._exists(most.tenant, most.queue, most.uid),
             most.messages,
             most.bytes,
             max(piece.in_doubt for piece in kept_by.values()),
@@ -171,7 +189,14 @@ class Recovery:
             sorted(kept_by),
         )
 
+    def _exists(self, tenant: str, name: str, uid: int) -> bool:
+        try:
+            return self._queue(tenant, name, uid) is not None
+        except ClusterAway:  # it is not known here and now more than by its definition
+            return True
+
     def _queue(self, tenant: str, name: str, uid: int) -> RemoteQueue | None:
+        """Raises `ClusterAway`."""
         try:
             queue = self._store.here(tenant, name)
         except QueueNotFound:
@@ -185,6 +210,7 @@ class Recovery:
         key, kept_by, unreachable = await self._piece(name)
         view = self._view(key, kept_by)
         queue = self._queue(view.tenant, view.queue, key[2])
+        unreachable = [one for one in unreachable if _cluster_of(one) in map(_cluster_of, kept_by)]
         if queue is None:
             raise Conflict(
                 f"queue {view.queue!r} of tenant {view.tenant!r} was deleted, so piece {name} cannot be published"

@@ -53,7 +53,7 @@ from gateway.limits_setup import NoRedisLibrary
 from gateway.listeners import ADMIN_SOCKET, Listener, bind_tcp, bind_unix, listener
 from gateway.logs import configure_logs
 from gateway.masters import MASTER_FILE, MasterError
-from gateway.memory import keep_what_is_there
+from gateway.memory import keep_what_is_imported
 from gateway.recovery import Recovery
 from gateway.remote_store import RemoteStore, remote_store
 from gateway.settings import ClusterSettings, Settings
@@ -86,6 +86,7 @@ def serve(loaded: Loaded) -> None:
 def serve_as(settings: Settings, place: Alone) -> None:
     """Serves in this process. Raises `CannotStart`."""
     configure_logs(settings.logs)
+    keep_what_is_imported()
     files_max = _raise_open_files_limit()
     uvloop.run(_serve(_within(settings, files_max), place))
 
@@ -187,7 +188,6 @@ async def _serve(settings: Settings, place: Alone) -> None:
         scrapes.listen(LISTEN_BACKLOG)
     place.ready(settings, tcp.getsockname()[1], made_master_key=encryption.is_new, end=server.end)
     keys = asyncio.create_task(encryption.run(), name="data keys")
-    keep_what_is_there()
     await server.run([tcp, place.local_socket(settings), *(sock for _, sock in more)])
     keys.cancel()
     await asyncio.gather(keys, return_exceptions=True)

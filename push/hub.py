@@ -15,7 +15,7 @@ import structlog
 from websockets.frames import Frame, Opcode
 
 from backend_store.client import Gap, KeptSession, Lease, Queue, Store
-from backend_store.model import PushqError, QueueNotFound, Unauthenticated
+from backend_store.model import ClusterAway, PushqError, QueueNotFound, Unauthenticated
 from push.checks import checked_timeout
 from push.closes import Close
 from push.connections import Connections
@@ -225,7 +225,7 @@ class Hub:
         for (tenant, place), leases in parked.held.items():
             try:
                 queue = self.store.here(tenant, place.partition("/")[0])
-            except QueueNotFound:
+            except (ClusterAway, QueueNotFound):  # it was deleted, or another one is made of its name
                 continue
             for lease in leases:
                 for part in list(lease.parts()):

@@ -41,7 +41,7 @@ _NOTHING: Final = (0, 0)
 class Run:
     """The frames of one session that wait for the end of their turn, or for one that is not of their kind."""
 
-    __slots__ = ("_bytes", "_frames", "_frames_max", "_handle", "_messages", "_queue", "_session")
+    __slots__ = ("_bytes", "_frames", "_frames_max", "_full", "_handle", "_messages", "_queue", "_session")
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -51,6 +51,8 @@ class Run:
         self._queue = ""
         self._messages = 0
         self._bytes = 0
+        self._full: set[str] = set()
+        """Queues at the end of whose line a run was refused; empty again when nobody is refused there any more."""
 
     def add(self, handle: Handle, frame: Frame, messages: int, size: int) -> None:
         """A frame about so many messages, of so many bytes."""
@@ -71,10 +73,23 @@ class Run:
         if not frames:
             return
         self._frames = []
-        if len(frames) > 1 and not session.closed and session.gate.held is None and self._handle(session, frames):
+        may_join = len(frames) > 1 and not session.closed and session.gate.held is None and not self._is_full()
+        if may_join and self._handle(session, frames):
             return
         for frame in frames:
             session.handle(frame)
+
+    def met_end(self, queue: str) -> None:
+        """The end of the queue's line was where nobody here knew it, and all frames of a run were refused, though some
+        might have found room: each goes by itself until publishes are refused no more.
+        """
+        self._full.add(queue)
+
+    def _is_full(self) -> bool:
+        """Whether some of what waits would be refused for the others' sake."""
+        if self._full and not self._session.hub.intake.is_tight:
+            self._full.clear()
+        return self._handle is publish and self._queue in self._full
 
     def waiting(self, queue: str) -> tuple[int, int]:
         """Messages for a queue, and bytes, that wait here to be published."""
@@ -137,6 +152,7 @@ def _published(
         asked.ended(result)
         if isinstance(result, Overloaded):
             session.hub.intake.met_end()
+            session.run.met_end(asked.queue)
         for request_id in ids:
             session.error(request_id, result)
     elif result.others:

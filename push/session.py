@@ -93,7 +93,6 @@ class Session:
         "_pings",
         "_refused",
         "_replies",
-        "_run",
         "closed",
         "encoding",
         "gate",
@@ -105,6 +104,7 @@ class Session:
         "ping_at_ms",
         "principal",
         "remote",
+        "run",
         "subs",
         "who",
         "wire",
@@ -130,7 +130,7 @@ class Session:
         self._dirty = False
         self._in_progress = 0
         self.gate = Gate(self)
-        self._run = Run(self)
+        self.run = Run(self)
         self._beat_ms = 0
         self._pings = 0
         self._refused = 0
@@ -159,17 +159,17 @@ class Session:
                     return
                 frames = _pack_frames.decode(data)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            self._run.end()
+            self.run.end()
             self._undecodable(data, error)
             return
         except InvalidRequest as error:
-            self._run.end()
+            self.run.end()
             self._refuse_uncounted(data, error)
             return
         if type(frames) is Ack and self._may_join and runs.is_quiet(frames):
-            self._run.add(runs.ack, frames, len(frames.receipts), len(data))
+            self.run.add(runs.ack, frames, len(frames.receipts), len(data))
             return
-        self._run.end()
+        self.run.end()
         if isinstance(frames, list):
             if not self._may_hold(len(frames)):
                 return
@@ -180,7 +180,7 @@ class Session:
 
     def turn_ended(self) -> None:
         """No other frame comes in this turn of the loop, or none that may wait with those that came."""
-        self._run.end()
+        self.run.end()
 
     @property
     def _may_join(self) -> bool:
@@ -249,9 +249,9 @@ class Session:
             return False
         is_usual = frame.timeout_ms is None and frame.idempotency_key is None and not self.hub.intake.publishes
         if is_usual and self._may_join and runs.is_small(len(frame.messages), len(data)):
-            self._run.add(runs.publish, frame, len(frame.messages), len(data))
+            self.run.add(runs.publish, frame, len(frame.messages), len(data))
         else:
-            self._run.end()
+            self.run.end()
             self.handle(frame)
         return True
 
@@ -264,9 +264,9 @@ class Session:
             return False
         try:
             check_id(head.id)
-            refuse_early(self, head, self._run.waiting(head.queue))
+            refuse_early(self, head, self.run.waiting(head.queue))
         except PushqError as error:
-            self._run.end()
+            self.run.end()
             self.error(head.id, error)
             return True
         return False

@@ -63,5 +63,7 @@ async def delete_queue(visit: Visit, form: Form) -> Done:
     target = form.get("move_to", "").strip()
     discard = "" if target else "true"
     reply = await visit.ask("DELETE", queue_path(name), confirm=name, move_to=target, discard=discard)
-    said = f"its messages go to {target}" if target else f"{counted(reply.json()['discarded'], 'message')} with it"
+    held = reply.json()["discarded"]
+    lost = "and its messages" if held is None else f"{counted(held, 'message')} with it"
+    said = f"its messages go to {target}" if target else lost
     return Done(f"Queue {name} is deleted, {said}", page_path("queues"))

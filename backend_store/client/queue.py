@@ -399,6 +399,9 @@ class EmbeddedQueue:
     def has_ready(self) -> bool:
         return self._views is not None and self._views.has_ready
 
+    def check_there(self) -> None:
+        """Raises `ClusterAway` where nobody can say what is ready: it lies in a further cluster, which is away."""
+
     @property
     def is_looking(self) -> bool:
         """Messages may be ready and are not found yet: the look for them goes on in the next turn of the loop."""

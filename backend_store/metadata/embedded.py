@@ -43,6 +43,7 @@ NEXT_UID = b"next-uid"
 MOVED = b"moved/"
 IDENTITY = b"metadata-identity"
 ADOPTED_FROM = b"metadata-adopted-from"
+CLUSTERS = b"cluster-name/"
 
 ADOPTED_UIDS = 1 << 31
 """Where the numbers begin that a node gives to partitions of queues whose own numbers another process gave."""
@@ -68,6 +69,11 @@ class Tenant(msgspec.Struct, frozen=True):
     name: str
     created_at_ms: int
     quotas: Quotas = Quotas()
+
+
+class NamedCluster(msgspec.Struct, frozen=True):
+    name: str
+    identity: str
 
 
 class KeyUse(msgspec.Struct, frozen=True):
@@ -120,6 +126,9 @@ class Metadata:
         """Which metadata these are, whatever process holds them: two services must not be taken for each other."""
         self.adopted_from = _text(engine, ADOPTED_FROM)
         """Of a node whose queues another process defines: the identity of its metadata."""
+        self.clusters: dict[str, str] = {one.name: one.identity for one in _load(engine, CLUSTERS, NamedCluster)}
+        """Further clusters by name: the identity of the metadata of their first shard. For good: the name is in the
+        definitions of queues, and what gateways hear of them they put where it leads."""
         self.changes = ChangeLog(era=f"{self.identity}/{secrets.token_hex(8)}")
 
     async def _write(self, batch: Batch) -> None:
@@ -211,6 +220,24 @@ class Metadata:
                 raise Conflict("there are queues that were defined here; what others define needs a store without")
             await self._put(ADOPTED_FROM, identity)
             self.adopted_from = identity
+
+    async def name_cluster(self, name: str, identity: str, *, is_only_asked: bool) -> None:
+        """A further cluster is called so from here on. Raises `Conflict` where the name is another one's, or the
+        cluster has another name. `is_only_asked`: whether that could be; nothing is written."""
+        async with self._turn:
+            known = self.clusters.get(name)
+            if known == identity:
+                return
+            if known is not None:
+                raise Conflict(
+                    f"cluster {name!r} is another one than these backends: their metadata are {identity}, and its are "
+                    f"{known}; correct the addresses, and give a cluster that was built anew another name"
+                )
+            if (other := next((other for other, one in self.clusters.items() if one == identity), None)) is not None:
+                raise Conflict(f"these backends are cluster {other!r}, not {name!r}; a cluster's name cannot change")
+            if not is_only_asked:
+                await self._put(CLUSTERS + name.encode(), NamedCluster(name, identity))
+                self.clusters[name] = identity
 
     async def adopt(self, definition: QueueDefinition) -> bool:
         """Takes over a queue as another process defines it. False when nothing is new, or its name is another one's."""

@@ -46,6 +46,10 @@ class Load(msgspec.Struct, frozen=True):
     """How long publishes waited for a commit, as a part of `WAITED_MS_FULL`."""
     others: dict[str, float | None] = {}
     """How full the other backends that live are, as they wrote down last; None: they have not."""
+    nodes_needed: int = 0
+    """With fewer backends the cluster cannot have as many copies of each shard, or lanes, as it is told."""
+    copies_missing: int = 0
+    """Of all its shards: copies that shall be there, and are not or are behind."""
 
     def fullest(self, disk: float) -> float:
         return max(self.cpu, self.commits_waited, disk)

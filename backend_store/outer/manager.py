@@ -16,8 +16,9 @@ import structlog
 from backend_store.core.outer.clusters import Report as ClusterReport
 from backend_store.core.outer.documents import DUTY
 from backend_store.core.outer.gathered import ShardSaid, gathered
-from backend_store.core.outer.managing import CallEnded, Decided, ProvisionCall, Rules, Seen, closing, step
-from backend_store.core.outer.records import Holder, holder_row, memory_of, rows_of
+from backend_store.core.outer.limits import CALL_SLACK_MS
+from backend_store.core.outer.managing import CallEnded, Decided, Memory, ProvisionCall, Rules, Seen, closing, step
+from backend_store.core.outer.records import Holder, holder_of, holder_row, memory_of, rows_of
 from backend_store.metadata.documents import Document, Duty
 from backend_store.model import Conflict, PushqError
 from backend_store.outer.limits import DUTY_LOOKS, HEAR_SECONDS_MAX, STALL_LOOKS
@@ -71,9 +72,12 @@ class Manager:
         self._loads = Loads(store)
         self._heard_at = asyncio.get_running_loop().time()
         """When the home cluster said last whose the duty is."""
+        self._held_until = self._heard_at
         self._calls: dict[int, asyncio.Task[None]] = {}
         self._ended: list[CallEnded] = []
         """Not written down yet."""
+        self._decided: dict[str, ProvisionCall] = {}
+        """By cluster: calls that nobody answered for whether they are written down. If they are, they are made."""
 
     @property
     def named(self) -> list[str]:
@@ -84,6 +88,11 @@ class Manager:
     def is_well(self) -> bool:
         """Whether the home cluster answers."""
         return asyncio.get_running_loop().time() - self._heard_at <= self._every_s * STALL_LOOKS + HEAR_SECONDS_MAX
+
+    @property
+    def is_acting(self) -> bool:
+        """Whether the duty is ours still: while the home cluster does not answer, its time ends."""
+        return self.duty is not None and asyncio.get_running_loop().time() < self._held_until
 
     @property
     def under_way(self) -> int:
@@ -108,15 +117,19 @@ class Manager:
     async def look(self) -> None:
         """Once. Raises `PushqError`, `TimeoutError`."""
         self.looks += 1
-        before, duty = self.duty, await self._ask(hold_ms(self._every_s))
+        duty = await self._ask(hold_ms(self._every_s))
         if duty is None:
             return
-        memory, reports, now_ms = memory_of(self._store.documents.all), await self._hear(), _now_ms()
+        rows, asker = self._store.documents.all, self._store.documents.holder
+        memory, known = memory_of(rows), holder_of(rows)
+        self._begin_decided(memory)
+        reports, now_ms = await self._hear(), _now_ms()
         ended = list(self._ended)
         seen = Seen(reports, ended, tuple(self._calls), self._loads.of(memory.clusters))
-        is_new = before != duty
+        is_new = known is None or (known.asker, known.term) != (asker, duty.term)
         decided = step(memory, seen, now_ms, named=self.named, manager=self.name, rules=self._rules, is_new=is_new)
-        holder = Holder(self.name, self._store.documents.holder, duty.term, now_ms) if is_new else None
+        holder = Holder(self.name, asker, duty.term, now_ms) if is_new else None
+        self._decided.update({call.cluster: call for call in decided.begin})
         await self._write(decided, duty, holder)
         del self._ended[: len(ended)]
         for call in decided.begin:
@@ -137,16 +150,20 @@ class Manager:
                     await self._write(closing(memory, self._ended, _now_ms(), self.name), self.duty, None)
                 await self._store.documents.take_duty(DUTY, 0)
                 log.info("gives the duty up")
-        except (PushqError, TimeoutError) as error:
-            log.info("the home cluster does not hear that this manager stops", error=str(error))
+        except PushqError as error:
+            log.info("the home cluster does not hear that this manager stops", error=error.detail)
+        except TimeoutError:
+            log.info("the home cluster does not answer, and does not hear that this manager stops")
 
     # ------------------------------------------------------------------------------------------------------- the duty
 
     async def _ask(self, hold_ms: int) -> Duty | None:
         documents = self._store.documents
+        loop = asyncio.get_running_loop()
+        asked_at = loop.time()
         async with asyncio.timeout(HEAR_SECONDS_MAX):
             duty = await documents.take_duty(DUTY, hold_ms)
-        self._heard_at = asyncio.get_running_loop().time()
+        self._heard_at, self._held_until = loop.time(), asked_at + hold_ms / 1000
         before = self.duty
         self.duty = duty if duty.holder == documents.holder else None
         if self.duty is not None and before != duty:
@@ -181,8 +198,17 @@ class Manager:
 
     # ------------------------------------------------------------------------------------------------ the provisioner
 
+    def _begin_decided(self, memory: Memory) -> None:
+        """Those that turn out to be written down: nobody else makes them."""
+        for name, call in list(self._decided.items()):
+            if _now_ms() - call.begun_ms > CALL_SLACK_MS:
+                del self._decided[name]  # it would not end in the time that another manager gives it
+            elif memory.calls.get(name) == call:
+                self._begin(call)
+
     def _begin(self, call: ProvisionCall) -> None:
         assert self._provide is not None, "the rules say that there is none"
+        self._decided.pop(call.cluster, None)
         self.calls_made += 1
         task = asyncio.get_running_loop().create_task(
             self._make(call, self._provide), name=f"provisions {call.cluster}"
@@ -219,6 +245,9 @@ async def _said(home: Home) -> ShardSaid | None:
             return said_of(await home.ask(TakeReport(), may_repeat=True))
     except (PushqError, TimeoutError):
         return None
+    except msgspec.MsgspecError as error:
+        log.warning("what a shard says of itself is not understood", shard=home.shard, error=str(error))
+        return None
 
 
 def said_of(answer: msgspec.Raw) -> ShardSaid:
@@ -226,7 +255,16 @@ def said_of(answer: msgspec.Raw) -> ShardSaid:
     report = _report(answer)
     load = report.load
     ails = report.why_not_durable or ("" if report.publishes_allowed else report.why_no_publishes)
-    return ShardSaid(load.node, load.cpu, report.disk_used, load.commits_waited, load.others, ails)
+    return ShardSaid(
+        load.node,
+        load.cpu,
+        report.disk_used,
+        load.commits_waited,
+        load.others,
+        nodes_needed=load.nodes_needed,
+        copies_missing=load.copies_missing,
+        ails=ails,
+    )
 
 
 def _now_ms() -> int:

@@ -77,7 +77,8 @@ class Choosing:
         )
         found = next((one for one in able if one.name == chosen), None)
         if found is None:
-            states = ", ".join(f"{one.name} {_state(rows.get(one.name), now_ms)}" for one in able)
+            shown = [one for one in self._clusters if one in able or not one.is_ready]
+            states = ", ".join(f"{one.name} {_state(one, rows.get(one.name), now_ms)}" for one in shown)
             detail = f"queue {name!r}: no cluster takes a new queue now ({states}); those that are there go on"
             raise Unavailable(detail, retry_after_ms=CHOOSE_RETRY_MS)
         return found
@@ -119,7 +120,9 @@ class Choosing:
         return min(able, key=crowd)
 
 
-def _state(row: Cluster | None, now_ms: int) -> str:
+def _state(cluster: BackendCluster, row: Cluster | None, now_ms: int) -> str:
+    if not cluster.is_ready:
+        return "is not there" if not cluster.first.line.is_open else "does not take this home cluster's queues"
     if row is None or not row.is_heard(now_ms):
         return "is silent"
     if not row.report.is_healthy:

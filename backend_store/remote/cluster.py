@@ -47,6 +47,8 @@ class BackendCluster:
         """How many every queue has, where the backends are independent hosts; 0: a queue lies in one shard."""
         self.is_met = is_home
         """Whether it has said what model it has."""
+        self.why_not = ""
+        """Why it is not the cluster of its name; "" while nobody says that."""
         self.homes: list[Home] = []
         """By the numbers of the shards."""
         self._store = store
@@ -72,6 +74,11 @@ class BackendCluster:
     def backends(self) -> int:
         """How many were named."""
         return max(1, len(self._at.addresses))
+
+    @property
+    def named(self) -> list[str]:
+        """Its backends, `HOST:PORT` each, as they were named."""
+        return [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self._at.addresses]
 
     @property
     def is_ready(self) -> bool:

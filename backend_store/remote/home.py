@@ -21,7 +21,15 @@ from backend_store.core.leases import ChunkState
 from backend_store.core.receipts import claimed_fields
 from backend_store.core.slots import PartitionMap
 from backend_store.metadata.embedded import MovedQueue
-from backend_store.model import ClusterAway, Overloaded, PushqError, QueueDefinition, QueueNotFound, Unavailable
+from backend_store.model import (
+    ClusterAway,
+    Conflict,
+    Overloaded,
+    PushqError,
+    QueueDefinition,
+    QueueNotFound,
+    Unavailable,
+)
 from backend_store.remote.directory import Directory
 from backend_store.remote.leases import Unassigned, keys_of
 from backend_store.remote.limits import (
@@ -33,7 +41,7 @@ from backend_store.remote.limits import (
 from backend_store.remote.line import Line
 from backend_store.remote.queue import RemoteQueue
 from backend_store.remote.streams import RemoteGroup, RemoteStream
-from backend_store.service.defining import AdoptQueues, DropQueues, GoneQueues
+from backend_store.service.defining import AdoptQueues, DropQueues, GoneQueues, NameCluster
 from backend_store.service.definitions import Definitions as News
 from backend_store.wire.store_frames import (
     Bits,
@@ -84,6 +92,8 @@ class Home:
         self.is_ours = cluster.is_home
         """Whether it takes what our home cluster defines, and nothing else."""
         self.backend = ""
+        self._identity = ""
+        """Of the shard's metadata."""
         self.skew_ms = 0
         self.maps: dict[int, PartitionMap] = {}
         self.moved: dict[int, MovedQueue] = {}
@@ -152,8 +162,26 @@ class Home:
 
     async def adopt(self, definitions: list[QueueDefinition]) -> None:
         """Returns when the shard has them. Raises `PushqError`."""
-        await self.ask(AdoptQueues(definitions, self._definer()), may_repeat=True)
+        definer = self._definer()
+        is_new = self is self.cluster.first and not self.is_ours
+        if is_new:
+            await self._name(is_only_asked=True)
+        await self.ask(AdoptQueues([] if is_new else definitions, definer), may_repeat=True)
+        if is_new:
+            await self._name()
         self.is_ours = True
+        if is_new and definitions:
+            await self.ask(AdoptQueues(definitions, definer), may_repeat=True)
+
+    async def _name(self, *, is_only_asked: bool = False) -> None:
+        """Of a further cluster: raises `ClusterAway` where it is another one than that of its name."""
+        asked = NameCluster(self.cluster.name, self._identity, is_only_asked)
+        try:
+            await self._store.ask(asked, may_repeat=True)
+        except Conflict as error:
+            self.cluster.why_not = error.detail
+            raise ClusterAway(error.detail, retry_after_ms=5_000) from None
+        self.cluster.why_not = ""
 
     async def drop(self, uids: list[int]) -> None:
         """Of queues that are defined no more. Raises `PushqError`."""
@@ -171,7 +199,8 @@ class Home:
             raise Unavailable(f"backends of {older} are of a version without further clusters; upgrade them first")
         # Of another home cluster the first shard alone is sure to know a queue: who has that one has all.
         if self is not self.cluster.first and not self.cluster.first.is_ours:
-            detail = f"cluster {self.cluster.name!r} has not said yet that it takes this home cluster's queues"
+            unsaid = f"cluster {self.cluster.name!r} has not said yet that it takes this home cluster's queues"
+            detail = self.cluster.why_not or unsaid
             raise Unavailable(detail, retry_after_ms=500)
         return definer
 
@@ -263,6 +292,9 @@ class Home:
         self.skew_ms = frame.time_ms - int(self._loop.time() * 1000)
         self._unknown = frame.unknown
         self._knows_definers = bool(frame.metadata)
+        if frame.metadata != self._identity:
+            self._identity = frame.metadata
+            self.is_ours = self.cluster.is_home
         if self.shard == FIRST:
             self.cluster.greeted(frame)
         if self.is_first:

@@ -21,7 +21,8 @@ _totals = msgspec.msgpack.Decoder(list[QueueTotal]).decode
 
 
 class RemoteLedger(LedgerBook):
-    """See the file's first sentence. `homes`: of all clusters; one that is away is missed, not left out."""
+    """See the file's first sentence. `homes`: of all clusters where queues lie, or raises `Unavailable` where this
+    gateway cannot come to some of them; one that is away is missed, not left out."""
 
     def __init__(self, homes: Callable[[], Sequence[Home]]):
         engine = MemoryEngine()

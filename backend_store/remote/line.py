@@ -452,6 +452,7 @@ class Line:
                     call.reply(OutcomeUnknown("the backend did not answer in time; it may have done this"))
                 else:
                     call.reply(self._unavailable())
+            self._unsent = [number for number in self._unsent if number in self._calls]
             self._maybe_leave()
 
     # --------------------------------------------------------------------------------------------------- requests

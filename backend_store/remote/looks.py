@@ -33,6 +33,8 @@ class Looks:
         self._known: dict[Place, tuple[float, Look | None]] = {}
         self._tenants: dict[str, float] = {}
         self._pinned: dict[Place, tuple[float, Look]] = {}
+        self._held: dict[Place, int] = {}
+        """Bytes, of places that somebody wants to know of: as they were last told, however old that is."""
         self._flights: dict[Any, Flight] = {}
 
     def of(self, queue: RemoteQueue) -> Look | None:
@@ -47,9 +49,13 @@ class Looks:
         """As it was when last looked at; that begins another look."""
         place = queue.place_there
         known = self._known.get(place)
+        held = self._held.setdefault(place, known[1].held if known is not None and known[1] is not None else 0)
         if known is None or known[0] < self._loop.time() - 1:
             self._look_up(queue.name, place, LookAt([place]), queue.homes)
-        return known[1].held if known is not None and known[1] is not None else 0
+        return held
+
+    def deleted(self, place: Place) -> None:
+        self._held.pop(place, None)
 
     def check_tenant(self, tenant: str, homes: Sequence[Home]) -> None:
         """Returns where all that a tenant has was looked at just now. Raises `LookingUp`."""
@@ -101,13 +107,17 @@ class Looks:
         now = self._loop.time() if not self._are_shared else asked_at
         self._known.update(dict.fromkeys(operation.places, (now, None)))
         self._known.update({look.place: (now, look) for look in found})
+        for place in operation.places:
+            if place in self._held:
+                look = self._known[place][1]
+                self._held[place] = look.held if look is not None else 0
         if operation.tenant is not None:
             self._tenants[operation.tenant] = now
 
 
 async def _looks_at(operation: LookAt, homes: Sequence[Home]) -> list[Look]:
-    """One of each place. Of a whole tenant those of further clusters that do not answer are left out. Raises
-    `PushqError`."""
+    """One of each place. Of a whole tenant those of further clusters that do not answer, or are not ours, are left out.
+    Raises `PushqError`."""
     answers = await asyncio.gather(*(_asked(home, operation) for home in homes))
     found: dict[Place, list[Look]] = {}
     for answer in answers:
@@ -117,6 +127,8 @@ async def _looks_at(operation: LookAt, homes: Sequence[Home]) -> list[Look]:
 
 
 async def _asked(home: Home, operation: LookAt) -> list[Look]:
+    if operation.tenant is not None and not home.is_ours:
+        return []
     try:
         return _looks(await home.ask(operation, may_repeat=True))
     except PushqError:

@@ -86,19 +86,27 @@ class PulseBook:
         self._pulses = {uid: known if (known := before.get(uid)) == one else one for uid, one in found.items()}
 
     async def _ask_of(self, home: Home) -> dict[int, Pulse]:
-        """Of one shard; while nobody leads that, what was known last stays."""
+        """Of one shard, by the clock of `steady_ms`; while nobody leads that, what was known last stays."""
+        if not home.is_ours:
+            return {}  # another home cluster's queues have numbers that ours have, too
         found: dict[int, Pulse] = {}
         after = 0
         try:
             while True:
                 page = _pulses(await home.ask(TakePulses(after), may_repeat=True))
-                found.update(page)
+                ahead_ms = home.skew_ms - self._store.first.skew_ms
+                found.update((uid, _earlier(pulse, ahead_ms)) for uid, pulse in page)
                 if len(page) < PULSES_PER_ASK_MAX:
                     self._of_home[home] = found
                     return found
                 after = page[-1][0]
         except PushqError:
             return self._of_home.get(home, {})
+
+
+def _earlier(pulse: Pulse, ahead_ms: int) -> Pulse:
+    since_ms = pulse.oldest_since_ms
+    return pulse._replace(oldest_since_ms=since_ms - ahead_ms) if since_ms and ahead_ms else pulse
 
 
 def _both(one: Pulse, other: Pulse) -> Pulse:

@@ -466,6 +466,11 @@ class RemoteQueue(Redriving, Ranges):
     def has_ready(self) -> bool:
         return self.stock.waiting > 0
 
+    def check_there(self) -> None:
+        """Raises `ClusterAway`: no answer may say that nothing is ready."""
+        if all(home.line.is_away for home in self.homes):
+            raise self.home.line.unavailable()
+
     @property
     def is_looking(self) -> bool:
         """The backend has not said yet whether there is something."""

@@ -97,7 +97,7 @@ class RemoteBackends:
         self._looks = Looks(looking_up, self.background, are_shared=is_local)
         self._pulses = PulseBook(self)
         self.audit = RemoteAudit(self.ask, self.known)
-        self.ledger = RemoteLedger(lambda: self.homes)
+        self.ledger = RemoteLedger(self._counting)
         self._keyring = Keyring(self.metadata, looking_up, self.background, self._hear, are_shared=is_local)
         self._unheard = Unheard(looking_up, self.background, self._hear) if is_local else None
         self.definer = ""
@@ -131,13 +131,27 @@ class RemoteBackends:
         """Of all clusters, those of the home cluster first."""
         return [home for cluster in self.clusters.values() for home in cluster.homes]
 
+    def _counting(self) -> list[Home]:
+        """Whose numbers make a sum that is right. Raises `Unavailable`."""
+        for key in +self.metadata.spread.queues:
+            if key not in self.clusters:
+                raise ClusterAway(f"queues lie in {_unnamed(key)}", retry_after_ms=5_000)
+        strange = next((home for home in self.homes if not home.is_ours), None)
+        if strange is not None:
+            name = strange.cluster.name
+            why = strange.cluster.why_not or f"cluster {name!r} has not said yet that it takes this one's queues"
+            raise ClusterAway(why, retry_after_ms=1_000)
+        return self.homes
+
     def cluster_of(self, definition: QueueDefinition) -> BackendCluster:
         """Raises `ClusterAway` for one that is not known here, and until it has been met: its model says what its
         queues are."""
         found = self.clusters.get(definition.cluster)
         if found is None:
-            where = f"cluster {definition.cluster!r}, which store.clusters of this gateway does not name"
-            raise ClusterAway(f"queue {definition.name!r} lies in {where}", retry_after_ms=5_000)
+            detail = f"queue {definition.name!r} lies in {_unnamed(definition.cluster)}"
+            raise ClusterAway(detail, retry_after_ms=5_000)
+        if found.why_not:
+            raise ClusterAway(f"queue {definition.name!r}: {found.why_not}", retry_after_ms=5_000)
         if not found.is_met:
             raise ClusterAway(found.first.line.unavailable().detail, retry_after_ms=1_000)
         return found
@@ -313,14 +327,18 @@ class RemoteBackends:
         await self._looks.pin(queue, is_new=is_new)
         return queue
 
-    async def delete_queue(self, tenant: str, name: str) -> RemoteQueue:
-        queue = self.here(tenant, name)
+    async def delete_queue(self, tenant: str, name: str) -> RemoteQueue | None:
+        """Where its cluster is away the shards drop it when they are back. None: nobody here had anything of it, as the
+        cluster has not been met."""
+        queue, uid = None, self.metadata.find(tenant, name).uid
+        with suppress(ClusterAway):
+            queue = self.here(tenant, name)
         await self.ask(DeleteQueue(tenant, name))
-        for home in queue.homes:
+        for home in queue.homes if queue is not None else ():
             is_awaited = not home.cluster.lanes and home.cluster.is_home
-            if not home.is_first and (home.line.is_open or is_awaited):
+            if not home.is_first and home.is_ours and (home.line.is_open or is_awaited):
                 with suppress(PushqError):  # else it goes when the shard is back
-                    await home.drop([queue.uid])
+                    await home.drop([uid])
         return queue
 
     async def move_queue(self, tenant: str, name: str, target: str) -> RemoteQueue:
@@ -436,8 +454,13 @@ class RemoteBackends:
                 companion.end()
                 queue.companions.append(companion)
         self._keyring.shredded(uid)
+        self._looks.deleted(queue.place_there)
         for one in (queue, *queue.companions):
             self._on_deleted(one)
+
+
+def _unnamed(cluster: str) -> str:
+    return f"cluster {cluster!r}, which store.clusters of this gateway does not name"
 
 
 async def _adopted(home: Home, definition: QueueDefinition) -> None:

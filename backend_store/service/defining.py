@@ -66,6 +66,15 @@ class DropQueues(Asked, frozen=True):
     """As with `AdoptQueues`."""
 
 
+class NameCluster(Asked, frozen=True):
+    """To the shard of the definitions: the further cluster whose first shard has metadata of that identity is called
+    so. `is_only_asked`: it is not yet, and could be."""
+
+    name: str
+    identity: str
+    is_only_asked: bool = False
+
+
 class GoneQueues(Asked, frozen=True):
     """To the shard of the definitions: which of these are defined no more. Without any it is a question whose answer
     comes after all news."""
@@ -137,6 +146,12 @@ async def _adopt(store: EmbeddedStore, asked: AdoptQueues) -> None:
             store.configured(definition)
 
 
+async def _name(store: EmbeddedStore, asked: NameCluster) -> None:
+    metadata = store.node.metadata
+    _check_defines(metadata)
+    await metadata.name_cluster(asked.name, asked.identity, is_only_asked=asked.is_only_asked)
+
+
 async def _drop(store: EmbeddedStore, asked: DropQueues) -> None:
     if asked.definer:
         await store.node.metadata.adopt_from(asked.definer)
@@ -167,4 +182,5 @@ HANDLERS: Final[dict[type, Callable[[EmbeddedStore, Any], Awaitable[Any]]]] = {
     AdoptQueues: _adopt,
     DropQueues: _drop,
     GoneQueues: _gone,
+    NameCluster: _name,
 }

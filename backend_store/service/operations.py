@@ -120,6 +120,7 @@ Operation = (
     | defining.AdoptQueues
     | defining.DropQueues
     | defining.GoneQueues
+    | defining.NameCluster
     | PutKey
     | DeleteKey
     | NoteKeysUsed

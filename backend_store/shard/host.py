@@ -133,7 +133,12 @@ class BackendHost:
         view, me = self.view, self.config.name
         others = {str(name): view.reports[name].used if name in view.reports else None for name in view.nodes}
         others.pop(me, None)
-        return self.meter.load(me, others)
+        rules = self.config.rules
+        return msgspec.structs.replace(
+            self.meter.load(me, others),
+            nodes_needed=max(rules.replicas, rules.lanes),
+            copies_missing=view.copies_missing,
+        )
 
     # -------------------------------------------------------------------------------------------------- begin and end
 

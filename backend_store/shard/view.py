@@ -61,6 +61,14 @@ class ClusterView:
         """Who gives leaderships away and gets none."""
         return self.drains | self.removals
 
+    @property
+    def copies_missing(self) -> int:
+        """Copies that are planned, and are not in sync."""
+        return sum(
+            len(set(plan.replicas).difference(record.isr if (record := self.records.get(shard)) else ()))
+            for shard, plan in self.plans.items()
+        )
+
     def keepers(self, shard: ShardNumber) -> set[NodeId]:
         """Who has a copy of a shard, or shall have one."""
         plan, record = self.plans.get(shard), self.records.get(shard)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from backend_store.model import Forbidden, NotFound
-from gateway.api.cluster_shapes import NO_CLUSTERS, Rebalance
+from gateway.api.cluster_shapes import NO_CLUSTERS, ClustersState, ClusterState, Rebalance
 from gateway.context import Gateway
 from gateway.http import Answer, Call, json_answer
 
@@ -18,8 +18,27 @@ if TYPE_CHECKING:
 
 
 async def get(gateway: Gateway, call: Call) -> Answer:
-    watch = _watch(gateway, call)
+    _check_operator(call)
+    name = call.query("cluster").get("cluster")
+    if name is None and gateway.cluster is None and gateway.clusters is not None:
+        return json_answer(_without_backends(gateway.clusters.state()))
+    watch = _watch_of(gateway, name)
     return json_answer(watch.state(NO_CLUSTERS if gateway.clusters is None else gateway.clusters.state()))
+
+
+def _without_backends(found: ClustersState) -> ClusterState:
+    return ClusterState(
+        clusters=found.clusters,
+        managers=found.managers,
+        manager_events=found.manager_events,
+        plan=found.plan,
+        nodes=[],
+        shards=[],
+        events=[],
+        manager=None,
+        age_ms=0,
+        backends_known=False,
+    )
 
 
 async def drain(gateway: Gateway, call: Call) -> Answer:
@@ -70,6 +89,7 @@ def _watch_of(gateway: Gateway, name: str | None) -> ClusterWatch:
     else:
         found, setting = gateway.further.get(name), f"coordinator of the entry {name!r} of store.clusters"
     if found is None:
-        what = "have a cluster to show" if name is None else f"know who leads what in the cluster {name!r}"
+        about = name or next(iter(names), None)
+        what = "have a cluster to show" if about is None else f"know who leads what in the cluster {about!r}"
         raise NotFound(f"this server does not {what}: start it with {setting} = etcd://HOST:PORT")
     return found

@@ -86,7 +86,7 @@ class ClusterSummary(msgspec.Struct, frozen=True):
     detail: str | None
     """Which backend is fullest, and what ails the cluster."""
     hot_since: str | None
-    """Since when it has been at 80 % or above without a break, or with its present size."""
+    """Since when it has been hot without a break, or with its present size."""
     reported_at: str | None
 
 
@@ -141,6 +141,9 @@ class ClusterState(ClustersState, frozen=True):
     """The backend that places shards and elects leaders."""
     age_ms: int
     """So long ago at most it was so."""
+    backends_known: bool = True
+    """false where this server is not told the coordinator of the home cluster: `nodes`, `shards` and `events` are empty
+    then, and `manager` null."""
 
 
 class Rebalance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

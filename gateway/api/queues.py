@@ -5,8 +5,9 @@ from __future__ import annotations
 import heapq
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from binascii import Error as Base64Error
+from contextlib import suppress
 from dataclasses import asdict
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlencode
 
 import msgspec
@@ -171,9 +172,8 @@ def _stale(queue: Queue) -> PushqError:
 
 
 async def delete(gateway: Gateway, call: Call) -> Answer:
-    queue = _deletable(gateway, call)
+    tenant, name = _deletable(gateway, call)
     query = call.query("confirm", "discard", "move_to")
-    name = queue.name
     if query.get("confirm") != name:
         raise invalid_field("/query/confirm", f"to delete queue {name!r}, repeat its name: ?confirm={name}")
     target = query.get("move_to")
@@ -181,17 +181,28 @@ async def delete(gateway: Gateway, call: Call) -> Answer:
         raise invalid_field(
             "/query/discard", "say what becomes of the messages: either ?discard=true or ?move_to=<another queue>"
         )
-    _check_unnamed(gateway, queue)
-    stats = queue.stats()
-    held = stats.ready + stats.in_flight + stats.delayed
+    _check_unnamed(gateway, tenant, name)
+    discarded: int | None = 0
+    gone: Queue | None
     if target is None:
-        gone = await gateway.store.delete_queue(queue.tenant, name)
+        discarded = _held(gateway, tenant, name)
+        gone = cast(Queue | None, await gateway.store.delete_queue(tenant, name))
     else:
+        queue = gateway.store.queue(tenant, name)
         _check_move(gateway, queue, target)
-        gone = await gateway.store.move_queue(queue.tenant, name, target)
-    for one in (gone, *gone.companions):
+        gone = await gateway.store.move_queue(tenant, name, target)
+    for one in (gone, *gone.companions) if gone is not None else ():
         gateway.hub.queue_deleted(one)
-    return json_answer({"name": name, "discarded": held if target is None else 0, "moved_to": target})
+    return json_answer({"name": name, "discarded": discarded, "moved_to": target})
+
+
+def _held(gateway: Gateway, tenant: str, name: str) -> int | None:
+    """Messages that go with a queue. None while its cluster is away, which drops them when it is back."""
+    try:
+        stats = gateway.store.queue(tenant, name).stats()
+    except ClusterAway:
+        return None
+    return stats.ready + stats.in_flight + stats.delayed
 
 
 def _check_target(call: Call, config: QueueConfig, known: QueueConfig | None) -> None:
@@ -204,19 +215,19 @@ def _check_target(call: Call, config: QueueConfig, known: QueueConfig | None) ->
         raise Forbidden(f"the key {principal.name!r} has no scope publish:{target}, where dead letters would go")
 
 
-def _check_unnamed(gateway: Gateway, queue: Queue) -> None:
+def _check_unnamed(gateway: Gateway, tenant: str, name: str) -> None:
     """A queue that others name must not go unseen: their dead letters would have nowhere to go."""
     for definition in gateway.store.metadata.queues.values():
-        if definition.tenant == queue.tenant and definition.name != queue.name:
+        if definition.tenant == tenant and definition.name != name:
             for setting in ("dead_letter_queue", "colocate_with"):
-                if getattr(definition.config, setting) == queue.name:
+                if getattr(definition.config, setting) == name:
                     raise Conflict(
-                        f"queue {definition.name!r} names {queue.name!r} as its {setting}; change or delete that first"
+                        f"queue {definition.name!r} names {name!r} as its {setting}; change or delete that first"
                     )
     for moved in gateway.store.metadata.moved.values():
-        if moved.definition.tenant == queue.tenant and moved.target == queue.name and not moved.is_empty:
+        if moved.definition.tenant == tenant and moved.target == name and not moved.is_empty:
             left = moved.definition.name
-            raise Conflict(f"messages of the deleted queue {left!r} are on their way to {queue.name!r}")
+            raise Conflict(f"messages of the deleted queue {left!r} are on their way to {name!r}")
 
 
 def _check_move(gateway: Gateway, queue: Queue, target: str) -> None:
@@ -232,16 +243,18 @@ def _check_move(gateway: Gateway, queue: Queue, target: str) -> None:
         )
 
 
-def _deletable(gateway: Gateway, call: Call) -> Queue:
+def _deletable(gateway: Gateway, call: Call) -> tuple[str, str]:
+    """Tenant and name."""
     principal, name = call.principal, owner_of(call.params[0])
-    queue = gateway.store.queue(principal.tenant, name)
+    with suppress(ClusterAway):  # it is there, and goes when its cluster is back
+        gateway.store.queue(principal.tenant, name)
     by_hand = f"`pushq queue delete {name} --data DIR` does it on the server's machine"
     if not may_administer(principal.access, "queue deletion"):
         raise Forbidden(f"deleting a queue needs the scope admin; {by_hand}, with an admin key")
     if not (call.is_local or gateway.settings.queues.allow_delete_over_http):
         raise Forbidden(f"queues.allow_delete_over_http is off; {by_hand}")
     check_no_companion(call.params[0])
-    return queue
+    return principal.tenant, name
 
 
 # ------------------------------------------------------------------------------------------------------ paging

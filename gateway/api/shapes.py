@@ -270,7 +270,8 @@ class ConnectionPage(msgspec.Struct):
 
 class DeletedView(msgspec.Struct):
     name: str
-    discarded: int
+    discarded: int | None
+    """Messages; null where the queue's cluster is away and nobody can count them."""
     moved_to: str | None = None
 
 

@@ -37,7 +37,8 @@ def _led_by(state: dict[str, Any], node: str) -> list[str]:
 def cluster() -> None:
     """Look after clusters of backends.
 
-    The server is a gateway whose settings name the cluster's coordinator; the key has the scope operator.
+    The server is a gateway; backends and shards are known to one whose settings name the cluster's coordinator. The
+    key has the scope operator.
     """
 
 
@@ -56,17 +57,21 @@ def status(with_events: bool, of: str | None, target: Target, as_json: bool) -> 
     if clusters:
         put_table(CLUSTER_COLUMNS, [_cluster_row(one) for one in clusters])
         tell(_managed(state["managers"]))
-    put_table(
-        ("node", "zone", "address", "alive", "asked", "leads", "copies", "disk used", "disk free"),
-        [_node_row(state, node) for node in state["nodes"]],
-    )
-    put_table(
-        ("shard", "leader", "epoch", "in sync", "copies", "lag", "moves to", "serving"),
-        [_shard_row(shard) for shard in state["shards"]],
-    )
-    if with_events:
+    if is_known := state.get("backends_known", True):
+        put_table(
+            ("node", "zone", "address", "alive", "asked", "leads", "copies", "disk used", "disk free"),
+            [_node_row(state, node) for node in state["nodes"]],
+        )
+        put_table(
+            ("shard", "leader", "epoch", "in sync", "copies", "lag", "moves to", "serving"),
+            [_shard_row(shard) for shard in state["shards"]],
+        )
+    else:
+        tell("this server does not know the backends: start it with cluster.coordinator = etcd://HOST:PORT")
+    if with_events and is_known:
         events = [[event["number"], event["at"], event["kind"], event["text"]] for event in state["events"]]
         put_table(("event", "time", "kind", "what"), events)
+    if with_events:
         decided = [
             [event["number"], event["at"], event["kind"], event["cluster"] or "–", event["text"]]
             for event in state.get("manager_events", [])

@@ -98,7 +98,9 @@ def delete(name: str, move_to: str | None, discard: bool, is_sure: bool, target:
     if as_json:
         put_json(deleted)
     elif move_to is None:
-        tell(f'queue "{name}" is deleted, {counted(deleted["discarded"], "message")} with it')
+        held = deleted["discarded"]
+        lost = "and its messages" if held is None else f"{counted(held, 'message')} with it"
+        tell(f'queue "{name}" is deleted, {lost}')
     else:
         tell(f'queue "{name}" is deleted, its messages are in "{move_to}" or on their way there')
 
@@ -110,14 +112,20 @@ queue.add_command(redrive)
 
 
 async def _delete(name: str, move_to: str | None, is_sure: bool, target: Target) -> dict[str, Any]:
+    from push.client.errors import ApiError
+
     is_local = target.is_local
     async with target.local_admin() if is_local else target.admin() as admin:
-        found = await admin.get_queue(name)
-        stats = found["stats"]
-        holds = stats["ready"] + stats["in_flight"] + stats["delayed"] + stats["dead"]
         where = target.socket if is_local else target.base_url
         fate = "lost" if move_to is None else f'moved to "{move_to}"'
-        what = counted(holds, "message, which is", "messages, which are")
+        try:
+            stats = (await admin.get_queue(name))["stats"]
+            holds = stats["ready"] + stats["in_flight"] + stats["delayed"] + stats["dead"]
+            what = counted(holds, "message, which is", "messages, which are")
+        except ApiError as error:
+            if error.code != "unavailable" or move_to is not None:
+                raise
+            what = f"messages that nobody can count now ({error.problem.detail}), which are"
         confirm(f'Delete queue "{name}" with {what} {fate}, at {where}?', is_sure=is_sure)
         return await admin.delete_queue(name, move_to=move_to, discard=move_to is None)
 

@@ -22,7 +22,7 @@ from gateway.auth import wall_clock_ms
 from gateway.cannot_start import CannotStart
 from gateway.listeners import bind_unix
 from gateway.logs import configure_logs
-from gateway.memory import keep_what_is_there
+from gateway.memory import keep_what_is_imported
 from gateway.processes.child import Parent, Spec
 from gateway.processes.limits import LEAVING_SECONDS_MAX
 from gateway.settings import Settings
@@ -37,7 +37,7 @@ STORAGE_SOCKET = "storage.sock"
 def serve_storage(spec: Spec, parent: Parent) -> None:
     """Serves until its parent has it end, or is gone. Raises `CannotStart`."""
     configure_logs(spec.settings.logs)
-    keep_what_is_there()
+    keep_what_is_imported()
     uvloop.run(_serve(spec.settings, parent))
 
 

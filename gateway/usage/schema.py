@@ -93,7 +93,7 @@ class AuditRow(msgspec.Struct, frozen=True):
     principal: Annotated[str, Doc("the key's id")]
     name: Annotated[str, Doc("the key's name")]
     action: Annotated[str, Doc("`queues.patch`, `keys.rotate`, `tenants.put`, …")]
-    target: Annotated[str, Doc("the path it was asked for")]
+    target: Annotated[str, Doc("the path it was asked for; for a backend with `?cluster=NAME`, where it named one")]
     outcome: Annotated[str, Doc("`ok`, the code of the problem, or `unknown`: the process ended in the middle of it")]
     status: int | None
     trace_id: str | None

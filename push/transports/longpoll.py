@@ -98,6 +98,7 @@ async def receive_messages(
             f"{counted(hub.connections, 'connection is', 'connections are')} open, the most this process takes",
             retry_after_ms=5000,
         )
+    queue.check_there()
     poll = Poll(limit, visibility_ms, hub.loop)
     feeder = hub.feeder(queue)
     feeder.add(poll)

@@ -78,18 +78,18 @@ async def is_shown(http: httpx2.AsyncClient, cluster: str, nodes: str) -> bool:
     )
 
 
-async def far_and_near(http: httpx2.AsyncClient) -> tuple[str, str, str]:
-    """Two queues of the further cluster, where they have lanes, and one of the home cluster, which got the first."""
+async def far_and_near(http: httpx2.AsyncClient) -> tuple[str, str, str, str]:
+    """Three queues of the further cluster, where they have lanes, and one of the home cluster, which got the first."""
     names = (f"q{number:03}" for number in itertools.count())
 
     async def both_are_there() -> bool:
         await call(http, "PUT", next(names), {})
-        return len(await with_lanes(http)) > 1
+        return len(await with_lanes(http)) > 2
 
     await eventually(both_are_there, "queues are put into both clusters", look_s=0.1)
-    far, gone, *_ = await with_lanes(http)
+    far, gone, more, *_ = await with_lanes(http)
     assert far != "q000"
-    return far, gone, "q000"
+    return far, gone, more, "q000"
 
 
 async def test_a_cluster_that_is_killed_whole_stops_its_own_queues_and_loses_nothing(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ async def test_a_cluster_that_is_killed_whole_stops_its_own_queues_and_loses_not
         server = await run(lambda: gateway(home, tmp_path / "g", env=named))
         try:
             async with patient(server) as http, Socket.open(server) as socket:
-                far, gone, near = await far_and_near(http)
+                far, gone, more, near = await far_and_near(http)
                 await eventually(lambda: is_shown(http, "hosts", "cd"), "its backends are shown")
                 bodies = [f"{number:03}" for number in range(MESSAGES)]
                 for queue in (near, far):
@@ -124,10 +124,24 @@ async def test_a_cluster_that_is_killed_whole_stops_its_own_queues_and_loses_not
                 await eventually(is_refused, "its queues are refused")
                 refused = await http.get(f"/v1/queues/{far}")
                 assert refused.status_code == 503 and int(refused.headers["retry-after"]) >= 1, refused.text
+                # An answer without messages would say that there are none.
+                refused = await http.post(f"/v1/queues/{far}/receive", json={})
+                assert refused.status_code == 503 and int(refused.headers["retry-after"]) >= 1, refused.text
                 assert (await publish(http, near, bodies)).status_code == 201
                 assert await receive(http, near, MESSAGES) == bodies
                 changed = await http.patch(f"/v1/queues/{gone}", json={"max_attempts": 3}, headers={"if-match": "*"})
                 assert changed.status_code == 503, changed.text
+                late = await run(lambda: gateway(home, tmp_path / "late", like=server, env=named))
+                try:  # one that never met the cluster
+                    cli = Cli(late)
+                    told = await run(cli, "queue", "delete", gone, "--discard", "--yes", *cli.data)
+                    assert f'queue "{gone}" is deleted, and its messages' in told.err
+                    async with patient(late) as other:
+                        deleted = await other.delete(f"/v1/queues/{more}?discard=true&confirm={more}")
+                        assert (deleted.status_code, deleted.json()["discarded"]) == (200, None), deleted.text
+                finally:
+                    late.kill()
+                assert not {gone, more} & set(await listed(http))
                 await call(http, "PUT", "new", {})
                 found = await listed(http)
                 assert "stats" not in found[far] and found[near]["stats"]["acked_total"] == 2 * MESSAGES
@@ -154,13 +168,11 @@ async def test_a_cluster_that_is_killed_whole_stops_its_own_queues_and_loses_not
 
                 async def all_are_found() -> bool:
                     found = await listed(http)
-                    return {far, gone, near, "new"} <= set(found) and all("stats" in one for one in found.values())
+                    return {far, near, "new"} <= set(found) and all("stats" in one for one in found.values())
 
                 await eventually(all_are_found, "the queues of both")
                 lanes = await with_lanes(http)
-                assert {far, gone} <= set(lanes) and not {near, "new"} & set(lanes)
-                assert (await http.delete(f"/v1/queues/{gone}?discard=true&confirm={gone}")).status_code == 200
-                assert gone not in await listed(http)
+                assert far in lanes and not {gone, more, near, "new"} & set(lanes)
                 assert (await publish(http, far, bodies)).status_code == 201
                 assert set(await receive(http, far, MESSAGES)) <= {*bodies, "unsure"}
         finally:

@@ -219,6 +219,15 @@ def test_what_somebody_had_no_right_to_is_written_down_and_cannot_fill_the_audit
     assert (newest["outcome"], newest["changes"]) == (stale.json()["code"], [])
 
 
+def test_an_act_on_a_backend_names_its_cluster(http: httpx2.Client, server: PushqServer) -> None:
+    """Backends of two clusters may have one name."""
+    with of_another_tenant(http, server, "nosy") as theirs:
+        for query in ("", "?cluster=eu%26west"):
+            assert theirs.put(f"/v1/cluster/nodes/a/removal{query}").status_code == 403
+        for target in ("/v1/cluster/nodes/a/removal", "/v1/cluster/nodes/a/removal?cluster=eu%26west"):
+            assert [act["outcome"] for act in acts(theirs, target)] == ["forbidden"]
+
+
 def test_a_mistake_is_no_act(http: httpx2.Client) -> None:
     assert http.put("/v1/queues/refused", json={"kind": "pile"}).status_code == 400
     assert http.delete("/v1/keys/nobody").status_code == 404

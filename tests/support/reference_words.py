@@ -143,7 +143,7 @@ SETTINGS = {
     "node.tls_ca": "The authority that signs the certificates of all backends; nobody else is let in.",
     "cluster.coordinator": "Through what backends agree: `embedded`, for one that is alone, or "
     "`etcd://HOST:PORT,HOST:PORT/NAMESPACE`. Clusters that share an etcd have a namespace each; without it, `pushq`. "
-    "A gateway that has it answers `/v1/cluster`.",
+    "A gateway that has it shows backends and shards in `/v1/cluster`.",
     "cluster.etcd_tls_ca": "The authority of etcd's certificate. Empty speaks to etcd in clear, which is refused where "
     "it is on another machine.",
     "cluster.etcd_tls_cert": "The certificate that is shown to etcd, where it asks for one.",

@@ -66,7 +66,8 @@ EVENTS: Final = (
 
 
 async def load(visit: Visit) -> dict[str, Any]:
-    """Tables of backends and shards; none without a cluster, and a sentence where nobody knows how it is."""
+    """Tables of all clusters, of backends and shards; none without a cluster, and a sentence where nobody knows how it
+    is."""
     try:
         state = await visit.maybe("/v1/cluster")
     except Problem as problem:
@@ -75,6 +76,8 @@ async def load(visit: Visit) -> dict[str, Any]:
         return {"cluster": [], "unknown": problem.detail}
     if state is None:
         return {"cluster": [], "unknown": None}
+    if not state["backends_known"]:
+        return {"cluster": _of_all(state, visit.path), "unknown": _NO_COORDINATOR}
     nodes = [node_row(node, state["shards"]) for node in state["nodes"]]
     can_ask = visit.may_do("drain")
     return {
@@ -120,6 +123,7 @@ def _cluster_row(cluster: dict[str, Any]) -> dict[str, Any]:
 
 
 _NO_SHARD: Final = "No shard is placed yet."
+_NO_COORDINATOR: Final = "Backends and shards are not known here: the setting cluster.coordinator is missing."
 
 
 def node_row(node: dict[str, Any], shards: list[dict[str, Any]]) -> dict[str, Any]:

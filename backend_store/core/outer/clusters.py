@@ -25,6 +25,10 @@ class Report:
     """What the fullest node has least left of: `CPU`, `disk` or `commits`."""
     detail: str = ""
     """For people: which node is fullest, and what ails the cluster."""
+    nodes_needed: int = 0
+    """With fewer it cannot keep as many copies, or lanes, as its settings say."""
+    copies_missing: int = 0
+    """Copies of shards that shall be there, and are not or are behind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +38,15 @@ class Cluster:
     report: Report
     is_hot: bool = False
     hot_since_ms: int | None = None
-    """Since when it has been at `HOT_AT` or above without a break."""
+    """Since when it has been hot without a break and with its present size."""
     idle_since_ms: int | None = None
     """Since when it has been below `SHRINK_BELOW` without a break."""
     resized_at_ms: int | None = None
+    grown: int = 0
+    """How often it has grown since it was last not hot."""
+    turns: int = 0
+    """How often it was said since `turns_since_ms` that it has become hot, cool, ill or well."""
+    turns_since_ms: int = 0
     is_silent: bool = False
     """It was said that nothing is heard of it."""
 
@@ -72,11 +81,13 @@ def heard(known: Cluster | None, report: Report) -> Cluster:
         return before
     is_gap = abs(passed_ms) > REPORT_MS_MAX
     used = report.utilisation
+    is_hot = used >= HOT_AT or (before.is_hot and used > COOL_AT)
     return replace(
         before,
         report=report,
-        is_hot=used >= HOT_AT or (before.is_hot and used > COOL_AT),
-        hot_since_ms=_since(before.hot_since_ms, report.at_ms, holds=used >= HOT_AT, is_gap=is_gap),
+        is_hot=is_hot,
+        grown=before.grown if is_hot else 0,
+        hot_since_ms=_since(before.hot_since_ms, report.at_ms, holds=is_hot, is_gap=is_gap),
         idle_since_ms=_since(before.idle_since_ms, report.at_ms, holds=used < SHRINK_BELOW, is_gap=is_gap),
     )
 

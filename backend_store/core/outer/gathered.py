@@ -19,6 +19,10 @@ class ShardSaid:
     commits: float = 0.0
     others: Mapping[str, float | None] = field(default_factory=dict)
     """Of every other backend that lives, the fullest of its three as it wrote it down; None: it has not said yet."""
+    nodes_needed: int = 0
+    """With fewer backends there cannot be as many copies, or lanes, as the cluster is told to have."""
+    copies_missing: int = 0
+    """Copies of any shard that shall be there, and are not or are behind."""
     ails: str = ""
     """Why the shard is not as it should be; "" where it is."""
 
@@ -54,6 +58,8 @@ def gathered(cluster: str, at_ms: int, shards: Sequence[ShardSaid | None]) -> Re
         is_healthy=not ails,
         fullest=what,
         detail=f"{ails}; {detail}" if ails else detail,
+        nodes_needed=max(one.nodes_needed for one in said.values()),
+        copies_missing=max(one.copies_missing for one in said.values()),
     )
 
 

@@ -18,6 +18,8 @@ SHRINK_AFTER_MS: Final = 900_000
 """For so long a cluster is nearly idle before it shrinks: growing again costs more than waiting."""
 PAUSE_MS: Final = 300_000
 """Between two changes of a cluster's size: the first one must have shown what it did."""
+PAUSE_DOUBLINGS_MAX: Final = 4
+"""So often the pause doubles while a cluster grows and stays hot."""
 REPORT_MS_MAX: Final = 30_000
 """A cluster that has said nothing for so long is neither given queues nor resized."""
 CALL_MS_MAX: Final = 600_000
@@ -26,6 +28,10 @@ CALL_SLACK_MS: Final = 30_000
 """So long beyond its time a call is waited for whose manager is gone."""
 RELIEF_MS: Final = 60_000
 """Between two looks for queues that a hot cluster should give: what they need is never twice the same."""
+TURNS_MAX: Final = 10
+"""Events of a cluster that becomes hot, cool, ill or well in `turns_ms`: flapping pushes out few others."""
+TURNS_MS: Final = 600_000
+"""For so long `turns_max` counts."""
 EVENTS_MAX: Final = 256
 """What the manager saw and decided: so many of the last events are kept."""
 NAMED_MAX: Final = 3

@@ -19,10 +19,12 @@ from backend_store.core.outer.limits import (
     PAUSE_MS,
     RELIEF_MS,
     SHRINK_AFTER_MS,
+    TURNS_MAX,
+    TURNS_MS,
 )
 from backend_store.core.outer.plans import NO_PLAN, Plan, proposed
 from backend_store.core.outer.relief import Load, Relief, relieve
-from backend_store.core.outer.sizing import called_off, resized, size
+from backend_store.core.outer.sizing import called_off, grown, resized, size
 
 EventKind = Literal[
     "manager",
@@ -220,9 +222,22 @@ class _Step:
         was_hot, was_well = before is not None and before.is_hot, before is None or before.report.is_healthy
         if after.is_hot != was_hot:
             follows = f": it gets {'no' if after.is_hot else 'new'} queues" if self.are_several else ""
-            self.tell("hot" if after.is_hot else "cool", name, f"{used}{follows}")
+            self.turn("hot" if after.is_hot else "cool", name, f"{used}{follows}")
         if after.report.is_healthy != was_well:
-            self.tell("well" if report.is_healthy else "ill", name, report.detail)
+            self.turn("well" if report.is_healthy else "ill", name, report.detail)
+
+    def turn(self, kind: EventKind, name: str, text: str) -> None:
+        """Not told while it turns again and again: the last one that is told says so."""
+        cluster = self.clusters[name]
+        turns, since_ms = cluster.turns, cluster.turns_since_ms
+        if abs(self.now_ms - since_ms) >= TURNS_MS:
+            turns, since_ms = 0, self.now_ms
+        if turns < TURNS_MAX:
+            turns += 1
+            more = f"; it turns often, so of the next {TURNS_MS // 60_000} minutes no more of it is told"
+            self.tell(kind, name, f"{text}{more if turns == TURNS_MAX else ''}")
+            since_ms = self.now_ms if turns == TURNS_MAX else since_ms
+            self.clusters[name] = replace(cluster, turns=turns, turns_since_ms=since_ms)
 
     def silent(self, cluster: Cluster) -> Cluster:
         if cluster.is_silent or cluster.is_heard(self.now_ms):
@@ -253,6 +268,7 @@ class _Step:
         nodes = cluster.report.nodes
         text = f"{_backends(nodes)}, and {wanted.nodes} are wanted: {wanted.reason}"
         if not rules.has_provisioner:
+            self.clusters[name] = grown(self.clusters[name], nodes, wanted.nodes)
             self.tell("resize", name, f"{text}; there is no manager.provisioner, so somebody else must see to it")
             return
         number = self.tell("resize", name, text)
@@ -273,11 +289,13 @@ class _Step:
         self.tell("provisioned" if ended.is_ok else "provision-failed", call.cluster, f"{change}: {ended.text}")
         if (cluster := self.clusters.get(call.cluster)) is not None:
             # What it did shows from now on, and not from when it was asked for.
-            self.clusters[call.cluster] = resized(cluster, self.now_ms) if ended.is_ok else called_off(cluster)
+            after = resized(cluster, self.now_ms) if ended.is_ok else called_off(cluster)
+            self.clusters[call.cluster] = grown(after, call.nodes, call.wanted) if ended.is_ok else after
 
     def end_lost_calls(self) -> None:
         for call in self.memory.calls.values():
-            is_over = self.now_ms - call.begun_ms > self.rules.call_ms_max + CALL_SLACK_MS
+            # One of a far later time is from a clock that was wrong: nobody waits until it is right.
+            is_over = abs(self.now_ms - call.begun_ms) > self.rules.call_ms_max + CALL_SLACK_MS
             if call.ended_ms is None and call.number not in self.seen.under_way and is_over:
                 text = "the manager that made the call did not see its end, and its time is over"
                 self.end_call(CallEnded(call.number, call.cluster, is_ok=False, text=text))
@@ -288,7 +306,7 @@ class _Step:
         """None: as it was. Once a minute: what queues need is never twice the same."""
         before = self.memory.proposed
         has_turned = any(event.kind in ("hot", "cool") for event in self.events)
-        if not has_turned and self.now_ms - before.at_ms < RELIEF_MS:
+        if not has_turned and 0 <= self.now_ms - before.at_ms < RELIEF_MS:
             return None
         reliefs = relieve(self.clusters.values(), self.seen.loads, self.now_ms)
         plan = proposed(reliefs)

@@ -6,7 +6,16 @@ import math
 from dataclasses import dataclass, replace
 
 from backend_store.core.outer.clusters import Cluster
-from backend_store.core.outer.limits import EXPAND_AFTER_MS, NODES_ADDED_MAX, PAUSE_MS, SHRINK_AFTER_MS, TARGET
+from backend_store.core.outer.limits import (
+    EXPAND_AFTER_MS,
+    HOT_AT,
+    NODES_ADDED_MAX,
+    PAUSE_DOUBLINGS_MAX,
+    PAUSE_MS,
+    REPORT_MS_MAX,
+    SHRINK_AFTER_MS,
+    TARGET,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,30 +37,43 @@ def size(
     shrink_after_ms: int = SHRINK_AFTER_MS,
     pause_ms: int = PAUSE_MS,
 ) -> Resized | None:
-    """What to do now; None: nothing. Of a cluster that is silent nothing is decided, of an ill one no shrinking."""
+    """What to do now; None: nothing. Of a cluster that is silent nothing is decided, of an ill one, or one that lacks
+    copies, no shrinking."""
     nodes, used = cluster.report.nodes, cluster.report.utilisation
     if not cluster.is_heard(now_ms) or nodes < 1 or _is_pausing(cluster, now_ms, pause_ms):
         return None
-    if cluster.hot_since_ms is not None and now_ms - cluster.hot_since_ms >= grow_after_ms:
+    is_long = cluster.hot_since_ms is not None and now_ms - cluster.hot_since_ms >= grow_after_ms
+    if cluster.hot_since_ms is not None and is_long and used >= HOT_AT:
         wanted = min(math.ceil(used * nodes / TARGET), nodes + NODES_ADDED_MAX, nodes_max)
         if wanted > nodes:
             return Resized(cluster.name, wanted, f"{used:.0%} used for {(now_ms - cluster.hot_since_ms) // 1000} s")
     since_ms = cluster.idle_since_ms
-    if since_ms is None or now_ms - since_ms < shrink_after_ms or not cluster.report.is_healthy:
+    is_whole = cluster.report.is_healthy and not cluster.report.copies_missing
+    if since_ms is None or now_ms - since_ms < shrink_after_ms or not is_whole:
         return None
-    if nodes > nodes_min and used * nodes / (nodes - 1) <= TARGET:
+    if nodes > max(nodes_min, cluster.report.nodes_needed) and used * nodes / (nodes - 1) <= TARGET:
         # One at a time: a node that leaves moves all that it has.
         return Resized(cluster.name, nodes - 1, f"{used:.0%} used for {(now_ms - since_ms) // 1000} s")
     return None
 
 
 def _is_pausing(cluster: Cluster, now_ms: int, pause_ms: int) -> bool:
-    return cluster.resized_at_ms is not None and now_ms - cluster.resized_at_ms < pause_ms
+    """Growth that did not cool a cluster is waited for twice as long each time: more of it may not help either."""
+    if cluster.resized_at_ms is None:
+        return False
+    pause_ms <<= min(max(0, cluster.grown - 1), PAUSE_DOUBLINGS_MAX)
+    # A change of a far later time is from a clock that was wrong.
+    return -REPORT_MS_MAX <= now_ms - cluster.resized_at_ms < pause_ms
 
 
 def resized(cluster: Cluster, now_ms: int) -> Cluster:
     """It was begun: what was seen before says nothing about the new size."""
     return replace(cluster, resized_at_ms=now_ms, hot_since_ms=None, idle_since_ms=None)
+
+
+def grown(cluster: Cluster, nodes: int, wanted: int) -> Cluster:
+    """It was given servers, if more are `wanted` than its `nodes`."""
+    return replace(cluster, grown=cluster.grown + 1) if wanted > nodes else cluster
 
 
 def called_off(cluster: Cluster) -> Cluster:

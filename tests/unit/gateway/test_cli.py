@@ -15,7 +15,18 @@ from click.testing import CliRunner, Result
 from gateway.cli import COMMANDS, cli
 
 ROOT = Path(__file__).resolve().parents[3]
-HEAVY = {"httpx2", "websockets", "msgspec", "lmdb", "rich", "starlette", "uvicorn", "jinja2", "push", "backend_store"}
+HEAVY = {
+    "httpx2",
+    "websockets",
+    "msgspec",
+    "lmdb",
+    "rich",
+    "starlette",
+    "uvicorn",
+    "jinja2",
+    "push",
+    "backend_store.model",
+}
 
 
 @pytest.fixture

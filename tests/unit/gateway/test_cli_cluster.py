@@ -87,6 +87,13 @@ def test_a_manager_that_is_silent_is_said_to_be_with_its_decisions() -> None:
     assert "DECISION" in found.output
 
 
+def test_a_server_without_the_coordinator_shows_all_clusters_and_names_the_setting() -> None:
+    state = OF_BEFORE | {"clusters": [EU], "managers": GONE, "manager_events": [EVENT], "backends_known": False}
+    found, _ = ran(state, "status", "--events")
+    assert found.exit_code == 0 and "eu" in found.output and "DECISION" in found.output
+    assert "NODE" not in found.output and "cluster.coordinator = etcd://" in found.output
+
+
 def test_a_server_of_before_shows_its_one_cluster() -> None:
     found, _ = ran(OF_BEFORE, "status", "--events")
     assert found.exit_code == 0 and "NODE" in found.output and "DECISION" not in found.output

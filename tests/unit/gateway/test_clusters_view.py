@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any, cast
@@ -66,6 +67,19 @@ async def test_what_the_manager_wrote_is_shown_until_it_is_old(world: OuterWorld
     assert [one.state for one in view.summaries()] == ["silent", "silent"] and view.state().managers.is_silent
 
 
+async def test_without_a_coordinator_all_clusters_are_shown_to_operators_and_no_backends(world: OuterWorld) -> None:
+    await world.manager("one")
+    there = gateway(clusters=ClustersView(world.stores[0], wall_clock_ms))
+    found = json.loads((await calls.get(there, cast(Any, Asked()))).body)
+    assert [one["name"] for one in found["clusters"]] == ["main", "us"]
+    assert (found["nodes"], found["shards"], found["events"], found["manager"]) == ([], [], [], None)
+    assert found["backends_known"] is False
+    with pytest.raises(Forbidden):
+        await calls.get(there, cast(Any, Asked(is_operator=False)))
+    with pytest.raises(NotFound, match=r"cluster\.coordinator"):
+        await calls.get(there, cast(Any, Asked(cluster="main")))
+
+
 def gateway(**parts: Any) -> Any:
     return SimpleNamespace(**{"cluster": None, "further": {}, "clusters": None} | parts)
 
@@ -103,8 +117,10 @@ def test_a_call_is_about_the_home_cluster_or_the_one_that_it_names() -> None:
 
 
 def test_a_cluster_without_its_coordinator_is_not_shown_and_the_setting_is_named() -> None:
-    with pytest.raises(NotFound, match=r"cluster\.coordinator"):
+    with pytest.raises(NotFound, match=r"in the cluster 'main': start it with cluster\.coordinator"):
         about(gateway(clusters=TWO), Asked())
+    with pytest.raises(NotFound, match="does not have a cluster to show"):
+        about(gateway(), Asked())
     with pytest.raises(NotFound, match=r"coordinator of the entry 'us' of store\.clusters"):
         about(gateway(cluster="home", clusters=TWO), Asked(cluster="us"))
     with pytest.raises(NotFound, match="keeps its messages itself"):

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import gc
 from pathlib import Path
+from typing import Any
 
-from gateway.memory import keep_what_is_there, limit_bytes, used_bytes
+import pytest
+
+from gateway import serve
+from gateway.memory import keep_what_is_imported, limit_bytes, used_bytes
+from gateway.settings import Settings
 
 MIB = 1 << 20
 
@@ -52,12 +57,32 @@ def test_on_this_machine_both_are_there() -> None:
 def test_modules_are_not_looked_through_for_garbage_and_what_is_made_later_is() -> None:
     before, threshold = len(gc.get_objects()), gc.get_threshold()
     try:
-        keep_what_is_there()
+        keep_what_is_imported()
         assert len(gc.get_objects()) < before // 10
         ring: list[object] = []
         ring.append(ring)
         del ring
         assert gc.collect() >= 1
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*threshold)
+
+
+def test_the_store_is_opened_behind_it_so_that_a_queue_that_is_deleted_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A queue is a ring of references: one that was kept from the collector would stay when it is deleted."""
+    kept: list[int] = []
+
+    async def serving(settings: Any, place: Any) -> None:
+        kept.append(gc.get_freeze_count())
+
+    monkeypatch.setattr(serve, "_serve", serving)
+    monkeypatch.setattr(serve, "configure_logs", lambda logs: None)
+    monkeypatch.setattr(serve, "_raise_open_files_limit", lambda: 1 << 20)
+    settings = Settings()
+    before, threshold = gc.get_freeze_count(), gc.get_threshold()
+    try:
+        serve.serve_as(settings, serve.Alone())
+        assert kept[0] > before
     finally:
         gc.unfreeze()
         gc.set_threshold(*threshold)

@@ -73,8 +73,19 @@ async def test_a_program_whose_time_is_over_ends_with_all_that_it_started(tmp_pa
     provide = program(
         tmp_path, f"sleep 600 & echo $! > {tmp_path}/child.new; mv {tmp_path}/child.new {tmp_path}/child; wait"
     )
-    task = asyncio.create_task(provide(CALL))
-    child = tmp_path / "child"
+    await _cancelled(provide, tmp_path / "child")
+
+
+async def test_what_a_program_left_behind_ends_with_its_time_too(tmp_path: Path) -> None:
+    """The program has ended, and what it started holds its output open."""
+    provide = program(
+        tmp_path, f"sleep 600 & echo $! > {tmp_path}/child.new; mv {tmp_path}/child.new {tmp_path}/child; exit 0"
+    )
+    await _cancelled(provide, tmp_path / "child")
+
+
+async def _cancelled(provide: Provide, child: Path) -> None:
+    task = asyncio.ensure_future(provide(CALL))
     await eventually(child.exists, "it runs")
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -154,6 +165,18 @@ async def test_a_token_that_cannot_be_read_is_sent_nowhere(tmp_path: Path) -> No
         with pytest.raises(ProvisionFailed):
             await provide(CALL)
     assert not asked
+
+
+async def test_a_token_that_is_no_text_for_a_header_is_sent_nowhere_and_not_logged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "token").write_text("s3cr\u00e9t")
+    async with service() as (url, asked):
+        provide = provisioner_of(ManagerSettings(provisioner=url, provisioner_token_file=str(tmp_path / "token")))
+        assert provide is not None
+        with pytest.raises(ProvisionFailed, match="UnicodeEncodeError"):
+            await provide(CALL)
+    assert not asked and "s3cr" not in "".join(capsys.readouterr())
 
 
 def test_without_one_nobody_provides() -> None:

@@ -423,6 +423,45 @@ async def test_a_refusal_of_all_goes_to_each(monkeypatch: pytest.MonkeyPatch, ha
         assert one.counted()["q", "publish", "overloaded", "requests"] == 3
 
 
+async def test_of_a_run_refused_at_an_end_that_nobody_foresaw_the_next_frames_go_one_by_one(
+    monkeypatch: pytest.MonkeyPatch, handled: list[int]
+) -> None:
+    """As in the line of a backend elsewhere, which has room for two messages here."""
+    async with world() as one:
+        kind: Any = type(one.hub.desk.queue(ANN, "q", "consume"))
+        store, waiting = kind.publish, [0]
+
+        def publish_to(self: Any, blocks: Any, reply: Any, claim: Any = None, *, until_ms: int = 0) -> None:
+            count = sum(block.count for block in blocks)
+            if waiting[0] + count > 2:
+                reply(Overloaded("the line is full"))
+                return
+            waiting[0] += count
+            store(self, blocks, reply, claim, until_ms=until_ms)
+
+        monkeypatch.setattr(kind, "publish", publish_to)
+        monkeypatch.setattr(kind, "why_full", lambda *_: None)
+
+        async def kinds(queue: str = "q") -> list[str]:
+            one.wire.frames.clear()
+            handled.clear()
+            waiting[0] = 0
+            one.hear([publish(queue, n, id=n) for n in range(3)])
+            one.session.turn_ended()
+            await one.answered()
+            return [frame["type"] for frame in sorted(one.seen(), key=lambda frame: frame["id"])]
+
+        assert await kinds() == ["error"] * 3 and handled == [3]
+        assert await kinds() == ["ok", "ok", "error"] and not handled
+        assert await kinds("other") == ["error"] * 3 and handled == [3], "of each queue by itself"
+        assert await kinds() == ["ok", "ok", "error"] and not handled
+        one.hub.intake.look()
+        assert await kinds() == ["ok", "ok", "error"] and not handled, "some were refused a moment ago"
+        one.hub.intake.look()
+        one.hub.intake.look()
+        assert await kinds() == ["error"] * 3 and handled == [3], "nobody was refused for a while: it may have room"
+
+
 # ----------------------------------------------------------------------------------------------------------- acks
 
 

@@ -36,14 +36,18 @@ NOTHING: dict[str, Any] = {"version": 1, "moves": [], "partitions": []}
 
 
 async def tables(**of_all: Any) -> dict[str, Table]:
-    state = {"nodes": [], "shards": [], "events": [], "clusters": [], "manager_events": [], "plan": NOTHING} | of_all
+    return {table.caption: table for table in (await loaded(**of_all))["cluster"]}
+
+
+async def loaded(**of_all: Any) -> dict[str, Any]:
+    empty: dict[str, Any] = {"nodes": [], "shards": [], "events": [], "clusters": [], "manager_events": []}
+    state = empty | {"plan": NOTHING, "backends_known": True} | of_all
 
     async def maybe(path: str) -> dict[str, Any]:
         return state
 
     visit = SimpleNamespace(maybe=maybe, may_do=lambda act: False, path="/console/node")
-    found = await cluster.load(cast(Visit, visit))
-    return {table.caption: table for table in found["cluster"]}
+    return await cluster.load(cast(Visit, visit))
 
 
 async def test_every_cluster_has_a_row_also_one_that_was_never_heard() -> None:
@@ -66,3 +70,9 @@ async def test_what_would_cool_a_cluster_has_a_row_for_each_queue() -> None:
 
 async def test_a_server_that_keeps_its_messages_itself_shows_no_clusters() -> None:
     assert set(await tables()) == {"Backends", "Shards", "Events"}
+
+
+async def test_a_server_without_the_coordinator_shows_all_clusters_and_names_the_setting() -> None:
+    found = await loaded(clusters=[EU], backends_known=False)
+    assert [table.caption for table in found["cluster"]] == ["Clusters", "Decisions"]
+    assert "cluster.coordinator" in found["unknown"]

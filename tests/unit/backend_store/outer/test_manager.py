@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -14,7 +14,7 @@ from backend_store.core.outer import records
 from backend_store.core.outer.documents import DUTY, KIND
 from backend_store.core.outer.gathered import ShardSaid
 from backend_store.core.outer.managing import Rules
-from backend_store.metadata.documents import Document
+from backend_store.metadata.documents import Document, Duty
 from backend_store.model import Conflict, Published, PushqError, QueueConfig
 from backend_store.node.meter import Load
 from backend_store.outer.manager import said_of
@@ -178,3 +178,68 @@ def test_a_backend_of_before_says_less() -> None:
     assert said_of(msgspec.Raw(msgspec.msgpack.encode(known))) == ShardSaid("", disk=0.5)
     later = known | {"load": {"node": "a", "cpu": 0.2, "later": 1}, "later": 2, "why_not_durable": "too few copies"}
     assert said_of(msgspec.Raw(msgspec.msgpack.encode(later))) == ShardSaid("a", 0.2, 0.5, ails="too few copies")
+
+
+async def test_a_call_is_made_once_also_where_nobody_answered_for_what_was_written(
+    world: OuterWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit is on the disk, and the answer comes too late: the call is written down, and nobody else makes it."""
+    one = await world.manager("one")
+    documents = world.stores[0].documents
+    write = documents.write
+
+    async def written_and_not_answered(rows: Sequence[Document], *, duty: Duty | None = None) -> None:
+        await write(rows, duty=duty)
+        raise TimeoutError
+
+    world.loads["main"] = Load("a", cpu=0.9)
+    with monkeypatch.context() as patched:
+        patched.setattr(documents, "write", written_and_not_answered)
+        with pytest.raises(TimeoutError):
+            await one.look()
+    assert not world.provider.calls
+    for _ in range(3):
+        await one.look()
+    await eventually(lambda: world.provider.calls, "the provisioner is asked")
+    assert [call.cluster for call in world.provider.calls] == ["main"]
+
+
+async def test_who_manages_is_written_down_also_after_a_first_look_that_failed(
+    world: OuterWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = await world.manager("one")
+    with monkeypatch.context() as patched:
+        patched.setattr(world.stores[0].documents, "write", _unanswered)
+        with pytest.raises(TimeoutError):
+            await one.look()
+    assert one.duty is not None and records.holder_of(world.backends[0].documents.all) is None
+    for _ in range(2):
+        await one.look()
+    holder = records.holder_of(world.backends[0].documents.all)
+    assert holder is not None and holder.name == "one"
+    assert [kind for kind, _, _ in world.told].count("manager") == 1
+
+
+async def _unanswered(rows: Sequence[Document], *, duty: Duty | None = None) -> None:
+    raise TimeoutError
+
+
+async def test_a_backend_that_says_what_is_not_understood_is_silent_and_ends_nothing(world: OuterWorld) -> None:
+    one = await world.manager("one")
+    world.loads["us"] = cast(Load, {"node": 7})
+    await one.look()
+    assert set(world.clusters) == {"main"}
+
+
+async def test_who_does_not_hear_the_home_cluster_acts_no_longer_than_it_has_the_duty(
+    world: OuterWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = await world.manager("one")
+    await one.look()
+    assert one.is_acting
+    monkeypatch.setattr("backend_store.outer.manager.hold_ms", lambda every_s: 50)
+    await one.look()
+    await eventually(lambda: not one.is_acting, "its time is over")
+    monkeypatch.undo()
+    await one.look()
+    assert one.is_acting

@@ -34,7 +34,7 @@ from backend_store.remote.laned import LanedQueue
 from backend_store.remote.limits import QUEUE_NEEDS
 from backend_store.remote.queue import RemoteQueue
 from backend_store.remote.store import RemoteBackends
-from backend_store.service.serving import StoreServer, StoreService
+from backend_store.service.serving import Operate, StoreServer, StoreService
 from backend_store.storage.memory import MemoryEngine
 from push.looking_up import LookingUp
 from tests.support.lanes import Lanes, Taker
@@ -55,6 +55,8 @@ class Shards:
         self._services: dict[int, StoreService] = {}
         self._server: StoreServer | None = None
         self._port = 0
+        self.operate: Operate | None = None
+        """Answers an operator."""
 
     async def open(self) -> None:
         for node in self.nodes:
@@ -64,7 +66,7 @@ class Shards:
     async def come(self) -> None:
         for shard, node in enumerate(self.nodes):
             self._services[shard] = StoreService(EmbeddedStore(node), shards=len(self.nodes) if shard == 0 else 1)
-        self._server = StoreServer(self._services)
+        self._server = StoreServer(self._services, operate=self.operate)
         self._port = await self._server.listen("127.0.0.1", self._port, None)
 
     async def go(self) -> None:
@@ -317,6 +319,9 @@ async def test_a_cluster_that_is_away_stops_its_own_queues_alone(world: World) -
     with pytest.raises(ClusterAway):
         far.stats()
     with pytest.raises(ClusterAway):
+        far.check_there()
+    near.check_there()
+    with pytest.raises(ClusterAway):
         await far.ask(None)
     with pytest.raises(ClusterAway):
         await store.update_queue(TENANT, "far", msgspec.structs.replace(PLAIN, max_attempts=3), 1)
@@ -385,6 +390,79 @@ async def test_queues_of_a_cluster_that_a_gateway_does_not_name_are_said_so(worl
     assert world.home.queues == ["near"]
 
 
+@pytest.mark.usefixtures("impatient")
+async def test_a_cluster_that_is_away_is_among_those_whose_state_is_said(world: World) -> None:
+    store = await world.ready()
+    await say(store, report("main", 0.9), report("eu", 0.2))
+    await world.eu.go()
+    await eventually(lambda: not store.clusters["eu"].is_ready)
+    with pytest.raises(Unavailable, match="main is hot, 90% used, eu is not there"):
+        await make(store, "q")
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_what_a_tenant_holds_is_known_while_it_publishes_and_while_a_cluster_is_away(world: World) -> None:
+    """Else its quota of stored bytes stops nobody."""
+    store = await world.ready()
+    await make(store, "near")
+    far = await make(store, "far")
+    assert isinstance(await publish(far, b"x" * 10_000), Published)
+    await eventually(lambda: store.held_bytes(TENANT, "far") >= 10_000)
+    assert isinstance(await publish(store.queue(TENANT, "near"), b"1"), Published)
+    assert store.held_bytes(TENANT, "far") >= 10_000
+    await world.eu.go()
+    await eventually(lambda: far.home.line.is_away)
+    assert store.held_bytes(TENANT, "far") >= 10_000
+    await store.delete_queue(TENANT, "far")
+    assert store.held_bytes(TENANT, "far") == 0
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_queues_of_a_cluster_that_never_comes_back_can_be_deleted(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("backend_store.remote.store.OTHERS_SECONDS_MAX", 0.2)
+    store = await world.ready()
+    names = "near", "far", "n2", "gone"
+    assert clusters_of(*[await make(store, name) for name in names]) == ["", "eu", "", "eu"]
+    for name in ("far", "gone"):
+        assert isinstance(await publish(store.queue(TENANT, name), b"old"), Published)
+    await store.close()
+    await world.eu.go()
+    other = await world.gateway()
+    with pytest.raises(ClusterAway):
+        other.queue(TENANT, "far")
+    assert await other.delete_queue(TENANT, "far") is None
+    unaware = await world.gateway(others=[])
+    assert await unaware.delete_queue(TENANT, "gone") is None
+    again = await make(unaware, "gone")
+    assert clusters_of(again) == [""]
+    assert isinstance(await publish(again, b"new"), Published)
+    await world.eu.come()
+    await eventually(lambda: world.eu.queues == [], "the shards drop what was deleted meanwhile")
+    await eventually(lambda: other.clusters["eu"].is_ready)
+    assert await consume(other.queue(TENANT, "gone"), 1) == [b"new"]
+
+
+async def test_ages_are_by_the_clock_that_they_are_measured_with(world: World) -> None:
+    hour_ms = 3_600_000
+    for node in world.eu.nodes:
+        node.steady_ms = lambda: wall_clock_ms() - hour_ms
+    store = await world.ready()
+    await make(store, "near")
+    far = await make(store, "far")
+    assert isinstance(await publish(far, b"1"), Published)
+
+    def age_ms() -> int | None:
+        pulses = store.pulses_of(far.definition)
+        since = pulses.take().oldest_since_ms if pulses is not None else 0
+        return store.steady_ms() - since if since else None
+
+    await eventually(lambda: age_ms() is not None)
+    found = age_ms()
+    assert found is not None and -1_000 < found < hour_ms / 2
+
+
 # ------------------------------------------------------------------------------------------------- whose cluster it is
 
 
@@ -425,6 +503,33 @@ async def test_a_cluster_belongs_to_one_home_cluster(world: World) -> None:
         await another.close()
 
 
+async def test_a_cluster_of_others_is_not_asked_for_numbers(world: World) -> None:
+    """Its queues have the numbers and the names of ours."""
+    theirs = await world.gateway(world.eu.at, [])
+    named = await make(theirs, "q"), await make(theirs, "r")
+    for queue in named:
+        assert isinstance(await publish(queue, b"1"), Published)
+    store = await world.gateway()
+    await eventually(lambda: store.clusters["eu"].is_met)
+    ours = await make(store, "q"), await make(store, "r")
+    assert {one.uid for one in ours} == {one.uid for one in named}
+    await eventually(lambda: all(store.pulses_of(one.definition) is not None for one in ours))
+    assert [store.pulses_of(one.definition).take().ready for one in ours] == [0, 0]  # type: ignore[union-attr]
+    with pytest.raises(Unavailable, match="cluster 'eu'"):
+        await store.ledger.totals(first_day=0, last_day=100_000)
+
+
+async def test_what_was_used_is_not_told_without_a_cluster_that_has_queues(world: World) -> None:
+    store = await world.ready()
+    await make(store, "near")
+    await make(store, "far")
+    await eventually(lambda: all(home.is_ours for home in store.homes))
+    assert await store.ledger.totals(first_day=0, last_day=100_000) == []
+    other = await world.gateway(others=[])
+    with pytest.raises(Unavailable, match=r"cluster 'eu', which store\.clusters of this gateway does not name"):
+        await other.ledger.totals(first_day=0, last_day=100_000)
+
+
 async def test_a_further_cluster_taken_for_home_refuses_definitions(world: World) -> None:
     store = await world.ready()
     await make(store, "near")
@@ -432,7 +537,7 @@ async def test_a_further_cluster_taken_for_home_refuses_definitions(world: World
     mistaken = await world.gateway(world.eu.at, [])
     with pytest.raises(Conflict, match="defined by another one"):
         await make(mistaken, "new")
-    with pytest.raises(ClusterAway, match="does not name"):
+    with pytest.raises(Conflict, match="defined by another one"):
         await mistaken.delete_queue(TENANT, "far")
     assert world.eu.queues == ["far"]
 
@@ -444,3 +549,95 @@ async def test_backends_that_do_not_know_further_clusters_get_no_queues(world: W
     with pytest.raises(Unavailable, match="upgrade them first"):
         await store.clusters["eu"].first.adopt([])
     assert clusters_of(*[await make(store, f"q{number}") for number in range(3)]) == [""] * 3
+
+
+# --------------------------------------------------------------------------------------------- which cluster has a name
+
+
+async def refused(store: RemoteBackends, name: str, why: str) -> None:
+    """Publishes to a queue until it is said why its cluster takes nothing."""
+
+    async def is_said() -> bool:
+        try:
+            done = await publish(store.queue(TENANT, name), b"astray")
+        except ClusterAway as error:
+            done = error
+        assert isinstance(done, Unavailable), done
+        return why in done.detail
+
+    await eventually(is_said)
+
+
+@pytest.fixture
+async def us() -> AsyncIterator[Shards]:
+    made = Shards("us")
+    await made.open()
+    yield made
+    await made.close()
+
+
+async def test_clusters_whose_names_are_exchanged_get_nothing(world: World, us: Shards) -> None:
+    """Else what is published by such a gateway lies where nobody looks for it."""
+    right = await world.gateway(others=[world.eu.at, us.at])
+    await eventually(lambda: all(one.is_ready for one in right.clusters.values()))
+    made = [await make(right, f"q{number}") for number in range(3)]
+    assert sorted(clusters_of(*made)) == ["", "eu", "us"]
+    before = world.eu.queues, us.queues
+    wrong = await world.gateway(others=[us.at._replace(name="eu"), world.eu.at._replace(name="us")])
+    far = next(one for one in made if one.definition.cluster == "eu")
+    await refused(wrong, far.name, "cluster 'eu' is another one than these backends")
+    assert clusters_of(*[await make(wrong, f"w{number}") for number in range(3)]) == [""] * 3
+    assert (world.eu.queues, us.queues) == before
+
+
+async def test_a_name_that_two_gateways_give_to_different_backends_is_that_of_the_first(
+    world: World, us: Shards
+) -> None:
+    store = await world.ready()
+    await make(store, "near")
+    await make(store, "far")
+    wrong = await world.gateway(others=[us.at._replace(name="eu")])
+    await refused(wrong, "far", "correct the addresses")
+    assert us.queues == [] and us.first.metadata.adopted_from is None, "and it belongs to nobody"
+    assert isinstance(await publish(store.queue(TENANT, "far"), b"1"), Published)
+    assert await consume(store.queue(TENANT, "far"), 1) == [b"1"]
+
+
+async def test_a_cluster_keeps_its_name(world: World) -> None:
+    store = await world.ready()
+    await make(store, "near")
+    await make(store, "far")
+    renamed = await world.gateway(others=[world.eu.at._replace(name="europe")])
+    cluster = renamed.clusters["europe"]
+    await eventually(lambda: "cluster 'eu', not 'europe'" in cluster.why_not)
+    assert clusters_of(*[await make(renamed, f"q{number}") for number in range(3)]) == [""] * 3
+    with pytest.raises(ClusterAway, match="does not name"):
+        renamed.queue(TENANT, "far")
+    assert world.eu.queues == ["far"]
+
+
+async def test_a_cluster_that_comes_back_empty_is_not_taken_for_the_one_that_was_there(world: World) -> None:
+    """It would take the queues over, and nobody would hear that their messages are not there."""
+    store = await world.ready()
+    made = [await make(store, name) for name in ("near", "gone", "n2", "far")]
+    assert [where(queue.definition) for queue in made[1::2]] == [("eu", 0), ("eu", 1)]
+    assert isinstance(await publish(made[-1], b"1"), Published)
+    await world.eu.go()
+    lines_there = [home.line for home in store.clusters["eu"].homes]
+    await eventually(lambda: not any(line.is_open for line in lines_there))
+    before, world.eu.nodes = world.eu.nodes, [Node(MemoryEngine(), directory=None) for _ in range(2)]
+    for node in world.eu.nodes:
+        await node.start()
+    await world.eu.come()
+    await eventually(lambda: bool(store.clusters["eu"].why_not) and all(line.is_open for line in lines_there))
+    await refused(store, "far", "cluster that was built anew another name")
+    await store.delete_queue(TENANT, "gone")
+    assert world.eu.queues == []
+    assert [node.metadata.adopted_from for node in world.eu.nodes] == [None, None], "it belongs to nobody"
+    await world.eu.go()
+    for node in world.eu.nodes:
+        await node.close()
+    world.eu.nodes = before
+    await world.eu.come()
+    await eventually(lambda: store.clusters["eu"].is_ready)
+    assert await consume(store.queue(TENANT, "far"), 1) == [b"1"]

@@ -190,3 +190,12 @@ async def test_a_line_that_is_closed_says_what_may_be_stored(held: Held) -> None
     await held.publish()
     await held.line.close()
     assert [error.code for error in held.answers] == ["unavailable", "outcome-unknown"]
+
+
+async def test_nothing_is_left_of_publishes_whose_time_was_over_while_nobody_led(held: Held) -> None:
+    """Each left a number, for as long as a shard had no leader."""
+    for _ in range(5):
+        await held.publish(until_ms=held.now_ms)
+    await eventually(lambda: len(held.answers) == 5)
+    assert {error.code for error in held.answers} == {"unavailable"}
+    assert held.line._unsent == []

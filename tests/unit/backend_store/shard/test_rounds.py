@@ -47,6 +47,13 @@ def test_copies_of_a_node_that_is_away_too_long_are_made_elsewhere_and_not_befor
     assert copies(late, patience=Patience(0, 60)) == [], "0: never"
 
 
+def test_copies_that_are_away_are_missing_and_so_are_those_of_a_shard_that_has_no_record() -> None:
+    view = view_of(A, B, D, away={C: 1}, plans=[(A, B, C), (A, B, D)])
+    assert view.copies_missing == 1
+    del view.records[ShardNumber(1)]
+    assert view.copies_missing == 4
+
+
 def test_what_is_lost_is_replaced_while_other_moves_are_under_way() -> None:
     view = view_of(A, B, D, E, away={C: 301}, plans=[(A, B, C), (A, B, D)])
     view.records[ShardNumber(1)] = type(view.records[ShardNumber(1)])(1, (A, B), 2, isr=(A, B))

@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import httpcore2
 import httpx2
 import pytest
 
@@ -244,6 +245,7 @@ async def test_the_authorities_of_the_system_are_read_for_https_alone(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[object] = []
+    monkeypatch.setattr(httpcore2, "default_ssl_context", httpcore2.default_ssl_context.__wrapped__)  # tests keep one
     monkeypatch.setattr(ssl.SSLContext, "load_verify_locations", lambda self, *args, **named: read.append(self))
     monkeypatch.setattr(ssl.SSLContext, "load_default_certs", lambda self, *args, **named: read.append(self))
     http = await HttpDialer(url, _no_stream, LIMITS)(None)

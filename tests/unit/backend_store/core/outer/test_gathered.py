@@ -30,3 +30,8 @@ def test_a_shard_that_is_silent_or_ails_makes_the_cluster_ill_and_only_all_of_th
 def test_backends_that_are_too_old_to_say_who_they_are_count_by_their_shards() -> None:
     report = gathered("eu", 0, [ShardSaid("", disk=0.1), ShardSaid("", disk=0.3)])
     assert report is not None and (report.nodes, report.utilisation) == (2, 0.2)
+
+
+def test_what_any_shard_knows_of_missing_copies_is_known_of_the_cluster() -> None:
+    report = gathered("eu", 0, [ShardSaid("a", nodes_needed=3), ShardSaid("", copies_missing=2)])
+    assert report is not None and (report.nodes_needed, report.copies_missing) == (3, 2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from backend_store.core.outer import records
 from backend_store.core.outer.clusters import Report
@@ -13,10 +14,13 @@ from backend_store.core.outer.limits import (
     EVENTS_MAX,
     EXPAND_AFTER_MS,
     HOT_AT,
+    PAUSE_DOUBLINGS_MAX,
     PAUSE_MS,
     RELIEF_MS,
     REPORT_MS_MAX,
     SHRINK_BELOW,
+    TURNS_MAX,
+    TURNS_MS,
 )
 from backend_store.core.outer.managing import CallEnded, Decided, Memory, ProvisionCall, Rules, Seen, closing, step
 from backend_store.core.outer.relief import Load
@@ -104,8 +108,57 @@ def test_a_cluster_near_the_edge_is_told_once_and_not_with_each_look() -> None:
         world.look(eu=HOT_AT)
         world.look(eu=edge)
     world.looks(60_000, eu=COOL_AT)
-    assert world.told == [("known", "eu"), ("hot", "eu"), ("cool", "eu")]
-    assert not world.begun, "it was hot without a break for no time at all"
+    assert world.told == [("known", "eu"), ("hot", "eu"), ("resize", "eu"), ("cool", "eu")]
+
+
+def test_a_cluster_that_is_hot_on_a_noisy_measure_grows_and_one_that_only_was_does_not() -> None:
+    world, edge = World(), (HOT_AT + COOL_AT) / 2
+    world.look(eu=HOT_AT)
+    world.looks(EXPAND_AFTER_MS * 4, eu=edge)
+    assert not world.begun
+    world.look(eu=HOT_AT)
+    assert [call.nodes for call in world.begun] == [4]
+
+
+def test_a_cluster_that_flaps_does_not_push_out_all_other_events() -> None:
+    world = World(rules=replace(RULES, grow_after_ms=TURNS_MS * 10))
+    for _ in range(TURNS_MS // EVERY_MS):
+        world.look(eu=COOL_AT)
+        world.look(eu=HOT_AT, is_healthy=False)
+    events = records.events_of(world.all)
+    assert TURNS_MAX < len(events) <= 3 * TURNS_MAX + 1
+    assert sum("turns often" in event.text for event in events) in (2, 3)
+    world.looks(TURNS_MS, eu=COOL_AT)
+    world.look(eu=HOT_AT)
+    assert world.told[-1] == ("hot", "eu"), "later it is told again"
+
+
+def test_growth_that_cools_nothing_is_asked_for_less_and_less_often() -> None:
+    """However many backends come, each of them is as full as those before."""
+    world, nodes, asked_ms = World(), 3, list[int]()
+    while len(asked_ms) < PAUSE_DOUBLINGS_MAX + 3:
+        world.look(eu=0.9, nodes=nodes)
+        if len(world.begun) > len(asked_ms):
+            call = world.begun[-1]
+            nodes = call.wanted
+            asked_ms.append(world.now_ms)
+            world.under_way.clear()
+            world.look(eu=0.9, nodes=nodes, ended=[CallEnded(call.number, "eu", True, "done")])
+    pauses = [(later - before) // PAUSE_MS for before, later in pairwise(asked_ms)]
+    assert pauses == [1, 2, 4, 8, 16, 16]
+    world.look(eu=0.5, nodes=nodes)
+    assert world.memory.clusters["eu"].grown == 0
+
+
+def test_what_a_wrong_clock_wrote_of_a_far_later_time_is_not_waited_for() -> None:
+    world = World()
+    call = world.hot_until_called()
+    world.under_way.clear()
+    world.now_ms -= 10 * (RULES.call_ms_max + PAUSE_MS)
+    world.look(eu=0.9)
+    assert world.told[-1] == ("provision-failed", "eu")
+    world.looks(EXPAND_AFTER_MS + EVERY_MS, eu=0.9)
+    assert len(world.begun) == 2 and world.begun[-1].begun_ms < call.begun_ms
 
 
 def test_a_silence_is_told_once_when_it_is_long_and_so_is_its_end() -> None:
@@ -241,8 +294,10 @@ def test_what_would_cool_a_cluster_is_kept_as_a_plan_and_told_when_it_changes() 
 def test_events_are_a_ring() -> None:
     world = World()
     for _ in range(EVENTS_MAX):
+        world.named = ("eu", "us")
+        world.look(eu=0.5, us=0.5)
+        world.named = ("eu",)
         world.look(eu=0.5)
-        world.look(eu=0.5, is_healthy=False)
     events = records.events_of(world.all)
     assert len(events) == EVENTS_MAX
     assert [event.number for event in events] == list(range(events[0].number, events[0].number + EVENTS_MAX))

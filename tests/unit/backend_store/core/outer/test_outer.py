@@ -118,6 +118,13 @@ def test_a_nearly_idle_cluster_gives_one_node_back_and_keeps_what_it_needs() -> 
     assert size(ill, one.report.at_ms) is None
 
 
+def test_a_cluster_does_not_shrink_below_its_copies_and_lanes_nor_while_it_lacks_copies() -> None:
+    one = after(cluster("a", 0.1, nodes=5), 0.1, SHRINK_AFTER_MS)
+    assert size(one, one.report.at_ms) is not None
+    for more in ({"nodes_needed": 5}, {"copies_missing": 1}):
+        assert size(replace(one, report=replace(one.report, **more)), one.report.at_ms) is None
+
+
 def test_of_a_cluster_that_is_silent_nothing_is_decided() -> None:
     one = after(cluster("a", 0.9), 0.9, EXPAND_AFTER_MS)
     assert size(one, one.report.at_ms + REPORT_MS_MAX + 1) is None
