@@ -33,9 +33,9 @@ def known_variables() -> set[str]:
 
 
 def known_metrics() -> dict[str, set[str]]:
-    """Each series and its labels, from the page that is made from a server's answer, and from the one of backends."""
+    """Each series and its labels, from the page that is made from a server's answer, and those of the other roles."""
     found: dict[str, set[str]] = {}
-    for page in ("reference/metrics.md", "how-to/run-backends.md"):
+    for page in ("reference/metrics.md", "how-to/run-backends.md", "how-to/manage-clusters.md"):
         for line in (ROOT / "docs" / page).read_text().splitlines():
             cells = [cell.strip() for cell in line.split("|")[1:-1]]
             if len(cells) not in (2, 4) or not cells[0].startswith("`pushq_"):

@@ -122,6 +122,9 @@ async def test_addresses_that_are_none_are_answered(app: Application) -> None:
         assert (await client.post("/console/login", data=form)).headers["location"] == "/console"
         token = (await client.get("/console/queues")).text.partition('name="form_token" value="')[2].partition('"')[0]
         done = await client.post("/console/do/silence", data={"form_token": token, "back": "//["})
+        assert done.status_code == 400
+        form = {"form_token": token, "back": "//[", "queue": "*", "reason": "quiet", "duration": "1h"}
+        done = await client.post("/console/do/silence", data=form)
         assert (done.status_code, done.headers["location"]) == (303, "/console")
 
 
