@@ -6,6 +6,8 @@ GREETING_SECONDS_MAX: Final = 5.0
 """How long who connects to a backend may take to say who it is."""
 VISITOR_RESUME_SECONDS: Final = 5.0
 """How long the leases of a gateway whose connection was lost wait for it to come back."""
+LEAVE_SECONDS_MAX: Final = 1.0
+"""How long what was said to a gateway before its shard is led elsewhere may take to leave."""
 VISITOR_SILENCE_SECONDS_MAX: Final = 5.0
 """Between a gateway and a backend: who says nothing for so long after a ping is taken for gone."""
 VISITOR_OUTBOX_BYTES_MAX: Final = 8 * 1024 * 1024

@@ -27,6 +27,7 @@ from backend_store.model import InvalidRequest, PushqError
 from backend_store.service.limits import (
     GREETING_SECONDS_MAX,
     KEY_IDS_PER_VISIT,
+    LEAVE_SECONDS_MAX,
     VISITOR_RESUME_SECONDS,
     VISITOR_SILENCE_SECONDS_MAX,
 )
@@ -164,9 +165,13 @@ class StoreService:
         for leaving in self._leaving.values():
             leaving.cancel()
         for visitor in self.visitors.values():
+            visitor.flush()
             if visitor.link is not None:
-                visitor.link.abort()
-                visitor.depart()
+                visitor.link.leave()
+        # Nobody is left to take what others give back.
+        unsent = [visitor.depart() for visitor in self.visitors.values()]
+        for visitor, leases in zip(self.visitors.values(), unsent, strict=True):
+            visitor.take_back_unsent(leases)
         self.visitors.clear()
         for queue in self.store.queues():
             queue.redrives.drop()  # their gateways have the next leader go on
@@ -177,6 +182,7 @@ class Link:
 
     def __init__(self, connection: ServerWire):
         self._connection = connection
+        self.has_left = False
 
     @property
     def waiting_bytes(self) -> int:
@@ -191,6 +197,12 @@ class Link:
 
     def abort(self) -> None:
         self._connection.transport.abort()
+
+    def leave(self) -> None:
+        """Says what was sent, as far as that is read soon, and hears nothing more."""
+        self.has_left = True
+        self._connection.transport.close()
+        asyncio.get_running_loop().call_later(LEAVE_SECONDS_MAX, self._connection.transport.abort)
 
 
 _OPTIONS: Final[dict[str, Any]] = {
@@ -281,6 +293,8 @@ class StoreServer:
         log.info("a gateway is here", gateway=greeting.gateway, shard=greeting.shard)
 
         def told(data: bytes) -> None:
+            if link.has_left:
+                return
             frame = from_gateway(data)
             if isinstance(frame, Greeting | Operating):
                 raise InvalidRequest("a second greeting")

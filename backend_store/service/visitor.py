@@ -124,9 +124,10 @@ class Visitor:
             self._note(token, kept.get(token, 0))
         return [(place, token) for place, token, _ in held if token not in self._leases]
 
-    def depart(self) -> None:
-        """Its connection is gone: nothing more is leased to it."""
+    def depart(self) -> list[tuple[Grant, Lease]]:
+        """Its connection is gone: nothing more is leased to it. Returns the leases that had not left yet."""
         self.link = None
+        unsent = [(grant, lease) for grant in self._grants.values() for lease in grant.pending]
         for grant in self._grants.values():
             counter_of(grant.queue).leave(grant)
             grant.drop_pending()
@@ -135,6 +136,12 @@ class Visitor:
             tailing.leave(self)
         self._reads.clear()
         self._clear()
+        return unsent
+
+    def take_back_unsent(self, leases: list[tuple[Grant, Lease]]) -> None:
+        """Where it has departed for good: what had not left is ready for whoever is served next."""
+        for grant, lease in leases:
+            self._take_back(grant, lease, live_bits(lease), is_unsent=True)
 
     def forget(self) -> None:
         """It did not come back: what it held is free again, and counts as tried."""
@@ -419,9 +426,10 @@ class Visitor:
     def _flush_soon(self) -> None:
         if not self._is_flushing:
             self._is_flushing = True
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self.flush)
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Says what there is to say."""
         self._is_flushing = False
         link, had_room = self.link, self.has_room
         if link is not None:

@@ -298,6 +298,7 @@ GROUPS = (
         {
             "backend_store.service.limits:GREETING_SECONDS_MAX": "",
             "backend_store.service.limits:VISITOR_RESUME_SECONDS": "",
+            "backend_store.service.limits:LEAVE_SECONDS_MAX": "",
             "backend_store.service.limits:VISITOR_SILENCE_SECONDS_MAX": "",
             "backend_store.service.limits:VISITOR_OUTBOX_BYTES_MAX": "",
             "backend_store.service.limits:LEASES_FRAME_BYTES_SOFT_MAX": "",

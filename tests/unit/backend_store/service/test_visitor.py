@@ -21,6 +21,7 @@ from backend_store.wire.store_frames import (
     Place,
     Settle,
     Want,
+    Wants,
 )
 from tests.support.gateways import Gateway
 from tests.support.patience import eventually
@@ -98,10 +99,28 @@ async def test_an_ack_that_the_next_message_of_its_key_waits_for_waits_for_nobod
         await eventually(lambda: gateway.messages == 2, "the next one of the key is here")
 
 
-@asynccontextmanager
-async def visited(store: EmbeddedStore) -> AsyncIterator[tuple[Line, Gateway]]:
-    """A gateway at the store, connected; all is closed afterwards."""
+@pytest.mark.parametrize("lease_mode", ["memory", "replicated"])
+async def test_what_was_leased_when_a_shard_goes_elsewhere_has_left_or_is_ready(lease_mode: str) -> None:
+    """It would be written down as leased, and wait for its visibility time at the next leader."""
+    store = await opened()
+    queue = await made(store, "drained", lease_mode=lease_mode)
+    await published(queue, draft("1"))
     service = StoreService(store)
+    async with visited(store, service) as (_, gateway):
+        place = Place("default", "drained", queue.uid)
+        service.visitors["gateway"].heard(Wants([Want(place, 3_600_000, 1, 10)]))
+        assert queue.stats().in_flight == 1, "it is leased in this very turn"
+        service.close()
+        if lease_mode == "memory":
+            await eventually(lambda: gateway.messages == 1)
+        stats = queue.stats()
+        assert (stats.ready, stats.in_flight) == ((0, 1) if lease_mode == "memory" else (1, 0))
+
+
+@asynccontextmanager
+async def visited(store: EmbeddedStore, service: StoreService | None = None) -> AsyncIterator[tuple[Line, Gateway]]:
+    """A gateway at the store, connected; all is closed afterwards."""
+    service = service or StoreService(store)
     server, gateway = StoreServer({0: service}), Gateway()
     port = await server.listen("127.0.0.1", 0, None)
     line = Line(0, FixedDirectory([("127.0.0.1", port)]), gateway, "gateway", None)
