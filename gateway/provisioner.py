@@ -14,8 +14,8 @@ import os
 import shlex
 import signal
 import ssl
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -69,19 +69,22 @@ class Command:
         self._name = Path(argv[0]).name
 
     async def __call__(self, call: ProvisionCall) -> str:
-        starting = asyncio.create_task(self._start())
-        try:
-            process = await asyncio.shield(starting)
-        except asyncio.CancelledError:
-            # In the midst of its start the loop would end the program alone, and leave what that has started.
-            await _end(await starting)
-            raise
-        try:
-            said = await _talk(process, body_of(call))
-            code = await process.wait()
-        except BaseException:
-            await _end(process)
-            raise
+        async with _output() as (reader, writing):
+            starting = asyncio.create_task(self._start(writing))
+            try:
+                process = await asyncio.shield(starting)
+            except asyncio.CancelledError:
+                # In the midst of its start the loop would end the program alone, and leave what that has started.
+                await _end(await starting)
+                raise
+            finally:
+                os.close(writing)
+            try:
+                said = await _talk(process, body_of(call), reader)
+                code = await process.wait()
+            except BaseException:
+                await _end(process)
+                raise
         log.info(
             "the provisioner ended", cluster=call.cluster, call=call.number, program=self._name, code=code, said=said
         )
@@ -89,14 +92,13 @@ class Command:
             raise ProvisionFailed(f"{self._name} ended with {code}; the manager's log has what it said")
         return f"{self._name} ended well"
 
-    async def _start(self) -> asyncio.subprocess.Process:
-        """In a session of its own. Raises `ProvisionFailed`."""
-        pipe = asyncio.subprocess.PIPE
+    async def _start(self, output: int) -> asyncio.subprocess.Process:
+        """In a session of its own, writing into `output`. Raises `ProvisionFailed`."""
         try:
             return await asyncio.create_subprocess_exec(
                 *self._argv,
-                stdin=pipe,
-                stdout=pipe,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=output,
                 stderr=asyncio.subprocess.STDOUT,
                 env=_environment(),
                 start_new_session=True,
@@ -105,15 +107,33 @@ class Command:
             raise ProvisionFailed(f"{self._name} cannot be started: {error.strerror}") from None
 
 
-async def _talk(process: asyncio.subprocess.Process, body: bytes) -> str:
+@asynccontextmanager
+async def _output() -> AsyncIterator[tuple[asyncio.StreamReader, int]]:
+    """A pipe's reader and its other end, which the caller closes.
+
+    The loop's own pipe would keep the program's end from being seen while it is full, and stay open as long as anybody
+    holds its other end.
+    """
+    reading, writing = os.pipe()
+    reader = asyncio.StreamReader()
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(reading, "rb", 0)
+    )
+    try:
+        yield reader, writing
+    finally:
+        transport.close()
+
+
+async def _talk(process: asyncio.subprocess.Process, body: bytes, output: asyncio.StreamReader) -> str:
     """The end of what it wrote."""
-    assert process.stdin is not None and process.stdout is not None
+    assert process.stdin is not None
     with suppress(OSError):  # it need not read it
         process.stdin.write(body)
         await process.stdin.drain()
     process.stdin.close()
     said = b""
-    while part := await process.stdout.read(PROVISIONER_OUTPUT_BYTES_MAX):
+    while part := await output.read(PROVISIONER_OUTPUT_BYTES_MAX):
         said = (said + part)[-PROVISIONER_OUTPUT_BYTES_MAX:]
     return said.decode(errors="replace").strip()
 
@@ -126,8 +146,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
         await asyncio.wait_for(process.wait(), PROVISIONER_END_SECONDS)
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    with suppress(TimeoutError):  # what left the group may hold its output open
-        await asyncio.wait_for(process.wait(), PROVISIONER_END_SECONDS)
+    await process.wait()
 
 
 def _environment() -> dict[str, str]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from backend_store.core.outer.managing import ProvisionCall
 from backend_store.outer.manager import ProvisionFailed
 from gateway.provisioner import Provide, provisioner_of
 from gateway.settings import ManagerSettings
-from tests.support.patience import eventually
+from tests.support.patience import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -82,6 +84,34 @@ async def test_what_a_program_left_behind_ends_with_its_time_too(tmp_path: Path)
         tmp_path, f"sleep 600 & echo $! > {tmp_path}/child.new; mv {tmp_path}/child.new {tmp_path}/child; exit 0"
     )
     await _cancelled(provide, tmp_path / "child")
+
+
+@pytest.mark.parametrize("run", ["exec yes", "trap '' TERM; yes & while :; do sleep 1; done"])
+async def test_a_program_that_writes_without_end_is_over_when_its_time_is(
+    run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not waited for longer than it takes to end it."""
+    monkeypatch.setattr("gateway.provisioner.PROVISIONER_END_SECONDS", 0.2 if "trap" in run else 600)
+    provide = program(tmp_path, f"echo $$ > {tmp_path}/own.new; mv {tmp_path}/own.new {tmp_path}/own; {run}")
+    async with asyncio.timeout(PATIENCE_S):
+        await _cancelled(provide, tmp_path / "own")
+
+
+async def test_nothing_stays_open_of_a_program_that_left_somebody_behind(tmp_path: Path) -> None:
+    provide = program(
+        tmp_path, f"setsid sleep 600 & echo $! > {tmp_path}/child.new; mv {tmp_path}/child.new {tmp_path}/child; exit 0"
+    )
+    before = len(os.listdir("/proc/self/fd"))
+    try:
+        task = asyncio.ensure_future(provide(CALL))
+        await eventually((tmp_path / "child").exists, "it runs")
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await eventually(lambda: len(os.listdir("/proc/self/fd")) == before, "its pipe is closed")
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(int((tmp_path / "child").read_text()), signal.SIGKILL)
 
 
 async def _cancelled(provide: Provide, child: Path) -> None:
