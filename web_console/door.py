@@ -28,6 +28,8 @@ LOGIN: Final = "/console/login"
 _COOKIE: Final = "pushq_console"
 _COOKIE_TLS: Final = "__Host-pushq_console"
 _MULTIPART: Final = "multipart/form-data"
+_SIGNED_OUT: Final = "signed_out"
+"""Of the address of the form: who has signed out under `--dev` is not signed in again at once."""
 
 
 @dataclass(slots=True)
@@ -86,7 +88,7 @@ class Door:
     async def login_page(self, request: Request) -> Response:
         target = safe_target(request.query_params.get("next"))
         dev = self.server.dev_credential()
-        if dev is not None and is_loopback(request.url.hostname or ""):
+        if dev is not None and _SIGNED_OUT not in request.query_params and is_loopback(request.url.hostname or ""):
             response: Response = RedirectResponse(target, 303, headers=CONSOLE_HEADERS)
             self.begin(request, response, await self.server.identify(dev), dev)
             return response
@@ -128,7 +130,9 @@ class Door:
                 await self.server.write_down(session.caller, "console.logout", _address(request))
             except Problem as problem:  # the session is over all the same
                 log.warning("a sign-out could not be written down", principal=session.caller.id, error=problem.detail)
-        response = RedirectResponse(LOGIN, 303, headers=CONSOLE_HEADERS)
+        is_dev = self.server.dev_credential() is not None
+        target = f"{LOGIN}?{_SIGNED_OUT}" if is_dev else LOGIN
+        response = RedirectResponse(target, 303, headers=CONSOLE_HEADERS)
         is_tls = request.url.scheme == "https"
         response.delete_cookie(name, path="/" if is_tls else HOME, secure=is_tls, httponly=True, samesite="strict")
         return response

@@ -46,6 +46,8 @@ COUNT_MS: Final = 10_000
 """SLOs are about minutes: their requests are counted at the first look after so long."""
 MINUTE_MS: Final = 60_000
 ID_BYTES: Final = 6
+RULE_IDS: Final = "rules go by their ids, which GET /v1/alert-rules lists"
+RECEIVER_IDS: Final = "receivers go by their ids, which GET /v1/alert-receivers lists"
 
 Told = Callable[[Rule, Alert, Silence | None], None]
 
@@ -381,7 +383,7 @@ class Alerts:
         """Raises `NotFound`."""
         rule = self.rules.get(rule_id)
         if rule is None or rule.tenant != tenant:
-            raise NotFound(f"there is no alert rule {rule_id[:100]!r}")
+            raise NotFound(f"there is no alert rule {rule_id[:100]!r}; {RULE_IDS}")
         return rule
 
     # ----------------------------------------------------------------------------------------------- silences
@@ -438,7 +440,7 @@ class Alerts:
         """Raises `NotFound`."""
         receiver = self.receivers.get(receiver_id)
         if receiver is None or receiver.tenant != tenant:
-            raise NotFound(f"there is no receiver {receiver_id[:100]!r}")
+            raise NotFound(f"there is no receiver {receiver_id[:100]!r}; {RECEIVER_IDS}")
         return receiver
 
     async def forget_tenant(self, tenant: str) -> list[str]:

@@ -10,7 +10,7 @@ import msgspec
 
 from backend_store.client import timestamp
 from backend_store.model import Conflict, FieldError, Forbidden, InvalidRequest
-from gateway.alerts.alerts import Alerts, new_id
+from gateway.alerts.alerts import RECEIVER_IDS, Alerts, new_id
 from gateway.alerts.core.rules import KINDS, Kind, Rule, default_clear_at
 from gateway.alerts.limits import (
     FOR_MS_MAX,
@@ -198,11 +198,14 @@ def _check_may(call: Call, kind: Kind) -> None:
         raise Forbidden(f"this rule is about {what}: {why}, and {call.principal.name!r} has no scope operator")
 
 
+_KINDS_ARE = f"; there are {', '.join(KINDS)}"
+
+
 def _rule(gateway: Gateway, call: Call, tenant: str, given: RuleBody, known: Rule | None) -> Rule:
     """The rule as it is to be stored. Raises `InvalidRequest` with everything that is wrong, and `Forbidden`."""
     kind = KINDS.get(given.kind)
     if kind is None:
-        raise _invalid("/kind", f"there is no kind {given.kind[:100]!r}{nearest(given.kind, KINDS)}")
+        raise _invalid("/kind", f"there is no kind {given.kind[:100]!r}{nearest(given.kind, KINDS) or _KINDS_ARE}")
     _check_may(call, kind)
     if kind.about == "shard" and gateway.cluster is None:
         detail = f"{given.kind} is about the shards of a cluster, and this server watches none: set cluster.coordinator"
@@ -268,12 +271,12 @@ def _wrong(given: RuleBody, kind: Kind, alerts: Alerts, tenant: str) -> list[Fie
             side = "above" if kind.is_above else "below"
             check(is_past, "clear_at", f"clear_at is {side} the limit: an alert would be over before it begins")
     if given.kind == "slo_latency":
-        check(given.latency_ms not in LATENCIES_MS, "latency_ms", f"latency_ms is one of {LATENCIES_MS}")
+        check(given.latency_ms not in LATENCIES_MS, "latency_ms", f"latency_ms is one of {', '.join(map(str, LATENCIES_MS))}")
     check(len(given.receivers) > RECEIVERS_PER_RULE_MAX, "receivers", f"{RECEIVERS_PER_RULE_MAX} receivers at most")
     for number, receiver_id in enumerate(given.receivers):
         receiver = alerts.receivers.get(receiver_id)
         is_there = receiver is not None and receiver.tenant == tenant
-        check(not is_there, f"receivers/{number}", f"there is no receiver {receiver_id[:100]!r}")
+        check(not is_there, f"receivers/{number}", f"there is no receiver {receiver_id[:100]!r}; {RECEIVER_IDS}")
     return found
 
 

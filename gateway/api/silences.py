@@ -7,7 +7,7 @@ import re
 import msgspec
 
 from backend_store.model import FieldError, InvalidRequest
-from gateway.alerts.alerts import new_id
+from gateway.alerts.alerts import RULE_IDS, new_id
 from gateway.alerts.core.silences import Silence, state_of
 from gateway.alerts.limits import PREVIEW_SUBJECTS_MAX, SILENCE_MS_MAX, TEXT_CHARS_MAX
 from gateway.alerts.views import alert_view, muted, silence_view
@@ -100,7 +100,7 @@ def _silence(gateway: Gateway, call: Call, tenant: str, given: SilenceBody) -> S
     if given.rule is not None:
         rule = gateway.watching.alerts.rules.get(given.rule)
         is_there = rule is not None and rule.tenant == tenant
-        check(not is_there, "rule", f"there is no alert rule {given.rule[:100]!r}")
+        check(not is_there, "rule", f"there is no alert rule {given.rule[:100]!r}; {RULE_IDS}")
     is_everything = given.rule is None and given.queue is None and given.severity is None
     check(is_everything, "queue", 'name what it mutes: `rule`, `queue` ("*" for all) or `severity`')
     if errors:

@@ -335,6 +335,10 @@ def test_a_growing_queue_fires_is_silenced_and_resolves(server: PushqServer, sig
     expect(firing).to_contain_text("invoices wait")
     page.screenshot(path=file_of("customer", "/console/alerts-firing"), full_page=True)
     assert serious(page) == []
+    page.goto(f"{server.url}/console")
+    said = page.locator(".notice", has_text="invoices wait")
+    expect(said).to_have_text(re.compile(r"^invoices wait: invoices-of-\S+: depth is 20 messages, above 10 Alerts$"))
+    page.goto(f"{server.url}/console/alerts")
     firing.get_by_role("link", name="Silence").press("Enter")
     page.get_by_label("Reason").fill("the month's end")
     page.locator("details[open]").get_by_role("button", name="Silence").press("Enter")

@@ -39,6 +39,11 @@ def test_a_backend_is_drained_on_its_page_which_follows(browser: Browser, tmp_pa
             row.locator("summary", has_text="Drain").press("Enter")
             expect(row).to_contain_text(f"{led} gives away what it leads: shard 0.")
             look_at(page, "admin", "/console/node-drain")
+            page.set_viewport_size({"width": 320, "height": 700})
+            events = page.get_by_role("region", name="Events").locator("tbody tr")
+            heights = events.evaluate_all("rows => rows.map((row) => row.getBoundingClientRect().height)")
+            assert heights and max(heights) < 140, "texts stand one word to a line"
+            page.set_viewport_size({"width": 1280, "height": 900})
             row.get_by_role("button", name="Drain").press("Enter")
             expect(page.locator(".notice")).to_contain_text("gives its leaderships away")
             expect(row.locator("summary", has_text="End drain")).to_be_visible()

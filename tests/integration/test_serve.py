@@ -93,6 +93,15 @@ def test_dev_says_where_the_demo_is_and_that_it_is_not_for_production(start_serv
         assert http.post("/demo/token", headers={"Origin": "http://evil.example"}).status_code == 403
 
 
+def test_who_signs_out_under_dev_may_sign_in_as_somebody_else(start_server: StartServer) -> None:
+    server = start_server(dev=True)
+    with Client(base_url=server.url, follow_redirects=True, timeout=15) as http:
+        assert "Overview" in http.get("/console").text
+        out = http.post("/console/logout", headers={"Origin": server.url})
+        assert out.url.path == "/console/login" and "API key or JWT" in out.text
+        assert "Overview" in http.get("/console").text, "whoever opens the console anew is signed in"
+
+
 def test_without_dev_there_is_no_demo(start_server: StartServer) -> None:
     with client(start_server()) as http:
         assert http.get("/demo").status_code == 404
