@@ -211,7 +211,8 @@ class Home:
             try:
                 await self.adopt([])
             except PushqError as error:
-                if self is self.cluster.first and error.detail != told:
+                is_known = self._store.first.line.is_open  # else the home cluster is not there to be asked who it is
+                if self is self.cluster.first and is_known and error.detail != told:
                     told = error.detail
                     log.error("a cluster gets no queues", cluster=self.cluster.name, shard=self.shard, reason=told)
                 await asyncio.sleep(CLAIM_RETRY_SECONDS)

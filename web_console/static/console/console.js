@@ -119,7 +119,7 @@ function draw() {
     const time = { label: "Time (UTC)", value: (_, at) => (at == null ? "–" : `${dayOf(new Date(at * 1000))} ${clockOf(new Date(at * 1000), true)}`) };
     const axes = [
       { ...axis, space: 80, values: marks },
-      { ...axis, size: 60, values: (_, splits) => splits.map((value) => said(unit, value)) },
+      { ...axis, size: 76, values: (_, splits) => splits.map((value) => said(unit, value)) },
     ];
     const plot = new uPlot(
       {

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from backend_store.client.embedded import EmbeddedStore
 from backend_store.core.chunk import KIND_JSON, Columns
@@ -355,6 +356,17 @@ async def _names(store: RemoteBackends) -> list[tuple[str, str]]:
             return list(store.names(TENANT))
         except LookingUp as looking:
             await looking.flight.landed()
+
+
+async def test_a_further_cluster_that_is_there_before_the_home_cluster_is_no_error(world: World) -> None:
+    await world.home.go()
+    with capture_logs() as logged:
+        starting = asyncio.ensure_future(world.gateway())
+        await eventually(lambda: any(one.get("cluster") == "eu" and one["shard"] == 0 for one in logged), "it is there")
+        await world.home.come()
+        store = await starting
+        await eventually(lambda: all(one.is_ready for one in store.clusters.values()), "both take queues")
+    assert [one for one in logged if one["log_level"] == "error"] == []
 
 
 @pytest.mark.usefixtures("impatient")
