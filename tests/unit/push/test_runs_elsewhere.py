@@ -31,7 +31,7 @@ RUN = 4
 
 
 class World(clusters.World):
-    """Two clusters, `near` in the first and `far` in the second, and gateways with sessions."""
+    """Two clusters, `near` in the first, `far` and `stream` in the second, and gateways with sessions."""
 
     async def session(self) -> test_runs.World:
         store = await self.gateway()
@@ -52,8 +52,9 @@ async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
         made = World(opened)
         await made.open()
         store = await made.ready()
-        for name in ("near", "far"):
+        for name in ("near", "far", "beside"):
             await clusters.make(store, name)
+        await clusters.make(store, "stream", kind="stream")
         yield made
 
 
@@ -135,25 +136,29 @@ async def test_frames_that_wait_for_a_cluster_are_answered_when_their_queue_is_d
     assert (session.session.in_progress, session.hub.intake.room.used) == (0, 0)
 
 
-async def test_a_consumer_whose_credit_came_back_in_parts_goes_on_when_the_cluster_is_back(world: World) -> None:
+@pytest.mark.parametrize("group", [{}, {"group": "g", "from": "earliest"}], ids=["queue", "group"])
+async def test_a_consumer_whose_credit_came_back_in_parts_goes_on_when_the_cluster_is_back(
+    world: World, group: Frame
+) -> None:
     session = await world.session()
     await there(session)
-    credit, some = 40, 25
-    turn(session, {"type": "subscribe", "queue": "far", "credit": credit, "id": "s"})
+    name, credit, some = "stream" if group else "far", 40, 25
+    turn(session, {"type": "subscribe", "queue": name, "credit": credit, "id": "s", **group})
     for number in range(some):
-        turn(session, publish("far", number))
+        turn(session, publish(name, number))
     await eventually(lambda: len(of_sub(session, 1)) == some)
     for one in of_sub(session, 1):
-        turn(session, {"type": "ack", "queue": "far", "receipts": [one["receipt"]]})
+        turn(session, {"type": "ack", "queue": name, "receipts": [one["receipt"]]})
         await asyncio.sleep(0)
-    queue = store_of(session).here(ANN.tenant, "far")
-    await eventually(lambda: not list(queue.stock.held()))
+    queue = store_of(session).here(ANN.tenant, name)
+    assert queue.definition.cluster == "eu"
+    await eventually(lambda: not any(list(one.stock.held()) for one in (queue, *queue.groups.values())))
     await world.leave(store_of(session))
     await world.eu.come()
     await eventually(lambda: queue.home.line.is_open)
     session.wire.frames.clear()
     for number in range(credit):
-        turn(session, publish("far", number))
+        turn(session, publish(name, number))
     await eventually(lambda: len(of_sub(session, 1)) == credit, lambda: f"{len(of_sub(session, 1))} came")
 
 
