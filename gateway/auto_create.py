@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from backend_store.model import InvalidRequest, QueueConfig
+from gateway.entries import check_unlike, from_text, given_entries
 from gateway.limits import AUTO_CREATE_ENTRIES_MAX, NAME_CHARS_MAX
 from gateway.policy import owner_of
 from gateway.queue_config import queue_config
@@ -18,6 +18,7 @@ from gateway.validate import wrong_name
 if TYPE_CHECKING:
     from gateway.settings import Settings
 
+_KEY: Final = "queues.auto_create"
 _PATTERN: Final = re.compile(rf"[A-Za-z0-9_.*-]{{1,{NAME_CHARS_MAX}}}")
 
 
@@ -46,25 +47,16 @@ def auto_create_entries(value: Any) -> tuple[AutoCreate, ...]:
 
     A text is read as JSON; so is the text of a `config`, for TOML has no null.
     """
-    given = _from_text(value, "queues.auto_create")
-    if not isinstance(given, list):
-        raise ValueError("queues.auto_create is no list: write [[queues.auto_create]] with pattern and config")
-    if len(given) > AUTO_CREATE_ENTRIES_MAX:
-        raise ValueError(f"queues.auto_create has {len(given)} entries; it has at most {AUTO_CREATE_ENTRIES_MAX}")
-    entries = tuple(_entry(each, f"queues.auto_create[{number}]") for number, each in enumerate(given))
-    patterns = [entry.pattern for entry in entries]
-    for number, pattern in enumerate(patterns):
-        if (first := patterns.index(pattern)) != number:
-            raise ValueError(
-                f"queues.auto_create[{number}].pattern: {pattern!r} is that of queues.auto_create[{first}], which is "
-                "the one that counts; remove one of the two"
-            )
+    given = given_entries(value, _KEY, AUTO_CREATE_ENTRIES_MAX, "pattern and config")
+    entries = tuple(_entry(each, f"{_KEY}[{number}]") for number, each in enumerate(given))
+    more = ", which is the one that counts; remove one of the two"
+    check_unlike([entry.pattern for entry in entries], _KEY, "pattern", more)
     return entries
 
 
 def _entry(given: Any, at: str) -> AutoCreate:
     if isinstance(given, dict) and "config" in given:
-        given = given | {"config": _from_text(given["config"], f"{at}.config")}
+        given = given | {"config": from_text(given["config"], f"{at}.config")}
     try:
         entry = msgspec.convert(given, AutoCreate)
     except msgspec.ValidationError as error:
@@ -78,12 +70,3 @@ def _entry(given: Any, at: str) -> AutoCreate:
         wrong = "; ".join(f"{at}.config{each.pointer.replace('/', '.')}: {each.detail}" for each in error.errors)
         raise ValueError(f"{wrong} (pattern {entry.pattern!r})") from None
     return entry
-
-
-def _from_text(value: Any, what: str) -> Any:
-    if not isinstance(value, str):
-        return value
-    try:
-        return json.loads(value)
-    except ValueError as error:
-        raise ValueError(f"{what} is no JSON: {error}") from None

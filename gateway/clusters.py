@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any, Final
 
 import msgspec
 
 from gateway.addresses import wrong_etcd, wrong_service
+from gateway.entries import check_unlike, given_entries
 from gateway.limits import CLUSTER_ENTRIES_MAX
 
+_KEY: Final = "store.clusters"
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,30}")
 
 
@@ -34,26 +35,10 @@ def cluster_entries(value: Any) -> tuple[BackendsOf, ...]:
 
     A text is read as JSON.
     """
-    given = _from_text(value)
-    if not isinstance(given, list):
-        raise ValueError("store.clusters is no list: write [[store.clusters]] with name and backends")
-    if len(given) > CLUSTER_ENTRIES_MAX:
-        raise ValueError(f"store.clusters has {len(given)} entries; it has at most {CLUSTER_ENTRIES_MAX}")
-    entries = tuple(_entry(each, f"store.clusters[{number}]") for number, each in enumerate(given))
-    names = [entry.name for entry in entries]
-    for number, name in enumerate(names):
-        if (first := names.index(name)) != number:
-            raise ValueError(f"store.clusters[{number}].name: {name!r} is that of store.clusters[{first}]")
+    given = given_entries(value, _KEY, CLUSTER_ENTRIES_MAX, "name and backends")
+    entries = tuple(_entry(each, f"{_KEY}[{number}]") for number, each in enumerate(given))
+    check_unlike([entry.name for entry in entries], _KEY, "name")
     return entries
-
-
-def _from_text(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    try:
-        return json.loads(value)
-    except ValueError as error:
-        raise ValueError(f"store.clusters is no JSON: {error}") from None
 
 
 def _entry(given: Any, at: str) -> BackendsOf:

@@ -55,7 +55,10 @@ class ClustersView:
 def _summary(cluster: BackendCluster, known: outer.Cluster | None, queues: int, now_ms: int) -> ClusterSummary:
     name, is_home, model = cluster.name, cluster.is_home, _model_of(cluster)
     if known is None:
-        return ClusterSummary(name, is_home, model, None, queues, None, None, "silent", None, None, None)
+        state: Literal["unhealthy", "silent"] = "unhealthy" if cluster.why_not else "silent"
+        return ClusterSummary(
+            name, is_home, model, None, queues, None, None, state, cluster.why_not or None, None, None
+        )
     report, hot_ms = known.report, known.hot_since_ms
     return ClusterSummary(
         name,
@@ -65,8 +68,8 @@ def _summary(cluster: BackendCluster, known: outer.Cluster | None, queues: int, 
         queues,
         round(report.utilisation, 3),
         report.fullest or None,
-        known.state(now_ms),
-        report.detail or None,
+        "unhealthy" if cluster.why_not else known.state(now_ms),
+        cluster.why_not or report.detail or None,
         None if hot_ms is None else timestamp(hot_ms),
         timestamp(report.at_ms),
     )

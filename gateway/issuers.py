@@ -5,7 +5,6 @@ The setting `auth.jwt.issuers` as types, and what is wrong with it. Keys themsel
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any, Final, Literal, get_args
 from urllib.parse import urlsplit
@@ -13,6 +12,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from backend_store.model import InvalidRequest
+from gateway.entries import check_unlike, given_entries
 from gateway.limits import (
     ISSUER_CHARS_MAX,
     ISSUERS_MAX,
@@ -31,6 +31,7 @@ ASYMMETRIC: Final[tuple[Algorithm, ...]] = ("RS256", "ES256", "EdDSA")
 ANY_TENANT: Final = "*"
 SOURCES: Final = ("secret", "secret_file", "public_key_file", "jwks_file", "jwks_url")
 
+_KEY: Final = "auth.jwt.issuers"
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -93,26 +94,10 @@ def issuer_entries(value: Any) -> tuple[Issuer, ...]:
 
     A text is read as JSON.
     """
-    given = _from_text(value)
-    if not isinstance(given, list):
-        raise ValueError("auth.jwt.issuers is no list: write [[auth.jwt.issuers]] with issuer, tenant and a key")
-    if len(given) > ISSUERS_MAX:
-        raise ValueError(f"auth.jwt.issuers has {len(given)} entries; it has at most {ISSUERS_MAX}")
-    entries = tuple(_entry(each, f"auth.jwt.issuers[{number}]") for number, each in enumerate(given))
-    names = [entry.issuer for entry in entries]
-    for number, name in enumerate(names):
-        if (first := names.index(name)) != number:
-            raise ValueError(f"auth.jwt.issuers[{number}].issuer: {name!r} is that of auth.jwt.issuers[{first}]")
+    given = given_entries(value, _KEY, ISSUERS_MAX, "issuer, tenant and a key")
+    entries = tuple(_entry(each, f"{_KEY}[{number}]") for number, each in enumerate(given))
+    check_unlike([entry.issuer for entry in entries], _KEY, "issuer")
     return entries
-
-
-def _from_text(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    try:
-        return json.loads(value)
-    except ValueError as error:
-        raise ValueError(f"auth.jwt.issuers is no JSON: {error}") from None
 
 
 def _entry(given: Any, at: str) -> Issuer:

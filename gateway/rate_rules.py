@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any, Final, Literal, cast
 
 import msgspec
 
 from backend_store.model import Quotas
+from gateway.entries import given_entries
 from throttling.config import RATE_PER_S_MAX, RULES_MAX
 from throttling.rules import DIMENSIONS, OPERATIONS, PER_PRINCIPAL, Dimension, Operation, Rule, Unit
 
@@ -31,11 +31,7 @@ class RateRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def rate_rules(value: Any) -> tuple[RateRule, ...]:
     """The setting's value, from a file or, as JSON, from a variable. Raises `ValueError` that names the entry."""
-    given = _from_text(value)
-    if not isinstance(given, list):
-        raise ValueError("throttling.rules is no list: write [[throttling.rules]] with name, quota and the rest")
-    if len(given) > RULES_MAX:
-        raise ValueError(f"throttling.rules has {len(given)} entries; it has at most {RULES_MAX}")
+    given = given_entries(value, "throttling.rules", RULES_MAX, "name, quota and the rest")
     entries: list[RateRule] = []
     for number, each in enumerate(given):
         at = f"throttling.rules[{number}]"
@@ -48,15 +44,6 @@ def rate_rules(value: Any) -> tuple[RateRule, ...]:
             raise ValueError(f"{at}: there is a rule {entry.name!r} already; give each its own name")
         entries.append(entry)
     return tuple(entries)
-
-
-def _from_text(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    try:
-        return json.loads(value)
-    except ValueError as error:
-        raise ValueError(f"throttling.rules is no JSON: {error}") from None
 
 
 def _check(entry: RateRule) -> None:

@@ -62,8 +62,9 @@ class Remembering(Lingering):
     def remember(self, data: bytes) -> None:
         """To be called when these bytes, a head from its first to its last one, have been parsed."""
         cycle: Any = self.cycle  # None before the first request
-        is_request = cycle is not None and cycle.scope is self.scope
-        self._head = Head.of(data, self.scope, self.headers) if is_request else None  # type: ignore[arg-type]
+        scope: Any = self.scope
+        is_request = cycle is not None and cycle.scope is scope
+        self._head = Head.of(data, scope, self.headers) if is_request else None
 
     def begin_again(self, data: bytes, at: int, end: int) -> int:
         """Takes a request whose head lies between `at` and `end`, and its body behind that. To be called between two

@@ -189,8 +189,8 @@ class Manager:
     # -------------------------------------------------------------------------------------------------------- hearing
 
     async def _hear(self) -> dict[str, ClusterReport]:
-        """Of all clusters that say something."""
-        clusters = list(self._store.clusters.values())
+        """Of all clusters that say something, and are the ones of their names: another one would grow in its place."""
+        clusters = [one for one in self._store.clusters.values() if one.first.is_ours]
         said = await asyncio.gather(*(_said_by(cluster.homes) for cluster in clusters))
         now_ms = _now_ms()
         found = (gathered(cluster.name, now_ms, shards) for cluster, shards in zip(clusters, said, strict=True))

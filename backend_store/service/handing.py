@@ -29,7 +29,7 @@ _INDEX = {suffix: index for index, suffix in enumerate(SUFFIXES)}
 class Grant:
     """See the file's first sentence. A holder of leases, as a view sees it."""
 
-    __slots__ = ("granted", "in_ring", "most", "pending", "place", "queue", "sent", "visibility_ms", "visitor")
+    __slots__ = ("granted", "in_ring", "left", "most", "pending", "place", "queue", "sent", "visibility_ms", "visitor")
 
     def __init__(self, visitor: Visitor, place: Place, queue: EmbeddedQueue, visibility_ms: int):
         self.visitor = visitor
@@ -37,7 +37,10 @@ class Grant:
         self.queue = queue
         self.visibility_ms = visibility_ms
         self.granted = 0
+        self.left = 0
+        """Messages that have left: the gateway counts these."""
         self.sent = 0
+        """The same, and those that wait for the disk."""
         self.most = CHUNK_MESSAGES_MAX
         self.in_ring = False
         self.pending: list[Lease] = []
@@ -47,10 +50,12 @@ class Grant:
         return self.granted - self.sent if self.visitor.has_room else 0
 
     def take(self, lease: Lease) -> None:
-        self.sent += lease.bits.bit_count()
+        messages = lease.bits.bit_count()
+        self.sent += messages
         if lease.receipts:
             self.visitor.remember(self, lease)
         if lease.durable:
+            self.left += messages
             self.visitor.hand(self, lease)
         else:
             self.pending.append(lease)
@@ -74,9 +79,11 @@ class Grant:
         self.pending = [lease for lease in self.pending if not lease.durable]
         for lease in ready:
             visitor.pending_bytes -= size_of(lease)
+            self.left += lease.bits.bit_count()
             visitor.hand(self, lease)
-        if visitor.has_room and not had_room:
-            visitor.room_soon()
+        counted, self.sent = self.sent, self.left + sum([lease.bits.bit_count() for lease in self.pending])
+        if self.sent < counted or (visitor.has_room and not had_room):
+            visitor.room_soon()  # what was purged while it waited never comes, and others may in its place
 
     def drop_pending(self) -> None:
         """Nobody waits for these leases here any more."""

@@ -271,7 +271,11 @@ def _wrong(given: RuleBody, kind: Kind, alerts: Alerts, tenant: str) -> list[Fie
             side = "above" if kind.is_above else "below"
             check(is_past, "clear_at", f"clear_at is {side} the limit: an alert would be over before it begins")
     if given.kind == "slo_latency":
-        check(given.latency_ms not in LATENCIES_MS, "latency_ms", f"latency_ms is one of {', '.join(map(str, LATENCIES_MS))}")
+        check(
+            given.latency_ms not in LATENCIES_MS,
+            "latency_ms",
+            f"latency_ms is one of {', '.join(map(str, LATENCIES_MS))}",
+        )
     check(len(given.receivers) > RECEIVERS_PER_RULE_MAX, "receivers", f"{RECEIVERS_PER_RULE_MAX} receivers at most")
     for number, receiver_id in enumerate(given.receivers):
         receiver = alerts.receivers.get(receiver_id)

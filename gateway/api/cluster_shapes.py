@@ -84,7 +84,7 @@ class ClusterSummary(msgspec.Struct, frozen=True):
     state: Literal["ok", "hot", "unhealthy", "silent"]
     """Of several clusters only those that are `ok` get new queues."""
     detail: str | None
-    """Which backend is fullest, and what ails the cluster."""
+    """Which backend is fullest, and what ails the cluster; or why its backends are not the cluster of its name."""
     hot_since: str | None
     """Since when it has been hot without a break, or with its present size."""
     reported_at: str | None

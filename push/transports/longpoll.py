@@ -125,7 +125,7 @@ async def receive_messages(
 
 
 async def _wait(hub: Hub, queue: Queue, ready: asyncio.Future[None], wait_ms: int, receive: Receive) -> bool:
-    """Waits for the first of: messages, the time, the client's end. False if the client is gone.
+    """Waits for the first of: messages, the time, the client's end. False if the client is gone. Raises `ClusterAway`.
 
     What is ready already is dealt out in the next turn of the loop, so even a wait of 0 gets it.
     """
@@ -141,6 +141,8 @@ async def _wait(hub: Hub, queue: Queue, ready: asyncio.Future[None], wait_ms: in
     hub.polls[ready] = queue
     try:
         await asyncio.wait({ready, gone}, timeout=wait_ms / 1000, return_when=asyncio.FIRST_COMPLETED)
+        if not ready.done():
+            queue.check_there()  # its cluster may have gone meanwhile
         return not gone.done()
     finally:
         hub.polls.pop(ready, None)

@@ -132,7 +132,8 @@ def test_servers_for_a_full_cluster_are_asked_for_once_also_when_the_manager_tha
 
 
 def _managed(clusters: Clusters, folder: Path, disk: Path, env: Mapping[str, str]) -> None:
-    assert clusters.of("main")["state"] == "silent" and clusters.holder is None
+    until(lambda: clusters.of("main")["state"] == "silent", "nobody has said anything of the cluster")
+    assert clusters.holder is None
     with Manager("one", folder, env) as one, Manager("two", folder, env) as two:
         until(lambda: clusters.of("main")["state"] == "ok", "the cluster is heard of")
         main = clusters.of("main")

@@ -66,12 +66,14 @@ class OuterWorld:
             self._servers.append(server)
             self._ports.append(await server.listen("127.0.0.1", 0, None))
 
-    async def manager(self, name: str, rules: Rules = AT_ONCE) -> Manager:
+    async def manager(self, name: str, rules: Rules = AT_ONCE, *, further: str = "us") -> Manager:
+        """`further`: what its settings call the further cluster."""
         main, us = (FixedDirectory([("127.0.0.1", port)]) for port in self._ports)
-        store = RemoteBackends(main, None, LookingUp, others=[ClusterAt("us", us)])
+        store = RemoteBackends(main, None, LookingUp, others=[ClusterAt(further, us)])
         self.stores.append(store)
         await store.open()
-        await eventually(lambda: store.clusters["us"].is_ready, "the further cluster is there")
+        there = store.clusters[further]
+        await eventually(lambda: there.is_ready or bool(there.why_not), "the further cluster is there, or refused")
         provide = self.provider if rules.has_provisioner else None
         self.managers.append(Manager(store, rules, provide, name=name, every_s=EVERY_S))
         return self.managers[-1]

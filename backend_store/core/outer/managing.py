@@ -243,7 +243,7 @@ class _Step:
         if cluster.is_silent or cluster.is_heard(self.now_ms):
             return cluster
         silent_s = (self.now_ms - cluster.report.at_ms) // 1000
-        self.tell("silent", cluster.name, f"none of its shards has answered for {silent_s} s")
+        self.tell("silent", cluster.name, f"nothing was heard of it for {silent_s} s")
         return replace(cluster, is_silent=True)
 
     # ------------------------------------------------------------------------------------------------ the provisioner

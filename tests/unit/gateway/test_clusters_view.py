@@ -44,6 +44,13 @@ async def test_before_a_manager_has_run_every_cluster_is_silent(world: OuterWorl
     assert {one.utilisation for one in state.clusters} == {None} and state.plan.moves == ()
 
 
+async def test_why_a_cluster_is_not_the_one_of_its_name_is_shown(world: OuterWorld) -> None:
+    await world.manager("right")
+    await world.manager("wrong", further="eu")
+    (_, eu) = ClustersView(world.stores[1], wall_clock_ms).summaries()
+    assert eu.state == "unhealthy" and eu.detail is not None and "cluster 'us', not 'eu'" in eu.detail
+
+
 async def test_what_the_manager_wrote_is_shown_until_it_is_old(world: OuterWorld) -> None:
     manager = await world.manager("one", Rules())
     store, now_ms = world.stores[0], 0

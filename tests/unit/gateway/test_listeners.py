@@ -13,6 +13,7 @@ from starlette.types import ASGIApp
 
 from gateway import listeners
 from gateway.door import Door
+from gateway.entrance import Entrance
 from gateway.listeners import HttpProtocol, listener
 from push.intake import Intake
 from throttling.gcra import NS_PER_S
@@ -32,11 +33,11 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
 
 @asynccontextmanager
 async def serving(
-    intake: Intake, *, connections_max: int = 100, answers: ASGIApp = app
+    intake: Intake, *, connections_max: int = 100, answers: ASGIApp = app, entrance: Entrance | None = None
 ) -> AsyncIterator[tuple[str, int]]:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
-        server = listener(answers, None, Door(intake, connections_max=connections_max, clock_ns=lambda: NS_PER_S))
+        server = listener(answers, entrance, Door(intake, connections_max=connections_max, clock_ns=lambda: NS_PER_S))
         task = asyncio.create_task(server.serve(sockets=[bound]))
         while not server.started:  # noqa: ASYNC110 - uvicorn has no event for it
             await asyncio.sleep(0.001)

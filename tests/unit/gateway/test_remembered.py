@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gateway.certificates import Certificates, Files
+from gateway.entrance import Entrance
 from gateway.limits import REMEMBERED_HEAD_BYTES_MAX
 from gateway.listeners import HttpProtocol
+from gateway.proxy import networks
 from gateway.remembered import Head
 from push.intake import Intake
 from tests.support.patience import PATIENCE_S
+from tests.support.tls import Authority
 from tests.unit.gateway.test_listeners import serving
 
 pytestmark = pytest.mark.anyio
@@ -30,7 +36,7 @@ async def telling(scope: Any, receive: Any, send: Any) -> None:
     while message["more_body"]:
         part = await receive()
         message = {"body": message["body"] + part["body"], "more_body": part["more_body"]}
-    names = ("method", "path", "raw_path", "query_string", "http_version", "headers", "state")
+    names = ("method", "path", "raw_path", "query_string", "http_version", "headers", "state", "scheme")
     body = repr(([scope[name] for name in names], message)).encode()
     scope["headers"].append((b"mark", b""))
     scope["path"] = scope["state"]["mark"] = "marked"
@@ -62,6 +68,12 @@ async def answer(reader: asyncio.StreamReader) -> bytes:
     return await reader.readexactly(length)
 
 
+async def facts(reader: asyncio.StreamReader) -> tuple[list[tuple[str, str]], bytes]:
+    """The headers that the application was told, and the body."""
+    values, message = ast.literal_eval((await answer(reader)).decode())
+    return [(name.decode(), value.decode()) for name, value in values[5]], message["body"]
+
+
 @pytest.fixture
 def parsed(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """The paths of heads that were parsed."""
@@ -80,6 +92,7 @@ OTHERS: list[bytes] = [
     post(b"body", "X-More: 1"),
     post(b"body", "Expect: 100-continue"),
     post(b"body", "X-Long: Content-Length: 3"),
+    post(b"body").replace(b"POST", b"GET"),
     b"GET /q HTTP/1.1\r\nHost: x\r\n\r\n",
     b"POST /q HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nbody\r\n0\r\n\r\n",
     post(b"body").replace(b"Content-Length: 4", b"content-length:4"),
@@ -126,6 +139,41 @@ async def test_a_body_that_comes_later_is_waited_for() -> None:
             await asyncio.sleep(0.01)  # so that it goes in two pieces, mostly; either way the answer is the same
             writer.write(request[cut:])
             assert b"a body in pieces" in await answer(reader)
+
+
+@pytest.mark.parametrize("is_secured", [False, True], ids=["behind a proxy", "tls"])
+async def test_all_who_ask_over_one_connection_are_told_apart(
+    is_secured: bool, parsed: list[bytes], tmp_path: Path
+) -> None:
+    """A proxy sends the requests of many over one connection; the address is that of the connection."""
+    own, tls = Entrance(trusted=networks(["127.0.0.0/8"])), None
+    if is_secured:
+        authority = Authority(tmp_path)
+        pair, tls = authority.issue(), authority.context()
+        own = Entrance(Certificates(Files(pair.certificate, pair.key, None)))
+
+    async def telling_address(scope: Any, receive: Any, send: Any) -> None:
+        scope["headers"].append((b"client", scope["client"][0].encode()))
+        await telling(scope, receive, send)
+
+    async with serving(Intake(), answers=telling_address, entrance=own) as address, asyncio.timeout(PATIENCE_S):
+        for client in ("127.0.0.1",) if is_secured else ("192.0.2.7", "192.0.2.8"):
+            reader, writer = await asyncio.open_connection(*address, ssl=tls)
+            if not is_secured:
+                writer.write(b"PROXY TCP4 %b 10.0.0.1 51000 443\r\n" % client.encode())
+            parsed.clear()
+            for number in range(12):
+                who = number // 3 % 3
+                lines = f"Authorization: Bearer {who}", f"Cookie: session={who}", f"X-Forwarded-For: 203.0.113.{who}"
+                writer.write(post(b"x" * number, *lines))
+                headers, body = await facts(reader)
+                assert body == b"x" * number and headers.count(("client", client)) == 1
+                told = [
+                    (name, value) for name, value in headers if name in ("authorization", "cookie", "x-forwarded-for")
+                ]
+                assert told == [(name.lower(), value) for name, _, value in (one.partition(": ") for one in lines)]
+            assert len(parsed) == 5, "the first one, and each that is another than the one before it"
+            writer.close()
 
 
 @pytest.mark.parametrize("wrong", [b"+4", b"4 4", b"-1", b"0x4", b"", b"9" * 30])

@@ -273,3 +273,40 @@ async def test_what_lanes_do_not_have_is_refused_by_name(lanes: Lanes, settings:
         await make(await lanes.store(), **settings)
     assert [one.pointer for one in refused.value.errors] == [f"/{named}"]
     assert not lanes.nodes[0].metadata.queues
+
+
+class Acker(Taker):
+    """Acks what it takes, message by message, for credit that comes back so."""
+
+    def _deal(self) -> None:
+        super()._deal()
+        receipts, self.leases = self.receipts, []
+        for receipt in receipts:
+            self.queue.settle_quietly([receipt])
+
+    def released(self, count: int) -> None:
+        self.credit += count
+        self.queue.wanted_changed()
+
+
+async def test_credit_that_comes_back_in_parts_starves_no_lane_that_goes_and_comes(lanes: Lanes) -> None:
+    queue = await make(await lanes.store())
+    acker = Acker(queue, 12)
+    sent: list[bytes] = []
+
+    async def send(count: int) -> None:
+        first, keys = len(sent), [f"k{number}" for number in range(count)]
+        sent.extend(b"%d" % number for number in range(first, first + count))
+        answer = await publish(queue, *sent[first:], keys=keys)
+        assert isinstance(answer, Published), answer
+        await eventually(lambda: sorted(acker.bodies) == sorted(sent), lambda: f"{len(acker.bodies)} of {len(sent)}")
+        await eventually(lambda: acker.credit == 12)
+
+    line = queue.lanes[0].home.line
+    await send(40)
+    for host in ("h1", "h0"):
+        lanes.own(0, None)
+        await eventually(lambda: not line.is_open)
+        lanes.own(0, host)
+        await eventually(lambda: line.is_open)
+        await send(40)

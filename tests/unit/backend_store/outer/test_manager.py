@@ -50,6 +50,16 @@ async def test_one_manager_writes_of_every_cluster_and_another_goes_on_when_it_l
     assert world.told[3:] == [("manager", "", "two")], "it knew the clusters"
 
 
+async def test_a_cluster_under_another_ones_name_is_not_heard_under_it(world: OuterWorld) -> None:
+    """Else queues would go, and servers be added, where another cluster is full."""
+    await world.manager("right")
+    wrong = await world.manager("wrong", further="eu")
+    world.loads["us"] = Load("x", cpu=0.9)
+    await wrong.look()
+    assert wrong.duty is not None and list(world.clusters) == ["main"]
+    assert wrong.under_way == 0 and not world.provider.calls
+
+
 async def test_a_call_that_is_under_way_is_made_by_no_other_manager(world: OuterWorld) -> None:
     one, two = await world.manager("one"), await world.manager("two")
     world.loads["main"] = Load("a", cpu=0.9)

@@ -117,6 +117,22 @@ async def test_what_was_leased_when_a_shard_goes_elsewhere_has_left_or_is_ready(
         assert (stats.ready, stats.in_flight) == ((0, 1) if lease_mode == "memory" else (1, 0))
 
 
+async def test_credit_of_messages_that_are_purged_before_they_leave_is_not_lost() -> None:
+    """The gateway counts what came: it would wait for them for ever, and its consumers with it."""
+    store = await opened()
+    queue = await made(store, "purged", lease_mode="replicated")
+    await published(queue, draft("1"), draft("2"))
+    service = StoreService(store)
+    async with visited(store, service) as (_, gateway):
+        place = Place("default", "purged", queue.uid)
+        service.visitors["gateway"].heard(Wants([Want(place, 3_600_000, 2, 10)]))
+        assert queue.stats().in_flight == 2, "they are leased, and wait for the disk"
+        await queue.purge("now")
+        assert gateway.messages == 0
+        await published(queue, draft("3"), draft("4"))
+        await eventually(lambda: gateway.messages == 2)
+
+
 @asynccontextmanager
 async def visited(store: EmbeddedStore, service: StoreService | None = None) -> AsyncIterator[tuple[Line, Gateway]]:
     """A gateway at the store, connected; all is closed afterwards."""

@@ -89,12 +89,19 @@ async def test_what_a_rule_does_not_find_is_told_where_it_is(person: Person) -> 
     await made(person)
     for path, body in (("/v1/alert-rules/deep", None), ("/v1/alert-rules/deep/test", {})):
         method = "GET" if body is None else "POST"
-        told = (404, "not-found", "there is no alert rule 'deep'; rules go by their ids, which GET /v1/alert-rules lists")
+        told = (
+            404,
+            "not-found",
+            "there is no alert rule 'deep'; rules go by their ids, which GET /v1/alert-rules lists",
+        )
         assert await person.refused(method, path, body) == told
     for wrong, detail in (
         ({"kind": "backlog"}, "there is no kind 'backlog'; there are depth, growth, oldest_age_ms, "),
         ({"kind": "deapth"}, "there is no kind 'deapth'; did you mean 'depth'?"),
-        ({"receivers": ["ops"]}, "there is no receiver 'ops'; receivers go by their ids, which GET /v1/alert-receivers "),
+        (
+            {"receivers": ["ops"]},
+            "there is no receiver 'ops'; receivers go by their ids, which GET /v1/alert-receivers ",
+        ),
     ):
         status, code, said = await person.refused("POST", "/v1/alert-rules", BODY | wrong)
         assert (status, code) == (400, "invalid-request") and said.startswith(detail)

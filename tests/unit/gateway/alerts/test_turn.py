@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from backend_store.model import OutcomeUnknown, Unavailable
+from backend_store.model import Conflict, OutcomeUnknown, Unavailable
 from backend_store.remote.documents import RemoteDocuments
 from gateway.alerts import record, reports, turn
 from gateway.alerts.alerts import Alerts
@@ -17,6 +17,8 @@ from gateway.alerts.core.evaluate import Alert
 from gateway.alerts.limits import WRITE_ROWS_MAX
 from gateway.alerts.record import Record
 from gateway.alerts.reports import Reports
+from gateway.alerts.stored import RULES, put
+from gateway.api.alert_rules import etag
 from gateway.series.book import Book
 from tests.unit.gateway.alerts.test_alerts import RULE
 
@@ -55,6 +57,35 @@ async def test_changes_that_wait_for_backends_end_in_time_and_say_what_became_of
         errors = await asyncio.gather(*changes, return_exceptions=True)
     assert type(errors[0]) is OutcomeUnknown, "it had begun"
     assert {type(error) for error in errors} == {OutcomeUnknown, Unavailable}
+
+
+@pytest.mark.parametrize("lands", [False, True])
+async def test_a_change_that_is_asked_for_again_meets_the_one_that_was_not_answered_in_time(
+    alerts: Alerts, monkeypatch: pytest.MonkeyPatch, lands: bool
+) -> None:
+    """With If-Match it is 412 where the first one was made, as it is where somebody else made it."""
+    documents: Any = alerts._documents
+    documents.take([put(RULES, RULE.id, RULE)], [], is_first=True)
+    alerts._take_over()
+    known = alerts.rule(RULE.tenant, RULE.id)
+    wanted = msgspec.structs.replace(known, note="wanted", updated_at_ms=known.updated_at_ms + 1)
+    with pytest.raises(OutcomeUnknown):
+        await alerts.put_rule(wanted, known)
+    if lands:
+        documents.take([put(RULES, RULE.id, wanted)], [], is_first=False)
+        with pytest.raises(Conflict):
+            await alerts.put_rule(wanted, known)
+        assert etag(alerts.rule(RULE.tenant, RULE.id)) == etag(wanted) != etag(known), "the next look has it"
+        with pytest.raises(Conflict):
+            await alerts.delete_rule(known, is_as_known=True)
+    else:
+        monkeypatch.setattr(documents, "write", written)
+        await alerts.put_rule(wanted, known)
+        assert alerts.rule(RULE.tenant, RULE.id) == wanted
+
+
+async def written(rows: Any) -> None:
+    """They are on the disk."""
 
 
 async def test_a_look_does_not_stand_behind_changes_that_wait(alerts: Alerts) -> None:

@@ -1,0 +1,35 @@
+"""Settings that are lists of tables: from a file or, as JSON, from a variable, and checked before their entries are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+
+def from_text(value: Any, key: str) -> Any:
+    """A text is read as JSON. Raises `ValueError` that names the setting."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError as error:
+        raise ValueError(f"{key} is no JSON: {error}") from None
+
+
+def given_entries(value: Any, key: str, most: int, fields: str) -> list[Any]:
+    """The setting's entries as they were given. Raises `ValueError`; `fields`: what an entry has, for people."""
+    given = from_text(value, key)
+    if not isinstance(given, list):
+        raise ValueError(f"{key} is no list: write [[{key}]] with {fields}")
+    if len(given) > most:
+        raise ValueError(f"{key} has {len(given)} entries; it has at most {most}")
+    return given
+
+
+def check_unlike(values: Sequence[str], key: str, field: str, more: str = "") -> None:
+    """Raises `ValueError` where two entries have the same in a field; `more`: what to do about it."""
+    first_at: dict[str, int] = {}
+    for number, value in enumerate(values):
+        if (first := first_at.setdefault(value, number)) != number:
+            raise ValueError(f"{key}[{number}].{field}: {value!r} is that of {key}[{first}]{more}")
