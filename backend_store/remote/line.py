@@ -20,6 +20,7 @@ from websockets.asyncio.client import connect, unix_connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 from websockets.typing import Subprotocol
 
+from backend_store.client.since import waited_until
 from backend_store.model import (
     ClusterAway,
     InvalidRequest,
@@ -458,12 +459,14 @@ class Line:
     # --------------------------------------------------------------------------------------------------- requests
 
     async def ask(self, operation: Any, *, may_repeat: bool) -> msgspec.Raw:
-        """The answer, from whoever leads. Raises `PushqError`."""
+        """The answer, from whoever leads, while the caller waits for it. Raises `PushqError`."""
         if len(self._asked) >= LINE_ASKS_MAX:
             raise Overloaded(f"{LINE_ASKS_MAX} requests wait for the backend", retry_after_ms=500)
-        until = self._loop.time() + ASK_MS_MAX / 1000
+        until = min(self._loop.time() + ASK_MS_MAX / 1000, waited_until())
         what = raw(operation)
         while True:
+            if self._loop.time() >= until:
+                raise Unavailable(f"{self._whose} was not asked: the time of this request is over", retry_after_ms=500)
             if not await self.opened(self._waits_s(until)):
                 raise self._unavailable()
             if not self._is_open:
@@ -472,7 +475,7 @@ class Line:
             waiting: asyncio.Future[msgspec.Raw] = self._loop.create_future()
             self._asked[number] = waiting
             try:
-                self._post(pack(Asks(number, ASK_MS_MAX, what)))
+                self._post(pack(Asks(number, max(0, int((until - self._loop.time()) * 1000)), what)))
                 async with asyncio.timeout_at(until):
                     return await waiting
             except TimeoutError:

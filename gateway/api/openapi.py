@@ -149,7 +149,8 @@ def _responses(operation: Operation, refs: dict[type, dict[str, Any]]) -> dict[s
         elif kind is not None:
             response["content"] = {"application/json": {"schema": refs[cast(type, kind)]}}
         responses[str(status)] = response
-    for status in sorted({*operation.refusals, 405, 429, 500, 503}):
+    unknown = {504} if operation.takes_timeout else set()
+    for status in sorted({*operation.refusals, 405, 429, 500, 503, *unknown}):
         responses[str(status)] = {"$ref": f"#/components/responses/{status}"}
     return responses
 
