@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
+from statistics import median
 from typing import Any
 
 import httpx2
 import pytest
 
 from tests.support.metadata import MetadataProcess
-from tests.support.patience import FAR, eventually
+from tests.support.patience import eventually
 from tests.support.redis_server import RedisServer
 from tests.support.server import PushqServer
 from tests.support.ws import Client
@@ -21,7 +22,6 @@ pytestmark = pytest.mark.anyio
 TIMEOUT_MS = 300
 LOOK_UP_SECONDS = 2.0
 """How long a look-up may take by itself: who is answered before was not kept waiting for it."""
-REDIS_SECONDS = 0.1 * FAR
 HASTY = {"Pushq-Timeout-Ms": str(TIMEOUT_MS)}
 MESSAGE = {"messages": [{"body": 1}]}
 
@@ -84,6 +84,16 @@ async def timed(asking: Any) -> tuple[httpx2.Response, float]:
     return answer, time.monotonic() - began
 
 
+async def median_of_publishes(http: httpx2.AsyncClient) -> float:
+    """Seconds of a publish to a queue that is known."""
+    took: list[float] = []
+    for _ in range(50):
+        answer, seconds = await timed(http.post("/v1/queues/known/messages", json=MESSAGE))
+        assert answer.status_code == 201, answer.text
+        took.append(seconds)
+    return median(took)
+
+
 async def test_requests_end_by_their_time_while_the_metadata_service_stands_still(
     meta: MetadataProcess, gateway: PushqServer, http: httpx2.AsyncClient
 ) -> None:
@@ -138,21 +148,18 @@ async def test_a_change_that_was_begun_is_answered_in_time_and_goes_on(
 async def test_known_queues_are_published_to_in_time_while_redis_and_the_metadata_service_stand_still(
     meta: MetadataProcess, redis: RedisServer, gateway: PushqServer, http: httpx2.AsyncClient
 ) -> None:
+    before = await median_of_publishes(http)
     meta.stall()
     redis.freeze()
-    hasty = {**HASTY, "Idempotency-Key": "once"}
-    first, took = await timed(http.post("/v1/queues/known/messages", json=MESSAGE, headers=hasty))
-    assert first.status_code == 201 and took < REDIS_SECONDS, first.text
-    again, took = await timed(http.post("/v1/queues/known/messages", json=MESSAGE, headers=hasty))
-    assert again.headers["idempotency-replayed"] == "true" and took < REDIS_SECONDS
-    strangers = [asyncio.create_task(http.get(f"/v1/queues/no{n}", headers=HASTY)) for n in range(20)]
-    slowest = 0.0
-    for _ in range(100):
-        answer, took = await timed(http.post("/v1/queues/known/messages", json=MESSAGE, headers=HASTY))
-        assert answer.status_code == 201, answer.text
-        slowest = max(slowest, took)
-    assert slowest < REDIS_SECONDS
-    assert {stranger.status_code for stranger in await asyncio.gather(*strangers)} == {503}
+    with_key = {"Idempotency-Key": "once"}
+    first = await http.post("/v1/queues/known/messages", json=MESSAGE, headers=with_key)
+    again = await http.post("/v1/queues/known/messages", json=MESSAGE, headers=with_key)
+    assert (first.status_code, again.headers["idempotency-replayed"]) == (201, "true"), "nobody waits for Redis"
+    strangers = [asyncio.create_task(timed(http.get(f"/v1/queues/no{n}", headers=HASTY))) for n in range(20)]
+    during = await median_of_publishes(http)
+    assert during < max(5 * before, 0.1), f"{before * 1000:.1f} ms before, {during * 1000:.1f} ms during"
+    for answer, took in await asyncio.gather(*strangers):
+        assert answer.status_code == 503 and took < LOOK_UP_SECONDS
 
 
 @pytest.mark.parametrize("stated", ["0", "60001", "soon"])
