@@ -233,6 +233,8 @@ USAGE_LIVE_FILES_MAX: Final = 16
 """In so many files."""
 USAGE_LIVE_POINTER_BYTES_MAX: Final = 4_096
 """The file that says which of the job's folders counts."""
+USAGE_ROOM_SECONDS_MAX: Final = 30.0
+"""How long a turn waits to hear whether the folder has room; on a disk that hangs, rows wait for the next turn."""
 USAGE_LIVE_READ_SECONDS_MAX: Final = 2.0
 """How long an answer waits for the job's folder."""
 USAGE_LIVE_STALE_MS: Final = 60_000

@@ -41,6 +41,8 @@ class RemoteLedger(LedgerBook):
         wanted = Totals(first_day, last_day, tenant, queue)
         answers = await asyncio.gather(*(home.ask(wanted, may_repeat=True) for home in self._homes()))
         parts = [_totals(answer) for answer in answers]
-        found = Counted(together(total for part in parts for total in (part if isinstance(part, list) else part.totals)))
+        found = Counted(
+            together(total for part in parts for total in (part if isinstance(part, list) else part.totals))
+        )
         found.unreadable = sum(part.unreadable for part in parts if isinstance(part, Partly))
         return found

@@ -14,6 +14,7 @@ from backend_store.client.queue import SettledAndPublished
 from backend_store.metadata.data_keys import DataKey, StoredRotation
 from backend_store.metadata.documents import Document, Duty
 from backend_store.model import ApiKey, PushqError, Quotas
+from backend_store.node.ledger import QueueTotal
 from backend_store.service import acts, defining, groups, peeks, ranges, redrives, reports, tailing, tickets
 from backend_store.service.asked import Asked, queue_at
 from backend_store.service.limits import PULSES_PER_ASK_MAX

@@ -35,7 +35,9 @@ async def acts(gateway: Gateway, call: Call) -> Answer:
     found, place, unreadable = _look(gateway, tenant, _place(query.get("cursor")), limit)
     following = encode_cursor(str(place)) if place is not None else None
     kept = {"tenant": named} if named is not None else {}
-    return json_answer(AuditPage(found, following, unreadable), headers=link_to_next("/v1/audit", limit, following, **kept))
+    return json_answer(
+        AuditPage(found, following, unreadable), headers=link_to_next("/v1/audit", limit, following, **kept)
+    )
 
 
 def _place(cursor: str | None) -> int | None:
