@@ -142,7 +142,8 @@ class HttpProtocol(Remembering):
         ends in any case, for asyncio ends it."""
         cycle: Any = self.cycle
         is_owed = self._is_answering() and not cycle.response_started and not cycle.scope["path"].endswith(_HANDS_OUT)
-        is_watched = is_owed and bool(cycle.message_event._waiters)  # whoever answers wants to know when it is gone
+        # Whoever answers may want to know when it is gone; one who waits for a body that has just come does not.
+        is_watched = is_owed and bool(cycle.message_event._waiters) and not cycle.message_event.is_set()
         self._has_said_all = is_owed and not is_watched
         return self._has_said_all or None
 
