@@ -70,7 +70,7 @@ deflake: $(STAMP) ## one test N times on a busy machine: TEST=tests/â€¦::test_â€
 bench: $(STAMP) ## the benchmark, on this machine
 	@$(BIN)/python -m tests.bench $(ARGS)
 
-storm: $(STAMP) ## everybody comes back at once: as many clients as this machine has files for
+storm: $(STAMP) ## everybody comes back at once: as many clients as this machine has files for; STORM_RECORD=FILE keeps rows
 	@STORM_CLIENTS=$${STORM_CLIENTS:-20000} $(BIN)/pytest -s tests/storm $(ARGS)
 
 overload: $(STAMP) ## a minute of twice the load that the server can take

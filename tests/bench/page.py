@@ -11,7 +11,13 @@ from tests.bench.world import ROOT
 PAGE = ROOT / "docs" / "explanation" / "benchmarks.md"
 PUBLISHED = {
     name: Path(__file__).with_name(name)
-    for name in ("published.jsonl", "published_semantics.jsonl", "published_duties.jsonl", "published_cluster.jsonl")
+    for name in (
+        "published.jsonl",
+        "published_semantics.jsonl",
+        "published_duties.jsonl",
+        "published_cluster.jsonl",
+        "published_storm.jsonl",
+    )
 }
 _END = "\n<!-- end -->"
 

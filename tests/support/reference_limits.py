@@ -562,6 +562,7 @@ GROUPS = (
             "gateway.limits:USAGE_LIVE_BYTES_MAX": "",
             "gateway.limits:USAGE_LIVE_FILES_MAX": "",
             "gateway.limits:USAGE_LIVE_POINTER_BYTES_MAX": "",
+            "gateway.limits:USAGE_ROOM_SECONDS_MAX": "",
             "gateway.limits:USAGE_LIVE_READ_SECONDS_MAX": "",
             "gateway.limits:USAGE_LIVE_STALE_MS": "",
             "gateway.limits:USAGE_LIVE_TENANTS_KEPT": "",
