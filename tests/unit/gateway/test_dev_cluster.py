@@ -73,4 +73,4 @@ def test_a_cluster_keeps_its_model(tmp_path: Path) -> None:
     backend = Part("backend", "a", "", "", [], {"PUSHQ_CLUSTER__MODEL": "independent_hosts"}, "log", None, 0)
     save(tmp_path, State([backend]))
     with pytest.raises(StateError, match="independent_hosts, which stays"):
-        running.up(tmp_path, lambda text: None, "leader_follower")
+        running.up(tmp_path, lambda text: None, ["leader_follower"])
