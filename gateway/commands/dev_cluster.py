@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -148,7 +149,7 @@ def provision(directory: Path) -> None:
     from gateway.dev_cluster.resizing import ResizeError, call_of
 
     try:
-        call = call_of(click.get_binary_stream("stdin").read(CALL_BYTES_MAX))
+        call = call_of(sys.stdin.buffer.read(CALL_BYTES_MAX))
     except ResizeError as error:
         raise Failure(str(error)) from None
     _resized(directory, call.cluster, call.wanted)
