@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -156,16 +157,21 @@ def provision(directory: Path) -> None:
 
 
 def _resized(directory: Path, cluster: str, wanted: int) -> int:
-    """How many backends it had."""
+    """How many backends it had. It goes on when nobody reads what it says: a manager that called it may be killed."""
     from gateway.dev_ca import CaError
     from gateway.dev_cluster.processes import NotReady
     from gateway.dev_cluster.resizing import ResizeError, resize
     from gateway.dev_cluster.state import StateError
 
     try:
-        return resize(directory, cluster, wanted, tell)
+        return resize(directory, cluster, wanted, _say)
     except (ResizeError, StateError, NotReady, CaError, OSError) as error:
         raise Failure(str(error)) from error
+
+
+def _say(text: str) -> None:
+    with suppress(OSError):
+        tell(text)
 
 
 def _loaded(directory: Path) -> State | None:
