@@ -57,14 +57,16 @@ class StubbornLoad:
             self._stopped = True
             await asyncio.gather(*producers)
             # An ack that was sent again is refused where the first one was done, so the queue itself is asked.
-            await self._until(self._is_empty)
+            await self._until(self._is_empty, self._left)
             for one in consumers:
                 one.cancel()
 
     async def more(self, count: int) -> float:
         """Until so many more were confirmed, and acked; how long it took, in seconds."""
         confirmed, acked = len(self.history.places) + count, len(self.history.settling) + count
-        return await self._until(lambda: len(self.history.places) >= confirmed and len(self.history.settling) >= acked)
+        return await self._until(
+            lambda: len(self.history.places) >= confirmed and len(self.history.settling) >= acked, self._left
+        )
 
     async def broken(self) -> list[str]:
         """What must never be, and was."""
@@ -83,8 +85,13 @@ class StubbornLoad:
             answer = await http.get(f"/v1/queues/{self.queue}")
             return {"ready": 1} if answer.status_code == 503 else answer.raise_for_status().json()["stats"]
 
-    async def _until(self, is_so: Callable[[], object]) -> float:
-        return await eventually(is_so, within_s=PATIENCE_S * 3, look_s=0.05, beside=self._tasks)
+    def _left(self) -> str:
+        history = self.history
+        left = sorted(history.places.keys() - history.acked)
+        return f"{self.queue}: {len(history.places)} confirmed, not acked are {', '.join(map(str, left[:20]))}"
+
+    async def _until(self, is_so: Callable[[], object], what: Callable[[], str]) -> float:
+        return await eventually(is_so, what, within_s=PATIENCE_S * 3, look_s=0.05, beside=self._tasks)
 
     async def _produce(self, name: str, url: str) -> None:
         """A key at a time has one message on its way, so its messages are sent in order."""
