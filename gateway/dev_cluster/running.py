@@ -66,9 +66,9 @@ def _check_same(folder: Path, state: State, models: Sequence[Model], clusters: i
 
 def _start_all(folder: Path, state: State, say: Say) -> None:
     start(folder, state, state.of("etcd"), say)
+    start(folder, state, state.of("backend"), say)
     for cluster in state.clusters:
         backends = state.backends_of(cluster)
-        start(folder, state, backends, say)
         wait(lambda cluster=cluster: _is_led(state, cluster), f"no backend of {cluster} leads", backends)  # type: ignore[misc]
     first, *others = state.of("gateway")
     start(folder, state, [first], say)
