@@ -64,6 +64,7 @@ def resize(folder: Path, cluster: str, wanted: int, say: Say) -> int:
     folder = folder.absolute()
     if not BACKENDS_MIN <= wanted <= BACKENDS_MAX:
         raise ResizeError(f"a cluster has {BACKENDS_MIN} to {BACKENDS_MAX} backends here, not {wanted}")
+    _running(folder, cluster)  # before a file is made in a folder that is none of ours
     with alone(folder):
         state = _running(folder, cluster)
         had = len(state.backends_of(cluster))

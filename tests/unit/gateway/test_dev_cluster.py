@@ -12,6 +12,7 @@ import pytest
 from gateway.config import load_settings
 from gateway.dev_cluster import layout, resizing, running, state
 from gateway.dev_cluster.state import Part, State, StateError, alone, load, save, started_ticks
+from tests.support.dev_cluster import DevCluster
 
 
 def part(pid: int | None, started: int) -> Part:
@@ -195,3 +196,12 @@ def test_two_commands_do_not_change_a_cluster_at_once(tmp_path: Path, monkeypatc
         pass
     with alone(tmp_path):
         pass
+
+
+def test_a_call_that_cannot_be_done_fails_and_leaves_the_folder_as_it_was(tmp_path: Path) -> None:
+    cluster = DevCluster(tmp_path / "none")
+    ran = cluster.run("provision", stdin='{"version": 1, "cluster": "main", "wanted": 4}')
+    assert ran.returncode == 1 and "no cluster runs in" in ran.stderr
+    ran = cluster.run("provision", stdin="grow")
+    assert ran.returncode == 1 and "no call of a manager" in ran.stderr
+    assert not cluster.folder.exists()
