@@ -99,7 +99,8 @@ async def test_an_overheated_cluster_gets_no_queue_grows_by_a_backend_and_shrink
                 await _grown(cluster, clusters, loads)
                 await _cooled(cluster, clusters, loads)
         for load in loads:
-            print(f"{load.queue}: {len(load.history.places)} messages, {load.refused} requests made again")
+            sent, acked = len(load.history.places), len(load.history.acked)
+            print(f"{load.queue}: {sent} messages, {acked} acks answered well, {load.refused} requests made again")
             assert not (broken := await load.broken()), broken
         kinds = clusters.events("cluster2")
         assert kinds.count("resize") == kinds.count("provisioned") == 2 and "provision-failed" not in kinds, kinds
