@@ -12,6 +12,7 @@ import click
 
 from gateway.commands.base import group, json_option
 from gateway.commands.exits import Exit, Failure
+from gateway.commands.figures import WholeRange
 from gateway.commands.output import put, put_fields, put_json, put_table, tell
 from gateway.dev_cluster.limits import BACKENDS_MAX, BACKENDS_MIN, CALL_BYTES_MAX, CLUSTERS_MAX
 from web_console.wording import counted
@@ -44,7 +45,7 @@ def dev_cluster() -> None:
 @dev_cluster.command("up")
 @click.option(
     "--clusters",
-    type=click.IntRange(min=1, max=CLUSTERS_MAX),
+    type=WholeRange(min=1, max=CLUSTERS_MAX),
     metavar="NUMBER",
     help="How many clusters of three backends, of new ones.  [default: 1]",
 )
@@ -123,7 +124,7 @@ def down(directory: Path, as_json: bool) -> None:
 
 @dev_cluster.command("resize")
 @click.argument("cluster", metavar="CLUSTER")
-@click.argument("wanted", metavar="BACKENDS", type=click.IntRange(min=BACKENDS_MIN, max=BACKENDS_MAX))
+@click.argument("wanted", metavar="BACKENDS", type=WholeRange(min=BACKENDS_MIN, max=BACKENDS_MAX))
 @_directory_option
 @json_option
 def resize(cluster: str, wanted: int, directory: Path, as_json: bool) -> None:
