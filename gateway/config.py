@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from gateway.addresses import parse_address
+from gateway.addresses import named_twice, parse_address
 from gateway.alerts.core.addresses import parse_networks
 from gateway.alerts.limits import WEBHOOK_NETWORKS_MAX
 from gateway.auto_create import auto_create_entries
@@ -268,7 +268,8 @@ def _wrong(key: str, value: Any) -> str:
     if key == "metadata.url":
         return _wrong_metadata(value)
     if key == "store.backends":
-        return next((f"{one!r}: {wrong}" for one in value if (wrong := _wrong_backend(one))), "")
+        wrong = next((f"{one!r}: {wrong}" for one in value if (wrong := _wrong_backend(one))), "")
+        return wrong or named_twice(value)
     if key == "store.cluster":
         return wrong_cluster_name(value)
     if key == "redis.url":
