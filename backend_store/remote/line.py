@@ -30,7 +30,7 @@ from backend_store.model import (
     StorageFull,
     Unavailable,
 )
-from backend_store.remote.directory import Address, Directory
+from backend_store.remote.directory import Address, Directory, parsed
 from backend_store.remote.limits import (
     ASK_MS_MAX,
     AWAY_SECONDS,
@@ -39,6 +39,7 @@ from backend_store.remote.limits import (
     LINE_CALLS_MAX,
     LINE_CONNECT_SECONDS_MAX,
     LINE_FRAME_BYTES_SOFT_MAX,
+    LINE_ONWARD_MS,
     LINE_PING_SECONDS,
     LINE_RECONNECT_SECONDS_MAX,
     LINE_SILENCE_SECONDS_MAX,
@@ -154,6 +155,10 @@ class Line:
         self._wants: dict[tuple[Place, int], Want] = {}
         self._quiet: list[Settle] = []
         self._is_flushing = self._is_leaving = False
+        self._is_sent_on = False
+        """The backend takes nothing more: what it began it answers, and then it ends the connection."""
+        self._onward: tuple[str, int] | None = None
+        """Who leads the shard next, by the word of who led it until now."""
         self._problem = "is not connected yet"
         self._patience_s = AWAY_SECONDS if cluster else float("inf")
         self._closed_at = self._loop.time()
@@ -209,12 +214,13 @@ class Line:
     async def _keep_connected(self) -> None:
         pause = 0.02
         while True:
-            address = self._directory.address(self.shard)
+            onward, self._onward = self._onward, None
+            address = onward or self._directory.address(self.shard)
             leader: str | None = None
             if address is not None:
                 connected = self.connections
                 try:
-                    leader = await self._visit(address)
+                    leader = await self._visit(address, waits_ms=LINE_ONWARD_MS if onward else 0)
                 except (ConnectionClosed, InvalidHandshake, OSError, TimeoutError, PushqError) as error:
                     self._problem = f"is not there: {error or type(error).__name__}"
                 except Exception:
@@ -223,6 +229,8 @@ class Line:
                 if self.connections > connected:
                     pause = 0.02
                 self._directory.failed(self.shard, address, leader)
+                if self._onward is not None:
+                    continue
             await asyncio.sleep(random.uniform(pause / 2, pause))
             pause = min(LINE_RECONNECT_SECONDS_MAX, pause * 2)
 
@@ -242,11 +250,12 @@ class Line:
         scheme = "wss" if self._tls is not None else "ws"
         return connect(f"{scheme}://{_shown(address)}", ssl=self._tls, proxy=None, **options)
 
-    async def _visit(self, address: Address) -> str | None:
+    async def _visit(self, address: Address, *, waits_ms: int) -> str | None:
         """Speaks with one backend for as long as it leads. Returns where it sent us, if it does not."""
         async with self._connect(address) as connection:
             assert isinstance(connection, ClientWire), "as the options say"
-            await connection.send(pack(Greeting(STORE_VERSION, self._gateway, self.shard, self._owner.held())))
+            held = self._owner.held()
+            await connection.send(pack(Greeting(STORE_VERSION, self._gateway, self.shard, held, waits_ms)))
             async with asyncio.timeout(LINE_CONNECT_SECONDS_MAX):
                 first = from_backend(await connection.recv(decode=False))
             if isinstance(first, Turned):
@@ -286,6 +295,8 @@ class Line:
                 self._owner.defined(frame, is_first=not self._is_open)
                 if not self._is_open:
                     self._opened()
+            case Turned():
+                self._is_sent_on, self._onward = True, parsed(frame.leader)
             case Answered(number, value, error):
                 waiting = self._asked.get(number)
                 if waiting is not None and not waiting.done():
@@ -337,7 +348,7 @@ class Line:
         self._connection = None
         if self._is_open:
             self._closed_at = self._loop.time()
-        self._is_open = self._is_leaving = False
+        self._is_open = self._is_leaving = self._is_sent_on = False
         self._open.clear()
         self._wants.clear()
         self._quiet.clear()
@@ -390,7 +401,7 @@ class Line:
 
     def _flush(self) -> None:
         self._is_flushing = False
-        if not self._is_open or self._is_leaving:
+        if not self._is_open or self._is_leaving or self._is_sent_on:
             self._refuse_if_away()
             return
         now_ms = self.now_ms()

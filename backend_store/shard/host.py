@@ -26,7 +26,7 @@ from backend_store.node.meter import Load, Meter
 from backend_store.node.node import Node, end_process
 from backend_store.shard.departures import Departures, clear_gone
 from backend_store.shard.hosted import HostedShard
-from backend_store.shard.interface import Shard, ShardLeader, ShardNumber
+from backend_store.shard.interface import OnLeave, Shard, ShardLeader, ShardNumber
 from backend_store.shard.keys import ROOT, node_key, record_key, report_key
 from backend_store.shard.limits import (
     COMMIT_STALL_SECONDS_MAX,
@@ -98,6 +98,7 @@ class BackendHost:
         self._is_to_renew = asyncio.Event()
         """A copy that this life has let go of is wanted again: that takes another life."""
         self._listeners: list[tuple[Callable[[Shard, Node], None], Callable[[Shard], None]]] = []
+        self._on_leave: list[OnLeave] = []
         self._tasks: set[asyncio.Task[Any]] = set()
         self._home_since: dict[ShardNumber, float] = {}
         self._handing: set[ShardNumber] = set()
@@ -119,8 +120,16 @@ class BackendHost:
     def leaders(self) -> Mapping[ShardNumber, ShardLeader]:
         return self.view.leaders
 
-    def listen(self, *, on_lead: Callable[[Shard, Node], None], on_lose: Callable[[Shard], None]) -> None:
+    def listen(
+        self,
+        *,
+        on_lead: Callable[[Shard, Node], None],
+        on_lose: Callable[[Shard], None],
+        on_leave: OnLeave | None = None,
+    ) -> None:
         self._listeners.append((on_lead, on_lose))
+        if on_leave is not None:
+            self._on_leave.append(on_leave)
         for shard in self._shards.values():
             if shard.node is not None:
                 on_lead(shard, shard.node)
@@ -173,10 +182,14 @@ class BackendHost:
             self._on_fatal(error)
 
     async def drain(self) -> None:
-        """Gives all leaderships away, as far as somebody can take them, and takes none."""
+        """Gives all leaderships away, as far as somebody can take them, and takes none. Without the coordinator nobody
+        can: then it ends at once, and others lead once that is back."""
         self._drains_itself = True
         until = asyncio.get_running_loop().time() + DRAIN_SECONDS_MAX
         while any(map(self._is_leaving, self._shards.values())):
+            if (session := self.session) is None or not session.is_answered:
+                log.warning("ends without handing over: the coordinator does not answer")
+                return
             await asyncio.sleep(LOOK_SECONDS)
             if asyncio.get_running_loop().time() > until:
                 return
@@ -453,6 +466,10 @@ class BackendHost:
         if shard in self._shards:
             self._shards[shard].followed()
 
+    def confirmed(self, shard: ShardNumber) -> None:
+        if shard in self._shards:
+            asyncio.get_running_loop().call_soon(self._shards[shard].look)
+
     def serving(self, shard: HostedShard, node: Node) -> None:
         leader = ShardLeader(shard.number, self.config.name, self.inc, shard.epoch, self.config.service)
         self._spawn(self._publish(shard, leader), "publishes a leader")
@@ -468,6 +485,11 @@ class BackendHost:
                 if await say_leader(self._coordinator, session, self._me, leader, record.version):
                     return
             await asyncio.sleep(REGISTER_PAUSE_SECONDS)
+
+    async def leaving(self, shard: HostedShard, target: NodeId) -> None:
+        known = self.view.nodes.get(target)
+        if known is not None and known.service:
+            await asyncio.gather(*(on_leave(shard, known.service) for on_leave in self._on_leave))
 
     def stopped(self, shard: HostedShard) -> None:
         for _, on_lose in self._listeners:

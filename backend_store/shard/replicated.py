@@ -56,6 +56,9 @@ class Outside(Protocol):
     def followed(self, shard: ShardNumber) -> None:
         """The replica leads no more."""
 
+    def confirmed(self, shard: ShardNumber) -> None:
+        """The replica leads, and all that it took over is confirmed."""
+
 
 class Replicated:
     def __init__(
@@ -99,6 +102,8 @@ class Replicated:
         self._told_durable: list[asyncio.Future[None]] = []
         self._is_settling = False
         self._is_closed = False
+        self._awaits_confirmation = False
+        """It leads, and has not told yet that everything is confirmed."""
         self._pace = pace or Pace(0)
         self._asks: dict[NodeId, AskSnapshot] = {}
         """Pages that are asked for, the last word of each node."""
@@ -227,6 +232,11 @@ class Replicated:
         return True
 
     @property
+    def is_leading(self) -> bool:
+        """Whether this process is named leader."""
+        return self.replica.leader is not None
+
+    @property
     def may_serve(self) -> bool:
         """Whether this process leads, has everything confirmed that it took over, and knows that nobody else does."""
         leader = self.replica.leader
@@ -265,6 +275,9 @@ class Replicated:
                     _DOES[type(effect)](self, effect)
                     has_sent = has_sent or type(effect) is does.Send
             self._apply()
+            if self._awaits_confirmation and self.is_all_confirmed:
+                self._awaits_confirmation = False
+                self._outside.confirmed(self.number)
         except Exception as error:
             self._fail(error)
             return
@@ -407,9 +420,11 @@ class Replicated:
 
     def _lead(self, effect: does.Lead) -> None:
         log.info("leads a shard", shard=self.number, epoch=effect.epoch)
+        self._awaits_confirmation = True
 
     def _follow(self, effect: does.Follow) -> None:
         log.info("leads a shard no more", shard=self.number)
+        self._awaits_confirmation = False
         self._outside.followed(self.number)
 
     def _confirm(self, effect: does.Confirm) -> None:
