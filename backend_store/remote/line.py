@@ -296,7 +296,7 @@ class Line:
                 if not self._is_open:
                     self._opened()
             case Turned():
-                self._is_sent_on, self._onward = True, parsed(frame.leader)
+                self._send_on(parsed(frame.leader))
             case Answered(number, value, error):
                 waiting = self._asked.get(number)
                 if waiting is not None and not waiting.done():
@@ -324,6 +324,13 @@ class Line:
         else:
             call.reply(error_of(error) if error is not None else done)
         self._maybe_leave()
+
+    def _send_on(self, leader: tuple[str, int] | None) -> None:
+        """The backend is about to end the connection: what comes from here on waits for the next one."""
+        self._is_sent_on, self._onward = True, leader
+        self._open.clear()
+        self._wants.clear()
+        self._post(pack(Wants([])))
 
     def leave_when_quiet(self) -> None:
         """Connects anew where its directory says, once nothing that was sent is without its answer; what comes
@@ -477,7 +484,7 @@ class Line:
         while True:
             if not await self.opened(self._waits_s(until)):
                 raise self._unavailable()
-            if not self._is_open:
+            if not self._is_open or self._is_sent_on:
                 continue  # it was lost again before this went on; nothing was sent
             number = self.next_number()
             waiting: asyncio.Future[msgspec.Raw] = self._loop.create_future()

@@ -171,7 +171,7 @@ class StoreService:
             visitor.send_on(leader)
         try:
             async with asyncio.timeout(FINISH_SECONDS_MAX):
-                await asyncio.gather(*(visitor.asked() for visitor in self.visitors.values()))
+                await asyncio.gather(*(visitor.finish() for visitor in self.visitors.values()))
                 await self.store.node.committer.drain()
         except TimeoutError:
             log.info("a shard is handed over with requests under way", queues=len(self.store.queues()))

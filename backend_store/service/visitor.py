@@ -100,6 +100,9 @@ class Visitor:
         self._look: asyncio.TimerHandle | None = None
         self._asks: set[asyncio.Task[None]] = set()
         self._is_flushing = False
+        self._has_heard = asyncio.Event()
+        """It knows that it was sent on, or has gone, or was not sent on: nothing more comes."""
+        self._has_heard.set()
         self.pending_bytes = 0
         """What leases that wait for the disk will bring."""
         self._clear()
@@ -134,6 +137,7 @@ class Visitor:
     def depart(self) -> list[tuple[Grant, Lease]]:
         """Its connection is gone: nothing more is leased to it. Returns the leases that had not left yet."""
         self.link = None
+        self._has_heard.set()
         unsent = [(grant, lease) for grant in self._grants.values() for lease in grant.pending]
         for grant in self._grants.values():
             counter_of(grant.queue).leave(grant)
@@ -152,11 +156,14 @@ class Visitor:
 
     def send_on(self, leader: str) -> None:
         """The shard is about to be led there: from here on nothing is begun for it."""
-        if self.link is not None:
-            self.link.send(pack(Turned(_TURNED, leader)))
+        if self.link is None:
+            return
+        self._has_heard.clear()
+        self.link.send(pack(Turned(_TURNED, leader)))
 
-    async def asked(self) -> None:
-        """Returns when its requests that are under way are answered."""
+    async def finish(self) -> None:
+        """Of one that was sent on: returns when nothing more comes, and its requests are answered."""
+        await self._has_heard.wait()
         if self._asks:
             await asyncio.wait(self._asks)
 
@@ -208,8 +215,9 @@ class Visitor:
                         self._settle(settle)
                     else:
                         self._judged.append((settle.number, None, _TURNED))
-            case Wants():
-                """The next leader is told anew."""
+            case Wants(wants):
+                if not wants:
+                    self._has_heard.set()  # the next leader is told what is wanted
             case Asks(number):
                 self._answers.append(Answered(number, wrong=_TURNED))
         self._flush_soon()

@@ -209,6 +209,8 @@ class Settles(_Frame, frozen=True, tag="settles"):
 
 
 class Wants(_Frame, frozen=True, tag="wants"):
+    """An empty one answers a `Turned`: nothing more comes by this connection."""
+
     wants: list[Want]
 
 
