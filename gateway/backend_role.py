@@ -253,6 +253,8 @@ def _config(settings: Settings) -> HostConfig:
             patience=Patience(cluster.replace_after_s, cluster.rebalance_after_s),
         ),
         move_bytes_per_s=cluster.move_bytes_per_s,
+        scrub_bytes_per_s=cluster.scrub_bytes_per_s,
+        scrub_every_s=cluster.scrub_every_s,
         home_s=LANE_HOME_SECONDS if _lanes(settings) else HOME_SECONDS,
     )
 

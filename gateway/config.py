@@ -234,6 +234,8 @@ _RANGES: Final[dict[str, tuple[int, int]]] = {
     "cluster.replace_after_s": (0, 604_800),
     "cluster.rebalance_after_s": (0, 604_800),
     "cluster.move_bytes_per_s": (0, 1 << 40),
+    "cluster.scrub_bytes_per_s": (0, 1 << 40),
+    "cluster.scrub_every_s": (0, 1 << 31),
     "overload.lag_ms_max": (10, 60_000),
     "overload.sojourn_ms_max": (5, 60_000),
     **MANAGER_RANGES,

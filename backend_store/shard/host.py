@@ -36,6 +36,8 @@ from backend_store.shard.limits import (
     MOVE_BYTES_PER_SECOND,
     REGISTER_PAUSE_SECONDS,
     REPORT_SECONDS,
+    SCRUB_BYTES_PER_SECOND,
+    SCRUB_EVERY_SECONDS,
     SESSION_SECONDS_DEFAULT,
 )
 from backend_store.shard.lines import Certificates, Lines
@@ -47,6 +49,7 @@ from backend_store.shard.recovery import Recovery
 from backend_store.shard.registry import Made, NodeRow, begin_life, decode_record, encode, put_bound, say_leader, submit
 from backend_store.shard.replicated import Replicated
 from backend_store.shard.reporting import report_of
+from backend_store.shard.scrub import Scrub
 from backend_store.shard.view import ClusterView
 from backend_store.storage.engine import StorageError
 from backend_store.storage.folder import make_private
@@ -69,6 +72,8 @@ class HostConfig:
     session_s: int = SESSION_SECONDS_DEFAULT
     home_s: float = HOME_SECONDS
     move_bytes_per_s: int = MOVE_BYTES_PER_SECOND
+    scrub_bytes_per_s: int = SCRUB_BYTES_PER_SECOND
+    scrub_every_s: float = SCRUB_EVERY_SECONDS
     settings: Settings | None = None
 
 
@@ -94,6 +99,7 @@ class BackendHost:
         self.departures = Departures(coordinator, self.view, self._folder, self._shards.pop)
         self.recovery = Recovery(self._shards, self._folder)
         self.pace = Pace(config.move_bytes_per_s)
+        self.scrub = Scrub(self._shards, bytes_per_s=config.scrub_bytes_per_s, every_s=config.scrub_every_s)
         self.meter = Meter(self._nodes)
         self._is_to_renew = asyncio.Event()
         """A copy that this life has let go of is wanted again: that takes another life."""
@@ -169,6 +175,7 @@ class BackendHost:
         self._spawn(self._look(), "looks")
         self._spawn(self._reports(), "reports")
         self._spawn(self.meter.run(), "meter")
+        self._spawn(self.scrub.run(), "scrub")
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.get_running_loop().create_task(work, name=name)
@@ -365,6 +372,7 @@ class BackendHost:
                 shard.look()
                 self._maybe_hand_over(shard)
                 self._maybe_leave(shard)
+                self._maybe_renew(shard)
             if self.inc and self.departures.needs_another_life(self.config.name, self.inc):
                 self._is_to_renew.set()
             await asyncio.sleep(LOOK_SECONDS)
@@ -381,7 +389,7 @@ class BackendHost:
         if wanted[0] not in record.isr or wanted[0] == me:
             self._home_since.pop(number, None)
         since = self._home_since.setdefault(number, now)
-        draining = self.view.leaving | ({me} if self._drains_itself else set())
+        draining = self.view.leaving | ({me} if self._drains_itself or shard.replicated.damaged else set())
         ready = now - since >= self.config.home_s
         return successor(record, me, wanted=wanted, alive=self.view.nodes, draining=draining, home_ready=ready)
 
@@ -397,6 +405,15 @@ class BackendHost:
         finally:
             self._home_since.pop(shard.number, None)
             self._handing.discard(shard.number)
+
+    def _maybe_renew(self, shard: HostedShard) -> None:
+        """A damaged copy is replaced once enough others are in sync: until then it may be one of the fewest."""
+        replicated = shard.replicated
+        record = replicated.replica.record
+        if replicated.damaged and record is not None and not replicated.is_leading:
+            others = [node for node in record.isr if node != self.config.name]
+            if len(others) >= record.min_in_sync:
+                replicated.renew()
 
     # -------------------------------------------------------------------------------------------------- letting it go
 

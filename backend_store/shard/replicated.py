@@ -35,6 +35,7 @@ from backend_store.shard.pace import Pace
 from backend_store.shard.quarantine import Base
 from backend_store.shard.store import ShardStore, StageRows, Switch, Work
 from backend_store.storage.engine import Batch, Rows, Table
+from backend_store.storage.env import LmdbEngine
 from backend_store.storage.writer import Done
 
 log = structlog.get_logger("pushq.shard")
@@ -83,6 +84,10 @@ class Replicated:
         stored, tail = self.store.stored()
         self.quarantined = self.store.engine.look(quarantine.tally_of)
         """How much is kept of what was cut off this copy's log."""
+        self.damaged = 0
+        """Rows that were found to be other than they were written, since the state was taken anew."""
+        self.repairs = 0
+        """How often it was, because of these."""
         self._said_full = False
         identity = Identity(*me, disk=DiskId(self.store.disk))
         self.replica = Replica(identity, stored, tail, settings=settings, now_ms=now_ms())
@@ -190,6 +195,22 @@ class Replicated:
             )
         self._said_full = is_full
         return is_full
+
+    # --------------------------------------------------------------------------------------------------------- damage
+
+    @property
+    def engine(self) -> LmdbEngine | None:
+        """Where its rows are; None when it is closed."""
+        return None if self._is_closed else self.store.engine
+
+    def renew(self) -> None:
+        """Has a follower's rows taken anew from the leader, unless that goes on already or cannot begin now."""
+
+        def begin(*, now_ms: int) -> None:
+            if self.replica.renew(now_ms=now_ms):
+                log.warning("a damaged copy is taken anew from its leader", shard=self.number, rows=self.damaged)
+
+        self._tell(begin)
 
     # ---------------------------------------------------------------------------------------------- the quarantine
 
@@ -361,6 +382,8 @@ class Replicated:
         self._work.append(Switch(effect.base.end, effect.end, keeping, base, self.quarantined))
         self._apply_to = effect.base.end
         self._is_due = True
+        self.repairs += self.damaged > 0
+        self.damaged = 0
         log.info("a snapshot takes the place of the state", shard=self.number, base=effect.base.end)
 
     def _send(self, effect: does.Send) -> None:
