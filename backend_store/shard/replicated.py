@@ -382,8 +382,6 @@ class Replicated:
         self._work.append(Switch(effect.base.end, effect.end, keeping, base, self.quarantined))
         self._apply_to = effect.base.end
         self._is_due = True
-        self.repairs += self.damaged > 0
-        self.damaged = 0
         log.info("a snapshot takes the place of the state", shard=self.number, base=effect.base.end)
 
     def _send(self, effect: does.Send) -> None:
@@ -468,9 +466,14 @@ class Replicated:
         self._is_trimming = False
         told, self._told_durable = self._told_durable, []
         mark = self.replica.staged()
-        self.store.commit(work, self.replica.log.stored(), partial(self._committed, mark, told))
+        is_anew = any(isinstance(one, Switch) for one in work)
+        done = partial(self._committed, mark, told, is_anew=is_anew)
+        self.store.commit(work, self.replica.log.stored(), done)
 
-    def _committed(self, mark: Any, told: list[asyncio.Future[None]]) -> None:
+    def _committed(self, mark: Any, told: list[asyncio.Future[None]], *, is_anew: bool) -> None:
+        if is_anew and self.damaged:
+            log.info("a damaged copy was taken anew", shard=self.number)
+            self.repairs, self.damaged = self.repairs + 1, 0
         for one in told:
             if not one.done():
                 one.set_result(None)
