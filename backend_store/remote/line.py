@@ -214,7 +214,7 @@ class Line:
     async def _keep_connected(self) -> None:
         pause = 0.02
         while True:
-            onward, self._onward = self._onward, None
+            onward = self._take_onward()
             address = onward or self._directory.address(self.shard)
             leader: str | None = None
             if address is not None:
@@ -233,6 +233,10 @@ class Line:
                     continue
             await asyncio.sleep(random.uniform(pause / 2, pause))
             pause = min(LINE_RECONNECT_SECONDS_MAX, pause * 2)
+
+    def _take_onward(self) -> tuple[str, int] | None:
+        onward, self._onward = self._onward, None
+        return onward
 
     def _connect(self, address: Address) -> connect:
         options: dict[str, Any] = {

@@ -1,6 +1,7 @@
-"""Tells the story of one world, each effect on a line: `python -m tests.simulation.replication SEED [FROM_MS] [moves] [renews]`.
+"""Tells the story of one world, each effect on a line.
 
-With `moves` replicas go from node to node, with `renews` followers take their rows anew.
+`python -m tests.simulation.replication SEED [FROM_MS] [moves] [renews]`: with `moves` replicas go from node to
+node, with `renews` followers take their rows anew.
 """
 
 from __future__ import annotations
