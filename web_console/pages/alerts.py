@@ -83,7 +83,7 @@ async def load_rules(visit: Visit) -> dict[str, Any]:
     rows = [_rule_row(visit, one, names) for one in _items(rules)]
     table = _table(visit, "Alert rules", columns, rows, "No rules yet: make one below.", has_buttons=True)
     usable = {one["kind"]: one for one in kinds if visit.role == "admin" or not one.get("needs")}
-    chosen, etag = await _chosen(visit, [one["id"] for one in _items(rules)])
+    chosen, etag = await _chosen(visit, "/v1/alert-rules", _items(rules))
     return {
         "table": table,
         "kinds": list(usable.values()),
@@ -95,13 +95,17 @@ async def load_rules(visit: Visit) -> dict[str, Any]:
     }
 
 
-async def _chosen(visit: Visit, rules: list[str]) -> tuple[dict[str, Any] | None, str]:
-    """The rule that is to be changed, and the state that it is in."""
-    rule_id = visit.query.get("edit")
-    if rule_id not in rules:
+async def _chosen(visit: Visit, path: str, items: list[dict[str, Any]]) -> tuple[dict[str, Any] | None, str]:
+    """Which of them is to be changed, and the state that it is in."""
+    wanted = visit.query.get("edit")
+    if all(item["id"] != wanted for item in items):
         return None, ""
-    found = await visit.ask("GET", f"/v1/alert-rules/{rule_id}")
+    found = await visit.ask("GET", f"{path}/{wanted}")
     return found.json(), found.headers["etag"]
+
+
+def _edit(visit: Visit, item: dict[str, Any]) -> str:
+    return f"{visit.path}?edit={quote(item['id'])}"
 
 
 NEW_RULE: Final[dict[str, Any]] = {
@@ -144,7 +148,7 @@ def _rule_row(visit: Visit, rule: dict[str, Any], receivers: dict[str, str]) -> 
     delete = Button("delete-rule", "Delete", {"item": rule["id"]}, question, is_danger=True)
     return {
         **rule,
-        "href": f"{visit.path}?edit={quote(rule['id'])}",
+        "href": _edit(visit, rule),
         "watches": "yes" if rule["enabled"] else "no",
         "told": ", ".join(receivers.get(one, one) for one in rule["receivers"]) or "nobody",
         "firing": rule["state"]["firing"],
@@ -156,7 +160,7 @@ async def load_receivers(visit: Visit) -> dict[str, Any]:
     receivers = await visit.maybe("/v1/alert-receivers", limit=ROWS_MAX)
     rules = _items(await visit.maybe("/v1/alert-rules", limit=ROWS_MAX))
     columns = (
-        Column("name", "Receiver"),
+        Column("name", "Receiver", link="href"),
         Column("type", "Type", "state"),
         Column("url", "Address", "code"),
         Column("rules", "Told by"),
@@ -165,30 +169,23 @@ async def load_receivers(visit: Visit) -> dict[str, Any]:
         Column("last_at", "Last", "time"),
         Column("last_error", "Last error"),
     )
-    rows = [_receiver_row(one, rules) for one in _items(receivers)]
+    rows = [_receiver_row(visit, one, rules) for one in _items(receivers)]
     empty = "No receivers: nobody is told of alerts. Make one below, and name it in a rule."
     table = _table(visit, "Receivers of alerts", columns, rows, empty, has_buttons=True)
-    return {"table": table, "is_there": receivers is not None}
+    edited, etag = await _chosen(visit, "/v1/alert-receivers", rows)
+    return {"table": table, "is_there": receivers is not None, "edited": edited, "etag": etag}
 
 
-def _receiver_row(receiver: dict[str, Any], rules: list[dict[str, Any]]) -> dict[str, Any]:
+def _receiver_row(visit: Visit, receiver: dict[str, Any], rules: list[dict[str, Any]]) -> dict[str, Any]:
     name, fields = receiver["name"], {"item": receiver["id"]}
     told_by = [rule["name"] for rule in rules if receiver["id"] in rule["receivers"]]
-    inputs = [("name", "Name", name)] + ([("url", "URL", receiver["url"])] if receiver["type"] == "webhook" else [])
     test = Button(
         "test-receiver", "Test", {**fields, "name": name}, f"Sends {name!r} a message that says it is a test."
     )
-    change = Button(
-        "change-receiver",
-        "Change",
-        {**fields, "type": receiver["type"]},
-        "Another name or address; its secret stays.",
-        inputs=tuple(inputs),
-    )
     question = f"Deletes the receiver {name!r} and its secret. This cannot be undone."
     delete = Button("delete-receiver", "Delete", fields, question, is_danger=True)
-    buttons = [test, change, *([] if told_by else [delete])]  # the server refuses while a rule names it
-    return {**receiver, "rules": ", ".join(told_by) or None, "buttons": buttons}
+    buttons = [test, *([] if told_by else [delete])]  # the server refuses while a rule names it
+    return {**receiver, "href": _edit(visit, receiver), "rules": ", ".join(told_by) or None, "buttons": buttons}
 
 
 def _items(answer: Any) -> list[dict[str, Any]]:
