@@ -48,7 +48,15 @@ async def load(visit: Visit) -> dict[str, Any]:
         following=page["next"],
     )
     # What the server cut into pages is not cut again.
-    return {"title": f"Messages of {name}", "name": name, "table": table, "state": state, "scanned": page["scanned"]}
+    more = {"is_narrowed": any(query.get(field) for field in ("key", "header", "since", "until"))}
+    return {
+        "title": f"Messages of {name}",
+        "name": name,
+        "table": table,
+        "state": state,
+        "scanned": page["scanned"],
+        **more,
+    }
 
 
 def message_row(name: str, state: str, message: dict[str, Any]) -> dict[str, Any]:
