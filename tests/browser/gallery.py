@@ -123,8 +123,10 @@ def given_back(server: PushqServer, count: int, reason: str) -> None:
 
 
 @contextmanager
-def reading(server: PushqServer, queue: str) -> Iterator[None]:
-    """Somebody is connected, and has a few messages of a queue."""
+def reading(server: PushqServer, queue: str, *, messages: int = 0) -> Iterator[None]:
+    """Somebody is connected, and has three messages of a queue, to which some are published before."""
+    if messages:
+        api(server, "POST", f"/v1/queues/{queue}/messages", {"messages": [{"body": 1}] * messages})
     with httpx2.stream("GET", f"{server.url}/v1/queues/{queue}/events?credit=3", headers=server.headers):
         until(lambda: api(server, "GET", f"/v1/queues/{queue}")["stats"]["in_flight"] == 3, "three are in flight")
         yield
@@ -145,6 +147,13 @@ def seen_by(role: Role) -> list[str]:
     return [view for view, roles in VIEWS.items() if role in roles]
 
 
+def picture(page: Page, view: str, role: Role, theme: Theme, width: int, folder: Path = ARTEFACTS) -> Picture:
+    """As the page is now."""
+    file = folder / f"{role}-{view.replace(' ', '-')}-{theme}-{width}.png"
+    page.screenshot(path=file, full_page=width == WIDE[0])
+    return Picture(view, role, theme, width, file)
+
+
 def take(page: Page, server: PushqServer, view: str, role: Role, folder: Path = ARTEFACTS) -> Iterator[Picture]:
     """Pictures of a view for whoever is signed in: in each theme and width, the page left as it is after each."""
     page.set_viewport_size({"width": WIDE[0], "height": WIDE[1]})
@@ -153,9 +162,7 @@ def take(page: Page, server: PushqServer, view: str, role: Role, folder: Path = 
         page.set_viewport_size({"width": width, "height": height})
         for theme in THEMES:
             page.emulate_media(color_scheme=theme)
-            file = folder / f"{role}-{view.replace(' ', '-')}-{theme}-{width}.png"
-            page.screenshot(path=file, full_page=width == WIDE[0])
-            yield Picture(view, role, theme, width, file)
+            yield picture(page, view, role, theme, width, folder)
 
 
 def save_dashboard(page: Page, server: PushqServer) -> None:
