@@ -245,11 +245,12 @@ def test_by_keyboard_alone_from_the_sign_in_to_the_sign_out(server: PushqServer,
     keyboard = Keyboard(page)
     heading = page.get_by_role("heading", level=1)
 
-    # The list, a filter, a queue.
+    # The list, a filter, a queue. A heading is there before the script that knows the keys.
+    page.wait_for_load_state()
     for key in "gq":
         page.keyboard.press(key)
     expect(heading).to_have_text("Queues")
-    page.wait_for_load_state("domcontentloaded")
+    page.wait_for_load_state()
     page.keyboard.press("/")
     page.keyboard.insert_text("thumb")
     page.keyboard.press("Enter")

@@ -783,6 +783,8 @@ GROUPS = (
             "gateway.limits:CONSOLE_LISTS_MAX": "",
             "gateway.limits:CONSOLE_LIST_SLICE": "",
             "gateway.limits:CONSOLE_LIST_SHARE_MAX": "",
+            "gateway.limits:CONSOLE_LIST_WAIT_SECONDS": "",
+            "gateway.limits:CONSOLE_LIST_KNOWN_SECONDS": "",
         },
     ),
     Group(
