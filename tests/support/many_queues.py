@@ -20,7 +20,6 @@ from backend_store.client import Store
 from backend_store.model import QueueConfig
 from backend_store.node.node import Node
 from backend_store.storage.memory import MemoryEngine
-from gateway import console_server
 from gateway.app import Application, create_app
 from gateway.settings import Settings
 from web_console import console
@@ -100,7 +99,7 @@ async def _open(client: httpx2.AsyncClient) -> tuple[float, int]:
             await asyncio.sleep(0)
 
     began = time.thread_time()
-    with patch.object(console_server.time, "monotonic", lambda: now_s), patch.object(console, "_pause", pause):
+    with patch("gateway.console_server.time.monotonic", lambda: now_s), patch.object(console, "_pause", pause):
         async for _ in watched(look):
             pass
     return (time.thread_time() - began) / OPEN_S, looks
