@@ -64,7 +64,7 @@ async def is_taken(world: World) -> None:
 
 
 async def grows(world: World) -> None:
-    for _ in range(4):
+    for _ in range(20):
         await world.publish(50)
         await world.look()
 
