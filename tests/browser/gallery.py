@@ -68,20 +68,24 @@ def used(folder: Path, messages: int) -> None:
 
 
 @contextmanager
-def served(folder: Path) -> Iterator[PushqServer]:
-    """A server with something on every view. `folder` has its data, and in `live` what the job wrote."""
+def served(folder: Path, *, is_full: bool = True) -> Iterator[PushqServer]:
+    """A server with something on every view, or with queues and their messages alone. `folder` has its data, and in `live` what the job wrote."""
     (folder / "live").mkdir()
     used(folder / "live", 7)
     env = {"PUSHQ_USAGE__LIVE_DIR": str(folder / "live"), "PUSHQ_ALERTS__WEBHOOK_NETWORKS": "127.0.0.0/8"}
     with PushqServer(folder / "data", env=env) as running:
         fill(running)
+        if not is_full:
+            yield running
+            return
+        watch(running)
         with reading(running, "mail"):
             yield running
 
 
 def fill(server: PushqServer) -> None:
-    """Queues with a backlog, one with dead letters, one that was tried, and names, reasons and bodies that want to be
-    code; a rule that fires, a silence, a receiver, a tenant, keys and a dashboard."""
+    """Queues with a backlog, one with dead letters and a message that was tried, and names, reasons and bodies that want
+    to be code."""
     for name in ("orders", "mail", "thumbnails", LONG, "audit.log"):
         api(server, "PUT", f"/v1/queues/{name}", {"max_attempts": 1} if name == "orders" else {})
     api(server, "PUT", "/v1/queues/prices", {"kind": "stream"})
@@ -102,6 +106,10 @@ def fill(server: PushqServer) -> None:
     api(server, "POST", "/v1/queues/orders/messages", {"messages": [evil, *waiting]})
     api(server, "POST", "/v1/queues/mail/messages", {"messages": waiting})
     api(server, "POST", "/v1/queues/prices/messages", {"messages": waiting})
+
+
+def watch(server: PushqServer) -> None:
+    """Rules of which two fire, a silence, a receiver, a tenant and a key."""
     told = api(server, "POST", "/v1/alert-receivers", {"name": "on call", "url": "https://hooks.example/pushq"})
     rules: Sequence[dict[str, Any]] = (
         {"name": "orders wait", "kind": "depth", "queue": "orders", "limit": 20, "receivers": [told["id"]]},

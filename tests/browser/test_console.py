@@ -34,7 +34,7 @@ def live_dir(server: PushqServer) -> Path:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PushqServer]:
-    with served(tmp_path_factory.mktemp("console")) as running:
+    with served(tmp_path_factory.mktemp("console"), is_full=False) as running:
         yield running
 
 
