@@ -69,7 +69,8 @@ def used(folder: Path, messages: int) -> None:
 
 @contextmanager
 def served(folder: Path, *, is_full: bool = True) -> Iterator[PushqServer]:
-    """A server with something on every view, or with queues and their messages alone. `folder` has its data, and in `live` what the job wrote."""
+    """A server with something on every view, or with queues and their messages alone. `folder` has its data, and in
+    `live` what the job wrote."""
     (folder / "live").mkdir()
     used(folder / "live", 7)
     env = {"PUSHQ_USAGE__LIVE_DIR": str(folder / "live"), "PUSHQ_ALERTS__WEBHOOK_NETWORKS": "127.0.0.0/8"}
@@ -84,8 +85,8 @@ def served(folder: Path, *, is_full: bool = True) -> Iterator[PushqServer]:
 
 
 def fill(server: PushqServer) -> None:
-    """Queues with a backlog, one with dead letters and a message that was tried, and names, reasons and bodies that want
-    to be code."""
+    """Queues with a backlog, one with dead letters and a message that was tried; names, reasons and bodies that want to
+    be code."""
     for name in ("orders", "mail", "thumbnails", LONG, "audit.log"):
         api(server, "PUT", f"/v1/queues/{name}", {"max_attempts": 1} if name == "orders" else {})
     api(server, "PUT", "/v1/queues/prices", {"kind": "stream"})
