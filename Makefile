@@ -16,7 +16,7 @@ N ?= 20
 TEST ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install prerequisites demo serve check format quick test gate explore deflake bench storm overload faults soak soak-short crash-long model-long simulation-long spark-long clean
+.PHONY: help install prerequisites demo serve check format quick test gate explore deflake screenshots bench storm overload faults soak soak-short crash-long model-long simulation-long spark-long clean
 .NOTPARALLEL:
 
 help: ## this list
@@ -66,6 +66,9 @@ explore: prerequisites ## the tests that draw from a seed with new seeds, for MI
 
 deflake: $(STAMP) ## one test N times on a busy machine: TEST=tests/…::test_…
 	@$(BIN)/python -m tests.tools.deflake --times $(N) $(ARGS) "$(TEST)"
+
+screenshots: prerequisites ## pictures of each view of the console, light and dark, wide and narrow: artefacts/console/index.html
+	@$(BIN)/python -m tests.browser.gallery $(ARGS)
 
 bench: $(STAMP) ## the benchmark, on this machine
 	@$(BIN)/python -m tests.bench $(ARGS)

@@ -166,6 +166,7 @@ async def _received(gateway: Gateway, call: Call, queue: Queue, wanted: ReceiveB
         receive=receive,
         group=wanted.group,
         told=call.count,
+        asker=(call.principal, call.address),
     )
     if body is None:
         raise ClientGone
