@@ -59,9 +59,13 @@ class Stream:
             except* PushqError:
                 await asyncio.sleep(AGAIN_SECONDS)
 
+    def _connect(self) -> Pushq:
+        # The page shows what is away; a line for each attempt would bury what else the terminal says.
+        return connect(self._url, self._key, limits=_LIMITS, on_event=lambda event: None)
+
     async def _produce(self) -> None:
         await self._is_there.wait()
-        async with connect(self._url, self._key, limits=_LIMITS) as pushq, asyncio.TaskGroup() as under_way:
+        async with self._connect() as pushq, asyncio.TaskGroup() as under_way:
             for n in itertools.count(self._tally.next_number):
                 await self._places.acquire()
                 self._tally.next_number = n + 1
@@ -84,7 +88,7 @@ class Stream:
             self._places.release()
 
     async def _consume(self) -> None:
-        async with connect(self._url, self._key, limits=_LIMITS) as pushq:
+        async with self._connect() as pushq:
             self._is_there.set()
             async with asyncio.TaskGroup() as settling, pushq.subscribe(QUEUE, credit=CREDIT) as messages:
                 async for message in messages:

@@ -90,7 +90,12 @@ class Composed:
         script = script.replace("$$", "$").replace("/data", str(tls))
         env = without_settings() | {"PATH": f"{programs}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
         ran = subprocess.run(
-            [*self._once["entrypoint"], script], env=env, capture_output=True, text=True, check=False, timeout=PATIENCE_S
+            [*self._once["entrypoint"], script],
+            env=env,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PATIENCE_S,
         )
         assert ran.returncode == 0, ran.stderr
 

@@ -68,7 +68,9 @@ def told_in_compose(composed: Mapping[str, Any]) -> Iterator[Told]:
     """Every service of the image `pushq` that runs on, as Compose resolved the file."""
     for name, service in composed["services"].items():
         if service["image"].startswith("pushq:") and "entrypoint" not in service:
-            yield Told(name, list(service["command"]), {key: str(value) for key, value in service["environment"].items()})
+            yield Told(
+                name, list(service["command"]), {key: str(value) for key, value in service["environment"].items()}
+            )
 
 
 def expanded(text: str, env: Mapping[str, str]) -> str:

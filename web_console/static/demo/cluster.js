@@ -1,11 +1,13 @@
 /** The demo of a cluster: asks how the parts and the messages are, shows it, and has a part killed. */
 
 const LOOK_MS = 400;
+const BARS = 120; // half seconds
+const BAR_FULL = 40; // what waited and comes at once reaches the top
 const WHAT = {
-  haproxy: "balancer: clients connect here",
-  gateway: "gateway: speaks to clients",
-  backend: "backend: keeps the messages",
-  etcd: "coordinator: knows who leads",
+  haproxy: "balancer, where clients connect",
+  gateway: "gateway, speaks to clients",
+  backend: "backend, keeps the messages",
+  etcd: "coordinator, knows who leads",
   manager: "manager of the clusters",
 };
 const ORDER = ["haproxy", "gateway", "backend", "etcd", "manager"];
@@ -57,34 +59,36 @@ function show(now) {
   element("missing").parentElement.toggleAttribute("data-late", now.missing > 0);
   element("doubled").parentElement.toggleAttribute("data-bad", now.doubled > 0);
   tell(now);
+  element("now").textContent = `now ${now.per_second} a second`;
   plot(now);
   now.parts.sort((a, b) => ORDER.indexOf(a.role) - ORDER.indexOf(b.role)).forEach(showPart);
   showEvents(now.events);
 }
 
+/** What has changed, and no number that ticks: it is read out. */
 function tell(now) {
   const down = now.parts.filter(({state}) => state !== "up").map(({name}) => name);
   const last = now.kills.at(-1);
+  const are = down.length > 1 ? "are" : "is";
   if (now.away_s > 0) {
-    say("away", `Nothing has arrived for ${seconds(now.away_s)}${down.length ? `; ${numbers(down)} is away` : ""}. Confirmed messages wait on the disks.`);
+    say("away", `Service is away${down.length ? `: ${numbers(down)} ${are} being started again` : ""}. What was confirmed waits on the disks.`);
   } else if (now.missing > 0) {
-    say("away", `${now.missing} confirmed messages have not arrived yet: they come again when their leases end.`);
+    say("away", "Some confirmed messages have not arrived yet: they come again when their leases end.");
   } else if (down.length) {
-    say("good", `${numbers(down)} is away, and ${now.per_second} messages a second go on.`);
+    say("good", `${numbers(down)} ${are} away, and messages go on.`);
   } else if (last) {
     const away = last.away_s > 0 ? `service was away for ${seconds(last.away_s)}` : "service never stopped";
-    say("good", `After ${last.part} was killed ${away}. Nothing is missing, ${now.doubled || "nothing"} doubled; ${now.per_second} messages a second.`);
+    say("good", `${last.part} was killed: ${away}. Nothing is missing, ${now.doubled || "nothing"} doubled.`);
   } else {
-    say("good", `All parts are up, ${now.per_second} messages a second.`);
+    say("good", "All parts are up.");
   }
 }
 
 function plot({bars, kills}) {
-  const width = 1200 / 120;
-  const highest = Math.max(30, ...bars.map(([, received]) => received));
+  const width = 1200 / BARS;
   const shapes = bars.map(([, received], index) => {
-    const height = (received / highest) * 112;
-    const x = (120 - bars.length + index) * width + 1;
+    const height = Math.min(1, received / BAR_FULL) * 112;
+    const x = (BARS - bars.length + index) * width + 1;
     return shape("rect", {class: "bar", x, y: 120 - height, width: width - 2, height});
   });
   for (const {ago_s: ago} of kills) {
@@ -104,8 +108,8 @@ function showPart(part) {
   const card = cards.get(part.name) ?? makeCard(part);
   card.item.dataset.state = part.state;
   card.pid.textContent = part.state === "up" ? `up, process ${part.pid}` : STATES[part.state];
-  card.leads.textContent = part.leads.length ? `leads shard${part.leads.length > 1 ? "s" : ""} ${numbers(part.leads)}` : "";
-  card.item.toggleAttribute("data-leads", part.leads.length > 0);
+  const shards = `shard${part.leads.length > 1 ? "s" : ""} ${numbers(part.leads)}`;
+  card.leads.textContent = part.leads.length ? `${part.state === "up" ? "leads" : "led"} ${shards}` : "";
   card.button.disabled = part.state !== "up";
 }
 
