@@ -1,5 +1,5 @@
-"""The cluster's demo in real Chromium: a leader, a gateway and the balancer are killed by their buttons, and no message is
-missing or doubled."""
+"""The cluster's demo in real Chromium: a leader, a gateway and the balancer are killed by their buttons, and no message
+is missing or doubled."""
 
 from __future__ import annotations
 

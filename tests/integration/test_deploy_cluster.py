@@ -1,4 +1,4 @@
-"""The files of `deploy/` that run a whole cluster: their settings and commands, and that what they say works together."""
+"""The files of `deploy/` that run a whole cluster: their settings and commands, and that they work together."""
 
 from __future__ import annotations
 
@@ -247,8 +247,8 @@ def test_the_balancers_file_has_no_mistake_and_nothing_to_warn_of() -> None:
 
 
 def test_what_the_compose_file_says_is_a_cluster_that_works(compose: dict[str, Any], tmp_path: Path) -> None:
-    """Every service as a program on a host of its own: its names, certificates, addresses and health checks fit, and the
-    probes for Kubernetes are pages that are there."""
+    """Every service is a program on a host of its own: its names, certificates, addresses and health checks fit, and
+    the probes for Kubernetes are pages that are there."""
     with Composed(compose["services"], tmp_path) as cluster:
         for name, port, kind, pods in (
             ("backend1", 8091, "StatefulSet", "pushq-backend"),
