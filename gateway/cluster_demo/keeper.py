@@ -19,9 +19,10 @@ from gateway.cluster_demo.limits import DOWN_SECONDS, EVENTS_MAX, LOOK_SECONDS, 
 from gateway.dev_ca import CaError
 from gateway.dev_cluster import running
 from gateway.dev_cluster.layout import MissingProgram
+from gateway.dev_cluster.processes import NotReady
 from gateway.dev_cluster.state import Part, Role, State, StateError, load
 
-CANNOT_START = (MissingProgram, CaError, StateError, running.NotReady, OSError)
+CANNOT_START = (MissingProgram, CaError, StateError, NotReady, OSError)
 """Why a part does not start."""
 
 
@@ -57,8 +58,8 @@ class Keeper:
     on_kill: Callable[[str], None]
     """Told before the signal."""
     _state: State = field(init=False)
-    _leaders: dict[int, str] = field(default_factory=dict)
-    """Shard → the last backend that said that it leads it."""
+    _leaders: dict[tuple[str, int], str] = field(default_factory=dict)
+    """Cluster and shard → the last backend that said that it leads it."""
     _died_s: dict[str, float] = field(default_factory=dict)
     _starting: set[str] = field(default_factory=set)
     events: deque[Event] = field(default_factory=lambda: deque(maxlen=EVENTS_MAX))
@@ -100,11 +101,12 @@ class Keeper:
                     _reap(part)
                     self._died_s.setdefault(part.name, time.monotonic())
             found = await asyncio.to_thread(running.leaders, self._state)
-            for shard, one in sorted(found.items()):
+            for one in found:
+                shard = one["cluster"], one["shard"]
                 known = self._leaders.get(shard)
                 self._leaders[shard] = one["leader"]
                 if known is not None and known != one["leader"]:
-                    self._tell("leads", one["leader"], f"{one['leader']} leads shard {shard} now")
+                    self._tell("leads", one["leader"], f"{one['leader']} leads shard {one['shard']} now")
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _revive(self) -> None:
@@ -141,7 +143,7 @@ class Keeper:
         return "up" if part.is_alive else "down"
 
     def _led_by(self, name: str) -> tuple[int, ...]:
-        return tuple(shard for shard, leader in sorted(self._leaders.items()) if leader == name)
+        return tuple(shard for (_, shard), leader in sorted(self._leaders.items()) if leader == name)
 
     def _tell(self, kind: Literal["killed", "back", "leads"], part: str, text: str) -> None:
         self.events.appendleft(Event(time.time(), kind, part, text))
