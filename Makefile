@@ -16,7 +16,7 @@ N ?= 20
 TEST ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install prerequisites demo serve check format quick test gate explore deflake screenshots bench storm overload faults soak soak-short crash-long model-long simulation-long spark-long clean
+.PHONY: help install prerequisites demo serve check format quick test gate explore deflake screenshots bench storm overload faults soak soak-short crash-long model-long simulation-long spark-long clean demo-cluster
 .NOTPARALLEL:
 
 help: ## this list
@@ -38,6 +38,10 @@ prerequisites: $(STAMP)
 
 demo: $(STAMP) ## the demo page on http://127.0.0.1:8080/demo, with a server that comes back after a crash
 	@exec $(BIN)/pushq demo $(ARGS)
+
+demo-cluster: $(STAMP) ## a cluster on this machine and a page that kills its parts, on http://127.0.0.1:8080
+	@$(BIN)/python tests/support/prerequisites.py cluster
+	@exec $(BIN)/pushq dev-cluster demo $(ARGS)
 
 serve: $(STAMP) ## a server on ./pushq-data; flags go into ARGS
 	@exec $(BIN)/pushq serve $(ARGS)

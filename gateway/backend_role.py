@@ -47,6 +47,7 @@ from gateway.etcd_access import access_of, etcd_config
 from gateway.logs import configure_logs
 from gateway.memory import keep_what_is_imported
 from gateway.serve import SIGNALS, CannotStart
+from gateway.service_manager import tell_ready, tell_stopping
 from gateway.settings import Settings
 from gateway.usage.led_export import LedExports
 from gateway.version import VERSION
@@ -261,6 +262,7 @@ def _config(settings: Settings) -> HostConfig:
 
 def _end(number: int, ended: asyncio.Event) -> None:
     log.info("stopping", signal=signal.Signals(number).name)
+    tell_stopping()
     ended.set()
 
 
@@ -273,3 +275,4 @@ def _announce(settings: Settings, host: BackendHost, http: Address) -> None:
         "ready",
     ]
     print("\n".join(lines), file=sys.stdout, flush=True)
+    tell_ready()

@@ -122,6 +122,30 @@ def down(directory: Path, as_json: bool) -> None:
         put(f"{ended} processes ended")
 
 
+@dev_cluster.command("demo")
+@click.option(
+    "--listen", metavar="HOST:PORT", default="127.0.0.1:8080", show_default=True, help="Where the page is, on loopback."
+)
+@_directory_option
+def demo(listen: str, directory: Path) -> None:
+    """Start the cluster and a page that kills its parts, while numbered messages go through it.
+
+    What is killed is started again. SIGTERM or Ctrl-C ends the page and the cluster.
+    """
+    from gateway.addresses import parse_address
+    from gateway.cannot_start import CannotStart
+    from gateway.cluster_demo.serving import serve_demo
+
+    try:
+        address = parse_address(listen)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--listen") from None
+    try:
+        serve_demo(directory, address, tell, lambda url: put(f"demo: {url}"))
+    except CannotStart as error:
+        raise Failure(str(error), exit=Exit.CANNOT_START) from error
+
+
 @dev_cluster.command("resize")
 @click.argument("cluster", metavar="CLUSTER")
 @click.argument("wanted", metavar="BACKENDS", type=WholeRange(min=BACKENDS_MIN, max=BACKENDS_MAX))
