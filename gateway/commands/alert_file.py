@@ -157,14 +157,17 @@ async def _update(admin: Admin, planned: Planned, rule: Rule) -> None:
     whole = {field: known[field] for field in known if field in FIELDS and known[field] is not None} | rule
     is_slo = str(whole["kind"]).startswith("slo_")
     for field in ("limit", "clear_at"):
-        if field not in rule and (is_slo or field == "clear_at" and "limit" in rule):
+        if field not in rule and (is_slo or (field == "clear_at" and "limit" in rule)):
             del whole[field]  # an SLO takes none, and where a new limit is cleared follows from it
     await admin.ask("PUT", path, json=whole, headers={"If-Match": answer.headers["etag"]})
     planned.result = "updated"
 
 
 FIELDS = frozenset(
-    "name kind queue limit clear_at for_ms keep_ms window_ms severity receivers enabled note objective latency_ms".split()
+    (
+        *("name", "kind", "queue", "limit", "clear_at", "for_ms", "keep_ms", "window_ms", "severity", "receivers"),
+        *("enabled", "note", "objective", "latency_ms"),
+    )
 )
 """What a rule is given as."""
 

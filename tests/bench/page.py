@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tests.bench import spark_report
 from tests.bench.report import report
 from tests.bench.rows import read_rows
 from tests.bench.world import ROOT
@@ -13,6 +14,7 @@ PUBLISHED = {
     name: Path(__file__).with_name(name)
     for name in ("published.jsonl", "published_semantics.jsonl", "published_duties.jsonl", "published_cluster.jsonl")
 }
+PUBLISHED_SPARK = Path(__file__).with_name("published_spark.jsonl")
 _END = "\n<!-- end -->"
 
 
@@ -24,9 +26,13 @@ def shown(page: str, name: str) -> str:
 def write_page() -> None:
     page = PAGE.read_text()
     for name, path in PUBLISHED.items():
-        before, after = page.split(_begin(name))
-        page = before + _begin(name) + report(read_rows(path)) + _END + after.split(_END, 1)[1]
-    PAGE.write_text(page)
+        page = _with(page, name, report(read_rows(path)))
+    PAGE.write_text(_with(page, PUBLISHED_SPARK.name, spark_report.report(read_rows(PUBLISHED_SPARK))))
+
+
+def _with(page: str, name: str, tables: str) -> str:
+    before, after = page.split(_begin(name))
+    return before + _begin(name) + tables + _END + after.split(_END, 1)[1]
 
 
 def _begin(name: str) -> str:
