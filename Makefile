@@ -91,7 +91,7 @@ soak: $(STAMP) ## an hour, or SOAK_SECONDS, of faults at random from TEST_SEED
 simulation-long: $(STAMP) ## many more seeds of the simulated clocks, producers and partitions
 	@SIMULATION_SEEDS=$${SEEDS:-500} SIM_SEEDS=$${SEEDS:-500} $(BIN)/pytest tests/simulation $(ARGS)
 
-spark-long: $(STAMP) ## jobs over 50 million rows of the ledger and 10 million of minutes, and a tenth of them
+spark-long: $(STAMP) ## jobs over 50 million rows of the ledger and 10 million of minutes, and a tenth of them; 4 GB of disk
 	@$(BIN)/python -m tests.bench.spark_scale $(ARGS)
 
 clean: ## remove .venv and what tools left behind; data folders stay

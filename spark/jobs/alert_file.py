@@ -59,8 +59,8 @@ def _limit(one: Suggestion) -> float | None:
         case "held", "above":
             return float(one["high"])
         case "published", "above":
-            return round((one["high"] - one["usual_most"]) / _HOUR_SECONDS, _DIGITS)
+            return round(float(one["high"] - one["usual_most"]) / _HOUR_SECONDS, _DIGITS)
         case "settled", "below":
-            return round((one["usual_least"] - one["low"]) / _HOUR_SECONDS, _DIGITS)
+            return round(float(one["usual_least"] - one["low"]) / _HOUR_SECONDS, _DIGITS)
         case _:
             return None

@@ -53,8 +53,8 @@ def _made(session: SparkSession, options: Namespace) -> dict[str, Any]:
     found.write.mode("overwrite").parquet(str(options.to / "anomalies"))
     suggested = anomalies.suggestions(found)
     suggested.write.mode("overwrite").json(str(options.to / "alert_suggestions"))
-    order = [F.desc("score_max"), *anomalies.QUEUE, "measure"]
-    first = [row.asDict() for row in suggested.orderBy(*order).limit(alert_file.RULES_MAX).collect()]
+    ordered = suggested.orderBy(F.desc("score_max"), "tenant", "queue", "queue_uid", "measure")
+    first = [row.asDict() for row in ordered.limit(alert_file.RULES_MAX).collect()]
     rules = alert_file.rules(first)
     _write(options.to / RULES, rules)
     done = {"hours": found.count(), "suggestions": first[:SHOWN_MAX], "rules": sum(map(len, rules.values()))}

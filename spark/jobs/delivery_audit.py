@@ -72,5 +72,5 @@ def _told(tables: Tables) -> dict[str, Any]:
     ).first()
     summed = queues.agg(*[F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in names]).first()
     assert counted is not None and summed is not None
-    first = faults.orderBy("tenant", "queue", "partition", "from", "fault").limit(FAULTS_SHOWN_MAX).collect()
+    first = faults.orderBy("tenant", "queue", "node", "partition", "from", "to", "fault").limit(FAULTS_SHOWN_MAX).collect()
     return counted.asDict() | summed.asDict() | {"first_faults": [row.asDict() for row in first]}

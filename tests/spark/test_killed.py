@@ -124,4 +124,4 @@ def test_of_a_cluster_whose_leader_was_killed_nothing_is_lost(session: SparkSess
     rows = session.read.parquet(str(tmp_path / "tables" / "audit_queues")).collect()
     counts = {row["queue"]: [row["published"], row["settled"], row["outstanding"]] for row in rows}
     assert counts == expected
-    faults_are_found(session, KILLED_LEADER, "q0", tmp_path)
+    faults_are_found(session, KILLED_LEADER, "q1", tmp_path)
