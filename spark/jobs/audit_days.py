@@ -72,14 +72,12 @@ class Days:
         """Replaces the days that a look at new files changes, and what is said of all days. `opens_all`: nothing stays
         that only sums vouch for. Raises `BadFolder` where files are needed again and are not there."""
         days = look.days | self._tables.days(HOURS) if opens_all else look.days
-        hours, opened = self._hours(look, days, opens_all=opens_all)
+        hours, chunks, opened = self._hours(look, days, opens_all=opens_all)
         parts = self._parts(look, days, opened)
-        pieces: list[DataFrame] = []
+        pieces = [one.select(*audit.PIECE) for one in _some(chunks)]
         wrong = None
-        if hours is not None:
-            pieces.append(screen.chunks_of(hours).select(*audit.PIECE))
         if parts is not None:
-            ranges = audit.ranges_of(parts)
+            ranges = self._keep(audit.ranges_of(parts))
             pieces.append(ranges.select(*audit.PIECE))
             wrong = audit.judged(ranges)
         made = self._keep(audit.day_of(_together(pieces), wrong))
@@ -109,20 +107,25 @@ class Days:
         days = {str(row["day"]) for row in parts.select("day").distinct().collect()}
         return Look(rows, None, parts, days, {path.name: set() for path in new})
 
-    def _hours(self, look: Look, days: set[str], *, opens_all: bool) -> tuple[DataFrame | None, DataFrame | None]:
-        """The hours that are vouched for, and the days of logs (`DAY_LOG`) that were until now, or might have been."""
+    def _hours(
+        self, look: Look, days: set[str], *, opens_all: bool
+    ) -> tuple[DataFrame | None, DataFrame | None, DataFrame | None]:
+        """The hours that are vouched for, what they say, and the days of logs (`DAY_LOG`) that were vouched for until
+        now, or might have been."""
         stored = self._tables.read(HOURS, days)
         if look.sums is not None:
             apart = self._tables.read(RANGES, days)
             mine = look.sums if apart is None else look.sums.join(_logs(apart), DAY_LOG, "left_anti")
             hours = self._keep(screen.merged(_together([mine.drop("file"), *_some(stored)])))
-            opened = self._keep(screen.suspects_of(screen.chunks_of(hours)))
-            return hours.join(opened, DAY_LOG, "left_anti"), opened
+            chunks = self._keep(screen.chunks_of(hours))
+            opened = self._keep(screen.suspects_of(chunks))
+            return hours.join(opened, DAY_LOG, "left_anti"), chunks.join(opened, DAY_LOG, "left_anti"), opened
         if stored is None or opens_all:
-            return None, None if stored is None else _logs(stored)
+            return None, None, None if stored is None else _logs(stored)
         assert look.parts is not None
         opened = self._keep(_logs(stored).join(_logs(look.parts), DAY_LOG, "left_semi"))
-        return stored.join(opened, DAY_LOG, "left_anti"), opened
+        hours = self._keep(stored.join(opened, DAY_LOG, "left_anti"))
+        return hours, screen.chunks_of(hours), opened
 
     def _parts(self, look: Look, days: set[str], opened: DataFrame | None) -> DataFrame | None:
         """All ranges of the days of logs that are looked at range by range."""

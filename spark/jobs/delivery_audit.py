@@ -20,7 +20,7 @@ from spark.jobs.reading import usage_files
 from spark.jobs.tables import AUDITED, Tables
 
 SCREEN_BYTES_MIN: Final = 64 * 1024 * 1024
-"""Less than this, compressed, is looked at range by range at once."""
+"""Less than this, compressed, is looked at range by range at once, where nothing was screened before."""
 FAULTS_SHOWN_MAX: Final = 100
 
 
@@ -42,12 +42,12 @@ def run(session: SparkSession, options: Namespace) -> dict[str, Any]:
 
 
 def _bring_up_to_date(session: SparkSession, tables: Tables, files: list[Path], options: Namespace) -> dict[str, Any]:
-    days = Days(session, tables, files)
-    new, opens_all = days.new(), options.screen == "never" and bool(tables.days(HOURS))
+    days, has_screened = Days(session, tables, files), bool(tables.days(HOURS))
+    new, opens_all = days.new(), options.screen == "never" and has_screened
     done: dict[str, Any] = {"files": len(new), "rows": 0, "quarantined": 0, "days": []}
     if not new and not opens_all:
         return done
-    is_much = sum(path.stat().st_size for path in new) >= SCREEN_BYTES_MIN
+    is_much = has_screened or sum(path.stat().st_size for path in new) >= SCREEN_BYTES_MIN
     with days.kept():
         look = days.look_at(new, screens=options.screen == "always" or (options.screen == "auto" and is_much))
         if look.rows is not None:
@@ -72,5 +72,7 @@ def _told(tables: Tables) -> dict[str, Any]:
     ).first()
     summed = queues.agg(*[F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in names]).first()
     assert counted is not None and summed is not None
-    first = faults.orderBy("tenant", "queue", "node", "partition", "from", "to", "fault").limit(FAULTS_SHOWN_MAX).collect()
+    first = (
+        faults.orderBy("tenant", "queue", "node", "partition", "from", "to", "fault").limit(FAULTS_SHOWN_MAX).collect()
+    )
     return counted.asDict() | summed.asDict() | {"first_faults": [row.asDict() for row in first]}

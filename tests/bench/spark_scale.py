@@ -94,15 +94,16 @@ def described(folder: Path) -> Row:
     }
 
 
-def measured(session: SparkSession, folder: Path, job: Job, sizes: Sequence[int], *, say: bool = True) -> list[Row]:
-    """A row a size: what the job took over new files, and what it took to see that there are none."""
+def measured(session: SparkSession, folder: Path, job: Job, sizes: Sequence[int], *, is_long: bool = True) -> list[Row]:
+    """A row a size: what the job took over new files, and what it took to see that there are none. `is_long`: the first
+    is run twice, since Java compiles in the first, and each is said as it comes."""
     found: list[Row] = []
     for size in sizes:
         source, to = folder / f"{job.name}-files", folder / f"{job.name}-tables"
         source.mkdir()
         written = job.write(session, source, size)
         kilobytes = sum(path.stat().st_size for path in source.iterdir()) // 1_000
-        if not found:
+        if is_long and not found:
             timed(session, job, source, folder / "warm")  # Java has compiled what it needs
             shutil.rmtree(folder / "warm")
         took, others, done = timed(session, job, source, to)
@@ -112,7 +113,7 @@ def measured(session: SparkSession, folder: Path, job: Job, sizes: Sequence[int]
         row = {"kind": job.name, "rows": written, "files": done["files"], "kilobytes": kilobytes}
         row |= {"seconds": round(took, 1), "again_seconds": round(again, 1), "other_cpu_pct": round(others, 1)}
         found.append(row)
-        if say:
+        if is_long:
             print(row, flush=True)
         for place in (source, to):
             shutil.rmtree(place)

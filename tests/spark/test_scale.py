@@ -25,7 +25,7 @@ def test_both_jobs_are_measured_and_what_is_published_says_of_what(session: Spar
     rows = [described(tmp_path)]
     for job in JOBS:
         write, size = small[job.name]
-        rows += measured(session, tmp_path, job._replace(write=write), [size], say=False)
+        rows += measured(session, tmp_path, job._replace(write=write), [size], is_long=False)
     assert [(row["rows"], row["files"]) for row in rows[1:]] == [(size, HOURS) for _, size in small.values()]
     assert not [path for path in tmp_path.iterdir() if path.is_dir() and path.name != "spark"], "nothing is left"
     assert [json.loads(json.dumps(row)) for row in rows] == rows
