@@ -8,6 +8,7 @@ the data in at most 11 times the time. It ends with 1 if a full size takes longe
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import sys
 import tempfile
@@ -32,6 +33,7 @@ BYTES_PER_ROW: Final = 80
 """On the disk at most: the files, what is shuffled or does not fit the memory, and the tables."""
 MEMORY: Final = "4g"
 CORES: Final = 2
+TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
 class Job(NamedTuple):
@@ -125,17 +127,18 @@ def timed(session: SparkSession, job: Job, source: Path, to: Path) -> tuple[floa
     arguments = argparse.ArgumentParser()
     job.module.add_arguments(arguments)
     given = arguments.parse_args(["--from", str(source), "--to", str(to)])
-    begun, busy, own = time.monotonic(), machine.busy_s(), _java_s(session)
+    begun, busy, own = time.monotonic(), machine.busy_s(), _own_s(session)
     done: dict[str, Any] = job.module.run(session, given)
     took = time.monotonic() - begun
-    others = machine.busy_s() - busy - (_java_s(session) - own)
+    others = machine.busy_s() - busy - (_own_s(session) - own)
     return took, max(0.0, 100 * others / took), done
 
 
-def _java_s(session: SparkSession) -> float:
-    """Processor seconds of Spark's process."""
-    bean = session._jvm.java.lang.management.ManagementFactory.getOperatingSystemMXBean()  # type: ignore[union-attr]
-    return float(bean.getProcessCpuTime()) / 1e9
+def _own_s(session: SparkSession) -> float:
+    """Processor seconds of Spark's process and of this one."""
+    pid = session.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
+    spent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return sum(map(int, spent)) / TICKS + time.process_time()
 
 
 def _options() -> argparse.Namespace:
