@@ -27,7 +27,12 @@ _FULL: Final = 0.98
 _HEAD: Final = ("", "rows", "MB", "s", "rows/s", "again, s", "others, %", "goal")
 
 
+NOTHING: Final = "No run has been published yet."
+
+
 def report(rows: Sequence[Row]) -> str:
+    if not rows:
+        return NOTHING
     lines = [_machine(row) for row in rows if row["kind"] == "machine"]
     table = [list(_HEAD), ["---"] * len(_HEAD)]
     for name, goal in GOALS.items():
