@@ -8,8 +8,7 @@ known of a day follows from the rows that it has, whatever runs they came in.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -50,13 +49,6 @@ class Days:
         self._tables = tables
         self._sources = {path.name: path for path in sources}
         self._known = tables.files()
-        self._stack = ExitStack()
-
-    @contextmanager
-    def kept(self) -> Iterator[None]:
-        """What is computed more than once stays in memory meanwhile."""
-        with self._stack:
-            yield
 
     def new(self) -> list[Path]:
         return [path for name, path in self._sources.items() if name not in self._known]
@@ -77,10 +69,10 @@ class Days:
         pieces = [one.select(*audit.PIECE) for one in _some(chunks)]
         wrong = None
         if parts is not None:
-            ranges = self._keep(audit.ranges_of(parts))
+            ranges = _keep(audit.ranges_of(parts))
             pieces.append(ranges.select(*audit.PIECE))
             wrong = audit.judged(ranges)
-        made = self._keep(audit.day_of(_together(pieces), wrong))
+        made = _keep(audit.day_of(_together(pieces), wrong))
         others = self._tables.read(DAYS, self._tables.days(DAYS) - days)
         whole = made if others is None else made.unionByName(others, allowMissingColumns=True)
         self._tables.replace(
@@ -93,7 +85,7 @@ class Days:
     def _summed(self, new: Sequence[Path]) -> Look | None:
         """None where a time is no time: what row that is, only a look at each says."""
         rows = self._rows(new)
-        sums = self._keep(screen.sums_of(rows.good(times_as_text=True, with_files=True)))
+        sums = _keep(screen.sums_of(rows.good(times_as_text=True, with_files=True)))
         files: dict[str, set[str]] = {path.name: set() for path in new}
         for row in sums.select("file", "day").distinct().collect():
             if row["day"] is None:
@@ -103,7 +95,7 @@ class Days:
 
     def _ranged(self, new: Sequence[Path]) -> Look:
         rows = self._rows(new)
-        parts = self._keep(audit.parts_of(rows.good()))
+        parts = _keep(audit.parts_of(rows.good()))
         days = {str(row["day"]) for row in parts.select("day").distinct().collect()}
         return Look(rows, None, parts, days, {path.name: set() for path in new})
 
@@ -116,15 +108,15 @@ class Days:
         if look.sums is not None:
             apart = self._tables.read(RANGES, days)
             mine = look.sums if apart is None else look.sums.join(_logs(apart), DAY_LOG, "left_anti")
-            hours = self._keep(screen.merged(_together([mine.drop("file"), *_some(stored)])))
-            chunks = self._keep(screen.chunks_of(hours))
-            opened = self._keep(screen.suspects_of(chunks))
+            hours = _keep(screen.merged(_together([mine.drop("file"), *_some(stored)])))
+            chunks = _keep(screen.chunks_of(hours))
+            opened = _keep(screen.suspects_of(chunks))
             return hours.join(opened, DAY_LOG, "left_anti"), chunks.join(opened, DAY_LOG, "left_anti"), opened
         if stored is None or opens_all:
             return None, None, None if stored is None else _logs(stored)
         assert look.parts is not None
-        opened = self._keep(_logs(stored).join(_logs(look.parts), DAY_LOG, "left_semi"))
-        hours = self._keep(stored.join(opened, DAY_LOG, "left_anti"))
+        opened = _keep(_logs(stored).join(_logs(look.parts), DAY_LOG, "left_semi"))
+        hours = _keep(stored.join(opened, DAY_LOG, "left_anti"))
         return hours, screen.chunks_of(hours), opened
 
     def _parts(self, look: Look, days: set[str], opened: DataFrame | None) -> DataFrame | None:
@@ -144,7 +136,7 @@ class Days:
             found.append(audit.parts_of(_together(again)))
         if not found:
             return None
-        return self._keep(audit.merged(_together(found)) if len(found) > 1 else found[0])
+        return _keep(audit.merged(_together(found)) if len(found) > 1 else found[0])
 
     def _again(self, names: Sequence[str], logs: DataFrame) -> list[DataFrame]:
         """Rows of files about days of logs."""
@@ -163,10 +155,10 @@ class Days:
     def _rows(self, files: Sequence[Path]) -> Rows:
         return Rows(self._session, files, "ledger", audit.COLUMNS)
 
-    def _keep(self, frame: DataFrame) -> DataFrame:
-        kept = frame.persist(StorageLevel.MEMORY_AND_DISK)
-        self._stack.callback(kept.unpersist)
-        return kept
+
+def _keep(frame: DataFrame) -> DataFrame:
+    """What is computed more than once. Its plan ends here: Spark would plan all that led to it again each time."""
+    return frame.localCheckpoint(storageLevel=StorageLevel.MEMORY_AND_DISK)
 
 
 def _logs(rows: DataFrame) -> DataFrame:

@@ -48,16 +48,15 @@ def _bring_up_to_date(session: SparkSession, tables: Tables, files: list[Path], 
     if not new and not opens_all:
         return done
     is_much = has_screened or sum(path.stat().st_size for path in new) >= SCREEN_BYTES_MIN
-    with days.kept():
-        look = days.look_at(new, screens=options.screen == "always" or (options.screen == "auto" and is_much))
-        if look.rows is not None:
-            done["rows"], done["quarantined"] = look.rows.counted()
-            if done["quarantined"]:
-                set_aside(look.rows.bad(), options.to)
-        if look.days or opens_all:
-            days.bring_up_to_date(look, opens_all=opens_all)
-        else:
-            tables.replace({}, look.files)
+    look = days.look_at(new, screens=options.screen == "always" or (options.screen == "auto" and is_much))
+    if look.rows is not None:
+        done["rows"], done["quarantined"] = look.rows.counted()
+        if done["quarantined"]:
+            set_aside(look.rows.bad(), options.to)
+    if look.days or opens_all:
+        days.bring_up_to_date(look, opens_all=opens_all)
+    else:
+        tables.replace({}, look.files)
     return done | {"days": sorted(look.days)}
 
 
