@@ -101,7 +101,7 @@ soak-short: $(STAMP) ## four minutes of the same
 simulation-long: $(STAMP) ## many more seeds of the simulated clocks, producers and partitions
 	@SIMULATION_SEEDS=$${SEEDS:-500} SIM_SEEDS=$${SEEDS:-500} $(BIN)/pytest tests/simulation $(ARGS)
 
-spark-long: $(STAMP) ## jobs over 50 million rows of the ledger and 10 million of minutes, and a tenth of them
+spark-long: $(STAMP) ## jobs over 50 million rows of the ledger and 10 million of minutes, and a tenth of them; 4 GB of disk
 	@$(BIN)/python -m tests.bench.spark_scale $(ARGS)
 
 clean: ## remove .venv and what tools left behind; data folders stay

@@ -1,83 +1,244 @@
-"""Tables for people: one HTML page that needs nothing else, with plots as inline SVG."""
+"""Tables for people: one HTML page that needs nothing else, with plots as inline SVG.
+
+A plot has a title, its unit, an axis with round numbers, and a legend where it shows several things. Colours are told
+apart by those who see red and green alike, on light and on dark paper.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from datetime import date, datetime
 from html import escape
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
-WIDTH: Final = 720
-HEIGHT: Final = 180
-_MARGIN: Final = 44
+from spark.wording import counted
+
+WIDTH: Final = 860
+HEIGHT: Final = 240
+BAR_HEIGHT: Final = 24
 ROWS_SHOWN_MAX: Final = 500
 POINTS_MAX: Final = 1_000
+SERIES_MAX: Final = 4
+_LEFT: Final = 76
+_TOP: Final = 12
+_BOTTOM: Final = 26
+_NAMES: Final = 240
+"""How much of a plot with lying bars their labels have."""
+_NAME_CHARS_MAX: Final = 34
+_LABELS_MAX: Final = 10
+_TICKS: Final = 4
+_GAP: Final = 0.25
+
+Kind = Literal["text", "count", "number", "bytes", "seconds", "money", "share", "days", "time", "yes"]
+_RIGHT: Final = frozenset({"count", "number", "bytes", "seconds", "money", "share", "days"})
+_BYTES: Final = ("B", "kB", "MB", "GB", "TB", "PB")
 
 _STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem; color: #1d2733; background: #fff }
-table { border-collapse: collapse; margin: 1rem 0 } th, td { padding: .25rem .75rem; border-bottom: 1px solid #d8dee6 }
-td.n { text-align: right; font-variant-numeric: tabular-nums } svg { max-width: 100%; height: auto }
-@media (prefers-color-scheme: dark) { body { color: #dfe6ee; background: #12171d } th, td { border-color: #334 } }
+:root { --ink: #1d2733; --pale: #5b6878; --line: #d8dee6; --paper: #fff; --zebra: #f5f7fa;
+  --s0: #2f6fb3; --s1: #d9822b; --s2: #6b5ca5; --s3: #2a9187; --bad: #b3261e }
+@media (prefers-color-scheme: dark) { :root { --ink: #dfe6ee; --pale: #9aa8b8; --line: #313b47; --paper: #12171d;
+  --zebra: #1a2129; --s0: #6ea8e0; --s1: #eba55b; --s2: #a99bdb; --s3: #5fc2b6; --bad: #ff8a80 } }
+* { box-sizing: border-box }
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; padding: 0 1.25rem; max-width: 64rem; color: var(--ink);
+  background: var(--paper) }
+h1 { font-size: 1.7rem; margin: 0 } h2 { font-size: 1.25rem; margin: 2.5rem 0 .25rem } p { margin: .25rem 0 .75rem }
+nav { margin: .75rem 0; display: flex; flex-wrap: wrap; gap: .25rem 1rem } a { color: var(--s0) }
+.pale, figcaption span { color: var(--pale) }
+figure { margin: 1rem 0 } figcaption { font-weight: 600 } figcaption span { font-weight: 400 }
+.legend { display: flex; gap: 1.25rem; font-size: 13px; margin: .25rem 0 }
+.legend i { display: inline-block; width: .8em; height: .8em; border-radius: 2px; margin-right: .4em }
+svg { display: block; max-width: 100%; height: auto } svg text { font-size: 12px; fill: var(--pale) }
+svg line { stroke: var(--line) } .s0 { fill: var(--s0) } .s1 { fill: var(--s1) } .s2 { fill: var(--s2) }
+.s3 { fill: var(--s3) } i.s0 { background: var(--s0) } i.s1 { background: var(--s1) } i.s2 { background: var(--s2) }
+i.s3 { background: var(--s3) }
+.wide { overflow-x: auto; margin: 1rem 0 } table { border-collapse: collapse; font-size: 14px; min-width: 60% }
+th, td { padding: .3rem .75rem; border-bottom: 1px solid var(--line); text-align: left; white-space: nowrap }
+thead th { border-bottom-width: 2px; color: var(--pale); font-weight: 600; vertical-align: bottom; white-space: normal }
+tbody tr:nth-child(even) { background: var(--zebra) } .n { text-align: right; font-variant-numeric: tabular-nums }
+.bad { color: var(--bad); font-weight: 600 }
 """
+
+
+class Column(NamedTuple):
+    """`label` is its heading, the unit in it."""
+
+    name: str
+    label: str
+    kind: Kind = "text"
+
+
+class Plot(NamedTuple):
+    """`series` are names and as many values as there are labels. One that `is_ranked` has lying bars, of one series."""
+
+    title: str
+    unit: str
+    labels: Sequence[str]
+    series: Sequence[tuple[str, Sequence[float]]]
+    is_ranked: bool = False
 
 
 class Section(NamedTuple):
     title: str
     text: str
-    columns: Sequence[str]
+    columns: Sequence[Column]
     rows: Sequence[Sequence[Any]]
-    plot: Sequence[tuple[str, float]] = ()
-    """Labels and values of bars, in order."""
+    plots: Sequence[Plot] = ()
+    hidden: int = 0
+    """How many rows there are besides."""
 
 
-def page(title: str, sections: Sequence[Section]) -> str:
+def page(title: str, about: str, sections: Sequence[Section]) -> str:
     """The whole page. What is not shown is said."""
+    links = "".join(f'<a href="#{_id(one.title)}">{escape(one.title)}</a>' for one in sections)
     body = "".join(_section(section) for section in sections)
-    head = f'<meta charset="utf-8"><title>{escape(title)}</title><style>{_STYLE}</style>'
-    return f'<!doctype html><html lang="en"><head>{head}</head><body><h1>{escape(title)}</h1>{body}</body></html>\n'
+    head = (
+        '<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+        f"<title>{escape(title)}</title><style>{_STYLE}</style>"
+    )
+    top = f'<h1>{escape(title)}</h1><p class="pale">{escape(about)}</p><nav>{links}</nav>'
+    return f'<!doctype html><html lang="en"><head>{head}</head><body>{top}{body}</body></html>\n'
 
 
-def bars(values: Sequence[tuple[str, float]], title: str) -> str:
-    """Bars as SVG, named for those who cannot see them; the least and the most are written at the side."""
-    shown = values[:POINTS_MAX]
-    most = max((value for _, value in shown), default=0.0) or 1.0
-    step = (WIDTH - _MARGIN) / max(1, len(shown))
-    parts = []
-    for n, (label, value) in enumerate(shown):
-        high = max(0.0, value) / most * (HEIGHT - 40)
-        x, y = _MARGIN + n * step, HEIGHT - 20 - high
-        parts.append(
-            f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(1.0, step - 2):.1f}" height="{high:.1f}" fill="#2f6fb3">'
-            f"<title>{escape(label)}: {number(value)}</title></rect>"
-        )
-    ends = [(_MARGIN, "start", shown[0][0]), (WIDTH, "end", shown[-1][0])] if shown else []
-    texts = "".join(
-        f'<text x="{x}" y="{HEIGHT - 4}" text-anchor="{anchor}" font-size="12" fill="currentColor">'
-        f"{escape(label)}</text>"
-        for x, anchor, label in ends
-    )
-    scale = f'<text x="0" y="30" font-size="12" fill="currentColor">{number(most)}</text>'
-    return (
-        f'<svg role="img" aria-label="{escape(title)}" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}">'
-        f"{scale}{''.join(parts)}{texts}</svg>"
-    )
+def plot(one: Plot) -> str:
+    """A figure: title and unit, a legend of several series, and bars as SVG, which tell their value to a pointer."""
+    shown = one._replace(labels=one.labels[:POINTS_MAX], series=one.series[:SERIES_MAX])
+    legend = ""
+    if len(shown.series) > 1:
+        names = "".join(f'<span><i class="s{n}"></i>{escape(name)}</span>' for n, (name, _) in enumerate(shown.series))
+        legend = f'<div class="legend">{names}</div>'
+    drawn = _ranked(shown) if shown.is_ranked else _columns(shown)
+    caption = f"<figcaption>{escape(shown.title)} <span>({escape(shown.unit)})</span></figcaption>"
+    return f"<figure>{caption}{legend}{drawn}</figure>"
 
 
 def number(value: float) -> str:
     """1,234, or 1.25: as people read it."""
-    return f"{value:,.0f}" if value == int(value) or abs(value) >= 1_000 else f"{value:,.2f}"
+    if value == int(value) or abs(value) >= 1_000:
+        return f"{value:,.0f}"
+    return f"{value:,.2f}" if abs(value) >= 0.01 else f"{value:.2g}"
+
+
+def cell(value: Any, kind: Kind) -> str:
+    """A value as text."""
+    if value is None:
+        return "never" if kind == "days" else "–"
+    match kind:
+        case "bytes":
+            return _bytes(float(value))
+        case "share":
+            return f"{value * 100:.1f} %"
+        case "money":
+            return f"{value:,.2f}" if value == 0 or abs(value) >= 0.01 else f"{value:.2g}"
+        case "days":
+            return f"{value:,.0f}"
+        case "yes":
+            return "yes" if value else "no"
+        case "time":
+            return _time(value)
+        case "text":
+            return str(value)
+        case "count" | "number" | "seconds":
+            return number(value)
+
+
+def _columns(one: Plot) -> str:
+    """Standing bars side by side, in the order of the labels."""
+    most = _round_up(max((value for _, values in one.series for value in values), default=0.0))
+    high, wide = HEIGHT - _TOP - _BOTTOM, (WIDTH - _LEFT) / max(1, len(one.labels))
+    parts = []
+    for n in range(_TICKS + 1):
+        y = _TOP + high - high * n / _TICKS
+        parts.append(f'<line x1="{_LEFT}" x2="{WIDTH}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        parts.append(f'<text x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{_short(most * n / _TICKS)}</text>')
+    each = wide * (1 - _GAP) / max(1, len(one.series))
+    for number_, (name, values) in enumerate(one.series):
+        for at, (label, value) in enumerate(zip(one.labels, values, strict=True)):
+            tall = max(0.0, value) / most * high
+            x = _LEFT + at * wide + wide * _GAP / 2 + number_ * each
+            what = f"{label}: {number(value)}" + (f" {name}" if len(one.series) > 1 else "")
+            place = f'x="{x:.1f}" y="{_TOP + high - tall:.1f}" width="{max(0.5, each):.1f}" height="{tall:.1f}"'
+            parts.append(f'<rect class="s{number_}" {place}><title>{escape(what)}</title></rect>')
+    every = math.ceil(len(one.labels) / _LABELS_MAX)
+    for at in range(0, len(one.labels), max(1, every)):
+        x = _LEFT + (at + 0.5) * wide
+        parts.append(f'<text x="{x:.1f}" y="{HEIGHT - 8}" text-anchor="middle">{escape(one.labels[at])}</text>')
+    return _svg(one.title, HEIGHT, parts)
+
+
+def _ranked(one: Plot) -> str:
+    """Lying bars with their names before and their values behind them."""
+    values = one.series[0][1]
+    most = max(values, default=0.0) or 1.0
+    room = WIDTH - _NAMES - _LEFT
+    parts = []
+    for n, (label, value) in enumerate(zip(one.labels, values, strict=True)):
+        y, long = n * BAR_HEIGHT, max(0.0, value) / most * room
+        shown = label if len(label) <= _NAME_CHARS_MAX else label[: _NAME_CHARS_MAX - 1] + "…"
+        parts.append(f'<text x="{_NAMES - 8}" y="{y + 16}" text-anchor="end">{escape(shown)}</text>')
+        place = f'x="{_NAMES}" y="{y + 3}" width="{long:.1f}" height="{BAR_HEIGHT - 6}"'
+        told = f"<title>{escape(label)}: {number(value)}</title>"
+        parts.append(f'<rect class="s0" {place}>{told}</rect>')
+        parts.append(f'<text x="{_NAMES + long + 6:.1f}" y="{y + 16}">{number(value)}</text>')
+    return _svg(one.title, max(1, len(one.labels)) * BAR_HEIGHT, parts)
+
+
+def _svg(title: str, height: int, parts: Sequence[str]) -> str:
+    box = f'viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}"'
+    return f'<svg role="img" aria-label="{escape(title)}" {box}>{"".join(parts)}</svg>'
+
+
+def _round_up(value: float) -> float:
+    """The next number that quarters are round of; 1 for nothing."""
+    if value <= 0:
+        return 1.0
+    step = 10.0 ** math.floor(math.log10(value))
+    return next(step * n for n in (1, 2, 4, 6, 8, 10) if step * n >= value)
+
+
+def _short(value: float) -> str:
+    """2.5 M: as much as fits beside an axis."""
+    for unit, step in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if abs(value) >= step:
+            return f"{value / step:g} {unit}"
+    return f"{value:g}"
+
+
+def _bytes(value: float) -> str:
+    for unit in _BYTES[:-1]:
+        if abs(value) < 1_000:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1_000
+    return f"{value:,.1f} {_BYTES[-1]}"
+
+
+def _time(value: object) -> str:
+    if isinstance(value, datetime):
+        return value.strftime("%Y-%m-%d %H:%M")
+    return value.isoformat() if isinstance(value, date) else str(value)
+
+
+def _id(title: str) -> str:
+    return escape(title.lower().replace(" ", "-"))
 
 
 def _section(section: Section) -> str:
-    plot = bars(section.plot, section.title) if section.plot else ""
-    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in section.columns)
-    rows = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in section.rows[:ROWS_SHOWN_MAX])
-    hidden = len(section.rows) - ROWS_SHOWN_MAX
-    more = f"<p>{hidden:,} more rows are in the tables.</p>" if hidden > 0 else ""
-    table = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>" if section.rows else "<p>None.</p>"
-    return f"<h2>{escape(section.title)}</h2><p>{escape(section.text)}</p>{plot}{table}{more}"
+    plots = "".join(plot(one) for one in section.plots if one.labels)
+    more = f"<p>{counted(section.hidden, 'more row is', 'more rows are')} in the tables.</p>" if section.hidden else ""
+    table = _table(section) if section.rows else "<p>None.</p>"
+    title = f'<h2 id="{_id(section.title)}">{escape(section.title)}</h2>'
+    return f"<section>{title}<p>{escape(section.text)}</p>{plots}{table}{more}</section>"
 
 
-def _cell(value: Any) -> str:
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return f'<td class="n">{number(value)}</td>'
-    return f"<td>{escape('' if value is None else str(value))}</td>"
+def _table(section: Section) -> str:
+    head = "".join(f'<th scope="col"{_right(one.kind)}>{escape(one.label)}</th>' for one in section.columns)
+    rows = "".join("<tr>" + "".join(map(_cell, row, section.columns)) + "</tr>" for row in section.rows)
+    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+
+
+def _right(kind: Kind) -> str:
+    return ' class="n"' if kind in _RIGHT else ""
+
+
+def _cell(value: Any, column: Column) -> str:
+    return f"<td{_right(column.kind)}>{escape(cell(value, column.kind))}</td>"

@@ -37,7 +37,7 @@ def _show(items: list[dict[str, Any]], fields: tuple[str, ...], *, as_json: bool
         put_table(fields, [[item[field] if item[field] is not None else "–" for field in fields] for item in items])
 
 
-@group("alert")
+@group("alert", lazy={"import": "gateway.commands.alert_file:import_"})
 def alert() -> None:
     """Show alerts; manage their rules, silences and receivers."""
 

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from spark.jobs import alert_file
+from spark.jobs.durable import write_whole
 from spark.jobs.reading import BadFolder
 from spark.jobs.tables import Tables
 from spark.transforms import anomalies
 
 SHOWN_MAX: Final = 100
+RULES: Final = "alert_rules"
+"""A file for each tenant, as `pushq alert import` reads it."""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -27,7 +33,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(session: SparkSession, options: Namespace) -> dict[str, Any]:
-    """How many hours, and the first of the suggestions."""
+    """How many hours, the first of the suggestions, and how many rules of alerts are in the files for tenants."""
     with Tables(session, options.source).still():
         return _made(session, options)
 
@@ -47,10 +53,24 @@ def _made(session: SparkSession, options: Namespace) -> dict[str, Any]:
     found.write.mode("overwrite").parquet(str(options.to / "anomalies"))
     suggested = anomalies.suggestions(found)
     suggested.write.mode("overwrite").json(str(options.to / "alert_suggestions"))
-    first = suggested.orderBy("score_max", ascending=False).limit(SHOWN_MAX).collect()
-    done = {"hours": found.count(), "suggestions": [row.asDict() for row in first]}
+    ordered = suggested.orderBy(F.desc("score_max"), "tenant", "queue", "queue_uid", "measure")
+    first = [row.asDict() for row in ordered.limit(alert_file.RULES_MAX).collect()]
+    rules = alert_file.rules(first)
+    _write(options.to / RULES, rules)
+    done = {"hours": found.count(), "suggestions": first[:SHOWN_MAX], "rules": sum(map(len, rules.values()))}
     found.unpersist()
     return done
+
+
+def _write(folder: Path, rules: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+    """Each tenant's file, and none of before."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files = {f"{quote(tenant, safe='')}.json": theirs for tenant, theirs in rules.items()}
+    for name, theirs in files.items():
+        write_whole(folder / name, alert_file.written(theirs))
+    for path in folder.glob("*.json"):
+        if path.name not in files:
+            path.unlink()
 
 
 def _last_hour(flows: DataFrame, usage: DataFrame | None) -> int:

@@ -41,12 +41,14 @@ class Rows:
         self._seen = Observation()
         session.conf.set("spark.sql.files.openCostInBytes", str(_OPENED_LIKE_BYTES))
 
-    def good(self, *, times_as_text: bool = False) -> DataFrame:
-        """Rows that can be counted."""
+    def good(self, *, times_as_text: bool = False, with_files: bool = False) -> DataFrame:
+        """Rows that can be counted; `with_files`: each with the name of its `file`."""
         schema = schema_of(self._kind, self._columns)
         if times_as_text:
             schema = _with_text(schema)
         rows = self._session.read.schema(schema).option("columnNameOfCorruptRecord", CORRUPT).json(self._paths)
+        if with_files:
+            rows = rows.select("*", F.col("_metadata.file_name").alias("file"))
         told = with_defaults(rows, self._kind) if "version" in self._columns else rows
         told = told.withColumn(REASON, reason(self._kind, self._columns))
         told = told.observe(self._seen, F.count(REASON).alias("bad"), F.count(F.lit(1)).alias("rows"))

@@ -7,6 +7,8 @@ mounted.
 
 Who writes holds one lock all the time. Days move under a second one, which readers share: readers see all of a run or
 nothing of it, and may read while it works.
+
+Several jobs may have tables in one folder. Each notes the files that it has read in a file of its own.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import fcntl
 import json
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
@@ -26,7 +28,9 @@ from pyspark.sql import functions as F
 
 from spark.jobs.durable import sync, sync_below, write_whole
 
-_DONE: Final = "_files.json"
+ROLLED_UP: Final = "_files.json"
+AUDITED: Final = "_audited.json"
+"""The files that a job has read, and of each the days it may ask for again."""
 _JOURNAL: Final = "_journal.json"
 _LOCK: Final = "_lock"
 _READERS: Final = "_readers"
@@ -43,9 +47,10 @@ class Busy(RuntimeError):
 class Tables:
     """The tables of one folder. `files` and `replace` are for who is `alone` in it."""
 
-    def __init__(self, session: SparkSession, folder: Path):
+    def __init__(self, session: SparkSession, folder: Path, done: str = ROLLED_UP):
         self._session = session
         self.folder = folder
+        self._done = done
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -72,14 +77,17 @@ class Tables:
                 with self.alone():
                     pass
             except (Busy, OSError):
-                detail = "a run of usage_rollup is at its end, or died there; run this job again when one has ended"
+                detail = "a job that writes there is at its end, or died at it; run this job again when one has ended"
                 raise Busy(f"--from {self.folder}: {detail}") from None
         yield
 
-    def files(self) -> set[str]:
-        """The names of the files that are in the tables."""
-        path = self.folder / _DONE
-        return set(json.loads(path.read_text())) if path.exists() else set()
+    def files(self) -> dict[str, list[str]]:
+        """The names of the files that are in the tables, with the days that were noted of each."""
+        return self._noted(self._done)
+
+    def days(self, table: str) -> set[str]:
+        """Those that a table has rows of."""
+        return {path.name.partition("=")[2] for path in (self.folder / table).glob("day=*")}
 
     def read(self, table: str, days: Iterable[str] | None = None) -> DataFrame | None:
         """A table, or some days of it, which are all that is read; None while there is nothing."""
@@ -92,46 +100,81 @@ class Tables:
             return None
         reader = self._session.read.option("basePath", str(root))
         rows = reader.parquet(*[str(path) for path in paths])
+        if "day" not in rows.columns:
+            return rows
         tenant = F.coalesce("tenant", F.lit(""))  # the folder of an empty name reads as null
         return rows.withColumns({"day": F.col("day").cast("date"), "tenant": tenant})
 
-    def replace(self, tables: Mapping[str, DataFrame], files: Iterable[str]) -> None:
-        """Puts whole days in the place of what there was, and notes the files they have in them. Where it is called
-        from, the frames may read the tables that they replace."""
+    def replace(
+        self,
+        tables: Mapping[str, DataFrame | None],
+        files: Mapping[str, Collection[str]],
+        *,
+        days: Iterable[str] = (),
+        whole: Mapping[str, DataFrame] | None = None,
+    ) -> None:
+        """Puts whole days in the place of what there was, and notes the files they have in them. Of `days`, a table has
+        no others than the rows given; None stands for no rows. The tables in `whole` have no days and are replaced at
+        once. Where it is called from, the frames may read the tables that they replace."""
         aside = self.folder / _ASIDE / uuid.uuid4().hex
+        aside.mkdir(parents=True)
         for name, rows in tables.items():
+            if rows is None:
+                continue
             writer = rows.write.mode("overwrite").partitionBy(*PARTITIONED_BY)
             writer.option("compression", "zstd").parquet(str(aside / name))
+        for name, all_rows in (whole or {}).items():
+            all_rows.write.mode("overwrite").option("compression", "zstd").parquet(str(aside / name))
+        places = [f"{name}/day={day}" for name in tables for day in days]
+        noted = {
+            "aside": str(aside.relative_to(self.folder)),
+            "done": self._done,
+            "files": {name: sorted(files[name]) for name in sorted(files)},
+            "gone": [place for place in places if not (aside / place).exists()],
+            "whole": sorted(whole or {}),
+        }
         sync_below(aside)
         sync(self.folder / _ASIDE)
         sync(self.folder)
-        noted = {"aside": str(aside.relative_to(self.folder)), "files": sorted(files)}
         write_whole(self.folder / _JOURNAL, json.dumps(noted))
         self._recover()
+
+    def _noted(self, done: str) -> dict[str, list[str]]:
+        path = self.folder / done
+        noted = json.loads(path.read_text()) if path.exists() else {}
+        return _by_name(noted)
 
     def _recover(self) -> None:
         journal = self.folder / _JOURNAL
         if journal.exists():
             noted = json.loads(journal.read_text())
+            aside, done = self.folder / noted["aside"], noted.get("done", ROLLED_UP)
             with _held(self.folder / _READERS, fcntl.LOCK_EX):
-                self._move(self.folder / noted["aside"])
-            write_whole(self.folder / _DONE, json.dumps(sorted(self.files() | set(noted["files"]))))
+                self._move(aside, noted.get("whole", ()), noted.get("gone", ()))
+            write_whole(self.folder / done, json.dumps(self._noted(done) | _by_name(noted["files"]), sort_keys=True))
             journal.unlink()
         shutil.rmtree(self.folder / _ASIDE, ignore_errors=True)
 
-    def _move(self, aside: Path) -> None:
-        """A day that is replaced goes aside: at no moment is there nothing of it on the disk."""
-        for day in sorted(aside.glob("*/day=*")):
-            place, old = self.folder / day.parent.name / day.name, aside / _OLD / day.parent.name / day.name
-            place.parent.mkdir(exist_ok=True)
-            if place.exists():
+    def _move(self, aside: Path, whole: Iterable[str], gone: Iterable[str]) -> None:
+        """What is replaced goes aside: at no moment is there nothing of it on the disk."""
+        days = {str(day.relative_to(aside)) for day in aside.glob("*/day=*")}
+        for name in sorted(days | set(whole) | set(gone)):
+            new, place, old = aside / name, self.folder / name, aside / _OLD / name
+            if place.exists() and (new.exists() or name in gone):
                 old.parent.mkdir(parents=True, exist_ok=True)
                 place.rename(old)
-            day.rename(place)
+            if new.exists():
+                place.parent.mkdir(exist_ok=True)
+                new.rename(place)
         for table in aside.glob("*"):
             if (place := self.folder / table.name).is_dir():
                 sync(place)
         sync(self.folder)
+
+
+def _by_name(files: Mapping[str, list[str]] | list[str]) -> dict[str, list[str]]:
+    """Names alone were noted once."""
+    return dict(files) if isinstance(files, Mapping) else {name: [] for name in files}
 
 
 @contextmanager

@@ -71,7 +71,7 @@ def _bring_up_to_date(session: SparkSession, tables: Tables, options: Namespace)
     for rows in aside:
         if rows.counted()[1]:
             set_aside(rows.bad(), options.to)
-    tables.replace(changed, (path.name for files in new.values() for path in files))
+    tables.replace(changed, {path.name: [] for files in new.values() for path in files})
     for part in kept:
         part.unpersist()
     return done | {"days": sorted(days)}

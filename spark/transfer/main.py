@@ -11,6 +11,7 @@ from spark.source.options import parsed
 from spark.transfer.archive import archive
 from spark.transfer.arguments import ARCHIVE, REPLAY, TransferFailed, add_archive, add_replay, options_of, told
 from spark.transfer.replay import Wanted, replay
+from spark.wording import counted
 
 FAILED = 1
 
@@ -24,10 +25,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parsed(options)
             session = spark_session(f"pushq-{given.job}", given.master, given.memory)
             if given.job == "archive":
-                print(f"{archive(session, options, given.folder)} messages archived in {given.folder}")
+                messages = counted(archive(session, options, given.folder), "message")
+                print(f"{messages} archived in {given.folder}")
             else:
                 wanted = Wanted(given.since, given.until, given.where)
-                print(f"{replay(session, given.folder, options, wanted)} messages replayed into {given.queue}")
+                messages = counted(replay(session, given.folder, options, wanted), "message")
+                print(f"{messages} replayed into {given.queue}")
     except (CannotStart, TransferFailed) as error:
         print(f"pushq: {error}", file=sys.stderr)
         return FAILED

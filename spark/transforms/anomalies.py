@@ -93,6 +93,8 @@ def suggestions(found: DataFrame) -> DataFrame:
     up = F.col("score") > 0
     return found.groupBy(*QUEUE, "measure", F.when(up, "above").otherwise("below").alias("side")).agg(
         F.count(F.lit(1)).alias("hours"),
+        F.min("median").alias("usual_least"),
+        F.max("median").alias("usual_most"),
         F.ceil(F.max("median") + F.max(F.abs(F.col("value") - F.col("median"))) / 2).alias("high"),
         F.floor(F.min("median") / 2).alias("low"),
         F.max(F.abs("score")).alias("score_max"),

@@ -1,7 +1,10 @@
 """The audit of deliveries: every offset that was published is settled, dead-lettered, expired or outstanding.
 
-The ledger says of each range of a log what came and what went. `ranges_of` puts a range's rows together, `judged` finds
-what is wrong inside a range, `sweep.findings` what is wrong between them, and `totals_of` adds up each queue.
+The ledger says of each range of a log what came and what went. `parts_of` puts a range's rows together, `ranges_of`
+says what they add up to. `day_of` is what there is to keep of a day: sums of each log, what is wrong inside of the day,
+and the points where its ranges do not meet others of that day. `queues_of` and `faults_of` put days together.
+
+Everything up to there can be merged: a day comes out the same whatever its rows came in, and in whatever order.
 """
 
 from __future__ import annotations
@@ -11,84 +14,123 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from spark.transforms.sweep import FINDING, LOG, findings
+from spark.transforms import sweep
+from spark.transforms.sweep import DAY_LOG, FAULT, LOG, POINT
 from spark.usage_schema import LEDGER_FLOWS
 
 COLUMNS: Final = [*LOG, "epoch", "kind", "from", "to", "count", "at"]
 """What an audit reads of the ledger."""
 TOLD: Final = ["published", "settled", "read", "dead_lettered", "expired", "lost", "unexplained"]
-RANGE: Final = [*LOG, "from", "to"]
+RANGE: Final = [*DAY_LOG, "from", "to"]
 OTHER_IN: Final = [kind for kind, sign in LEDGER_FLOWS.items() if sign > 0 and kind not in TOLD]
 OTHER_OUT: Final = [kind for kind, sign in LEDGER_FLOWS.items() if sign < 0 and kind not in TOLD]
+FLOWS: Final = [*TOLD, "other_in", "other_out"]
+PIECE: Final = [*DAY_LOG, "from", "to", "epoch", "at", "before", "held", *FLOWS]
+"""What ranges have, and other stretches of a log that are known to be whole."""
 
 
-def ranges_of(ledger: DataFrame) -> DataFrame:
-    """One row a range; rows that files repeat count once, and `is_at_odds` says that they were not equal."""
-    kinds = list(LEDGER_FLOWS)
-    most = [F.max(F.when(F.col("kind") == kind, F.col("count"))).alias(kind) for kind in kinds]
-    least = [F.min(F.when(F.col("kind") == kind, F.col("count"))).alias(f"least_{kind}") for kind in kinds]
-    seconds = F.unix_millis(F.col("at"))
-    wide = ledger.groupBy(*RANGE).agg(
+def parts_of(ledger: DataFrame) -> DataFrame:
+    """One row a range and day. Rows that files repeat count once; `least_…` and `at_last` show where they differ."""
+    count, kind, at = F.col("count"), F.col("kind"), F.unix_millis(F.col("at"))
+    return ledger.groupBy(F.to_date("at").alias("day"), *LOG, "from", "to").agg(
         F.min("epoch").alias("epoch"),
-        F.min(seconds).alias("at"),
-        (F.max(seconds) != F.min(seconds)).alias("times_differ"),
-        *most,
-        *least,
+        F.min(at).alias("at"),
+        F.max(at).alias("at_last"),
+        *[F.max(F.when(kind == name, count)).alias(name) for name in LEDGER_FLOWS],
+        *[F.min(F.when(kind == name, count)).alias(f"least_{name}") for name in LEDGER_FLOWS],
     )
-    differ = F.col("times_differ")
-    for kind in kinds:
+
+
+def merged(parts: DataFrame) -> DataFrame:
+    """Each range once."""
+    return parts.groupBy(*RANGE).agg(
+        *[F.min(name).alias(name) for name in ("epoch", "at")],
+        *[F.max(name).alias(name) for name in ("at_last", *LEDGER_FLOWS)],
+        *[F.min(f"least_{name}").alias(f"least_{name}") for name in LEDGER_FLOWS],
+    )
+
+
+def ranges_of(parts: DataFrame) -> DataFrame:
+    """`PIECE` rows of ranges that are there once. `is_at_odds`: their rows were not equal; `is_incomplete`: one that
+    each range has was not there."""
+    differ = F.col("at_last") != F.col("at")
+    for kind in LEDGER_FLOWS:
         differ = differ | F.coalesce(F.col(kind) != F.col(f"least_{kind}"), F.lit(False))
     flow = _sum([F.lit(sign) * _count(kind) for kind, sign in LEDGER_FLOWS.items() if sign])
-    return wide.select(
+    return parts.select(
         *RANGE,
         "epoch",
         "at",
-        *[_count(kind).alias(kind) for kind in kinds],
+        (_count("held") - flow).alias("before"),
+        *[_count(kind).alias(kind) for kind in ("held", *TOLD)],
+        _sum([_count(kind) for kind in OTHER_IN]).alias("other_in"),
+        _sum([_count(kind) for kind in OTHER_OUT]).alias("other_out"),
         differ.alias("is_at_odds"),
         (F.col("published").isNull() | F.col("held").isNull()).alias("is_incomplete"),
-        (_count("held") - flow).alias("before"),
-        _sum([_count(kind) for kind in OTHER_OUT]).alias("other_out"),
-        _sum([_count(kind) for kind in OTHER_IN]).alias("other_in"),
     )
 
 
 def judged(ranges: DataFrame) -> DataFrame:
-    """`FINDING` rows of single ranges: what they say is not enough, is told in two ways, or is bad news itself."""
+    """`DAY_LOG` and `FAULT` of single ranges: what they say is not enough, is told twice, or is bad news."""
     none = F.lit(None).cast("long")
-    parts = [
-        ("is_at_odds", "at_odds", none),
-        ("is_incomplete", "incomplete", none),
-        ("lost > 0", "lost", F.col("lost")),
-        ("unexplained <> 0", "unexplained", F.col("unexplained")),
+    told = [
+        (F.col("is_at_odds"), "at_odds", none),
+        (F.col("is_incomplete"), "incomplete", none),
+        (F.col("lost") > 0, "lost", F.col("lost")),
+        (F.col("unexplained") != 0, "unexplained", F.col("unexplained")),
     ]
-    found = None
-    for condition, fault, messages in parts:
-        one = ranges.where(condition).select(*RANGE, F.lit(fault).alias("fault"), messages.alias("messages"))
-        found = one if found is None else found.unionByName(one)
-    assert found is not None
-    return found.select(*FINDING)
+    faults = [F.when(is_so, F.struct(F.lit(name).alias("fault"), n.alias("messages"))) for is_so, name, n in told]
+    found = ranges.select(*RANGE, F.inline(F.array_compact(F.array(*faults))))
+    return found.select(*DAY_LOG, *FAULT)
 
 
-def faults_of(ranges: DataFrame) -> DataFrame:
-    """All that is wrong in ranges and between them."""
-    return judged(ranges).unionByName(findings(ranges))
+def day_of(pieces: DataFrame, wrong: DataFrame | None) -> DataFrame:
+    """What is kept of days, of all their `PIECE` rows and the faults inside of these. `row` is `log`, `fault`, or
+    `open`: a point that ranges of other days may meet."""
+    points = sweep.points_of(pieces, DAY_LOG)
+    faults = sweep.faults_at(points.where(f"not ({sweep.IS_OPEN})"), DAY_LOG)
+    if wrong is not None:
+        faults = faults.unionByName(wrong)
+    ends = points.where(sweep.IS_OPEN)
+    rows = _logs_of_days(pieces).withColumn("row", F.lit("log"))
+    for name, more in (("fault", faults), ("open", ends)):
+        rows = rows.unionByName(more.withColumn("row", F.lit(name)), allowMissingColumns=True)
+    return rows
 
 
-def logs_of(ranges: DataFrame) -> DataFrame:
-    """One row a log: what came, what went, and what is there at its end."""
-    sums = [F.sum(name).alias(name) for name in [*TOLD, "other_in", "other_out"]]
-    return ranges.groupBy(*LOG).agg(
-        *sums, F.max_by("held", "to").alias("outstanding"), F.min_by("before", "from").alias("before")
-    )
+def faults_of(days: DataFrame) -> DataFrame:
+    """`FINDING` rows of all days: those inside of each, and those where they meet."""
+    inside = days.where("row = 'fault'").select(*LOG, *FAULT)
+    ends = sweep.added(days.where("row = 'open'").select(*LOG, *POINT), LOG)
+    return inside.unionByName(sweep.findings_of(ends, LOG))
 
 
-def totals_of(logs: DataFrame) -> DataFrame:
-    """One row a queue. `is_accounted`: what was there and came, less what went, is what is outstanding."""
-    names = ["before", *TOLD, "other_in", "other_out", "outstanding"]
+def queues_of(days: DataFrame) -> DataFrame:
+    """One row a queue, of all days. `is_accounted`: what was there and came, less what went, is what is outstanding."""
+    sums = [F.sum(name).alias(name) for name in FLOWS]
+    logs = days.where("row = 'log'").groupBy(*LOG).agg(*sums, _first("before", "from"), _last("held", "to"))
+    names = ["before", *FLOWS, "held"]
     total = logs.groupBy("tenant", "queue", "queue_uid").agg(*[F.sum(name).alias(name) for name in names])
     came = F.col("before") + F.col("published") + F.col("other_in")
     went = _sum([F.col(name) for name in ("settled", "expired", "lost", "other_out")])
-    return total.withColumn("is_accounted", came - went == F.col("outstanding"))
+    named = total.withColumnRenamed("held", "outstanding")
+    return named.withColumn("is_accounted", came - went == F.col("outstanding"))
+
+
+def _logs_of_days(pieces: DataFrame) -> DataFrame:
+    """Of each day and log: what came, what went, where it began and ended, and what was there then."""
+    sums = [F.sum(name).alias(name) for name in FLOWS]
+    ends = [F.min("from").alias("from"), F.max("to").alias("to")]
+    return pieces.groupBy(*DAY_LOG).agg(*sums, _first("before", "from"), _last("held", "to"), *ends)
+
+
+def _first(name: str, place: str) -> Column:
+    """The value at the first place; the least one, where several are there."""
+    return F.min(F.struct(place, name))[name].alias(name)
+
+
+def _last(name: str, place: str) -> Column:
+    return F.max(F.struct(place, name))[name].alias(name)
 
 
 def _count(kind: str) -> Column:

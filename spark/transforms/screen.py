@@ -2,8 +2,10 @@
 
 Rows of an hour of a log are added up as they are read. If its ranges follow each other, all inner ends cancel out of
 the sums, and what is left follows from the first and the last. Sums over two hashes of each offset make it unlikely
-(less than 1 in 10^11) that a fault cancels out, too. A log that fails is audited range by range (`audit.py`). The order
-of ranges within an hour is the one thing that only that second look sees.
+(less than 1 in 10^11) that a fault cancels out, too. A log's day that fails is audited range by range (`audit.py`). The
+order of ranges within an hour is the one thing that only that second look sees.
+
+The sums of parts add up: an hour may come in several files, and in several runs.
 """
 
 from __future__ import annotations
@@ -14,51 +16,64 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from spark.transforms.audit import OTHER_IN, OTHER_OUT, TOLD
-from spark.transforms.sweep import LOG, findings
+from spark.transforms import sweep
+from spark.transforms.audit import FLOWS, OTHER_IN, OTHER_OUT, PIECE, TOLD
+from spark.transforms.sweep import DAY_LOG, LOG
 from spark.usage_schema import LEDGER_FLOWS
 
-COLUMNS: Final = [*LOG, "epoch", "kind", "from", "to", "count", "at"]
 HASH_BITS: Final = 20
 """Of each of two hashes. Sums of common counts fit a long with it; what does not fit fails its log."""
 _MASK: Final = (1 << HASH_BITS) - 1
 
 
-def chunks_of(ledger: DataFrame) -> DataFrame:
-    """One row an hour of a log, of ledger rows whose `at` is text; `is_odd` where they do not add up."""
+def sums_of(ledger: DataFrame) -> DataFrame:
+    """One row a `file`, day and hour of a log, of ledger rows whose `at` is text. A day that is null was no day."""
     kind, count = F.col("kind"), F.col("count")
     is_held = kind == "held"
     ends = F.xxhash64(F.col("from")).bitwiseXOR(F.xxhash64(F.col("to")))
     sign = _sign(kind)
-    sums = [F.try_sum(_weighed(is_held, sign, count, n)).alias(f"chain_{n}") for n in (1, 2)]
-    added = ledger.groupBy(*LOG, F.substring("at", 1, 13).alias("hour")).agg(
+    added = ledger.groupBy("file", F.substring("at", 1, 13).alias("hour"), *LOG).agg(
         F.min("from").alias("from"),
         F.max("to").alias("to"),
         F.min("epoch").alias("epoch"),
         F.max("epoch").alias("epoch_last"),
         F.bit_xor(F.when(kind == "published", ends)).alias("ends_published"),
         F.bit_xor(F.when(is_held, ends)).alias("ends_held"),
+        F.max(F.when(is_held, F.struct("to", count.alias("held")))).alias("last"),
+        *[F.try_sum(_weighed(is_held, sign, count, n)).alias(f"chain_{n}") for n in (1, 2)],
         F.try_sum(F.when(sign != 0, sign * count)).alias("flow"),
-        F.max_by(F.when(is_held, count), F.when(is_held, F.col("to"))).alias("held"),
-        *sums,
         *[F.try_sum(F.when(kind == name, count)).alias(name) for name in TOLD],
         F.try_sum(F.when(kind.isin(*OTHER_IN), count)).alias("other_in"),
         F.try_sum(F.when(kind.isin(*OTHER_OUT), count)).alias("other_out"),
     )
-    zero = F.lit(0).cast("long")
-    names = [*TOLD, "other_in", "other_out", "flow"]
-    whole = added.withColumns({name: F.coalesce(F.col(name), zero) for name in names})
-    whole = whole.withColumn("before", F.col("held") - F.col("flow"))
-    at = F.unix_millis(F.to_timestamp(F.concat("hour", F.lit(":00:00Z")), "yyyy-MM-dd'T'HH:mm:ssX"))
-    return whole.select(
-        *LOG, "from", "to", "epoch", "held", "before", *names, at.alias("at"), _is_odd().alias("is_odd")
+    return added.withColumn("day", F.substring("hour", 1, 10).try_cast("date"))
+
+
+def merged(sums: DataFrame) -> DataFrame:
+    """One row a day and hour of a log. What did not fit a number is left out, and then the rest does not add up."""
+    return sums.groupBy(*DAY_LOG, "hour").agg(
+        *[F.min(name).alias(name) for name in ("from", "epoch")],
+        *[F.max(name).alias(name) for name in ("to", "epoch_last", "last")],
+        *[F.bit_xor(name).alias(name) for name in ("ends_published", "ends_held")],
+        *[F.try_sum(name).alias(name) for name in ("chain_1", "chain_2", "flow", *FLOWS)],
     )
 
 
+def chunks_of(hours: DataFrame) -> DataFrame:
+    """`PIECE` rows of hours that are there once; `is_odd` where they do not add up."""
+    zero = F.lit(0).cast("long")
+    at = F.unix_millis(F.try_to_timestamp(F.concat("hour", F.lit(":00:00Z")), F.lit("yyyy-MM-dd'T'HH:mm:ssX")))
+    whole = hours.withColumns({name: F.coalesce(F.col(name), zero) for name in [*FLOWS, "flow"]})
+    whole = whole.withColumns({"held": F.col("last")["held"], "at": at})
+    whole = whole.withColumn("before", F.col("held") - F.col("flow"))
+    return whole.select(*PIECE, _is_odd().alias("is_odd"))
+
+
 def suspects_of(chunks: DataFrame) -> DataFrame:
-    """The logs (`LOG`) that must be looked at range by range."""
-    odd = chunks.where("is_odd").select(*LOG)
-    return odd.unionByName(findings(chunks).select(*LOG)).distinct()
+    """The days of logs (`DAY_LOG`) that must be looked at range by range."""
+    odd = chunks.where("is_odd").select(*DAY_LOG)
+    points = sweep.points_of(chunks, DAY_LOG)
+    return odd.unionByName(sweep.findings_of(points, DAY_LOG).select(*DAY_LOG)).distinct()
 
 
 def _sign(kind: Column) -> Column:

@@ -1,7 +1,8 @@
 """Whether ranges follow each other: a sweep over the points where they begin and end.
 
 Each range is two flat points, and points of one place are added up. Where a range ends and the next begins nothing is
-left to look at, so only the few places that are odd are ever sorted.
+left to look at, so only the few places that are odd are ever sorted. Points add up over days as well: of a day it is
+enough to keep its open ends.
 """
 
 from __future__ import annotations
@@ -13,70 +14,72 @@ from pyspark.sql import functions as F
 
 LOG: Final = ["tenant", "queue", "queue_uid", "node", "partition"]
 """Names one partition's log in one copy of the data."""
-FINDING: Final = [*LOG, "fault", "from", "to", "messages"]
-_PLACE: Final = [*LOG, "point"]
+DAY_LOG: Final = ["day", *LOG]
+FAULT: Final = ["fault", "from", "to", "messages"]
+FINDING: Final = [*LOG, *FAULT]
+SUMS: Final = ["starts", "ends", "before", "held"]
+FIRSTS: Final = ["at_after", "epoch_after"]
+LASTS: Final = ["at_before", "epoch_before"]
+POINT: Final = ["point", *SUMS, *FIRSTS, *LASTS]
+IS_OPEN: Final = "starts <> 1 or ends <> 1"
+"""A point where not just one range ends and one begins."""
 
 
-def findings(ranges: DataFrame) -> DataFrame:
-    """`FINDING` rows of ranges with `LOG`, `from`, `to`, `before`, `held`, `at` (a number) and `epoch`.
+def points_of(ranges: DataFrame, log: list[str]) -> DataFrame:
+    """`POINT` rows of ranges with `log`, `from`, `to`, `before`, `held`, `at` (a number) and `epoch`: one a place."""
+    zero, none, one = F.lit(0).cast("long"), F.lit(None).cast("long"), F.lit(1).cast("long")
+    begin = [F.col("from"), one, zero, F.col("before"), zero, F.col("at"), F.col("epoch"), none, none]
+    end = [F.col("to"), zero, one, zero, F.col("held"), none, none, F.col("at"), F.col("epoch")]
+    sides = [F.struct(*[value.alias(name) for name, value in zip(POINT, side, strict=True)]) for side in (begin, end)]
+    return added(ranges.select(*log, F.inline(F.array(*sides))), log)
+
+
+def added(points: DataFrame, log: list[str]) -> DataFrame:
+    """Points of the same place as one."""
+    return points.groupBy(*log, "point").agg(
+        *[F.sum(name).alias(name) for name in SUMS],
+        *[F.min(name).alias(name) for name in FIRSTS],
+        *[F.max(name).alias(name) for name in LASTS],
+    )
+
+
+def findings_of(points: DataFrame, log: list[str]) -> DataFrame:
+    """`log` and `FAULT` of points.
 
     `missing`: no range is about these offsets. `doubled`: several are. `lost` and `appeared`: so many messages less,
     or more, than the range before left. `out_of_order`: a range was closed before the one that it follows.
     """
-    points = _points(ranges)
-    return _uneven(points).unionByName(_unbalanced(points)).unionByName(_disordered(points))
+    return _uneven(points, log).unionByName(faults_at(points, log))
 
 
-def _points(ranges: DataFrame) -> DataFrame:
-    zero, none = F.lit(0).cast("long"), F.lit(None).cast("long")
-
-    def side(point: str, *, begins: bool) -> DataFrame:
-        one = F.lit(1).cast("long")
-        return ranges.select(
-            *LOG,
-            F.col(point).alias("point"),
-            (one if begins else zero).alias("starts"),
-            (zero if begins else one).alias("ends"),
-            (F.col("before") if begins else zero).alias("before"),
-            (zero if begins else F.col("held")).alias("held"),
-            (F.col("at") if begins else none).alias("at_after"),
-            (none if begins else F.col("at")).alias("at_before"),
-            (F.col("epoch") if begins else none).alias("epoch_after"),
-            (none if begins else F.col("epoch")).alias("epoch_before"),
-        )
-
-    both = side("from", begins=True).unionByName(side("to", begins=False))
-    sums = [F.sum(name).alias(name) for name in ("starts", "ends", "before", "held")]
-    firsts = [F.min(name).alias(name) for name in ("at_after", "epoch_after")]
-    lasts = [F.max(name).alias(name) for name in ("at_before", "epoch_before")]
-    return both.groupBy(*_PLACE).agg(*sums, *firsts, *lasts)
+def faults_at(points: DataFrame, log: list[str]) -> DataFrame:
+    """Those of `findings_of` that are about one place: what a range supposes was there, against what the one before
+    left, and when each was closed. A log's first offset has nothing before."""
+    meet = F.expr("starts = 1 and (ends = 1 or point = 0)")
+    off = F.col("before") - F.col("held")
+    back = F.expr("at_after < at_before or epoch_after < epoch_before")
+    faults = F.array(
+        F.when(meet & (off < 0), _fault("lost", -off)),
+        F.when(meet & (off > 0), _fault("appeared", off)),
+        F.when(back, _fault("out_of_order", F.lit(None).cast("long"))),
+    )
+    point = F.col("point")
+    found = points.select(*log, point.alias("from"), point.alias("to"), F.inline(F.array_compact(faults)))
+    return found.select(*log, *FAULT)
 
 
-def _uneven(points: DataFrame) -> DataFrame:
+def _fault(name: str, messages: Column) -> Column:
+    return F.struct(F.lit(name).alias("fault"), messages.alias("messages"))
+
+
+def _uneven(points: DataFrame, log: list[str]) -> DataFrame:
     """Offsets that no range is about, or several are: between points where not as many begin as end."""
     odd = points.where("starts <> ends or starts > 1")
-    order = Window.partitionBy(*LOG).orderBy("point")
+    order = Window.partitionBy(*log).orderBy("point")
     depth = F.sum(F.col("starts") - F.col("ends")).over(order)
     between = odd.select(
-        *LOG, F.col("point").alias("from"), F.lead("point").over(order).alias("to"), depth.alias("depth")
+        *log, F.col("point").alias("from"), F.lead("point").over(order).alias("to"), depth.alias("depth")
     )
     faults = F.when(F.col("depth") <= 0, F.lit("missing")).when(F.col("depth") > 1, F.lit("doubled"))
     found = between.where(F.col("to").isNotNull()).withColumn("fault", faults).where(F.col("fault").isNotNull())
-    return found.withColumn("messages", F.lit(None).cast("long")).select(*FINDING)
-
-
-def _unbalanced(points: DataFrame) -> DataFrame:
-    """What a range supposes was there, against what the one before left; a log's first offset has nothing before."""
-    meet = points.where("(starts = 1 and ends = 1 or point = 0 and starts = 1) and before <> held")
-    fault = F.when(F.col("before") < F.col("held"), F.lit("lost")).otherwise(F.lit("appeared"))
-    return _at_point(meet, fault.alias("fault"), F.abs(F.col("before") - F.col("held")))
-
-
-def _disordered(points: DataFrame) -> DataFrame:
-    back = points.where("at_after < at_before or epoch_after < epoch_before")
-    return _at_point(back, F.lit("out_of_order").alias("fault"), F.lit(None).cast("long"))
-
-
-def _at_point(points: DataFrame, fault: Column, messages: Column) -> DataFrame:
-    where = [F.col("point").alias("from"), F.col("point").alias("to")]
-    return points.select(*LOG, fault, *where, messages.alias("messages"))
+    return found.withColumn("messages", F.lit(None).cast("long")).select(*log, *FAULT)

@@ -53,9 +53,9 @@ async def wait_for_quiet(patience_s: float) -> None:
     """Returns when the rest of the machine uses less than a tenth of a core, or when the patience is over."""
     deadline = time.monotonic() + patience_s
     while time.monotonic() < deadline:
-        began = _busy_s()
+        began = busy_s()
         await asyncio.sleep(QUIET_LOOK_S)
-        if _busy_s() - began < QUIET_SHARE * QUIET_LOOK_S:
+        if busy_s() - began < QUIET_SHARE * QUIET_LOOK_S:
             return
 
 
@@ -74,7 +74,7 @@ class Meter:
         self._began = self._read()
 
     def _read(self) -> tuple[float, float, float, float]:
-        return time.monotonic(), self._server.cpu_s(), _own_cpu_s(), _busy_s()
+        return time.monotonic(), self._server.cpu_s(), _own_cpu_s(), busy_s()
 
     def figures(self, messages: int | None = None) -> dict[str, float]:
         """What passed since `start`; `messages` gives the server's seconds per 100,000 of them."""
@@ -95,7 +95,7 @@ def _own_cpu_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def _busy_s() -> float:
+def busy_s() -> float:
     """Processor seconds of the whole machine: user, nice, system, irq and softirq."""
     fields = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
     return (fields[0] + fields[1] + fields[2] + fields[5] + fields[6]) / _TICKS

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tests.bench import spark_report
 from tests.bench.report import report
-from tests.bench.rows import read_rows
+from tests.bench.rows import Row, read_rows
 from tests.bench.world import ROOT
 
 PAGE = ROOT / "docs" / "explanation" / "benchmarks.md"
-PUBLISHED = {path.name: path for path in sorted(Path(__file__).parent.glob("published*.jsonl"))}
+PUBLISHED_SPARK = Path(__file__).with_name("published_spark.jsonl")
+PUBLISHED = {
+    path.name: path for path in sorted(Path(__file__).parent.glob("published*.jsonl")) if path != PUBLISHED_SPARK
+}
 _END = "\n<!-- end -->"
 
 
@@ -21,9 +25,18 @@ def shown(page: str, name: str) -> str:
 def write_page() -> None:
     page = PAGE.read_text()
     for name, path in PUBLISHED.items():
-        before, after = page.split(_begin(name))
-        page = before + _begin(name) + report(read_rows(path)) + _END + after.split(_END, 1)[1]
-    PAGE.write_text(page)
+        page = _with(page, name, report(read_rows(path)))
+    PAGE.write_text(_with(page, PUBLISHED_SPARK.name, spark_report.report(rows_of_spark())))
+
+
+def rows_of_spark() -> list[Row]:
+    """Those of the last published run; none before the first."""
+    return read_rows(PUBLISHED_SPARK) if PUBLISHED_SPARK.exists() else []
+
+
+def _with(page: str, name: str, tables: str) -> str:
+    before, after = page.split(_begin(name))
+    return before + _begin(name) + tables + _END + after.split(_END, 1)[1]
 
 
 def _begin(name: str) -> str:

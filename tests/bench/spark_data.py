@@ -11,7 +11,6 @@ from pyspark.sql import functions as F
 LOGS = 1_000
 """Partitions, of 200 queues in 20 tenants; a few have most of the messages."""
 KINDS_PER_RANGE = 3
-ROWS_PER_HOUR = 60 * LOGS * KINDS_PER_RANGE
 DOERS = 2_000
 BEGIN = "2026-01-05 00:00:00"
 FAULTY_LOG = 7
@@ -19,12 +18,13 @@ FAULTY_MINUTE = 50
 FAULT_MESSAGES = 5
 
 
-def write_ledger(session: SparkSession, folder: Path, rows: int, *, faults: bool = False) -> int:
+def write_ledger(session: SparkSession, folder: Path, rows: int, *, faults: bool = False, logs: int = LOGS) -> int:
     """Writes whole hours with about so many rows, a file an hour; how many there are. With `faults`, one log says that
     more was settled than there was."""
-    hours = max(1, round(rows / ROWS_PER_HOUR))
-    ids = session.range(0, hours * 60 * LOGS, 1, hours)
-    log, minute = F.col("id") % LOGS, F.floor(F.col("id") / LOGS)
+    per_hour = 60 * logs * KINDS_PER_RANGE
+    hours = max(1, round(rows / per_hour))
+    ids = session.range(0, hours * 60 * logs, 1, hours)
+    log, minute = F.col("id") % logs, F.floor(F.col("id") / logs)
 
     def held(at: Column) -> Column:
         return F.when(at < 0, 0).otherwise(F.pmod(F.xxhash64(log, at), F.lit(17))).cast("long")
@@ -62,14 +62,14 @@ def write_ledger(session: SparkSession, folder: Path, rows: int, *, faults: bool
         _stamp(F.col("minute")).alias("at"),
     )
     _write(found, folder, "ledger")
-    return hours * ROWS_PER_HOUR
+    return hours * per_hour
 
 
-def write_minutes(session: SparkSession, folder: Path, rows: int) -> int:
+def write_minutes(session: SparkSession, folder: Path, rows: int, *, doers: int = DOERS) -> int:
     """Writes whole hours with about so many rows, a file an hour; how many there are."""
-    hours = max(1, round(rows / (60 * DOERS)))
-    ids = session.range(0, hours * 60 * DOERS, 1, hours)
-    doer, minute = F.col("id") % DOERS, F.floor(F.col("id") / DOERS)
+    hours = max(1, round(rows / (60 * doers)))
+    ids = session.range(0, hours * 60 * doers, 1, hours)
+    doer, minute = F.col("id") % doers, F.floor(F.col("id") / doers)
     requests = F.pmod(F.xxhash64("id"), F.lit(200)) + 8
     found = ids.select(
         F.lit(1).alias("version"),
@@ -92,7 +92,7 @@ def write_minutes(session: SparkSession, folder: Path, rows: int) -> int:
         F.lit(False).alias("lossy"),
     )
     _write(found, folder, "minutes")
-    return hours * 60 * DOERS
+    return hours * 60 * doers
 
 
 def _stamp(minute: Column) -> Column:

@@ -1,80 +1,156 @@
 """How long `usage_rollup` and `delivery_audit` take over generated files: `python -m tests.bench.spark_scale`.
 
-It prints a line of JSON a job and a size. The goals are those of the full sizes on 2 cores with 4 GB for the driver:
-10 M rows of minutes in 60 s, 50 M rows of the ledger in 180 s, and ten times the data in at most 11 times the time.
+It says what came out a job and a size at a time, and prints the tables at the end. The goals are those of the full
+sizes on 2 cores with 4 GB for the driver: 10 M rows of minutes in 60 s, 50 M rows of the ledger in 180 s, and ten times
+the data in at most 11 times the time. It ends with 1 if a full size takes longer.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import os
 import shutil
+import sys
 import tempfile
 import time
+from collections.abc import Callable, Sequence
+from importlib import metadata
 from pathlib import Path
+from types import ModuleType
+from typing import Any, Final, NamedTuple
 
 from pyspark.sql import SparkSession
 
 from spark.jobs import delivery_audit, usage_rollup
 from spark.session import spark_session
-from tests.bench import spark_data
+from tests.bench import machine, spark_data
+from tests.bench.page import PUBLISHED_SPARK, write_page
+from tests.bench.rows import Row, append_row
+from tests.bench.spark_report import GOALS, misses, report
+from tests.bench.stamp import stamp
 
-FULL = {"ledger": 50_000_000, "minutes": 10_000_000}
-GROWTH_MAX = 11.0
-
-
-def timed(session: SparkSession, job: str, source: Path, to: Path) -> tuple[float, dict[str, object]]:
-    module = {"usage_rollup": usage_rollup, "delivery_audit": delivery_audit}[job]
-    arguments = argparse.ArgumentParser()
-    module.add_arguments(arguments)
-    begun = time.monotonic()
-    done = module.run(session, arguments.parse_args(["--from", str(source), "--to", str(to)]))
-    return time.monotonic() - begun, done
+BYTES_PER_ROW: Final = 80
+"""On the disk at most: the files, what is shuffled or does not fit the memory, and the tables."""
+MEMORY: Final = "4g"
+CORES: Final = 2
+TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--part", type=float, default=1.0, help="of the full sizes; a tenth is measured beside it")
-    parser.add_argument("--only", choices=["usage_rollup", "delivery_audit"])
-    parser.add_argument("--faults", action="store_true", help="plant a fault in the ledger")
-    parser.add_argument("--no-tenth", action="store_true")
-    options = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="pushq-scale-"))
-    session = spark_session("scale", "local[2]", "4g", folder=folder)
+class Job(NamedTuple):
+    name: str
+    module: ModuleType
+    write: Callable[[SparkSession, Path, int], int]
+
+
+JOBS: Final = (
+    Job("usage_rollup", usage_rollup, spark_data.write_minutes),
+    Job("delivery_audit", delivery_audit, spark_data.write_ledger),
+)
+
+
+def main() -> int:
+    options = _options()
+    rows = {job.name: round(GOALS[job.name].rows * options.part) for job in JOBS}
+    needed = max(rows.values()) * BYTES_PER_ROW
+    if (free := shutil.disk_usage(options.folder).free) < needed:
+        print(
+            f"--folder {options.folder}: {needed // 10**6:,} MB are needed and {free // 10**6:,} MB are free: name "
+            "another folder, or less with --part",
+            file=sys.stderr,
+        )
+        return 2
+    folder = Path(tempfile.mkdtemp(prefix="pushq-scale-", dir=options.folder))
+    found = [described(folder)]
+    session = spark_session("scale", f"local[{CORES}]", MEMORY, folder=folder)
     try:
-        for job, kind in (("usage_rollup", "minutes"), ("delivery_audit", "ledger")):
-            if options.only in (None, job):
-                shares = [options.part] if options.no_tenth else [options.part / 10, options.part]
-                measure(session, folder, job, kind, shares, faults=options.faults)
+        for job in JOBS:
+            if options.only in (None, job.name):
+                sizes = [rows[job.name]] if options.no_tenth else [rows[job.name] // 10, rows[job.name]]
+                found += measured(session, folder, job, sizes)
     finally:
         session.stop()
         shutil.rmtree(folder)
+    for row in found if options.json else ():
+        append_row(options.json, row)
+    print(report(found))
+    if options.publish:
+        PUBLISHED_SPARK.unlink(missing_ok=True)
+        for row in found:
+            append_row(PUBLISHED_SPARK, row)
+        write_page()
+    return 1 if misses(found) else 0
 
 
-def measure(session: SparkSession, folder: Path, job: str, kind: str, shares: list[float], *, faults: bool) -> None:
-    took: list[tuple[int, float]] = []
-    for share in shares:
-        source, to = folder / f"{kind}-{share}", folder / f"tables-{share}"
+def described(folder: Path) -> Row:
+    """The machine, the commit and the day."""
+    named = stamp()
+    del named["encrypted"]
+    found = machine.describe(folder, machine.choose_cores(pin=False))
+    kept = ("processor", "cores", "memory_gib", "kernel", "filesystem", "python")
+    return {
+        "kind": "machine",
+        **named,
+        **{name: found[name] for name in kept},
+        "pyspark": metadata.version("pyspark"),
+        "driver": MEMORY,
+    }
+
+
+def measured(session: SparkSession, folder: Path, job: Job, sizes: Sequence[int], *, is_long: bool = True) -> list[Row]:
+    """A row a size: what the job took over new files, and what it took to see that there are none. `is_long`: the first
+    is run twice, since Java compiles in the first, and each is said as it comes."""
+    found: list[Row] = []
+    for size in sizes:
+        source, to = folder / f"{job.name}-files", folder / f"{job.name}-tables"
         source.mkdir()
-        if kind == "ledger":
-            rows = spark_data.write_ledger(session, source, int(FULL[kind] * share), faults=faults)
-        else:
-            rows = spark_data.write_minutes(session, source, int(FULL[kind] * share))
-        size = sum(path.stat().st_size for path in source.iterdir())
-        if not took:
+        written = job.write(session, source, size)
+        kilobytes = sum(path.stat().st_size for path in source.iterdir()) // 1_000
+        if is_long and not found:
             timed(session, job, source, folder / "warm")  # Java has compiled what it needs
-        seconds, done = timed(session, job, source, to)
-        assert done["rows"] == rows and not done["quarantined"], done
-        took.append((rows, seconds))
-        shown = {"job": job, "rows": rows, "megabytes": size // 1_000_000, "seconds": round(seconds, 1)}
-        print(json.dumps(shown | {"faults": done.get("faults", 0), "lost": done.get("lost", 0)}), flush=True)
-        shutil.rmtree(source)
-        shutil.rmtree(to)
-    if len(took) == 2:
-        (few, first), (many, second) = took
-        growth = second / first / (many / few) * 10
-        print(json.dumps({"job": job, "ten_times_the_data_takes": round(growth, 1), "at_most": GROWTH_MAX}), flush=True)
+            shutil.rmtree(folder / "warm")
+        took, others, done = timed(session, job, source, to)
+        assert done["rows"] == written and not done["quarantined"] and not done.get("faults"), done
+        again, _, nothing = timed(session, job, source, to)
+        assert nothing["files"] == 0, nothing
+        row = {"kind": job.name, "rows": written, "files": done["files"], "kilobytes": kilobytes}
+        row |= {"seconds": round(took, 1), "again_seconds": round(again, 1), "other_cpu_pct": round(others, 1)}
+        found.append(row)
+        if is_long:
+            print(row, flush=True)
+        for place in (source, to):
+            shutil.rmtree(place)
+    return found
+
+
+def timed(session: SparkSession, job: Job, source: Path, to: Path) -> tuple[float, float, dict[str, Any]]:
+    """(seconds, what others used meanwhile in percent of a core, what the job says)."""
+    arguments = argparse.ArgumentParser()
+    job.module.add_arguments(arguments)
+    given = arguments.parse_args(["--from", str(source), "--to", str(to)])
+    begun, busy, own = time.monotonic(), machine.busy_s(), _own_s(session)
+    done: dict[str, Any] = job.module.run(session, given)
+    took = time.monotonic() - begun
+    others = machine.busy_s() - busy - (_own_s(session) - own)
+    return took, max(0.0, 100 * others / took), done
+
+
+def _own_s(session: SparkSession) -> float:
+    """Processor seconds of Spark's process and of this one."""
+    pid = session.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
+    spent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return sum(map(int, spent)) / TICKS + time.process_time()
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--part", type=float, default=1.0, help="of the full sizes; a tenth is measured beside it")
+    parser.add_argument("--only", choices=[job.name for job in JOBS])
+    parser.add_argument("--no-tenth", action="store_true")
+    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="where there is room")
+    parser.add_argument("--json", type=Path, help="keep the rows: a file they are appended to")
+    parser.add_argument("--publish", action="store_true", help="keep the rows as those that the documentation shows")
+    return parser.parse_args()
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -31,11 +31,16 @@ def stamp() -> dict[str, str | bool | None]:
 
 def says(machine: Mapping[str, Any], *, has_duties: bool) -> str:
     """The stamp as a sentence. Scenarios of duties name encryption where they have it; all others have the default."""
-    commit = f"commit `{machine['commit']}`" if machine.get("commit") else "no known commit"
-    changed = " with changes" if machine.get("is_changed") else ""
     queues = _QUEUES[machine.get("encrypted")]
     duties = ", those of duties only where a line says so" if has_duties else ""
-    return f"Measured on {machine.get('date', 'an unknown day')} at {commit}{changed}, {queues}{duties}."
+    return f"{says_when(machine)}, {queues}{duties}."
+
+
+def says_when(machine: Mapping[str, Any]) -> str:
+    """The day and the commit, as the beginning of a sentence."""
+    commit = f"commit `{machine['commit']}`" if machine.get("commit") else "no known commit"
+    changed = " with changes" if machine.get("is_changed") else ""
+    return f"Measured on {machine.get('date', 'an unknown day')} at {commit}{changed}"
 
 
 def _git(*words: str) -> str | None:

@@ -80,6 +80,19 @@ def today() -> date:
 def test_the_files_of_all_backends_have_every_message_once(
     tmp_path: Path, shards: int, settings: dict[str, str], logs: int
 ) -> None:
+    counted = counts_of_a_killed_leader(tmp_path, shards, settings)
+    for queue, (came, went) in counted.items():
+        counts, held, report = ledger_of(tmp_path / "all", queue)
+        assert not report.broken, report.broken
+        assert (counts["published"], counts["settled"], held) == (came, went, LEFT)
+        assert counts.keys() == {"published", "settled"}
+    assert {name for _, name in keys(tmp_path / "all")} == set(QUEUES)
+    assert len(keys(tmp_path / "all")) == logs, "all leaders call a log the same"
+
+
+def counts_of_a_killed_leader(tmp_path: Path, shards: int, settings: dict[str, str]) -> dict[str, tuple[int, int]]:
+    """Publishes and acks while a leader is killed; the files are in `all` then. Of each queue, what clients counted as
+    published and acked."""
     began = today()
     with Backends(tmp_path, ROLE, shards=shards, env={**settings, **PERIOD}) as cluster:
         server = gateway(cluster, tmp_path / "g0", env=PERIOD)
@@ -108,13 +121,7 @@ def test_the_files_of_all_backends_have_every_message_once(
                 assert usage_of(http, began, today()) == counted  # now by day, and no more by partition
         finally:
             server.kill()
-    for queue, (came, went) in counted.items():
-        counts, held, report = ledger_of(tmp_path / "all", queue)
-        assert not report.broken, report.broken
-        assert (counts["published"], counts["settled"], held) == (came, went, LEFT)
-        assert counts.keys() == {"published", "settled"}
-    assert {name for _, name in keys(tmp_path / "all")} == set(QUEUES)
-    assert len(keys(tmp_path / "all")) == logs, "all leaders call a log the same"
+    return counted
 
 
 def ledgers(data: Path) -> list[Path]:

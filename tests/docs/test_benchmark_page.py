@@ -7,13 +7,26 @@ import re
 
 import pytest
 
-from tests.bench.page import PAGE, PUBLISHED, shown
+from tests.bench import spark_report
+from tests.bench.page import PAGE, PUBLISHED, PUBLISHED_SPARK, rows_of_spark, shown
 
 STAMP = re.compile(
     r"Measured on (?P<date>\d{4}-\d\d-\d\d) at commit `([0-9a-f]{12}|[0-9a-f]{40})`(?P<changed> with changes)?, "
     r"(?:queues encrypted|nothing encrypted) at rest(?:, those of duties only where a line says so)?\. "
     r".+, \d+ cores \(.+\), \d+ GiB, .+, Linux [\d.]+, Python [\d.]+, .+; .+\."
 )
+SPARK = re.compile(
+    r"Measured on (?P<date>\d{4}-\d\d-\d\d) at commit `[0-9a-f]{12}`(?P<changed> with changes)?\. "
+    r".+, \d+ cores, \d+ GiB, .+, Linux [\d.]+, Python [\d.]+, PySpark [\d.]+, \d+g for the driver\."
+)
+MACHINE = {"kind": "machine", "commit": "0123456789ab", "date": "2026-11-29", "processor": "AMD EPYC", "cores": 2} | {
+    "memory_gib": 24,
+    "filesystem": "ext4",
+    "kernel": "6.18",
+    "python": "3.11.7",
+    "pyspark": "4.3.0",
+    "driver": "4g",
+}
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -22,4 +35,13 @@ def test_published_figures_begin_with_what_they_are_of(name: str) -> None:
     found = STAMP.fullmatch(first)
     assert found is not None, first
     assert found["changed"] is None, "what is published can be measured again: it is that of a commit"
+    assert datetime.date.fromisoformat(found["date"]) <= datetime.datetime.now(datetime.UTC).date()
+
+
+def test_figures_of_jobs_say_what_they_are_of_and_are_those_of_the_rows() -> None:
+    printed = shown(PAGE.read_text(), PUBLISHED_SPARK.name)
+    rows = rows_of_spark()
+    assert printed == spark_report.report(rows)
+    found = SPARK.fullmatch(spark_report.report(rows or [MACHINE]).split("\n", 1)[0])
+    assert found is not None and found["changed"] is None, printed
     assert datetime.date.fromisoformat(found["date"]) <= datetime.datetime.now(datetime.UTC).date()

@@ -43,6 +43,38 @@ def test_an_alert_from_its_rule_to_its_silence(cli: Cli, tmp_path: Path) -> None
     assert json.loads(cli("alert", "list", "--json").out)["items"] == []
 
 
+def test_rules_of_a_file_are_made_once_and_changed_when_told_to(cli: Cli, tmp_path: Path) -> None:
+    file = tmp_path / "rules.json"
+    rules = [
+        {"name": "deep", "kind": "depth", "queue": "a", "limit": 5000, "for_ms": 300_000, "note": "unusual"},
+        {"name": "grows", "kind": "growth", "queue": "a", "limit": 0.5, "window_ms": 300_000},
+        {"name": "works", "kind": "slo_availability", "objective": 99.9},
+    ]
+
+    def write(*given: object) -> str:
+        file.write_text(json.dumps({"version": 1, "rules": given}))
+        return str(file)
+
+    wrong = cli.any("alert", "import", write(rules[0], {**rules[1], "limit": None}))
+    assert wrong.code == 2 and '/rules/1: rule "grows"' in wrong.err and "deep" not in cli("alert", "rules").out
+    assert "deep: would be made" in cli("alert", "import", "--dry-run", write(*rules)).out
+    receiver = json.loads(cli("alert", "add-receiver", "log", "--json").out)["id"]
+    made = cli("alert", "import", str(file), "--receiver", receiver, "--json").json()["items"]
+    assert [one["result"] for one in made] == ["created"] * 3
+    again = cli("alert", "import", str(file), "--json").json()["items"]
+    assert [(one["result"], one["id"]) for one in again] == [("same", one["id"]) for one in made]
+    changed = write({**rules[0], "limit": 70}, rules[1], {**rules[2], "objective": 99})
+    differs = cli.any("alert", "import", changed)
+    assert differs.code == 1 and "limit: 5000.0 → 70" in differs.out and "--update changes them" in differs.err
+    cli("alert", "import", "--update", changed)
+    there = {one["name"]: one for one in json.loads(cli("alert", "rules", "--json").out)["items"]}
+    deep = there["deep"]
+    assert (deep["limit"], deep["clear_at"], deep["for_ms"], deep["receivers"]) == (70, 63, 300_000, [receiver])
+    assert there["works"]["objective"] == 99
+    for one in made:
+        cli("alert", "remove", one["id"])
+
+
 def test_a_tenant_scrapes_its_own_queues_only(cli: Cli) -> None:
     server = cli.server
     cli("queue", "create", "own-secret")

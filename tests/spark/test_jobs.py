@@ -11,7 +11,7 @@ import msgspec
 from pyspark.sql import SparkSession
 
 from gateway.usage.schema import LedgerRow
-from spark.jobs import delivery_audit, usage_rollup
+from spark.jobs import usage_rollup
 from tests.support.spark import file, minute, ran, stamp
 
 
@@ -36,10 +36,6 @@ def history(seed: int = 1, logs: int = 3, ranges: int = 12, minutes_apart: int =
             ]
             offset = end
     return rows
-
-
-def changed(rows: list[LedgerRow], at: int, **values: Any) -> list[LedgerRow]:
-    return [msgspec.structs.replace(row, **values) if n == at else row for n, row in enumerate(rows)]
 
 
 def table(session: SparkSession, to: Path, name: str, *columns: str) -> list[tuple[Any, ...]]:
@@ -119,80 +115,3 @@ def test_bad_rows_are_counted_and_kept_with_their_reason(session: SparkSession, 
     ]
     assert {row[1:] for row in found} == {("minutes", path.name)}
     assert table(session, to, "usage_hours", "messages") == [(9,)]
-
-
-def rows_of(rows: list[LedgerRow], queue: str, n: int) -> list[LedgerRow]:
-    """The rows of a queue's range."""
-    at = sorted({row.from_ for row in rows if row.queue == queue})[n]
-    return [row for row in rows if row.queue == queue and row.from_ == at]
-
-
-def index(rows: list[LedgerRow], queue: str, n: int, kind: str) -> int:
-    (row,) = (row for row in rows_of(rows, queue, n) if row.kind == kind)
-    return rows.index(row)
-
-
-def planted() -> tuple[list[LedgerRow], dict[str, set[str]]]:
-    """A history with one fault in each queue but the first two, and what an audit must say of it."""
-    rows = history(logs=9)
-    # q0 is whole; of q1 a crash repeated rows.
-    rows += rows_of(rows, "q1", 3) + rows_of(rows, "q1", 4)
-    # A range of q2 is missing.
-    gone = rows_of(rows, "q2", 4)
-    rows = [row for row in rows if row not in gone]
-    # Of q3 less is there than should be, and then more.
-    at = index(rows, "q3", 5, "held")
-    rows = changed(rows, at, count=rows[at].count + 4)
-    # q4 says itself that messages were lost.
-    rows.append(msgspec.structs.replace(rows_of(rows, "q4", 11)[-1], kind="lost", count=2))
-    # Two ranges of q5 are about the same offsets.
-    rows += [msgspec.structs.replace(row, to=row.to + 3) for row in rows_of(rows, "q5", 3)]
-    # A repeated row of q6 differs, and one of q7 is not there.
-    rows.append(msgspec.structs.replace(rows_of(rows, "q6", 2)[0], count=77))
-    del rows[index(rows, "q7", 6, "published")]
-    # Of q8 an earlier range was closed later.
-    late = rows_of(rows, "q8", 2)
-    rows = [msgspec.structs.replace(row, at=stamp(9_000)) if row in late else row for row in rows]
-    balance = {"lost", "appeared"}
-    return rows, {
-        "q2": {"missing"},
-        "q3": balance,
-        "q4": balance,
-        "q5": {"doubled", *balance},
-        "q6": {"at_odds", *balance},
-        "q7": {"incomplete", *balance},
-        "q8": {"out_of_order"},
-    }
-
-
-def test_an_audit_finds_each_fault_that_was_planted_and_no_other(session: SparkSession, tmp_path: Path) -> None:
-    rows, expected = planted()
-    random.Random(5).shuffle(rows)
-    for number, part in enumerate((rows[::2], rows[1::2]), 1):
-        file(tmp_path / "files", "ledger", number, part)
-    seen = []
-    for screen in ("never", "always"):
-        done = ran(session, delivery_audit, tmp_path / "files", tmp_path / screen, "--screen", screen)
-        assert done["quarantined"] == 0 and done["rows"] == len(rows)
-        faults: dict[str, set[str]] = {}
-        for fault in done["first_faults"]:
-            faults.setdefault(fault["queue"], set()).add(fault["fault"])
-        assert faults.keys() == expected.keys()
-        assert all(faults[queue] <= expected[queue] for queue in faults)
-        assert all(
-            min(expected[queue] - {"lost", "appeared"}, default=None) in {*faults[queue], None} for queue in faults
-        )
-        totals = table(session, tmp_path / screen, "audit_queues", "queue", "published", "outstanding", "is_accounted")
-        seen.append((done, totals))
-    assert seen[0] == seen[1]
-    whole = [row for row in history(logs=9) if row.queue in ("q0", "q1")]
-    for queue, published, outstanding, is_accounted in seen[0][1][:2]:
-        mine = [row for row in whole if row.queue == queue]
-        assert (published, outstanding, is_accounted) == (total(mine, "published"), mine[-1].count, True)
-
-
-def test_a_whole_ledger_has_no_faults(session: SparkSession, tmp_path: Path) -> None:
-    file(tmp_path / "files", "ledger", 1, history())
-    for screen in ("never", "always"):
-        done = ran(session, delivery_audit, tmp_path / "files", tmp_path / screen, "--screen", screen)
-        assert (done["faults"], done["lost"], done["published"]) == (0, 0, total(history(), "published"))

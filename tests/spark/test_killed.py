@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 import uuid
 from collections.abc import Iterator
@@ -16,11 +17,13 @@ from pyspark.sql import SparkSession
 from gateway.usage.collect import collect
 from spark.jobs import delivery_audit, usage_rollup
 from tests.support.patience import until
+from tests.support.planted import Planted, plant
 from tests.support.server import PushqServer
 from tests.support.spark import ran
 
 CLIENTS, CALLS, MESSAGES, KILLS, ACKED = 3, 30, 5, 2, 150
 PATIENCE_SECONDS = 120
+KILLED_LEADER = Path(__file__).resolve().parents[1] / "data" / "usage_killed_leader"
 
 
 @pytest.fixture
@@ -99,3 +102,26 @@ def test_nothing_is_lost_and_the_bill_is_what_clients_counted(
     rows = session.read.parquet(str(tmp_path / "tables" / "bill")).where("queue = 'orders'").collect()
     assert (sum(row["published"] for row in rows), sum(row["delivered"] for row in rows)) == (published, settled)
     assert published == CLIENTS * CALLS * MESSAGES
+    faults_are_found(session, tmp_path / "files", "orders", tmp_path)
+
+
+def faults_are_found(session: SparkSession, source: Path, queue: str, folder: Path) -> None:
+    """Faults planted in a copy of the files are found by queue and range, and no others."""
+    expected = plant(source, queue, folder / "copy")
+    done = ran(session, delivery_audit, folder / "copy", folder / "copy-tables")
+    found: dict[str, list[Planted]] = {name: [] for name in expected}
+    for fault in done["first_faults"]:
+        found[fault["queue"]].append(Planted(fault["fault"], fault["from"], fault["to"], fault["messages"]))
+    assert found == expected
+    assert done["lost"] == sum(fault.messages or 0 for fault in expected[f"{queue}-unsettled"])
+
+
+def test_of_a_cluster_whose_leader_was_killed_nothing_is_lost(session: SparkSession, tmp_path: Path) -> None:
+    """The files are those of a run of `tests/cluster/test_usage.py`, which counts them without Spark."""
+    expected = json.loads((KILLED_LEADER / "expected.json").read_text())
+    done = ran(session, delivery_audit, KILLED_LEADER, tmp_path / "tables", "--screen", "always")
+    assert (done["faults"], done["lost"], done["quarantined"]) == (0, 0, 0), done
+    rows = session.read.parquet(str(tmp_path / "tables" / "audit_queues")).collect()
+    counts = {row["queue"]: [row["published"], row["settled"], row["outstanding"]] for row in rows}
+    assert counts == expected
+    faults_are_found(session, KILLED_LEADER, "q1", tmp_path)

@@ -1,22 +1,17 @@
-"""Capacity, anomalies, the live table and the report, over small tables whose right answers are known."""
+"""Silent queues, the live table, the report and plans of queries, over small tables whose right answers are known."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-import xml.etree.ElementTree as ElementTree
 from datetime import timedelta
 from pathlib import Path
 
 import msgspec
-import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from backend_store.core.outer import plans
 from gateway.usage.live import LiveUsage
 from gateway.usage.schema import LedgerRow
-from spark import report as pages
-from spark.jobs import anomalies, capacity_plan, live_usage, report, usage_rollup
+from spark.jobs import anomalies, live_usage, report, usage_rollup
 from spark.jobs.reading import Rows, usage_files
 from spark.jobs.tables import Tables
 from spark.transforms import audit, rollup, screen
@@ -29,59 +24,10 @@ WEEK = 7 * 24 * HOUR
 
 def day_of(queue: str, uid: int, partition: int, n: int, published: int, held: int, at: int) -> list[LedgerRow]:
     """A range: what was published in it, and what is there at its end, 1,000 bytes each."""
-    place = ("node-1", "a", queue, uid, partition, 1)
+    place = ("node-1", "default", queue, uid, partition, 1)
     size = {"published": published * 1_000, "held": held * 1_000}
     counts = {"published": published, "held": held}
     return [LedgerRow(1, *place, k, n * 10, n * 10 + 10, v, size[k], stamp(at)) for k, v in counts.items()]
-
-
-def test_a_plan_has_growth_peaks_costs_partitions_and_moves(session: SparkSession, tmp_path: Path) -> None:
-    rows: list[LedgerRow] = []
-    for n in range(4):  # both grow by 600 messages a day; all of `busy` is there, in two partitions
-        for partition in (0, 1):
-            rows += day_of("busy", 1, partition, n, 6_000 + 300 * n, 1_000 * (n + 1), n * 24 * HOUR)
-        rows += day_of("skew", 2, 0, n, 600, 0, n * 24 * HOUR) + day_of("skew", 2, 1, n, 0, 0, n * 24 * HOUR)
-    file(tmp_path / "files", "ledger", 1, rows)
-    ran(session, usage_rollup, tmp_path / "files", tmp_path / "tables")
-    placed = [{"uid": 1, "partition": p, "cluster": "eu"} for p in (0, 1)]
-    (tmp_path / "placements.json").write_text(json.dumps(placed))
-    (tmp_path / "prices.json").write_text('{"per_million_messages": 10, "per_gigabyte": 1}')
-    given = ["--prices", str(tmp_path / "prices.json"), "--placements", str(tmp_path / "placements.json")]
-    given += ["--per-partition", "100", "--storage-bytes", "20000000"]
-    given += ["--clusters", "us"]
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "plan.json").write_text("the plan before")
-    with (tmp_path / "out" / "plan.json").open() as before:
-        done = ran(session, capacity_plan, tmp_path / "tables", tmp_path / "out", *given)
-        assert before.read() == "the plan before", "who reads meanwhile has a whole plan"
-    assert done == {"queues": 2, "hot": 1, "too_narrow": 1, "partitions": 1, "moves": 0}
-    plan = plans.parse((tmp_path / "out" / "plan.json").read_bytes())
-    # The peak is 13,800 messages a minute: 230 a second, and twice that needs five partitions of 100 a second.
-    assert plan == plans.Plan(1, (), (plans.PlannedPartitions("busy", 5, ("eu", "us"), "a"),))
-    busy, skew = session.read.parquet(str(tmp_path / "out" / "capacity")).orderBy("queue").collect()
-    assert (busy["published_per_day"], busy["skew"]) == (12_900, 1.0)
-    assert busy["bytes_growth_per_day"] == pytest.approx(600_000)  # the last digits depend on the order of rows
-    assert (skew["skew"], skew["is_skewed"], busy["is_skewed"]) == (2.0, True, False)
-    assert abs(busy["cost_per_day"] - (12_900 / 1e6 * 10 + 12_900_000 / 1e9)) < 1e-9
-    # 16 MB of 20 MB may be full; 8 MB are, and 2 MB come each day.
-    assert busy["days_left"] == pytest.approx(4)
-
-
-def test_an_hour_unlike_the_same_hour_of_other_weeks_is_found(session: SparkSession, tmp_path: Path) -> None:
-    rows: list[LedgerRow] = []
-    for week in range(6):
-        for hour, usual in ((0, 1_000), (1, 20)):
-            n = week * 2 + hour
-            unusual = {(4, 0): 9_000, (5, 1): 60}.get((week, hour), usual)  # the second is too few to matter
-            rows += day_of("q", 1, 0, n, unusual, 0, week * WEEK + hour * HOUR)
-    file(tmp_path / "files", "ledger", 1, rows)
-    ran(session, usage_rollup, tmp_path / "files", tmp_path / "tables")
-    since = (BEGIN + timedelta(weeks=4)).strftime("%Y-%m-%dT%H:%M:%SZ")
-    done = ran(session, anomalies, tmp_path / "tables", tmp_path / "out", "--since", since)
-    (one,) = session.read.parquet(str(tmp_path / "out" / "anomalies")).collect()
-    assert (one["measure"], one["value"], one["median"], one["weeks"]) == ("published", 9_000, 1_000, 4)
-    (suggested,) = done["suggestions"]
-    assert (suggested["measure"], suggested["side"], suggested["high"]) == ("published", "above", 5_000)
 
 
 def test_a_queue_that_went_silent_is_found_and_one_that_was_deleted_is_not(
@@ -103,6 +49,7 @@ def test_a_queue_that_went_silent_is_found_and_one_that_was_deleted_is_not(
     assert (one["queue"], one["measure"], one["value"], one["median"]) == ("silent", "published", 0, 1_000)
     assert one["score"] < -4 and one["weeks"] == 4
     assert [row["side"] for row in done["suggestions"]] == ["below"]
+    assert done["rules"] == 0 and not list((tmp_path / "out" / "alert_rules").iterdir())
 
 
 def test_a_live_minute_is_written_once_when_no_late_row_is_awaited_and_shown_at_once(
@@ -152,19 +99,9 @@ def test_a_log_that_has_most_of_the_rows_is_added_up_where_it_is_read(session: S
     for made in (
         rollup.usage_of(good("minutes")),
         rollup.flows_of(good("ledger")),
-        audit.ranges_of(good("ledger")),
-        screen.chunks_of(good("ledger", times_as_text=True)),
+        audit.parts_of(good("ledger")),
+        screen.sums_of(good("ledger", times_as_text=True, with_files=True)),
     ):
         plan = made._jdf.queryExecution().executedPlan().toString().splitlines()  # type: ignore[operator]
         moved = [number for number, line in enumerate(plan) if "Exchange" in line]
         assert len(moved) == 1 and "partial_" in plan[moved[0] + 1], "\n".join(plan)
-
-
-def test_a_page_escapes_what_it_shows_and_its_plot_is_svg() -> None:
-    made = pages.page(
-        "<Usage>", [pages.Section("Bill", "a & b", ["q"], [["<script>"]], [("2026-11-20", 2.0), ("x", 1.0)])]
-    )
-    assert "<script>" not in made and "&lt;script&gt;" in made and "a &amp; b" in made
-    drawn = ElementTree.fromstring(made[made.index("<svg") : made.index("</svg>") + 6])
-    first, second = (float(bar.attrib["height"]) for bar in drawn.iter("rect"))
-    assert first == 2 * second > 0

@@ -1,0 +1,187 @@
+"""`pushq alert import`: rules of alerts from one JSON document, such as the job `anomalies` writes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import click
+import msgspec
+
+from gateway.commands.asking import all_pages, ask
+from gateway.commands.base import command, json_option, run
+from gateway.commands.exits import Failure
+from gateway.commands.output import put, put_json, tell
+from gateway.commands.target import Target, target_options
+from web_console.wording import counted
+
+if TYPE_CHECKING:
+    from push.client import Admin
+
+VERSION = 1
+FILE_BYTES_MAX = 4 * 1024 * 1024
+RULES_MAX = 1_000
+REFUSED = (400, 404, 422)
+"""What a rule that is wrong is answered with."""
+
+Rule = dict[str, Any]
+
+
+class Document(msgspec.Struct, forbid_unknown_fields=True):
+    rules: list[Rule]
+    version: int = VERSION
+
+
+class Planned(msgspec.Struct):
+    """What an import makes of one rule. `result`: missing, same or differs; then created or updated."""
+
+    name: str
+    result: str
+    id: str | None
+    changes: dict[str, dict[str, Any]]
+    """`{field: {"is", "wanted"}}` of one that is there."""
+
+
+@command("import")
+@click.argument("file", type=click.File("rb"))
+@click.option("--receiver", "receivers", multiple=True, metavar="ID", help="Who is told, of each rule. Repeats.")
+@click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
+@click.option("--update", "is_update", is_flag=True, help="Change rules that are there and differ.")
+@target_options
+@json_option
+def import_(
+    file: BinaryIO, receivers: tuple[str, ...], dry_run: bool, is_update: bool, target: Target, as_json: bool
+) -> None:
+    """Make the alert rules of FILE that are missing; `-` reads stdin.
+
+    FILE is what the job anomalies writes for a tenant into alert_rules, or the like: a rule has the fields of POST
+    /v1/alert-rules and is known by its name. Of rules that are there it is said what differs, and --update changes it.
+    No rule is removed. Imported again, it does nothing.
+
+    The whole of FILE is checked by the server before anything is done.
+    """
+    rules = [rule | ({"receivers": list(receivers)} if receivers else {}) for rule in read(file)]
+    plan: list[Planned] = run(ask(target, lambda admin: _import(admin, rules, dry_run, is_update)))
+    if as_json:
+        put_json({"items": [msgspec.to_builtins(each) for each in plan], "dry_run": dry_run})
+    else:
+        for each in plan:
+            _put(each, dry_run)
+    if (left := sum(each.result == "differs" for each in plan)) and not is_update:
+        tell(f"{counted(left, 'rule differs', 'rules differ')} and {'was' if left == 1 else 'were'} left alone")
+        raise Failure("not all rules are as FILE says: --update changes them")
+    tell("nothing was changed: --dry-run" if dry_run else f"{counted(len(plan), 'rule')} as FILE says")
+
+
+def read(file: BinaryIO) -> list[Rule]:
+    """The rules of a document, each with a name of its own. Raises `BadParameter` that says what is wrong where."""
+    raw = file.read(FILE_BYTES_MAX + 1)
+    if len(raw) > FILE_BYTES_MAX:
+        raise _wrong(f"it has more than {FILE_BYTES_MAX} bytes")
+    try:
+        document = msgspec.json.decode(raw, type=Document)
+    except msgspec.ValidationError as error:
+        raise _wrong(f"{error}; it is {{'version': 1, 'rules': [{{'name', 'kind', …}}]}}") from None
+    except msgspec.DecodeError as error:
+        raise _wrong(f"this is not JSON: {error}") from None
+    if document.version != VERSION:
+        raise _wrong(f"it has version {document.version}, and this pushq reads version {VERSION}")
+    if len(document.rules) > RULES_MAX:
+        raise _wrong(f"it has {len(document.rules)} rules, and {RULES_MAX} is the most")
+    names: set[str] = set()
+    for number, rule in enumerate(document.rules):
+        name = rule.get("name")
+        if not isinstance(name, str):
+            raise _wrong(f"/rules/{number}/name: a rule needs a name; it is known by that")
+        if name in names:
+            raise _wrong(f'/rules/{number}/name: rule "{name}" is in it twice')
+        names.add(name)
+    return document.rules
+
+
+async def _import(admin: Admin, rules: Sequence[Rule], dry_run: bool, is_update: bool) -> list[Planned]:
+    def page(cursor: str | None) -> Any:
+        return admin.ask("GET", "/v1/alert-rules", params={"cursor": cursor} if cursor else {})
+
+    there: dict[str, list[Rule]] = {}
+    for rule in await all_pages(page):
+        there.setdefault(rule["name"], []).append(rule)
+    plan = [compared(rule, there.get(rule["name"], [])) for rule in rules]
+    for number, (rule, planned) in enumerate(zip(rules, plan, strict=True)):
+        if planned.result != "same":
+            await _checked(admin, number, rule)
+    if dry_run:
+        return plan
+    for rule, planned in zip(rules, plan, strict=True):
+        if planned.result == "missing":
+            planned.id = (await admin.ask("POST", "/v1/alert-rules", json=rule))["id"]
+            planned.result = "created"
+        elif planned.result == "differs" and is_update:
+            await _update(admin, planned, rule)
+    return plan
+
+
+def compared(rule: Rule, there: Sequence[Rule]) -> Planned:
+    """A rule of FILE beside those of its name. One that is as FILE says counts before others."""
+    if not there:
+        return Planned(rule["name"], "missing", None, {})
+    found = [(differences(rule, one), str(one["id"])) for one in there]
+    changes, known = min(found, key=lambda one: len(one[0]))
+    return Planned(rule["name"], "differs" if changes else "same", known, changes)
+
+
+def differences(rule: Rule, there: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Fields that are given and not so in the rule that is there."""
+    return {
+        field: {"is": there.get(field), "wanted": value} for field, value in rule.items() if there.get(field) != value
+    }
+
+
+async def _checked(admin: Admin, number: int, rule: Rule) -> None:
+    from push.client.errors import ApiError
+
+    try:
+        await admin.ask("POST", "/v1/alert-rules/preview", json=rule)
+    except ApiError as error:
+        if error.status not in REFUSED:
+            raise
+        more = "".join(f"; {one.pointer}: {one.detail}" for one in error.problem.errors if one.detail != error.detail)
+        raise _wrong(f'/rules/{number}: rule "{rule["name"]}": {error.detail}{more}') from None
+
+
+async def _update(admin: Admin, planned: Planned, rule: Rule) -> None:
+    """With what it has beside the fields that are given; who changes it meanwhile wins."""
+    path = f"/v1/alert-rules/{planned.id}"
+    answer = await admin.request("GET", path)
+    known = msgspec.json.decode(answer.content)
+    whole = {field: known[field] for field in known if field in FIELDS and known[field] is not None} | rule
+    is_slo = str(whole["kind"]).startswith("slo_")
+    for field in ("limit", "clear_at"):
+        if field not in rule and (is_slo or (field == "clear_at" and "limit" in rule)):
+            del whole[field]  # an SLO takes none, and where a new limit is cleared follows from it
+    await admin.ask("PUT", path, json=whole, headers={"If-Match": answer.headers["etag"]})
+    planned.result = "updated"
+
+
+FIELDS = frozenset(
+    (
+        *("name", "kind", "queue", "limit", "clear_at", "for_ms", "keep_ms", "window_ms", "severity", "receivers"),
+        *("enabled", "note", "objective", "latency_ms"),
+    )
+)
+"""What a rule is given as."""
+
+
+def _put(planned: Planned, dry_run: bool) -> None:
+    """A line a rule, and one for each field that differs."""
+    put(f"{planned.name}: {'would be made' if dry_run and planned.result == 'missing' else planned.result}")
+    for field, change in planned.changes.items():
+        put(f"  {field}: {_shown(change['is'])} → {_shown(change['wanted'])}")
+
+
+def _shown(value: object) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def _wrong(why: str) -> click.BadParameter:
+    return click.BadParameter(why, param_hint="FILE")
