@@ -31,12 +31,16 @@ SHOWN_PROGRAMS = ("chromium-headless-shell", "strace", "curl")
 # Debug mode notices what a loop must not do, but makes it several times slower: real servers and loads go without.
 DEBUGGED_FOLDERS = ("unit", "model", "contracts")
 MODEL_LONG_EXAMPLES = 5_000
+GATE_EXAMPLES = 40
+"""Of a test that says nothing else. `make explore` tries Hypothesis's hundred, from another seed each time."""
 
 # The same examples each time: what a change broke shows, not what the dice found beside it; `make explore` has others.
 # A loaded machine makes one example slow now and then; that says nothing about the code.
 _usual = settings(deadline=None, print_blob=True, database=None, suppress_health_check=[HealthCheck.too_slow])
 # The gate says that something is wrong, at once; what the least example of it is, `explore` takes its time to find.
-settings.register_profile("gate", _usual, derandomize=True, phases=(Phase.explicit, Phase.generate))
+settings.register_profile(
+    "gate", _usual, derandomize=True, max_examples=GATE_EXAMPLES, phases=(Phase.explicit, Phase.generate)
+)
 settings.register_profile("explore", _usual)
 settings.register_profile("long", settings.get_profile("explore"), max_examples=MODEL_LONG_EXAMPLES)
 settings.load_profile("explore" if seeds.IS_EXPLORING else "gate")
