@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from _pytest.nodeid import NodeId
 from hypothesis import HealthCheck, Phase, settings
 
 from backend_store.core.ledger import flowed, held_in
@@ -96,12 +95,6 @@ def _stays_on_this_machine() -> Iterator[None]:
     network.refused.clear()
     yield
     assert not network.refused, f"connects beyond this machine: {', '.join(network.refused)}"
-
-
-def pytest_itemcollected(item: pytest.Item) -> None:
-    # pytest calls a test by its function and parameters, and Schemathesis has its operation in the name alone.
-    if item.name not in item.nodeid and item.parent is not None:
-        item._id = NodeId.parse(f"{item.parent.nodeid}::{item.name}")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
