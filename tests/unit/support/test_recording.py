@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.tools.explore import SUITES, Finding, driven
-from tests.tools.run import Gate, ran
-from tests.tools.tiers import Report
+from tests.tools.run import ran
 from tests.tools.together import scope_of, weight_of
 
 ROOT = Path(__file__).parents[3]
