@@ -16,7 +16,7 @@ N ?= 20
 TEST ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install prerequisites demo serve check format quick test gate explore deflake pictures bench storm overload faults soak crash-long model-long simulation-long spark-long clean
+.PHONY: help install prerequisites demo serve check format quick test gate explore deflake bench storm overload faults soak crash-long model-long simulation-long spark-long clean
 .NOTPARALLEL:
 
 help: ## this list
@@ -66,9 +66,6 @@ explore: prerequisites ## the tests that draw from a seed with new seeds, for MI
 
 deflake: $(STAMP) ## one test N times on a busy machine: TEST=tests/…::test_…
 	@$(BIN)/python -m tests.tools.deflake --times $(N) $(ARGS) "$(TEST)"
-
-pictures: $(STAMP) ## what the console's pages look like, into artefacts/console
-	@CONSOLE_PICTURES=1 $(BIN)/pytest tests/browser/test_console.py tests/browser/test_console_cluster.py $(ARGS)
 
 bench: $(STAMP) ## the benchmark, on this machine
 	@$(BIN)/python -m tests.bench $(ARGS)

@@ -1,11 +1,10 @@
 """The console as people of each role use it: signed in by keyboard, looked at in each width and theme, read by axe.
 
-`make pictures` keeps what the pages look like in `artefacts/`.
+What the pages looked like is kept in `artefacts/`.
 """
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -48,20 +47,14 @@ def file_of(role: str, path: str, more: str = "") -> Path:
     return ARTEFACTS / f"{role}{name}{more}.png"
 
 
-def picture(page: Page, path: Path) -> None:
-    """Keeps what it looks like, where somebody asked for it: without a graphics card it takes as long as a test."""
-    if "CONSOLE_PICTURES" in os.environ:
-        page.screenshot(path=path, full_page=True)
-
-
 def look_at(page: Page, role: str, name: str) -> None:
     """Keeps what it looks like, wide and narrow, light and dark, and asks axe."""
     for theme in ("light", "dark"):
         page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
-        picture(page, file_of(role, name, f"-{theme}"))
+        page.screenshot(path=file_of(role, name, f"-{theme}"), full_page=True)
         assert serious(page) == [], (name, theme)
     page.set_viewport_size({"width": 320, "height": 700})
-    picture(page, file_of(role, name, "-320"))
+    page.screenshot(path=file_of(role, name, "-320"), full_page=True)
     assert page.evaluate("() => document.documentElement.scrollWidth") <= 320, name
     page.set_viewport_size({"width": 1280, "height": 900})
     page.emulate_media(color_scheme="light")

@@ -19,7 +19,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from tests.browser.conftest import WAIT_MS_MAX
-from tests.browser.console import api, file_of, look_at, picture, serious, sign_in
+from tests.browser.console import api, file_of, look_at, serious, sign_in
 from tests.browser.waiting import wait_until
 from tests.support.patience import until
 from tests.support.receiver import Receiver
@@ -145,11 +145,11 @@ def test_each_view_is_whole_narrow_readable_and_safe(
         assert page.goto(server.url + path).status == 200, path  # type: ignore[union-attr]
         expect(page.get_by_role("heading", level=1)).to_be_visible()
         expect(page.get_by_text("On the command line:")).to_be_visible()
-        picture(page, file_of(role, path))
+        page.screenshot(path=file_of(role, path), full_page=True)
         assert serious(page) == [], path
         page.set_viewport_size({"width": 320, "height": 700})
         wide = page.evaluate("() => document.documentElement.scrollWidth")
-        picture(page, file_of(role, path, "-320"))
+        page.screenshot(path=file_of(role, path, "-320"))
         assert wide <= 320, f"{path} is {wide} px wide at 320 px"
         assert page.evaluate("() => window.hacked") is None, path
 
@@ -237,7 +237,7 @@ def test_dark_pages_are_readable_too(server: PushqServer, signed_in: Callable[[s
     for path in ("/console", "/console/queues", "/console/keys", QUEUE, "/console/node"):
         page.goto(server.url + path)
         expect(page.locator("html")).to_have_attribute("data-theme", "dark")
-        picture(page, file_of("dark", path))
+        page.screenshot(path=file_of("dark", path), full_page=True)
         assert serious(page) == [], path
     page.get_by_role("button", name="Theme").click()
     expect(page.locator("html")).not_to_have_attribute("data-theme", "dark")
@@ -302,7 +302,7 @@ def test_dead_letters_go_back_as_an_operation(server: PushqServer, signed_in: Ca
     page.locator("details[open]").get_by_role("button", name="Redrive").press("Enter")
     expect(page.locator("progress")).to_have_attribute("value", "5")
     expect(page.get_by_text("No dead letters")).to_be_visible()
-    picture(page, file_of("operator", f"{QUEUE}/redriven"))
+    page.screenshot(path=file_of("operator", f"{QUEUE}/redriven"), full_page=True)
 
 
 def test_a_new_key_is_shown_once(server: PushqServer, signed_in: Callable[[str], Page]) -> None:
@@ -333,7 +333,7 @@ def test_a_growing_queue_fires_is_silenced_and_resolves(server: PushqServer, sig
     page.goto(f"{server.url}/console/alerts")
     firing = page.locator("article.firing")
     expect(firing).to_contain_text("invoices wait")
-    picture(page, file_of("customer", "/console/alerts-firing"))
+    page.screenshot(path=file_of("customer", "/console/alerts-firing"), full_page=True)
     assert serious(page) == []
     page.goto(f"{server.url}/console")
     said = page.locator(".notice", has_text="invoices wait")
@@ -345,7 +345,7 @@ def test_a_growing_queue_fires_is_silenced_and_resolves(server: PushqServer, sig
     expect(page.locator(".notice")).to_contain_text("it mutes 1 alert now")
     page.goto(f"{server.url}/console/alerts")
     expect(page.locator("article.silenced")).to_contain_text("invoices wait")
-    picture(page, file_of("customer", "/console/alerts-silenced"))
+    page.screenshot(path=file_of("customer", "/console/alerts-silenced"), full_page=True)
     name = queue.rpartition("/")[2]
     api(server, "POST", f"{queue}/purge", {"confirm": name})
     expect(page.locator("article.resolved")).to_contain_text("invoices wait")
@@ -463,7 +463,7 @@ def test_a_customer_composes_and_saves_a_dashboard(server: PushqServer, signed_i
     expect(page.get_by_role("heading", level=1)).to_have_text("mine")
     expect(page.locator(".scroll tbody tr")).to_have_count(2)
     expect(page.get_by_text("pushq top mail orders")).to_be_visible()
-    picture(page, file_of("customer", "/console/dashboards/mine"))
+    page.screenshot(path=file_of("customer", "/console/dashboards/mine"), full_page=True)
     assert serious(page) == []
 
 
@@ -478,4 +478,4 @@ def test_a_page_whose_server_is_gone_says_that_it_is_stale(
     server.stop()
     page.clock.fast_forward(60_000)
     expect(said).to_contain_text("Stale")
-    picture(page, file_of("admin", "/console/stale"))
+    page.screenshot(path=file_of("admin", "/console/stale"))
