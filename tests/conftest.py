@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from _pytest.nodeid import NodeId
 from hypothesis import HealthCheck, Phase, settings
 
 from backend_store.core.ledger import flowed, held_in
@@ -31,12 +30,16 @@ SHOWN_PROGRAMS = ("chromium-headless-shell", "strace", "curl")
 # Debug mode notices what a loop must not do, but makes it several times slower: real servers and loads go without.
 DEBUGGED_FOLDERS = ("unit", "model", "contracts")
 MODEL_LONG_EXAMPLES = 5_000
+GATE_EXAMPLES = 40
+"""Of a test that says nothing else. `make explore` tries Hypothesis's hundred, from another seed each time."""
 
 # The same examples each time: what a change broke shows, not what the dice found beside it; `make explore` has others.
 # A loaded machine makes one example slow now and then; that says nothing about the code.
 _usual = settings(deadline=None, print_blob=True, database=None, suppress_health_check=[HealthCheck.too_slow])
 # The gate says that something is wrong, at once; what the least example of it is, `explore` takes its time to find.
-settings.register_profile("gate", _usual, derandomize=True, phases=(Phase.explicit, Phase.generate))
+settings.register_profile(
+    "gate", _usual, derandomize=True, max_examples=GATE_EXAMPLES, phases=(Phase.explicit, Phase.generate)
+)
 settings.register_profile("explore", _usual)
 settings.register_profile("long", settings.get_profile("explore"), max_examples=MODEL_LONG_EXAMPLES)
 settings.load_profile("explore" if seeds.IS_EXPLORING else "gate")
@@ -92,12 +95,6 @@ def _stays_on_this_machine() -> Iterator[None]:
     network.refused.clear()
     yield
     assert not network.refused, f"connects beyond this machine: {', '.join(network.refused)}"
-
-
-def pytest_itemcollected(item: pytest.Item) -> None:
-    # pytest calls a test by its function and parameters, and Schemathesis has its operation in the name alone.
-    if item.name not in item.nodeid and item.parent is not None:
-        item._id = NodeId.parse(f"{item.parent.nodeid}::{item.name}")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

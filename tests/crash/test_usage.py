@@ -21,7 +21,7 @@ from tests.support.usage import ledger_of
 
 pytestmark = pytest.mark.anyio
 
-KILLS = int(os.environ.get("USAGE_CRASH_ROUNDS", "6" if IS_EXPLORING else "3"))
+KILLS = int(os.environ.get("USAGE_CRASH_ROUNDS", "6" if IS_EXPLORING else "2"))
 LOAD_SECONDS = (0.3, 1.6)
 """Files are written once a second: some kills come just then."""
 QUEUE, STREAM = "orders", "news"

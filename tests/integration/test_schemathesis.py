@@ -1,26 +1,30 @@
-"""Hundreds of requests made from the OpenAPI document, right and wrong ones: it tells the truth, nothing is a 500."""
+"""Hundreds of requests made from the OpenAPI document, right and wrong ones: it tells the truth, nothing is a 500.
+
+The requests for an operation are made when its test runs: a dozen seconds of a processor, which each process that only
+collects the tests would spend. So this calls what the plugin of Schemathesis calls when it collects.
+"""
 
 from __future__ import annotations
 
+import functools
 import json
 import re
+from collections.abc import Callable
 from typing import Any
 
 import httpx2
-import schemathesis
+import pytest
 from hypothesis import HealthCheck, Phase, settings
-from schemathesis.checks import not_a_server_error
-from schemathesis.specs.openapi.checks import missing_required_header, negative_data_rejection, positive_data_acceptance
 
 from gateway.alerts.core.rules import KINDS
 from gateway.api import asyncapi
 from gateway.api.alert_rules import fields_of
 from gateway.api.openapi import document
 from gateway.queue_rules import RULES
-from tests.support.seeds import SEED
+from tests.support.seeds import SEED, examples
 from tests.support.server import PushqServer
 
-EXAMPLES = 25
+EXAMPLES = examples(8, exploring=25)
 WAIT_MS = 20
 # They never end; the tests of SSE and of alerts read them.
 STREAMS = ["/v1/queues/{queue}/events", "/v1/alerts/events"]
@@ -38,26 +42,68 @@ which queues there are and which of them are streams, which settings go together
 which fields go together: an ack that publishes needs a receipt, each kind of alert rule has fields of its own, a
 silence needs an end or a length, a webhook a public address."""
 
-config = schemathesis.Config.from_dict({"seed": SEED, "generation": {"mode": "all", "with-security-parameters": False}})
-schema = schemathesis.openapi.from_dict(document(), config=config).exclude(path=STREAMS)
+GENERATION = {"mode": "all", "with-security-parameters": False}
+METHODS = ("get", "put", "post", "patch", "delete", "head", "options", "trace")
+OPERATIONS = [(path, method) for path, item in document()["paths"].items() for method in METHODS if method in item]
 
 
-@schema.parametrize()
-@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
-def test_the_document_tells_the_truth(case: Any, shared_server: PushqServer) -> None:
+def for_each(operations: list[tuple[str, str]]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(
+        ("path", "method"), operations, ids=[f"{method.upper()} {path}" for path, method in operations]
+    )
+
+
+@functools.cache
+def _schema() -> Any:
+    import schemathesis
+    from schemathesis.checks import load_all_checks
+
+    load_all_checks()
+    config = schemathesis.Config.from_dict({"seed": SEED, "generation": GENERATION})
+    return schemathesis.openapi.from_dict(document(), config=config)
+
+
+def _with_requests(path: str, method: str, test: Callable[[Any], None]) -> None:
+    """Calls `test` with each request that is made for an operation."""
+    from schemathesis.generation.feedback import FeedbackSources
+    from schemathesis.pytest._test_builder import build_operation_test
+
+    schema = _schema()
+    build_operation_test(
+        config=schema.config,
+        operation=schema[path][method],
+        test_func=test,
+        given_kwargs={},
+        feedback=FeedbackSources(),
+    )()
+
+
+@for_each([one for one in OPERATIONS if one[0] not in STREAMS])
+def test_the_document_tells_the_truth(path: str, method: str, shared_server: PushqServer) -> None:
+    @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+    def told(case: Any) -> None:
+        _is_told_the_truth(case, shared_server)
+
+    _with_requests(path, method, told)
+
+
+def _is_told_the_truth(case: Any, server: PushqServer) -> None:
+    from schemathesis.checks import not_a_server_error
+    from schemathesis.specs.openapi import checks
+
     _shorten_wait(case)
-    response = case.call(base_url=shared_server.url, headers=shared_server.headers, timeout=20)
+    response = case.call(base_url=server.url, headers=server.headers, timeout=20)
     excused: list[Any] = []
     if response.status_code == 412:  # the state is checked before the body
-        excused = [positive_data_acceptance, negative_data_rejection]
+        excused = [checks.positive_data_acceptance, checks.negative_data_rejection]
     elif response.status_code == 422:  # the same idempotency key for something else
-        excused = [positive_data_acceptance]
+        excused = [checks.positive_data_acceptance]
     elif response.status_code in (503, 504) and "Pushq-Timeout-Ms" in (case.headers or {}):
-        excused = [positive_data_acceptance, not_a_server_error]  # a millisecond is too little, and it says so
+        excused = [checks.positive_data_acceptance, not_a_server_error]  # a millisecond is too little, and it says so
     elif response.status_code == 413 or _pointers(response) & KNOWN_AT_RUN_TIME or "bytes; it may" in response.text:
-        excused = [positive_data_acceptance]
+        excused = [checks.positive_data_acceptance]
     elif response.status_code == 428:  # the protocol's answer where this check expects a 400
-        excused = [missing_required_header]
+        excused = [checks.missing_required_header]
     case.validate_response(response, excluded_checks=excused)
 
 
@@ -69,18 +115,20 @@ CREDENTIALS = (
     {"Authorization": "Basic YWRtaW46YWRtaW4="},
     {"Authorization": "Bearer " + "a" * 10_000},
 )
-whole_schema = schemathesis.openapi.from_dict(document(), config=config)
 
 
-@whole_schema.parametrize()
-@settings(max_examples=2, deadline=None, phases=(Phase.generate,), suppress_health_check=list(HealthCheck))
-def test_whoever_has_no_good_credential_gets_401_whatever_else_is_wrong(case: Any, shared_server: PushqServer) -> None:
-    if not case.path.startswith("/v1"):
-        return
-    for credential in CREDENTIALS:
-        response = case.call(base_url=shared_server.url, headers=credential, timeout=20)
-        assert (response.status_code, response.json()["code"]) == (401, "unauthenticated")
-        assert response.headers["content-type"] == ["application/problem+json"]
+@for_each([one for one in OPERATIONS if one[0].startswith("/v1")])
+def test_whoever_has_no_good_credential_gets_401_whatever_else_is_wrong(
+    path: str, method: str, shared_server: PushqServer
+) -> None:
+    @settings(max_examples=2, deadline=None, phases=(Phase.generate,), suppress_health_check=list(HealthCheck))
+    def refused(case: Any) -> None:
+        for credential in CREDENTIALS:
+            response = case.call(base_url=shared_server.url, headers=credential, timeout=20)
+            assert (response.status_code, response.json()["code"]) == (401, "unauthenticated")
+            assert response.headers["content-type"] == ["application/problem+json"]
+
+    _with_requests(path, method, refused)
 
 
 def _shorten_wait(case: Any) -> None:

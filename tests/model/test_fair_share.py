@@ -10,6 +10,7 @@ from backend_store.core import bykey, fair
 from backend_store.core.bykey import Key
 from backend_store.core.fair import FairRuns
 from tests.support.chunks import ScannedLane
+from tests.support.seeds import examples
 
 SMALL = {
     (fair, "NOISY_MESSAGES_MIN"): 3,
@@ -110,7 +111,7 @@ class FairShare(RuleBasedStateMachine):
 
 TestFairShare = FairShare.TestCase
 TestFairShare.settings = settings(
-    max_examples=settings().max_examples if settings.get_current_profile_name() == "long" else 200,
+    max_examples=examples(70, exploring=200),
     stateful_step_count=50,
     report_multiple_bugs=False,
 )

@@ -27,6 +27,7 @@ from gateway.shared_replies import Told
 from push.ports import KeyOf
 from push.protocol import PublishMessage
 from push.published import runs_of_call
+from tests.support.seeds import examples
 from tests.support.world import World, queue_of, receipts_by_seq
 
 GATEWAYS = 2
@@ -225,4 +226,4 @@ class Idempotency(RuleBasedStateMachine):
 
 
 TestIdempotency = Idempotency.TestCase
-TestIdempotency.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestIdempotency.settings = settings(max_examples=examples(25, exploring=60), stateful_step_count=40, deadline=None)

@@ -15,8 +15,9 @@ from backend_store.model import QueueConfig
 from tests.support.node_world import TENANT
 from tests.support.partitions_bench import CALM_MS, Bench
 from tests.support.partitions_facts import Fact, Wish, configs, lying, others, wishes
+from tests.support.seeds import examples
 
-EXAMPLES = 60
+EXAMPLES = examples(15, exploring=60)
 STEPS = 40
 
 some_wishes = st.lists(wishes, min_size=1, max_size=6)
@@ -282,7 +283,7 @@ class PartitionsModelTest(Bench):
 
 TestPartitions = PartitionsModelTest.TestCase
 TestPartitions.settings = settings(
-    max_examples=settings().max_examples if settings.get_current_profile_name() == "long" else EXAMPLES,
+    max_examples=EXAMPLES,
     stateful_step_count=STEPS,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
     report_multiple_bugs=False,

@@ -18,6 +18,7 @@ from backend_store.core.shelves import VIEW_DEAD
 from backend_store.model import QueueConfig
 from backend_store.node.transfer import move
 from tests.support.queues import take_up_leases
+from tests.support.seeds import examples
 from tests.support.semantics_bench import CONSUMERS, QUIET_STEPS, Asked, Bench, Move
 from tests.support.semantics_facts import FREE
 from tests.support.semantics_model import SemanticsModel
@@ -26,7 +27,7 @@ from tests.support.semantics_seen import sweep as delete_purged
 from tests.support.semantics_wishes import Author, Call, Wish, configs, draft_of, wishes
 from tests.support.world import REPLICA, World, attempts_by_seq, partitions_of, verdicts
 
-EXAMPLES = 400
+EXAMPLES = examples(100, exploring=400)
 STEPS = 60
 LONG_MS = 60_000
 
@@ -391,7 +392,7 @@ class QueueSemantics(Bench):
 
 TestQueueSemantics = QueueSemantics.TestCase
 TestQueueSemantics.settings = settings(
-    max_examples=settings().max_examples if settings.get_current_profile_name() == "long" else EXAMPLES,
+    max_examples=EXAMPLES,
     stateful_step_count=STEPS,
     suppress_health_check=[HealthCheck.too_slow],
     report_multiple_bugs=False,

@@ -18,10 +18,11 @@ from backend_store.core.receipts import SUFFIXES, by_token, view_of_token
 from backend_store.model import PushqError
 from backend_store.node.group import RunningGroup
 from backend_store.node.limits import GROUP_IDLE_MS
+from tests.support.seeds import examples
 from tests.support.streams import GroupOf, StreamWorld, seqs_of
 from tests.support.world import Consumer, receipts_by_seq, verdicts
 
-EXAMPLES = 150
+EXAMPLES = examples(50, exploring=150)
 STEPS = 50
 CONSUMERS = 2
 VISIBILITY_MS = 30_000
@@ -372,9 +373,8 @@ class OffsetMachine(StreamGroup):
 
 
 def _settings() -> settings:
-    is_long = settings.get_current_profile_name() == "long"
     return settings(
-        max_examples=settings().max_examples if is_long else EXAMPLES,
+        max_examples=EXAMPLES,
         stateful_step_count=STEPS,
         suppress_health_check=[HealthCheck.too_slow],
         report_multiple_bugs=False,

@@ -27,12 +27,12 @@ from push.subscriptions import StreamSubscription
 from push.tails import Others, Reading, Tails
 from push.transports.longpoll import _read as read_poll
 from tests.support.node_world import TENANT, NodeWorld
-from tests.support.seeds import worlds
+from tests.support.seeds import is_gate, worlds
 from tests.support.world import Consumer, receipts_by_seq
 
 KEYS = [f"k{n}" for n in range(12)]
 STEPS = 60
-SEEDS = 30
+SEEDS = 10 if is_gate() else 30
 
 
 class Order:

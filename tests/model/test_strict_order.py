@@ -17,6 +17,7 @@ from backend_store.core.limits import KEYED_STUCK_MS
 from backend_store.core.lines import ParkedRow, Spill
 from backend_store.core.slots import slot_of
 from tests.support.chunks import any_chunk, chunk_state
+from tests.support.seeds import examples
 
 
 class Item(NamedTuple):
@@ -321,7 +322,7 @@ class StrictOrder(RuleBasedStateMachine):
 
 TestStrictOrder = StrictOrder.TestCase
 TestStrictOrder.settings = settings(
-    max_examples=settings().max_examples if settings.get_current_profile_name() == "long" else 300,
+    max_examples=examples(100, exploring=300),
     stateful_step_count=50,
     report_multiple_bugs=False,
 )

@@ -20,9 +20,10 @@ from backend_store.core.receipts import SUFFIXES, by_token
 from backend_store.model import PeekPage, Published, PushqError
 from tests.support.contest import decide
 from tests.support.queue_model import Message, QueueModel, Receipt
+from tests.support.seeds import examples
 from tests.support.world import Consumer, World, attempts_by_seq, bodies_by_seq, receipts_by_seq, verdicts
 
-EXAMPLES = 600
+EXAMPLES = examples(150, exploring=600)
 STEPS = 60
 CONSUMERS = 3
 QUIET_STEPS = 3
@@ -358,7 +359,7 @@ class WorkQueue(RuleBasedStateMachine):
 
 TestWorkQueue = WorkQueue.TestCase
 TestWorkQueue.settings = settings(
-    max_examples=settings().max_examples if settings.get_current_profile_name() == "long" else EXAMPLES,
+    max_examples=EXAMPLES,
     stateful_step_count=STEPS,
     suppress_health_check=[HealthCheck.too_slow],
     report_multiple_bugs=False,

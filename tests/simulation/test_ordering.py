@@ -23,7 +23,7 @@ from backend_store.model import Original, Overloaded, Stamp
 from tests.support.seeds import worlds
 from tests.support.sorted_log import START_MS, Accepted, Answer, Crash, SortedLog, config
 
-SEEDS = int(os.environ.get("SIMULATION_SEEDS", "20"))
+SEEDS = int(os.environ.get("SIMULATION_SEEDS", "8"))
 TICK_MS = 10
 SENDING_MS = 4_000
 ENDS_MS = 120_000

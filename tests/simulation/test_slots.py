@@ -19,7 +19,7 @@ from tests.simulation.slots_world import World
 from tests.support import seeds
 
 WORLDS = int(os.environ.get("SIM_SEEDS", "0"))
-FEW_WORLDS = 50
+FEW_WORLDS = 18
 MUTANT_WORLDS_MAX = 300
 """A mutant that so many worlds do not find out has survived."""
 

@@ -24,7 +24,7 @@ from spark.transfer.replay import Wanted, replay
 from tests.spark.calls import Gateway
 
 KEY = "5e" * 32
-COUNT = 3000
+COUNT = 1500
 REMEMBERED = "spark.sql.streaming.numRecentProgressUpdates"
 WAIT_S_MAX = 180.0
 

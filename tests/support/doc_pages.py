@@ -2,8 +2,8 @@
 
 In a `console` block a line that starts with `$ ` is a command, and what stands below it must be printed; `…` stands for
 anything within a line, alone on a line for any lines. `pushq serve` runs in the background until the page ends; the
-page's port 8080 becomes a free one. A `python` block is a program. An exit code other than 0 fails the page, too.
-Blocks of other kinds (`sh`, `toml`, …) are not run.
+page's port 8080 becomes a free one. Other commands of `pushq` are forks, see `page_command`. A `python` block is a
+program. An exit code other than 0 fails the page, too. Blocks of other kinds (`sh`, `toml`, …) are not run.
 """
 
 import os
@@ -16,6 +16,7 @@ from subprocess import DEVNULL, Popen, TimeoutExpired
 from typing import NamedTuple
 
 from tests.support.environment import SMALL_FOLDERS, without_settings
+from tests.support.page_commands import CLIENT, commands
 from tests.support.server import free_port
 
 PAGE_S_MAX = 120.0
@@ -32,7 +33,7 @@ wait_until_listening() {
   cat serve.out; echo "pushq serve does not listen"; return 1
 }
 serve() { exec env $DOC_SERVER pushq serve --listen 127.0.0.1:$DOC_PORT "$@"; }
-pushq() { [ "$1" = serve ] && serve "${@:2}"; command pushq "$@"; }
+pushq() { [ "$1" = serve ] && serve "${@:2}"; python -I -S "$DOC_COMMAND" "$DOC_COMMANDS" "$@"; }
 """
 
 
@@ -90,7 +91,8 @@ def _run_shell(script: str, folder: Path, port: str) -> str:
     env |= {"PATH": f"{Path(sys.executable).parent}:{env['PATH']}", "HOME": str(folder), "DOC_PORT": port}
     env["DOC_SERVER"] = " ".join(f"{name}={value}" for name, value in SMALL_FOLDERS.items())
     env |= {"PUSHQ_URL": f"http://127.0.0.1:{port}", "NO_COLOR": "1", "TERM": "dumb", "COLUMNS": "200"}
-    with (folder / "page.out").open("w+b") as out:
+    env["DOC_COMMAND"] = str(CLIENT)
+    with commands() as env["DOC_COMMANDS"], (folder / "page.out").open("w+b") as out:
         argv = ["bash", "-c", script]
         shell = Popen(argv, cwd=folder, env=env, stdin=DEVNULL, stdout=out, stderr=out, start_new_session=True)
         with suppress(TimeoutExpired):  # the marks that are missing tell which step hung

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 
+from hypothesis import settings
 from hypothesis.internal.conjecture import providers
 from hypothesis.internal.constants_ast import Constants
 
@@ -27,6 +28,19 @@ def worlds(count: int) -> range:
     """The seeds of so many simulated worlds: the first ones in the gate, as many others elsewhere."""
     first = (SEED - GATE_SEED) * WORLDS_APART
     return range(first, first + count)
+
+
+def is_gate() -> bool:
+    """Whether the short forms are run: neither `make explore` nor a long form, which have profiles of their own."""
+    return settings.get_current_profile_name() == "gate"
+
+
+def examples(in_gate: int, *, exploring: int) -> int:
+    """How many examples Hypothesis tries: some in the gate, more in `make explore`, and in a long form as many as its
+    profile says."""
+    if is_gate():
+        return in_gate
+    return exploring if settings.get_current_profile_name() == "explore" else settings().max_examples
 
 
 def draw_alike() -> None:

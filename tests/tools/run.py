@@ -44,7 +44,7 @@ PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", "tests.tools.recording")
 HOW: dict[Tier, tuple[str, ...]] = {"pure": ("--dist", "worksteal"), "real": ("--dist", "loadscope")}
 MORE: dict[Tier, int] = {"pure": 0, "real": 1}
 """Processes beyond `--processes`: real tests wait for others' processes most of their time."""
-NOT_FOUND, NO_TESTS = 4, 5
+NO_TESTS = 5
 NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
 """Not passed on: with it each process of tests compiles every test file again, and each that it starts all of Pushq."""
 
@@ -115,9 +115,6 @@ class Gate:
             for number in range(1, TRIES_MAX + 1):
                 print(f"\nagain ({number} of at most {TRIES_MAX}): {one.test}", flush=True)
                 code, _ = ran([*self.extra, one.test])
-                if code == NOT_FOUND:
-                    # The operation of a test of the OpenAPI document cannot be named: all of its function's run.
-                    code, _ = ran([*self.extra, one.test.partition("[")[0]])
                 passed[one.test] = code == 0
                 if code == 0:
                     break

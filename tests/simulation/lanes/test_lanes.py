@@ -22,7 +22,7 @@ from tests.support import seeds
 
 WORLDS = int(os.environ.get("SIM_SEEDS", "0"))
 ONE = os.environ.get("SIM_SEED")
-FEW_WORLDS = 40
+FEW_WORLDS = 15
 MUTANT_WORLDS_MAX = 300
 """A mutant that so many worlds do not find out, and no scenario, has survived."""
 

@@ -25,7 +25,7 @@ from tests.simulation.replication.world import World, broken_by
 from tests.support import seeds
 
 WORLDS = int(os.environ.get("SIM_SEEDS", "0"))
-FEW_WORLDS = 12
+FEW_WORLDS = 6
 MUTANT_WORLDS_MAX = 300
 """A mutant that so many worlds do not find out has survived."""
 

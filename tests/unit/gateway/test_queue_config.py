@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from backend_store.model import COMPANION, AutoExpand, InvalidRequest, QueueConfig
 from gateway.queue_config import changed_config, queue_config, shown_config
 from gateway.queue_settings import FIXED, PART_RANGES, RANGES
+from tests.support.seeds import examples
 
 WEEK_MS = 7 * 24 * 3600 * 1000
 
@@ -312,7 +313,7 @@ CONFIGS = st.fixed_dictionaries(
 
 
 @given(CONFIGS, CONFIGS)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(80, exploring=300), deadline=None)
 def test_a_config_that_was_taken_is_taken_again_as_it_is_shown(first: dict[str, Any], changes: dict[str, Any]) -> None:
     with suppress(InvalidRequest):
         config = queue_config(first, "orders")

@@ -19,6 +19,7 @@ from push.fanout import Fanout, websocket_framer
 from push.limits import CATCH_UP_CHUNKS_PER_TURN, CHUNK_CACHE_MAX
 from push.subscriptions import StreamSubscription
 from push.tails import Others
+from tests.support.seeds import examples
 from tests.support.world import World, queue_of
 
 
@@ -267,7 +268,7 @@ steps = st.lists(
 
 
 @given(steps)
-@settings(max_examples=150)
+@settings(max_examples=examples(50, exploring=150))
 def test_no_reader_ever_misses_or_repeats_a_message(story: list[tuple[str, int]]) -> None:
     setup = Setup()
     readers: list[tuple[StreamSubscription, Reader, int]] = []

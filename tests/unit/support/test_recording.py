@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.tools.explore import SUITES, Finding, driven
-from tests.tools.run import Gate, ran
-from tests.tools.tiers import Report
-from tests.tools.together import scope_of
+from tests.tools.run import ran
+from tests.tools.together import scope_of, weight_of
 
 ROOT = Path(__file__).parents[3]
 TESTS = """
@@ -91,13 +90,6 @@ def test_tests_of_one_id_are_refused_because_several_processes_would_run_the_fir
     assert "several tests of one id: test_one.py::test_it" in ended.stdout + ended.stderr
 
 
-def test_a_test_that_cannot_be_named_is_run_again_with_all_of_its_function(tmp_path: Path) -> None:
-    (tmp_path / "test_one.py").write_text("def test_good(): pass\n\ndef test_bad(): assert False\n")
-    good, bad = (Report(f"{tmp_path}/test_one.py::{name}[GET /]", "failed", 0.0) for name in ("test_good", "test_bad"))
-    passed = Gate(1, [f"--rootdir={tmp_path}"], []).run_again([good, bad])
-    assert passed == {good.test: True, bad.test: False}
-
-
 def test_each_operation_of_the_document_is_a_test_of_its_own() -> None:
     file = "tests/integration/test_schemathesis.py"
     command = [sys.executable, "-m", "pytest", "-q", "--collect-only", file]
@@ -105,10 +97,24 @@ def test_each_operation_of_the_document_is_a_test_of_its_own() -> None:
     assert f"{file}::test_the_document_tells_the_truth[POST /v1/queues/{{queue}}/messages]" in shown.splitlines()
 
 
-def test_lonely_folders_share_one_process() -> None:
+def test_lonely_tests_share_one_process() -> None:
     assert scope_of("tests/crash/test_a.py::test_b[c/d]") == scope_of("tests/storm/test_e.py::test_f") == "alone"
+    assert scope_of("tests/contracts/test_coordinators.py::test_a") == "alone"
+    assert scope_of("tests/contracts/test_transports.py::test_a") == "tests/contracts/test_transports.py"
     assert scope_of("tests/spark/test_a.py::test_b") == scope_of("tests/spark/test_c.py::test_d") == "spark"
     assert scope_of("tests/js/test_a.py::test_b") == "tests/js/test_a.py"
+
+
+def test_what_lasts_longest_begins_first() -> None:
+    counts = {
+        "tests/unit/test_a.py": 300,
+        "tests/browser/test_b.py": 19,
+        "tests/unit/test_c.py": 2,
+        "spark": 60,
+        "alone": 50,
+    }
+    order = sorted(counts, key=lambda scope: -weight_of(scope, counts[scope]))
+    assert order == ["alone", "spark", "tests/browser/test_b.py", "tests/unit/test_a.py", "tests/unit/test_c.py"]
 
 
 def test_what_is_explored_is_there() -> None:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.seeds import examples
 from throttling.breaker import Breaker, BreakerRule, Pass, Refused
 
 FIRST_MS = 1_000_000
@@ -157,7 +158,7 @@ class Reference:
             self.until_ms = now_ms + self.pause_ms
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(60, exploring=200), deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["admit", "ok", "fail", "leave"]), st.integers(0, 700)), max_size=120))
 def test_it_agrees_with_a_reference_that_remembers_everything(steps: list[tuple[str, int]]) -> None:
     rule = BreakerRule(window_ms=1_000, calls_min=4, open_ms_min=300, open_ms_max=2_000)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from backend_store.core.placement.limits import COPIES_MOVED_PER_ROUND_MAX, IMBALANCE_TOLERATED
 from backend_store.core.placement.planning import plan
 from backend_store.core.placement.values import CopyDropped, CopyMoved, LeadMoved, Node, Shard, applied
+from tests.support.seeds import examples
 
 ROUNDS_MAX = 200
 
@@ -135,7 +136,7 @@ def worlds(draw: st.DrawFn) -> tuple[list[Node], list[Shard]]:
     return nodes, shards
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(25, exploring=60))
 @given(worlds())
 def test_from_anywhere_rounds_end_and_then_nothing_is_planned(world: tuple[list[Node], list[Shard]]) -> None:
     nodes, shards = world
@@ -151,7 +152,7 @@ def test_from_anywhere_rounds_end_and_then_nothing_is_planned(world: tuple[list[
             assert shard.leader in shard.copies and shard.leader in able
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(25, exploring=60))
 @given(worlds())
 def test_a_round_is_bounded_and_moves_a_copy_once(world: tuple[list[Node], list[Shard]]) -> None:
     nodes, shards = world
@@ -166,7 +167,7 @@ def test_a_round_is_bounded_and_moves_a_copy_once(world: tuple[list[Node], list[
     assert len(set(leads)) == len(leads)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(25, exploring=60))
 @given(st.integers(2, 6), st.integers(1, 40))
 def test_equal_shards_on_equal_nodes_end_within_the_tolerance(count: int, shards: int) -> None:
     nodes = [Node(f"n{number}") for number in range(count)]
