@@ -40,11 +40,13 @@ from backend_store.storage.engine import FolderInUse, StorageError
 from backend_store.storage.folder import FolderLock, make_private
 from backend_store.storage.writer import prepare_interpreter
 from gateway.addresses import Address, parse_address
-from gateway.api.usage_metrics import exposed
+from gateway.api.usage_metrics import of_backend
 from gateway.auth import wall_clock_ms
+from gateway.backend_metrics import page
 from gateway.backend_rules import coordinator_of
 from gateway.etcd_access import access_of, etcd_config
 from gateway.logs import configure_logs
+from gateway.loop_lag import LoopLag
 from gateway.memory import keep_what_is_imported
 from gateway.serve import SIGNALS, CannotStart
 from gateway.settings import Settings
@@ -114,7 +116,7 @@ async def to_gateways(settings: Settings, host: BackendHost) -> AsyncIterator[No
     except OSError as error:
         raise CannotStart(f"node.service: cannot listen on {node.service}: {error.strerror or error}") from None
     host.listen(on_lead=led, on_lose=lost)
-    host.more_metrics = partial(exposed, usage)
+    host.more_metrics = partial(of_backend, usage)
     try:
         yield
     finally:
@@ -193,8 +195,10 @@ async def _serve_with(settings: Settings, coordinator: Coordinator, attach: Atta
         host = await open_host(_config(settings), coordinator)
     except (StorageError, OSError, ssl.SSLError, ValueError) as error:
         raise CannotStart(f"cannot start the backend in {settings.directory}: {error}") from error
+    lag = LoopLag()
+    watching = asyncio.create_task(lag.watch(), name="loop lag")
     try:
-        health = await _listen(host, http)
+        health = await _listen(host, http, lag)
         try:
             async with attach(host):
                 _announce(settings, host, http._replace(port=health.sockets[0].getsockname()[1]))
@@ -204,12 +208,13 @@ async def _serve_with(settings: Settings, coordinator: Coordinator, attach: Atta
             health.close()
             await health.wait_closed()
     finally:
+        watching.cancel()
         await host.close()
 
 
-async def _listen(host: BackendHost, http: Address) -> asyncio.Server:
+async def _listen(host: BackendHost, http: Address, lag: LoopLag) -> asyncio.Server:
     try:
-        return await serve_health(host, http.host, http.port)
+        return await serve_health(host, http.host, http.port, {b"/metrics": page(host, lag)})
     except OSError as error:
         raise CannotStart(f"node.http: cannot listen on {http.host}:{http.port}: {error.strerror}") from None
 

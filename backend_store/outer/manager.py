@@ -65,6 +65,8 @@ class Manager:
         self.failures = 0
         self.calls_made = 0
         self.calls_failed = 0
+        self.heard: frozenset[str] = frozenset()
+        """Clusters that said something at the last look."""
         self._store = store
         self._rules = rules
         self._provide = provide
@@ -124,6 +126,7 @@ class Manager:
         memory, known = memory_of(rows), holder_of(rows)
         self._begin_decided(memory)
         reports, now_ms = await self._hear(), _now_ms()
+        self.heard = frozenset(reports)
         ended = list(self._ended)
         seen = Seen(reports, ended, tuple(self._calls), self._loads.of(memory.clusters))
         is_new = known is None or (known.asker, known.term) != (asker, duty.term)
