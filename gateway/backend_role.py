@@ -50,6 +50,7 @@ from gateway.loop_lag import LoopLag
 from gateway.memory import keep_what_is_imported
 from gateway.serve import SIGNALS, CannotStart
 from gateway.settings import Settings
+from gateway.tracing import spans_of
 from gateway.usage.led_export import LedExports
 from gateway.version import VERSION
 
@@ -75,7 +76,7 @@ async def to_gateways(settings: Settings, host: BackendHost) -> AsyncIterator[No
     """Serves gateways the shards that are led here, for as long as they are. Raises `CannotStart`."""
     node, address = settings.node, parse_address(settings.node.service)
     services: dict[int, StoreService] = {}
-    lanes = _lanes(settings)
+    lanes, spans = _lanes(settings), spans_of(settings)
     usage = LedExports(
         settings.usage_directory,
         clock_ms=wall_clock_ms,
@@ -93,9 +94,13 @@ async def to_gateways(settings: Settings, host: BackendHost) -> AsyncIterator[No
         embedded = EmbeddedStore(store)
         embedded.load = host.load
         if lanes:
-            services[shard.number] = StoreService(embedded, lane=shard.number, lanes=lanes)
+            services[shard.number] = StoreService(
+                embedded, lane=shard.number, lanes=lanes, shard=shard.number, tracer=spans
+            )
         else:
-            services[shard.number] = StoreService(embedded, shards=settings.cluster.shards if is_first else 1)
+            services[shard.number] = StoreService(
+                embedded, shards=settings.cluster.shards if is_first else 1, shard=shard.number, tracer=spans
+            )
         hold_acts(embedded)
         usage.lead(shard.number, store.copy_id, shard.epoch, ledger=store.ledger, audit=store.audit)
 

@@ -22,6 +22,7 @@ from backend_store.metadata.host import SECRET_FILE, secret_of
 from backend_store.metadata.server import serve_metadata
 from backend_store.metadata.traffic import Traffic
 from backend_store.model import ApiKey, PushqError
+from backend_store.tracing import Tracer
 from gateway.addresses import Address, EtcdAt
 from gateway.auth import Keyring, make_first_key
 from gateway.etcd_access import EtcdAccess, etcd_config, wrong_access
@@ -30,6 +31,7 @@ from gateway.loop_lag import LoopLag
 from gateway.metadata_metrics import health_of_directory, of_directory, pages
 from gateway.serve import SIGNALS, CannotStart
 from gateway.settings import Settings
+from gateway.tracing import spans_of
 from gateway.version import VERSION
 
 log = structlog.get_logger("pushq.metadata")
@@ -74,10 +76,19 @@ def serve_directory_role(
     if not secret:
         raise CannotStart(f"the secret in {secret_file} is empty")
     name = host or f"{socket.gethostname()}-{address.port}"
-    asyncio.run(_serve(directory, address, etcd_config(EtcdAt(list(endpoints)), access), form, name, secret))
+    etcd = etcd_config(EtcdAt(list(endpoints)), access)
+    asyncio.run(_serve(directory, address, etcd, form, name, secret, spans_of(settings)))
 
 
-async def _serve(directory: Path, address: Address, etcd: EtcdConfig, form: Form, name: str, secret: str) -> None:
+async def _serve(
+    directory: Path,
+    address: Address,
+    etcd: EtcdConfig,
+    form: Form,
+    name: str,
+    secret: str,
+    tracer: Tracer | None,
+) -> None:
     ended = asyncio.Event()
     for number in SIGNALS:
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
@@ -102,7 +113,7 @@ async def _serve(directory: Path, address: Address, etcd: EtcdConfig, form: Form
         try:
             about = pages(traffic, lag, lambda: of_directory(own, handing), lambda: health_of_directory(own, form))
             server = await serve_metadata(
-                service, secret, address.host, address.port, own=own, traffic=traffic, pages=about
+                service, secret, address.host, address.port, own=own, traffic=traffic, tracer=tracer, pages=about
             )
         except OSError as error:
             detail = f"cannot listen on {address.host}:{address.port}: {error.strerror}; choose another with --listen"

@@ -26,6 +26,7 @@ from gateway.manager_metrics import page
 from gateway.provisioner import provisioner_of
 from gateway.serve import SIGNALS, CannotStart
 from gateway.settings import Settings
+from gateway.tracing import spans_of
 from gateway.version import VERSION
 
 log = structlog.get_logger("pushq.manager")
@@ -119,6 +120,7 @@ def _manager(store: RemoteBackends, settings: Settings) -> Manager:
         provisioner_of(given),
         name=name,
         every_s=given.look_s,
+        tracer=spans_of(settings),
     )
 
 

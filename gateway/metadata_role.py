@@ -14,6 +14,7 @@ from backend_store.client import Store
 from backend_store.metadata.host import SECRET_FILE, MetadataHost, open_host, secret_of
 from backend_store.metadata.server import Pages
 from backend_store.storage.engine import FolderInUse, StorageError
+from backend_store.tracing import Tracer
 from gateway.addresses import Address
 from gateway.auth import Keyring, make_first_key
 from gateway.logs import configure_logs
@@ -21,6 +22,7 @@ from gateway.loop_lag import LoopLag
 from gateway.metadata_metrics import Health, of_folder, pages
 from gateway.serve import SIGNALS, CannotStart
 from gateway.settings import Settings
+from gateway.tracing import spans_of
 from gateway.version import VERSION
 
 log = structlog.get_logger("pushq.metadata")
@@ -34,10 +36,10 @@ def serve_metadata_role(directory: Path, address: Address, settings: Settings) -
             "listen on 127.0.0.1"
         )
     configure_logs(settings.logs)
-    asyncio.run(_serve(directory, address))
+    asyncio.run(_serve(directory, address, spans_of(settings)))
 
 
-async def _serve(directory: Path, address: Address) -> None:
+async def _serve(directory: Path, address: Address, tracer: Tracer | None) -> None:
     host = await _open(directory)
     lag = LoopLag()
     watching = asyncio.create_task(lag.watch(), name="loop lag")
@@ -45,7 +47,7 @@ async def _serve(directory: Path, address: Address) -> None:
         # A keyring asks its store for the metadata only, and that is what this process has.
         key_file = await make_first_key(Keyring(cast(Store, host)), directory)
         try:
-            port = await host.listen(secret_of(directory), address.host, address.port, _pages(host, lag))
+            port = await host.listen(secret_of(directory), address.host, address.port, _pages(host, lag), tracer)
         except OSError as error:
             detail = f"cannot listen on {address.host}:{address.port}: {error.strerror}; choose another with --listen"
             raise CannotStart(detail) from None

@@ -20,6 +20,7 @@ from backend_store.node.node import end_process
 from backend_store.storage.engine import Batch, Engine
 from backend_store.storage.folder import create_private
 from backend_store.storage.writer import CommitSeconds, Writer
+from backend_store.tracing import Tracer
 
 SECRET_FILE = "metadata.secret"
 
@@ -51,9 +52,13 @@ class MetadataHost:
     def commit_seconds(self) -> CommitSeconds:
         return self._writer.commit_seconds
 
-    async def listen(self, secret: str, host: str, port: int, pages: Pages | None = None) -> int:
+    async def listen(
+        self, secret: str, host: str, port: int, pages: Pages | None = None, tracer: Tracer | None = None
+    ) -> int:
         """The port it listens on. Raises `OSError`."""
-        self._server = await serve_metadata(self.service, secret, host, port, traffic=self.traffic, pages=pages)
+        self._server = await serve_metadata(
+            self.service, secret, host, port, traffic=self.traffic, pages=pages, tracer=tracer
+        )
         bound: int = next(iter(self._server.sockets)).getsockname()[1]
         return bound
 

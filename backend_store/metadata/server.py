@@ -32,8 +32,9 @@ from backend_store.metadata.operations import (
     perform,
 )
 from backend_store.metadata.service import MetadataService
-from backend_store.metadata.traffic import Traffic
+from backend_store.metadata.traffic import Traffic, name_of
 from backend_store.model import InvalidRequest, PushqError, Unavailable
+from backend_store.tracing import TRACE, Tracer
 from backend_store.wire.frames import (
     FRAME_BYTES_MAX,
     SUBPROTOCOL,
@@ -69,6 +70,7 @@ async def serve_metadata(
     *,
     own: MetadataService | None = None,
     traffic: Traffic | None = None,
+    tracer: Tracer | None = None,
     pages: Pages | None = None,
 ) -> Server:
     """Listens; the caller closes. `own` answers what other hosts hand on. Raises `OSError`."""
@@ -86,7 +88,7 @@ async def serve_metadata(
         return connection.respond(HTTPStatus.UNAUTHORIZED, "the secret of the metadata service is missing or wrong\n")
 
     return await serve(
-        lambda connection: _Peer(service, own, connection, counts).run(),
+        lambda connection: _Peer(service, own, connection, counts, tracer).run(),
         host,
         port,
         process_request=authorized,
@@ -106,12 +108,18 @@ class _Peer:
     """One connection."""
 
     def __init__(
-        self, service: MetadataService, own: MetadataService | None, connection: ServerConnection, traffic: Traffic
+        self,
+        service: MetadataService,
+        own: MetadataService | None,
+        connection: ServerConnection,
+        traffic: Traffic,
+        tracer: Tracer | None,
     ):
         self._service = service
         self._own = own
         self._connection = connection
         self._traffic = traffic
+        self._tracer = tracer
         self._loop = asyncio.get_running_loop()
         self._in_progress = asyncio.Semaphore(REQUESTS_IN_PROGRESS_MAX)
         self._watching: asyncio.Task[None] | None = None
@@ -168,9 +176,12 @@ class _Peer:
             self._in_progress.release()
 
     async def _performed(self, ask: Ask) -> Answer | Refused:
-        began, asked, outcome = self._loop.time(), None, "ok"
+        began, asked, outcome, span = self._loop.time(), None, "ok", None
         try:
             asked = decode_operation(ask.what)
+            if self._tracer is not None and ask.trace is not None:
+                span = self._tracer.served(name_of(asked), ask.trace)
+                TRACE.set(span.trace)  # of this task: what is handed on to another host belongs to it
             return Answer(ask.number, await self._within_a_frame(asked))
         except msgspec.MsgspecError as parsing:
             outcome = InvalidRequest.code
@@ -184,6 +195,8 @@ class _Peer:
             return refused(ask.number, PushqError("the metadata service made a mistake; its log has more"))
         finally:
             self._traffic.answered(asked, outcome, self._loop.time() - began)
+            if span is not None:
+                span.ended(None if outcome == "ok" else outcome)
 
     async def _within_a_frame(self, asked: Any) -> msgspec.Raw:
         """Pages are cut until they fit: a page may be shorter than what was asked for."""

@@ -36,6 +36,7 @@ from backend_store.service.handing import Grant, counter_of, frames_of, live_bit
 from backend_store.service.limits import VISITOR_ASKS_MAX, VISITOR_OUTBOX_BYTES_MAX
 from backend_store.service.operations import Operation, decode_operation, perform
 from backend_store.service.tailing import Tailing, tailing_of
+from backend_store.tracing import Served
 from backend_store.wire.store_frames import (
     Answered,
     Asks,
@@ -54,6 +55,7 @@ from backend_store.wire.store_frames import (
     Settle,
     Settles,
     Tails,
+    Traces,
     Want,
     Wants,
     Wrong,
@@ -165,20 +167,24 @@ class Visitor:
 
     def heard(self, frame: Publishes | Settles | Wants | Asks) -> None:
         match frame:
-            case Publishes(calls):
+            case Publishes(calls, traces):
                 for publish in calls:
-                    self._publish(publish)
-            case Settles(calls):
+                    self._publish(publish, traces)
+            case Settles(calls, traces):
                 for settle in calls:
-                    self._settle(settle)
+                    self._settle(settle, traces)
             case Wants(wants):
                 for want in wants:
                     self._want(want)
             case Asks():
                 self._ask(frame)
 
-    def _publish(self, call: Publish) -> None:
+    def _publish(self, call: Publish, traces: Traces | None) -> None:
+        span = self._span("append", call, call.tenant, call.name, traces)
+
         def done(result: Placed | PushqError) -> None:
+            if span is not None:
+                span.ended(result.code if isinstance(result, PushqError) else None)
             if isinstance(result, PushqError):
                 self._placed.append((call.number, None, wrong(result)))
             else:
@@ -187,7 +193,17 @@ class Visitor:
 
         publish_in(self._store, call, done)
 
-    def _settle(self, call: Settle) -> None:
+    def _span(
+        self, operation: str, call: Publish | Settle, tenant: str, queue: str, traces: Traces | None
+    ) -> Served | None:
+        """Of a call that comes with a trace, where spans are wanted."""
+        tracer = self._service.tracer
+        if traces is None or tracer is None or (parent := traces.get(call.number)) is None:
+            return None
+        return tracer.served(operation, parent, queue=queue, tenant=tenant, shard=self._service.shard)
+
+    def _settle(self, call: Settle, traces: Traces | None) -> None:
+        span = self._span(call.verb, call, call.place.tenant, call.place.name, traces)
         try:
             queue = queue_at(self._store, call.place)
             grouped = {token: to_bits(bits) for token, bits in call.grouped.items()}
@@ -196,11 +212,15 @@ class Visitor:
                 return
             ask = self._verb(queue, call)
         except PushqError as error:
+            if span is not None:
+                span.ended(error.code)
             self._judged.append((call.number, None, wrong(error)))
             self._flush_soon()
             return
 
         def done(result: dict[str, int] | PushqError) -> None:
+            if span is not None:
+                span.ended(result.code if isinstance(result, PushqError) else None)
             if isinstance(result, PushqError):
                 self._judged.append((call.number, None, wrong(result)))
             else:
@@ -290,18 +310,27 @@ class Visitor:
         except msgspec.MsgspecError as error:
             self._answer(Answered(ask.number, wrong=wrong(InvalidRequest(f"the request does not parse: {error}"))))
             return
-        task = self._loop.create_task(self._performed(ask.number, asked), name="gateway request")
+        task = self._loop.create_task(self._performed(ask, asked), name="gateway request")
         self._asks.add(task)
         task.add_done_callback(self._asks.discard)
 
-    async def _performed(self, number: int, asked: Operation) -> None:
+    async def _performed(self, ask: Asks, asked: Operation) -> None:
+        number, tracer, span = ask.number, self._service.tracer, None
+        if tracer is not None and ask.trace is not None:
+            span = tracer.served(str(asked.__struct_config__.tag), ask.trace, shard=self._service.shard)
+        outcome: str | None = None
         try:
             answer = Answered(number, raw(await perform(self._store, asked)))
         except PushqError as error:
+            outcome = error.code
             answer = Answered(number, wrong=wrong(error))
         except Exception:
+            outcome = PushqError.code
             log.exception("a request failed", gateway=self.name)
             answer = Answered(number, wrong=wrong(PushqError("the backend made a mistake; its log has more")))
+        finally:
+            if span is not None:
+                span.ended(outcome)
         self.tell_definitions()  # whoever is answered sees what was changed
         self._answer(answer)
 
