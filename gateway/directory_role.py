@@ -122,6 +122,7 @@ async def _serve(
         url = bound.url.replace("http", "ws", 1)
         own.store.announce(url)
         _announce(directory, url, form, name, key_file)
+        log.info("serves the metadata", address=url, host=name, form=form)
         await ended.wait()
         log.info("stopping")
         server.close()

@@ -55,6 +55,7 @@ async def _serve(directory: Path, address: Address, tracer: Tracer | None) -> No
         for number in SIGNALS:
             asyncio.get_running_loop().add_signal_handler(number, _end, number, ended)
         _announce(directory, address._replace(port=port), key_file)
+        log.info("serves the metadata", address=address._replace(port=port).url)
         await ended.wait()
     finally:
         watching.cancel()

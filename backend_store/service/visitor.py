@@ -6,7 +6,9 @@ What comes in one frame is begun in one breath, so it shares a commit; what happ
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -36,7 +38,7 @@ from backend_store.service.handing import Grant, counter_of, frames_of, live_bit
 from backend_store.service.limits import VISITOR_ASKS_MAX, VISITOR_OUTBOX_BYTES_MAX
 from backend_store.service.operations import Operation, decode_operation, perform
 from backend_store.service.tailing import Tailing, tailing_of
-from backend_store.tracing import Served
+from backend_store.tracing import TRACE, Served
 from backend_store.wire.store_frames import (
     Answered,
     Asks,
@@ -317,7 +319,8 @@ class Visitor:
     async def _performed(self, ask: Asks, asked: Operation) -> None:
         number, tracer, span = ask.number, self._service.tracer, None
         if tracer is not None and ask.trace is not None:
-            span = tracer.served(str(asked.__struct_config__.tag), ask.trace, shard=self._service.shard)
+            span = tracer.served(_name_of(type(asked)), ask.trace, shard=self._service.shard)
+            TRACE.set(span.trace)  # of this task: what it logs belongs to the trace
         outcome: str | None = None
         try:
             answer = Answered(number, raw(await perform(self._store, asked)))
@@ -496,6 +499,12 @@ def publish_in(store: EmbeddedStore, call: Publish, reply: Callable[[Placed | Pu
     claim = Claim(*call.claim) if call.claim is not None else None
     until_ms = store.steady_ms() + call.budget_ms
     target.publish(blocks_of_sent(call.blocks), done, claim, until_ms=until_ms)
+
+
+@cache
+def _name_of(kind: type[Operation]) -> str:
+    """`TakeReport` → `take_report`."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower()
 
 
 def _free(view: View, lease: Lease, bits: int, *, is_unsent: bool) -> None:
