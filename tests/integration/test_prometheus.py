@@ -53,8 +53,10 @@ def named(text: str) -> set[str]:
 
 
 def of_clusters() -> set[str]:
-    """Those of `pushq backend`, of `pushq manager` and of several clusters, as their pages list them."""
-    pages = [RULES.parents[1] / "docs" / "how-to" / name for name in ("run-backends.md", "manage-clusters.md")]
+    """Those of the other roles and of several clusters, as their pages list them; `test_roles` compares the pages with
+    what the roles answer."""
+    names = ("how-to/run-backends.md", "how-to/manage-clusters.md", "reference/metrics.md")
+    pages = [RULES.parents[1] / "docs" / name for name in names]
     return {name for page in pages for name in re.findall(r"^\| `(pushq_\w+)` \|", page.read_text(), re.MULTILINE)}
 
 

@@ -21,9 +21,10 @@ READY_S_MAX = PATIENCE_S
 
 
 class Prometheus:
-    """It ends with the block. `targets`: `http(s)://HOST:PORT` each; `ca`: who signed their certificates."""
+    """It ends with the block. `targets`: `http(s)://HOST:PORT` each, or with the path that is scraped in the place of
+    `/metrics`; `ca`: who signed their certificates; `key`: what is shown to them."""
 
-    def __init__(self, folder: Path, targets: Sequence[str], *, ca: Path) -> None:
+    def __init__(self, folder: Path, targets: Sequence[str], *, ca: Path, key: str = "") -> None:
         self._folder = folder
         self._url = f"http://127.0.0.1:{free_port()}"
         self._log = folder / "prometheus.log"
@@ -33,6 +34,8 @@ class Prometheus:
                 "job_name": f"pushq{number}",
                 "scheme": urllib.parse.urlsplit(target).scheme,
                 "tls_config": {"ca_file": str(ca)},
+                "metrics_path": urllib.parse.urlsplit(target).path or "/metrics",
+                **({"authorization": {"credentials": key}} if key else {}),
                 "static_configs": [{"targets": [urllib.parse.urlsplit(target).netloc]}],
             }
             for number, target in enumerate(targets)

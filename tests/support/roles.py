@@ -59,6 +59,28 @@ class Role:
         self._process.wait(60)
 
 
+def a_manager(backend: Backend, folder: Path, authority: Authority, env: Mapping[str, str] | None = None) -> Role:
+    """Of the cluster that the backend is of."""
+    wanted = {"PUSHQ_MANAGER__LISTEN": "127.0.0.1:0", "PUSHQ_MANAGER__LOOK_S": "1", SPANS_FILE: str(folder / "spans")}
+    return Role("manager", ("manager",), folder, wanted | _ways(backend, authority) | dict(env or {}))
+
+
+def a_metadata_service(folder: Path, env: Mapping[str, str] | None = None, listen: str = "127.0.0.1:0") -> Role:
+    """Its data are in a folder `metadata` there."""
+    arguments = ("metadata", "--data", str(folder / "metadata"), "--listen", listen)
+    return Role("metadata", arguments, folder, {SPANS_FILE: str(folder / "spans"), **(env or {})})
+
+
+def _ways(backend: Backend, authority: Authority) -> dict[str, str]:
+    pair = authority.issue("gateway")
+    return {
+        "PUSHQ_STORE__BACKENDS": backend.service,
+        "PUSHQ_STORE__TLS_CERT": str(pair.certificate),
+        "PUSHQ_STORE__TLS_KEY": str(pair.key),
+        "PUSHQ_STORE__TLS_CA": str(authority.certificate),
+    }
+
+
 class _OfMetadata(PushqServer):
     """A server whose keys the metadata service has."""
 
@@ -95,22 +117,14 @@ class Roles:
         (site / "sitecustomize.py").write_text("from tests.support.traced import take_spans\n\ntake_spans()\n")
         listen = f"127.0.0.1:{free_port()}"
         data = folder / "metadata"
-        arguments = ("metadata", "--data", str(data), "--listen", listen)
-        metadata = self._stack.enter_context(Role("metadata", arguments, folder, self._of("metadata")))
+        metadata = self._stack.enter_context(a_metadata_service(folder, self._of("metadata"), listen))
         authority = Authority(folder / "authority")
         program = (_TRACED, "gateway", "backend")
         backend = Backend("backend", folder, authority, "embedded", program, env=self._of("backend"))
         backend.start()
         self._stack.callback(backend.end)
-        pair = authority.issue("gateway")
-        ways = {
-            "PUSHQ_STORE__BACKENDS": backend.service,
-            "PUSHQ_STORE__TLS_CERT": str(pair.certificate),
-            "PUSHQ_STORE__TLS_KEY": str(pair.key),
-            "PUSHQ_STORE__TLS_CA": str(authority.certificate),
-        }
-        wanted = {"PUSHQ_MANAGER__LISTEN": "127.0.0.1:0", "PUSHQ_MANAGER__LOOK_S": "1", **ways}
-        manager = self._stack.enter_context(Role("manager", ("manager",), folder, wanted | self._of("manager")))
+        manager = self._stack.enter_context(a_manager(backend, folder, authority, self._of("manager")))
+        ways = _ways(backend, authority)
         python = {"PYTHONPATH": f"{site}:{_ROOT}"}
         self.gateway = PushqServer(folder / "gateway", env={**ways, **python, **self._of("gateway")})
         kept = {"PUSHQ_METADATA__URL": f"ws://{listen}", "PUSHQ_METADATA__SECRET_FILE": str(data / "metadata.secret")}
