@@ -69,7 +69,10 @@ class Prometheus:
 
     def names(self) -> set[str]:
         """Of every series that was scraped, and of families that had no samples yet."""
-        return set(self._asked("label/__name__/values")["data"]) | set(self._asked("metadata")["data"])
+        families = self._asked("metadata")["data"]
+        # In OpenMetrics a counter's family has not the end that its samples have.
+        counters = {f"{name}_total" for name, known in families.items() if known[0]["type"] == "counter"}
+        return set(self._asked("label/__name__/values")["data"]) | set(families) | counters
 
     def wait_for(self, expression: str) -> None:
         """Until it has a sample."""
