@@ -129,7 +129,7 @@ class Roles:
         self.gateway = PushqServer(folder / "gateway", env={**ways, **python, **self._of("gateway")})
         kept = {"PUSHQ_METADATA__URL": f"ws://{listen}", "PUSHQ_METADATA__SECRET_FILE": str(data / "metadata.secret")}
         self.server = _OfMetadata(folder / "server", env={**kept, **python, **self._of("server")})
-        self.server.key_file = data / "admin.key"  # type: ignore[attr-defined]
+        self.server.key_file = data / "admin.key"
         for one in (self.gateway, self.server):
             self._stack.callback(one.kill)
             one.start(ready_s_max=READY_S_MAX)
