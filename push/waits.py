@@ -6,10 +6,11 @@ published for a later time, died, or is read again after the fact waited for som
 
 from __future__ import annotations
 
-import time
+from bisect import bisect_left
+from time import time
 from typing import Final
 
-from backend_store.client import Chunk, Lease, indexes, is_prompt
+from backend_store.client import Chunk, Lease, is_prompt
 from backend_store.histogram import Example, Histogram
 
 SECONDS_BOUNDS: Final = (
@@ -31,30 +32,38 @@ class Waits(Histogram):
         super().__init__(SECONDS_BOUNDS)
 
     def of_lease(self, lease: Lease, chunk: Chunk) -> None:
-        """Messages of a lease that are about to leave."""
-        if not is_prompt(chunk.shelf):
-            return
+        """Messages of a lease that are about to leave. In one piece: for a single message, calls would cost more than
+        what they do."""
+        bits = lease.bits
         attempts = lease.state.attempts
         if attempts:
-            first = [number for number in indexes(lease.bits) if number not in attempts]
-            if first:
-                self._waited(chunk, len(first), first[0])
-        else:
-            self._waited(chunk, lease.bits.bit_count(), (lease.bits & -lease.bits).bit_length() - 1)
+            for number in attempts:
+                bits &= ~(1 << number)
+        if not bits or not is_prompt(chunk.shelf):
+            return
+        seconds = time() - chunk.time_ms * 0.001
+        if seconds < 0.0:
+            seconds = 0.0  # a leader's clock may be ahead of ours
+        bucket = bisect_left(SECONDS_BOUNDS, seconds)
+        messages = bits.bit_count()
+        self.buckets[bucket] += messages
+        self.sum += seconds * messages
+        if chunk.messages.columns is not None:
+            self._remember(chunk, (bits & -bits).bit_length() - 1, bucket, seconds)
 
     def of_chunk(self, chunk: Chunk, messages: int) -> None:
         """Deliveries of a stream's chunk to those who waited for it."""
-        if messages:
-            self._waited(chunk, messages, 0)
-
-    def _waited(self, chunk: Chunk, messages: int, first: int) -> None:
-        now = time.time()
-        seconds = now - chunk.time_ms / 1000
-        if seconds < 0.0:
-            seconds = 0.0  # a leader's clock may be ahead of ours
+        if not messages:
+            return
+        seconds = max(0.0, time() - chunk.time_ms * 0.001)
         bucket = self.add(seconds, messages)
-        columns = chunk.messages.columns
-        if columns is not None and (traces := columns.get("trace")) is not None:
-            trace = traces[first]
+        if chunk.messages.columns is not None:
+            self._remember(chunk, 0, bucket, seconds)
+
+    def _remember(self, chunk: Chunk, number: int, bucket: int, seconds: float) -> None:
+        """The trace of one of them, if it has one that somebody keeps."""
+        traces = (chunk.messages.columns or {}).get("trace")
+        if traces is not None:
+            trace = traces[number]
             if trace and trace[_FLAGS] in _SAMPLED:
-                self.examples[bucket] = Example(trace[_TRACE_ID], seconds, now)
+                self.examples[bucket] = Example(trace[_TRACE_ID], seconds, time())
