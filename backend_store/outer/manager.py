@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 
 import msgspec
 import structlog
@@ -216,8 +217,11 @@ class Manager:
         clusters = [one for one in self._store.clusters.values() if one.first.is_ours]
         said = await asyncio.gather(*(_said_by(cluster.homes) for cluster in clusters))
         now_ms = _now_ms()
-        found = (gathered(cluster.name, now_ms, shards) for cluster, shards in zip(clusters, said, strict=True))
-        return {report.cluster: report for report in found if report is not None}
+        found: dict[str, ClusterReport] = {}
+        for cluster, shards in zip(clusters, said, strict=True):
+            if (report := gathered(cluster.name, now_ms, shards)) is not None:
+                found[cluster.name] = replace(report, is_fixed=cluster.lanes > 0)
+        return found
 
     # ------------------------------------------------------------------------------------------------ the provisioner
 

@@ -1,8 +1,10 @@
-"""`pushq dev-cluster`: a whole cluster on this machine, for development."""
+"""`pushq dev-cluster`: whole clusters on this machine, for development."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +13,8 @@ import click
 from gateway.commands.base import group, json_option
 from gateway.commands.exits import Exit, Failure
 from gateway.commands.output import put, put_fields, put_json, put_table, tell
+from gateway.dev_cluster.limits import BACKENDS_MAX, BACKENDS_MIN, CALL_BYTES_MAX, CLUSTERS_MAX
+from web_console.wording import counted
 
 if TYPE_CHECKING:
     from gateway.dev_cluster.state import State
@@ -30,33 +34,43 @@ _directory_option = click.option(
 
 @group("dev-cluster")
 def dev_cluster() -> None:
-    """Run a whole cluster on this machine, for development.
+    """Run whole clusters on this machine, for development.
 
-    It has etcd, three backends, two gateways and, where it is installed, HAProxy; all on free ports of 127.0.0.1.
+    There are etcd, three backends for each cluster, two gateways in front of all and, where it is installed, HAProxy;
+    all on free ports of 127.0.0.1. Several clusters have a manager, which has them grow and shrink.
     """
 
 
 @dev_cluster.command("up")
 @click.option(
+    "--clusters",
+    type=click.IntRange(min=1, max=CLUSTERS_MAX),
+    metavar="NUMBER",
+    help="How many clusters of three backends, of new ones.  [default: 1]",
+)
+@click.option(
     "--model",
+    "models",
+    multiple=True,
     type=click.Choice(MODELS),
-    help="How the backends of a new cluster share its queues.  [default: leader_follower]",
+    help="How the backends of new clusters share queues. Repeats, for each cluster.  [default: leader_follower]",
 )
 @_directory_option
 @json_option
-def up(model: Model | None, directory: Path, as_json: bool) -> None:
-    """Start the cluster, or what of it does not run, and wait until all of it is ready.
+def up(clusters: int | None, models: Sequence[Model], directory: Path, as_json: bool) -> None:
+    """Start the clusters, or what of them does not run, and wait until all of it is ready.
 
-    It goes on when this command ends. Its data stay in DIR, and so does its model.
+    They go on when this command ends. Their data stay in DIR, and so do their number and models.
     """
     from gateway.dev_ca import CaError
     from gateway.dev_cluster import running
     from gateway.dev_cluster.layout import MissingProgram
+    from gateway.dev_cluster.processes import NotReady
     from gateway.dev_cluster.state import StateError
 
     try:
-        state = running.up(directory, tell, model)
-    except (MissingProgram, CaError, StateError, running.NotReady, OSError) as error:
+        state = running.up(directory, tell, models, clusters)
+    except (MissingProgram, CaError, StateError, NotReady, OSError) as error:
         raise Failure(str(error), exit=Exit.CANNOT_START) from error
     if as_json:
         put_json(_report(directory, state))
@@ -69,7 +83,7 @@ def up(model: Model | None, directory: Path, as_json: bool) -> None:
 @_directory_option
 @json_option
 def status(directory: Path, as_json: bool) -> None:
-    """Show each part of the cluster, and who leads."""
+    """Show each part of the clusters, and who leads."""
     state = _loaded(directory)
     if state is None:
         raise Failure(f"there is no cluster in {directory}: start one with `pushq dev-cluster up`", exit=Exit.NOT_FOUND)
@@ -77,11 +91,12 @@ def status(directory: Path, as_json: bool) -> None:
     if as_json:
         put_json(found)
         return
-    header = ("role", "name", "address", "pid", "alive", "leads")
+    header = ("role", "name", "cluster", "address", "pid", "alive", "leads")
     rows = [
         [
             part["role"],
             part["name"],
+            part["cluster"] or "–",
             part["address"],
             part["pid"] or "–",
             "yes" if part["alive"] else "no",
@@ -96,7 +111,7 @@ def status(directory: Path, as_json: bool) -> None:
 @_directory_option
 @json_option
 def down(directory: Path, as_json: bool) -> None:
-    """End the cluster. Its folder stays: `up` starts it again with the same data."""
+    """End the clusters. The folder stays: `up` starts them again with the same data."""
     from gateway.dev_cluster import running
 
     ended = _do(lambda: running.down(directory, tell))
@@ -104,6 +119,59 @@ def down(directory: Path, as_json: bool) -> None:
         put_json({"ended": ended})
     else:
         put(f"{ended} processes ended")
+
+
+@dev_cluster.command("resize")
+@click.argument("cluster", metavar="CLUSTER")
+@click.argument("wanted", metavar="BACKENDS", type=click.IntRange(min=BACKENDS_MIN, max=BACKENDS_MAX))
+@_directory_option
+@json_option
+def resize(cluster: str, wanted: int, directory: Path, as_json: bool) -> None:
+    """Give a running cluster more backends, or fewer.
+
+    A new one gets its share of copies when it is there. The newest leaves first: its copies are made elsewhere, then
+    its process ends and its data are deleted. The manager of several clusters shrinks again what is nearly idle.
+    """
+    had = _resized(directory, cluster, wanted)
+    if as_json:
+        put_json({"cluster": cluster, "had": had, "backends": wanted})
+    else:
+        put(f"{cluster} has {counted(wanted, 'backend')}")
+
+
+@dev_cluster.command("provision")
+@_directory_option
+def provision(directory: Path) -> None:
+    """Do what a manager asks for: read its JSON on the standard input, and start or end backends.
+
+    The manager of several clusters calls it; it is `manager.provisioner` there. Of the JSON, `version`, `cluster` and
+    `wanted` count, and a call that comes twice does no harm.
+    """
+    from gateway.dev_cluster.resizing import ResizeError, call_of
+
+    try:
+        call = call_of(sys.stdin.buffer.read(CALL_BYTES_MAX))
+    except ResizeError as error:
+        raise Failure(str(error)) from None
+    _resized(directory, call.cluster, call.wanted)
+
+
+def _resized(directory: Path, cluster: str, wanted: int) -> int:
+    """How many backends it had. It goes on when nobody reads what it says: a manager that called it may be killed."""
+    from gateway.dev_ca import CaError
+    from gateway.dev_cluster.processes import NotReady
+    from gateway.dev_cluster.resizing import ResizeError, resize
+    from gateway.dev_cluster.state import StateError
+
+    try:
+        return resize(directory, cluster, wanted, _say)
+    except (ResizeError, StateError, NotReady, CaError, OSError) as error:
+        raise Failure(str(error)) from error
+
+
+def _say(text: str) -> None:
+    with suppress(OSError):
+        tell(text)
 
 
 def _loaded(directory: Path) -> State | None:
@@ -133,6 +201,7 @@ def _report(directory: Path, state: State) -> dict[str, Any]:
             {
                 "role": part.role,
                 "name": part.name,
+                "cluster": part.cluster if part.role == "backend" else None,
                 "address": part.address,
                 "pid": part.pid,
                 "alive": part.is_alive,
@@ -140,5 +209,6 @@ def _report(directory: Path, state: State) -> dict[str, Any]:
             }
             for part in state.parts
         ],
-        "leaders": [one for _, one in sorted(running.leaders(state).items())],
+        "clusters": state.clusters,
+        "leaders": running.leaders(state),
     }

@@ -1,26 +1,44 @@
-"""Which processes a cluster on this machine has, with which arguments: decided once, and the same at each start."""
+"""Which processes clusters on this machine have, with which arguments: decided once, and the same at each start."""
 
 from __future__ import annotations
 
+import json
 import random
+import re
+import shlex
 import shutil
 import socket
 import sys
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
+
+import msgspec
 
 from gateway.dev_ca import CA_CERTIFICATE, Pair, create, issue
-from gateway.dev_cluster.limits import BALLAST_BYTES
-from gateway.dev_cluster.state import Part, State
+from gateway.dev_cluster.limits import (
+    BACKENDS_MAX,
+    BACKENDS_MIN,
+    BALLAST_BYTES,
+    EVEN_OUT_AFTER_SECONDS,
+    GROW_AFTER_SECONDS,
+    MANAGER_LOOK_SECONDS,
+    PAUSE_SECONDS,
+    SHRINK_AFTER_SECONDS,
+)
+from gateway.dev_cluster.state import HOME, Part, State
 from gateway.settings import Model
 
 HOST: Final = "127.0.0.1"
-BACKENDS: Final = ("backend1", "backend2", "backend3")
 GATEWAYS: Final = ("gateway1", "gateway2")
 BALANCER_SOURCE: Final = "127.0.0.2"
 """Where the balancer connects from: the gateways trust its PROXY header, and not every process of the machine."""
+_ZONES: Final = 3
+_PORTS_OF_BACKEND: Final = 3
+_COORDINATOR: Final = "PUSHQ_CLUSTER__COORDINATOR"
 _MODEL: Final = "PUSHQ_CLUSTER__MODEL"
+_SERVICE: Final = "PUSHQ_NODE__SERVICE"
 _PORTS: Final = range(20_000, 32_000)
 """Below those that the system gives to connections that go out: nobody takes them while a part is down."""
 _SEARCHED: Final = ("/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin", "/sbin")
@@ -35,38 +53,78 @@ def find_program(name: str) -> str | None:
     return shutil.which(name) or shutil.which(name, path=":".join(_SEARCHED))
 
 
-def model_of(state: State) -> Model:
-    """As its backends are told."""
-    env = state.of("backend")[0].env
-    return "independent_hosts" if env.get(_MODEL) == "independent_hosts" else "leader_follower"
+def models_of(state: State) -> list[Model]:
+    """Of each cluster, as its backends are told."""
+    envs = [state.backends_of(cluster)[0].env for cluster in state.clusters]
+    return ["independent_hosts" if env.get(_MODEL) == "independent_hosts" else "leader_follower" for env in envs]
 
 
-def make(folder: Path, model: Model = "leader_follower") -> State:
-    """A new cluster: ports, certificates and files below `folder`. Raises `MissingProgram`, `CaError`, `OSError`."""
+def cluster_names(count: int) -> list[str]:
+    """The home cluster first."""
+    return [HOME, *(f"cluster{number}" for number in range(2, count + 1))]
+
+
+class _Kind(NamedTuple):
+    """What all backends of a cluster are told alike."""
+
+    cluster: str
+    coordinator: str
+    model: Model
+    evens_out: bool
+    """Soon after a backend came, it gets its share of copies."""
+
+
+def make(folder: Path, models: Sequence[Model] = ("leader_follower",)) -> State:
+    """New clusters, of these models: ports, certificates and files below `folder`. Several have a manager.
+
+    Raises `MissingProgram`, `CaError`, `OSError`.
+    """
     etcd, haproxy = find_program("etcd"), find_program("haproxy")
     if etcd is None:
         raise MissingProgram("there is no etcd; install it with: sudo apt-get install -y etcd-server")
     create(folder / "ca")
     (folder / "logs").mkdir(mode=0o700)
-    ports = iter([f"{HOST}:{port}" for port in free_ports(16)])
+    several = len(models) > 1
+    ports = iter([f"{HOST}:{port}" for port in free_ports(6 + len(models) * BACKENDS_MIN * _PORTS_OF_BACKEND)])
     member = _etcd(folder, etcd, next(ports), next(ports))
-    coordinator = f"etcd://{member.address}"
-    backends = [_backend(folder, name, coordinator, model, next(ports), next(ports), next(ports)) for name in BACKENDS]
-    services = ",".join(part.env["PUSHQ_NODE__SERVICE"] for part in backends)
-    gateways = [_gateway(folder, name, coordinator, services, next(ports)) for name in GATEWAYS]
+    names = cluster_names(len(models))
+    kinds = [
+        _Kind(name, f"etcd://{member.address}" + ("" if name == HOME else f"/{name}"), model, several)
+        for name, model in zip(names, models, strict=True)
+    ]
+    backends = [_backend(folder, kind, number, ports) for kind in kinds for number in range(1, BACKENDS_MIN + 1)]
+    gateways = [_gateway(folder, name, kinds, backends, next(ports)) for name in GATEWAYS]
     parts = [member, *backends, *gateways]
+    if several:
+        parts.append(_manager(folder, kinds, backends, next(ports)))
     if haproxy is not None:
         parts.append(_balancer(folder, haproxy, next(ports), gateways))
-    return State(parts)
+    return State(parts, dict.fromkeys(names, BACKENDS_MIN))
 
 
-def free_ports(count: int) -> list[int]:
-    """Different ones, that nobody listens on now. Raises `OSError`."""
+def add_backend(folder: Path, state: State, cluster: str) -> Part:
+    """One more for a cluster, as the others are, among the parts; not started. Raises `CaError`, `OSError`."""
+    known = state.backends_of(cluster)
+    number = max(state.last.get(cluster, 0), *(part.number for part in known), len(known)) + 1
+    env = known[-1].env
+    model: Model = "independent_hosts" if env.get(_MODEL) == "independent_hosts" else "leader_follower"
+    taken = {int(port) for port in re.findall(rb"127\.0\.0\.1:(\d+)", msgspec.json.encode(state))}
+    ports = iter([f"{HOST}:{port}" for port in free_ports(_PORTS_OF_BACKEND, besides=taken)])
+    part = _backend(folder, _Kind(cluster, env[_COORDINATOR], model, len(state.clusters) > 1), number, ports)
+    state.last[cluster] = number
+    state.parts.insert(state.parts.index(known[-1]) + 1, part)
+    return part
+
+
+def free_ports(count: int, *, besides: Collection[int] = ()) -> list[int]:
+    """Different ones, that nobody listens on now, and none of `besides`. Raises `OSError`."""
     found: list[int] = []
     with ExitStack() as held:
         for port in random.sample(_PORTS, len(_PORTS)):
             if len(found) == count:
                 return found
+            if port in besides:
+                continue
             probe = held.enter_context(socket.socket())
             try:
                 probe.bind((HOST, port))
@@ -96,36 +154,73 @@ def _certified(folder: Path, name: str, prefix: str) -> dict[str, str]:
     return {f"{prefix}__TLS_{what}": str(file) for what, file in files.items()}
 
 
-def _backend(folder: Path, name: str, coordinator: str, model: Model, peer: str, http: str, service: str) -> Part:
+def _backend(folder: Path, kind: _Kind, number: int, ports: Iterator[str]) -> Part:
+    is_home = kind.cluster == HOME
+    name = f"backend{number}" if is_home else f"{kind.cluster}-backend{number}"
+    http = next(ports)
     env = {
-        "PUSHQ_DATA": str(folder / name),
+        "PUSHQ_DATA": str(folder / name if is_home else folder / kind.cluster / name),
         "PUSHQ_NODE__NAME": name,
-        "PUSHQ_NODE__ZONE": f"zone-{name[-1]}",
-        "PUSHQ_NODE__LISTEN": peer,
+        "PUSHQ_NODE__ZONE": f"zone-{(number - 1) % _ZONES + 1}",
+        "PUSHQ_NODE__LISTEN": next(ports),
         "PUSHQ_NODE__HTTP": http,
-        "PUSHQ_NODE__SERVICE": service,
-        "PUSHQ_CLUSTER__COORDINATOR": coordinator,
-        _MODEL: model,
-        "PUSHQ_CLUSTER__LANES": str(len(BACKENDS)),
-        "PUSHQ_CLUSTER__SHARDS": str(len(BACKENDS)),
+        _SERVICE: next(ports),
+        _COORDINATOR: kind.coordinator,
+        _MODEL: kind.model,
+        "PUSHQ_CLUSTER__LANES": str(BACKENDS_MIN),
+        "PUSHQ_CLUSTER__SHARDS": str(BACKENDS_MIN),
         "PUSHQ_STORAGE__BALLAST_BYTES": str(BALLAST_BYTES),
         **_certified(folder, name, "PUSHQ_NODE"),
     }
-    return Part("backend", name, service, f"http://{http}/health", _pushq("backend"), env, _log(folder, name))
+    if kind.evens_out:
+        env["PUSHQ_CLUSTER__REBALANCE_AFTER_S"] = str(EVEN_OUT_AFTER_SECONDS)
+    argv, log = _pushq("backend"), _log(folder, name)
+    return Part(
+        "backend", name, env[_SERVICE], f"http://{http}/health", argv, env, log, cluster=kind.cluster, number=number
+    )
 
 
-def _gateway(folder: Path, name: str, coordinator: str, services: str, http: str) -> Part:
+def _store(folder: Path, name: str, kinds: Sequence[_Kind], backends: Sequence[Part]) -> dict[str, str]:
+    """The settings `store.*` of who asks the backends of all clusters."""
+    services = {kind.cluster: [part.address for part in backends if part.cluster == kind.cluster] for kind in kinds}
+    further = [
+        {"name": kind.cluster, "backends": services[kind.cluster], "coordinator": kind.coordinator}
+        for kind in kinds
+        if kind.cluster != HOME
+    ]
+    env = {"PUSHQ_STORE__BACKENDS": ",".join(services[HOME]), **_certified(folder, name, "PUSHQ_STORE")}
+    return env | ({"PUSHQ_STORE__CLUSTERS": json.dumps(further)} if further else {})
+
+
+def _gateway(folder: Path, name: str, kinds: Sequence[_Kind], backends: Sequence[Part], http: str) -> Part:
     env = {
         "PUSHQ_DATA": str(folder / name),
         "PUSHQ_HTTP__LISTEN": http,
         "PUSHQ_HTTP__PROXY_PROTOCOL": "true",
         "PUSHQ_HTTP__TRUSTED_PROXIES": BALANCER_SOURCE,
-        "PUSHQ_CLUSTER__COORDINATOR": coordinator,
-        "PUSHQ_STORE__BACKENDS": services,
+        _COORDINATOR: kinds[0].coordinator,
         "PUSHQ_STORAGE__BALLAST_BYTES": str(BALLAST_BYTES),
-        **_certified(folder, name, "PUSHQ_STORE"),
+        **_store(folder, name, kinds, backends),
     }
     return Part("gateway", name, http, f"http://{http}/readyz", _pushq("serve"), env, _log(folder, name))
+
+
+def _manager(folder: Path, kinds: Sequence[_Kind], backends: Sequence[Part], http: str) -> Part:
+    """Its times are short, so that one can watch; the provisioner is a command of ours."""
+    provisioner = _pushq("dev-cluster", "provision", "--directory", str(folder))
+    env = {
+        "PUSHQ_MANAGER__NAME": "manager",
+        "PUSHQ_MANAGER__LISTEN": http,
+        "PUSHQ_MANAGER__LOOK_S": str(MANAGER_LOOK_SECONDS),
+        "PUSHQ_MANAGER__PROVISIONER": shlex.join(provisioner),
+        "PUSHQ_MANAGER__NODES_MIN": str(BACKENDS_MIN),
+        "PUSHQ_MANAGER__NODES_MAX": str(BACKENDS_MAX),
+        "PUSHQ_MANAGER__GROW_AFTER_S": str(GROW_AFTER_SECONDS),
+        "PUSHQ_MANAGER__SHRINK_AFTER_S": str(SHRINK_AFTER_SECONDS),
+        "PUSHQ_MANAGER__PAUSE_S": str(PAUSE_SECONDS),
+        **_store(folder, "manager", kinds, backends),
+    }
+    return Part("manager", "manager", http, f"http://{http}/health", _pushq("manager"), env, _log(folder, "manager"))
 
 
 def _balancer(folder: Path, program: str, public: str, gateways: list[Part]) -> Part:

@@ -1,39 +1,25 @@
-"""Starting a cluster on this machine, looking at it, and ending it. All of it blocks."""
+"""Starting clusters on this machine, looking at them, and ending them. All of it blocks."""
 
 from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
-import time
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 from gateway.auth import ADMIN_KEY_FILE
 from gateway.dev_cluster import layout
-from gateway.dev_cluster.limits import (
-    ASK_SECONDS_MAX,
-    END_SECONDS_MAX,
-    LOG_TAIL_BYTES,
-    LOOK_SECONDS,
-    READY_SECONDS_MAX,
-)
-from gateway.dev_cluster.state import Part, Role, State, StateError, load, save, started_ticks
+from gateway.dev_cluster.limits import ASK_SECONDS_MAX
+from gateway.dev_cluster.processes import Say, end, start, wait
+from gateway.dev_cluster.state import Role, State, StateError, alone, load, save
 from gateway.masters import MASTER_FILE
 from gateway.settings import Model
 
-Say = Callable[[str], None]
-
 _ENDS: Final[tuple[Role, ...]] = ("haproxy", "gateway", "backend", "etcd")
 """Who asks ends before who is asked."""
-
-
-class NotReady(Exception):
-    """A part did not become ready; the text has the end of its log."""
 
 
 def key_file(folder: Path) -> Path:
@@ -41,33 +27,56 @@ def key_file(folder: Path) -> Path:
     return folder / layout.GATEWAYS[0] / ADMIN_KEY_FILE
 
 
-def up(folder: Path, say: Say, model: Model | None = None) -> State:
-    """Starts what does not run, and returns when all are ready. A cluster that was there before has its data again.
+def up(folder: Path, say: Say, models: Sequence[Model] = (), clusters: int | None = None) -> State:
+    """Starts what does not run, and returns when all are ready. Clusters that were there before have their data again.
 
-    `model`: of a new one; None is that of one that exists, or the default. Raises `MissingProgram`, `CaError`,
-    `StateError`, `NotReady`, `OSError`. What runs by then stays: `down` ends it.
+    `models`: of new clusters, one for each or one for all; none are those that exist, or the default. `clusters`: how
+    many; None those that exist, or as many as models. Raises `MissingProgram`, `CaError`, `StateError`, `NotReady`,
+    `OSError`. What runs by then stays: `down` ends it.
     """
     folder = folder.absolute()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    state = load(folder)
-    if state is None:
-        state = layout.make(folder, model or "leader_follower")
-        save(folder, state)
-    elif model is not None and model != layout.model_of(state):
-        raise StateError(
-            f"the cluster in {folder} is of the model {layout.model_of(state)}, which stays; "
-            "choose another folder with --directory"
-        )
-    _start(folder, state, state.of("etcd"), say)
-    _start(folder, state, state.of("backend"), say)
-    _wait(lambda: bool(leaders(state)), "no backend leads", state.of("backend"))
+    with alone(folder):
+        state = load(folder)
+        if state is None:
+            state = layout.make(folder, _models(models, clusters or max(1, len(models))))
+            save(folder, state)
+        else:
+            _check_same(folder, state, models, clusters)
+        _start_all(folder, state, say)
+    return state
+
+
+def _models(models: Sequence[Model], clusters: int) -> Sequence[Model]:
+    if len(models) in (0, 1):
+        return [models[0] if models else "leader_follower"] * clusters
+    if len(models) != clusters:
+        raise StateError(f"{len(models)} models for {clusters} clusters; name one --model, or one for each cluster")
+    return models
+
+
+def _check_same(folder: Path, state: State, models: Sequence[Model], clusters: int | None) -> None:
+    there = layout.models_of(state)
+    another = "choose another folder with --directory"
+    if clusters is not None and clusters != len(there):
+        raise StateError(f"{folder} has {len(there)} clusters, and keeps them; {another}")
+    if models and _models(models, len(there)) != there:
+        raise StateError(f"the model in {folder} is {', '.join(there)}, which stays; {another}")
+
+
+def _start_all(folder: Path, state: State, say: Say) -> None:
+    start(folder, state, state.of("etcd"), say)
+    start(folder, state, state.of("backend"), say)
+    for cluster in state.clusters:
+        backends = state.backends_of(cluster)
+        wait(lambda cluster=cluster: _is_led(state, cluster), f"no backend of {cluster} leads", backends)  # type: ignore[misc]
     first, *others = state.of("gateway")
-    _start(folder, state, [first], say)
+    start(folder, state, [first], say)
     for other in others:
         _give_keys(folder / first.name, folder / other.name)
-    _start(folder, state, others, say)
-    _start(folder, state, state.of("haproxy"), say)
-    return state
+    start(folder, state, others, say)
+    start(folder, state, state.of("manager"), say)
+    start(folder, state, state.of("haproxy"), say)
 
 
 def down(folder: Path, say: Say) -> int:
@@ -76,69 +85,44 @@ def down(folder: Path, say: Say) -> int:
     state = load(folder)
     if state is None:
         return 0
-    ended = 0
-    for role in _ENDS:
-        alive = [part for part in state.of(role) if part.is_alive]
-        for part in alive:
-            _send(part, signal.SIGTERM)
-        if not _becomes(lambda parts=alive: not any(part.is_alive for part in parts), END_SECONDS_MAX):  # type: ignore[misc]
-            for part in alive:
-                _send(part, signal.SIGKILL)
-            _becomes(lambda parts=alive: not any(part.is_alive for part in parts), END_SECONDS_MAX)  # type: ignore[misc]
-        for part in alive:
-            say(f"{part.name} ended")
-        ended += len(alive)
-    for part in state.parts:
-        part.pid = part.pid if part.is_alive else None
-    save(folder, state)
+    # First of all, and without waiting for a turn: it may be having a backend started, and ends that command.
+    ended = end(state.of("manager"), say)
+    with alone(folder):
+        state = load(folder)
+        assert state is not None, "nobody removes the file"
+        for role in _ENDS:
+            ended += end(state.of(role), say)
+        for part in state.parts:
+            part.pid = part.pid if part.is_alive else None
+        save(folder, state)
     return ended
 
 
-def leaders(state: State) -> dict[int, dict[str, Any]]:
-    """Shard → who serves it now (`leader`), since which epoch, and who is in sync, as the backends say."""
-    found: dict[int, dict[str, Any]] = {}
+def leaders(state: State) -> list[dict[str, Any]]:
+    """Of each shard of each cluster: who serves it now (`leader`), since which epoch, and who is in sync, as the
+    backends say."""
+    found: dict[tuple[int, int], dict[str, Any]] = {}
+    order = {cluster: number for number, cluster in enumerate(state.clusters)}
     for part in state.of("backend"):
         if not part.is_alive:
             continue
         with suppress(OSError, ValueError), urllib.request.urlopen(part.ready, timeout=ASK_SECONDS_MAX) as answer:
             for shard in json.load(answer)["shards"]:
-                known = found.get(shard["shard"])
+                at = order[part.cluster], shard["shard"]
+                known = found.get(at)
                 if shard["is_serving"] and (known is None or known["epoch"] < shard["epoch"]):
-                    found[shard["shard"]] = {
+                    found[at] = {
+                        "cluster": part.cluster,
                         "shard": shard["shard"],
                         "leader": part.name,
                         "epoch": shard["epoch"],
                         "in_sync": shard["in_sync"],
                     }
-    return found
+    return [one for _, one in sorted(found.items())]
 
 
-def _start(folder: Path, state: State, parts: Sequence[Part], say: Say) -> None:
-    started = [part for part in parts if not part.is_alive]
-    for part in started:
-        _launch(folder, part)
-        save(folder, state)
-    for part in parts:
-        _wait(lambda part=part: _is_ready(part), f"{part.name} is not ready", [part])  # type: ignore[misc]
-        say(f"{part.name} is ready" + ("" if part in started else " (it ran already)"))
-
-
-def _launch(folder: Path, part: Part) -> None:
-    """In a session of its own: it goes on when the terminal is closed. It has none of the settings around it."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("PUSHQ_", "ETCD_"))}
-    with Path(part.log).open("ab") as log:
-        process = subprocess.Popen(
-            part.argv,
-            env=env | part.env,
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-    part.pid, part.started = process.pid, started_ticks(process.pid) or 0
-    # It outlives this process; nobody here waits for it.
-    process.returncode = 0
+def _is_led(state: State, cluster: str) -> bool:
+    return any(one["cluster"] == cluster for one in leaders(state))
 
 
 def _give_keys(source: Path, target: Path) -> None:
@@ -151,45 +135,3 @@ def _give_keys(source: Path, target: Path) -> None:
             with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
                 out.write((source / name).read_bytes())
             fresh.replace(target / name)
-
-
-def _is_ready(part: Part) -> bool:
-    try:
-        with urllib.request.urlopen(part.ready, timeout=ASK_SECONDS_MAX) as answer:
-            return bool(answer.status == 200)
-    except OSError:
-        return False
-
-
-def _wait(is_so: Callable[[], bool], what: str, parts: Sequence[Part]) -> None:
-    def is_over() -> bool:
-        return not all(part.is_alive for part in parts) or is_so()
-
-    if not _becomes(is_over, READY_SECONDS_MAX):
-        raise NotReady(f"{what} after {READY_SECONDS_MAX:g} s{_tails(parts)}")
-    if dead := [part for part in parts if not part.is_alive]:
-        raise NotReady(f"{', '.join(part.name for part in dead)} ended before it was ready{_tails(dead)}")
-
-
-def _becomes(is_so: Callable[[], bool], within_s: float) -> bool:
-    deadline = time.monotonic() + within_s
-    while not is_so():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(LOOK_SECONDS)
-    return True
-
-
-def _tails(parts: Sequence[Part]) -> str:
-    tails = ""
-    for part in parts:
-        with suppress(OSError):
-            tails += f"\n--- {part.log}\n{Path(part.log).read_bytes()[-LOG_TAIL_BYTES:].decode(errors='replace')}"
-    return tails
-
-
-def _send(part: Part, number: signal.Signals) -> None:
-    """Only to the process that was started here: a number that came again is somebody else's."""
-    if part.pid is not None and part.is_alive:
-        with suppress(ProcessLookupError):
-            os.kill(part.pid, number)

@@ -1,16 +1,25 @@
-"""What `cluster.json` says of the parts of a cluster, and whether their processes live."""
+"""What `cluster.json` says of the parts of clusters on this machine, and whether their processes live."""
 
 from __future__ import annotations
 
+import fcntl
 import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Literal
 
 import msgspec
 
-FILE: Final = "cluster.json"
+from gateway.dev_cluster.limits import LOOK_SECONDS, TURN_SECONDS_MAX
 
-Role = Literal["etcd", "backend", "gateway", "haproxy"]
+FILE: Final = "cluster.json"
+LOCK_FILE: Final = ".cluster.lock"
+HOME: Final = "main"
+"""The home cluster, which has the definitions of all queues."""
+
+Role = Literal["etcd", "backend", "gateway", "manager", "haproxy"]
 
 
 class StateError(Exception):
@@ -32,6 +41,12 @@ class Part(msgspec.Struct, forbid_unknown_fields=True):
     pid: int | None = None
     started: int = 0
     """Ticks since the machine's start; with `pid` it names one process for ever."""
+    cluster: str = HOME
+    """Whose backend it is; of no meaning for other parts."""
+    number: int = 0
+    """Of a backend, from 1 in each cluster. Never given again: the cluster remembers that one was taken out."""
+    is_leaving: bool = False
+    """Of a backend: the cluster was asked to take it out."""
 
     @property
     def is_alive(self) -> bool:
@@ -42,9 +57,19 @@ class State(msgspec.Struct, forbid_unknown_fields=True):
     """In the order in which they start."""
 
     parts: list[Part]
+    last: dict[str, int] = {}
+    """By cluster, the highest number that a backend had."""
 
     def of(self, role: Role) -> list[Part]:
         return [part for part in self.parts if part.role == role]
+
+    def backends_of(self, cluster: str) -> list[Part]:
+        return [part for part in self.of("backend") if part.cluster == cluster]
+
+    @property
+    def clusters(self) -> list[str]:
+        """The home cluster first."""
+        return list(dict.fromkeys(part.cluster for part in self.of("backend")))
 
     @property
     def public(self) -> Part:
@@ -78,3 +103,22 @@ def save(folder: Path, state: State) -> None:
     with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
         out.write(msgspec.json.format(msgspec.json.encode(state)))
     fresh.replace(folder / FILE)
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """While no other command changes what is there. Raises `StateError` when one does for too long, `OSError`."""
+    lock = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        deadline = time.monotonic() + TURN_SECONDS_MAX
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise StateError(f"another command still changes the cluster in {folder}; try again then") from None
+            time.sleep(LOOK_SECONDS)
+        yield
+    finally:
+        os.close(lock)

@@ -2,66 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx2
 import pytest
 
 from gateway.dev_cluster.state import load
-from tests.support.environment import without_settings
+from tests.support.dev_cluster import DevCluster
 from tests.support.patience import until
 from tests.support.prerequisites import require
 
-COMMAND_S_MAX = 240.0
 FIRST_QUEUE = 1
 """The shard with the definitions comes last of those that have as many queues."""
 SERVICE_S_MAX = 60.0
 """Far above the seconds that are promised: these machines are busy."""
-_ROOT = Path(__file__).resolve().parents[2]
 
 
-class DevCluster:
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def __call__(self, *arguments: str) -> Any:
-        command = [
-            sys.executable,
-            "-m",
-            "gateway",
-            "dev-cluster",
-            *arguments,
-            "--json",
-            "--directory",
-            str(self.folder),
-        ]
-        ran = subprocess.run(
-            command,
-            cwd=_ROOT,
-            env=without_settings(),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=COMMAND_S_MAX,
-            check=False,
-        )
-        assert ran.returncode == 0, ran.stderr
-        return json.loads(ran.stdout)
-
-    def leader(self) -> str | None:
-        """Of the shard where the first queue lies."""
-        return next((one["leader"] for one in self("status")["leaders"] if one["shard"] == FIRST_QUEUE), None)
-
-    def part(self, name: str) -> Any:
-        [found] = [part for part in self("status")["parts"] if part["name"] == name]
-        return found
+def leader(cluster: DevCluster) -> str | None:
+    """Of the shard where the first queue lies."""
+    return next((one["leader"] for one in cluster("status")["leaders"] if one["shard"] == FIRST_QUEUE), None)
 
 
 @pytest.fixture
@@ -107,13 +69,13 @@ def test_a_dev_cluster_survives_its_leader_and_ends_whole(cluster: DevCluster) -
             assert [node["name"] for node in state.json()["nodes"]] == ["backend1", "backend2", "backend3"]
 
         until(lambda: all(len(one["in_sync"]) == 3 for one in cluster("status")["leaders"]), "all are in sync")
-        led = cluster.leader()
+        led = leader(cluster)
         assert led is not None
         os.kill(cluster.part(led)["pid"], signal.SIGKILL)
         took = until(lambda: publish("after"), "a message is confirmed again", within_s=SERVICE_S_MAX)
         print(f"confirmed again after {took:.1f} s")
         until(lambda: receive() == "after", "it is consumed")
-        until(lambda: cluster.leader() not in (None, led), "another one is shown as leader")
+        until(lambda: leader(cluster) not in (None, led), "another one is shown as leader")
         assert cluster.part(led)["alive"] is False
 
         mended = cluster("up")

@@ -29,6 +29,8 @@ class Report:
     """With fewer it cannot keep as many copies, or lanes, as its settings say."""
     copies_missing: int = 0
     """Copies of shards that shall be there, and are not or are behind."""
+    is_fixed: bool = False
+    """Its backends are independent hosts, whose lanes stay where they are: others would have nothing to do."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,9 +38,9 @@ def size(
     pause_ms: int = PAUSE_MS,
 ) -> Resized | None:
     """What to do now; None: nothing. Of a cluster that is silent nothing is decided, of an ill one, or one that lacks
-    copies, no shrinking."""
+    copies, no shrinking, and neither of independent hosts."""
     nodes, used = cluster.report.nodes, cluster.report.utilisation
-    if not cluster.is_heard(now_ms) or nodes < 1 or _is_pausing(cluster, now_ms, pause_ms):
+    if cluster.report.is_fixed or not cluster.is_heard(now_ms) or nodes < 1 or _is_pausing(cluster, now_ms, pause_ms):
         return None
     is_long = cluster.hot_since_ms is not None and now_ms - cluster.hot_since_ms >= grow_after_ms
     if cluster.hot_since_ms is not None and is_long and used >= HOT_AT:

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.dev_cluster import layout, running
-from gateway.dev_cluster.state import Part, State, StateError, load, save, started_ticks
+from gateway.config import load_settings
+from gateway.dev_cluster import layout, resizing, running, state
+from gateway.dev_cluster.state import Part, State, StateError, alone, load, save, started_ticks
+from tests.support.dev_cluster import DevCluster
 
 
 def part(pid: int | None, started: int) -> Part:
@@ -62,15 +64,144 @@ def test_without_etcd_the_line_is_told_that_installs_it(tmp_path: Path, monkeypa
 
 def test_without_haproxy_clients_go_to_the_first_gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layout, "find_program", lambda name: None if name == "haproxy" else f"/usr/bin/{name}")
-    state = layout.make(tmp_path)
-    assert state.public.name == "gateway1" and not state.of("haproxy")
-    assert len({part.address for part in state.parts}) == len(state.parts)
-    save(tmp_path, state)
-    assert load(tmp_path) == state
+    made = layout.make(tmp_path)
+    assert made.public.name == "gateway1" and not made.of("haproxy") and not made.of("manager")
+    assert len({part.address for part in made.parts}) == len(made.parts)
+    save(tmp_path, made)
+    assert load(tmp_path) == made
 
 
 def test_a_cluster_keeps_its_model(tmp_path: Path) -> None:
     backend = Part("backend", "a", "", "", [], {"PUSHQ_CLUSTER__MODEL": "independent_hosts"}, "log", None, 0)
     save(tmp_path, State([backend]))
     with pytest.raises(StateError, match="independent_hosts, which stays"):
-        running.up(tmp_path, lambda text: None, "leader_follower")
+        running.up(tmp_path, lambda text: None, ["leader_follower"])
+
+
+# ---------------------------------------------------------------------------------------------------- several clusters
+
+
+@pytest.fixture
+def programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine has etcd and HAProxy, as far as the layout asks."""
+    monkeypatch.setattr(layout, "find_program", lambda name: f"/usr/bin/{name}")
+
+
+@pytest.mark.usefixtures("programs")
+def test_each_cluster_has_backends_and_a_namespace_and_all_parts_have_settings_that_are_good(tmp_path: Path) -> None:
+    made = layout.make(tmp_path, ["leader_follower", "independent_hosts"])
+    assert made.clusters == ["main", "cluster2"]
+    assert layout.models_of(made) == ["leader_follower", "independent_hosts"]
+    for cluster in made.clusters:
+        backends = made.backends_of(cluster)
+        assert len({one.name for one in backends}) == len({one.env["PUSHQ_DATA"] for one in backends}) == 3
+        assert len({one.env["PUSHQ_NODE__ZONE"] for one in backends}) == 3
+        [coordinator] = {one.env["PUSHQ_CLUSTER__COORDINATOR"] for one in backends}
+        assert coordinator.endswith("/cluster2") == (cluster == "cluster2")
+    [manager] = made.of("manager")
+    for part in (manager, *made.of("gateway")):
+        store = load_settings({}, part.env).settings.store
+        assert store.cluster == "main" and len(store.backends) == 3
+        assert [(one.name, len(one.backends)) for one in store.clusters] == [("cluster2", 3)]
+
+
+@pytest.mark.usefixtures("programs")
+def test_a_further_backend_is_as_the_others_with_a_name_and_ports_that_nobody_had(tmp_path: Path) -> None:
+    made = layout.make(tmp_path, ["leader_follower"] * 2)
+    first = layout.add_backend(tmp_path, made, "cluster2")
+    assert (first.name, first.cluster, first.number) == ("cluster2-backend4", "cluster2", 4)
+    assert made.parts.index(first) == made.parts.index(made.backends_of("cluster2")[-2]) + 1
+    like = made.backends_of("cluster2")[0].env
+    differ = {name for name, value in first.env.items() if like.get(name) != value}
+    assert differ == {
+        f"PUSHQ_NODE__{name}" for name in ("NAME", "LISTEN", "HTTP", "SERVICE", "TLS_CERT", "TLS_KEY")
+    } | {"PUSHQ_DATA"}
+    assert len({part.address for part in made.parts}) == len(made.parts)
+    made.parts.remove(first)
+    save(tmp_path, made)
+    again = load(tmp_path)
+    assert again is not None
+    assert layout.add_backend(tmp_path, again, "cluster2").name == "cluster2-backend5"
+    assert layout.add_backend(tmp_path, again, "main").name == "backend4"
+
+
+def test_a_cluster_that_was_started_by_an_earlier_version_is_the_home_cluster_and_can_get_a_backend(
+    tmp_path: Path, programs: None
+) -> None:
+    made = layout.make(tmp_path)
+    made.last.clear()
+    for part in made.parts:
+        part.number = 0
+    assert made.clusters == ["main"]
+    assert layout.add_backend(tmp_path, made, "main").name == "backend4"
+
+
+def test_the_number_of_clusters_and_their_models_go_together_and_stay(tmp_path: Path, programs: None) -> None:
+    with pytest.raises(StateError, match="3 models for 2 clusters"):
+        running.up(tmp_path / "new", lambda text: None, ["leader_follower"] * 3, 2)
+    save(tmp_path, layout.make(tmp_path, ["leader_follower"] * 2))
+    with pytest.raises(StateError, match="has 2 clusters, and keeps them"):
+        running.up(tmp_path, lambda text: None, (), 3)
+    with pytest.raises(StateError, match="leader_follower, leader_follower, which stays"):
+        running.up(tmp_path, lambda text: None, ["leader_follower", "independent_hosts"])
+
+
+# ------------------------------------------------------------------------------------------------------------ resizing
+
+
+@pytest.mark.parametrize(
+    ("call", "wrong"),
+    [
+        (b"", "no call of a manager"),
+        (b'{"version": 1, "cluster": "main"}', "`wanted`"),
+        (b'{"version": 1, "cluster": "main", "wanted": "4"}', r"\$\.wanted"),
+        (b'{"version": 2, "cluster": "main", "wanted": 4}', "version is 2"),
+    ],
+)
+def test_a_call_that_is_not_understood_is_refused_by_its_field(call: bytes, wrong: str) -> None:
+    with pytest.raises(resizing.ResizeError, match=wrong):
+        resizing.call_of(call)
+
+
+def test_what_a_manager_says_beside_the_number_may_change() -> None:
+    body = b'{"version": 1, "call": 17, "cluster": "cluster2", "action": "add", "nodes": 3, "wanted": 4, "later": true}'
+    assert resizing.call_of(body) == resizing.Call(1, "cluster2", 4)
+
+
+@pytest.mark.usefixtures("programs")
+def test_only_a_cluster_that_runs_and_can_move_its_copies_is_resized_and_only_so_far(tmp_path: Path) -> None:
+    def refused(cluster: str, wanted: int, *, error: type[Exception] = resizing.ResizeError) -> str:
+        with pytest.raises(error) as found:
+            resizing.resize(tmp_path, cluster, wanted, lambda text: None)
+        return str(found.value)
+
+    assert "3 to 6 backends here, not 2" in refused("main", 2)
+    assert "3 to 6 backends here, not 7" in refused("main", 7)
+    assert "no cluster runs" in refused("main", 4, error=StateError)
+    made = layout.make(tmp_path, ["leader_follower", "independent_hosts"])
+    save(tmp_path, made)
+    assert "`pushq dev-cluster up`" in refused("main", 4, error=StateError)
+    [etcd] = made.of("etcd")
+    etcd.pid, etcd.started = os.getpid(), started_ticks(os.getpid()) or 0
+    save(tmp_path, made)
+    assert "those are main, cluster2" in refused("cluster3", 4)
+    assert "independent hosts" in refused("cluster2", 4)
+    assert load(tmp_path) == made, "nothing was added"
+
+
+def test_two_commands_do_not_change_a_cluster_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state, "TURN_SECONDS_MAX", 0.0)
+    refused = pytest.raises(StateError, match="another command still changes the cluster")
+    with alone(tmp_path), refused, alone(tmp_path):
+        pass
+    with alone(tmp_path):
+        pass
+
+
+def test_a_call_that_cannot_be_done_fails_and_leaves_the_folder_as_it_was(tmp_path: Path) -> None:
+    cluster = DevCluster(tmp_path / "none")
+    ran = cluster.run("provision", stdin='{"version": 1, "cluster": "main", "wanted": 4}')
+    assert ran.returncode == 1 and "no cluster runs in" in ran.stderr
+    ran = cluster.run("provision", stdin="grow")
+    assert ran.returncode == 1 and "no call of a manager" in ran.stderr
+    assert not cluster.folder.exists()

@@ -60,6 +60,16 @@ async def test_a_cluster_under_another_ones_name_is_not_heard_under_it(world: Ou
     assert wrong.under_way == 0 and not world.provider.calls
 
 
+async def test_for_independent_hosts_no_servers_are_asked_for(world: OuterWorld) -> None:
+    one = await world.manager("one")
+    world.stores[0].clusters["us"].lanes = 1
+    world.loads.update({"us": Load("x", cpu=0.9), "main": Load("a", cpu=0.9)})
+    await one.look()
+    assert all(cluster.is_hot for cluster in world.clusters.values())
+    await eventually(lambda: world.provider.calls, "the provisioner is asked")
+    assert [call.cluster for call in world.provider.calls] == ["main"]
+
+
 async def test_a_call_that_is_under_way_is_made_by_no_other_manager(world: OuterWorld) -> None:
     one, two = await world.manager("one"), await world.manager("two")
     world.loads["main"] = Load("a", cpu=0.9)

@@ -125,6 +125,14 @@ def test_a_cluster_does_not_shrink_below_its_copies_and_lanes_nor_while_it_lacks
         assert size(replace(one, report=replace(one.report, **more)), one.report.at_ms) is None
 
 
+def test_a_cluster_whose_lanes_stay_where_they_are_neither_grows_nor_shrinks() -> None:
+    for used, waited_ms in ((0.9, EXPAND_AFTER_MS), (0.1, SHRINK_AFTER_MS)):
+        one = after(cluster("a", used, nodes=6), used, waited_ms)
+        now_ms = one.report.at_ms
+        assert size(one, now_ms) is not None
+        assert size(replace(one, report=replace(one.report, is_fixed=True)), now_ms) is None
+
+
 def test_of_a_cluster_that_is_silent_nothing_is_decided() -> None:
     one = after(cluster("a", 0.9), 0.9, EXPAND_AFTER_MS)
     assert size(one, one.report.at_ms + REPORT_MS_MAX + 1) is None

@@ -1,0 +1,170 @@
+"""Giving a running cluster on this machine more backends, or fewer: what its manager asks for, done with processes.
+
+How many there shall be is a number and no difference, and each step is written down before it is taken: a call that
+comes twice, or again after it was cut short, goes on where the first one was. All of it blocks.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+from gateway.dev_cluster import layout
+from gateway.dev_cluster.limits import (
+    ASK_SECONDS_MAX,
+    BACKENDS_MAX,
+    BACKENDS_MIN,
+    LEAVE_LOOK_SECONDS,
+    LEAVE_SECONDS_MAX,
+)
+from gateway.dev_cluster.processes import Say, becomes, end, start
+from gateway.dev_cluster.running import key_file
+from gateway.dev_cluster.state import Part, State, StateError, alone, load, save
+
+VERSION = 1
+"""Of the JSON that a manager sends its provisioner."""
+
+
+class ResizeError(Exception):
+    """The cluster has not the size that was asked for, and why."""
+
+
+class Call(msgspec.Struct, frozen=True):
+    """What a manager asks for, as far as it matters here."""
+
+    version: int
+    cluster: str
+    wanted: int
+    """How many backends there shall be."""
+
+
+def call_of(data: bytes) -> Call:
+    """Raises `ResizeError`, with the field that is wrong."""
+    try:
+        call = msgspec.json.decode(data, type=Call)
+    except msgspec.MsgspecError as error:
+        raise ResizeError(f"this is no call of a manager: {error}") from None
+    if call.version != VERSION:
+        raise ResizeError(f"version is {call.version}; this one understands {VERSION}")
+    return call
+
+
+def resize(folder: Path, cluster: str, wanted: int, say: Say) -> int:
+    """Returns when the cluster has so many backends, and each that was taken out has given all away; how many it had.
+
+    Backends that do not run are started, too. Raises `ResizeError`, `StateError`, `NotReady`, `CaError`, `OSError`.
+    """
+    folder = folder.absolute()
+    if not BACKENDS_MIN <= wanted <= BACKENDS_MAX:
+        raise ResizeError(f"a cluster has {BACKENDS_MIN} to {BACKENDS_MAX} backends here, not {wanted}")
+    _running(folder, cluster)  # before a file is made in a folder that is none of ours
+    with alone(folder):
+        state = _running(folder, cluster)
+        had = len(state.backends_of(cluster))
+        _take_back(folder, state, cluster, wanted, say)
+        while len(state.backends_of(cluster)) < wanted:
+            part = layout.add_backend(folder, state, cluster)
+            save(folder, state)
+            say(f"{part.name} is to join {cluster}")
+        start(folder, state, state.backends_of(cluster), say)
+    while (leaving := _next_to_leave(folder, cluster, wanted)) is not None:
+        _let_leave(folder, leaving, say)
+    return had
+
+
+def _running(folder: Path, cluster: str) -> State:
+    state = load(folder)
+    if state is None or not all(part.is_alive for part in state.of("etcd")):
+        raise StateError(f"no cluster runs in {folder}: start it with `pushq dev-cluster up`")
+    if cluster not in state.clusters:
+        raise ResizeError(f"there is no cluster {cluster[:100]!r} in {folder}; those are {', '.join(state.clusters)}")
+    if dict(zip(state.clusters, layout.models_of(state), strict=True))[cluster] == "independent_hosts":
+        raise ResizeError(f"the backends of {cluster} are independent hosts: their lanes stay where they are")
+    return state
+
+
+# ------------------------------------------------------------------------------------------------------------- leaving
+
+
+def _take_back(folder: Path, state: State, cluster: str, wanted: int, say: Say) -> None:
+    """Of those that were to leave, the ones that are wanted after all: the oldest, for the newest leave first."""
+    for part in state.backends_of(cluster)[:wanted]:
+        if part.is_leaving:
+            _ask(folder, state, "DELETE", f"/nodes/{part.name}/removal", cluster)
+            part.is_leaving = False
+            save(folder, state)
+            say(f"{part.name} stays in {cluster}")
+
+
+def _next_to_leave(folder: Path, cluster: str, wanted: int) -> Part | None:
+    """Written down as leaving; None where enough have left."""
+    with alone(folder):
+        state = _running(folder, cluster)
+        backends = state.backends_of(cluster)
+        if len(backends) <= wanted:
+            return None
+        part = backends[-1]
+        part.is_leaving = True
+        save(folder, state)
+        return part
+
+
+def _let_leave(folder: Path, part: Part, say: Say) -> None:
+    """Has its copies made elsewhere, ends it, and forgets it."""
+    say(f"{part.name} is to leave {part.cluster}")
+
+    def is_empty() -> bool:
+        state = _running(folder, part.cluster)
+        if not any(one.name == part.name and one.is_leaving for one in state.parts):
+            raise ResizeError(f"{part.name} is to stay after all: another call came")
+        try:
+            nodes = _ask(folder, state, "GET", "", part.cluster)["nodes"]
+            node = next((one for one in nodes if one["name"] == part.name), None)
+            if node is None:
+                return not part.is_alive  # one that has only just started is not known yet
+            if not node["removing"]:
+                _ask(folder, state, "PUT", f"/nodes/{part.name}/removal", part.cluster)
+                return False
+        except OSError:
+            return False  # gateways may be busy, or their coordinator away
+        return not node["copies"]
+
+    if not becomes(is_empty, LEAVE_SECONDS_MAX, look_s=LEAVE_LOOK_SECONDS):
+        raise ResizeError(
+            f"{part.name} still has copies after {LEAVE_SECONDS_MAX:g} s, which go elsewhere as soon as others can "
+            "take them; ask again"
+        )
+    with alone(folder):
+        state = _running(folder, part.cluster)
+        for one in [one for one in state.parts if one.name == part.name]:
+            end([one], say)
+            state.parts.remove(one)
+        save(folder, state)
+    shutil.rmtree(part.env["PUSHQ_DATA"], ignore_errors=True)
+    say(f"{part.name} has left {part.cluster}")
+
+
+def _ask(folder: Path, state: State, method: str, path: str, cluster: str) -> Any:
+    """`/v1/cluster` of the first gateway that answers well. Raises `OSError`."""
+    key = key_file(folder).read_text().strip()
+    failed: OSError = OSError("no gateway runs")
+    for gateway in state.of("gateway"):
+        if not gateway.is_alive:
+            continue
+        url = f"http://{gateway.address}/v1/cluster{path}?cluster={quote(cluster, safe='')}"
+        request = urllib.request.Request(url, method=method, headers={"Authorization": f"Bearer {key}"})
+        try:
+            with urllib.request.urlopen(request, timeout=ASK_SECONDS_MAX) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            failed = OSError(f"{gateway.name} answered {error.code}: {error.read(1_000).decode(errors='replace')}")
+        except OSError as error:
+            failed = error
+    raise failed
