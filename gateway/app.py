@@ -245,12 +245,12 @@ def _site(gateway: Gateway, api: Api, lag: LoopLag, entrance: Entrance, overload
         )
     )
     pages = {
-        METRICS: metrics.page(api.answers, lag, entrance, overload),
         "/openapi.json": openapi.page(),
         "/asyncapi.json": asyncapi.page(),
         **docs.pages(),
     }
-    return Site(gateway, pages, console, api.require_operator)
+    scraped = metrics.page(api.answers, lag, entrance, overload)
+    return Site(gateway, scraped, pages, console, api.require_operator)
 
 
 async def _no_socket_here(scope: Scope, receive: Receive, send: Send) -> None:

@@ -40,15 +40,18 @@ from backend_store.storage.engine import FolderInUse, StorageError
 from backend_store.storage.folder import FolderLock, make_private
 from backend_store.storage.writer import prepare_interpreter
 from gateway.addresses import Address, parse_address
-from gateway.api.usage_metrics import exposed
+from gateway.api.usage_metrics import of_backend
 from gateway.auth import wall_clock_ms
+from gateway.backend_metrics import page
 from gateway.backend_rules import coordinator_of
 from gateway.etcd_access import access_of, etcd_config
 from gateway.logs import configure_logs
+from gateway.loop_lag import LoopLag
 from gateway.memory import keep_what_is_imported
 from gateway.serve import SIGNALS, CannotStart
 from gateway.service_manager import tell_ready, tell_stopping
 from gateway.settings import Settings
+from gateway.tracing import spans_of
 from gateway.usage.led_export import LedExports
 from gateway.version import VERSION
 
@@ -74,7 +77,7 @@ async def to_gateways(settings: Settings, host: BackendHost) -> AsyncIterator[No
     """Serves gateways the shards that are led here, for as long as they are. Raises `CannotStart`."""
     node, address = settings.node, parse_address(settings.node.service)
     services: dict[int, StoreService] = {}
-    lanes = _lanes(settings)
+    lanes, spans = _lanes(settings), spans_of(settings)
     usage = LedExports(
         settings.usage_directory,
         clock_ms=wall_clock_ms,
@@ -102,9 +105,13 @@ async def to_gateways(settings: Settings, host: BackendHost) -> AsyncIterator[No
         embedded = EmbeddedStore(store)
         embedded.load = host.load
         if lanes:
-            services[shard.number] = StoreService(embedded, lane=shard.number, lanes=lanes)
+            services[shard.number] = StoreService(
+                embedded, lane=shard.number, lanes=lanes, shard=shard.number, tracer=spans
+            )
         else:
-            services[shard.number] = StoreService(embedded, shards=settings.cluster.shards if is_first else 1)
+            services[shard.number] = StoreService(
+                embedded, shards=settings.cluster.shards if is_first else 1, shard=shard.number, tracer=spans
+            )
         hold_acts(embedded)
         usage.lead(shard.number, store.copy_id, shard.epoch, ledger=store.ledger, audit=store.audit)
         server.led()
@@ -131,7 +138,7 @@ async def to_gateways(settings: Settings, host: BackendHost) -> AsyncIterator[No
     except OSError as error:
         raise CannotStart(f"node.service: cannot listen on {node.service}: {error.strerror or error}") from None
     host.listen(on_lead=led, on_lose=lost, on_leave=leaving)
-    host.more_metrics = partial(exposed, usage)
+    host.more_metrics = partial(of_backend, usage)
     try:
         yield
     finally:
@@ -210,8 +217,10 @@ async def _serve_with(settings: Settings, coordinator: Coordinator, attach: Atta
         host = await open_host(_config(settings), coordinator)
     except (StorageError, OSError, ssl.SSLError, ValueError) as error:
         raise CannotStart(f"cannot start the backend in {settings.directory}: {error}") from error
+    lag = LoopLag()
+    watching = asyncio.create_task(lag.watch(), name="loop lag")
     try:
-        health = await _listen(host, http)
+        health = await _listen(host, http, lag)
         try:
             async with attach(host):
                 _announce(settings, host, http._replace(port=health.sockets[0].getsockname()[1]))
@@ -221,12 +230,13 @@ async def _serve_with(settings: Settings, coordinator: Coordinator, attach: Atta
             health.close()
             await health.wait_closed()
     finally:
+        watching.cancel()
         await host.close()
 
 
-async def _listen(host: BackendHost, http: Address) -> asyncio.Server:
+async def _listen(host: BackendHost, http: Address, lag: LoopLag) -> asyncio.Server:
     try:
-        return await serve_health(host, http.host, http.port)
+        return await serve_health(host, http.host, http.port, {b"/metrics": page(host, lag)})
     except OSError as error:
         raise CannotStart(f"node.http: cannot listen on {http.host}:{http.port}: {error.strerror}") from None
 

@@ -20,13 +20,19 @@ from backend_store.metadata.directory.handing import Handing
 from backend_store.metadata.directory.service import DirectoryService, open_directory
 from backend_store.metadata.host import SECRET_FILE, secret_of
 from backend_store.metadata.server import serve_metadata
+from backend_store.metadata.traffic import Traffic
 from backend_store.model import ApiKey, PushqError
+from backend_store.tracing import Tracer
 from gateway.addresses import Address, EtcdAt
 from gateway.auth import Keyring, make_first_key
 from gateway.etcd_access import EtcdAccess, etcd_config, wrong_access
 from gateway.logs import configure_logs
+from gateway.loop_lag import LoopLag
+from gateway.metadata_metrics import health_of_directory, of_directory, pages
 from gateway.serve import SIGNALS, CannotStart
 from gateway.service_manager import tell_ready, tell_stopping
+from gateway.settings import Settings
+from gateway.tracing import spans_of
 from gateway.version import VERSION
 
 log = structlog.get_logger("pushq.metadata")
@@ -46,6 +52,7 @@ class _Keys:
 def serve_directory_role(
     directory: Path,
     address: Address,
+    settings: Settings,
     *,
     endpoints: Sequence[str],
     form: Form,
@@ -53,7 +60,7 @@ def serve_directory_role(
     secret_file: Path | None,
     access: EtcdAccess,
 ) -> None:
-    """Serves until a signal ends it. Raises `CannotStart`."""
+    """Serves until a signal ends it. Of `settings` those of logs and spans count. Raises `CannotStart`."""
     if not address.is_loopback:
         raise CannotStart(
             f"the metadata service speaks without TLS in this version, so it refuses to listen on {address.host}; "
@@ -61,7 +68,7 @@ def serve_directory_role(
         )
     if (wrong := wrong_access(endpoints, access, lambda field: f"--etcd-{field.replace('_', '-')}")) is not None:
         raise CannotStart(wrong[1])
-    configure_logs()
+    configure_logs(settings.logs)
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         secret = secret_of(directory) if secret_file is None else secret_file.read_text().strip()
@@ -70,10 +77,19 @@ def serve_directory_role(
     if not secret:
         raise CannotStart(f"the secret in {secret_file} is empty")
     name = host or f"{socket.gethostname()}-{address.port}"
-    asyncio.run(_serve(directory, address, etcd_config(EtcdAt(list(endpoints)), access), form, name, secret))
+    etcd = etcd_config(EtcdAt(list(endpoints)), access)
+    asyncio.run(_serve(directory, address, etcd, form, name, secret, spans_of(settings)))
 
 
-async def _serve(directory: Path, address: Address, etcd: EtcdConfig, form: Form, name: str, secret: str) -> None:
+async def _serve(
+    directory: Path,
+    address: Address,
+    etcd: EtcdConfig,
+    form: Form,
+    name: str,
+    secret: str,
+    tracer: Tracer | None,
+) -> None:
     ended = asyncio.Event()
     for number in SIGNALS:
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
@@ -87,12 +103,19 @@ async def _serve(directory: Path, address: Address, etcd: EtcdConfig, form: Form
             key_file = await _first_key(own, directory)
         except PushqError as error:
             raise CannotStart(f"cannot use etcd at {', '.join(etcd.endpoints)}: {error.detail}") from None
+        lag, traffic = LoopLag(), Traffic()
+        watching = asyncio.create_task(lag.watch(), name="loop lag")
+        stack.callback(watching.cancel)
         service: DirectoryService | Handing = own
+        handing: Handing | None = None
         if form == "ring":
             service = handing = Handing(own, secret)
             stack.push_async_callback(handing.close)
         try:
-            server = await serve_metadata(service, secret, address.host, address.port, own=own)
+            about = pages(traffic, lag, lambda: of_directory(own, handing), lambda: health_of_directory(own, form))
+            server = await serve_metadata(
+                service, secret, address.host, address.port, own=own, traffic=traffic, tracer=tracer, pages=about
+            )
         except OSError as error:
             detail = f"cannot listen on {address.host}:{address.port}: {error.strerror}; choose another with --listen"
             raise CannotStart(detail) from None
@@ -100,6 +123,7 @@ async def _serve(directory: Path, address: Address, etcd: EtcdConfig, form: Form
         url = bound.url.replace("http", "ws", 1)
         own.store.announce(url)
         _announce(directory, url, form, name, key_file)
+        log.info("serves the metadata", address=url, host=name, form=form)
         await ended.wait()
         log.info("stopping")
         tell_stopping()
@@ -119,6 +143,7 @@ def _announce(directory: Path, url: str, form: Form, name: str, key_file: Path) 
     lines = [
         f"pushq {VERSION}  metadata service, host {name}, form {form}",
         f"  url     {url}",
+        f"  health  {url.replace('ws', 'http', 1)}/health",
         f"  secret  in {directory / SECRET_FILE}, or as named",
         *([f"  key     in {key_file}"] if key_file.exists() else []),
         "ready",

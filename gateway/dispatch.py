@@ -251,8 +251,10 @@ def _log_access(
 ) -> None:
     """The path as it is known, not as it was sent: what a caller puts there is its own matter."""
     who = account.who if account is not None else NOBODY
+    trace_id = _trace_id(dict(scope["headers"]))
     log.info(
         "request",
+        **({} if trace_id is None else {"trace_id": trace_id}),
         method=scope["method"],
         path="" if match is None else match.path,
         status=answer.status if isinstance(answer, Answer) else 200,

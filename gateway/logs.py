@@ -14,6 +14,7 @@ from typing import Any
 
 import structlog
 
+from backend_store.tracing import TRACE
 from gateway.settings import Logs
 
 _SECRETS = (
@@ -36,6 +37,13 @@ def redacted(line: str) -> str:
     return line
 
 
+def _with_trace(logger: Any, name: str, event: Any) -> Any:
+    """What is said while a request with a span is worked on, says which trace it belongs to."""
+    if (trace := TRACE.get()) is not None:
+        event.setdefault("trace_id", trace[3:35])
+    return event
+
+
 def configure_logs(logs: Logs | None = None) -> None:
     """Once, at the start of the process."""
     if not faulthandler.is_enabled():
@@ -54,6 +62,7 @@ def configure_logs(logs: Logs | None = None) -> None:
 
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
+        _with_trace,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True, key="ts"),
     ]

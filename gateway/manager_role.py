@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Iterator
 from functools import partial
 from http import HTTPStatus
 
@@ -18,14 +17,17 @@ from backend_store.core.outer.managing import Rules
 from backend_store.model import Unavailable
 from backend_store.outer.manager import Manager
 from backend_store.remote.store import RemoteBackends
-from backend_store.shard.health import JSON, METRICS, Answer, serve_pages
+from backend_store.shard.health import JSON, Answer, Pages, serve_pages
 from gateway.addresses import Address, parse_address
 from gateway.backends import backends_of
 from gateway.logs import configure_logs
+from gateway.loop_lag import LoopLag
+from gateway.manager_metrics import page
 from gateway.provisioner import provisioner_of
 from gateway.serve import SIGNALS, CannotStart
 from gateway.service_manager import tell_ready, tell_stopping
 from gateway.settings import Settings
+from gateway.tracing import spans_of
 from gateway.version import VERSION
 
 log = structlog.get_logger("pushq.manager")
@@ -61,11 +63,13 @@ async def _serve(settings: Settings) -> None:
     for number in SIGNALS:
         asyncio.get_running_loop().add_signal_handler(number, _end, number, ended)
     store = backends_of(settings)
+    lag = LoopLag()
+    watching = asyncio.create_task(lag.watch(), name="loop lag")
     try:
         if not await _open(store, settings, ended):
             return
         manager = _manager(store, settings)
-        pages = {b"/health": partial(_health, manager, settings), b"/metrics": partial(_metrics, manager)}
+        pages: Pages = {b"/health": partial(_health, manager), b"/metrics": page(manager, lag)}
         http = parse_address(settings.manager.listen)
         try:
             server = await serve_pages(pages, http.host, http.port)
@@ -79,6 +83,7 @@ async def _serve(settings: Settings) -> None:
             server.close()
             await server.wait_closed()
     finally:
+        watching.cancel()
         await store.close()
 
 
@@ -116,6 +121,7 @@ def _manager(store: RemoteBackends, settings: Settings) -> Manager:
         provisioner_of(given),
         name=name,
         every_s=given.look_s,
+        tracer=spans_of(settings),
     )
 
 
@@ -145,38 +151,11 @@ def _end(number: int, ended: asyncio.Event) -> None:
     ended.set()
 
 
-def _health(manager: Manager, settings: Settings) -> Answer:
+def _health(manager: Manager, accept: str) -> Answer:
     status = "ok" if manager.is_well else "stalled"
     found = Health(manager.name, status, manager.is_acting, tuple(manager.named), manager.under_way)
     code = HTTPStatus.OK if manager.is_well else HTTPStatus.SERVICE_UNAVAILABLE
     return code, JSON, msgspec.json.encode(found)
-
-
-def _metrics(manager: Manager) -> Answer:
-    return HTTPStatus.OK, METRICS, ("\n".join(_series(manager)) + "\n").encode()
-
-
-def _series(manager: Manager) -> Iterator[str]:
-    for name, kind, text, value in (
-        ("pushq_manager_active", "gauge", "Whether this one manages the clusters.", manager.is_acting),
-        (
-            "pushq_manager_looks_total",
-            "counter",
-            "Looks at the clusters, those without the duty among them.",
-            manager.looks,
-        ),
-        ("pushq_manager_failures_total", "counter", "Looks that came to no end; the log has more.", manager.failures),
-        ("pushq_manager_provisioner_calls_total", "counter", "Calls to the provisioner.", manager.calls_made),
-        (
-            "pushq_manager_provisioner_failures_total",
-            "counter",
-            "Calls to the provisioner that did not end well.",
-            manager.calls_failed,
-        ),
-    ):
-        yield f"# HELP {name} {text}"
-        yield f"# TYPE {name} {kind}"
-        yield f"{name} {int(value)}"
 
 
 def _announce(manager: Manager, http: Address) -> None:

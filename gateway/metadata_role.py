@@ -12,35 +12,43 @@ import structlog
 
 from backend_store.client import Store
 from backend_store.metadata.host import SECRET_FILE, MetadataHost, open_host, secret_of
+from backend_store.metadata.server import Pages
 from backend_store.storage.engine import FolderInUse, StorageError
+from backend_store.tracing import Tracer
 from gateway.addresses import Address
 from gateway.auth import Keyring, make_first_key
 from gateway.logs import configure_logs
+from gateway.loop_lag import LoopLag
+from gateway.metadata_metrics import Health, of_folder, pages
 from gateway.serve import SIGNALS, CannotStart
 from gateway.service_manager import tell_ready, tell_stopping
+from gateway.settings import Settings
+from gateway.tracing import spans_of
 from gateway.version import VERSION
 
 log = structlog.get_logger("pushq.metadata")
 
 
-def serve_metadata_role(directory: Path, address: Address) -> None:
-    """Serves until a signal ends it. Raises `CannotStart`."""
+def serve_metadata_role(directory: Path, address: Address, settings: Settings) -> None:
+    """Serves until a signal ends it. Of `settings` those of logs and spans count. Raises `CannotStart`."""
     if not address.is_loopback:
         raise CannotStart(
             f"the metadata service speaks without TLS in this version, so it refuses to listen on {address.host}; "
             "listen on 127.0.0.1"
         )
-    configure_logs()
-    asyncio.run(_serve(directory, address))
+    configure_logs(settings.logs)
+    asyncio.run(_serve(directory, address, spans_of(settings)))
 
 
-async def _serve(directory: Path, address: Address) -> None:
+async def _serve(directory: Path, address: Address, tracer: Tracer | None) -> None:
     host = await _open(directory)
+    lag = LoopLag()
+    watching = asyncio.create_task(lag.watch(), name="loop lag")
     try:
         # A keyring asks its store for the metadata only, and that is what this process has.
         key_file = await make_first_key(Keyring(cast(Store, host)), directory)
         try:
-            port = await host.listen(secret_of(directory), address.host, address.port)
+            port = await host.listen(secret_of(directory), address.host, address.port, _pages(host, lag), tracer)
         except OSError as error:
             detail = f"cannot listen on {address.host}:{address.port}: {error.strerror}; choose another with --listen"
             raise CannotStart(detail) from None
@@ -48,10 +56,17 @@ async def _serve(directory: Path, address: Address) -> None:
         for number in SIGNALS:
             asyncio.get_running_loop().add_signal_handler(number, _end, number, ended)
         _announce(directory, address._replace(port=port), key_file)
+        log.info("serves the metadata", address=address._replace(port=port).url)
         await ended.wait()
     finally:
+        watching.cancel()
         await host.close()
     log.info("stopped")
+
+
+def _pages(host: MetadataHost, lag: LoopLag) -> Pages:
+    health = Health("metadata", "ok", "alone")
+    return pages(host.traffic, lag, lambda: of_folder(host), lambda: health)
 
 
 def _end(number: int, ended: asyncio.Event) -> None:
@@ -73,6 +88,7 @@ def _announce(directory: Path, address: Address, key_file: Path) -> None:
     lines = [
         f"pushq {VERSION}  metadata service, data in {directory}",
         f"  url     {address.url.replace('http', 'ws', 1)}",
+        f"  health  {address.url}/health",
         f"  secret  in {directory / SECRET_FILE}",
         f"  key     in {key_file}" if key_file.exists() else f"  key     {key_file} is gone; its key is still good",
         "ready",

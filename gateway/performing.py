@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from starlette.types import ASGIApp
 
 from backend_store.model import PushqError
+from backend_store.tracing import TRACE
 from gateway.audit import Act, is_act
 from gateway.context import Gateway
 from gateway.http import Answer, Call, ClientGone
@@ -19,6 +20,7 @@ from push.traces import kept_trace
 
 if TYPE_CHECKING:
     from gateway.api.table import Operation
+    from push.spans import Begun
 
 GONE: Final = "client-gone"
 """The outcome of a request whose client did not wait."""
@@ -30,6 +32,12 @@ async def perform(gateway: Gateway, operation: Operation, call: Call, trace_id: 
     request came: whoever calls has said so, see `looking_up`.
     """
     began, outcome, answer = time.perf_counter(), "internal", None
+    span: Begun | None = None
+    if (spans := gateway.hub.spans) is not None:
+        caller = kept_trace(call.header(b"traceparent"), call.header(b"tracestate"))
+        asked_of = call.params[0] if operation.has_queue else ""
+        span = spans.begun(operation.name, asked_of, call.principal.tenant, parent=caller)
+        TRACE.set(caller if span is None else span.trace)  # each request has a task, and so a context of its own
     try:
         if is_act(operation):
             answer = await _written_down(gateway, operation, call, trace_id)
@@ -62,17 +70,8 @@ async def perform(gateway: Gateway, operation: Operation, call: Call, trace_id: 
             bytes_out=len(answer.body) if isinstance(answer, Answer) else 0,
             seconds=seconds,
         )
-        if (spans := gateway.hub.spans) is not None:
-            spans.asked(
-                operation.name,
-                queue,
-                call.principal.tenant,
-                seconds=seconds,
-                messages=call.messages,
-                error=None if outcome in ("ok", GONE) else outcome,
-                parent=kept_trace(call.header(b"traceparent"), call.header(b"tracestate")),
-                batch=call.batch,
-            )
+        if span is not None:
+            span.answered(queue, call.messages, None if outcome in ("ok", GONE) else outcome, call.batch)
 
 
 async def _written_down(gateway: Gateway, operation: Operation, call: Call, trace_id: str | None) -> Answer | ASGIApp:

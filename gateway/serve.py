@@ -61,10 +61,11 @@ from gateway.settings import ClusterSettings, Settings
 from gateway.siblings import Siblings
 from gateway.tickets import TicketOffice
 from gateway.tokens import Tokens
+from gateway.tracing import spans_of
 from gateway.version import VERSION
 
 if TYPE_CHECKING:
-    from push.spans import Spans
+    pass
 
 __all__ = ["CannotStart", "serve"]
 
@@ -134,7 +135,7 @@ class Alone:
 
 async def _serve(settings: Settings, place: Alone) -> None:
     entrance = _entrance(settings)
-    spans = _spans(settings)
+    spans = spans_of(settings)
     tcp = _bind(settings, place)
     scrapes = _bind_metrics(settings) if place.is_desk else None
     tokens = _tokens(settings)
@@ -252,24 +253,6 @@ def _entrance(settings: Settings) -> Entrance:
         return open_entrance(settings.http)
     except CertificateError as error:
         raise CannotStart(f"cannot speak TLS: {error}") from None
-
-
-def _spans(settings: Settings) -> Spans | None:
-    """What makes spans; None where nobody wants them."""
-    if not settings.tracing.spans:
-        return None
-    try:
-        # Only who wants spans pays for the import.
-        from push.spans import Spans
-    except ImportError as error:
-        detail = f"tracing.spans is true, which needs {error.name}: pip install 'pushq[otel]'"
-        raise CannotStart(detail) from None
-    spans = Spans()
-    if not spans.are_kept:
-        log.warning(
-            "nobody takes the spans", advice="start with opentelemetry-instrument, or set tracing.spans = false"
-        )
-    return spans
 
 
 def _wants_hsts(settings: Settings) -> bool:

@@ -27,11 +27,11 @@ class Siblings:
         """`clients`: each with the socket of one process."""
         self._clients = clients
 
-    async def metrics(self) -> dict[int, str]:
+    async def metrics(self, accept: str) -> dict[int, str]:
         """The page of each process, by its number."""
 
         async def page(client: httpx2.AsyncClient) -> str:
-            return (await client.get("/metrics")).raise_for_status().text
+            return (await client.get("/metrics", headers={"accept": accept})).raise_for_status().text
 
         return await self._of_each(page)
 

@@ -23,6 +23,8 @@ from push.problems import KINDS
 log = structlog.get_logger("pushq.gateway")
 
 Page = Callable[[Gateway, dict[str, str]], Awaitable[Answer]]
+Metrics = Callable[[Gateway, str], Awaitable[Answer]]
+"""For a gateway and the request's `Accept`."""
 Check = Callable[[Scope], Awaitable[None]]
 METRICS: Final = "/metrics"
 
@@ -33,10 +35,16 @@ class Site:
     """An ASGI application: our own read-only pages by exact path, then the console's routes."""
 
     def __init__(
-        self, gateway: Gateway, pages: dict[str, Page], console: Sequence[BaseRoute], require_operator: Check
+        self,
+        gateway: Gateway,
+        metrics: Metrics,
+        pages: dict[str, Page],
+        console: Sequence[BaseRoute],
+        require_operator: Check,
     ) -> None:
         self._gateway = gateway
         self._require_operator = require_operator
+        self._metrics = metrics
         self._pages: dict[str, Page] = {
             "/livez": health.livez,
             "/readyz": health.readyz,
@@ -46,10 +54,9 @@ class Site:
         self._console = PageRouter(console, redirect_slashes=False, default=_nothing_here)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        page = self._pages.get(scope["path"])
         try:
-            if page is not None:
-                await write(send, await self._show(scope, page))
+            if scope["path"] in self._pages or scope["path"] == METRICS:
+                await write(send, await self._show(scope))
             elif (short := self._without_slash(scope)) is not None:
                 await write(send, Answer(308, headers=((b"location", short),), content_type=None))
             else:
@@ -71,14 +78,14 @@ class Site:
             return None
         if unquote(short.decode("latin-1")) != path:  # a slash is written `%2F`: it would lead to itself for ever
             return None
-        if path not in self._pages:
+        if path not in self._pages and path != METRICS:
             asked = {**scope, "path": path}
             if all(route.matches(asked)[0] is not Match.FULL for route in self._console.routes):
                 return None
         query: bytes = scope["query_string"]
         return short + b"?" + query if query else short
 
-    async def _show(self, scope: Scope, page: Page) -> Answer:
+    async def _show(self, scope: Scope) -> Answer:
         method = scope["method"]
         if method == "OPTIONS":
             return Answer(204, headers=((b"allow", READ_ONLY),), content_type=None)
@@ -89,12 +96,12 @@ class Site:
                 code="method-not-allowed",
                 headers=(("Allow", allowed),),
             )
-        query = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
         if scope["path"] == METRICS:
             if needs_key(self._gateway.settings, scope):
                 await self._require_operator(scope)
-            return await page(self._gateway, query)
-        answer = await page(self._gateway, query)
+            return await self._metrics(self._gateway, dict(scope["headers"]).get(b"accept", b"").decode("latin-1"))
+        query = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
+        answer = await self._pages[scope["path"]](self._gateway, query)
         # Documents and health say nothing secret: a page of any origin may read them.
         return answer._replace(headers=(*answer.headers, *cors.granted(b"*")))
 

@@ -2,33 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from backend_store.model import PushqError
+from backend_store.tracing import carried
 
 if TYPE_CHECKING:
     from push.session import Session
+    from push.spans import Begun
 
 
 class Asked:
-    __slots__ = ("_began", "bytes_in", "messages", "operation", "parent", "queue", "requests", "session")
+    __slots__ = ("_began", "bytes_in", "messages", "operation", "queue", "requests", "session", "span")
 
     def __init__(
-        self, session: Session, operation: str, queue: str, *, messages: int, bytes_in: int = 0, requests: int = 1
+        self,
+        session: Session,
+        operation: str,
+        queue: str,
+        *,
+        messages: int,
+        bytes_in: int = 0,
+        requests: int = 1,
+        frame: Any = None,
     ):
-        """`requests`: how many frames, where some are handled together."""
+        """`requests`: how many frames, where some are handled together. `frame`: the one that may have the caller's
+        trace context."""
         self.session = session
         self.operation = operation
         self.queue = queue
         self.messages = messages
         self.bytes_in = bytes_in
-        self.parent: str | None = None
-        """The trace context that the caller sent, where spans are wanted."""
+        self.span: Begun | None = None
+        """Where spans are wanted."""
+        if (spans := session.hub.spans) is not None:
+            self.span = spans.begun(operation, queue, session.who.tenant, parent=spans.parent_of(frame))
         self.requests = requests
         self._began = perf_counter()
         session.began(requests)
+
+    def run(self, do: Callable[..., object], *arguments: Any, **more: Any) -> None:
+        """Calls what the request asks for, as a part of its trace."""
+        if self.span is None:
+            do(*arguments, **more)
+        else:
+            with carried(self.span.trace):
+                do(*arguments, **more)
 
     def ended(self, error: PushqError | None) -> None:
         """The answer is known: `error` where there was nothing but one."""
@@ -44,16 +65,8 @@ class Asked:
             bytes_in=self.bytes_in,
             seconds=seconds,
         )
-        if (spans := session.hub.spans) is not None:
-            spans.asked(
-                self.operation,
-                self.queue,
-                session.who.tenant,
-                seconds=seconds,
-                messages=self.messages,
-                error=None if error is None else error.code,
-                parent=self.parent,
-            )
+        if self.span is not None:
+            self.span.answered(self.queue, self.messages, None if error is None else error.code)
 
     def ended_apart(self, counts: Sequence[int], errors: Sequence[PushqError | None]) -> None:
         """The same for frames that were handled together and came out differently: so many messages each. Each has its

@@ -25,6 +25,7 @@ from push.looking_up import LookingUp
 from push.pacing import Pacer
 from push.subscriptions import StreamSubscription
 from push.tails import Others, Tail, Tails
+from push.waits import Waits
 
 if TYPE_CHECKING:
     from push.spans import Batch, Spans
@@ -58,10 +59,12 @@ class Fanout:
         count: Callable[[int], None],
         pacer: Pacer | None = None,
         spans: Spans | None = None,
+        waits: Mapping[str, Waits] | None = None,
     ):
-        """`count` is told how many messages were handed to sockets. `pacer` is the process's one."""
+        """`count` is told how many messages were handed to sockets. `pacer` is the process's one, `waits` by framer."""
         self._count = count
         self._spans = spans
+        self._waits = {key: Waits() for key in framers} if waits is None else waits
         self.queue = queue
         self._loop = loop
         self._pacer = pacer or Pacer(loop)
@@ -137,7 +140,10 @@ class Fanout:
                     sub.messages_sent += count
                 else:
                     behind.append(sub)
-            self._count(count * (len(members) - len(behind)))
+            reached = len(members) - len(behind)
+            self._count(count * reached)
+            for chunk in chunks:
+                self._waits[key].of_chunk(chunk, chunk.count * reached)
             for sub in behind:
                 self._leave(sub)
         self._ends = {**self._ends, tail.number: last.base + last.count}
@@ -219,6 +225,8 @@ class Fanout:
         shown = len(visible(chunk, start, stop))
         outlet.delivered(self.queue, shown, len(data), batch)
         self._count(shown)
+        if chunk.time_ms >= sub.since_ms:
+            self._waits[sub.key].of_chunk(chunk, shown)
         sub.messages_sent += shown
         if sub.credit is not None:
             sub.credit -= shown

@@ -41,6 +41,7 @@ from push.protocol import CONNECT_SECONDS_MAX, PING_MS, PONG_MS_MAX
 from push.session import Session
 from push.sse_frames import sse_framer
 from push.subscriptions import Away, StreamSubscription, WorkSubscription
+from push.waits import Waits
 
 if TYPE_CHECKING:
     from push.spans import Spans
@@ -108,6 +109,8 @@ class Hub:
         """Long-polls that wait, so that a deleted queue or a shutdown ends them."""
         self.parked: ParkingLot[list[Lease]] = ParkingLot(PARKED_SESSIONS_MAX)
         self.delivered = 0
+        self.waits: dict[str, Waits] = {transport: Waits() for transport in ("ws", "sse", "poll")}
+        """By transport."""
         self.closes: Counter[int] = Counter()
         self._resuming: dict[Session, Parked[list[Lease]]] = {}
         self._dirty: list[Session] = []
@@ -118,6 +121,8 @@ class Hub:
             "msgpack": websocket_framer("msgpack", binary_frame),
             "sse": sse_framer,
         }
+        ws = self.waits["ws"]
+        self._waits_of_frames = {"json": ws, "msgpack": ws, "sse": self.waits["sse"]}
         self._restore()
         self._housekeeper = self.loop.create_task(self._keep_house(), name="hub")
 
@@ -257,7 +262,7 @@ class Hub:
         found: Fanout | None = queue.extras.get("fanout")
         if found is None:
             counted = self.count_delivered
-            found = Fanout(queue, self.loop, self._framers, counted, self._pacer, self.spans)
+            found = Fanout(queue, self.loop, self._framers, counted, self._pacer, self.spans, self._waits_of_frames)
             queue.extras["fanout"] = found
         return found
 

@@ -128,14 +128,12 @@ def refuse_early(session: Session, head: PublishHead, before: tuple[int, int]) -
 def _store(
     session: Session, frame: Any, queue: Target, prepared: Prepared, held: Held, messages: int, until_ms: int
 ) -> None:
-    asked = Asked(session, "publish", frame.queue, messages=messages, bytes_in=held[2])
-    if session.hub.spans is not None:
-        asked.parent = session.hub.spans.parent_of(frame)
+    asked = Asked(session, "publish", frame.queue, messages=messages, bytes_in=held[2], frame=frame)
     done = partial(_published, asked, frame.id, queue.config, prepared, held)
     if prepared.claim is None:
-        queue.publish(prepared.blocks, done, until_ms=until_ms)
+        asked.run(queue.publish, prepared.blocks, done, until_ms=until_ms)
     else:
-        session.hub.desk.publish_once(queue, msgspec.structs.replace(prepared, until_ms=until_ms), done)
+        asked.run(session.hub.desk.publish_once, queue, msgspec.structs.replace(prepared, until_ms=until_ms), done)
 
 
 def _over_rate(session: Session, operation: str, frame: Any, held: Held, error: PushqError) -> None:
@@ -212,7 +210,7 @@ def ack(session: Session, frame: Ack) -> None:
             spans.asked("ack", frame.queue, session.who.tenant, messages=len(frame.receipts))
         return
     asked = Asked(session, "ack", frame.queue, messages=len(frame.receipts))
-    queue.settle(frame.receipts, partial(_judged, asked, frame.id, frame.receipts))
+    asked.run(queue.settle, frame.receipts, partial(_judged, asked, frame.id, frame.receipts))
 
 
 def _ack_and_publish(session: Session, frame: Ack, queue: Queue, publishes: list[AckPublish]) -> None:
@@ -237,7 +235,8 @@ def _settle_and_publish(session: Session, frame: Ack, queue: Queue, made: list[O
             rows = results(frame.receipts, result.verdicts)
             session.ok(frame.id, results=rows, published=published_rows(made, result))
 
-    queue.settle_and_publish(frame.receipts, [(one.queue, one.prepared.blocks) for one in made], decided)
+    blocks = [(one.queue, one.prepared.blocks) for one in made]
+    asked.run(queue.settle_and_publish, frame.receipts, blocks, decided)
 
 
 def nack(session: Session, frame: Nack) -> None:
@@ -246,7 +245,7 @@ def nack(session: Session, frame: Nack) -> None:
     reason = checked_reason(frame.reason)
     asked = Asked(session, "nack", frame.queue, messages=len(frame.receipts))
     judged = partial(_judged, asked, frame.id, frame.receipts)
-    queue.give_back(frame.receipts, frame.delay_ms, judged, reason, tried=frame.tried)
+    asked.run(queue.give_back, frame.receipts, frame.delay_ms, judged, reason, tried=frame.tried)
 
 
 def extend(session: Session, frame: Extend) -> None:

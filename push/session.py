@@ -599,7 +599,7 @@ class Session:
         batch = None if self.hub.spans is None else self.hub.spans.of_leases(leases)
         messages: list[bytes] = []
         for lease in leases:
-            messages.extend(rendered(sub.queue, lease, self.encoding))
+            messages.extend(rendered(sub.queue, lease, self.encoding, self.hub.waits["ws"]))
         size = 0
         for part in cut(messages, DELIVER_FRAME_BYTES_MAX):
             frame = deliver_frame(sub.number, part, self.encoding)

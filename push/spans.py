@@ -1,7 +1,8 @@
 """Spans of what is done with messages, through the API of OpenTelemetry. Imported only where they are wanted.
 
-A span is made when its outcome is known, and says itself when it began: nothing is carried along meanwhile. Names and
-attributes are those of the semantic conventions for messaging. Bodies, keys and the sentences of problems are in none.
+A request's span begins with it and travels with what it asks of other processes; a delivered batch's is made when its
+outcome is known, and says itself when it began. Names and attributes are those of the semantic conventions for
+messaging. Bodies, keys and the sentences of problems are in none.
 """
 
 from __future__ import annotations
@@ -51,30 +52,46 @@ class Spans:
         )
         """Whether somebody takes them."""
 
+    def begun(self, operation: str, queue: str, tenant: str, *, parent: str | None = None) -> Begun | None:
+        """The span of a request; None for one that has none. `parent` is the caller's own context."""
+        known = _ASKED.get(operation)
+        if known is None:
+            return None
+        name, kind_of_operation, kind = known
+        attributes = _attributes(name, kind_of_operation, queue, tenant)
+        return Begun(self._tracer.start_span(_named(name, queue), _below(parent), kind, attributes), name, queue)
+
     def asked(
         self,
         operation: str,
         queue: str,
         tenant: str,
         *,
-        seconds: float = 0.0,
         messages: int = 0,
         error: str | None = None,
         parent: str | None = None,
-        batch: Batch | None = None,
     ) -> None:
-        """A request has its answer. `error` is a problem's code, `parent` the caller's own context, `queue` empty where
-        there is none of that name."""
-        known = _ASKED.get(operation)
-        if known is None:
-            return
-        name, kind_of_operation, kind = known
-        attributes = _attributes(name, kind_of_operation, queue, tenant)
-        if error is None:
-            attributes["messaging.batch.message_count"] = messages
-        else:
-            attributes["error.type"] = error
-        self._made(name, queue, kind, attributes, time_ns() - int(seconds * 1e9), parent, batch, is_error=bool(error))
+        """A request that was answered at once. `error` is a problem's code, `queue` empty where there is none of that
+        name."""
+        if (span := self.begun(operation, queue, tenant, parent=parent)) is not None:
+            span.answered(queue, messages, error)
+
+    def served(self, operation: str, parent: str, *, queue: str = "", tenant: str = "", shard: int = -1) -> Begun:
+        """The span of something that another process asked for."""
+        attributes: dict[str, str | int] = {"rpc.system.name": "pushq", "rpc.method": operation}
+        if queue:
+            attributes["messaging.system"] = "pushq"
+            attributes["messaging.destination.name"] = queue
+        if tenant:
+            attributes["pushq.tenant"] = tenant
+        if shard >= 0:
+            attributes["pushq.shard"] = shard
+        span = self._tracer.start_span(_named(operation, queue), _below(parent), SpanKind.SERVER, attributes)
+        return Begun(span, operation, queue)
+
+    def done(self, operation: str) -> Begun:
+        """The span of work that nobody asked for."""
+        return Begun(self._tracer.start_span(operation, Context(), SpanKind.INTERNAL), operation, "")
 
     def refused(self, operation: str, frame: Any, tenant: str, error: str) -> None:
         """A frame was answered with a problem before the store was asked."""
@@ -103,44 +120,51 @@ class Spans:
         return Batch(self, parts)
 
     def delivered(self, queue: Queue, tenant: str, messages: int, batch: Batch) -> None:
-        if messages:
-            attributes = _attributes("deliver", "process", queue.name, tenant)
-            attributes["messaging.batch.message_count"] = messages
-            if queue.group is not None:
-                attributes["messaging.consumer.group.name"] = queue.group
-            self._made("deliver", queue.name, SpanKind.CONSUMER, attributes, batch.began_ns, None, batch)
-
-    def _made(
-        self,
-        name: str,
-        queue: str,
-        kind: SpanKind,
-        attributes: dict[str, str | int],
-        began_ns: int,
-        parent: str | None,
-        batch: Batch | None,
-        *,
-        is_error: bool = False,
-    ) -> None:
+        if not messages:
+            return
+        attributes = _attributes("deliver", "process", queue.name, tenant)
+        attributes["messaging.batch.message_count"] = messages
+        if queue.group is not None:
+            attributes["messaging.consumer.group.name"] = queue.group
         links: list[Link] = []
-        if batch is not None and batch.contexts:
+        if batch.contexts:
             links = batch.links
             attributes["pushq.link_count"] = batch.contexts
-        # An empty context, or a span that happens to be current would become the parent.
-        context = Context()
-        if parent is not None and (known := _span_context(parent)) is not None:
-            context = trace.set_span_in_context(NonRecordingSpan(known), context)
-        span = self._tracer.start_span(
-            f"{name} {queue}" if queue else name,
-            context,
-            kind,
-            attributes,
-            links,
-            start_time=began_ns,
-        )
-        if is_error:
-            span.set_status(Status(StatusCode.ERROR))
-        span.end()
+        name, kind = _named("deliver", queue.name), SpanKind.CONSUMER
+        self._tracer.start_span(name, Context(), kind, attributes, links, start_time=batch.began_ns).end()
+
+
+class Begun:
+    """The span of something under way. It ends once."""
+
+    __slots__ = ("_name", "_queue", "_span", "trace")
+
+    def __init__(self, span: trace.Span, name: str, queue: str):
+        self._span = span
+        self._name = name
+        self._queue = queue
+        self.trace = _kept(span.get_span_context())
+        """As it travels to other processes."""
+
+    def answered(self, queue: str, messages: int, error: str | None, batch: Batch | None = None) -> None:
+        """A request has its answer. `queue` is empty where there turned out to be none of that name."""
+        if queue != self._queue:
+            self._span.update_name(_named(self._name, queue))
+            self._span.set_attribute("messaging.destination.name", queue)
+        if error is None:
+            self._span.set_attribute("messaging.batch.message_count", messages)
+        if batch is not None and batch.contexts:
+            self._span.set_attribute("pushq.link_count", batch.contexts)
+            for link in batch.links:
+                self._span.add_link(link.context)
+        self.ended(error)
+
+    def ended(self, error: str | None = None) -> None:
+        """`error` is a problem's code."""
+        if error is not None:
+            self._span.set_attribute("error.type", error)
+            self._span.set_status(Status(StatusCode.ERROR))
+        self._span.end()
 
 
 class Batch:
@@ -160,6 +184,23 @@ class Batch:
     def delivered(self, queue: Queue, tenant: str, messages: int) -> None:
         """The messages are on their way to one consumer."""
         self.spans.delivered(queue, tenant, messages, self)
+
+
+def _named(operation: str, queue: str) -> str:
+    return f"{operation} {queue}" if queue else operation
+
+
+def _below(parent: str | None) -> Context:
+    """Empty without a parent: a span that happens to be current would become one."""
+    known = None if parent is None else _span_context(parent)
+    return Context() if known is None else trace.set_span_in_context(NonRecordingSpan(known), Context())
+
+
+def _kept(context: SpanContext) -> str:
+    """What `_span_context` reads."""
+    told = f"00-{trace.format_trace_id(context.trace_id)}-{trace.format_span_id(context.span_id)}"
+    told += f"-{context.trace_flags:02x}"
+    return f"{told} {context.trace_state.to_header()}" if context.trace_state else told
 
 
 def _kept_traces(parts: Iterable[tuple[Chunk, Iterable[int]]]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -307,7 +308,19 @@ def _unheard(result: object) -> None:
 class StreamSubscription:
     """A reader of a stream: places that move on as frames leave. Without credit the outbox is the bound."""
 
-    __slots__ = ("credit", "feeding", "key", "live", "messages_sent", "number", "outlet", "queue", "reading", "stopped")
+    __slots__ = (
+        "credit",
+        "feeding",
+        "key",
+        "live",
+        "messages_sent",
+        "number",
+        "outlet",
+        "queue",
+        "reading",
+        "since_ms",
+        "stopped",
+    )
 
     def __init__(
         self, outlet: Outlet, number: int, queue: Queue, *, places: Mapping[int, int], credit: int | None, key: str
@@ -320,6 +333,8 @@ class StreamSubscription:
         self.credit = credit
         self.key = key
         self.live = False
+        self.since_ms = time.time_ns() // 1_000_000
+        """What was published before, it did not wait for."""
         self.messages_sent = 0
         self.feeding = False
         self.stopped = False

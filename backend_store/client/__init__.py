@@ -72,7 +72,7 @@ from backend_store.core.sealing import (
     identity,
     is_sealed,
 )
-from backend_store.core.shelves import own_priority, priority_of
+from backend_store.core.shelves import is_prompt, own_priority, priority_of
 from backend_store.core.slot_book import standing
 from backend_store.metadata.data_keys import DataKey, StoredRotation
 from backend_store.metadata.documents import Document, Documents, Duty
@@ -157,6 +157,7 @@ __all__ = [
     "holes",
     "identity",
     "indexes",
+    "is_prompt",
     "is_sealed",
     "kind_of",
     "list_groups",

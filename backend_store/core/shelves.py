@@ -58,5 +58,10 @@ def is_read(shelf: int) -> bool:
     return not is_scheduled(shelf) and shelf != SORTING
 
 
+def is_prompt(shelf: int) -> bool:
+    """Whether its messages may go to a consumer as soon as they are there, or when their queue has sorted them."""
+    return shelf < SCHEDULED or shelf == SORTING
+
+
 def is_scheduled(shelf: int) -> bool:
     return SCHEDULED <= shelf < DEAD

@@ -21,6 +21,7 @@ from backend_store.remote.line import Call, Line
 from backend_store.remote.queue import is_known_again
 from backend_store.service.serving import Link, StoreService
 from backend_store.service.visitor import publish_in
+from backend_store.tracing import TRACE, carried
 from backend_store.wire.store_frames import (
     NOT_LEADER,
     STORE_VERSION,
@@ -134,8 +135,14 @@ class Door:
         if service.is_leaving:
             self._pass_on(lane, call, answer)
             return
+        tracer, trace = service.tracer, TRACE.get()
+        span = None
+        if tracer is not None and trace is not None:
+            span = tracer.served("append", trace, queue=call.name, tenant=call.tenant, shard=lane)
 
         def done(result: Placed | PushqError) -> None:
+            if span is not None:
+                span.ended(result.code if isinstance(result, PushqError) else None)
             if isinstance(result, PushqError) and result.code == NOT_LEADER:
                 self._pass_on(lane, call, answer)  # nothing was done: it goes to who owns the lane now
             else:
@@ -187,8 +194,10 @@ class DoorGuest:
     def heard(self, frame: Publishes | Settles | Wants | Asks) -> None:
         if not isinstance(frame, Publishes):
             raise InvalidRequest("a door takes publishes alone")
+        traces = frame.traces or {}
         for call in frame.calls:
-            self._door.publish(call, self._answer_to(call.number))
+            with carried(traces.get(call.number)):
+                self._door.publish(call, self._answer_to(call.number))
 
     def _answer_to(self, number: int) -> Answer:
         def answer(result: Placed | PushqError) -> None:

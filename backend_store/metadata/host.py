@@ -13,12 +13,14 @@ from websockets.asyncio.server import Server
 
 from backend_store.metadata.embedded import Metadata
 from backend_store.metadata.local import LocalMetadata
-from backend_store.metadata.server import serve_metadata
+from backend_store.metadata.server import Pages, serve_metadata
+from backend_store.metadata.traffic import Traffic
 from backend_store.node.committer import Committer
 from backend_store.node.node import end_process
 from backend_store.storage.engine import Batch, Engine
 from backend_store.storage.folder import create_private
-from backend_store.storage.writer import Writer
+from backend_store.storage.writer import CommitSeconds, Writer
+from backend_store.tracing import Tracer
 
 SECRET_FILE = "metadata.secret"
 
@@ -39,15 +41,24 @@ class MetadataHost:
         self._server: Server | None = None
         self.metadata = Metadata(engine, self._committer.write)
         self.service = LocalMetadata(self.metadata, clock_ms)
+        self.traffic = Traffic()
 
     async def start(self) -> None:
         batch = Batch()
         self.metadata.found(batch, self._clock_ms())
         await self._committer.write(batch)
 
-    async def listen(self, secret: str, host: str, port: int) -> int:
+    @property
+    def commit_seconds(self) -> CommitSeconds:
+        return self._writer.commit_seconds
+
+    async def listen(
+        self, secret: str, host: str, port: int, pages: Pages | None = None, tracer: Tracer | None = None
+    ) -> int:
         """The port it listens on. Raises `OSError`."""
-        self._server = await serve_metadata(self.service, secret, host, port)
+        self._server = await serve_metadata(
+            self.service, secret, host, port, traffic=self.traffic, pages=pages, tracer=tracer
+        )
         bound: int = next(iter(self._server.sockets)).getsockname()[1]
         return bound
 

@@ -30,6 +30,7 @@ from backend_store.metadata.limits import (
 )
 from backend_store.metadata.operations import ANSWERS, ROLE, HandedOn, Operation, Writing
 from backend_store.model import OutcomeUnknown, Overloaded, PushqError, Unavailable
+from backend_store.tracing import TRACE
 from backend_store.wire.frames import (
     FRAME_BYTES_MAX,
     SUBPROTOCOL,
@@ -179,7 +180,7 @@ class RemoteMetadata(Asking):
         budget_ms = WRITE_MS_MAX if writes else READ_MS_MAX
         try:
             async with asyncio.timeout(budget_ms / 1000):
-                await connection.send(pack(Ask(number, budget_ms, raw(operation))))
+                await connection.send(pack(Ask(number, budget_ms, raw(operation), TRACE.get())))
                 answer = await waiting
         except TimeoutError:
             raise self._unanswered(f"did not answer within {budget_ms} ms", writes=writes) from None

@@ -1,19 +1,21 @@
 """Answers gateways about the metadata: one WebSocket each, requests side by side, and a watch.
 
-Whoever connects shows the secret of the data folder. What is asked for after its budget ran out is not begun; a write
-that has begun is finished whoever still waits.
+Whoever connects shows the secret of the data folder; the pages about the process itself need none. What is asked for
+after its budget ran out is not begun; a write that has begun is finished whoever still waits.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hmac
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any
 
 import msgspec
 import structlog
 from websockets.asyncio.server import Server, ServerConnection, serve
+from websockets.datastructures import Headers
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
@@ -30,7 +32,9 @@ from backend_store.metadata.operations import (
     perform,
 )
 from backend_store.metadata.service import MetadataService
+from backend_store.metadata.traffic import Traffic, name_of
 from backend_store.model import InvalidRequest, PushqError, Unavailable
+from backend_store.tracing import TRACE, Tracer
 from backend_store.wire.frames import (
     FRAME_BYTES_MAX,
     SUBPROTOCOL,
@@ -49,6 +53,9 @@ from backend_store.wire.frames import (
 
 log = structlog.get_logger("pushq.metadata")
 
+Pages = Mapping[str, Callable[[str], tuple[HTTPStatus, str, bytes]]]
+"""Path → for an `Accept`: status, content type, body."""
+
 ANSWER_BYTES_MAX = FRAME_BYTES_MAX - 1024
 
 _moment = msgspec.msgpack.Decoder(Moment | None).decode
@@ -56,20 +63,32 @@ _LISTS = (ListQueues, ListKeys, ListTenants, ListPlacements)
 
 
 async def serve_metadata(
-    service: MetadataService, secret: str, host: str, port: int, *, own: MetadataService | None = None
+    service: MetadataService,
+    secret: str,
+    host: str,
+    port: int,
+    *,
+    own: MetadataService | None = None,
+    traffic: Traffic | None = None,
+    tracer: Tracer | None = None,
+    pages: Pages | None = None,
 ) -> Server:
     """Listens; the caller closes. `own` answers what other hosts hand on. Raises `OSError`."""
     wanted = f"Bearer {secret}".encode()
+    counts = Traffic() if traffic is None else traffic
 
     def authorized(connection: ServerConnection, request: Request) -> Response | None:
+        if pages is not None and (page := pages.get(request.path.partition("?")[0])) is not None:
+            return _page(*page(request.headers.get("Accept", "")))
         shown = request.headers.get("Authorization", "").encode("utf-8", "replace")
         if hmac.compare_digest(shown, wanted):
             return None
+        counts.strangers += 1
         log.warning("a connection without the secret was refused", peer=str(connection.remote_address))
         return connection.respond(HTTPStatus.UNAUTHORIZED, "the secret of the metadata service is missing or wrong\n")
 
     return await serve(
-        lambda connection: _Peer(service, own, connection).run(),
+        lambda connection: _Peer(service, own, connection, counts, tracer).run(),
         host,
         port,
         process_request=authorized,
@@ -80,18 +99,33 @@ async def serve_metadata(
     )
 
 
+def _page(status: HTTPStatus, kind: str, body: bytes) -> Response:
+    headers = Headers({"Content-Type": kind, "Content-Length": str(len(body)), "Connection": "close"})
+    return Response(status.value, status.phrase, headers, body)
+
+
 class _Peer:
     """One connection."""
 
-    def __init__(self, service: MetadataService, own: MetadataService | None, connection: ServerConnection):
+    def __init__(
+        self,
+        service: MetadataService,
+        own: MetadataService | None,
+        connection: ServerConnection,
+        traffic: Traffic,
+        tracer: Tracer | None,
+    ):
         self._service = service
         self._own = own
         self._connection = connection
+        self._traffic = traffic
+        self._tracer = tracer
         self._loop = asyncio.get_running_loop()
         self._in_progress = asyncio.Semaphore(REQUESTS_IN_PROGRESS_MAX)
         self._watching: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
+        self._traffic.connections += 1
         try:
             await self._greet()
             async with asyncio.TaskGroup() as tasks:
@@ -102,6 +136,8 @@ class _Peer:
             log.info("a watch ended", reason=str(lost.exceptions[0]))
         except* (msgspec.MsgspecError, InvalidRequest) as wrong:
             log.warning("a connection speaks another protocol", error=str(wrong.exceptions[0]))
+        finally:
+            self._traffic.connections -= 1
 
     async def _greet(self) -> None:
         async with asyncio.timeout(HELLO_SECONDS_MAX):
@@ -127,24 +163,40 @@ class _Peer:
                 self._watching.cancel()
 
     async def _answer(self, ask: Ask, until: float) -> None:
+        self._traffic.in_progress += 1
         try:
-            if self._loop.time() < until:  # later, nobody waits any more
+            if self._loop.time() < until:
                 await self._connection.send(pack(await self._performed(ask)))
+            else:  # nobody waits any more
+                self._traffic.expired += 1
         except ConnectionClosed:
             pass
         finally:
+            self._traffic.in_progress -= 1
             self._in_progress.release()
 
     async def _performed(self, ask: Ask) -> Answer | Refused:
+        began, asked, outcome, span = self._loop.time(), None, "ok", None
         try:
-            return Answer(ask.number, await self._within_a_frame(decode_operation(ask.what)))
-        except msgspec.MsgspecError as error:
-            return refused(ask.number, InvalidRequest(f"the request does not parse: {error}"))
+            asked = decode_operation(ask.what)
+            if self._tracer is not None and ask.trace is not None:
+                span = self._tracer.served(name_of(asked), ask.trace)
+                TRACE.set(span.trace)  # of this task: what is handed on to another host belongs to it
+            return Answer(ask.number, await self._within_a_frame(asked))
+        except msgspec.MsgspecError as parsing:
+            outcome = InvalidRequest.code
+            return refused(ask.number, InvalidRequest(f"the request does not parse: {parsing}"))
         except PushqError as error:
+            outcome = error.code
             return refused(ask.number, error)
         except Exception:
+            outcome = PushqError.code
             log.exception("a request failed", number=ask.number)
             return refused(ask.number, PushqError("the metadata service made a mistake; its log has more"))
+        finally:
+            self._traffic.answered(asked, outcome, self._loop.time() - began)
+            if span is not None:
+                span.ended(None if outcome == "ok" else outcome)
 
     async def _within_a_frame(self, asked: Any) -> msgspec.Raw:
         """Pages are cut until they fit: a page may be shorter than what was asked for."""
@@ -155,8 +207,12 @@ class _Peer:
             asked = msgspec.structs.replace(asked, limit=asked.limit // 2)
 
     async def _tell(self, after: Moment | None) -> None:
+        self._traffic.watches += 1
         try:
             async for news in self._service.watch(after):
                 await self._connection.send(pack(Told(raw(news))))
+                self._traffic.changes_told += len(news.changes)
         except ConnectionClosed:
             pass
+        finally:
+            self._traffic.watches -= 1

@@ -27,6 +27,7 @@ from backend_store.outer.loads import Loads
 from backend_store.remote.home import Home
 from backend_store.remote.store import RemoteBackends
 from backend_store.service.reports import Report, TakeReport
+from backend_store.tracing import TRACE, Tracer, carried
 
 log = structlog.get_logger("pushq.manager")
 
@@ -56,6 +57,7 @@ class Manager:
         *,
         name: str,
         every_s: float,
+        tracer: Tracer | None = None,
     ) -> None:
         """It looks after all clusters of `store`, which the caller opens and closes. `provide`: None where nobody
         provides servers."""
@@ -66,10 +68,13 @@ class Manager:
         self.failures = 0
         self.calls_made = 0
         self.calls_failed = 0
+        self.heard: frozenset[str] = frozenset()
+        """Clusters that said something at the last look."""
         self._store = store
         self._rules = rules
         self._provide = provide
         self._every_s = every_s
+        self._tracer = tracer
         self._loads = Loads(store)
         self._heard_at = asyncio.get_running_loop().time()
         """When the home cluster said last whose the duty is."""
@@ -118,6 +123,23 @@ class Manager:
     async def look(self) -> None:
         """Once. Raises `PushqError`, `TimeoutError`."""
         self.looks += 1
+        if self._tracer is None:
+            await self._look()
+            return
+        span, outcome = self._tracer.done("look at clusters"), None
+        try:
+            with carried(span.trace):
+                await self._look()
+        except PushqError as error:
+            outcome = error.code
+            raise
+        except TimeoutError:
+            outcome = "unavailable"
+            raise
+        finally:
+            span.ended(outcome)
+
+    async def _look(self) -> None:
         duty = await self._ask(hold_ms(self._every_s))
         if duty is None:
             return
@@ -125,6 +147,7 @@ class Manager:
         memory, known = memory_of(rows), holder_of(rows)
         self._begin_decided(memory)
         reports, now_ms = await self._hear(), _now_ms()
+        self.heard = frozenset(reports)
         ended = list(self._ended)
         seen = Seen(reports, ended, tuple(self._calls), self._loads.of(memory.clusters))
         is_new = known is None or (known.asker, known.term) != (asker, duty.term)
@@ -221,6 +244,9 @@ class Manager:
 
     async def _make(self, call: ProvisionCall, provide: Provide) -> None:
         is_ok, text = False, "the manager was stopped meanwhile"
+        span = None
+        if self._tracer is not None:
+            span = self._tracer.served("provision", TRACE.get() or "")  # below the look that decided it
         try:
             async with asyncio.timeout(self._rules.call_ms_max / 1000):
                 text = await provide(call)
@@ -233,6 +259,8 @@ class Manager:
             log.exception("a call to the provisioner failed")
             text = f"a fault of ours: {type(error).__name__}"
         finally:
+            if span is not None:
+                span.ended(None if is_ok else "provision-failed")
             self.calls_failed += not is_ok
             self._calls.pop(call.number, None)
             self._ended.append(CallEnded(call.number, call.cluster, is_ok, text))

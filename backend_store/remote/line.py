@@ -46,6 +46,7 @@ from backend_store.remote.limits import (
     LINE_SILENCE_SECONDS_MAX,
     SWEEP_SECONDS,
 )
+from backend_store.tracing import TRACE
 from backend_store.wire.sockets import ClientWire
 from backend_store.wire.store_frames import (
     NOT_LEADER,
@@ -69,6 +70,7 @@ from backend_store.wire.store_frames import (
     Settle,
     Settles,
     Tails,
+    Traces,
     Turned,
     Want,
     Wants,
@@ -116,6 +118,8 @@ class Call:
     """When a backend may have begun with it; None while none has."""
     is_repeat: bool = False
     """A backend that was lost may have done it."""
+    trace: str | None = None
+    """That it belongs to, where spans are wanted."""
 
     def begins_until_ms(self) -> int:
         """A backend that has not begun with it then must not any more."""
@@ -391,6 +395,7 @@ class Line:
             error = Overloaded(f"{LINE_CALLS_MAX} requests wait for the backend", retry_after_ms=500)
             self._loop.call_soon(call.reply, error)
             return
+        call.trace = TRACE.get()
         self._calls[call.frame.number] = call
         self._unsent.append(call.frame.number)
         self._flush_soon()
@@ -419,6 +424,8 @@ class Line:
         now_ms = self.now_ms()
         publishes: list[Publish] = []
         settles: list[Settle] = self._quiet
+        traces: Traces = {}
+        """Of both: who has no such number does not look."""
         size = 0
         numbers, self._unsent, self._quiet = self._unsent, [], []
         for number in numbers:
@@ -432,18 +439,20 @@ class Line:
             call.is_sent = True
             if call.first_sent_ms is None:
                 call.first_sent_ms = now_ms
+            if call.trace is not None:
+                traces[number] = call.trace
             if isinstance(call.frame, Settle):
                 settles.append(call.frame)
                 continue
             publishes.append(call.frame._replace(budget_ms=max(0, call.begins_until_ms() - now_ms)))
             size += call.size
             if size > LINE_FRAME_BYTES_SOFT_MAX:
-                self._post(pack(Publishes(publishes)))
+                self._post(pack(Publishes(publishes, traces or None)))
                 publishes, size = [], 0
         if publishes:
-            self._post(pack(Publishes(publishes)))
+            self._post(pack(Publishes(publishes, traces or None)))
         if settles:
-            self._post(pack(Settles(settles)))
+            self._post(pack(Settles(settles, traces or None)))
         if self._wants:
             self._post(pack(Wants(list(self._wants.values()))))
             self._wants.clear()
@@ -497,7 +506,8 @@ class Line:
             waiting: asyncio.Future[msgspec.Raw] = self._loop.create_future()
             self._asked[number] = waiting
             try:
-                self._post(pack(Asks(number, max(0, int((until - self._loop.time()) * 1000)), what)))
+                left_ms = max(0, int((until - self._loop.time()) * 1000))
+                self._post(pack(Asks(number, left_ms, what, TRACE.get())))
                 async with asyncio.timeout_at(until):
                     return await waiting
             except TimeoutError:

@@ -34,6 +34,7 @@ from backend_store.service.limits import (
     VISITOR_SILENCE_SECONDS_MAX,
 )
 from backend_store.service.visitor import Visitor
+from backend_store.tracing import Tracer
 from backend_store.wire.sockets import ServerWire
 from backend_store.wire.store_frames import (
     DOOR,
@@ -93,10 +94,22 @@ class Served(Protocol):
 class StoreService:
     """One shard's store, served for as long as it is led here."""
 
-    def __init__(self, store: EmbeddedStore, *, shards: int = 1, lane: int | None = None, lanes: int = 0):
+    def __init__(
+        self,
+        store: EmbeddedStore,
+        *,
+        shards: int = 1,
+        lane: int | None = None,
+        lanes: int = 0,
+        shard: int = 0,
+        tracer: Tracer | None = None,
+    ):
         """`shards`: how many the cluster has; the first one chooses where a new queue lies. `lane`: of independent
-        hosts, where a queue lies in all of its `lanes`, the number of this one."""
+        hosts, where a queue lies in all of its `lanes`, the number of this one. `shard`: this one's number. `tracer`:
+        None where nobody wants spans."""
         self.store = store
+        self.shard = shard
+        self.tracer = tracer
         self.shards = max(shards, lanes)
         self.lanes = lanes
         store.node.metadata.elsewhere.shards = shards

@@ -6,7 +6,9 @@ What comes in one frame is begun in one breath, so it shares a commit; what happ
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -36,6 +38,7 @@ from backend_store.service.handing import Grant, counter_of, frames_of, live_bit
 from backend_store.service.limits import VISITOR_ASKS_MAX, VISITOR_OUTBOX_BYTES_MAX
 from backend_store.service.operations import Operation, decode_operation, perform
 from backend_store.service.tailing import Tailing, tailing_of
+from backend_store.tracing import TRACE, Served
 from backend_store.wire.store_frames import (
     NOT_LEADER,
     Answered,
@@ -55,6 +58,7 @@ from backend_store.wire.store_frames import (
     Settle,
     Settles,
     Tails,
+    Traces,
     Turned,
     Want,
     Wants,
@@ -192,12 +196,12 @@ class Visitor:
             self._turn_away(frame)
             return
         match frame:
-            case Publishes(calls):
+            case Publishes(calls, traces):
                 for publish in calls:
-                    self._publish(publish)
-            case Settles(calls):
+                    self._publish(publish, traces)
+            case Settles(calls, traces):
                 for settle in calls:
-                    self._settle(settle)
+                    self._settle(settle, traces)
             case Wants(wants):
                 for want in wants:
                     self._want(want)
@@ -212,7 +216,7 @@ class Visitor:
             case Settles(calls):
                 for settle in calls:
                     if settle.verb in _LETTING_GO:
-                        self._settle(settle)
+                        self._settle(settle, None)
                     else:
                         self._judged.append((settle.number, None, _TURNED))
             case Wants(wants):
@@ -222,8 +226,12 @@ class Visitor:
                 self._answers.append(Answered(number, wrong=_TURNED))
         self._flush_soon()
 
-    def _publish(self, call: Publish) -> None:
+    def _publish(self, call: Publish, traces: Traces | None) -> None:
+        span = self._span("append", call, call.tenant, call.name, traces)
+
         def done(result: Placed | PushqError) -> None:
+            if span is not None:
+                span.ended(result.code if isinstance(result, PushqError) else None)
             if isinstance(result, PushqError):
                 self._placed.append((call.number, None, wrong(result)))
             else:
@@ -232,7 +240,17 @@ class Visitor:
 
         publish_in(self._store, call, done)
 
-    def _settle(self, call: Settle) -> None:
+    def _span(
+        self, operation: str, call: Publish | Settle, tenant: str, queue: str, traces: Traces | None
+    ) -> Served | None:
+        """Of a call that comes with a trace, where spans are wanted."""
+        tracer = self._service.tracer
+        if traces is None or tracer is None or (parent := traces.get(call.number)) is None:
+            return None
+        return tracer.served(operation, parent, queue=queue, tenant=tenant, shard=self._service.shard)
+
+    def _settle(self, call: Settle, traces: Traces | None) -> None:
+        span = self._span(call.verb, call, call.place.tenant, call.place.name, traces)
         try:
             queue = queue_at(self._store, call.place)
             grouped = {token: to_bits(bits) for token, bits in call.grouped.items()}
@@ -241,11 +259,15 @@ class Visitor:
                 return
             ask = self._verb(queue, call)
         except PushqError as error:
+            if span is not None:
+                span.ended(error.code)
             self._judged.append((call.number, None, wrong(error)))
             self._flush_soon()
             return
 
         def done(result: dict[str, int] | PushqError) -> None:
+            if span is not None:
+                span.ended(result.code if isinstance(result, PushqError) else None)
             if isinstance(result, PushqError):
                 self._judged.append((call.number, None, wrong(result)))
             else:
@@ -335,18 +357,28 @@ class Visitor:
         except msgspec.MsgspecError as error:
             self._answer(Answered(ask.number, wrong=wrong(InvalidRequest(f"the request does not parse: {error}"))))
             return
-        task = self._loop.create_task(self._performed(ask.number, asked), name="gateway request")
+        task = self._loop.create_task(self._performed(ask, asked), name="gateway request")
         self._asks.add(task)
         task.add_done_callback(self._asks.discard)
 
-    async def _performed(self, number: int, asked: Operation) -> None:
+    async def _performed(self, ask: Asks, asked: Operation) -> None:
+        number, tracer, span = ask.number, self._service.tracer, None
+        if tracer is not None and ask.trace is not None:
+            span = tracer.served(_name_of(type(asked)), ask.trace, shard=self._service.shard)
+            TRACE.set(span.trace)  # of this task: what it logs belongs to the trace
+        outcome: str | None = None
         try:
             answer = Answered(number, raw(await perform(self._store, asked)))
         except PushqError as error:
+            outcome = error.code
             answer = Answered(number, wrong=wrong(error))
         except Exception:
+            outcome = PushqError.code
             log.exception("a request failed", gateway=self.name)
             answer = Answered(number, wrong=wrong(PushqError("the backend made a mistake; its log has more")))
+        finally:
+            if span is not None:
+                span.ended(outcome)
         self.tell_definitions()  # whoever is answered sees what was changed
         self._answer(answer)
 
@@ -512,6 +544,12 @@ def publish_in(store: EmbeddedStore, call: Publish, reply: Callable[[Placed | Pu
     claim = Claim(*call.claim) if call.claim is not None else None
     until_ms = store.steady_ms() + call.budget_ms
     target.publish(blocks_of_sent(call.blocks), done, claim, until_ms=until_ms)
+
+
+@cache
+def _name_of(kind: type[Operation]) -> str:
+    """`TakeReport` → `take_report`."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower()
 
 
 def _free(view: View, lease: Lease, bits: int, *, is_unsent: bool) -> None:

@@ -1,4 +1,4 @@
-"""What a backend says of itself over HTTP: `/lbz` and `/health` for balancers and people, `/metrics` for Prometheus.
+"""What a backend says of itself over HTTP, to balancers and people. Who serves it adds `/metrics`.
 
 /lbz      200 this process serves or can, 404 it drains, 503 it does not get on, or is not registered
 /health   the same as JSON, with every shard
@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Mapping
-from functools import partial
 from http import HTTPStatus
 
 import msgspec
@@ -23,10 +22,9 @@ from backend_store.shard.reporting import lag_of
 
 TEXT = "text/plain; charset=utf-8"
 JSON = "application/json"
-METRICS = "text/plain; version=0.0.4; charset=utf-8"
 Answer = tuple[HTTPStatus, str, bytes]
-Pages = Mapping[bytes, Callable[[], Answer]]
-"""By path."""
+Pages = Mapping[bytes, Callable[[str], Answer]]
+"""Path → for an `Accept`: status, content type, body."""
 
 
 class ShardHealth(msgspec.Struct, frozen=True):
@@ -128,113 +126,10 @@ def _health(host: BackendHost) -> Answer:
     return code, JSON, msgspec.json.encode(found)
 
 
-def _metrics(host: BackendHost) -> Answer:
-    lines: list[str] = []
-    shards = [_shard(host, number) for number in sorted(host.shards)]
-
-    def series(name: str, kind: str, text: str, values: dict[str, float]) -> None:
-        lines.append(f"# HELP {name} {text}")
-        lines.append(f"# TYPE {name} {kind}")
-        lines.extend(f"{name}{labels} {value:g}" for labels, value in values.items())
-
-    def of_shards(name: str, text: str, value: Callable[[ShardHealth], float | None]) -> None:
-        known = {f'{{shard="{shard.shard}"}}': value(shard) for shard in shards}
-        series(name, "gauge", text, {labels: number for labels, number in known.items() if number is not None})
-
-    of_shards("pushq_shard_serving", "Whether this backend serves the shard.", lambda shard: shard.is_serving)
-    of_shards("pushq_shard_epoch", "Number of the leadership of the shard.", lambda shard: shard.epoch)
-    of_shards("pushq_shard_in_sync", "Replicas that are in sync.", lambda shard: len(shard.in_sync))
-    of_shards("pushq_shard_wanted_replicas", "Replicas that shall keep the shard.", lambda shard: len(shard.wanted))
-    of_shards(
-        "pushq_shard_min_in_sync_replicas",
-        "With fewer replicas in sync nothing is confirmed.",
-        lambda shard: shard.min_in_sync,
-    )
-    of_shards(
-        "pushq_shard_lag_entries",
-        "Entries of the log that the replica which is furthest behind lacks, told by the leader.",
-        lambda shard: shard.lag,
-    )
-    of_shards("pushq_shard_log_entries", "Entries of the log that are kept.", lambda shard: shard.end - shard.start)
-    of_shards(
-        "pushq_shard_unconfirmed_entries",
-        "Entries that are not known to be on all replicas in sync.",
-        lambda shard: shard.end - shard.high_watermark,
-    )
-    of_shards(
-        "pushq_shard_quarantined_messages",
-        "Confirmed messages that were cut off the log and wait for pushq recover.",
-        lambda shard: shard.quarantined,
-    )
-    of_shards(
-        "pushq_shard_damaged_rows",
-        "Rows on this disk that are not what was written, until the copy is taken anew.",
-        lambda shard: shard.damaged,
-    )
-    of_shards(
-        "pushq_shard_ahead_of_record",
-        "Whether the log is younger than the coordinator's record, which was put back from a copy.",
-        lambda shard: shard.is_ahead,
-    )
-    series("pushq_backend_peers", "gauge", "Lines to other backends that are open.", {"": host.lines.connected})
-    series(
-        "pushq_backend_dropped_messages_total",
-        "counter",
-        "Messages to other backends without a line, or with a full one.",
-        {"": host.lines.dropped},
-    )
-    series("pushq_backend_manager", "gauge", "Whether this one manages the cluster.", {"": host.manager.is_manager})
-    series(
-        "pushq_backend_elections_total",
-        "counter",
-        "Elections that this one made as manager.",
-        {"": host.manager.elections},
-    )
-    series(
-        "pushq_backend_moves_total",
-        "counter",
-        "Copies of shards that this one as manager had made elsewhere.",
-        {"": host.manager.moves},
-    )
-    series(
-        "pushq_backend_copied_bytes_total",
-        "counter",
-        "Bytes that this one has read for copies of shards that are made elsewhere.",
-        {"": host.pace.taken},
-    )
-    series(
-        "pushq_backend_repairs_total",
-        "counter",
-        "Copies of shards that this one took anew because of damaged rows.",
-        {"": sum(shard.replicated.repairs for shard in host.shards.values())},
-    )
-    series(
-        "pushq_backend_scrubbed_bytes_total",
-        "counter",
-        "Bytes that this one has read to see whether they are still what was written.",
-        {"": host.scrub.read_bytes},
-    )
-    series(
-        "pushq_backend_scrubs_total",
-        "counter",
-        "How often this one has read all its copies so.",
-        {"": host.scrub.passes},
-    )
-    series(
-        "pushq_backend_manager_failures_total",
-        "counter",
-        "Faults of ours that this one met as manager; its log has more.",
-        {"": host.manager.failures},
-    )
-    return HTTPStatus.OK, METRICS, ("\n".join(lines) + "\n").encode() + host.more_metrics()
-
-
-_PAGES: dict[bytes, Callable[[BackendHost], Answer]] = {b"/lbz": _lbz, b"/health": _health, b"/metrics": _metrics}
-
-
-async def serve_health(host: BackendHost, address: str, port: int) -> asyncio.Server:
-    """Listens; the caller closes. Raises `OSError`."""
-    return await serve_pages({path: partial(page, host) for path, page in _PAGES.items()}, address, port)
+async def serve_health(host: BackendHost, address: str, port: int, more: Pages | None = None) -> asyncio.Server:
+    """Listens, with `more` pages; the caller closes. Raises `OSError`."""
+    pages: Pages = {b"/lbz": lambda accept: _lbz(host), b"/health": lambda accept: _health(host), **(more or {})}
+    return await serve_pages(pages, address, port)
 
 
 async def serve_pages(pages: Pages, address: str, port: int) -> asyncio.Server:
@@ -253,6 +148,14 @@ async def serve_pages(pages: Pages, address: str, port: int) -> asyncio.Server:
     return await asyncio.start_server(answer, address, port, limit=HTTP_HEAD_BYTES_MAX)
 
 
+def _accept(head: bytes) -> str:
+    for line in head.split(b"\r\n")[1:]:
+        name, _, value = line.partition(b":")
+        if name.strip().lower() == b"accept":
+            return value.strip().decode("latin-1")
+    return ""
+
+
 def _answered(pages: Pages, head: bytes) -> bytes:
     method, _, rest = head.partition(b" ")
     page = pages.get(rest.split(b" ", 1)[0].split(b"?", 1)[0])
@@ -261,6 +164,6 @@ def _answered(pages: Pages, head: bytes) -> bytes:
     elif page is None:
         status, kind, body = HTTPStatus.NOT_FOUND, TEXT, f"there are {b', '.join(pages).decode()}\n".encode()
     else:
-        status, kind, body = page()
+        status, kind, body = page(_accept(head))
     said = f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\n"
     return said.encode() + b"connection: close\r\n\r\n" + (b"" if method == b"HEAD" else body)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -109,8 +109,8 @@ class BackendHost:
         self._home_since: dict[ShardNumber, float] = {}
         self._handing: set[ShardNumber] = set()
         self._reported: tuple[Incarnation, Report] | None = None
-        self.more_metrics: Callable[[], bytes] = lambda: b""
-        """What the layer above adds to this host's metrics."""
+        self.more_metrics: Callable[[], Iterable[Any]] = tuple
+        """Families that the layer above adds to this host's metrics."""
         self._drains_itself = False
         self._saying = asyncio.Lock()
         """One word about this node at a time: of two at once the older might be the last."""

@@ -35,6 +35,8 @@ class Ask(_Frame, frozen=True, tag="ask"):
     number: int
     budget_ms: int
     what: msgspec.Raw
+    trace: str | None = None
+    """That the request belongs to. A service that is older does not look at it."""
 
 
 class Answer(_Frame, frozen=True, tag="answer"):

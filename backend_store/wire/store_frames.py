@@ -200,12 +200,18 @@ class Operating(_Frame, frozen=True, tag="operating"):
     gateway: str
 
 
+Traces = dict[int, str]
+"""The number of a call → the trace that it belongs to. A backend that is older does not look at them."""
+
+
 class Publishes(_Frame, frozen=True, tag="publishes"):
     calls: list[Publish]
+    traces: Traces | None = None
 
 
 class Settles(_Frame, frozen=True, tag="settles"):
     calls: list[Settle]
+    traces: Traces | None = None
 
 
 class Wants(_Frame, frozen=True, tag="wants"):
@@ -220,6 +226,7 @@ class Asks(_Frame, frozen=True, tag="ask"):
     number: int
     budget_ms: int
     what: msgspec.Raw
+    trace: str | None = None
 
 
 # ------------------------------------------------------------------------------------------------- of a backend

@@ -1,26 +1,16 @@
-"""`/metrics` in Prometheus' text format, from numbers that the parts keep anyway: nothing is counted for it alone."""
+"""`/metrics`, from numbers that the parts keep anyway: hardly anything is counted for it alone."""
 
 from __future__ import annotations
 
 import asyncio
-import platform
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
-from itertools import accumulate
-from typing import Any, Final
+from typing import Final
 
-from prometheus_client import CollectorRegistry, ProcessCollector
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    InfoMetricFamily,
-    Metric,
-)
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from backend_store.client import COMMIT_SECONDS_BUCKETS
 from backend_store.model import ClusterAway, QueueNotFound, QueueStats
+from gateway import process_metrics
 from gateway.api import (
     alert_metrics,
     catalogue_metrics,
@@ -37,12 +27,12 @@ from gateway.api import (
 from gateway.api.usage import visible_tenant
 from gateway.context import Gateway
 from gateway.entrance import Entrance
+from gateway.exposition import Format, histogram
 from gateway.http import Answer, Call
 from gateway.limits import QUEUES_LABELLED_MAX
 from gateway.loop_lag import LoopLag
 from gateway.overload import Overload
 from gateway.series.exposition import labelled
-from gateway.version import VERSION
 from push.looking_up import found as looked_up
 
 OTHER: Final = "other"
@@ -50,38 +40,40 @@ QUEUES_PER_TURN: Final = 50
 
 Answers = Counter[tuple[str, str, int]]
 
-_process = CollectorRegistry()
-ProcessCollector(registry=_process)
-
 
 def page(
     answers: Answers, lag: LoopLag, entrance: Entrance, overload: Overload
-) -> Callable[[Gateway, dict[str, str]], Awaitable[Answer]]:
-    """The page; `answers` counts what the API answered."""
+) -> Callable[[Gateway, str], Awaitable[Answer]]:
+    """The page, for a gateway and an `Accept`; `answers` counts what the API answered."""
 
-    async def metrics(gateway: Gateway, query: dict[str, str]) -> Answer:
+    async def metrics(gateway: Gateway, accept: str) -> Answer:
+        form = Format(accept)
         families = [*_push(gateway), *_api(answers)]
         families += catalogue_metrics.families(gateway.store)
         families += limit_metrics.families(gateway.throttle)
         families += [*dependency_metrics.families(gateway.guards), *entrance_metrics.families(entrance)]
         families += [*overload_metrics.families(gateway, overload), *usage_metrics.families(gateway.usage)]
-        families += _process_families(lag)
+        families += process_metrics.families(lag)
         families += encryption_metrics.families(gateway.encryption)
         families += identity_metrics.families(gateway)
         families += alert_metrics.families(gateway)
         families += cluster_metrics.families(gateway)
-        own = generate_latest(_Families(families)) + generate_latest(_process)
+        own = form.part(families) + form.process()
         siblings = gateway.siblings
         if siblings is None and gateway.number > 1:
-            return Answer(200, own, content_type=CONTENT_TYPE_LATEST.encode())
+            return _answer(form, own)
         stats = await _queue_stats(gateway)
-        shared = [*_queues(stats), *await queue_metrics.families(gateway), *_store(gateway)]
-        text = generate_latest(_Families(shared))
+        shared = form.part([*_queues(stats), *await queue_metrics.families(gateway), *_store(gateway)])
         if siblings is not None:
-            own = labelled({1: own.decode(), **await siblings.metrics()}).encode()
-        return Answer(200, text + own, content_type=CONTENT_TYPE_LATEST.encode())
+            own = labelled({1: own.decode(), **await siblings.metrics(form.content_type)}).encode()
+        return _answer(form, shared, own)
 
     return metrics
+
+
+def _answer(form: Format, *parts: bytes) -> Answer:
+    vary = ((b"vary", b"accept"),)
+    return Answer(200, form.page(*parts), headers=vary, content_type=form.content_type.encode())
 
 
 async def of_tenant(gateway: Gateway, call: Call) -> Answer:
@@ -91,18 +83,8 @@ async def of_tenant(gateway: Gateway, call: Call) -> Answer:
     stats = await _queue_stats(gateway, tenant)
     families = [*_queues(stats), *await queue_metrics.families(gateway, tenant)]
     families += alert_metrics.of_tenant(gateway, tenant)
-    text = generate_latest(_Families(families))
-    return Answer(200, text, content_type=CONTENT_TYPE_LATEST.encode())
-
-
-class _Families:
-    """What `generate_latest` reads: metric families, made for one scrape."""
-
-    def __init__(self, families: list[Metric]) -> None:
-        self._families = families
-
-    def collect(self) -> Iterator[Metric]:
-        yield from self._families
+    form = Format(call.headers.get(b"accept", b"").decode("latin-1"))
+    return _answer(form, form.part(families))
 
 
 Labels = tuple[str, str]
@@ -182,6 +164,12 @@ def _push(gateway: Gateway) -> Iterator[Metric]:
     delivered = CounterMetricFamily("pushq_messages_delivered", "Messages handed to a transport, each attempt counted.")
     delivered.add_metric((), hub.delivered)
     yield delivered
+    yield histogram(
+        "pushq_push_latency_seconds",
+        "From the moment a message is accepted until it is handed to a consumer's connection, at its first attempt.",
+        [((transport,), waits) for transport, waits in hub.waits.items()],
+        labels=("transport",),
+    )
     connections = GaugeMetricFamily("pushq_connections", "Open connections of consumers.", labels=("transport",))
     counts = {"ws": len(hub.sessions) + len(hub.waiting), "sse": len(hub.streams), "poll": len(hub.polls)}
     for transport, count in counts.items():
@@ -200,11 +188,7 @@ def _push(gateway: Gateway) -> Iterator[Metric]:
 
 def _store(gateway: Gateway) -> Iterator[Metric]:
     node = gateway.store.node
-    seconds = node.writer.commit_seconds
-    commit = HistogramMetricFamily("pushq_commit_seconds", "From the hand-over of a batch to the end of its fsync.")
-    bounds = [str(bound) for bound in COMMIT_SECONDS_BUCKETS] + ["+Inf"]
-    commit.add_metric((), list(zip(bounds, accumulate(seconds.buckets), strict=True)), seconds.sum)
-    yield commit
+    yield process_metrics.commits(node.writer.commit_seconds)
     corrupt = CounterMetricFamily("pushq_corrupt_entries", "Stored entries that did not verify and were put aside.")
     corrupt.add_metric((), node.quarantined)
     yield corrupt
@@ -226,12 +210,3 @@ def _api(answers: Answers) -> Iterator[Metric]:
     for (method, path, status), count in answers.items():
         requests.add_metric((method, path or OTHER, str(status)), count)
     yield requests
-
-
-def _process_families(lag: LoopLag) -> Iterator[Metric]:
-    gauge = GaugeMetricFamily("pushq_loop_lag_seconds", "The longest the event loop was late in the last 10 s.")
-    gauge.add_metric((), lag.worst_seconds)
-    yield gauge
-    info: Any = InfoMetricFamily("pushq_build", "The version that runs.")
-    info.add_metric((), {"version": VERSION, "python": platform.python_version()})
-    yield info

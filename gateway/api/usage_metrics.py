@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
-from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from gateway.usage.export import Exporter
 from gateway.usage.schema import FileKind
@@ -50,19 +48,9 @@ def of_files(usage: Exports, kinds: tuple[FileKind, ...]) -> Iterator[Metric]:
     yield _counter("pushq_usage_rows_unreadable", text, written.unreadable)
 
 
-def exposed(usage: Exports) -> bytes:
+def of_backend(usage: Exports) -> Iterator[Metric]:
     """As a backend's page has them."""
-    registry = CollectorRegistry()
-    registry.register(_Collected(usage))
-    return generate_latest(registry)
-
-
-class _Collected(Collector):
-    def __init__(self, usage: Exports):
-        self._usage = usage
-
-    def collect(self) -> Iterator[Metric]:
-        return of_files(self._usage, ("ledger", "audit"))
+    return of_files(usage, ("ledger", "audit"))
 
 
 def _counter(name: str, text: str, value: int) -> Metric:

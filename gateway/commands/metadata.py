@@ -9,6 +9,7 @@ import click
 
 from gateway.commands.base import command
 from gateway.commands.exits import Exit, Failure
+from gateway.commands.settings import load
 
 Form = Literal["replicated", "sharded", "ring"]
 FORMS: Final = ("replicated", "sharded", "ring")
@@ -53,6 +54,8 @@ def metadata(
     It keeps queue definitions, API keys and tenants, and no messages. A server whose settings name it as `metadata.url`
     takes them from there, and shows the secret in DIR/metadata.secret. SIGTERM or Ctrl-C ends it.
 
+    GET /metrics, /health and /lbz at the same address say how it is. Its settings are logs.* and tracing.*.
+
     With --etcd the records are in etcd and any number of hosts serves them; each is started with a name of its own and
     all with one secret.
     """
@@ -66,15 +69,16 @@ def metadata(
         address = parse_address(listen)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--listen") from None
+    settings = load({}, None).settings
     known = EtcdAccess(**{name.removeprefix("etcd_"): value for name, value in access.items()})
     try:
         if etcd:
             serve_directory_role(
-                data, address, endpoints=etcd, form=form, host=host, secret_file=secret_file, access=known
+                data, address, settings, endpoints=etcd, form=form, host=host, secret_file=secret_file, access=known
             )
         elif host or secret_file is not None or form != "replicated" or any(access.values()):
             raise click.UsageError("--form, --host, --secret-file and the options of etcd need --etcd")
         else:
-            serve_metadata_role(data, address)
+            serve_metadata_role(data, address, settings)
     except CannotStart as error:
         raise Failure(str(error), exit=Exit.CANNOT_START) from error

@@ -1,4 +1,4 @@
-"""`pushq top`: what the queues hold and how fast they move, asked again and again."""
+"""`pushq top`: what the queues hold and how fast they move, or how the backends are, asked again and again."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import quote
 
 import click
 
 from gateway.commands.asking import all_pages
 from gateway.commands.base import command, json_option, run
+from gateway.commands.exits import Failure
 from gateway.commands.figures import FigureRange
 from gateway.commands.names import queue_names
-from gateway.commands.output import duration, put_items, put_table
+from gateway.commands.output import duration, put_items, put_table, size
 from gateway.commands.target import Target, target_options
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from push.client import Admin
 
 HEADER = ("queue", "ready", "in flight", "delayed", "published/s", "acked/s", "oldest", "consumers")
+NODES_HEADER = ("backend", "alive", "leads", "in sync", "lag", "disk used", "disk", "asked")
 INTERVAL_S_MIN = 0.2
 KEYS_BYTES_MAX = 64
 TERMS_WITHOUT_SCREEN = ("dumb", "unknown")
@@ -50,18 +53,57 @@ class Row(NamedTuple):
     consumers: int
 
 
+class Node(NamedTuple):
+    """One backend, of what a gateway knows of its cluster."""
+
+    node: str
+    alive: bool
+    leads: int
+    copies: int
+    in_sync: int
+    """Of its copies, those that are."""
+    lag_entries: int
+    """That the copy which is furthest behind lacks, as far as leaders know."""
+    disk_used_bytes: int | None
+    disk_free_bytes: int | None
+    asked: str
+    """"to leave", "to drain" or ""."""
+
+
 @command("top")
 @click.argument("names", metavar="[QUEUE]...", nargs=-1, shell_complete=queue_names)
 @click.option("--interval", type=FigureRange(min=INTERVAL_S_MIN), default=1.0, show_default=True, help="Seconds.")
+@click.option("--backends", is_flag=True, help="The backends in the place of the queues: for operators.")
+@click.option("--cluster", "of", metavar="NAME", help="With --backends: of that cluster.  [default: the home cluster]")
 @click.option("--once", is_flag=True, help="Print one table, of one interval, and end.")
 @target_options
 @json_option
-def top(names: tuple[str, ...], interval: float, once: bool, target: Target, as_json: bool) -> None:
+def top(
+    names: tuple[str, ...],
+    interval: float,
+    backends: bool,
+    of: str | None,
+    once: bool,
+    target: Target,
+    as_json: bool,
+) -> None:
     """Watch the queues, or those that are named; q ends.
 
-    How much each holds, how fast it moves, how old its oldest message is. --json prints one list, too.
+    How much each holds, how fast it moves, how old its oldest message is. With --backends: which are there, how many
+    shards each leads, which of its copies are in sync and how far they are behind. --json prints one list, too.
     """
+    if backends and names:
+        raise click.UsageError("--backends shows no queues, and QUEUE names one: take one of them away")
+    if of is not None and not backends:
+        raise click.UsageError("--cluster needs --backends: queues of all clusters are shown together")
     if once or as_json:
+        if backends:
+            nodes = nodes_of(run(_cluster_once(target, of)))
+            if as_json:
+                put_items([node._asdict() for node in nodes])
+            else:
+                put_table(NODES_HEADER, [_node_cells(node) for node in nodes])
+            return
         rows = run(_once(target, names, interval))
         if as_json:
             put_items([row._asdict() for row in rows])
@@ -72,7 +114,7 @@ def top(names: tuple[str, ...], interval: float, once: bool, target: Target, as_
         raise click.UsageError("this is no terminal: --once prints one table")
     if os.environ.get("TERM", "").lower() in TERMS_WITHOUT_SCREEN:
         raise click.UsageError("this terminal has no screen to draw on (TERM): --once prints one table")
-    run(_watch(target, names, interval))
+    run(_watch_cluster(target, of, interval) if backends else _watch(target, names, interval))
 
 
 def rows_of(before: Sample, after: Sample) -> list[Row]:
@@ -90,6 +132,55 @@ def rows_of(before: Sample, after: Sample) -> list[Row]:
     return sorted(rows, key=lambda row: (-row.ready - row.in_flight, row.queue))
 
 
+def nodes_of(state: Mapping[str, Any]) -> list[Node]:
+    """The backends of `/v1/cluster`: those that are not there first, then those that are furthest behind."""
+    found = []
+    for node in state["nodes"]:
+        name = node["name"]
+        kept = [shard for shard in state["shards"] if name in shard["replicas"]]
+        found.append(
+            Node(
+                name,
+                node["alive"],
+                sum(shard["leader"] == name for shard in state["shards"]),
+                len(kept),
+                sum(name in shard["in_sync"] for shard in kept),
+                max((shard["lag"].get(name) or 0 for shard in kept), default=0),
+                node["disk_used_bytes"],
+                node["disk_free_bytes"],
+                "to leave" if node["removing"] else "to drain" if node["draining"] else "",
+            )
+        )
+    return sorted(found, key=lambda node: (node.alive, node.in_sync - node.copies, -node.lag_entries, node.node))
+
+
+async def _cluster_once(target: Target, of: str | None) -> dict[str, Any]:
+    async with target.admin() as admin:
+        return await _state(admin, of)
+
+
+async def _state(admin: Admin, of: str | None) -> dict[str, Any]:
+    """Raises the server's refusal, and `Failure` where it knows no backends."""
+    query = "" if of is None else f"?cluster={quote(of, safe='')}"
+    found: dict[str, Any] = await admin.ask("GET", f"/v1/cluster{query}")
+    if not found.get("backends_known", True):
+        raise Failure("this server does not know the backends: start it with cluster.coordinator = etcd://HOST:PORT")
+    return found
+
+
+async def _watch_cluster(target: Target, of: str | None, interval: float) -> None:
+    from rich.console import Console
+    from rich.live import Live
+
+    async with target.admin() as admin:
+        cells = [_node_cells(node) for node in nodes_of(await _state(admin, of))]
+        with _keys() as pressed, Live(console=Console(), screen=True, auto_refresh=False) as live:
+            live.update(_drawn(NODES_HEADER, cells, target), refresh=True)
+            while not await _is_pressed(pressed, interval):
+                cells = [_node_cells(node) for node in nodes_of(await _state(admin, of))]
+                live.update(_drawn(NODES_HEADER, cells, target), refresh=True)
+
+
 async def _once(target: Target, names: Sequence[str], interval: float) -> list[Row]:
     async with target.admin() as admin:
         before = await _sample(admin, names)
@@ -103,10 +194,14 @@ async def _watch(target: Target, names: Sequence[str], interval: float) -> None:
 
     async with target.admin() as admin:
         sample = await _sample(admin, names)
-        with _keys() as pressed, Live(_table([], target), console=Console(), screen=True, auto_refresh=False) as live:
+        with (
+            _keys() as pressed,
+            Live(_drawn(HEADER, [], target), console=Console(), screen=True, auto_refresh=False) as live,
+        ):
             while not await _is_pressed(pressed, interval):
                 before, sample = sample, await _sample(admin, names)
-                live.update(_table(rows_of(before, sample), target), refresh=True)
+                cells = [_cells(row) for row in rows_of(before, sample)]
+                live.update(_drawn(HEADER, cells, target), refresh=True)
 
 
 async def _sample(admin: Admin, names: Sequence[str]) -> Sample:
@@ -149,18 +244,33 @@ async def _is_pressed(pressed: asyncio.Event, seconds: float) -> bool:
     return True
 
 
-def _table(rows: list[Row], target: Target) -> Table:
+def _drawn(header: Sequence[str], rows: Sequence[Sequence[object]], target: Target) -> Table:
     from rich.table import Table
 
     title = f"{target.base_url}  {time.strftime('%H:%M:%S')}  q ends"
     # With one space between columns a name of 19 characters is whole in 80 columns.
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, collapse_padding=True)
-    table.add_column(HEADER[0], overflow="fold")
-    for name in HEADER[1:]:
+    table.add_column(header[0], overflow="fold")
+    for name in header[1:]:
         table.add_column(name, justify="right")
     for row in rows:
-        table.add_row(*map(str, _cells(row)))
+        table.add_row(*map(str, row))
     return table
+
+
+def _node_cells(node: Node) -> list[object]:
+    used, free = node.disk_used_bytes, node.disk_free_bytes
+    is_known = used is not None and free is not None and used + free > 0
+    return [
+        node.node,
+        "yes" if node.alive else "no",
+        node.leads,
+        f"{node.in_sync} of {node.copies}",
+        node.lag_entries,
+        "–" if used is None else size(used),
+        f"{used / (used + free):.0%}" if is_known and used is not None and free is not None else "–",
+        node.asked or "–",
+    ]
 
 
 def _cells(row: Row) -> list[object]:

@@ -26,6 +26,7 @@ from gateway.memory import keep_what_is_imported
 from gateway.processes.child import Parent, Spec
 from gateway.processes.limits import LEAVING_SECONDS_MAX
 from gateway.settings import Settings
+from gateway.tracing import spans_of
 from gateway.usage.export import Exporter
 from gateway.usage.meter import Meter
 
@@ -46,7 +47,7 @@ async def _serve(settings: Settings, parent: Parent) -> None:
     store = await _opened(settings)
     try:
         _check(store, settings)
-        service = StoreService(store, shards=1)
+        service = StoreService(store, shards=1, tracer=spans_of(settings))
         server = StoreServer({0: service})
         await server.listen_local(bind_unix(settings.directory, STORAGE_SOCKET))
     except BaseException:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
+
+END: Final = "# EOF"
+"""The last line of a page in OpenMetrics."""
 
 
 def labelled(pages: Mapping[int, str]) -> str:
-    """Pages in Prometheus' text format by the number of their gateway process, put together with a label `gateway`."""
+    """Pages by the number of their gateway process, put together with a label `gateway`. All in one of Prometheus'
+    text formats."""
     heads: dict[str, list[str]] = {}
     samples: dict[str, list[str]] = {}
     for number, page in sorted(pages.items()):
         family = ""
         for line in page.splitlines():
+            if line == END:
+                continue
             if line.startswith("# "):
                 family = line.split(" ", 3)[2]
                 if line not in (told := heads.setdefault(family, [])):

@@ -144,7 +144,7 @@ async def receive_messages(
         return None
     await poll.sealed()
     batch = None if hub.spans is None else hub.spans.of_leases(poll.leases)
-    messages = [m for lease in poll.leases for m in rendered(queue, lease, "json")]
+    messages = [m for lease in poll.leases for m in rendered(queue, lease, "json", hub.waits["poll"])]
     hub.delivered += len(messages)
     told(len(messages), batch)
     outcome = b',"resume":"gap"' if queue.take_gaps() else b""
@@ -191,6 +191,7 @@ async def receive_stream(
     """The JSON body of a receive from a stream: messages from `wanted` on, and the cursor to go on from."""
     if hub.draining:
         raise PushqError("the server is shutting down", code="draining")
+    began_ms = hub.clock_ms()
     start = stream_start(queue, wanted)
     reading = Reading(start.places)
     if wait_ms and Tails(queue.parts).next(reading) is None:
@@ -207,6 +208,9 @@ async def receive_stream(
     parts: list[Part] = []
     messages = _read(tails, reading, limit, parts)
     hub.delivered += len(messages)
+    for chunk, numbers in parts:
+        if chunk.time_ms >= began_ms:
+            hub.waits["poll"].of_chunk(chunk, len(numbers))
     told(len(messages), None if hub.spans is None else hub.spans.of_parts(parts))
     return b'{"messages":[%b],"cursor":"%b","resume":"%b"}' % (
         b",".join(messages),

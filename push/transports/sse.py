@@ -125,7 +125,7 @@ class EventStream:
     def _rendered(self, leases: list[Lease]) -> list[bytes]:
         out: list[bytes] = []
         for lease in leases:
-            if messages := rendered(self.queue, lease, "json"):
+            if messages := rendered(self.queue, lease, "json", self.hub.waits["sse"]):
                 self.hub.delivered += len(messages)
                 state, uid = lease.state, self.queue.uid
                 cursors = [

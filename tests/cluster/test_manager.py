@@ -140,7 +140,7 @@ def _managed(clusters: Clusters, folder: Path, disk: Path, env: Mapping[str, str
         assert (main["backends"], main["is_home"], main["model"]) == (1, True, "leader_follower")
         acting, other = (one, two) if clusters.holder == "one" else (two, one)
         assert json.loads(acting.page("/health"))["is_manager"] and not json.loads(other.page("/health"))["is_manager"]
-        assert "\npushq_manager_active 1\n" in acting.page("/metrics")
+        assert "\npushq_manager_active 1.0\n" in acting.page("/metrics")
         assert series(acting.page("/metrics"), "manager") == series(PAGE.read_text(), "manager")
 
         fill(disk, HOT)

@@ -65,7 +65,7 @@ def test_backend_that_is_told_to_stop_hands_over_first(tmp_path: Path) -> None:
         leader = _write_some(cluster, 5)
         cluster.all_in_sync()
         with urllib.request.urlopen(f"{leader.http}/metrics", timeout=5) as answer:
-            assert b'pushq_shard_serving{shard="0"} 1\n' in answer.read()
+            assert b'pushq_shard_serving{shard="0"} 1.0\n' in answer.read()
         with urllib.request.urlopen(f"{leader.http}/lbz", timeout=5) as answer:
             assert answer.read() == b"ok\n"
         with pytest.raises(urllib.error.HTTPError, match="404"):

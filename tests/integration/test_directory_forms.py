@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -17,12 +18,17 @@ from backend_store.model import PushqError, QueueConfig
 from tests.support.directory import SECRET, DirectoryHosts
 from tests.support.etcd import Etcd
 from tests.support.patience import PATIENCE_S
+from tests.support.reference_roles import METRICS_PAGE
 from tests.support.server import PushqServer
 
 pytestmark = pytest.mark.anyio
 
 STALENESS_SECONDS_MAX = 5.0
 WITHIN_S = PATIENCE_S
+WITH_ETCD = {
+    "pushq_metadata_look_ups_total", "pushq_metadata_lag_seconds", "pushq_metadata_hosts", "pushq_metadata_arcs",
+    "pushq_metadata_records", "pushq_metadata_handed_on_total", "pushq_metadata_ring_version",
+}  # fmt: skip
 
 
 class Gateway(PushqServer):
@@ -73,6 +79,7 @@ async def test_one_of_three_hosts_is_killed_and_known_queues_reads_and_changes_g
         for name in names:
             await client.create_queue("default", name, QueueConfig())
         await _every_host_answers(hosts, client)
+        _every_host_says_how_it_is(hosts)
         gateway = Gateway(tmp_path / "gateway", env=hosts.env)
         gateway.token = hosts.key
         with gateway:
@@ -98,6 +105,22 @@ async def test_one_of_three_hosts_is_killed_and_known_queues_reads_and_changes_g
 async def _published(http: httpx2.AsyncClient, queue: str) -> int:
     answer = await http.post(f"/v1/queues/{queue}/messages", json={"messages": [{"body": 1}]})
     return answer.status_code
+
+
+def _every_host_says_how_it_is(hosts: DirectoryHosts) -> None:
+    for name in hosts.names:
+        url = hosts.urls[name].replace("ws", "http", 1)
+        health = httpx2.get(f"{url}/health", trust_env=False)
+        assert health.status_code == 200, health.text
+        found = health.json()
+        assert (found["status"], found["form"], found["host"]) == ("ok", hosts.form, name)
+        assert found["hosts"] == hosts.names and httpx2.get(f"{url}/lbz", trust_env=False).text == "ok\n"
+        text = httpx2.get(f"{url}/metrics", trust_env=False).text
+        assert set(re.findall(r"^(pushq_metadata_\w+)", text, re.MULTILINE)) >= WITH_ETCD
+        assert "\npushq_metadata_hosts 3.0\n" in text
+        listed = set(re.findall(r"^\| `(pushq_metadata_\w+)` \|", METRICS_PAGE.read_text(), re.MULTILINE))
+        told = set(re.findall(r"^# TYPE (pushq_metadata_\w+)", text, re.MULTILINE))
+        assert told <= listed
 
 
 async def _timeout_ms(http: httpx2.AsyncClient) -> int:

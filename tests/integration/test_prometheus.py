@@ -53,9 +53,14 @@ def named(text: str) -> set[str]:
 
 
 def of_clusters() -> set[str]:
-    """Those of `pushq backend`, of `pushq manager` and of several clusters, as their pages list them."""
-    pages = [RULES.parents[1] / "docs" / "how-to" / name for name in ("run-backends.md", "manage-clusters.md")]
-    return {name for page in pages for name in re.findall(r"^\| `(pushq_\w+)` \|", page.read_text(), re.MULTILINE)}
+    """Those of the other roles and of several clusters, as their pages list them; `test_roles` compares the pages with
+    what the roles answer."""
+    names = ("how-to/run-backends.md", "how-to/manage-clusters.md", "reference/metrics.md")
+    pages = [RULES.parents[1] / "docs" / name for name in names]
+    text = "\n".join(page.read_text() for page in pages)
+    listed = set(re.findall(r"^\| `(pushq_\w+)` \|", text, re.MULTILINE))
+    histograms = re.findall(r"^\| `(pushq_\w+)` \| histogram", text, re.MULTILINE)
+    return listed | {f"{name}_{part}" for name in histograms for part in ("bucket", "sum", "count")}
 
 
 def test_the_rules_for_operators_hold() -> None:

@@ -21,9 +21,10 @@ READY_S_MAX = PATIENCE_S
 
 
 class Prometheus:
-    """It ends with the block. `targets`: `http(s)://HOST:PORT` each; `ca`: who signed their certificates."""
+    """It ends with the block. `targets`: `http(s)://HOST:PORT` each, or with the path that is scraped in the place of
+    `/metrics`; `ca`: who signed their certificates; `key`: what is shown to them."""
 
-    def __init__(self, folder: Path, targets: Sequence[str], *, ca: Path) -> None:
+    def __init__(self, folder: Path, targets: Sequence[str], *, ca: Path, key: str = "") -> None:
         self._folder = folder
         self._url = f"http://127.0.0.1:{free_port()}"
         self._log = folder / "prometheus.log"
@@ -33,6 +34,8 @@ class Prometheus:
                 "job_name": f"pushq{number}",
                 "scheme": urllib.parse.urlsplit(target).scheme,
                 "tls_config": {"ca_file": str(ca)},
+                "metrics_path": urllib.parse.urlsplit(target).path or "/metrics",
+                **({"authorization": {"credentials": key}} if key else {}),
                 "static_configs": [{"targets": [urllib.parse.urlsplit(target).netloc]}],
             }
             for number, target in enumerate(targets)
@@ -66,7 +69,10 @@ class Prometheus:
 
     def names(self) -> set[str]:
         """Of every series that was scraped, and of families that had no samples yet."""
-        return set(self._asked("label/__name__/values")["data"]) | set(self._asked("metadata")["data"])
+        families = self._asked("metadata")["data"]
+        # In OpenMetrics a counter's family has not the end that its samples have.
+        counters = {f"{name}_total" for name, known in families.items() if known[0]["type"] == "counter"}
+        return set(self._asked("label/__name__/values")["data"]) | set(families) | counters
 
     def wait_for(self, expression: str) -> None:
         """Until it has a sample."""

@@ -28,6 +28,11 @@ def metrics_table(folder: Path) -> list[str]:
         asyncio.run(_a_little_of_everything(server))
         with urllib.request.urlopen(f"{server.url}/metrics", context=server.tls) as answer:
             text = answer.read().decode()
+    return rows(text)
+
+
+def rows(text: str) -> list[str]:
+    """The table of a page of metrics in Prometheus' text format, but for the series of the client library."""
     lines = ["| Series | Kind | Labels | Meaning |", "| --- | --- | --- | --- |"]
     for family in text_string_to_metric_families(text):
         if family.name.startswith(_OF_THE_LIBRARY):

@@ -86,6 +86,10 @@ class DirectoryStore:
         self._moved = asyncio.Event()
         self._beat_now = asyncio.Event()
         self._fill_now = asyncio.Event()
+        self.hits = 0
+        """Records that were looked up in what is held."""
+        self.misses = 0
+        """Records that the coordinator had to be asked for."""
         self._filled = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -139,6 +143,11 @@ class DirectoryStore:
         """How many it holds."""
         return self._holding.count
 
+    @property
+    def arcs(self) -> int:
+        """How many arcs it keeps, read or still to be read."""
+        return len(self._holding.arcs)
+
     async def wait_filled(self) -> None:
         """Until all that it keeps has been read once."""
         await self._filled.wait()
@@ -151,7 +160,9 @@ class DirectoryStore:
         """From memory, or from the coordinator where that does not hold it. Raises `Unavailable`."""
         place = place_of(key)
         if place is not None and self.keeps(place.arc):
+            self.hits += 1
             return self._holding.get(place.arc, key)
+        self.misses += 1
         return (await get(self.coordinator, key))[0]
 
     async def look(self, *keys: bytes) -> tuple[Record | None, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.commands.top import Sample, rows_of
+from gateway.commands.top import Sample, nodes_of, rows_of
 
 
 def stats(**numbers: int) -> dict[str, Any]:
@@ -32,3 +32,27 @@ def test_new_queue_and_one_made_anew_have_not_moved() -> None:
 
 def test_deleted_queue_is_gone() -> None:
     assert rows_of(Sample(1.0, {"q": stats()}), Sample(2.0, {})) == []
+
+
+def node(name: str, **more: Any) -> dict[str, Any]:
+    known = {"alive": True, "removing": False, "draining": False, "disk_used_bytes": 30, "disk_free_bytes": 70}
+    return {"name": name, **known, **more}
+
+
+def shard(name: str, leader: str | None, in_sync: list[str], lag: dict[str, int | None]) -> dict[str, Any]:
+    return {"name": name, "leader": leader, "replicas": ["a", "b", "c"], "in_sync": in_sync, "lag": lag}
+
+
+def test_backends_that_are_away_or_behind_come_first() -> None:
+    shards = [
+        shard("0", "a", ["a", "b"], {"b": 0, "c": None}),
+        shard("1", "a", ["a", "b"], {"b": 700, "c": 9}),
+        shard("2", None, ["b"], {}),
+    ]
+    nodes = [node("a"), node("b", draining=True), node("c", alive=False, removing=True, disk_used_bytes=None)]
+    found = nodes_of({"nodes": nodes, "shards": shards})
+    assert [(one.node, one.leads, f"{one.in_sync}/{one.copies}", one.lag_entries, one.asked) for one in found] == [
+        ("c", 0, "0/3", 9, "to leave"),
+        ("a", 2, "2/3", 0, ""),
+        ("b", 0, "3/3", 700, "to drain"),
+    ]

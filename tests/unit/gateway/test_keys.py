@@ -19,6 +19,7 @@ from gateway.masters import MasterError
 from gateway.rotations import Rotation, Rotations
 from push.encode import visible
 from push.rendering import rendered
+from push.waits import Waits
 from tests.support.patience import eventually
 from tests.support.sealed import MASTER, FlakyMasters, Sealed, opened_sealed, sealed_again, sealed_blocks
 from tests.support.stores import asked, drained, made, receipts
@@ -185,7 +186,7 @@ async def test_what_does_not_open_is_a_dead_letter_with_its_cause_and_never_in_a
     await published(queue, Draft(KIND_JSON, b'"readable"', None))
     consumer, got = Consumer(), []
     while (lease := queue.take(64, consumer, 30_000)) is not None:
-        got += rendered(queue, lease, "json")
+        got += rendered(queue, lease, "json", Waits())
     assert [msgspec.json.decode(message)["body"] for message in got] == ["readable"] and consumer.released_total == 2
     dead = sealed.store.queue("default", "q.dead")
     await eventually(lambda: dead.ready == 2)
@@ -196,7 +197,9 @@ async def test_what_does_not_open_is_a_dead_letter_with_its_cause_and_never_in_a
     assert isinstance(end, dict) and end["reason"] == "undeliverable"
     assert end["history"][-1]["reason"].startswith("cannot be decrypted: key 1 is none of this queue's")
     lease = dead.take(64, Consumer(), 30_000)
-    assert lease is not None and len(rendered(dead, lease, "json")) == 2, "who looks after dead letters sees them"
+    assert lease is not None and len(rendered(dead, lease, "json", Waits())) == 2, (
+        "who looks after dead letters sees them"
+    )
     assert sealed.vault.counts.failed
     await sealed.store.close()
 
@@ -207,7 +210,7 @@ async def test_a_dead_letter_that_did_not_open_opens_again_with_its_key() -> Non
     sealed = await broken(sealed, MESSAGE)
     queue = sealed.store.queue("default", "q")
     lease = queue.take(64, Consumer(), 30_000)
-    assert lease is not None and not rendered(queue, lease, "json")
+    assert lease is not None and not rendered(queue, lease, "json", Waits())
     dead = sealed.store.queue("default", "q.dead")
     await eventually(lambda: dead.ready == 1)
     batch = Batch()
@@ -224,7 +227,7 @@ async def test_what_does_not_open_stays_a_dead_letter_where_another_queue_is_nam
     sealed = await broken(sealed, MESSAGE, dead_letter_queue="grave")
     queue, dead = sealed.store.queue("default", "q"), sealed.store.queue("default", "q.dead")
     lease = queue.take(64, Consumer(), 30_000)
-    assert lease is not None and not rendered(queue, lease, "json")
+    assert lease is not None and not rendered(queue, lease, "json", Waits())
     await eventually(lambda: dead.ready == 1)
     assert sealed.store.queue("default", "grave").ready == 0
     await sealed.store.close()
@@ -234,7 +237,7 @@ async def test_what_does_not_open_is_kept_by_a_queue_without_dead_letters_too() 
     sealed = await broken(await opened_sealed(), MESSAGE, dead_letter_queue=None)
     queue, dead = sealed.store.queue("default", "q"), sealed.store.queue("default", "q.dead")
     lease = queue.take(64, Consumer(), 30_000)
-    assert lease is not None and not rendered(queue, lease, "json")
+    assert lease is not None and not rendered(queue, lease, "json", Waits())
     await eventually(lambda: dead.ready == 1)
     await sealed.store.close()
 
@@ -258,7 +261,7 @@ async def test_a_groups_unreadable_message_is_a_dead_letter_and_readers_of_the_s
     group = await asked(lambda reply: open_group(stream, "readers", None, reply))
     got = []
     while (lease := group.take(64, Consumer(), 30_000)) is not None:
-        got += rendered(group, lease, "json")
+        got += rendered(group, lease, "json", Waits())
         await asked(lambda reply, lease=lease: group.settle(receipts(lease), reply))  # type: ignore[misc]
     assert [msgspec.json.decode(message)["body"] for message in got] == ["readable"]
     dead = sealed.store.queue("default", "q.dead")
@@ -275,7 +278,7 @@ async def test_at_most_once_passes_over_what_does_not_open_and_gives_the_credit_
     consumer, got = Consumer(), []
     await eventually(lambda: queue.has_ready)
     while (lease := queue.take(64, consumer, 30_000)) is not None:
-        got += rendered(queue, lease, "json")
+        got += rendered(queue, lease, "json", Waits())
     assert [msgspec.json.decode(message)["body"] for message in got] == ["readable"] and consumer.released_total == 1
     await sealed.store.close()
 

@@ -27,7 +27,7 @@ async def scrape(store: Store, clock: Clock) -> dict[tuple[str, str], float]:
     app = create_app(store, Settings(), clock_ms=clock)
     try:
         answers = Counter({("GET", "", 404): 2})
-        answer = await metrics.page(answers, LoopLag(), Entrance(), app.overload)(app.gateway, {})
+        answer = await metrics.page(answers, LoopLag(), Entrance(), app.overload)(app.gateway, "")
     finally:
         await app.gateway.hub.close()
     families = text_string_to_metric_families(answer.body.decode())

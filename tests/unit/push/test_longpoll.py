@@ -15,6 +15,7 @@ from backend_store.node.limits import READS_PER_TAKE_MAX
 from push.feeder import feeder_of
 from push.transports import longpoll
 from push.transports.longpoll import receive_messages
+from push.waits import Waits
 from tests.support.queues import draft, nack, publish, queue, took
 from tests.support.world import VISIBILITY_MS, World, queue_of, receipts_by_seq
 
@@ -29,6 +30,7 @@ def hub_of(loop: asyncio.AbstractEventLoop) -> Any:
     return SimpleNamespace(
         draining=False,
         spans=None,
+        waits={"poll": Waits()},
         full=False,
         loop=loop,
         polls={},

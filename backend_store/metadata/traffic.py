@@ -1,0 +1,45 @@
+"""What a metadata service counts of its callers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, Final
+
+from backend_store.histogram import Histogram
+from backend_store.metadata.operations import HandedOn, Operation, Reading
+
+SECONDS_BOUNDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+
+
+class Traffic:
+    """Of one process, whoever connects."""
+
+    def __init__(self) -> None:
+        self.requests: Counter[tuple[str, str]] = Counter()
+        """(Operation, "ok" or an error's code) → answers."""
+        self.seconds = {"read": Histogram(SECONDS_BOUNDS), "write": Histogram(SECONDS_BOUNDS)}
+        self.expired = 0
+        """Requests that were not begun: nobody waited for them any more."""
+        self.in_progress = 0
+        self.connections = 0
+        self.strangers = 0
+        """Connections that were refused, for want of the secret."""
+        self.watches = 0
+        self.changes_told = 0
+
+    def answered(self, asked: Operation | None, outcome: str, seconds: float) -> None:
+        """`asked`: None where it did not parse."""
+        self.requests["unknown" if asked is None else name_of(asked), outcome] += 1
+        if asked is not None:
+            self.seconds[kind_of(asked)].add(seconds)
+
+
+def name_of(asked: Operation) -> str:
+    """Of what was handed on, the operation itself."""
+    inner: Any = asked.what if isinstance(asked, HandedOn) else asked
+    return str(inner.__struct_config__.tag)
+
+
+def kind_of(asked: Operation) -> str:
+    """ "read" or "write"."""
+    return "read" if isinstance(asked.what if isinstance(asked, HandedOn) else asked, Reading) else "write"
