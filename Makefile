@@ -16,7 +16,7 @@ N ?= 20
 TEST ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install prerequisites demo serve check format quick test gate explore deflake bench storm overload faults soak crash-long model-long simulation-long spark-long clean
+.PHONY: help install prerequisites demo serve check format quick test gate explore deflake screenshots bench storm overload faults soak soak-short crash-long model-long simulation-long spark-long clean demo-cluster
 .NOTPARALLEL:
 
 help: ## this list
@@ -38,6 +38,10 @@ prerequisites: $(STAMP)
 
 demo: $(STAMP) ## the demo page on http://127.0.0.1:8080/demo, with a server that comes back after a crash
 	@exec $(BIN)/pushq demo $(ARGS)
+
+demo-cluster: $(STAMP) ## a cluster on this machine and a page that kills its parts, on http://127.0.0.1:8080
+	@$(BIN)/python tests/support/prerequisites.py cluster
+	@exec $(BIN)/pushq dev-cluster demo $(ARGS)
 
 serve: $(STAMP) ## a server on ./pushq-data; flags go into ARGS
 	@exec $(BIN)/pushq serve $(ARGS)
@@ -67,10 +71,13 @@ explore: prerequisites ## the tests that draw from a seed with new seeds, for MI
 deflake: $(STAMP) ## one test N times on a busy machine: TEST=tests/…::test_…
 	@$(BIN)/python -m tests.tools.deflake --times $(N) $(ARGS) "$(TEST)"
 
+screenshots: prerequisites ## pictures of each view of the console, light and dark, wide and narrow: artefacts/console/index.html
+	@$(BIN)/python -m tests.browser.gallery $(ARGS)
+
 bench: $(STAMP) ## the benchmark, on this machine
 	@$(BIN)/python -m tests.bench $(ARGS)
 
-storm: $(STAMP) ## everybody comes back at once: as many clients as this machine has files for
+storm: $(STAMP) ## everybody comes back at once: as many clients as this machine has files for; STORM_RECORD=FILE keeps rows
 	@STORM_CLIENTS=$${STORM_CLIENTS:-20000} $(BIN)/pytest -s tests/storm $(ARGS)
 
 overload: $(STAMP) ## a minute of twice the load that the server can take
@@ -82,11 +89,14 @@ crash-long: $(STAMP) ## many more rounds of SIGKILL under load
 model-long: $(STAMP) ## many more examples against the reference queue
 	@$(BIN)/pytest tests/model --hypothesis-profile=long $(ARGS)
 
-faults: $(STAMP) ## every fault of a cluster under load, with sync and async replication
-	@FAULTS=$${FAULTS:-all} $(BIN)/pytest -s tests/cluster/test_faults.py $(ARGS)
+faults: $(STAMP) ## every fault of clusters of both models under load, within the times that are promised on a quiet machine
+	@FAULTS=$${FAULTS:-all} FAULTS_SLACK=$${FAULTS_SLACK:-1} $(BIN)/pytest -s tests/cluster/test_faults.py $(ARGS)
 
-soak: $(STAMP) ## an hour, or SOAK_SECONDS, of faults at random from TEST_SEED
+soak: $(STAMP) ## an hour, or SOAK_SECONDS, of faults at random from TEST_SEED, in both models
 	@SOAK_SECONDS=$${SOAK_SECONDS:-3600} $(BIN)/pytest -s tests/cluster/test_faults.py $(ARGS)
+
+soak-short: $(STAMP) ## four minutes of the same
+	@SOAK_SECONDS=$${SOAK_SECONDS:-240} $(BIN)/pytest -s tests/cluster/test_faults.py $(ARGS)
 
 simulation-long: $(STAMP) ## many more seeds of the simulated clocks, producers and partitions
 	@SIMULATION_SEEDS=$${SEEDS:-500} SIM_SEEDS=$${SEEDS:-500} $(BIN)/pytest tests/simulation $(ARGS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 ETCD: Final = "etcd://"
@@ -77,6 +78,24 @@ def wrong_service(text: str) -> str:
     """Of an address that others are told."""
     wrong = wrong_address(text)
     return wrong or ("" if parse_address(text).port else "gateways must know its port: it is above 0")
+
+
+def named_twice(texts: Sequence[str]) -> str:
+    """A sentence where one of these addresses is there again, however its host is written; "" where none is."""
+    first: dict[Address, str] = {}
+    for text in texts:
+        backend = one_backend(text)
+        if (before := first.get(backend)) is not None:
+            again = f"{text!r} is there twice" if text == before else f"{text!r} is {before!r} again"
+            return f"{again}; leave one of them out"
+        first[backend] = text
+    return ""
+
+
+def one_backend(text: str) -> Address:
+    """The same for each way to write a host. Raises `ValueError` for what is no address."""
+    host, port = parse_address(text)
+    return Address(host.lower(), port)
 
 
 def wrong_etcd(text: str) -> str:

@@ -22,7 +22,7 @@ from backend_store.cluster.etcd.driver import open_etcd
 from backend_store.core.replication.record import NodeId
 from backend_store.hosts.door import Door, OwnersOfLanes
 from backend_store.hosts.table import table_of
-from backend_store.model import PushqError
+from backend_store.model import Epoch, PushqError
 from backend_store.node.node import Node, end_process
 from backend_store.remote.doors import Unheard
 from backend_store.remote.line import Line
@@ -47,6 +47,7 @@ from gateway.etcd_access import access_of, etcd_config
 from gateway.logs import configure_logs
 from gateway.memory import keep_what_is_imported
 from gateway.serve import SIGNALS, CannotStart
+from gateway.service_manager import tell_ready, tell_stopping
 from gateway.settings import Settings
 from gateway.usage.led_export import LedExports
 from gateway.version import VERSION
@@ -82,11 +83,21 @@ async def to_gateways(settings: Settings, host: BackendHost) -> AsyncIterator[No
         kept_days=settings.usage.kept_days,
     )
 
+    sent_on: dict[int, tuple[Epoch, str]] = {}
+    """By shard, at which epoch it was handed over by this process, and to whom."""
+
     def leader(shard: int) -> str | None:
         found = host.leaders.get(ShardNumber(shard))
-        return found.address if found is not None else None
+        known, epoch = (None, Epoch(0)) if found is None else (found.address, found.epoch)
+        handed_at, to = sent_on.get(shard, (Epoch(-1), ""))
+        return to if handed_at >= epoch else known
+
+    def is_coming(shard: int) -> bool:
+        here = host.shards.get(ShardNumber(shard))
+        return here is not None and here.is_coming
 
     def led(shard: Shard, store: Node) -> None:
+        sent_on.pop(shard.number, None)
         is_first = shard.number == 0  # it has the definitions of all
         embedded = EmbeddedStore(store)
         embedded.load = host.load
@@ -96,6 +107,12 @@ async def to_gateways(settings: Settings, host: BackendHost) -> AsyncIterator[No
             services[shard.number] = StoreService(embedded, shards=settings.cluster.shards if is_first else 1)
         hold_acts(embedded)
         usage.lead(shard.number, store.copy_id, shard.epoch, ledger=store.ledger, audit=store.audit)
+        server.led()
+
+    async def leaving(shard: Shard, address: str) -> None:
+        sent_on[shard.number] = shard.epoch, address
+        if (service := services.get(shard.number)) is not None:
+            await service.finish(address)
 
     def lost(shard: Shard) -> None:
         usage.lose(shard.number)
@@ -109,11 +126,11 @@ async def to_gateways(settings: Settings, host: BackendHost) -> AsyncIterator[No
             tls = mutual_tls(Path(node.tls_cert), Path(node.tls_key), Path(node.tls_ca), is_server=True)
         if lanes:
             door = _door(settings, host, services, leader)
-        server = StoreServer(services, leader, partial(operate, host.recovery), door=door)
+        server = StoreServer(services, leader, partial(operate, host.recovery), is_coming=is_coming, door=door)
         await server.listen(address.host, address.port, tls)
     except OSError as error:
         raise CannotStart(f"node.service: cannot listen on {node.service}: {error.strerror or error}") from None
-    host.listen(on_lead=led, on_lose=lost)
+    host.listen(on_lead=led, on_lose=lost, on_leave=leaving)
     host.more_metrics = partial(exposed, usage)
     try:
         yield
@@ -237,12 +254,15 @@ def _config(settings: Settings) -> HostConfig:
             patience=Patience(cluster.replace_after_s, cluster.rebalance_after_s),
         ),
         move_bytes_per_s=cluster.move_bytes_per_s,
+        scrub_bytes_per_s=cluster.scrub_bytes_per_s,
+        scrub_every_s=cluster.scrub_every_s,
         home_s=LANE_HOME_SECONDS if _lanes(settings) else HOME_SECONDS,
     )
 
 
 def _end(number: int, ended: asyncio.Event) -> None:
     log.info("stopping", signal=signal.Signals(number).name)
+    tell_stopping()
     ended.set()
 
 
@@ -255,3 +275,4 @@ def _announce(settings: Settings, host: BackendHost, http: Address) -> None:
         "ready",
     ]
     print("\n".join(lines), file=sys.stdout, flush=True)
+    tell_ready()

@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
+from math import inf
 from typing import Generic, TypeVar
 
 import structlog
 
+from backend_store.client import unbounded_task
 from backend_store.client.metadata import Change, MetadataService, Moment, Read
 from backend_store.model import PushqError, Unavailable
 from gateway.core.cached import Bounds, Cache, Must
@@ -37,12 +39,21 @@ V = TypeVar("V")
 class Flight:
     """One thing that is being asked for, and all who wait for it."""
 
-    __slots__ = ("_error", "_is_over", "_waiting")
+    __slots__ = ("_error", "_is_over", "_until", "_waiting")
 
     def __init__(self) -> None:
+        self._until: float | None = None
+        """Until when somebody waits for it; None while nobody said so, as with what is asked for ahead."""
         self._waiting: list[Callable[[PushqError | None], None]] = []
         self._is_over = False
         self._error: PushqError | None = None
+
+    def wanted(self, until: float) -> None:
+        self._until = until if self._until is None else max(until, self._until)
+
+    @property
+    def is_wanted(self) -> bool:
+        return self._until is None or asyncio.get_running_loop().time() < self._until
 
     def then(self, call: Callable[[PushqError | None], None]) -> None:
         """`call` runs when the answer is there, in the order of those who asked; with the error when there is none."""
@@ -107,11 +118,17 @@ class Catalogue(Generic[K, V]):
         found = self.cache.peek(key, self._clock_ms())
         if isinstance(found, Must):
             may_go_on = self.cache.may_go_on(key, self._clock_ms())
-            raise LookingUp(f"{self.what} {key!r}", self.ask(key), may_go_on=may_go_on)
+            raise LookingUp(f"{self.what} {key!r}", self._flight(key), may_go_on=may_go_on)
         return found
 
     def ask(self, key: K) -> Flight:
-        """The flight that asks for it; there is one at a time."""
+        """The flight that asks for it, whether somebody waits or not."""
+        flight = self._flight(key)
+        flight.wanted(inf)
+        return flight
+
+    def _flight(self, key: K) -> Flight:
+        """There is one at a time."""
         flight = self._flights.get(key)
         if flight is not None:
             self.joined += 1
@@ -121,7 +138,7 @@ class Catalogue(Generic[K, V]):
             flight.land(Unavailable(f"{CATALOGUE_FLIGHTS_MAX} look-ups are under way", retry_after_ms=100))
             return flight
         self._flights[key] = flight
-        task = asyncio.get_running_loop().create_task(self._fly(key, flight), name=f"look up {self.what}")
+        task = unbounded_task(self._fly(key, flight), name=f"look up {self.what}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return flight
@@ -129,7 +146,7 @@ class Catalogue(Generic[K, V]):
     async def _fly(self, key: K, flight: Flight) -> None:
         error: PushqError | None = None
         try:
-            error = await self._ask(key)
+            error = await self._ask(key, flight)
         except Exception:
             log.exception("a look-up failed", what=self.what)
             error = PushqError(f"looking up {self.what} failed; this is our mistake, the log has more")
@@ -138,14 +155,17 @@ class Catalogue(Generic[K, V]):
             del self._flights[key]
             flight.land(error)
 
-    async def _ask(self, key: K) -> PushqError | None:
+    async def _ask(self, key: K, flight: Flight) -> PushqError | None:
         for number in range(CATALOGUE_ASKS_MAX):
             if number:  # whoever answers may not have heard of it yet
                 await asyncio.sleep(CATALOGUE_PAUSE_SECONDS * 2 ** (number - 1))
             self.cache.begin(key)
             try:
                 read = await self._guard.call(
-                    lambda: self._fetch(key), deadline_s=CATALOGUE_WAIT_SECONDS, idempotent=True
+                    lambda: self._fetch(key),
+                    deadline_s=CATALOGUE_WAIT_SECONDS,
+                    idempotent=True,
+                    is_wanted=lambda: flight.is_wanted,
                 )
             except BaseException as error:
                 is_excused = self.cache.unanswered(key, self._clock_ms())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.addresses import parse_etcd
+from gateway.addresses import one_backend, parse_etcd
 from gateway.clusters import BackendsOf
 from gateway.etcd_access import access_of, wrong_access
 from gateway.settings import ClusterSettings, StoreSettings
@@ -18,13 +18,13 @@ def wrong_clusters(store: StoreSettings, cluster: ClusterSettings) -> tuple[str,
             "store.clusters names further clusters, and there is no home cluster, which has the definitions: name its "
             "backends as store.backends"
         )
-    owners = dict.fromkeys(store.backends, "store.backends")
+    owners = dict.fromkeys(map(one_backend, store.backends), "store.backends")
     for number, entry in enumerate(store.clusters):
         at = f"store.clusters[{number}]"
         if entry.name == store.cluster:
             return "store.clusters", f"{at}.name: {entry.name!r} is the home cluster's, by store.cluster; rename one"
         for address in entry.backends:
-            if (owner := owners.setdefault(address, f"{at}.backends")) != f"{at}.backends":
+            if (owner := owners.setdefault(one_backend(address), f"{at}.backends")) != f"{at}.backends":
                 return "store.clusters", f"{at}.backends: {address} is in {owner} too; a backend is of one cluster"
         if wrong := _wrong_members(entry, cluster):
             return "store.clusters", f"{at}.coordinator: {wrong}"

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from gateway.addresses import wrong_etcd, wrong_service
+from gateway.addresses import named_twice, wrong_etcd, wrong_service
 from gateway.entries import check_unlike, given_entries
 from gateway.limits import CLUSTER_ENTRIES_MAX
 
@@ -53,6 +53,8 @@ def _entry(given: Any, at: str) -> BackendsOf:
     for one in entry.backends:
         if wrong := wrong_service(one):
             raise ValueError(f"{at}.backends: {one!r}: {wrong}")
+    if wrong := named_twice(entry.backends):
+        raise ValueError(f"{at}.backends: {wrong}")
     if entry.coordinator and (wrong := wrong_etcd(entry.coordinator)):
         raise ValueError(f"{at}.coordinator: {wrong}")
     return entry

@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
-from backend_store.model import PushqError
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import msgspec
+
+from backend_store.model import Conflict, PushqError
 from gateway.http import Call
+
+
+def etag_of(stored: msgspec.Struct) -> str:
+    """Another one for each state of what is stored."""
+    return f'"{hashlib.sha256(msgspec.msgpack.encode(stored)).hexdigest()[:24]}"'
 
 
 def check_conditions(call: Call, etag: str, what: str) -> None:
@@ -17,6 +28,17 @@ def check_conditions(call: Call, etag: str, what: str) -> None:
     if unwanted is not None and _has(unwanted.replace("W/", ""), etag):
         detail = f"{what} is there as If-None-Match excludes it; a change of it takes If-Match"
         raise PushqError(detail, code="precondition-failed")
+
+
+@contextmanager
+def condition_met(call: Call, what: str) -> Iterator[None]:
+    """Where somebody else was faster between the look at `If-Match` and the change, that is a condition that failed."""
+    try:
+        yield
+    except Conflict:
+        if call.header(b"if-match") is None:
+            raise
+        raise changed_meanwhile(what) from None
 
 
 def changed_meanwhile(what: str) -> PushqError:

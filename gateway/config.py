@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from gateway.addresses import parse_address
+from gateway.addresses import named_twice, parse_address
 from gateway.alerts.core.addresses import parse_networks
 from gateway.alerts.limits import WEBHOOK_NETWORKS_MAX
 from gateway.auto_create import auto_create_entries
@@ -234,6 +234,8 @@ _RANGES: Final[dict[str, tuple[int, int]]] = {
     "cluster.replace_after_s": (0, 604_800),
     "cluster.rebalance_after_s": (0, 604_800),
     "cluster.move_bytes_per_s": (0, 1 << 40),
+    "cluster.scrub_bytes_per_s": (0, 1 << 40),
+    "cluster.scrub_every_s": (0, 1 << 31),
     "overload.lag_ms_max": (10, 60_000),
     "overload.sojourn_ms_max": (5, 60_000),
     **MANAGER_RANGES,
@@ -268,7 +270,8 @@ def _wrong(key: str, value: Any) -> str:
     if key == "metadata.url":
         return _wrong_metadata(value)
     if key == "store.backends":
-        return next((f"{one!r}: {wrong}" for one in value if (wrong := _wrong_backend(one))), "")
+        wrong = next((f"{one!r}: {wrong}" for one in value if (wrong := _wrong_backend(one))), "")
+        return wrong or named_twice(value)
     if key == "store.cluster":
         return wrong_cluster_name(value)
     if key == "redis.url":

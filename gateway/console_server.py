@@ -7,6 +7,7 @@ from outside.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -16,6 +17,7 @@ from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 import msgspec
+import structlog
 
 from backend_store.client import Queue, Store, timestamp
 from backend_store.model import ClusterAway, PushqError, QueueConfig, QueueNotFound, Unauthenticated
@@ -24,7 +26,13 @@ from gateway.auth import Principal
 from gateway.config import known_settings, value_of
 from gateway.context import Gateway
 from gateway.dispatch import Api
-from gateway.limits import CONSOLE_LIST_SHARE_MAX, CONSOLE_LIST_SLICE, CONSOLE_LISTS_MAX
+from gateway.limits import (
+    CONSOLE_LIST_KNOWN_SECONDS,
+    CONSOLE_LIST_SHARE_MAX,
+    CONSOLE_LIST_SLICE,
+    CONSOLE_LIST_WAIT_SECONDS,
+    CONSOLE_LISTS_MAX,
+)
 from gateway.queue_settings import SETTINGS
 from gateway.schemas import components, queue_changes
 from gateway.usage.schema import SCHEMA_VERSION, AuditRow
@@ -32,6 +40,8 @@ from push.looking_up import found
 from push.problems import KINDS
 from web_console.server import Caller, QueueRow, Refused, Reply
 from web_console.visit import Problem
+
+log = structlog.get_logger("pushq.console")
 
 _FRESH_S: Final = 2.0
 _RATE_S: Final = 5.0
@@ -43,7 +53,12 @@ class _List:
 
     def __init__(self) -> None:
         self.rows: list[QueueRow] = []
+        self.looked_at_s = -math.inf
         self.good_until_s = 0.0
+        self.cost_s = 0.0
+        """What a look at them took of the processor's time."""
+        self.looking: asyncio.Task[None] | None = None
+        """A look that nobody waits for."""
         self.lock = asyncio.Lock()
         self.base: dict[str, tuple[float, int, int]] = {}
         """Queue → when its totals were noted, and what they were."""
@@ -113,12 +128,30 @@ class ConsoleServer:
             while len(self._lists) > CONSOLE_LISTS_MAX:
                 self._lists.popitem(last=False)
         self._lists.move_to_end(tenant)
+        now_s = time.monotonic()
+        if kept.cost_s < CONSOLE_LIST_WAIT_SECONDS or now_s - kept.looked_at_s > CONSOLE_LIST_KNOWN_SECONDS:
+            await self._refresh(tenant, kept)
+        elif now_s >= kept.good_until_s and kept.looking is None:
+            kept.looking = asyncio.create_task(self._refresh_unasked(tenant, kept), name="console list")
+        return kept.rows
+
+    async def _refresh_unasked(self, tenant: str, kept: _List) -> None:
+        """Whoever asked has what is known already; one that asks later is told what is wrong."""
+        try:
+            await self._refresh(tenant, kept)
+        except PushqError as error:
+            log.info("the list of queues is as it was", tenant=tenant, error=error.detail)
+        finally:
+            kept.looking = None
+
+    async def _refresh(self, tenant: str, kept: _List) -> None:
         async with kept.lock:
-            if time.monotonic() >= kept.good_until_s:
-                cost_s = await self._look(tenant, kept)
-                # Many queues are looked at more seldom: all lists together cost a known share of a core.
-                kept.good_until_s = time.monotonic() + max(_FRESH_S, cost_s / CONSOLE_LIST_SHARE_MAX)
-            return kept.rows
+            if time.monotonic() < kept.good_until_s:
+                return
+            kept.cost_s = await self._look(tenant, kept)
+            kept.looked_at_s = time.monotonic()
+            # Many queues are looked at more seldom: all lists together cost a known share of a core.
+            kept.good_until_s = kept.looked_at_s + max(_FRESH_S, kept.cost_s / CONSOLE_LIST_SHARE_MAX)
 
     async def _look(self, tenant: str, kept: _List) -> float:
         cost_s, rows, base = 0.0, [], {}

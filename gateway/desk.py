@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
-from backend_store.client import HybridClock, Queue, Store
+from backend_store.client import HybridClock, Queue, Store, unbounded_task
 from backend_store.model import Conflict, Forbidden, QueueConfig, QueueNotFound, StorageFull, Unauthenticated
 from gateway import publish
 from gateway.auth import Keyring, Principal, same_caller
@@ -118,7 +118,7 @@ class GatewayDesk:
         """Makes a queue once for all who publish to it meanwhile; whoever leaves takes nothing from the others."""
         making = self._making.get((tenant, name))
         if making is None:
-            making = asyncio.get_running_loop().create_task(self._make(tenant, name, config), name=f"make {name}")
+            making = unbounded_task(self._make(tenant, name, config), name=f"make {name}")
             self._making[tenant, name] = making
             making.add_done_callback(lambda done: self._is_made(tenant, name, done))
         await asyncio.shield(making)

@@ -26,6 +26,7 @@ from gateway.auth import Keyring, make_first_key
 from gateway.etcd_access import EtcdAccess, etcd_config, wrong_access
 from gateway.logs import configure_logs
 from gateway.serve import SIGNALS, CannotStart
+from gateway.service_manager import tell_ready, tell_stopping
 from gateway.version import VERSION
 
 log = structlog.get_logger("pushq.metadata")
@@ -101,6 +102,7 @@ async def _serve(directory: Path, address: Address, etcd: EtcdConfig, form: Form
         _announce(directory, url, form, name, key_file)
         await ended.wait()
         log.info("stopping")
+        tell_stopping()
         server.close()
         await server.wait_closed()
     log.info("stopped")
@@ -122,3 +124,4 @@ def _announce(directory: Path, url: str, form: Form, name: str, key_file: Path) 
         "ready",
     ]
     print("\n".join(lines), file=sys.stdout, flush=True)
+    tell_ready()

@@ -5,18 +5,21 @@ Errors become problems here and nowhere else. Checks come in the order the proto
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import time
 from collections import Counter
+from math import inf
 from typing import Any, Final
 from urllib.parse import parse_qs
 
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from backend_store.client import ASKED_AT
+from backend_store.client import waited_until
 from backend_store.model import Forbidden, InvalidRequest, NotFound, PushqError, Unauthenticated
 from gateway import cors
+from gateway.api import messages
 from gateway.api.table import OPERATIONS, Operation, kind_of
 from gateway.auth import Principal
 from gateway.context import Gateway
@@ -27,8 +30,10 @@ from gateway.overload import EVENTS, SETTLING, refusal_of_call
 from gateway.performing import perform
 from gateway.router import Match, Router
 from gateway.throttle import Account
+from gateway.timeouts import HEADER as TIMEOUT_HEADER
+from gateway.timeouts import begin, in_time, over, stated_ms, wait_s
 from gateway.whole import write_at_once
-from push.looking_up import LookingUp, asks, found
+from push.looking_up import LookingUp, answered, asks, found
 from throttling.census import NOBODY, Who
 
 log = structlog.get_logger("pushq.gateway")
@@ -53,8 +58,9 @@ class Api:
         has_slash = raw_path.find(b"%") >= 0 and raw_path.lower().find(b"%2f") >= 0
         match = self._router.find(scope["path"], quoted=raw_path.decode("latin-1") if has_slash else None)
         account: Account | None = None
+        doing: asyncio.Task[Answer | ASGIApp] | None = None
         began = time.monotonic()
-        asked = asks()
+        asked = asks(self._waits_s(scope["method"], headers, match))
         try:
             is_question = scope["method"] == "OPTIONS" and cors.is_preflight("OPTIONS", headers)
             if is_question and self._allows_origin(headers):
@@ -70,7 +76,12 @@ class Api:
                 if is_stream and b"authorization" in headers and isinstance(caller, Principal):
                     self._pace(_who(scope, caller))
                 account = Account(self._gateway.throttle, _who(scope, caller), _queue(match))
-                answer = await self._handle(scope, receive, headers, match, caller, account)
+                handling = self._handle(scope, receive, headers, match, caller, account)
+                if TIMEOUT_HEADER not in headers or match is None or _ends_by_itself(scope["method"], match):
+                    answer = await handling
+                else:
+                    doing = begin(handling)
+                    answer = await in_time(scope["method"], doing, waited_until())
         except PushqError as error:
             answer = problem_answer(error, _trace_id(headers))
         except ClientGone:
@@ -79,15 +90,24 @@ class Api:
             answer = _our_mistake(scope)
         finally:
             if asked is not None:
-                ASKED_AT.reset(asked)  # the next request on the connection may begin in this one's context
+                answered(asked)
         told: tuple[Header, ...] = () if account is None else account.headers()
         if b"origin" in headers and self._allows_origin(headers):
             told = (*told, *cors.granted(headers[b"origin"]))
         try:
             await self._answer(scope, receive, send, answer, told, match)
+            if doing is not None and not doing.done():
+                await over(doing)
         finally:
             if self._gateway.settings.logs.access:
                 _log_access(scope, answer, match, account, time.monotonic() - began)
+
+    def _waits_s(self, method: str, headers: dict[bytes, bytes], match: Match[Operation] | None) -> float:
+        operation = match.methods.get(method) if match is not None else None
+        is_publish = operation is not None and operation.takes_key
+        if not is_publish and TIMEOUT_HEADER not in headers:
+            return inf
+        return wait_s(headers, publish_ms=self._gateway.hub.publish_ms if is_publish else None)
 
     async def _handle(
         self,
@@ -110,6 +130,10 @@ class Api:
             return Answer(204, headers=((b"allow", _allowed(match)),), content_type=None)
         if KEY_HEADER in headers and not operation.takes_key:
             raise InvalidRequest("only a publish takes the header Idempotency-Key; leave it out here")
+        if TIMEOUT_HEADER in headers and not operation.takes_timeout:
+            raise InvalidRequest("a stream has no end to wait for; leave out the header Pushq-Timeout-Ms here")
+        if TIMEOUT_HEADER in headers and not _ends_by_itself(scope["method"], match):
+            stated_ms(headers)
         call = Call(
             scope,
             receive,
@@ -120,6 +144,7 @@ class Api:
             is_local=LOCAL in scope,
             account=account,
             held=self._held(operation, caller, scope),
+            until=waited_until(),
         )
         try:
             return await perform(self._gateway, operation, call, _trace_id(headers))
@@ -248,6 +273,12 @@ def _operation(method: str, match: Match[Operation]) -> Operation | None:
             f"{method} is not possible here, only {allowed}", code="method-not-allowed", headers=(("Allow", allowed),)
         )
     return operation
+
+
+def _ends_by_itself(method: str, match: Match[Operation]) -> bool:
+    """A publish and a receive, which check their header themselves: after what comes first in the order of checks."""
+    operation = match.methods.get(method)
+    return operation is not None and operation.handler in (messages.publish, messages.receive)
 
 
 def _allowed(match: Match[Any]) -> bytes:

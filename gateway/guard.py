@@ -94,8 +94,16 @@ class Guard:
     def state(self) -> State:
         return self._breaker.state
 
-    async def call(self, do: Callable[[], Awaitable[T]], *, deadline_s: float, idempotent: bool = False) -> T:
-        """What `do` answers. It is called again after a failure only where it is `idempotent`.
+    async def call(
+        self,
+        do: Callable[[], Awaitable[T]],
+        *,
+        deadline_s: float,
+        idempotent: bool = False,
+        is_wanted: Callable[[], bool] = lambda: True,
+    ) -> T:
+        """What `do` answers. It is called again after a failure only where it is `idempotent`, and called at all only
+        while it `is_wanted`.
 
         Raises `Unavailable` when there is no answer within `deadline_s`, waiting included, and what `do` raises as an
         answer.
@@ -105,7 +113,7 @@ class Guard:
         await self._take_place(until)
         began = time.perf_counter()
         try:
-            return await self._attempts(do, until, deadline_s, idempotent=idempotent)
+            return await self._attempts(do, until, deadline_s, is_wanted, idempotent=idempotent)
         finally:
             self._places.release()
             self.latency.observe(time.perf_counter() - began)
@@ -129,9 +137,20 @@ class Guard:
             self._waiting -= 1
 
     async def _attempts(
-        self, do: Callable[[], Awaitable[T]], until: float, deadline_s: float, *, idempotent: bool
+        self,
+        do: Callable[[], Awaitable[T]],
+        until: float,
+        deadline_s: float,
+        is_wanted: Callable[[], bool],
+        *,
+        idempotent: bool,
     ) -> T:
         while True:
+            if not is_wanted():
+                self.calls["abandoned"] += 1
+                raise Unavailable(
+                    f"{self.name} was not asked: nobody waits for it any more", retry_after_ms=FULL_RETRY_MS
+                )
             leave = self._breaker.admit(self._clock_ms())
             if not isinstance(leave, Pass):
                 self.calls["open"] += 1

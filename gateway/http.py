@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from math import inf
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import parse_qsl
 
 import msgspec
 from starlette.types import Receive, Scope, Send
 
+from backend_store.client import ASKED
 from backend_store.model import FieldError, InvalidRequest, MessageTooLarge, PushqError
 from gateway.limits import REQUEST_BODY_SECONDS_MAX
 from gateway.validate import escape, with_whole_numbers
@@ -86,6 +88,7 @@ class Call:
         "principal",
         "receive",
         "scope",
+        "until",
     )
 
     def __init__(
@@ -100,6 +103,7 @@ class Call:
         is_local: bool,
         account: Account,
         held: Held,
+        until: float = inf,
     ) -> None:
         self.scope = scope
         self.receive = receive
@@ -115,6 +119,8 @@ class Call:
         """Whether it came over `DIR/admin.sock`."""
         self.held = held
         """The place of its body among what all callers have sent and is not answered yet."""
+        self.until = until
+        """When its caller stops waiting, by the loop's clock."""
         self.bytes_in = 0
         """The size of the body, as far as it was read."""
         self.messages = 0
@@ -126,6 +132,11 @@ class Call:
     def count(self, messages: int, batch: Batch | None = None) -> None:
         self.messages += messages
         self.batch = batch
+
+    def waits_longer(self, wait_ms: int) -> None:
+        """The wait that was asked for comes on top of the time for everything else."""
+        if (asked := ASKED.get()) is not None:
+            asked.until = self.until + max(0, wait_ms) / 1000
 
     @property
     def content_type(self) -> str:

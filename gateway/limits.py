@@ -233,6 +233,8 @@ USAGE_LIVE_FILES_MAX: Final = 16
 """In so many files."""
 USAGE_LIVE_POINTER_BYTES_MAX: Final = 4_096
 """The file that says which of the job's folders counts."""
+USAGE_ROOM_SECONDS_MAX: Final = 30.0
+"""How long a turn waits to hear whether the folder has room; on a disk that hangs, rows wait for the next turn."""
 USAGE_LIVE_READ_SECONDS_MAX: Final = 2.0
 """How long an answer waits for the job's folder."""
 USAGE_LIVE_STALE_MS: Final = 60_000
@@ -298,5 +300,9 @@ CONSOLE_LIST_SLICE: Final = 100
 """Queues that the console looks at in one go."""
 CONSOLE_LIST_SHARE_MAX: Final = 0.01
 """Of a core: what one tenant's list of queues may cost while somebody looks at it."""
+CONSOLE_LIST_WAIT_SECONDS: Final = 0.05
+"""Of a core: a list of queues that takes longer to make is shown as it was while it is made anew."""
+CONSOLE_LIST_KNOWN_SECONDS: Final = 90.0
+"""How old such a list may be; whoever asks for an older one waits."""
 CLUSTER_ENTRIES_MAX: Final = 64
 """Entries of `store.clusters`."""

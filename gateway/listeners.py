@@ -51,6 +51,7 @@ from push.transports.websocket import PushProtocol
 ADMIN_SOCKET: Final = "admin.sock"
 HSTS: Final = ("strict-transport-security", "max-age=31536000")
 """Over TLS: for a year browsers ask this host by https:// only (RFC 6797)."""
+_HANDS_OUT: Final = ("/receive", "/events")
 _HEAD_END: Final = b"\r\n\r\n"
 _HEAD: Final = b"HTTP/1.1 %d Bad Request\r\ncontent-type: %b\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
 
@@ -99,6 +100,8 @@ class HttpProtocol(Remembering):
     _rest: tuple[bytes, int] | None = None
     """What was read and is not parsed yet, and where that begins: a request is not answered, or the turn is over."""
     _is_upgraded = False
+    _has_said_all = False
+    """The client has ended its side, and waits for what it is owed."""
     _head_timer: asyncio.TimerHandle | None = None
     _reader_timer: asyncio.TimerHandle | None = None
     _unread_bytes = 0
@@ -132,6 +135,21 @@ class HttpProtocol(Remembering):
         is_much = len(data) > READ_BYTES_PER_TURN_MAX or self.leftover is not None
         if is_much and not self.flow.is_held and not self._is_upgraded:
             self._wait(data, len(data))  # or the loop reads on for as long as the peer fills its buffer
+
+    def eof_received(self) -> bool | None:  # type: ignore[override]
+        """A client that ends its side behind a whole request is owed the answer (RFC 9112, section 9.6). A client that
+        has gone looks the same, so what hands out messages ends: they must not go to nobody. Over TLS the connection
+        ends in any case, for asyncio ends it."""
+        cycle: Any = self.cycle
+        is_owed = self._is_answering() and not cycle.response_started and not cycle.scope["path"].endswith(_HANDS_OUT)
+        # Whoever answers may want to know when it is gone; one who waits for a body that has just come does not.
+        is_watched = is_owed and bool(cycle.message_event._waiters) and not cycle.message_event.is_set()
+        self._has_said_all = is_owed and not is_watched
+        return self._has_said_all or None
+
+    def _end_if_nothing_is_owed(self) -> None:
+        if self._has_said_all and self._rest is None and not self._is_answering():
+            self.transport.close()
 
     def _parse(self, data: bytes, at: int) -> None:
         """One request at a time. What a client sends ahead of its answers costs its bytes, and is not read on."""
@@ -205,6 +223,7 @@ class HttpProtocol(Remembering):
             (data, at), self._rest = self._rest, None
             self.flow.let_go()
             self._parse(data, at)
+            self._end_if_nothing_is_owed()
 
     def handle_websocket_upgrade(self) -> None:
         self._is_upgraded = True
@@ -295,6 +314,7 @@ class HttpProtocol(Remembering):
         super().on_response_complete()
         if self._rest is not None:
             self.loop.call_soon(self._parse_rest)
+        self._end_if_nothing_is_owed()
         if self.transport.get_write_buffer_size():
             self._watch_reader()  # nothing more will be written that could notice
 

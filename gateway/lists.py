@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from backend_store.model import PushqError
+from backend_store.client import unbounded_task
+from backend_store.model import PushqError, Unavailable
 from gateway.catalogue import Flight
 from gateway.limits import CATALOGUE_LIST_MS
 from push.looking_up import LookingUp
@@ -38,7 +39,7 @@ class Lists:
         flight = self._flights.get(what)
         if flight is None:
             flight = self._flights[what] = Flight()
-            task = asyncio.get_running_loop().create_task(self._fly(what, flight, page, name_of), name="list")
+            task = unbounded_task(self._fly(what, flight, page, name_of), name="list")
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         return flight
@@ -49,6 +50,8 @@ class Lists:
             items: dict[str, Any] = {}
             while found := await page(next(reversed(items)) if items else ""):
                 items.update((name_of(item), item) for item in found)
+                if not flight.is_wanted:
+                    raise Unavailable(f"nobody waits for the list of {what} any more", retry_after_ms=100)
             # It serves those who asked, though it may change meanwhile: a list is of the moment when it was made.
             self._fetched = {**self._alive(), what: (self._clock_ms() + CATALOGUE_LIST_MS, items)}
         except PushqError as failed:

@@ -24,6 +24,7 @@ from gateway.backends import backends_of
 from gateway.logs import configure_logs
 from gateway.provisioner import provisioner_of
 from gateway.serve import SIGNALS, CannotStart
+from gateway.service_manager import tell_ready, tell_stopping
 from gateway.settings import Settings
 from gateway.version import VERSION
 
@@ -140,6 +141,7 @@ async def _open(store: RemoteBackends, settings: Settings, ended: asyncio.Event)
 
 def _end(number: int, ended: asyncio.Event) -> None:
     log.info("stopping", signal=signal.Signals(number).name)
+    tell_stopping()
     ended.set()
 
 
@@ -180,3 +182,4 @@ def _series(manager: Manager) -> Iterator[str]:
 def _announce(manager: Manager, http: Address) -> None:
     lines = [f"pushq {VERSION}  manager {manager.name}", f"  health  {http.url}/health", "ready"]
     print("\n".join(lines), file=sys.stdout, flush=True)
+    tell_ready()

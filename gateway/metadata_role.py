@@ -17,6 +17,7 @@ from gateway.addresses import Address
 from gateway.auth import Keyring, make_first_key
 from gateway.logs import configure_logs
 from gateway.serve import SIGNALS, CannotStart
+from gateway.service_manager import tell_ready, tell_stopping
 from gateway.version import VERSION
 
 log = structlog.get_logger("pushq.metadata")
@@ -55,6 +56,7 @@ async def _serve(directory: Path, address: Address) -> None:
 
 def _end(number: int, ended: asyncio.Event) -> None:
     log.info("stopping", signal=signal.Signals(number).name)
+    tell_stopping()
     ended.set()
 
 
@@ -76,3 +78,4 @@ def _announce(directory: Path, address: Address, key_file: Path) -> None:
         "ready",
     ]
     print("\n".join(lines), file=sys.stdout, flush=True)
+    tell_ready()

@@ -79,7 +79,7 @@ class Once:
         while late and (late[0][1].is_answered or late[0][0] <= loop.time() + _CLOCK_STEP_SECONDS):
             _, call = late.popleft()
             if not call.is_answered:
-                shared.ask(call.claim, partial(self._found, call))
+                shared.ask(call.claim, partial(self._found, call), partial(_is_waited_for, call))
         if late:
             self._timer = loop.call_at(late[0][0], self._ask, loop, shared)
 
@@ -122,6 +122,10 @@ class _Call:
         reply, self._reply = self._reply, None
         if reply is not None:
             reply(result)
+
+
+def _is_waited_for(call: _Call) -> bool:
+    return not call.is_answered
 
 
 def replayed(known: Reply, prepared: Prepared, claim: Claim) -> Published | PushqError:

@@ -56,6 +56,7 @@ from gateway.masters import MASTER_FILE, MasterError
 from gateway.memory import keep_what_is_imported
 from gateway.recovery import Recovery
 from gateway.remote_store import RemoteStore, remote_store
+from gateway.service_manager import tell_ready, tell_stopping
 from gateway.settings import ClusterSettings, Settings
 from gateway.siblings import Siblings
 from gateway.tickets import TicketOffice
@@ -124,6 +125,7 @@ class Alone:
         """Said before the first request can be answered, and true already: from here on connections wait for us.
         `end` has the process drain."""
         announce(settings, port, is_new=made_master_key)
+        tell_ready()
 
     async def leave(self, settings: Settings) -> None:
         """While the folder is still ours: the next process makes a socket of its own there."""
@@ -410,6 +412,7 @@ class Server:
             # Whoever signals twice does not want to wait; what was confirmed is on the disk.
             os._exit(128 + number)
         log.info("draining", signal=signal.Signals(number).name)
+        tell_stopping()
         self.end()
 
     def end(self) -> None:

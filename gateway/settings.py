@@ -278,6 +278,10 @@ class ClusterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Copies are evened out so long after a backend came; 0: only when asked."""
     move_bytes_per_s: int = 32 * 1024 * 1024
     """What one backend reads for copies that are made elsewhere; 0: as fast as it goes."""
+    scrub_bytes_per_s: int = 4 * 1024 * 1024
+    """What one backend reads of its disk to find rows that are not what was written; 0: none of it."""
+    scrub_every_s: int = 86_400
+    """So long after it has read all of it it begins anew."""
 
 
 class ManagerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -52,6 +52,7 @@ class _Asked(NamedTuple):
 
     name: bytes
     told: Told
+    is_wanted: Callable[[], bool]
 
 
 class RedisReplies:
@@ -80,12 +81,12 @@ class RedisReplies:
         self._trips: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
-    def ask(self, claim: Claim, told: Told) -> None:
-        """Looks for the reply to a call; `told` gets None as well when Redis does not say."""
+    def ask(self, claim: Claim, told: Told, is_wanted: Callable[[], bool]) -> None:
+        """Looks for the reply to a call, while that `is_wanted`; `told` gets None as well when Redis does not say."""
         if len(self._asked) >= REPLIES_WAITING_MAX:
             told(None)
             return
-        self._asked.append(_Asked(self._prefix + claim.key, told))
+        self._asked.append(_Asked(self._prefix + claim.key, told, is_wanted))
         self._go()
 
     def finish(self, claim: Claim, reply: Reply, window_ms: int) -> None:
@@ -110,8 +111,10 @@ class RedisReplies:
         """Round trips, until nobody waits."""
         try:
             while self._asked or self._finished:
-                asked, self._asked = _parted(self._asked)
+                asked, self._asked = _parted([one for one in self._asked if one.is_wanted()])
                 finished, self._finished = _parted(self._finished)
+                if not asked and not finished:
+                    break
                 found = await self._trip(asked, finished)
                 for place, one in enumerate(asked):
                     _tell(one.told, _reply(found[place]) if found is not None else None)

@@ -5,11 +5,14 @@ The rules decide in `throttling`; here a request becomes charges, and a refusal 
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
+from math import inf
 from typing import Any, Final
 
+from backend_store.client import waited_until
 from backend_store.model import MessageTooLarge, PushqError, Quotas, Unavailable
 from gateway.limits import TENANTS_REMEMBERED_MAX
 from gateway.rate_rules import rules_of_quotas
@@ -82,8 +85,11 @@ class Throttle:
                     charges.append(Charge(rule, subject, cost))
         return charges if len(publishes) == 1 else _merged(charges)
 
-    def publish(self, who: Who, publishes: Sequence[Publishing]) -> Verdict | Coroutine[Any, Any, Verdict]:
-        """Counts a publish over a socket: None lets it pass; a coroutine has to be awaited to know."""
+    def publish(
+        self, who: Who, publishes: Sequence[Publishing], until: float = inf
+    ) -> Verdict | Coroutine[Any, Any, Verdict]:
+        """Counts a publish over a socket, for which somebody waits `until` then: None lets it pass; a coroutine has to
+        be awaited to know."""
         plan = self._applying(who, "publish")
         if len(plan) == 1 and plan[0].is_plain and who.principal:
             # The hot one: a frame, under no other rule than the default.
@@ -93,7 +99,7 @@ class Throttle:
             if not charges:
                 return None
         outcome = self.limiter.hit(charges)
-        return self._later(charges) if outcome is None else self.verdict(outcome)
+        return self._later(charges, until) if outcome is None else self.verdict(outcome)
 
     def publish_together(self, who: Who, queue: str, *, requests: int, messages: int, size: int) -> bool:
         """Counts so many publishes to one queue, where all of them pass now; else nothing is counted."""
@@ -114,10 +120,13 @@ class Throttle:
         if not charges:
             return None
         outcome = self.limiter.hit(charges)
-        return self._later(charges) if outcome is None else self.verdict(outcome)
+        return self._later(charges, inf) if outcome is None else self.verdict(outcome)
 
-    async def _later(self, charges: Sequence[Charge]) -> Verdict:
-        return self.verdict(await self.limiter.ask(charges))
+    async def _later(self, charges: Sequence[Charge], until: float) -> Verdict:
+        try:
+            return self.verdict(await within(self.limiter.ask(charges), until))
+        except Unavailable as error:
+            return error
 
     def verdict(self, outcome: Outcome) -> Verdict:
         """A refusal as the caller sees it."""
@@ -215,7 +224,7 @@ class Account:
     async def _spend(self, charges: list[Charge]) -> Verdict:
         self._charges += charges
         limiter = self._throttle.limiter
-        outcome = limiter.hit(charges) or await limiter.ask(charges)
+        outcome = limiter.hit(charges) or await within(limiter.ask(charges), waited_until())
         if not outcome.allowed:
             self._outcome = outcome
             return self._throttle.verdict(outcome)
@@ -226,6 +235,17 @@ class Account:
         if self._outcome is None:
             return ()
         return headers([charge.rule for charge in self._charges], self._outcome.rule, self._outcome.remaining)
+
+
+async def within(asking: Coroutine[Any, Any, Outcome], until: float) -> Outcome:
+    """The limiter's word, while somebody waits for it: what has not gone to Redis by then does not go, and takes
+    nothing. Raises `Unavailable`."""
+    try:
+        async with asyncio.timeout_at(None if until == inf else until):
+            return await asking
+    except TimeoutError:
+        detail = "Redis did not say within the time of this request whether it is within its limits; nothing was done"
+        raise Unavailable(detail, retry_after_ms=100) from None
 
 
 def _plans(rules: Sequence[Rule]) -> dict[Operation, tuple[Rule, ...]]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Protocol
 
 from backend_store.client import Chunk, Gap, Queue, cursors_along, encode_cursor
@@ -178,6 +179,7 @@ class Fanout:
         try:
             found = self.tails.next(sub.reading)
         except LookingUp as looking:
+            looking.flight.wanted(inf)
             looking.flight.then(partial(self._fetched, sub, outlet))
             return False
         if found is None:

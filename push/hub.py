@@ -127,9 +127,14 @@ class Hub:
     def connections(self) -> int:
         return len(self.sessions) + len(self.waiting) + len(self.streams) + len(self.polls)
 
-    def until_ms(self, timeout_ms: int | None) -> int:
-        """Until when a publish that comes now may wait for the disk."""
-        return self.clock_ms() + (self.publish_ms if timeout_ms is None else checked_timeout(timeout_ms))
+    def until_ms(self, until: float) -> int:
+        """A time of the loop's clock, by the clock of the disk: until then a publish may wait for it."""
+        return self.clock_ms() + round(1000 * (until - self.loop.time()))
+
+    def waits_until(self, timeout_ms: int | None, came: float | None = None) -> float:
+        """Until when somebody waits for a publish that `came` then, or now, by the loop's clock."""
+        wait_ms = self.publish_ms if timeout_ms is None else checked_timeout(timeout_ms)
+        return (self.loop.time() if came is None else came) + wait_ms / 1000
 
     @property
     def full(self) -> bool:

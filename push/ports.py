@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
+from math import inf
 from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
@@ -141,9 +142,10 @@ class Throttle(Protocol):
     """Holds clients to their limits."""
 
     def publish(
-        self, who: Who, publishes: Sequence[Publishing]
+        self, who: Who, publishes: Sequence[Publishing], until: float = inf
     ) -> PushqError | Coroutine[Any, Any, PushqError | None] | None:
-        """Counts a publish that is about to be accepted: None lets it pass. A coroutine is awaited to know."""
+        """Counts a publish that is about to be accepted: None lets it pass. A coroutine is awaited to know, which says
+        no later than `until`, by the loop's clock."""
 
     def publish_together(self, who: Who, queue: str, *, requests: int, messages: int, size: int) -> bool:
         """Counts so many publishes to one queue, where all of them pass now; else nothing is counted."""
@@ -162,7 +164,7 @@ class Throttle(Protocol):
 class NoThrottle:
     """Everything passes, and nothing is counted."""
 
-    def publish(self, who: Who, publishes: Sequence[Publishing]) -> None:
+    def publish(self, who: Who, publishes: Sequence[Publishing], until: float = inf) -> None:
         return None
 
     def publish_together(self, who: Who, queue: str, *, requests: int, messages: int, size: int) -> bool:

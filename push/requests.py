@@ -76,7 +76,8 @@ Held = tuple[Room, str, int]
 # --------------------------------------------------------------------------------------------------- publish
 
 
-def publish(session: Session, frame: Any, messages: Any, *, plain: bool = False) -> None:
+def publish(session: Session, frame: Any, messages: Any, *, plain: bool = False, came: float | None = None) -> None:
+    """`came`: when the frame did, by the loop's clock, where it waited for something since."""
     desk = session.hub.desk
     assert session.principal is not None
     try:
@@ -87,14 +88,15 @@ def publish(session: Session, frame: Any, messages: Any, *, plain: bool = False)
             raise
         session.began()
         task = session.hub.loop.create_task(made, name="auto-create")
-        task.add_done_callback(partial(_made, session, frame, messages, plain))
+        since = session.hub.loop.time() if came is None else came
+        task.add_done_callback(partial(_made, session, frame, messages, plain, since))
         return
     check_publish(session.hub, queue.config)
-    until_ms = session.hub.until_ms(frame.timeout_ms)
+    until = session.hub.waits_until(frame.timeout_ms, came)
     prepared = _prepared(session, frame, queue, messages, plain=plain)
     held = _held(session, prepared.size)
-    verdict = session.hub.throttle.publish(session.who, ((frame.queue, prepared.blocks),))
-    store = partial(_store, session, frame, queue, prepared, held, len(messages), until_ms)
+    verdict = session.hub.throttle.publish(session.who, ((frame.queue, prepared.blocks),), until)
+    store = partial(_store, session, frame, queue, prepared, held, len(messages), session.hub.until_ms(until))
     session.gate.enter(verdict, store, partial(_over_rate, session, "publish", frame, held))
 
 
@@ -156,7 +158,7 @@ def _prepared(session: Session, frame: Any, queue: Target, messages: Any, *, pla
     return desk.prepare(queue, messages, session.encoding, trace, key_of)
 
 
-def _made(session: Session, frame: Any, messages: Any, plain: bool, task: asyncio.Task[None]) -> None:
+def _made(session: Session, frame: Any, messages: Any, plain: bool, came: float, task: asyncio.Task[None]) -> None:
     """The queue that a publish was to make is there, or it is not."""
     session.ended()
     if task.cancelled():
@@ -169,7 +171,7 @@ def _made(session: Session, frame: Any, messages: Any, plain: bool, task: asynci
     elif error is not None:
         raise error
     else:
-        again = partial(session.answering, frame.id, publish, session, frame, messages, plain=plain)
+        again = partial(session.answering, frame.id, publish, session, frame, messages, plain=plain, came=came)
         if session.gate.held is not None:
             session.gate.held.append(again)  # frames behind it wait for their limits already: it waits behind them
         else:

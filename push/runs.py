@@ -133,7 +133,7 @@ def publish(session: Session, frames: Sequence[PlainPublish | PlainBytesPublish]
     asked = Asked(session, "publish", name, messages=messages, bytes_in=size, requests=len(frames))
     ids = [frame.id for frame in frames]
     done = partial(_published, asked, ids, counts, queue.config, prepared, principal.tenant)
-    queue.publish(prepared.blocks, done, until_ms=hub.until_ms(None))
+    queue.publish(prepared.blocks, done, until_ms=hub.until_ms(hub.waits_until(None)))
     return True
 
 

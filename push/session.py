@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -33,7 +34,7 @@ from push.limits import (
     REPLY_FRAME_BYTES_MAX,
     SUBSCRIPTIONS_PER_SESSION_MAX,
 )
-from push.looking_up import LookingUp, outcome
+from push.looking_up import LookingUp, not_in_time, outcome
 from push.ports import Encoding, Principal
 from push.problems import invalid, problem
 from push.protocol import (
@@ -296,18 +297,36 @@ class Session:
             check_id(request_id)
             handler(*args, **kwargs)
         except LookingUp as looking:
-            self._wait(looking, request_id, partial(self.answering, request_id, handler, *args, **kwargs))
+            until = inf
+            if handler is publish:
+                kwargs["came"] = kwargs.get("came") or self.hub.loop.time()
+                until = self._waits_until(args[1], kwargs["came"])
+            self._wait(looking, request_id, partial(self.answering, request_id, handler, *args, **kwargs), until)
         except PushqError as error:
             self.count(handler.__name__, "", error.code)
             if self.hub.spans is not None:
                 self.hub.spans.refused(handler.__name__, args[1], self.who.tenant, error.code)
             (self.error if handler is publish else self.refuse)(request_id, error)
 
-    def _wait(self, looking: LookingUp, request_id: RequestId, again: Callable[[], None]) -> None:
-        """What a request needs is asked for; it begins anew when that is here. Others go on meanwhile."""
+    def _waits_until(self, frame: Any, came: float) -> float:
+        try:
+            return self.hub.waits_until(frame.timeout_ms, came)
+        except InvalidRequest:
+            return inf  # it is told once it is known that the queue is there
+
+    def _wait(self, looking: LookingUp, request_id: RequestId, again: Callable[[], None], until: float) -> None:
+        """What a request needs is asked for; it begins anew when that is here, unless nobody waits for it any more.
+        Others go on meanwhile."""
         self.began()
+        is_told = False
 
         def landed(error: PushqError | None) -> None:
+            nonlocal is_told
+            if is_told:
+                return
+            is_told = True
+            if timer is not None:
+                timer.cancel()
             self.ended()
             if self.closed:
                 return
@@ -318,6 +337,9 @@ class Session:
             else:
                 again()
 
+        is_bounded = until != inf
+        timer = self.hub.loop.call_at(until, landed, not_in_time(looking)) if is_bounded else None
+        looking.flight.wanted(until)
         looking.flight.then(landed)
 
     def _first(self, frame: ClientFrame) -> None:

@@ -10,6 +10,7 @@ from web_console.visit import Visit
 from web_console.wording import counted, write
 
 RULES: Final = "/console/alerts/rules"
+RECEIVERS: Final = "/console/alerts/receivers"
 _COMMON: Final = ("name", "kind", "for_ms", "keep_ms", "severity", "receivers", "enabled", "note")
 """What a rule of any kind takes."""
 
@@ -86,8 +87,9 @@ async def make_receiver(visit: Visit, form: Form) -> Done:
 
 
 async def change_receiver(visit: Visit, form: Form) -> Done:
-    await visit.ask("PUT", f"/v1/alert-receivers/{form.get('item', '')}", given(form, "name", "type", "url"))
-    return Done(f"Receiver {form.get('name', '')} is changed; its secret stays")
+    path, body = f"/v1/alert-receivers/{form.get('item', '')}", given(form, "name", "type", "url")
+    await visit.ask("PUT", path, body, headers=version(form))
+    return Done(f"Receiver {form.get('name', '')} is changed; its secret stays", RECEIVERS)
 
 
 async def test_receiver(visit: Visit, form: Form) -> Done:

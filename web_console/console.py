@@ -259,7 +259,11 @@ async def watched(look: Callable[[], Awaitable[str | None]]) -> AsyncIterator[Se
                 shown = part
                 yield ServerSentEvent(data=part)
             yield ServerSentEvent(event="looked", data=f"{pause_s:.1f}")
-        await asyncio.sleep(pause_s)
+        await _pause(pause_s)
+
+
+async def _pause(seconds: float) -> None:
+    await asyncio.sleep(seconds)
 
 
 def _encoded(visit: Visit) -> str:

@@ -7,6 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 from backend_store.words import counted as counted
+from backend_store.words import of_unit as of_unit
 from backend_store.words import plural as plural
 
 _BYTES = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -79,7 +80,7 @@ def write(kind: str, value: Any) -> str:
         case "rate":
             return rate(value)
         case "time":  # its column says that it is in UTC
-            return str(value).replace("T", " ").removesuffix("Z")
+            return str(value).replace("T", " ").removesuffix("Z").partition(".")[0]
         case "moment":
             return f"{str(value).replace('T', ' ').removesuffix('Z')} UTC"
         case _:

@@ -34,7 +34,7 @@ from backend_store.client.queue import EmbeddedQueue as Queue
 from backend_store.client.queue import Purge, SettledAndPublished
 from backend_store.client.ranges import PartitionOffsets, RangePage, kind_of, offsets_of, read_range
 from backend_store.client.redrive import Redrive
-from backend_store.client.since import ASKED_AT
+from backend_store.client.since import ASKED, Asked, unbounded_task, waited_until
 from backend_store.client.streams import Gap, Start, StreamPart, StreamParts
 from backend_store.core.bits import indexes
 from backend_store.core.block import BLOCK_HEAD, BYTES_BESIDE_BODY, unpack
@@ -84,7 +84,8 @@ from backend_store.storage.engine import StorageCorrupt
 from backend_store.storage.writer import COMMIT_SECONDS_BUCKETS
 
 __all__ = [
-    "ASKED_AT",
+    "ASKED",
+    "Asked",
     "AuditEntry",
     "AuditLog",
     "BLOCK_HEAD",
@@ -182,4 +183,6 @@ __all__ = [
     "standing",
     "timestamp",
     "trace_context",
+    "unbounded_task",
+    "waited_until",
 ]

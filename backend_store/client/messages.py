@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -39,17 +39,21 @@ def dead_letter(dead: Mapping[str, Any] | None, seal: Seal | None) -> dict[str, 
     """
     if dead is None:
         return None
-    history = [
-        {"attempt": attempt, "at": timestamp(at_ms), "outcome": outcome, "reason": reason}
-        for attempt, at_ms, outcome, reason in told_history(dead, seal)
-    ]
     return {
         "from": dead.get("from"),
         "reason": dead["reason"],
         "at": timestamp(dead["at"]),
         "attempts": dead.get("attempts", 0),
-        "history": history,
+        "history": attempts_ended(dead.get("history", ()), seal),
     }
+
+
+def attempts_ended(rows: Iterable[Any], seal: Seal | None) -> list[dict[str, Any]]:
+    """Attempts that ended without an ack, the latest last."""
+    return [
+        {"attempt": attempt, "at": timestamp(at_ms), "outcome": outcome, "reason": reason}
+        for attempt, at_ms, outcome, reason in told_history(rows, seal)
+    ]
 
 
 def trace_context(kept: str | None) -> tuple[str | None, str | None]:

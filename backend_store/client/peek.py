@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 from backend_store.client.filters import PeekFilter, matching
-from backend_store.client.messages import full_message, timestamp
+from backend_store.client.messages import attempts_ended, full_message, timestamp
 from backend_store.client.search import places_of
 from backend_store.client.states import Bases, Shown, became_due, chunk_at, held, shelves_of, shown, views_shown
 from backend_store.core.bits import indexes, lowest
@@ -44,6 +44,8 @@ class Found(NamedTuple):
     attempt: int
     due_ms: int | None
     state: State
+    history: Sequence[Any] = ()
+    """Its attempts that ended without an ack, as they are stored; the latest of them stay."""
 
 
 Show = Callable[[Found], Any]
@@ -55,6 +57,8 @@ def peeked(found: Found) -> Peeked:
     message["attempt"] = found.attempt
     if found.due_ms:
         message["due_at"] = timestamp(found.due_ms)
+    if found.history:
+        message["history"] = attempts_ended(found.history, found.chunk.seal)
     return Peeked(message, found.state)
 
 
@@ -270,7 +274,8 @@ class _Page:
         for index in indexes(bits):
             due_ms = where.due.get(index) if where.delayed >> index & 1 else None
             state = self._state_of(where, 1 << index)
-            self._items.append(self._as_item(Found(chunk, index, where.attempts(index), due_ms, state)))
+            history = where.histories.get(index, ())
+            self._items.append(self._as_item(Found(chunk, index, where.attempts(index), due_ms, state, history)))
 
     def _state_of(self, where: Shown, bit: int) -> State:
         if self._wanted.state == "dead":

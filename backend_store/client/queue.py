@@ -44,7 +44,7 @@ from backend_store.model import (
 )
 from backend_store.node.group import Mode
 from backend_store.node.joint import Joint, JointResult
-from backend_store.node.limits import PEEK_SECONDS_MAX
+from backend_store.node.limits import PEEK_LEASES_MAX, PEEK_SECONDS_MAX
 from backend_store.node.node import Node
 from backend_store.node.partition import Partition
 from backend_store.node.partitions import Partitions
@@ -499,6 +499,13 @@ class EmbeddedQueue:
         if self._partition.closed:
             raise self.gone
         return page
+
+    def held_by(self, partition: int, offset: int) -> Lease | None:
+        """The lease that has a message; None where there is none, or too many others are before it."""
+        for view in self._views.all if self._views is not None else ():
+            if view.partition.index == partition:
+                return view.core.leases.holding(offset, most=PEEK_LEASES_MAX)
+        return None
 
     @property
     def owner(self) -> str:

@@ -1,6 +1,44 @@
-"""Since when an answer must hold: a request that asks for numbers sees what was confirmed before it came."""
+"""The request under way: since when an answer to it must hold, and until when somebody waits for it.
 
-from contextvars import ContextVar
+Both travel with its context to whatever it asks elsewhere. Work that others share, or that outlives the request, runs
+in a context of its own: nobody's deadline may cut it short.
+"""
 
-ASKED_AT: ContextVar[float | None] = ContextVar("asked_at", default=None)
-"""When the request under way began, by the clock of its loop; None outside of one."""
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from contextvars import ContextVar, copy_context
+from math import inf
+from typing import Any, Final, TypeVar
+
+T = TypeVar("T")
+
+
+class Asked:
+    """One request, in seconds by the clock of its loop."""
+
+    __slots__ = ("at", "until")
+
+    def __init__(self, at: float, until: float = inf) -> None:
+        self.at = at
+        """When it came: numbers that it asks for are as they were then, or later."""
+        self.until = until
+        """Until when its caller waits; infinite where it did not say, and once it was answered."""
+
+
+ASKED: Final[ContextVar[Asked | None]] = ContextVar("asked", default=None)
+"""The request under way; None outside of one."""
+
+
+def waited_until() -> float:
+    """Until when somebody waits for what is done in this context."""
+    asked = ASKED.get()
+    return inf if asked is None else asked.until
+
+
+def unbounded_task(work: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
+    """A task that no request's deadline cuts short, whichever request begins it."""
+    context = copy_context()
+    context.run(ASKED.set, None)
+    return asyncio.get_running_loop().create_task(work, name=name, context=context)

@@ -7,7 +7,7 @@ chunk into memory, or a view to life.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from backend_store.core.bits import indexes
 from backend_store.core.chunk import Chunk, holes
@@ -37,7 +37,8 @@ MAIN_IN_ORDER: Final = (
 
 
 class Shown(NamedTuple):
-    """The messages of one chunk that are there, by state, as bits; `due` has the times of the delayed, by index."""
+    """The messages of one chunk that are there, by state, as bits; `due` has the times of the delayed, by index, and
+    `histories` the attempts that ended without an ack (see `core.records.Retry`)."""
 
     ready: int
     in_flight: int
@@ -45,6 +46,7 @@ class Shown(NamedTuple):
     due: Mapping[int, int]
     started: int
     tries: Mapping[int, int]
+    histories: Mapping[int, list[Any]]
 
     @property
     def present(self) -> int:
@@ -99,7 +101,7 @@ def _from_memory(state: ChunkState) -> Shown:
     in_flight = state.present & (state.leased | state.returning)
     delayed = state.present & state.delayed & ~in_flight
     ready = state.present & ~(in_flight | delayed)
-    return Shown(ready, in_flight, delayed, state.due if delayed else {}, state.started, state.attempts)
+    return Shown(ready, in_flight, delayed, state.due if delayed else {}, state.started, state.attempts, state.history)
 
 
 def _from_disk(partition: Partition, view: int, chunk: Chunk) -> Shown:
@@ -109,7 +111,8 @@ def _from_disk(partition: Partition, view: int, chunk: Chunk) -> Shown:
     due = {i: row.due_ms for i, row in rows.items() if row.due_ms > now_ms and present >> i & 1}
     delayed = sum(1 << index for index in due)
     tries = {index: row.tries for index, row in rows.items()}
-    return Shown(present & ~delayed, 0, delayed, due, started, tries)
+    histories = {index: row.history for index, row in rows.items() if row.history}
+    return Shown(present & ~delayed, 0, delayed, due, started, tries, histories)
 
 
 def _waiting(partition: Partition, chunk: Chunk) -> dict[int, int]:

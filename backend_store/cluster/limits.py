@@ -24,6 +24,10 @@ KEEP_ALIVE_SECONDS: Final = 0.5
 """How often a session is kept alive; the next keep-alive does not wait for the answer to the last one."""
 KEEP_ALIVES_IN_FLIGHT_MAX: Final = 4
 """Keep-alives of one session that wait for an answer."""
+UNANSWERED_SECONDS_MAX: Final = 1.0
+"""So long after the last confirmed keep-alive, and with one that failed since, a coordinator is taken to be away."""
+FAREWELL_SECONDS_MAX: Final = 0.25
+"""How long a session's end may take to be told to a coordinator that is taken to be away."""
 WATCHES_MAX: Final = 64
 """Watches that one process has open at a coordinator."""
 

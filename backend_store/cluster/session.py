@@ -16,9 +16,11 @@ import structlog
 from backend_store.cluster.core.values import SessionId
 from backend_store.cluster.limits import (
     ETCD_READ_SECONDS_MAX,
+    FAREWELL_SECONDS_MAX,
     KEEP_ALIVE_SECONDS,
     KEEP_ALIVES_IN_FLIGHT_MAX,
     SESSION_HELD_FRACTION,
+    UNANSWERED_SECONDS_MAX,
 )
 from backend_store.model import OutcomeUnknown, PushqError, Unavailable
 
@@ -46,6 +48,8 @@ class Session:
         """When the last keep-alive was sent that was confirmed, in seconds of `boot_seconds`."""
         self.reason = ""
         """Why it was lost; empty until then."""
+        self._failed_at = float("-inf")
+        """When the newest keep-alive was sent that failed."""
         self._clock = clock
         self._keep = keep
         self._end = end
@@ -69,27 +73,33 @@ class Session:
     def is_lost(self) -> bool:
         return self._lost.is_set()
 
+    @property
+    def is_answered(self) -> bool:
+        """Whether the coordinator seems to be there: keep-alives do not fail, or not for long yet. A hint."""
+        return self.confirmed_at > self._failed_at or self._clock() < self.confirmed_at + UNANSWERED_SECONDS_MAX
+
     async def wait_lost(self) -> str:
         """Returns why, as soon as the session is over, at the latest its whole time after the last keep-alive."""
         await self._lost.wait()
         return self.reason
 
     async def close(self) -> None:
-        """Ends it at the coordinator too, if that answers: whoever waits for its records need not wait out its time."""
-        was_lost = self.is_lost
+        """Ends it at the coordinator too, if that answers: whoever waits for its records need not wait out its time.
+        Of one that has not answered lately little is awaited."""
+        was_lost, seconds = self.is_lost, ETCD_READ_SECONDS_MAX if self.is_answered else FAREWELL_SECONDS_MAX
         self._lose("it was closed")
         self._keeper.cancel()
         for beat in self._beats:
             beat.cancel()
         await asyncio.gather(self._keeper, *self._beats, return_exceptions=True)
         if not was_lost:
-            await self._try_to_end()
+            await self._try_to_end(seconds)
 
     async def _run(self) -> None:
         while not self.is_lost:
             if self._clock() >= self.confirmed_at + self.ttl_s:
                 self._lose(f"no keep-alive was confirmed for {self.ttl_s} s")
-                await self._try_to_end()
+                await self._try_to_end(ETCD_READ_SECONDS_MAX)
                 return
             if len(self._beats) < KEEP_ALIVES_IN_FLIGHT_MAX and self._is_alive():
                 # Beats overlap: one that hangs at a stuck member must not use up the session's time.
@@ -108,6 +118,7 @@ class Session:
         try:
             is_there = await self._keep(self.id)
         except (Unavailable, OutcomeUnknown) as error:
+            self._failed_at = max(self._failed_at, sent_at)
             log.info("a keep-alive failed", session=self.id, error=error.detail)
             return
         except PushqError as error:
@@ -125,7 +136,7 @@ class Session:
         self._lost.set()
         log.info("a session is over", session=self.id, reason=reason)
 
-    async def _try_to_end(self) -> None:
+    async def _try_to_end(self, seconds: float) -> None:
         with contextlib.suppress(PushqError, TimeoutError):
-            async with asyncio.timeout(ETCD_READ_SECONDS_MAX):
+            async with asyncio.timeout(seconds):
                 await self._end(self.id)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import Any, Protocol
 
 from backend_store.core.bits import indexes
@@ -200,6 +201,11 @@ class LeaseTable:
     def values(self) -> list[Lease]:
         return [part for lease in self._by_token.values() for part in lease.parts() if part.bits]
 
+    def holding(self, offset: int, *, most: int) -> Lease | None:
+        """The lease that has a message, if it is among the first `most`."""
+        parts = (part for lease in self._by_token.values() for part in lease.parts())
+        return holding(parts, offset, most=most)
+
     def add(self, lease: Lease) -> None:
         self._by_token[lease.token] = lease
         self.schedule(lease)
@@ -259,6 +265,14 @@ class LeaseTable:
                 return deadline
             heapq.heappop(self._heap)
         return None
+
+
+def holding(leases: Iterable[Lease], offset: int, *, most: int) -> Lease | None:
+    """The lease that has a message, of the first `most`."""
+    for lease in islice(leases, most):
+        if lease.state.base <= offset and lease.bits >> (offset - lease.state.base) & 1:
+            return lease
+    return None
 
 
 def receipts_of(token: str, bits: int) -> list[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import binascii
 from base64 import b64decode, b64encode
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from backend_store.core.sealing import CannotOpen, Seal
@@ -42,9 +42,8 @@ def told_reason(reason: str | None, seal: Seal | None) -> str | None:
         return UNREADABLE
 
 
-def told_history(dead: Mapping[str, Any] | None, seal: Seal | None) -> list[list[Any]]:
-    """The attempts of a dead letter, their reasons opened."""
-    rows = dead.get("history", ()) if dead is not None else ()
+def told_history(rows: Iterable[Any], seal: Seal | None) -> list[list[Any]]:
+    """The attempts of a message, their reasons opened."""
     return [[attempt, at_ms, outcome, told_reason(reason, seal)] for attempt, at_ms, outcome, reason in rows]
 
 

@@ -15,7 +15,7 @@ from backend_store.core.host_lanes.routing import AppendTo, ForwardTo, Refused, 
 from backend_store.core.host_lanes.table import LaneTable
 from backend_store.core.slots import SLOTS, UNKEYED
 from backend_store.model import InvalidRequest, PushqError, Unavailable
-from backend_store.remote.directory import Address
+from backend_store.remote.directory import Address, parsed
 from backend_store.remote.doors import Unheard
 from backend_store.remote.line import Call, Line
 from backend_store.remote.queue import is_known_again
@@ -122,7 +122,7 @@ class Door:
 
     def _can_commit(self, lane: int) -> bool:
         service = self._services.get(lane)
-        return service is not None and not service.store.node.why_not_durable()
+        return service is not None and not service.is_leaving and not service.store.node.why_not_durable()
 
     def _append(self, lane: int, call: Publish, answer: Answer) -> None:
         before = self._lines.get(lane)
@@ -131,6 +131,9 @@ class Door:
             self._pass_on(lane, call, answer)
             return
         service = self._services[lane]
+        if service.is_leaving:
+            self._pass_on(lane, call, answer)
+            return
 
         def done(result: Placed | PushqError) -> None:
             if isinstance(result, PushqError) and result.code == NOT_LEADER:
@@ -212,12 +215,7 @@ class OwnersOfLanes:
 
     def address(self, shard: int) -> tuple[str, int] | None:
         hint, self._hint = self._hint, None
-        return hint or _parsed(self._address(shard))
+        return hint or parsed(self._address(shard))
 
     def failed(self, shard: int, address: Address, leader: str | None) -> None:
-        self._hint = _parsed(leader)
-
-
-def _parsed(address: str | None) -> tuple[str, int] | None:
-    host, _, port = (address or "").rpartition(":")
-    return (host.strip("[]"), int(port)) if host and port.isdigit() else None
+        self._hint = parsed(leader)

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from backend_store.node.limits import LEDGER_ROWS_PER_READ
 from backend_store.node.unreadable import Unreadable
-from backend_store.storage.engine import Batch, Engine, Row, Table
+from backend_store.storage.engine import Batch, Engine, Table
 from backend_store.storage.seal import seal, unseal
 
 _KEY = struct.Struct(">cQ")
@@ -24,6 +24,7 @@ _EXPORTED: Final = b"c/audit"
 class AuditEntry(NamedTuple):
     seq: int
     data: bytes
+    """Empty where the row does not read."""
 
 
 class AuditLog:
@@ -92,9 +93,11 @@ class AuditLog:
             raise
 
     def before(self, seq: int | None, limit: int) -> list[AuditEntry]:
-        """The newest rows below a number, the newest first. Raises `StorageCorrupt`."""
+        """The newest rows below a number, the newest first; one that does not read has its place, and says nothing."""
         end = _ROWS[1] if seq is None else _KEY.pack(b"a", seq)
-        return [_entry(row) for row in self._engine.scan(Table.USAGE, _ROWS[0], end, limit, reverse=True)]
+        rows = self._engine.scan(Table.USAGE, _ROWS[0], end, limit, reverse=True)
+        read = {entry.seq: entry for entry in self.unreadable.read(rows, _entry_of)}
+        return [read.get(_seq(key)) or AuditEntry(_seq(key), b"") for key, _ in rows]
 
     def waiting(self) -> list[AuditEntry]:
         """The oldest rows that are in no file and that read, up to the first whose act goes on."""
@@ -116,10 +119,6 @@ class AuditLog:
         for key, _ in self._engine.scan(Table.USAGE, _ROWS[0], end, 2 * LEDGER_ROWS_PER_READ):
             batch.delete(Table.USAGE, key)
         await self._write(batch)
-
-
-def _entry(row: Row) -> AuditEntry:
-    return _entry_of(*row)
 
 
 def _entry_of(key: bytes, stored: bytes) -> AuditEntry:

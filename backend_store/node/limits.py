@@ -7,6 +7,8 @@ SWEEP_ROWS_PER_COMMIT = 256
 RECOVERY_ROWS_PER_READ = 256
 PEEK_MESSAGES_MAX = 100_000
 """Messages one peek request looks at before it answers with a cursor."""
+PEEK_LEASES_MAX = 20_000
+"""Leases that are looked through for the one that has a message."""
 PEEK_SECONDS_MAX = 10
 """How long one peek request looks before it answers with a cursor."""
 LOOK_SLICE_SECONDS = 0.0003

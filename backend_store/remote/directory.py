@@ -10,6 +10,12 @@ Address = tuple[str, int] | Path
 """Host and port; or the socket of a backend of this machine, in a folder that is its user's alone."""
 
 
+def parsed(address: str | None) -> tuple[str, int] | None:
+    """Of what a backend says about another one, `HOST:PORT`; None where that is no address."""
+    host, _, port = (address or "").rpartition(":")
+    return (host.strip("[]"), int(port)) if host and port.isdigit() else None
+
+
 class Directory(Protocol):
     def address(self, shard: int) -> Address | None:
         """What to try next; None while nobody is known."""
@@ -77,9 +83,9 @@ class FixedDirectory:
             self._silent[shard] = address, self._next.get(shard, 0) + len(self._addresses)
         if shard not in self._followed:
             self._next[shard] = self._next.get(shard, 0) + 1
-            host, _, port = (leader or "").rpartition(":")
-            if host and port.isdigit() and not self._is_old(shard, address, (host, int(port))):
-                self._hints[shard] = host, int(port)
+            named = parsed(leader)
+            if named is not None and not self._is_old(shard, address, named):
+                self._hints[shard] = named
         if self._addresses[self._next.get(shard, 0) % len(self._addresses)] == address:
             self._next[shard] = self._next.get(shard, 0) + 1
 

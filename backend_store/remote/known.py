@@ -15,6 +15,7 @@ T = TypeVar("T")
 class Landing(Protocol):
     """What is being asked for: see `push.looking_up.Flight`."""
 
+    def wanted(self, until: float) -> None: ...
     def then(self, call: Callable[[PushqError | None], None]) -> None: ...
     async def landed(self) -> None: ...
 
@@ -30,6 +31,9 @@ class Flight:
     def __init__(self, task: asyncio.Task[None]):
         self.task = task
         task.add_done_callback(_seen)
+
+    def wanted(self, until: float) -> None:
+        """It has gone already: a line is asked at once, and not again."""
 
     def then(self, call: Callable[[PushqError | None], None]) -> None:
         def told(task: asyncio.Task[None]) -> None:

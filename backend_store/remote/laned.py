@@ -300,6 +300,10 @@ class LanedQueue(RemoteQueue):
                 return dataclasses.replace(found, next=encode_place(PeekPlace(_BEGIN, 0, number + 1)))
         return found
 
+    def held_by(self, partition: int, offset: int) -> Lease | None:
+        found = (lane.held_by(partition, offset) for lane in self.lanes)
+        return next((lease for lease in found if lease is not None), None)
+
     async def purge(self, purge_id: str) -> Purge:
         """Of all lanes; an error says that some may be purged and some not."""
         done = await asyncio.gather(*(lane.purge(purge_id) for lane in self.lanes))

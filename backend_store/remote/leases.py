@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 from backend_store.core.chunk import ENTRY_HEADER, ENTRY_HEADER_BYTES, Chunk
-from backend_store.core.leases import ChunkState, Holder, Lease
+from backend_store.core.leases import ChunkState, Holder, Lease, holding
 from backend_store.core.receipts import SUFFIXES
 from backend_store.core.sealing import blocks_in
 
@@ -99,6 +99,11 @@ class Stock:
 
     def parts(self, token: str) -> list[Lease]:
         return self._held.get(token, [])
+
+    def holding(self, partition: int, offset: int, *, most: int) -> Lease | None:
+        """The lease that has a message, if it is among the first `most`."""
+        parts = (part for some in self._held.values() for part in some if part.state.partition == partition)
+        return holding(parts, offset, most=most)
 
     def ended(self, token: str, bits: int, told: Callable[[Holder, int], None] | None = None) -> bool:
         """Messages are nobody's any more: their holders have credit again. Whether anything was held of them."""

@@ -6,6 +6,8 @@ LINE_CONNECT_SECONDS_MAX: Final = 2.0
 """How long connecting to a backend may take before it is tried anew."""
 LINE_RECONNECT_SECONDS_MAX: Final = 0.5
 """The longest pause between two tries to connect to a backend."""
+LINE_ONWARD_MS: Final = 1_000
+"""How long a gateway waits at the backend that is about to lead a shard, where the one before has sent it there."""
 LINE_PING_SECONDS: Final = 1.5
 """How often a gateway asks a backend for a sign of life."""
 LINE_SILENCE_SECONDS_MAX: Final = 2.5

@@ -20,6 +20,7 @@ from websockets.asyncio.client import connect, unix_connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 from websockets.typing import Subprotocol
 
+from backend_store.client.since import waited_until
 from backend_store.model import (
     ClusterAway,
     InvalidRequest,
@@ -30,7 +31,7 @@ from backend_store.model import (
     StorageFull,
     Unavailable,
 )
-from backend_store.remote.directory import Address, Directory
+from backend_store.remote.directory import Address, Directory, parsed
 from backend_store.remote.limits import (
     ASK_MS_MAX,
     AWAY_SECONDS,
@@ -39,6 +40,7 @@ from backend_store.remote.limits import (
     LINE_CALLS_MAX,
     LINE_CONNECT_SECONDS_MAX,
     LINE_FRAME_BYTES_SOFT_MAX,
+    LINE_ONWARD_MS,
     LINE_PING_SECONDS,
     LINE_RECONNECT_SECONDS_MAX,
     LINE_SILENCE_SECONDS_MAX,
@@ -154,6 +156,10 @@ class Line:
         self._wants: dict[tuple[Place, int], Want] = {}
         self._quiet: list[Settle] = []
         self._is_flushing = self._is_leaving = False
+        self._is_sent_on = False
+        """The backend takes nothing more: what it began it answers, and then it ends the connection."""
+        self._onward: tuple[str, int] | None = None
+        """Who leads the shard next, by the word of who led it until now."""
         self._problem = "is not connected yet"
         self._patience_s = AWAY_SECONDS if cluster else float("inf")
         self._closed_at = self._loop.time()
@@ -209,12 +215,13 @@ class Line:
     async def _keep_connected(self) -> None:
         pause = 0.02
         while True:
-            address = self._directory.address(self.shard)
+            onward = self._take_onward()
+            address = onward or self._directory.address(self.shard)
             leader: str | None = None
             if address is not None:
                 connected = self.connections
                 try:
-                    leader = await self._visit(address)
+                    leader = await self._visit(address, waits_ms=LINE_ONWARD_MS if onward else 0)
                 except (ConnectionClosed, InvalidHandshake, OSError, TimeoutError, PushqError) as error:
                     self._problem = f"is not there: {error or type(error).__name__}"
                 except Exception:
@@ -223,8 +230,14 @@ class Line:
                 if self.connections > connected:
                     pause = 0.02
                 self._directory.failed(self.shard, address, leader)
+                if self._onward is not None:
+                    continue
             await asyncio.sleep(random.uniform(pause / 2, pause))
             pause = min(LINE_RECONNECT_SECONDS_MAX, pause * 2)
+
+    def _take_onward(self) -> tuple[str, int] | None:
+        onward, self._onward = self._onward, None
+        return onward
 
     def _connect(self, address: Address) -> connect:
         options: dict[str, Any] = {
@@ -242,11 +255,12 @@ class Line:
         scheme = "wss" if self._tls is not None else "ws"
         return connect(f"{scheme}://{_shown(address)}", ssl=self._tls, proxy=None, **options)
 
-    async def _visit(self, address: Address) -> str | None:
+    async def _visit(self, address: Address, *, waits_ms: int) -> str | None:
         """Speaks with one backend for as long as it leads. Returns where it sent us, if it does not."""
         async with self._connect(address) as connection:
             assert isinstance(connection, ClientWire), "as the options say"
-            await connection.send(pack(Greeting(STORE_VERSION, self._gateway, self.shard, self._owner.held())))
+            held = self._owner.held()
+            await connection.send(pack(Greeting(STORE_VERSION, self._gateway, self.shard, held, waits_ms)))
             async with asyncio.timeout(LINE_CONNECT_SECONDS_MAX):
                 first = from_backend(await connection.recv(decode=False))
             if isinstance(first, Turned):
@@ -286,6 +300,8 @@ class Line:
                 self._owner.defined(frame, is_first=not self._is_open)
                 if not self._is_open:
                     self._opened()
+            case Turned():
+                self._send_on(parsed(frame.leader))
             case Answered(number, value, error):
                 waiting = self._asked.get(number)
                 if waiting is not None and not waiting.done():
@@ -314,6 +330,13 @@ class Line:
             call.reply(error_of(error) if error is not None else done)
         self._maybe_leave()
 
+    def _send_on(self, leader: tuple[str, int] | None) -> None:
+        """The backend is about to end the connection: what comes from here on waits for the next one."""
+        self._is_sent_on, self._onward = True, leader
+        self._open.clear()
+        self._wants.clear()
+        self._post(pack(Wants([])))
+
     def leave_when_quiet(self) -> None:
         """Connects anew where its directory says, once nothing that was sent is without its answer; what comes
         meanwhile waits for that."""
@@ -337,7 +360,7 @@ class Line:
         self._connection = None
         if self._is_open:
             self._closed_at = self._loop.time()
-        self._is_open = self._is_leaving = False
+        self._is_open = self._is_leaving = self._is_sent_on = False
         self._open.clear()
         self._wants.clear()
         self._quiet.clear()
@@ -390,7 +413,7 @@ class Line:
 
     def _flush(self) -> None:
         self._is_flushing = False
-        if not self._is_open or self._is_leaving:
+        if not self._is_open or self._is_leaving or self._is_sent_on:
             self._refuse_if_away()
             return
         now_ms = self.now_ms()
@@ -458,21 +481,23 @@ class Line:
     # --------------------------------------------------------------------------------------------------- requests
 
     async def ask(self, operation: Any, *, may_repeat: bool) -> msgspec.Raw:
-        """The answer, from whoever leads. Raises `PushqError`."""
+        """The answer, from whoever leads, while the caller waits for it. Raises `PushqError`."""
         if len(self._asked) >= LINE_ASKS_MAX:
             raise Overloaded(f"{LINE_ASKS_MAX} requests wait for the backend", retry_after_ms=500)
-        until = self._loop.time() + ASK_MS_MAX / 1000
+        until = min(self._loop.time() + ASK_MS_MAX / 1000, waited_until())
         what = raw(operation)
         while True:
+            if self._loop.time() >= until:
+                raise Unavailable(f"{self._whose} was not asked: the time of this request is over", retry_after_ms=500)
             if not await self.opened(self._waits_s(until)):
                 raise self._unavailable()
-            if not self._is_open:
+            if not self._is_open or self._is_sent_on:
                 continue  # it was lost again before this went on; nothing was sent
             number = self.next_number()
             waiting: asyncio.Future[msgspec.Raw] = self._loop.create_future()
             self._asked[number] = waiting
             try:
-                self._post(pack(Asks(number, ASK_MS_MAX, what)))
+                self._post(pack(Asks(number, max(0, int((until - self._loop.time()) * 1000)), what)))
                 async with asyncio.timeout_at(until):
                     return await waiting
             except TimeoutError:

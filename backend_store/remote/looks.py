@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from backend_store.client.since import ASKED_AT
+from backend_store.client.since import ASKED
 from backend_store.model import PushqError, QueueStats
 from backend_store.remote.known import Background, Flight, LookingUp
 from backend_store.remote.laned import whole_look
@@ -95,8 +95,8 @@ class Looks:
 
     def _fresh_since(self) -> float:
         """From when on numbers count. Where other gateways change them, too, from when the request came."""
-        asked_at = ASKED_AT.get() if self._are_shared else None
-        return max(self._loop.time() - LOOK_FRESH_MS / 1000, asked_at or 0.0)
+        asked = ASKED.get() if self._are_shared else None
+        return max(self._loop.time() - LOOK_FRESH_MS / 1000, 0.0 if asked is None else asked.at)
 
     async def _looked(self, key: Any, operation: LookAt, homes: Sequence[Home]) -> None:
         asked_at = self._loop.time()

@@ -31,7 +31,7 @@ async def peek_at(queue: RemoteQueue, wanted: PeekFilter) -> PeekPage:
     found = PeekPage([], wanted.cursor, 0)
     while True:
         rest = dataclasses.replace(asked, limit=wanted.limit - len(found.items), cursor=found.next)
-        page = _page(await queue.ask(Peek(queue.place_there, rest), may_repeat=True))
+        page = _page(await queue.ask(Peek(queue.place_there, rest, with_history=True), may_repeat=True))
         await queue.learnt([piece.chunk for piece in page.pieces])
         chunks = [_opened(queue, piece) for piece in page.pieces]
         shown = [Found(chunks[one.piece], *one[1:]) for one in page.items]

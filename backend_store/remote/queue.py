@@ -37,6 +37,7 @@ from backend_store.model import (
     Verdict,
 )
 from backend_store.node.group import Mode
+from backend_store.node.limits import PEEK_LEASES_MAX
 from backend_store.remote.leases import Stock, keys_of, receipts_of
 from backend_store.remote.limits import ACK_WAIT_MS, LOOK_WAIT_SECONDS_MAX, SEALS_AFTER_SECONDS, SETTLE_MS_MAX
 from backend_store.remote.line import Call
@@ -592,6 +593,10 @@ class RemoteQueue(Redriving, Ranges):
 
     async def peek(self, wanted: PeekFilter) -> PeekPage:
         return await peek_at(self, wanted)
+
+    def held_by(self, partition: int, offset: int) -> Lease | None:
+        """See `client.queue.EmbeddedQueue.held_by`. Of what consumers of other gateways have nothing is known."""
+        return self.stock.holding(partition, offset, most=PEEK_LEASES_MAX)
 
     async def purge(self, purge_id: str) -> Purge:
         total = _total(await self.ask(PurgeQueue(self.place_there, purge_id)))

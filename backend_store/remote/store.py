@@ -17,6 +17,7 @@ import msgspec
 
 from backend_store.client.embedded import COMPANION_VIEWS, companion_config, companion_view, owner_of
 from backend_store.client.pulses import Pulse
+from backend_store.client.since import unbounded_task
 from backend_store.core.kept import KeptSession
 from backend_store.core.leases import Lease
 from backend_store.core.sealing import Seal, Sealer
@@ -179,7 +180,7 @@ class RemoteBackends:
         return any(home.line.is_open for home in self.homes)
 
     def background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = self._loop.create_task(work, name="remote store")
+        task = unbounded_task(work, name="remote store")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task

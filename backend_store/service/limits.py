@@ -8,6 +8,11 @@ VISITOR_RESUME_SECONDS: Final = 5.0
 """How long the leases of a gateway whose connection was lost wait for it to come back."""
 LEAVE_SECONDS_MAX: Final = 1.0
 """How long what was said to a gateway before its shard is led elsewhere may take to leave."""
+FINISH_SECONDS_MAX: Final = 0.1
+"""How long a handover waits for the answers to what was begun; what takes longer is begun anew at the next leader, or
+its outcome is unknown."""
+ONWARD_SECONDS_MAX: Final = 1.0
+"""How long a gateway is kept waiting at a backend that is about to lead the shard it asks for."""
 VISITOR_SILENCE_SECONDS_MAX: Final = 5.0
 """Between a gateway and a backend: who says nothing for so long after a ping is taken for gone."""
 VISITOR_OUTBOX_BYTES_MAX: Final = 8 * 1024 * 1024

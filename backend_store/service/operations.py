@@ -14,6 +14,7 @@ from backend_store.client.queue import SettledAndPublished
 from backend_store.metadata.data_keys import DataKey, StoredRotation
 from backend_store.metadata.documents import Document, Duty
 from backend_store.model import ApiKey, PushqError, Quotas
+from backend_store.node.ledger import QueueTotal
 from backend_store.service import acts, defining, groups, peeks, ranges, redrives, reports, tailing, tickets
 from backend_store.service.asked import Asked, queue_at
 from backend_store.service.limits import PULSES_PER_ASK_MAX
@@ -268,10 +269,18 @@ async def _take_pulses(store: EmbeddedStore, asked: TakePulses) -> list[tuple[in
     return found
 
 
-async def _totals(store: EmbeddedStore, asked: Totals) -> Any:
-    return await store.ledger.totals(
+class Partly(msgspec.Struct, frozen=True):
+    """What is answered to `Totals` in the place of a list where some rows do not read."""
+
+    totals: list[QueueTotal]
+    unreadable: int
+
+
+async def _totals(store: EmbeddedStore, asked: Totals) -> list[QueueTotal] | Partly:
+    found = await store.ledger.totals(
         first_day=asked.first_day, last_day=asked.last_day, tenant=asked.tenant, queue=asked.queue
     )
+    return Partly(found, found.unreadable) if found.unreadable else found
 
 
 _HANDLERS: dict[type, Callable[[EmbeddedStore, Any], Awaitable[Any]]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from backend_store.client.embedded import EmbeddedStore
@@ -18,6 +19,8 @@ class Peek(Asked, frozen=True):
 
     place: Place
     wanted: PeekFilter
+    with_history: bool = False
+    """A gateway of before would not know what to do with it."""
 
 
 class Piece(NamedTuple):
@@ -36,6 +39,7 @@ class Seen(NamedTuple):
     attempt: int
     due_ms: int | None
     state: State
+    history: Sequence[Any] = ()
 
 
 class SeenPage(NamedTuple):
@@ -52,14 +56,15 @@ async def peek(store: EmbeddedStore, asked: Peek) -> SeenPage:
     chunks: list[Chunk] = []
     size = 0
 
-    def show(found: Found) -> Seen:
+    def show(found: Found) -> tuple[Any, ...]:
         nonlocal size
         chunk = found.chunk
         if not chunks or chunks[-1] is not chunk:
             chunks.append(chunk)
             pieces.append(Piece(chunk.data, seeds[chunk.partition], chunk.partition))
             size += len(chunk.data)
-        return Seen(len(pieces) - 1, *found[1:])
+        seen = Seen(len(pieces) - 1, *found[1:])
+        return seen if asked.with_history else seen[: Seen._fields.index("history")]
 
     page = await queue.peek(asked.wanted, show, lambda: size >= PEEK_BYTES_PER_ASK_MAX)
     items: list[Any] = page.items

@@ -25,9 +25,11 @@ from websockets.typing import Subprotocol
 from backend_store.client.embedded import EmbeddedStore
 from backend_store.model import InvalidRequest, PushqError
 from backend_store.service.limits import (
+    FINISH_SECONDS_MAX,
     GREETING_SECONDS_MAX,
     KEY_IDS_PER_VISIT,
     LEAVE_SECONDS_MAX,
+    ONWARD_SECONDS_MAX,
     VISITOR_RESUME_SECONDS,
     VISITOR_SILENCE_SECONDS_MAX,
 )
@@ -57,6 +59,8 @@ log = structlog.get_logger("pushq.backend")
 
 Leader = Callable[[int], str | None]
 """Shard → the address of its leader, as far as it is known here."""
+IsComing = Callable[[int], bool]
+"""Shard → whether this process is about to lead it."""
 Operate = Callable[[msgspec.Raw], Awaitable[msgspec.Raw]]
 """Answers a request about the backend itself. Raises `PushqError`."""
 
@@ -101,6 +105,8 @@ class StoreService:
         self.is_empty = asyncio.Event()
         """No gateway is connected."""
         self.is_empty.set()
+        self.is_leaving = False
+        """The shard is about to be led elsewhere: nothing new is begun."""
         self._leaving: dict[str, asyncio.TimerHandle] = {}
         self._loop = asyncio.get_running_loop()
         store.node.metadata.on_written = self._written
@@ -156,6 +162,19 @@ class StoreService:
         self.visitors.pop(visitor.name, None)
         visitor.forget()
         log.info("a gateway did not come back", gateway=visitor.name)
+
+    async def finish(self, leader: str) -> None:
+        """Begins nothing new, sends everybody on to the next leader, and returns when what was begun is answered, or
+        has taken `FINISH_SECONDS_MAX`."""
+        self.is_leaving = True
+        for visitor in self.visitors.values():
+            visitor.send_on(leader)
+        try:
+            async with asyncio.timeout(FINISH_SECONDS_MAX):
+                await asyncio.gather(*(visitor.finish() for visitor in self.visitors.values()))
+                await self.store.node.committer.drain()
+        except TimeoutError:
+            log.info("a shard is handed over with requests under way", queues=len(self.store.queues()))
 
     def close(self) -> None:
         """The shard is led here no more, or the process stops: everybody is sent away."""
@@ -237,16 +256,24 @@ class StoreServer:
         leader: Leader = lambda shard: None,
         operate: Operate | None = None,
         *,
+        is_coming: IsComing = lambda shard: False,
         door: Served | None = None,
     ):
         """`operate`: answers what is asked about the backend itself; without it nobody is. `door`: of an independent
         host.
         """
+        self._is_coming = is_coming
+        self._led = asyncio.Event()
         self._operate = operate
         self._services = services
         self._door = door
         self._leader = leader
         self._server: Server | None = None
+
+    def led(self) -> None:
+        """There is a shard more."""
+        self._led.set()
+        self._led = asyncio.Event()
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None) -> int:
         """Returns the port. Raises `OSError`."""
@@ -280,7 +307,7 @@ class StoreServer:
             return
         if not isinstance(greeting, Greeting) or greeting.version != STORE_VERSION:
             raise InvalidRequest(f"the first frame is no greeting of version {STORE_VERSION}")
-        service = self._door if greeting.shard == DOOR else self._services.get(greeting.shard)
+        service = self._door if greeting.shard == DOOR else await self._served(greeting)
         if service is None:
             error = PushqError(f"shard {greeting.shard} is not led here", code=NOT_LEADER)
             await connection.send(pack(Turned(wrong(error), self._leader(greeting.shard))))
@@ -304,6 +331,19 @@ class StoreServer:
             await connection.hear(told)
         finally:
             service.depart(greeting.gateway, link)
+
+    async def _served(self, greeting: Greeting) -> Served | None:
+        """The shard that is asked for, where it is led here; who was sent here waits for that to begin."""
+        shard = greeting.shard
+        waits_s = min(ONWARD_SECONDS_MAX, greeting.waits_ms / 1000)
+        until = asyncio.get_running_loop().time() + (ONWARD_SECONDS_MAX if self._is_coming(shard) else waits_s)
+        while (service := self._services.get(shard)) is None:
+            try:
+                async with asyncio.timeout_at(until):
+                    await self._led.wait()
+            except TimeoutError:
+                return None
+        return service
 
     async def _serve_operator(self, connection: ServerWire, operate: Operate) -> None:
         """One request after the other."""

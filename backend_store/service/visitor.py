@@ -37,6 +37,7 @@ from backend_store.service.limits import VISITOR_ASKS_MAX, VISITOR_OUTBOX_BYTES_
 from backend_store.service.operations import Operation, decode_operation, perform
 from backend_store.service.tailing import Tailing, tailing_of
 from backend_store.wire.store_frames import (
+    NOT_LEADER,
     Answered,
     Asks,
     Bits,
@@ -54,6 +55,7 @@ from backend_store.wire.store_frames import (
     Settle,
     Settles,
     Tails,
+    Turned,
     Want,
     Wants,
     Wrong,
@@ -75,6 +77,11 @@ LOOK_SECONDS = 0.05
 """How soon a gateway hears of a lease of its that was settled elsewhere."""
 
 
+_LETTING_GO = ("return", "unsent", "undeliverable")
+"""What is done with leases without receipts."""
+_TURNED = wrong(PushqError("the shard is about to be led elsewhere", code=NOT_LEADER))
+
+
 class Visitor:
     """See the file's first sentence. `link` is None while it is away."""
 
@@ -93,6 +100,9 @@ class Visitor:
         self._look: asyncio.TimerHandle | None = None
         self._asks: set[asyncio.Task[None]] = set()
         self._is_flushing = False
+        self._has_heard = asyncio.Event()
+        """It knows that it was sent on, or has gone, or was not sent on: nothing more comes."""
+        self._has_heard.set()
         self.pending_bytes = 0
         """What leases that wait for the disk will bring."""
         self._clear()
@@ -127,6 +137,7 @@ class Visitor:
     def depart(self) -> list[tuple[Grant, Lease]]:
         """Its connection is gone: nothing more is leased to it. Returns the leases that had not left yet."""
         self.link = None
+        self._has_heard.set()
         unsent = [(grant, lease) for grant in self._grants.values() for lease in grant.pending]
         for grant in self._grants.values():
             counter_of(grant.queue).leave(grant)
@@ -142,6 +153,19 @@ class Visitor:
         """Where it has departed for good: what had not left is ready for whoever is served next."""
         for grant, lease in leases:
             self._take_back(grant, lease, live_bits(lease), is_unsent=True)
+
+    def send_on(self, leader: str) -> None:
+        """The shard is about to be led there: from here on nothing is begun for it."""
+        if self.link is None:
+            return
+        self._has_heard.clear()
+        self.link.send(pack(Turned(_TURNED, leader)))
+
+    async def finish(self) -> None:
+        """Of one that was sent on: returns when nothing more comes, and its requests are answered."""
+        await self._has_heard.wait()
+        if self._asks:
+            await asyncio.wait(self._asks)
 
     def forget(self) -> None:
         """It did not come back: what it held is free again, and counts as tried."""
@@ -164,6 +188,9 @@ class Visitor:
     # ---------------------------------------------------------------------------------------------------- what comes
 
     def heard(self, frame: Publishes | Settles | Wants | Asks) -> None:
+        if self._service.is_leaving:
+            self._turn_away(frame)
+            return
         match frame:
             case Publishes(calls):
                 for publish in calls:
@@ -176,6 +203,24 @@ class Visitor:
                     self._want(want)
             case Asks():
                 self._ask(frame)
+
+    def _turn_away(self, frame: Publishes | Settles | Wants | Asks) -> None:
+        """Nothing of it is begun, so that it may be asked of the next leader; what it lets go of is let go of here."""
+        match frame:
+            case Publishes(calls):
+                self._placed += [(publish.number, None, _TURNED) for publish in calls]
+            case Settles(calls):
+                for settle in calls:
+                    if settle.verb in _LETTING_GO:
+                        self._settle(settle)
+                    else:
+                        self._judged.append((settle.number, None, _TURNED))
+            case Wants(wants):
+                if not wants:
+                    self._has_heard.set()  # the next leader is told what is wanted
+            case Asks(number):
+                self._answers.append(Answered(number, wrong=_TURNED))
+        self._flush_soon()
 
     def _publish(self, call: Publish) -> None:
         def done(result: Placed | PushqError) -> None:
@@ -191,7 +236,7 @@ class Visitor:
         try:
             queue = queue_at(self._store, call.place)
             grouped = {token: to_bits(bits) for token, bits in call.grouped.items()}
-            if call.verb in ("return", "unsent", "undeliverable"):
+            if call.verb in _LETTING_GO:
                 self._let_go(call, grouped)
                 return
             ask = self._verb(queue, call)
@@ -314,7 +359,7 @@ class Visitor:
     @property
     def has_room(self) -> bool:
         """Whether more may be leased. What leaves at the end of this turn, or after the next commit, counts."""
-        if self.link is None or self._store.node.why_not_durable():
+        if self.link is None or self._service.is_leaving or self._store.node.why_not_durable():
             return False
         waiting_bytes = self.link.waiting_bytes + self._handed_bytes + self.pending_bytes
         return waiting_bytes < VISITOR_OUTBOX_BYTES_MAX

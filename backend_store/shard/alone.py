@@ -8,7 +8,7 @@ from pathlib import Path
 from backend_store.core.replication.record import Incarnation, NodeId
 from backend_store.model import Epoch
 from backend_store.node.node import Node
-from backend_store.shard.interface import Shard, ShardLeader, ShardNumber
+from backend_store.shard.interface import OnLeave, Shard, ShardLeader, ShardNumber
 
 
 class ShardAlone:
@@ -18,6 +18,7 @@ class ShardAlone:
         self.number = ShardNumber(0)
         self.epoch = Epoch(1)
         self.node: Node | None = node
+        self.is_coming = False
         self.leader: ShardLeader | None = ShardLeader(self.number, NodeId("alone"), Incarnation(1), self.epoch, address)
 
 
@@ -37,7 +38,13 @@ class HostAlone:
         leader = self._shard.leader
         return {} if leader is None else {leader.shard: leader}
 
-    def listen(self, *, on_lead: Callable[[Shard, Node], None], on_lose: Callable[[Shard], None]) -> None:
+    def listen(
+        self,
+        *,
+        on_lead: Callable[[Shard, Node], None],
+        on_lose: Callable[[Shard], None],
+        on_leave: OnLeave | None = None,
+    ) -> None:
         self._on_lose.append(on_lose)
         if self._shard.node is not None:
             on_lead(self._shard, self._shard.node)

@@ -24,6 +24,8 @@ class Attendance:
         self._removals = set(view.removals)
         self._empty = {name for name in view.removals if self._is_empty(name)}
         self._kept = {name: dict(report.quarantined) for name, report in view.reports.items()}
+        self._damaged = {name: dict(report.damaged) for name, report in view.reports.items()}
+        self._repairs = {name: dict(report.repairs) for name, report in view.reports.items()}
         self._led = {shard: (record.epoch, record.leader) for shard, record in view.records.items()}
 
     async def step(self) -> None:
@@ -33,6 +35,7 @@ class Attendance:
         await self._tell_asked()
         await self._tell_led()
         await self._tell_quarantined()
+        await self._tell_damaged()
 
     async def _come_and_go(self) -> None:
         view, now_ms = self._view, wall_ms()
@@ -142,3 +145,17 @@ class Attendance:
                         "see pushq recover list"
                     )
                     await self._ledger.write((), Told("quarantined", text, name, ShardNumber(int(shard))))
+
+    async def _tell_damaged(self) -> None:
+        """A backend has found rows on its disk that are not what was written, or has taken their copy anew."""
+        for name, report in list(self._view.reports.items()):
+            damaged, self._damaged[name] = self._damaged.get(name, {}), dict(report.damaged)
+            for shard in sorted(report.damaged.keys() - damaged.keys()):
+                rows = report.damaged[shard]
+                text = f"{rows} rows of the copy of shard {shard} on {name} are not what was written: see its disk"
+                await self._ledger.write((), Told("damaged", text, name, ShardNumber(int(shard))))
+            repairs, self._repairs[name] = self._repairs.get(name, {}), dict(report.repairs)
+            for shard, times in report.repairs.items():
+                if times > repairs.get(shard, 0):
+                    text = f"{name} has taken shard {shard} anew from its leader: rows on its disk were damaged"
+                    await self._ledger.write((), Told("repaired", text, name, ShardNumber(int(shard))))

@@ -50,6 +50,10 @@ class ShardHealth(msgspec.Struct, frozen=True):
     """With fewer in sync nothing is confirmed."""
     lag: int | None
     """Entries that the replica which is furthest behind lacks; None where it does not lead, and until one has asked."""
+    damaged: int
+    """Rows that are not what was written, since the copy was taken anew."""
+    repairs: int
+    """How often it was taken anew because of such."""
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -102,6 +106,8 @@ def _shard(host: BackendHost, number: ShardNumber) -> ShardHealth:
         () if plan is None else plan.replicas,
         0 if record is None else record.min_in_sync,
         _lag(shard),
+        shard.replicated.damaged,
+        shard.replicated.repairs,
     )
 
 
@@ -161,6 +167,11 @@ def _metrics(host: BackendHost) -> Answer:
         lambda shard: shard.quarantined,
     )
     of_shards(
+        "pushq_shard_damaged_rows",
+        "Rows on this disk that are not what was written, until the copy is taken anew.",
+        lambda shard: shard.damaged,
+    )
+    of_shards(
         "pushq_shard_ahead_of_record",
         "Whether the log is younger than the coordinator's record, which was put back from a copy.",
         lambda shard: shard.is_ahead,
@@ -190,6 +201,24 @@ def _metrics(host: BackendHost) -> Answer:
         "counter",
         "Bytes that this one has read for copies of shards that are made elsewhere.",
         {"": host.pace.taken},
+    )
+    series(
+        "pushq_backend_repairs_total",
+        "counter",
+        "Copies of shards that this one took anew because of damaged rows.",
+        {"": sum(shard.replicated.repairs for shard in host.shards.values())},
+    )
+    series(
+        "pushq_backend_scrubbed_bytes_total",
+        "counter",
+        "Bytes that this one has read to see whether they are still what was written.",
+        {"": host.scrub.read_bytes},
+    )
+    series(
+        "pushq_backend_scrubs_total",
+        "counter",
+        "How often this one has read all its copies so.",
+        {"": host.scrub.passes},
     )
     series(
         "pushq_backend_manager_failures_total",

@@ -26,7 +26,7 @@ from backend_store.node.meter import Load, Meter
 from backend_store.node.node import Node, end_process
 from backend_store.shard.departures import Departures, clear_gone
 from backend_store.shard.hosted import HostedShard
-from backend_store.shard.interface import Shard, ShardLeader, ShardNumber
+from backend_store.shard.interface import OnLeave, Shard, ShardLeader, ShardNumber
 from backend_store.shard.keys import ROOT, node_key, record_key, report_key
 from backend_store.shard.limits import (
     COMMIT_STALL_SECONDS_MAX,
@@ -36,6 +36,8 @@ from backend_store.shard.limits import (
     MOVE_BYTES_PER_SECOND,
     REGISTER_PAUSE_SECONDS,
     REPORT_SECONDS,
+    SCRUB_BYTES_PER_SECOND,
+    SCRUB_EVERY_SECONDS,
     SESSION_SECONDS_DEFAULT,
 )
 from backend_store.shard.lines import Certificates, Lines
@@ -47,6 +49,7 @@ from backend_store.shard.recovery import Recovery
 from backend_store.shard.registry import Made, NodeRow, begin_life, decode_record, encode, put_bound, say_leader, submit
 from backend_store.shard.replicated import Replicated
 from backend_store.shard.reporting import report_of
+from backend_store.shard.scrub import Scrub
 from backend_store.shard.view import ClusterView
 from backend_store.storage.engine import StorageError
 from backend_store.storage.folder import make_private
@@ -69,6 +72,8 @@ class HostConfig:
     session_s: int = SESSION_SECONDS_DEFAULT
     home_s: float = HOME_SECONDS
     move_bytes_per_s: int = MOVE_BYTES_PER_SECOND
+    scrub_bytes_per_s: int = SCRUB_BYTES_PER_SECOND
+    scrub_every_s: float = SCRUB_EVERY_SECONDS
     settings: Settings | None = None
 
 
@@ -94,10 +99,12 @@ class BackendHost:
         self.departures = Departures(coordinator, self.view, self._folder, self._shards.pop)
         self.recovery = Recovery(self._shards, self._folder)
         self.pace = Pace(config.move_bytes_per_s)
+        self.scrub = Scrub(self._shards, bytes_per_s=config.scrub_bytes_per_s, every_s=config.scrub_every_s)
         self.meter = Meter(self._nodes)
         self._is_to_renew = asyncio.Event()
         """A copy that this life has let go of is wanted again: that takes another life."""
         self._listeners: list[tuple[Callable[[Shard, Node], None], Callable[[Shard], None]]] = []
+        self._on_leave: list[OnLeave] = []
         self._tasks: set[asyncio.Task[Any]] = set()
         self._home_since: dict[ShardNumber, float] = {}
         self._handing: set[ShardNumber] = set()
@@ -119,8 +126,16 @@ class BackendHost:
     def leaders(self) -> Mapping[ShardNumber, ShardLeader]:
         return self.view.leaders
 
-    def listen(self, *, on_lead: Callable[[Shard, Node], None], on_lose: Callable[[Shard], None]) -> None:
+    def listen(
+        self,
+        *,
+        on_lead: Callable[[Shard, Node], None],
+        on_lose: Callable[[Shard], None],
+        on_leave: OnLeave | None = None,
+    ) -> None:
         self._listeners.append((on_lead, on_lose))
+        if on_leave is not None:
+            self._on_leave.append(on_leave)
         for shard in self._shards.values():
             if shard.node is not None:
                 on_lead(shard, shard.node)
@@ -160,6 +175,7 @@ class BackendHost:
         self._spawn(self._look(), "looks")
         self._spawn(self._reports(), "reports")
         self._spawn(self.meter.run(), "meter")
+        self._spawn(self.scrub.run(), "scrub")
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.get_running_loop().create_task(work, name=name)
@@ -173,10 +189,14 @@ class BackendHost:
             self._on_fatal(error)
 
     async def drain(self) -> None:
-        """Gives all leaderships away, as far as somebody can take them, and takes none."""
+        """Gives all leaderships away, as far as somebody can take them, and takes none. Without the coordinator nobody
+        can: then it ends at once, and others lead once that is back."""
         self._drains_itself = True
         until = asyncio.get_running_loop().time() + DRAIN_SECONDS_MAX
         while any(map(self._is_leaving, self._shards.values())):
+            if (session := self.session) is None or not session.is_answered:
+                log.warning("ends without handing over: the coordinator does not answer")
+                return
             await asyncio.sleep(LOOK_SECONDS)
             if asyncio.get_running_loop().time() > until:
                 return
@@ -352,6 +372,7 @@ class BackendHost:
                 shard.look()
                 self._maybe_hand_over(shard)
                 self._maybe_leave(shard)
+                self._maybe_renew(shard)
             if self.inc and self.departures.needs_another_life(self.config.name, self.inc):
                 self._is_to_renew.set()
             await asyncio.sleep(LOOK_SECONDS)
@@ -368,7 +389,7 @@ class BackendHost:
         if wanted[0] not in record.isr or wanted[0] == me:
             self._home_since.pop(number, None)
         since = self._home_since.setdefault(number, now)
-        draining = self.view.leaving | ({me} if self._drains_itself else set())
+        draining = self.view.leaving | ({me} if self._drains_itself or shard.replicated.damaged else set())
         ready = now - since >= self.config.home_s
         return successor(record, me, wanted=wanted, alive=self.view.nodes, draining=draining, home_ready=ready)
 
@@ -384,6 +405,15 @@ class BackendHost:
         finally:
             self._home_since.pop(shard.number, None)
             self._handing.discard(shard.number)
+
+    def _maybe_renew(self, shard: HostedShard) -> None:
+        """A damaged copy is replaced once enough others are in sync: until then it may be one of the fewest."""
+        replicated = shard.replicated
+        record = replicated.replica.record
+        if replicated.damaged and record is not None and not replicated.is_leading:
+            others = [node for node in record.isr if node != self.config.name]
+            if len(others) >= record.min_in_sync:
+                replicated.renew()
 
     # -------------------------------------------------------------------------------------------------- letting it go
 
@@ -453,6 +483,10 @@ class BackendHost:
         if shard in self._shards:
             self._shards[shard].followed()
 
+    def confirmed(self, shard: ShardNumber) -> None:
+        if shard in self._shards:
+            asyncio.get_running_loop().call_soon(self._shards[shard].look)
+
     def serving(self, shard: HostedShard, node: Node) -> None:
         leader = ShardLeader(shard.number, self.config.name, self.inc, shard.epoch, self.config.service)
         self._spawn(self._publish(shard, leader), "publishes a leader")
@@ -468,6 +502,11 @@ class BackendHost:
                 if await say_leader(self._coordinator, session, self._me, leader, record.version):
                     return
             await asyncio.sleep(REGISTER_PAUSE_SECONDS)
+
+    async def leaving(self, shard: HostedShard, target: NodeId) -> None:
+        known = self.view.nodes.get(target)
+        if known is not None and known.service:
+            await asyncio.gather(*(on_leave(shard, known.service) for on_leave in self._on_leave))
 
     def stopped(self, shard: HostedShard) -> None:
         for _, on_lose in self._listeners:

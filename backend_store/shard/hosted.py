@@ -26,6 +26,9 @@ class Around(Protocol):
 
     def stopped(self, shard: HostedShard) -> None: ...
 
+    async def leaving(self, shard: HostedShard, target: NodeId) -> None:
+        """Returns when what was begun with its node is answered, or takes too long."""
+
     def leader_of(self, shard: ShardNumber) -> ShardLeader | None: ...
 
 
@@ -61,6 +64,10 @@ class HostedShard:
     @property
     def leader(self) -> ShardLeader | None:
         return self._around.leader_of(self.number)
+
+    @property
+    def is_coming(self) -> bool:
+        return self._node is None and self.replicated.is_leading and not self._is_leaving
 
     @property
     def is_serving(self) -> bool:
@@ -159,9 +166,13 @@ class HostedShard:
         if node is None or writer is None or self._is_leaving:
             return False
         self._is_leaving = True
+        log.info("hands a shard over", shard=self.number, to=target)
+        await self._around.leaving(self, target)
+        if self._node is not node:
+            self._is_leaving = False
+            return False  # it was given up meanwhile
         self._node = None
         self._around.stopped(self)
-        log.info("hands a shard over", shard=self.number, to=target)
         try:
             async with asyncio.timeout(HOLD_SECONDS):
                 await node.close()

@@ -6,7 +6,7 @@ A shard is one replicated log with a whole `Node` in it: many queues, with all t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import NewType, Protocol
 
 import msgspec
@@ -30,6 +30,11 @@ class ShardLeader(msgspec.Struct, frozen=True):
     """`HOST:PORT` of that backend's service listener; "" where it has none."""
 
 
+OnLeave = Callable[["Shard", str], Awaitable[None]]
+"""The shard is about to be handed over to the backend at `HOST:PORT`. Whoever is told begins nothing new with the node,
+and returns when what he began has its answer; `on_lose` follows."""
+
+
 class Shard(Protocol):
     """One shard of which this process has a replica."""
 
@@ -47,6 +52,10 @@ class Shard(Protocol):
         leadership ends, who waits is told `OutcomeUnknown`, and the next `Node` is another object."""
 
     @property
+    def is_coming(self) -> bool:
+        """Whether this process is named leader, and does not serve yet."""
+
+    @property
     def leader(self) -> ShardLeader | None:
         """Who serves it, as far as this process has heard; None while nobody does."""
 
@@ -62,6 +71,13 @@ class ShardHost(Protocol):
     def leaders(self) -> Mapping[ShardNumber, ShardLeader]:
         """Of all shards of the cluster that somebody serves; moves by itself."""
 
-    def listen(self, *, on_lead: Callable[[Shard, Node], None], on_lose: Callable[[Shard], None]) -> None:
-        """Both are called on the loop. `on_lead`: `shard.node` is not None any more; also called at once for each shard
-        that is led already. `on_lose`: it is None again, and what that node had in memory is void."""
+    def listen(
+        self,
+        *,
+        on_lead: Callable[[Shard, Node], None],
+        on_lose: Callable[[Shard], None],
+        on_leave: OnLeave | None = None,
+    ) -> None:
+        """All are called on the loop. `on_lead`: `shard.node` is not None any more; also called at once for each shard
+        that is led already. `on_lose`: it is None again, and what that node had in memory is void. `on_leave`: see
+        there."""

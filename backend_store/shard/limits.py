@@ -69,5 +69,11 @@ REPLACE_AFTER_SECONDS: Final = 300.0
 """So long a backend must have been away before others get its copies."""
 REBALANCE_AFTER_SECONDS: Final = 60.0
 """So long nothing must have changed about the backends before copies are moved to even them out."""
+SCRUB_BYTES_PER_SECOND: Final = 4 * 1024 * 1024
+"""What one backend reads of its disk to see whether every row is still what was written."""
+SCRUB_EVERY_SECONDS: Final = 86_400
+"""So long after it has read everything it begins anew."""
+SCRUB_ROWS_PER_READ: Final = 16
+"""Rows that are checked in one turn of the loop."""
 MOVE_BYTES_PER_SECOND: Final = 32 * 1024 * 1024
 """What one backend reads of its disk for copies that are made elsewhere."""

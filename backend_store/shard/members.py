@@ -38,6 +38,8 @@ EventKind = Literal[
     "copy-begun",
     "copy-removed",
     "quarantined",
+    "damaged",
+    "repaired",
 ]
 
 
@@ -67,6 +69,10 @@ class Report(msgspec.Struct, frozen=True):
     """Confirmed messages that it keeps, since the leader that came after lacks them, by the shard's number."""
     used: float | None = None
     """How full it is, the fullest of CPU, disk and commits, in steps of 0.05; null of one that is too old to say."""
+    damaged: dict[str, int] = {}
+    """Rows of its copies that are not what was written, by the shard's number."""
+    repairs: dict[str, int] = {}
+    """How often each of these was taken anew for that, since the process began."""
 
 
 ASKED: Final = b"asked"

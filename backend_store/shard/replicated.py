@@ -35,6 +35,7 @@ from backend_store.shard.pace import Pace
 from backend_store.shard.quarantine import Base
 from backend_store.shard.store import ShardStore, StageRows, Switch, Work
 from backend_store.storage.engine import Batch, Rows, Table
+from backend_store.storage.env import LmdbEngine
 from backend_store.storage.writer import Done
 
 log = structlog.get_logger("pushq.shard")
@@ -55,6 +56,9 @@ class Outside(Protocol):
 
     def followed(self, shard: ShardNumber) -> None:
         """The replica leads no more."""
+
+    def confirmed(self, shard: ShardNumber) -> None:
+        """The replica leads, and all that it took over is confirmed."""
 
 
 class Replicated:
@@ -80,6 +84,10 @@ class Replicated:
         stored, tail = self.store.stored()
         self.quarantined = self.store.engine.look(quarantine.tally_of)
         """How much is kept of what was cut off this copy's log."""
+        self.damaged = 0
+        """Rows that were found to be other than they were written, since the state was taken anew."""
+        self.repairs = 0
+        """How often it was, because of these."""
         self._said_full = False
         identity = Identity(*me, disk=DiskId(self.store.disk))
         self.replica = Replica(identity, stored, tail, settings=settings, now_ms=now_ms())
@@ -99,6 +107,8 @@ class Replicated:
         self._told_durable: list[asyncio.Future[None]] = []
         self._is_settling = False
         self._is_closed = False
+        self._awaits_confirmation = False
+        """It leads, and has not told yet that everything is confirmed."""
         self._pace = pace or Pace(0)
         self._asks: dict[NodeId, AskSnapshot] = {}
         """Pages that are asked for, the last word of each node."""
@@ -186,6 +196,22 @@ class Replicated:
         self._said_full = is_full
         return is_full
 
+    # --------------------------------------------------------------------------------------------------------- damage
+
+    @property
+    def engine(self) -> LmdbEngine | None:
+        """Where its rows are; None when it is closed."""
+        return None if self._is_closed else self.store.engine
+
+    def renew(self) -> None:
+        """Has a follower's rows taken anew from the leader, unless that goes on already or cannot begin now."""
+
+        def begin(*, now_ms: int) -> None:
+            if self.replica.renew(now_ms=now_ms):
+                log.warning("a damaged copy is taken anew from its leader", shard=self.number, rows=self.damaged)
+
+        self._tell(begin)
+
     # ---------------------------------------------------------------------------------------------- the quarantine
 
     async def change_quarantine(self, step: entry_rows.Step) -> None:
@@ -227,6 +253,11 @@ class Replicated:
         return True
 
     @property
+    def is_leading(self) -> bool:
+        """Whether this process is named leader."""
+        return self.replica.leader is not None
+
+    @property
     def may_serve(self) -> bool:
         """Whether this process leads, has everything confirmed that it took over, and knows that nobody else does."""
         leader = self.replica.leader
@@ -265,6 +296,9 @@ class Replicated:
                     _DOES[type(effect)](self, effect)
                     has_sent = has_sent or type(effect) is does.Send
             self._apply()
+            if self._awaits_confirmation and self.is_all_confirmed:
+                self._awaits_confirmation = False
+                self._outside.confirmed(self.number)
         except Exception as error:
             self._fail(error)
             return
@@ -407,9 +441,11 @@ class Replicated:
 
     def _lead(self, effect: does.Lead) -> None:
         log.info("leads a shard", shard=self.number, epoch=effect.epoch)
+        self._awaits_confirmation = True
 
     def _follow(self, effect: does.Follow) -> None:
         log.info("leads a shard no more", shard=self.number)
+        self._awaits_confirmation = False
         self._outside.followed(self.number)
 
     def _confirm(self, effect: does.Confirm) -> None:
@@ -430,9 +466,14 @@ class Replicated:
         self._is_trimming = False
         told, self._told_durable = self._told_durable, []
         mark = self.replica.staged()
-        self.store.commit(work, self.replica.log.stored(), partial(self._committed, mark, told))
+        is_anew = any(isinstance(one, Switch) for one in work)
+        done = partial(self._committed, mark, told, is_anew=is_anew)
+        self.store.commit(work, self.replica.log.stored(), done)
 
-    def _committed(self, mark: Any, told: list[asyncio.Future[None]]) -> None:
+    def _committed(self, mark: Any, told: list[asyncio.Future[None]], *, is_anew: bool) -> None:
+        if is_anew and self.damaged:
+            log.info("a damaged copy was taken anew", shard=self.number)
+            self.repairs, self.damaged = self.repairs + 1, 0
         for one in told:
             if not one.done():
                 one.set_result(None)

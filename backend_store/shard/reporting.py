@@ -17,13 +17,17 @@ _STEPS = 20
 
 def report_of(directory: Path, shards: Iterable[HostedShard], quarantined: Mapping[int, int], load: Load) -> Report:
     """`quarantined`: messages by shard. Raises `OSError`."""
+    shards = list(shards)
     disk = os.statvfs(directory)
     lag = {str(shard.number): found for shard in shards if (found := lag_of(shard)) is not None}
     used, free = (disk.f_blocks - disk.f_bfree) * disk.f_frsize, disk.f_bavail * disk.f_frsize
     kept = {str(number): count for number, count in quarantined.items()}
     fullest = load.fullest(used / max(1, used + free))
     # Whole MiB, and twentieths: what has not changed is not written again.
-    return Report(used // _MIB * _MIB, free // _MIB * _MIB, lag, kept, round(fullest * _STEPS) / _STEPS)
+    damaged = {str(shard.number): rows for shard in shards if (rows := shard.replicated.damaged)}
+    repairs = {str(shard.number): times for shard in shards if (times := shard.replicated.repairs)}
+    used_part = round(fullest * _STEPS) / _STEPS
+    return Report(used // _MIB * _MIB, free // _MIB * _MIB, lag, kept, used_part, damaged, repairs)
 
 
 def lag_of(shard: HostedShard) -> dict[NodeId, int | None] | None:

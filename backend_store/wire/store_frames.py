@@ -188,6 +188,8 @@ class Greeting(_Frame, frozen=True, tag="greeting"):
     gateway: str
     shard: int
     held: list[tuple[Place, str, Bits]]
+    waits_ms: int = 0
+    """For so long it may be kept waiting for this backend to lead the shard: who led it before sent it here."""
 
 
 class Operating(_Frame, frozen=True, tag="operating"):
@@ -207,6 +209,8 @@ class Settles(_Frame, frozen=True, tag="settles"):
 
 
 class Wants(_Frame, frozen=True, tag="wants"):
+    """An empty one answers a `Turned`: nothing more comes by this connection."""
+
     wants: list[Want]
 
 
@@ -239,7 +243,10 @@ class Greeted(_Frame, frozen=True, tag="greeted"):
 
 
 class Turned(_Frame, frozen=True, tag="turned"):
-    """Nobody is let in here: `leader` is where to ask, if that is known."""
+    """Nobody is let in here: `leader` is where to ask, if that is known.
+
+    To one that is here already: the shard is about to be led there. What was begun is answered before the connection
+    ends, and nothing more is taken."""
 
     wrong: Wrong
     leader: str | None = None

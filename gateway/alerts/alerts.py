@@ -49,6 +49,7 @@ ID_BYTES: Final = 6
 RULE_IDS: Final = "rules go by their ids, which GET /v1/alert-rules lists"
 RECEIVER_IDS: Final = "receivers go by their ids, which GET /v1/alert-receivers lists"
 
+Known = Rule | Receiver | Silence
 Told = Callable[[Rule, Alert, Silence | None], None]
 
 
@@ -388,8 +389,11 @@ class Alerts:
 
     # ----------------------------------------------------------------------------------------------- silences
 
-    async def put_silence(self, silence: Silence) -> None:
+    async def put_silence(self, silence: Silence, known: Silence | None) -> None:
+        """`known`: what it is a change of. Raises as `put_rule`."""
         async with self._turn.change():
+            self._take_over()
+            _check_known(self.silences.get(silence.id), known, "silence")
             own = [one for one in self.silences.values() if one.tenant == silence.tenant and one.id != silence.id]
             now_ms = self._clock_ms()
             over = [
@@ -418,6 +422,7 @@ class Alerts:
     async def put_receiver(self, receiver: Receiver, known: Receiver | None) -> None:
         """`known`: what it is a change of. Raises as `put_rule`."""
         async with self._turn.change():
+            self._take_over()
             _check_known(self.receivers.get(receiver.id), known, "receiver")
             if known is None:
                 own = sum(other.tenant == receiver.tenant for other in self.receivers.values())
@@ -425,9 +430,12 @@ class Alerts:
             await self._documents.write([put(RECEIVERS, receiver.id, receiver)])
             self.receivers[receiver.id] = receiver
 
-    async def delete_receiver(self, receiver: Receiver) -> None:
-        """Raises `Conflict` while a rule names it."""
+    async def delete_receiver(self, receiver: Receiver, *, is_as_known: bool = False) -> None:
+        """`is_as_known`: as in `delete_rule`. Raises `Conflict` while a rule names it."""
         async with self._turn.change():
+            if is_as_known:
+                self._take_over()
+                _check_known(self.receivers.get(receiver.id), receiver, "receiver")
             named = [rule.name for rule in self.rules.values() if receiver.id in rule.receivers]
             if named:
                 raise Conflict(
@@ -476,7 +484,7 @@ def new_id(kind: str) -> str:
     return f"{kind}_{secrets.token_hex(ID_BYTES)}"
 
 
-def _check_known(stored: Rule | Receiver | None, known: Rule | Receiver | None, what: str) -> None:
+def _check_known(stored: Known | None, known: Known | None, what: str) -> None:
     """Between the look at it and this moment it may have been deleted or changed."""
     if stored is None and known is not None:
         raise NotFound(f"the {what} was deleted meanwhile")

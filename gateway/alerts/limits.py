@@ -62,6 +62,10 @@ GROUP_SUBJECTS_MAX: Final = 100
 """Subjects that such a message names."""
 WEBHOOK_SECONDS_MAX: Final = 10.0
 """How long a receiver may take to answer."""
+WEBHOOK_ANSWER_BYTES_MAX: Final = 32 * 1024
+"""What is read of an answer until its status has come, interim responses among it."""
+WEBHOOK_READ_BYTES_MAX: Final = 4 * 1024
+"""What is read of an answer at once."""
 WEBHOOK_TRIES_MAX: Final = 8
 """How often a webhook is tried."""
 WEBHOOK_RETRY_SECONDS: Final = 1.0

@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from backend_store.client import timestamp
+from backend_store.words import of_unit
 from gateway.alerts.alerts import Alerts
 from gateway.alerts.core.evaluate import Alert
 from gateway.alerts.core.rules import KINDS, Rule, Severity
@@ -213,7 +214,7 @@ def detail(name: str, kind: str, subject: str, state: str, value: float, limit: 
     """`orders too deep: orders has 1204 messages, the limit is 1000`"""
     known = KINDS[kind]
     side = "above" if known.is_above else "below"
-    said = f"{name}: {subject}: {kind} is {round(value, 3):,.15g} {known.unit}"
+    said = f"{name}: {subject}: {kind} is {round(value, 3):,.15g} {of_unit(known.unit, value)}"
     return f"{said}, {side} {limit:,.15g}" if state != "resolved" else f"{said}; it is over"
 
 

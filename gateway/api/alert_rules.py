@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import re
 
 import msgspec
 
 from backend_store.client import timestamp
-from backend_store.model import Conflict, FieldError, Forbidden, InvalidRequest
+from backend_store.model import FieldError, Forbidden, InvalidRequest
 from gateway.alerts.alerts import RECEIVER_IDS, Alerts, new_id
 from gateway.alerts.core.rules import KINDS, Kind, Rule, default_clear_at
 from gateway.alerts.limits import (
@@ -35,7 +34,7 @@ from gateway.api.alert_shapes import (
 )
 from gateway.api.paging import page_of
 from gateway.api.usage import visible_tenant
-from gateway.conditions import changed_meanwhile, check_conditions
+from gateway.conditions import check_conditions, condition_met, etag_of
 from gateway.context import Gateway
 from gateway.http import Answer, Call, Header, json_answer
 from gateway.limits import NAME_CHARS_MAX
@@ -100,15 +99,11 @@ async def get(gateway: Gateway, call: Call) -> Answer:
 async def put(gateway: Gateway, call: Call) -> Answer:
     known = _find(gateway, call)
     _check_may(call, KINDS[known.kind])
-    check_conditions(call, etag(known), _named(known))
+    check_conditions(call, etag_of(known), _named(known))
     rule = _rule(gateway, call, known.tenant, await call.fields(RuleBody), known)
     alerts = gateway.watching.alerts
-    try:
+    with condition_met(call, _named(known)):
         await alerts.put_rule(rule, known)
-    except Conflict:
-        if call.header(b"if-match") is None:
-            raise
-        raise changed_meanwhile(_named(known)) from None
     return _shown(alerts, rule)
 
 
@@ -116,21 +111,14 @@ async def delete(gateway: Gateway, call: Call) -> Answer:
     rule = _find(gateway, call)
     _check_may(call, KINDS[rule.kind])
     call.query()
-    check_conditions(call, etag(rule), _named(rule))
-    try:
+    check_conditions(call, etag_of(rule), _named(rule))
+    with condition_met(call, _named(rule)):
         await gateway.watching.alerts.delete_rule(rule, is_as_known=call.header(b"if-match") is not None)
-    except Conflict:
-        raise changed_meanwhile(_named(rule)) from None
     return Answer(204, content_type=None)
 
 
-def etag(rule: Rule) -> str:
-    """Another one for each state of the rule; what it finds is no part of that."""
-    return f'"{hashlib.sha256(msgspec.msgpack.encode(rule)).hexdigest()[:24]}"'
-
-
 def _shown(alerts: Alerts, rule: Rule, status: int = 200, headers: tuple[Header, ...] = ()) -> Answer:
-    return json_answer(rule_view(alerts, rule), status, ((b"etag", etag(rule).encode()), *headers))
+    return json_answer(rule_view(alerts, rule), status, ((b"etag", etag_of(rule).encode()), *headers))
 
 
 def _named(rule: Rule) -> str:
@@ -266,6 +254,10 @@ def _wrong(given: RuleBody, kind: Kind, alerts: Alerts, tenant: str) -> list[Fie
         check(given.limit is None, "limit", f"{given.kind} needs a limit, in {kind.unit}")
         numbers = [value for value in (given.limit, given.clear_at) if value is not None]
         check(not all(map(math.isfinite, numbers)), "limit", "a limit is a finite number")
+        for name in ("limit", "clear_at"):
+            value = getattr(given, name)
+            is_low = value is not None and value < 0 and not kind.is_signed
+            check(is_low, name, f"{name} is {value:g}; {given.kind} is never below 0" if is_low else "")
         if given.limit is not None and given.clear_at is not None:
             is_past = given.clear_at > given.limit if kind.is_above else given.clear_at < given.limit
             side = "above" if kind.is_above else "below"

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 import msgspec
+import structlog
 
+from backend_store.client import AuditEntry
 from gateway.api.queues import decode_cursor, encode_cursor, link_to_next
 from gateway.api.usage import visible_tenant
 from gateway.api.usage_shapes import AuditPage
@@ -14,6 +16,8 @@ from gateway.http import Answer, Call, integer, json_answer
 from gateway.limits import PAGE_ITEMS_DEFAULT, PAGE_ITEMS_MAX, USAGE_AUDIT_LOOKS_MAX
 from gateway.usage.schema import AuditRow
 from push.checks import field as invalid_field
+
+log = structlog.get_logger("pushq.audit")
 
 FILTERS: Final = ("tenant", "limit", "cursor")
 ROWS_PER_READ: Final = 256
@@ -28,10 +32,12 @@ async def acts(gateway: Gateway, call: Call) -> Answer:
         tenant = None
     limit = integer(query, "limit", PAGE_ITEMS_DEFAULT, low=1, high=PAGE_ITEMS_MAX)
     assert limit is not None
-    found, place = _look(gateway, tenant, _place(query.get("cursor")), limit)
+    found, place, unreadable = _look(gateway, tenant, _place(query.get("cursor")), limit)
     following = encode_cursor(str(place)) if place is not None else None
     kept = {"tenant": named} if named is not None else {}
-    return json_answer(AuditPage(found, following), headers=link_to_next("/v1/audit", limit, following, **kept))
+    return json_answer(
+        AuditPage(found, following, unreadable), headers=link_to_next("/v1/audit", limit, following, **kept)
+    )
 
 
 def _place(cursor: str | None) -> int | None:
@@ -43,20 +49,31 @@ def _place(cursor: str | None) -> int | None:
     return int(text)
 
 
-def _look(gateway: Gateway, tenant: str | None, place: int | None, limit: int) -> tuple[list[AuditRow], int | None]:
-    """Up to `limit` acts below a place, and where to go on; None at the end."""
+def _look(
+    gateway: Gateway, tenant: str | None, place: int | None, limit: int
+) -> tuple[list[AuditRow], int | None, int]:
+    """Up to `limit` acts below a place, where to go on, None at the end, and how many rows did not read."""
     found: list[AuditRow] = []
+    unreadable = 0
     for _ in range(-(-USAGE_AUDIT_LOOKS_MAX // ROWS_PER_READ)):
         entries = gateway.store.audit.before(place, ROWS_PER_READ)
         for entry in entries:
-            row = _decode(entry.data)
-            if tenant is not None and row.tenant != tenant:
-                place = entry.seq
-                continue
-            if len(found) == limit:
-                return found, place
-            found.append(row)
+            if (row := _row(entry)) is None:
+                unreadable += 1
+            elif tenant is None or row.tenant == tenant:
+                if len(found) == limit:
+                    return found, place, unreadable
+                found.append(row)
             place = entry.seq
         if len(entries) < ROWS_PER_READ:
-            return found, None
-    return found, place
+            return found, None, unreadable
+    return found, place, unreadable
+
+
+def _row(entry: AuditEntry) -> AuditRow | None:
+    """None for one that does not read: the store has said so, or a newer version wrote it."""
+    try:
+        return _decode(entry.data) if entry.data else None
+    except msgspec.MsgspecError as error:
+        log.error("a row of the audit says nothing that is known here", seq=entry.seq, error=str(error))
+        return None

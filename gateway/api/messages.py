@@ -18,7 +18,8 @@ from gateway.context import Gateway
 from gateway.http import Answer, Call, ClientGone, decode, json_answer
 from gateway.idempotency import HEADER, REPLAYED, key_of_headers
 from gateway.once import is_replay
-from push.checks import check_delay, checked_reason, checked_timeout, checked_visibility, results
+from gateway.timeouts import stated_ms
+from push.checks import check_delay, checked_reason, checked_visibility, results
 from push.checks import field as invalid_field
 from push.counting import check_messages
 from push.door import check_publish
@@ -46,7 +47,8 @@ async def publish(gateway: Gateway, call: Call) -> Answer:
         queue = await _made(gateway, call)
     check_publish(gateway.hub, queue.config)
     call.query()
-    until_ms = gateway.hub.until_ms(_timeout_ms(call))
+    stated_ms(call.headers)
+    until_ms = gateway.hub.until_ms(call.until)
     body = await call.body()
     prepared = _prepared(gateway, queue, call, body)
     await call.account.publish(((call.params[0], prepared.blocks),))
@@ -113,17 +115,6 @@ def _check_utf8(body: bytes) -> None:
         raise InvalidRequest(f"the body is not UTF-8: byte {error.start} is {error.object[error.start]:#04x}") from None
 
 
-def _timeout_ms(call: Call) -> int | None:
-    """How long the caller waits, where it says so."""
-    stated = call.headers.get(b"pushq-timeout-ms")
-    if stated is None:
-        return None
-    if not stated.isdigit() or len(stated) > 9:
-        shown = stated[:50].decode("latin-1")
-        raise invalid_field("/headers/pushq-timeout-ms", f"Pushq-Timeout-Ms is {shown!r}, not a whole number")
-    return checked_timeout(int(stated), name="Pushq-Timeout-Ms", pointer="/headers/pushq-timeout-ms")
-
-
 def _stored(gateway: Gateway, queue: Target, prepared: Prepared, until_ms: int) -> asyncio.Future[Published]:
     """Resolves when the blocks are durable. Raises what kept them out."""
     done: asyncio.Future[Published] = asyncio.get_running_loop().create_future()
@@ -150,6 +141,8 @@ def _resolve(done: asyncio.Future[Any], result: Any) -> None:
 async def receive(gateway: Gateway, call: Call) -> Answer:
     queue = gateway.desk.queue(call.principal, call.params[0], "consume")
     wanted: ReceiveBody = await call.fields(ReceiveBody)
+    stated_ms(call.headers)
+    call.waits_longer(wanted.wait_ms)
     if not wanted.wait_ms:
         return await _received(gateway, call, queue, wanted, call.receive)
     with (
@@ -173,6 +166,7 @@ async def _received(gateway: Gateway, call: Call, queue: Queue, wanted: ReceiveB
         receive=receive,
         group=wanted.group,
         told=call.count,
+        asker=(call.principal, call.address),
     )
     if body is None:
         raise ClientGone

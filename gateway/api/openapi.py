@@ -149,7 +149,8 @@ def _responses(operation: Operation, refs: dict[type, dict[str, Any]]) -> dict[s
         elif kind is not None:
             response["content"] = {"application/json": {"schema": refs[cast(type, kind)]}}
         responses[str(status)] = response
-    for status in sorted({*operation.refusals, 405, 429, 500, 503}):
+    unknown = {504} if operation.takes_timeout else set()
+    for status in sorted({*operation.refusals, 405, 429, 500, 503, *unknown}):
         responses[str(status)] = {"$ref": f"#/components/responses/{status}"}
     return responses
 
@@ -172,7 +173,7 @@ HEADERS: Final = {
     "WWW-Authenticate": "`Bearer`.",
     "Allow": "The methods that there are.",
     "Retry-After": "Seconds after which trying again makes sense; `retry_after_ms` has it finer.",
-    "ETag": "Of the config or the rule, for `If-Match`.",
+    "ETag": "Of the config, rule, receiver or silence, for `If-Match`.",
     "Location": "Where the work that was begun is looked at, and cancelled.",
     "Link": 'The next page, with `rel="next"`.',
 }

@@ -36,10 +36,10 @@ class Operation:
     """Whether what it answers has an `ETag`."""
     takes_conditions: bool = False
     """Whether `If-Match` and `If-None-Match` are heeded, which need not be given."""
-    takes_timeout: bool = False
-    """Whether it may say how long it waits."""
     name: str = field(init=False)
     """What it is called among the rows of usage and audit: `publish`, `queues.patch`, …"""
+    takes_timeout: bool = field(init=False)
+    """Whether its caller may say how long it waits: as with all but streams."""
     has_queue: bool = field(init=False)
     """Whether the first variable part of its path is a queue's name."""
 
@@ -47,4 +47,5 @@ class Operation:
         module = self.handler.__module__.rpartition(".")[2]
         name = self.handler.__name__
         object.__setattr__(self, "name", name if module in ("messages", name) else f"{module}.{name}")
+        object.__setattr__(self, "takes_timeout", self.answers.get(200) != "text/event-stream")
         object.__setattr__(self, "has_queue", self.path.startswith("/v1/queues/{queue}"))

@@ -6,6 +6,7 @@ from typing import Any, Final, get_args
 
 from backend_store.client import PeekFilter, Queue, check_cursor
 from backend_store.model import Forbidden
+from gateway.api.holders import held
 from gateway.api.queues import link_to_next
 from gateway.api.shapes import MessageState
 from gateway.context import Gateway
@@ -41,6 +42,10 @@ async def peek(gateway: Gateway, call: Call) -> Answer:
         raise Forbidden(f"`contains` needs the scope consume:{queue.name}, like the bodies it looks into")
     page = await queue.peek(wanted)
     items = [_shown(item.message, item.state, with_bodies) for item in page.items]
+    if wanted.id is not None:
+        for item in items:
+            if item["state"] == "in_flight":
+                item["lease"] = held(gateway, call.principal, queue, item["partition"], item["seq"])
     kept = {name: value for name, value in query.items() if name not in ("limit", "cursor")}
     links = link_to_next(f"/v1/queues/{queue.name}/messages", wanted.limit, page.next, **kept)
     return json_answer({"items": items, "next": page.next, "scanned": page.scanned}, headers=links)

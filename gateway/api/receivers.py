@@ -21,8 +21,9 @@ from gateway.api.alert_rules import sample_view
 from gateway.api.alert_shapes import ReceiverBody, ReceiverPage, TestView
 from gateway.api.paging import page_of
 from gateway.api.usage import visible_tenant
+from gateway.conditions import check_conditions, condition_met, etag_of
 from gateway.context import Gateway
-from gateway.http import Answer, Call, json_answer
+from gateway.http import Answer, Call, Header, json_answer
 from gateway.limits import NAME_CHARS_MAX
 
 
@@ -38,7 +39,9 @@ async def create(gateway: Gateway, call: Call) -> Answer:
     )
     await gateway.watching.alerts.put_receiver(receiver, None)
     view = NewReceiverView(**_fields(gateway, receiver), secret=secret_text(secret) if secret is not None else None)
-    return json_answer(view, 201, ((b"location", f"/v1/alert-receivers/{receiver_id}".encode()),))
+    return json_answer(
+        view, 201, (_etag_header(receiver), (b"location", f"/v1/alert-receivers/{receiver_id}".encode()))
+    )
 
 
 async def list_receivers(gateway: Gateway, call: Call) -> Answer:
@@ -52,25 +55,28 @@ async def list_receivers(gateway: Gateway, call: Call) -> Answer:
 async def get(gateway: Gateway, call: Call) -> Answer:
     receiver = _find(gateway, call)
     call.query()
-    return json_answer(_view(gateway, receiver))
+    return _shown(gateway, receiver)
 
 
 async def put(gateway: Gateway, call: Call) -> Answer:
     """Another name or address; the secret stays, and so does the type."""
     receiver = _find(gateway, call)
+    check_conditions(call, etag(receiver), _named(receiver))
     given: ReceiverBody = await call.fields(ReceiverBody)
     _check(gateway, given)
     if given.type != receiver.type:
         raise _invalid("/type", "the type of a receiver stays; make another one")
     changed = msgspec.structs.replace(receiver, name=given.name, url=given.url or "")
-    await gateway.watching.alerts.put_receiver(changed, receiver)
-    return json_answer(_view(gateway, changed))
+    with condition_met(call, _named(receiver)):
+        await gateway.watching.alerts.put_receiver(changed, receiver)
+    return _shown(gateway, changed)
 
 
 async def delete(gateway: Gateway, call: Call) -> Answer:
     receiver = _find(gateway, call)
     call.query()
-    await gateway.watching.alerts.delete_receiver(receiver)
+    check_conditions(call, etag(receiver), _named(receiver))
+    await gateway.watching.alerts.delete_receiver(receiver, is_as_known=call.header(b"if-match") is not None)
     gateway.watching.notifier.forget(receiver.id)
     return Answer(204, content_type=None)
 
@@ -120,6 +126,23 @@ def _fields(gateway: Gateway, receiver: Receiver) -> dict[str, Any]:
         "delivered": heard.delivered,
         "failed": heard.failed,
     }
+
+
+def etag(receiver: Receiver) -> str:
+    """Another one for each state of what may be changed: neither how its webhooks went nor who sealed its secret."""
+    return etag_of(msgspec.structs.replace(receiver, master="", sealed=b""))
+
+
+def _etag_header(receiver: Receiver) -> Header:
+    return b"etag", etag(receiver).encode()
+
+
+def _shown(gateway: Gateway, receiver: Receiver) -> Answer:
+    return json_answer(_view(gateway, receiver), headers=(_etag_header(receiver),))
+
+
+def _named(receiver: Receiver) -> str:
+    return f"receiver {receiver.name!r}"
 
 
 def _view(gateway: Gateway, receiver: Receiver) -> ReceiverView:

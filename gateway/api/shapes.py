@@ -359,12 +359,35 @@ class DeliveredMessage(MessageView, kw_only=True):
 MessageState = Literal["ready", "in_flight", "delayed", "dead"]
 
 
+class HolderView(msgspec.Struct):
+    """Who has a message: a connection, or a receive that was answered and has none any more."""
+
+    principal: str
+    name: str
+    transport: Literal["ws", "sse", "poll"]
+    address: str
+    connection: str | None
+    connected_at: str | None
+
+
+class HeldView(msgspec.Struct):
+    """`consumer` is null where another gateway's has it, a session that was cut, or the server itself; only
+    administrators are told. `expires_at` is null at a gateway with backends."""
+
+    expires_at: str | None
+    consumer: HolderView | None
+
+
 class PeekedMessage(MessageView, kw_only=True):
     attempt: int
     """How often it was handed out so far."""
     state: MessageState
     due_at: str | msgspec.UnsetType = msgspec.UNSET
     """Of a delayed one: when it becomes ready."""
+    history: list[AttemptView] | msgspec.UnsetType = msgspec.UNSET
+    """Its latest attempts that ended without an ack; a dead letter has them below `dead_letter`."""
+    lease: HeldView | msgspec.UnsetType = msgspec.UNSET
+    """Of one in flight that was asked for by its `id`: who has it."""
 
 
 class ReceivedView(msgspec.Struct):

@@ -14,8 +14,9 @@ from gateway.alerts.views import alert_view, muted, silence_view
 from gateway.api.alert_shapes import PATTERN_RULE, SilenceBody, SilencePage, SilencePreview
 from gateway.api.paging import page_of
 from gateway.api.usage import visible_tenant
+from gateway.conditions import check_conditions, condition_met, etag_of
 from gateway.context import Gateway
-from gateway.http import Answer, Call, json_answer
+from gateway.http import Answer, Call, Header, json_answer
 from gateway.limits import NAME_CHARS_MAX
 from gateway.validate import time_ms
 
@@ -26,9 +27,9 @@ async def create(gateway: Gateway, call: Call) -> Answer:
     tenant = visible_tenant(gateway, call, None)
     silence = _silence(gateway, call, tenant, await call.fields(SilenceBody))
     alerts = gateway.watching.alerts
-    await alerts.put_silence(silence)
+    await alerts.put_silence(silence, None)
     location = (b"location", f"/v1/silences/{silence.id}".encode())
-    return json_answer(silence_view(alerts, silence), 201, (location,))
+    return json_answer(silence_view(alerts, silence), 201, (_etag_header(silence), location))
 
 
 async def preview(gateway: Gateway, call: Call) -> Answer:
@@ -55,18 +56,26 @@ async def list_silences(gateway: Gateway, call: Call) -> Answer:
 async def get(gateway: Gateway, call: Call) -> Answer:
     silence = _find(gateway, call)
     call.query()
-    return json_answer(silence_view(gateway.watching.alerts, silence))
+    return json_answer(silence_view(gateway.watching.alerts, silence), headers=(_etag_header(silence),))
 
 
 async def end(gateway: Gateway, call: Call) -> Answer:
     """It ends now, and stays in the list."""
     silence = _find(gateway, call)
     call.query()
+    what = "the silence"
+    check_conditions(call, etag_of(silence), what)
     now_ms = gateway.clock_ms()
     if state_of(silence, now_ms) != "expired":
         ended = msgspec.structs.replace(silence, starts_at_ms=min(silence.starts_at_ms, now_ms), ends_at_ms=now_ms)
-        await gateway.watching.alerts.put_silence(ended)
+        with condition_met(call, what):
+            await gateway.watching.alerts.put_silence(ended, silence)
     return Answer(204, content_type=None)
+
+
+def _etag_header(silence: Silence) -> Header:
+    """Whether it has begun or is over is no part of its state: that is the clock's."""
+    return b"etag", etag_of(silence).encode()
 
 
 def _find(gateway: Gateway, call: Call) -> Silence:

@@ -97,7 +97,6 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         request=s.PublishBody,
         refusals=(400, 401, 403, 404, 409, 413, 415, 422, 503, 504, 507),
         takes_key=True,
-        takes_timeout=True,
     ),
     Operation(
         "GET",

@@ -36,7 +36,7 @@ async def totals(gateway: Gateway, call: Call) -> Answer:
     rest = [total for total in found if _place(total) > after]
     following = encode_cursor(_place(rest[limit - 1])) if len(rest) > limit else None
     items = [_view(total) for total in rest[:limit]]
-    page = UsagePage(items, following, tenant, first.isoformat(), last.isoformat())
+    page = UsagePage(items, following, tenant, first.isoformat(), last.isoformat(), found.unreadable)
     kept = {name: query[name] for name in ("from", "to", "queue", "tenant") if name in query}
     return json_answer(page, headers=link_to_next("/v1/usage", limit, following, **kept))
 

@@ -28,6 +28,9 @@ class UsagePage(msgspec.Struct):
     tenant: str
     from_: str = msgspec.field(name="from")
     to: str
+    unreadable: int
+    """Rows of these days that do not read and were passed over, whosoever they were: the counts may lack what they
+    said."""
 
 
 class LiveUsageView(msgspec.Struct):
@@ -50,3 +53,5 @@ class AuditPage(msgspec.Struct):
     items: list[AuditRow]
     """The newest first."""
     next: str | None
+    unreadable: int
+    """Rows that do not read and were passed over on the way to these, whosoever they were."""

@@ -195,6 +195,7 @@ WATCHING: Final[tuple[Operation, ...]] = (
         {201: SilenceView},
         request=a.SilenceBody,
         refusals=(400, 401, 403, 409, 413, 415, 504),
+        has_etag=True,
     ),
     Operation(
         "GET",
@@ -215,7 +216,7 @@ WATCHING: Final[tuple[Operation, ...]] = (
         request=a.SilenceBody,
         refusals=(400, 401, 403, 413, 415),
     ),
-    Operation("GET", "/v1/silences/{silence}", silences.get, "One silence", "admin", {200: SilenceView}),
+    Operation("GET", "/v1/silences/{silence}", silences.get, "One silence", "admin", {200: SilenceView}, has_etag=True),
     Operation(
         "DELETE",
         "/v1/silences/{silence}",
@@ -223,7 +224,8 @@ WATCHING: Final[tuple[Operation, ...]] = (
         "End a silence now",
         "admin",
         {204: None},
-        refusals=(400, 401, 403, 404, 504),
+        refusals=(400, 401, 403, 404, 412, 504),
+        takes_conditions=True,
     ),
     Operation(
         "POST",
@@ -234,6 +236,7 @@ WATCHING: Final[tuple[Operation, ...]] = (
         {201: NewReceiverView},
         request=a.ReceiverBody,
         refusals=(400, 401, 403, 409, 413, 415, 503, 504),
+        has_etag=True,
     ),
     Operation(
         "GET",
@@ -245,7 +248,13 @@ WATCHING: Final[tuple[Operation, ...]] = (
         query=("tenant", "limit", "cursor"),
     ),
     Operation(
-        "GET", "/v1/alert-receivers/{receiver}", receivers.get, "One receiver of alerts", "admin", {200: ReceiverView}
+        "GET",
+        "/v1/alert-receivers/{receiver}",
+        receivers.get,
+        "One receiver of alerts",
+        "admin",
+        {200: ReceiverView},
+        has_etag=True,
     ),
     Operation(
         "PUT",
@@ -255,7 +264,9 @@ WATCHING: Final[tuple[Operation, ...]] = (
         "admin",
         {200: ReceiverView},
         request=a.ReceiverBody,
-        refusals=(400, 401, 403, 404, 409, 413, 415, 504),
+        refusals=(400, 401, 403, 404, 409, 412, 413, 415, 504),
+        has_etag=True,
+        takes_conditions=True,
     ),
     Operation(
         "DELETE",
@@ -264,7 +275,8 @@ WATCHING: Final[tuple[Operation, ...]] = (
         "Remove a receiver that no rule names",
         "admin",
         {204: None},
-        refusals=(400, 401, 403, 404, 409, 504),
+        refusals=(400, 401, 403, 404, 409, 412, 504),
+        takes_conditions=True,
     ),
     Operation(
         "POST",

@@ -8,6 +8,7 @@ import click
 
 from gateway.commands.asking import all_pages, ask
 from gateway.commands.base import group, json_option, run
+from gateway.commands.figures import Figure, FigureRange
 from gateway.commands.moments import DURATION
 from gateway.commands.output import put, put_fields, put_items, put_json, put_table, tell
 from gateway.commands.target import Target, target_options
@@ -73,8 +74,8 @@ def rules(target: Target, as_json: bool) -> None:
 @click.argument("name", metavar="NAME")
 @click.option("--kind", required=True, metavar="KIND", help="What it looks at; `pushq alert kinds` lists them.")
 @click.option("--queue", metavar="PATTERN", help="The queues it is about.  [default: *]")
-@click.option("--limit", type=float, help="Past it the alert fires.")
-@click.option("--clear-at", type=float, help="Where it is over.  [default: 10 % on the good side]")
+@click.option("--limit", type=Figure(), help="Past it the alert fires.")
+@click.option("--clear-at", type=Figure(), help="Where it is over.  [default: 10 % on the good side]")
 @click.option(
     "--for",
     "--for-ms",
@@ -96,7 +97,7 @@ def rules(target: Target, as_json: bool) -> None:
 @click.option("--window", "--window-ms", "window_ms", type=DURATION, help="What growth and rates look back on.")
 @click.option("--severity", type=click.Choice(["info", "warning", "critical"]), default="warning", show_default=True)
 @click.option("--receiver", "receivers", multiple=True, metavar="ID", help="Who is told. Repeats.")
-@click.option("--objective", type=float, help="Of an SLO, in percent.")
+@click.option("--objective", type=Figure(), help="Of an SLO, in percent.")
 @click.option("--latency", "--latency-ms", "latency_ms", type=DURATION, help="Of slo_latency.")
 @click.option("--preview", is_flag=True, help="Only say what it would find now.")
 @target_options
@@ -144,7 +145,7 @@ def kinds(target: Target, as_json: bool) -> None:
 @click.option("--queue", metavar="PATTERN", help="Alerts about these queues.")
 @click.option("--rule", metavar="RULE", help="Alerts of this rule.")
 @click.option("--for", "for_ms", type=DURATION, help="For how long: 90s, 15m, 2h, 7d.")
-@click.option("--minutes", type=click.FloatRange(min=0, min_open=True), help="The same in minutes.")
+@click.option("--minutes", type=FigureRange(min=0, min_open=True), help="The same in minutes.")
 @click.option("--reason", required=True, help="Why; it is shown to everybody.")
 @target_options
 @json_option

@@ -10,13 +10,14 @@ from collections.abc import Callable
 import click
 
 from gateway.commands.base import F, command, json_option, run
+from gateway.commands.figures import WholeRange
 from gateway.commands.load import Bench, Result
 from gateway.commands.output import put_json, put_table, tell
 from gateway.commands.target import Target, target_options
 
 
 def _number(name: str, low: int, high: int, default: int, text: str) -> Callable[[F], F]:
-    return click.option(name, type=click.IntRange(low, high), default=default, show_default=True, help=text)
+    return click.option(name, type=WholeRange(low, high), default=default, show_default=True, help=text)
 
 
 @command("bench")

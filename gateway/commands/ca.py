@@ -8,6 +8,7 @@ import click
 
 from gateway.commands.base import group, json_option
 from gateway.commands.exits import Failure
+from gateway.commands.figures import WholeRange
 from gateway.commands.output import put_json, tell
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
@@ -44,7 +45,7 @@ def create_ca(folder: Path, as_json: bool) -> None:
 @ca.command("issue")
 @click.argument("folder", metavar="DIR", type=_FOLDER)
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
-@click.option("--days", type=click.IntRange(1, 90), default=30, show_default=True, help="How long it is good.")
+@click.option("--days", type=WholeRange(1, 90), default=30, show_default=True, help="How long it is good.")
 @click.option("--out", metavar="DIR", type=_FOLDER, help="Where to write it.  [default: the authority's folder]")
 @json_option
 def issue_certificate(folder: Path, names: tuple[str, ...], days: int, out: Path | None, as_json: bool) -> None:

@@ -14,6 +14,7 @@ import click
 from gateway.commands.asking import all_pages, ask
 from gateway.commands.base import group, json_option, run
 from gateway.commands.exits import Exit, Failure
+from gateway.commands.figures import FigureRange
 from gateway.commands.output import put_json, put_table, size, tell
 from gateway.commands.target import Target, target_options
 from web_console.wording import counted
@@ -143,7 +144,7 @@ def _shard_row(shard: dict[str, Any]) -> list[Any]:
 @click.option(
     "--wait",
     "wait_s",
-    type=click.FloatRange(min=0, max=3600),
+    type=FigureRange(min=0, max=3600),
     default=30,
     show_default=True,
     metavar="SECONDS",
@@ -181,7 +182,7 @@ def _wait_until_free(target: Target, node: str, wait_s: float, of: str | None) -
 @click.option(
     "--wait",
     "wait_s",
-    type=click.FloatRange(min=0, max=86_400),
+    type=FigureRange(min=0, max=86_400),
     default=600,
     show_default=True,
     metavar="SECONDS",

@@ -10,6 +10,7 @@ import click
 
 from gateway.commands.base import command, json_option, run
 from gateway.commands.consumer import Consumer, Wishes
+from gateway.commands.figures import WholeRange
 from gateway.commands.formats import Show, line, raw, template, whole
 from gateway.commands.moments import DURATION
 from gateway.commands.names import group_names, queue_names
@@ -36,7 +37,7 @@ class Transport(click.Choice[str]):
 @command("consume")
 @click.argument("queue", shell_complete=queue_names)
 @click.option("--transport", type=Transport(), default="ws", show_default=True, help="How it is pushed.")
-@click.option("--count", type=click.IntRange(min=1), help="End after so many messages; none beyond them is taken.")
+@click.option("--count", type=WholeRange(min=1), help="End after so many messages; none beyond them is taken.")
 @click.option(
     "--ack",
     type=click.Choice(["manual", "auto"]),
@@ -55,7 +56,7 @@ class Transport(click.Choice[str]):
 @click.option("--null", "-0", "ends_with_null", is_flag=True, help="End each with a NUL byte in place of a newline.")
 @click.option(
     "--credit",
-    type=click.IntRange(1, CREDIT_MAX),
+    type=WholeRange(1, CREDIT_MAX),
     help="Held at a time.  [default: 100, or a tenth of --count; 1000 with --no-ack]",
 )
 @click.option("--from", "start", metavar="WHERE", help="Of a stream: earliest, latest, seq:N, time:T or cursor:C.")

@@ -12,6 +12,7 @@ import click
 
 from gateway.commands.base import group, json_option
 from gateway.commands.exits import Exit, Failure
+from gateway.commands.figures import WholeRange
 from gateway.commands.output import put, put_fields, put_json, put_table, tell
 from gateway.dev_cluster.limits import BACKENDS_MAX, BACKENDS_MIN, CALL_BYTES_MAX, CLUSTERS_MAX
 from web_console.wording import counted
@@ -44,7 +45,7 @@ def dev_cluster() -> None:
 @dev_cluster.command("up")
 @click.option(
     "--clusters",
-    type=click.IntRange(min=1, max=CLUSTERS_MAX),
+    type=WholeRange(min=1, max=CLUSTERS_MAX),
     metavar="NUMBER",
     help="How many clusters of three backends, of new ones.  [default: 1]",
 )
@@ -121,9 +122,33 @@ def down(directory: Path, as_json: bool) -> None:
         put(f"{ended} processes ended")
 
 
+@dev_cluster.command("demo")
+@click.option(
+    "--listen", metavar="HOST:PORT", default="127.0.0.1:8080", show_default=True, help="Where the page is, on loopback."
+)
+@_directory_option
+def demo(listen: str, directory: Path) -> None:
+    """Start the cluster and a page that kills its parts, while numbered messages go through it.
+
+    What is killed is started again. SIGTERM or Ctrl-C ends the page and the cluster.
+    """
+    from gateway.addresses import parse_address
+    from gateway.cannot_start import CannotStart
+    from gateway.cluster_demo.serving import serve_demo
+
+    try:
+        address = parse_address(listen)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--listen") from None
+    try:
+        serve_demo(directory, address, tell, lambda url: put(f"demo: {url}"))
+    except CannotStart as error:
+        raise Failure(str(error), exit=Exit.CANNOT_START) from error
+
+
 @dev_cluster.command("resize")
 @click.argument("cluster", metavar="CLUSTER")
-@click.argument("wanted", metavar="BACKENDS", type=click.IntRange(min=BACKENDS_MIN, max=BACKENDS_MAX))
+@click.argument("wanted", metavar="BACKENDS", type=WholeRange(min=BACKENDS_MIN, max=BACKENDS_MAX))
 @_directory_option
 @json_option
 def resize(cluster: str, wanted: int, directory: Path, as_json: bool) -> None:

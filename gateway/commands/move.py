@@ -9,6 +9,7 @@ import click
 
 from gateway.commands.base import command, json_option, run, stop_signal
 from gateway.commands.exits import Failure, translate
+from gateway.commands.figures import WholeRange
 from gateway.commands.names import queue_names
 from gateway.commands.output import progress, put_json, tell
 from gateway.commands.target import Target, target_options
@@ -23,7 +24,7 @@ COMPANIONS = (".dead", ".late")
 @command("move")
 @click.argument("source", metavar="FROM", shell_complete=queue_names)
 @click.argument("to", metavar="TO", shell_complete=queue_names)
-@click.option("--count", type=click.IntRange(min=1), help="At most so many.  [default: what is ready now]")
+@click.option("--count", type=WholeRange(min=1), help="At most so many.  [default: what is ready now]")
 @click.option("--new-ids", is_flag=True, help="TO makes ids of its own, and drops no message for its id.")
 @click.option("--one-step", is_flag=True, help="Move nothing where ack and publish are not one step.")
 @target_options

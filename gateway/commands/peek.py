@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from gateway.commands.base import Command, json_option, run
+from gateway.commands.figures import Whole, WholeRange
 from gateway.commands.messages import as_line, parse_headers
 from gateway.commands.moments import MOMENT
 from gateway.commands.names import queue_names
@@ -21,15 +22,15 @@ STATES = ("ready", "in_flight", "delayed", "dead")
 @click.command("peek", cls=Command)
 @click.argument("name", metavar="QUEUE", shell_complete=queue_names)
 @click.option("--state", type=click.Choice(STATES), default="ready", show_default=True)
-@click.option("--limit", type=click.IntRange(min=1), default=10, show_default=True, help="At most so many.")
+@click.option("--limit", type=WholeRange(min=1), default=10, show_default=True, help="At most so many.")
 @click.option("--id", "message_id", help="This message.")
 @click.option("--key", help="Messages of this key.")
 @click.option("--header", "headers", metavar="NAME=VALUE", multiple=True, help="With this header.  [repeatable]")
 @click.option("--contains", metavar="TEXT", help="With this text in the body.")
 @click.option("--since", type=MOMENT, help="Published then or later: RFC 3339, or ago, such as 15m or 2h.")
 @click.option("--until", type=MOMENT, help="Published before.")
-@click.option("--from-seq", type=int, help="From this seq on.")
-@click.option("--partition", type=click.IntRange(min=0), help="In this partition.")
+@click.option("--from-seq", type=Whole(), help="From this seq on.")
+@click.option("--partition", type=WholeRange(min=0), help="In this partition.")
 @target_options
 @json_option
 def peek(

@@ -12,6 +12,7 @@ import click
 
 from gateway.commands.base import command, json_option, run
 from gateway.commands.exits import Failure, translate
+from gateway.commands.figures import WholeRange
 from gateway.commands.lines import Line, Lines
 from gateway.commands.messages import as_body, parse_headers
 from gateway.commands.moments import DURATION
@@ -44,7 +45,7 @@ def _in_range(context: click.Context, option: click.Parameter, timeout_ms: int |
 @click.option("--header", "headers", metavar="NAME=VALUE", multiple=True, help="Repeats.")
 @click.option("--content-type", help="The body's bytes are sent as they are, under this type.")
 @click.option("--text", "is_text", is_flag=True, help="The body is text, also where it reads as JSON.")
-@click.option("--priority", type=click.IntRange(min=0), help="Higher ones go first.")
+@click.option("--priority", type=WholeRange(min=0), help="Higher ones go first.")
 @click.option("--delay", "--delay-ms", "delay_ms", type=DURATION, help="When it becomes ready: 500, 90s, 15m, 2h, 7d.")
 @click.option("--deliver-at", metavar="TIME", help="The same as a time, RFC 3339.")
 @click.option("--ttl", "--ttl-ms", "ttl_ms", type=DURATION, help="How long it lives once it is ready.")

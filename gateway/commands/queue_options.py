@@ -14,6 +14,7 @@ import click
 import msgspec
 
 from backend_store.model import QueueConfig
+from gateway.commands.figures import Whole
 from gateway.commands.moments import DURATION, duration_ms
 from gateway.queue_settings import FIXED, RANGES, SETTINGS
 
@@ -113,7 +114,7 @@ def is_time(name: str) -> bool:
 _HINTS: Final = get_type_hints(QueueConfig)
 _DEFAULTS: Final[dict[str, Any]] = msgspec.to_builtins(QueueConfig())
 _OBJECT: Final = _JsonObject()
-_PLAIN: Final[dict[Any, click.ParamType[Any]]] = {int: click.INT, str: click.STRING, bool: click.BOOL}
+_PLAIN: Final[dict[Any, click.ParamType[Any]]] = {int: Whole(), str: click.STRING, bool: click.BOOL}
 
 
 def _type(name: str) -> click.ParamType[Any]:

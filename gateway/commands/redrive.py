@@ -10,6 +10,7 @@ import click
 
 from gateway.commands.base import Command, json_option, run
 from gateway.commands.exits import Failure
+from gateway.commands.figures import FigureRange
 from gateway.commands.messages import parse_headers
 from gateway.commands.moments import MOMENT
 from gateway.commands.names import queue_names
@@ -32,7 +33,7 @@ REASONS = ("max_attempts", "expired", "overflow", "undeliverable", "queue_delete
 @click.option("--id", "ids", metavar="ID", multiple=True, help="Only this message.  [repeatable]")
 @click.option("--header", "headers", metavar="NAME=VALUE", multiple=True, help="Only with this header.  [repeatable]")
 @click.option("--older-than", type=MOMENT, help="Only those that died before: RFC 3339, or ago, such as 15m or 2h.")
-@click.option("--rate", "rate_per_s", type=click.FloatRange(min=0, min_open=True), help="At most so many a second.")
+@click.option("--rate", "rate_per_s", type=FigureRange(min=0, min_open=True), help="At most so many a second.")
 @click.option("--dry-run", is_flag=True, help="Say how many it would be, and move none.")
 @click.option("--wait/--no-wait", default=True, help="Watch it to its end, or start it and leave.  [default: wait]")
 @target_options

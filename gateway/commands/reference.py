@@ -35,14 +35,14 @@ def reference() -> str:
 
     lines = [INTRODUCTION, "## Exit codes", "", "| Code | Meaning |", "|---|---|"]
     lines += [f"| {code.value} | {meaning} |" for code, meaning in MEANINGS.items()]
-    commands = list(_commands(click.Context(cli, info_name="pushq")))
+    commands = list(commands_below(click.Context(cli, info_name="pushq")))
     lines += ["", *_common_options(commands)]
     for ctx in commands:
         lines += ["", *_section(ctx)]
     return "\n".join(lines) + "\n"
 
 
-def _commands(ctx: click.Context) -> Iterator[click.Context]:
+def commands_below(ctx: click.Context) -> Iterator[click.Context]:
     """Every command below `ctx`, in the order of `--help`; a group comes before its own."""
     group = ctx.command
     if not isinstance(group, click.Group):
@@ -52,7 +52,7 @@ def _commands(ctx: click.Context) -> Iterator[click.Context]:
         assert command is not None, name
         child = click.Context(command, info_name=name, parent=ctx)
         yield child
-        yield from _commands(child)
+        yield from commands_below(child)
 
 
 def _common_options(commands: Sequence[click.Context]) -> Iterator[str]:

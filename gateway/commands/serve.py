@@ -8,6 +8,7 @@ import click
 
 from gateway.commands.base import command
 from gateway.commands.exits import Exit, Failure
+from gateway.commands.figures import Whole
 from gateway.commands.settings import config_file_option, load
 
 
@@ -16,7 +17,7 @@ from gateway.commands.settings import config_file_option, load
 @click.option("--listen", metavar="HOST:PORT", help="Where to listen.  [default: 127.0.0.1:8080]")
 @click.option(
     "--gateways",
-    type=int,
+    type=Whole(),
     metavar="N",
     help="Gateway processes in front of one for storage.  [default: 1, one process for all]",
 )

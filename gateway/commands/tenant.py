@@ -9,6 +9,7 @@ import click
 
 from gateway.commands.asking import all_pages, ask
 from gateway.commands.base import group, json_option, run, yes_option
+from gateway.commands.figures import WholeRange
 from gateway.commands.output import confirm, put_items, put_json, put_table, tell
 from gateway.commands.target import Target, target_options
 
@@ -39,7 +40,7 @@ QUOTAS: Final = {
 def quota_options(command: Callable[..., None]) -> Callable[..., None]:
     """An option for each quota."""
     for quota, text in reversed(QUOTAS.items()):
-        command = click.option(f"--{quota.replace('_', '-')}", quota, type=click.IntRange(min=1), help=text)(command)
+        command = click.option(f"--{quota.replace('_', '-')}", quota, type=WholeRange(min=1), help=text)(command)
     return command
 
 

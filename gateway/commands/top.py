@@ -14,6 +14,7 @@ import click
 
 from gateway.commands.asking import all_pages
 from gateway.commands.base import command, json_option, run
+from gateway.commands.figures import FigureRange
 from gateway.commands.names import queue_names
 from gateway.commands.output import duration, put_items, put_table
 from gateway.commands.target import Target, target_options
@@ -51,7 +52,7 @@ class Row(NamedTuple):
 
 @command("top")
 @click.argument("names", metavar="[QUEUE]...", nargs=-1, shell_complete=queue_names)
-@click.option("--interval", type=click.FloatRange(min=INTERVAL_S_MIN), default=1.0, show_default=True, help="Seconds.")
+@click.option("--interval", type=FigureRange(min=INTERVAL_S_MIN), default=1.0, show_default=True, help="Seconds.")
 @click.option("--once", is_flag=True, help="Print one table, of one interval, and end.")
 @target_options
 @json_option

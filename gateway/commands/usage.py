@@ -10,6 +10,7 @@ import click
 from gateway.commands.asking import all_pages, ask
 from gateway.commands.base import group, json_option, run
 from gateway.commands.exits import Exit, Failure
+from gateway.commands.figures import WholeRange
 from gateway.commands.names import queue_names
 from gateway.commands.output import put_items, put_json, put_table, tell
 from gateway.commands.target import Target, target_options
@@ -64,7 +65,7 @@ def live(tenant: str | None, target: Target, as_json: bool) -> None:
 
 @usage.command("audit")
 @click.option("--tenant", metavar="TENANT", help="Another tenant; the key needs the scope operator.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="How many.")
+@click.option("--limit", type=WholeRange(1, 1000), default=50, show_default=True, help="How many.")
 @target_options
 @json_option
 def audit(tenant: str | None, limit: int, target: Target, as_json: bool) -> None:

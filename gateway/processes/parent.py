@@ -40,6 +40,7 @@ from gateway.processes.core import (
     name_of,
 )
 from gateway.serve import SIGNALS, announce, cannot_listen
+from gateway.service_manager import tell_ready, tell_stopping
 from gateway.settings import Settings
 
 log = structlog.get_logger("pushq.processes")
@@ -108,6 +109,7 @@ class _Parent:
                 child.process.kill()
             os._exit(128 + number)
         log.info("draining", signal=signal.Signals(number).name)
+        tell_stopping()
         self._apply(self._crew.asked_to_end(_now_ms()))
 
     def _pass_on(self, number: int) -> None:
@@ -130,6 +132,7 @@ class _Parent:
                     self._children[number].process.kill()
                 case Serving():
                     announce(self.settings, self.settings.address.port, is_new=self._made_master_key)
+                    tell_ready()
                 case Over():
                     if not self._over.done():
                         self._over.set_result(effect)

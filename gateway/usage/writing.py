@@ -13,6 +13,7 @@ from typing import Protocol
 import msgspec
 import structlog
 
+from gateway.limits import USAGE_ROOM_SECONDS_MAX
 from gateway.usage.files import UsageFolder
 from gateway.usage.schema import FileKind
 
@@ -65,10 +66,21 @@ class UsageWriter:
 
     async def has_room(self) -> bool:
         """Whether the folder may have another file, after the oldest minutes have gone. Those who ask at the same time,
-        as leaders of many shards do, have one answer: of a folder with many files each look takes long."""
+        as leaders of many shards do, have one answer: of a folder with many files each look takes long.
+
+        Raises `OSError`, also where the disk does not say in time. The look goes on, and is the next one's, too: a disk
+        that hangs holds one thread.
+        """
         if self._written.look is None:
             self._written.look = asyncio.get_running_loop().create_task(self._look(), name="usage room")
-        return await asyncio.shield(self._written.look)
+            self._written.look.add_done_callback(_seen)
+        try:
+            async with asyncio.timeout(USAGE_ROOM_SECONDS_MAX):
+                return await asyncio.shield(self._written.look)
+        except TimeoutError:
+            raise TimeoutError(
+                f"the disk did not say within {USAGE_ROOM_SECONDS_MAX:g} s whether it has room"
+            ) from None
 
     async def _look(self) -> bool:
         try:
@@ -90,6 +102,12 @@ class UsageWriter:
     def failed(self, error: Exception) -> None:
         self._written.failures += 1
         log.error("usage rows cannot be written, and wait", folder=str(self.path), error=str(error))
+
+
+def _seen(look: asyncio.Task[bool]) -> None:
+    """What is wrong is for those who still wait."""
+    if not look.cancelled():
+        look.exception()
 
 
 class Turn(Protocol):

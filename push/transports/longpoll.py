@@ -15,6 +15,7 @@ from push.checks import field, visibility_of
 from push.encode import stream_messages
 from push.hub import Hub
 from push.looking_up import LookingUp
+from push.ports import Principal
 from push.rendering import rendered
 from push.starts import group_queue, stream_start
 from push.tails import Reading, Tails
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 RECEIVE_MAX = 1000
 WAIT_MS_MAX = 60_000
 RESPONSE_BYTES_MAX = 4 * 1024 * 1024
+Asker = tuple[Principal, str]
+"""Whose request it is, and from which address."""
 Part = tuple[Chunk, range]
 """Some messages of a chunk, by their numbers."""
 LOOKS_MAX = 1_000
@@ -43,9 +46,25 @@ def _unheard(messages: int, batch: Batch | None = None) -> None:
 class Poll:
     """A waiting request: a consumer that takes one turn's messages and is gone."""
 
-    __slots__ = ("bytes", "durable", "full", "in_ring", "leases", "limit", "loop", "ready", "taken", "visibility_ms")
+    __slots__ = (
+        "asker",
+        "bytes",
+        "durable",
+        "full",
+        "in_ring",
+        "leases",
+        "limit",
+        "loop",
+        "ready",
+        "taken",
+        "visibility_ms",
+    )
 
-    def __init__(self, limit: int, visibility_ms: int, loop: asyncio.AbstractEventLoop):
+    def __init__(
+        self, limit: int, visibility_ms: int, loop: asyncio.AbstractEventLoop, asker: Asker | None = None
+    ) -> None:
+        self.asker = asker
+        """Whose request it is: its leases outlive it."""
         self.limit = limit
         self.visibility_ms = visibility_ms
         self.loop = loop
@@ -88,7 +107,15 @@ class Poll:
 
 
 async def receive_messages(
-    hub: Hub, queue: Queue, *, limit: int, wait_ms: int, visibility_ms: int, receive: Receive, told: Told = _unheard
+    hub: Hub,
+    queue: Queue,
+    *,
+    limit: int,
+    wait_ms: int,
+    visibility_ms: int,
+    receive: Receive,
+    told: Told = _unheard,
+    asker: Asker | None = None,
 ) -> bytes | None:
     """The JSON body of a receive from a work queue; None when the client left while it waited."""
     if hub.draining:
@@ -99,7 +126,7 @@ async def receive_messages(
             retry_after_ms=5000,
         )
     queue.check_there()
-    poll = Poll(limit, visibility_ms, hub.loop)
+    poll = Poll(limit, visibility_ms, hub.loop, asker)
     feeder = hub.feeder(queue)
     feeder.add(poll)
     queue.consumers += 1
@@ -231,6 +258,7 @@ async def receive(
     receive: Receive,
     group: str | None = None,
     told: Told = _unheard,
+    asker: Asker | None = None,
 ) -> bytes | None:
     """The whole JSON body of `POST …/receive`, or None when the client has left. Raises `PushqError`."""
     check_receive(limit, wait_ms)
@@ -244,5 +272,5 @@ async def receive(
     if group is not None:
         queue = await group_queue(queue, group, from_)
     return await receive_messages(
-        hub, queue, limit=limit, wait_ms=wait_ms, visibility_ms=visibility_ms, receive=receive, told=told
+        hub, queue, limit=limit, wait_ms=wait_ms, visibility_ms=visibility_ms, receive=receive, told=told, asker=asker
     )

@@ -9,10 +9,7 @@ from tests.bench.rows import read_rows
 from tests.bench.world import ROOT
 
 PAGE = ROOT / "docs" / "explanation" / "benchmarks.md"
-PUBLISHED = {
-    name: Path(__file__).with_name(name)
-    for name in ("published.jsonl", "published_semantics.jsonl", "published_duties.jsonl", "published_cluster.jsonl")
-}
+PUBLISHED = {path.name: path for path in sorted(Path(__file__).parent.glob("published*.jsonl"))}
 _END = "\n<!-- end -->"
 
 

@@ -38,6 +38,9 @@ _NAMES = {
     "p50_ms_usual": "p50 at its usual load, ms",
     "p99_ms_usual": "p99 at its usual load, ms",
     "p99_more_pct": "p99 more, %",
+    "back_s": "99 % back after, s",
+    "refused": "refused meanwhile",
+    "load_before": "load before",
     "fdatasync_us": "fdatasync of 256 B, µs",
     "commit_us": "LMDB commit of 64 KiB, µs",
 }
@@ -73,6 +76,7 @@ _COLUMNS: dict[Table, tuple[str, ...]] = {
     "fairness": ("rate", "p50_ms_usual", "p50_ms", "p99_ms_usual", "p99_ms", "p99_more_pct", *_PROCESSORS[1:-1]),
     "cluster": ("rate", *_LATENCIES, "server_cpu_pct", "generator_cpu_pct", "other_cpu_pct"),
     "against": ("rate", "rate_usual", "kept_pct", "cpu_s_per_100k", "cpu_s_per_100k_usual", *_PROCESSORS[1:]),
+    "storm": ("rate", "back_s", "refused", "p50_ms", "p99_ms", "rss_anon_mib", "load_before"),
 }
 _TITLES: dict[Table, str] = {
     "rates": "Rates",
@@ -86,6 +90,7 @@ _TITLES: dict[Table, str] = {
     "exactness": "How long after its time a message comes",
     "fairness": "A queue beside one at ten times its usual load",
     "cluster": "Three backends, etcd and one gateway on the cores of one machine",
+    "storm": "Everybody comes back at once: publishes meanwhile",
     "against": "Against the other checkout, in turns",
 }
 OTHERS_PCT_MAX = 10
@@ -119,9 +124,14 @@ def _machine(machines: Sequence[Row], *, has_duties: bool) -> str:
             f"{says(machine, has_duties=has_duties)} "
             f"{machine['processor']}, {machine['cores']} cores ({pinned}), {machine['memory_gib']} GiB, "
             f"{machine['filesystem']}, Linux {machine['kernel']}, Python {machine['python']}, {machine['packages']}; "
-            f"{_rounds(machine['rounds'])} of {machine['seconds']:g} s{patience}."
+            f"{_rounds(machine['rounds'])}{_of(machine)}{patience}."
         )
     return "\n".join(lines)
+
+
+def _of(machine: Row) -> str:
+    """How long a round was, where that was set and not what came of it."""
+    return f" of {machine['seconds']:g} s" if "seconds" in machine else ""
 
 
 def _rounds(count: int) -> str:

@@ -37,6 +37,7 @@ Table = Literal[
     "fairness",
     "against",
     "cluster",
+    "storm",
 ]
 
 
@@ -287,10 +288,21 @@ AGAINST: dict[str, Scenario] = {
 """What `--against` runs instead."""
 
 
+async def _by_test(world: World) -> Row:
+    raise NotImplementedError("`make storm` measures it: tests/storm")
+
+
+STORM: dict[str, Scenario] = {
+    "storm-cut": Scenario("storm", "all connections are cut", _by_test, (_most("p99_ms", 1000),)),
+    "storm-killed": Scenario("storm", "the server is killed and started again", _by_test, (_most("p99_ms", 1000),)),
+}
+"""What `make storm` writes down: how single publishes over HTTP fare while everybody comes back."""
+
+
 SCENARIOS = PLAIN | SEMANTICS | DUTIES | CLUSTER
-KNOWN = SCENARIOS | AGAINST
-ONCE = frozenset(SEMANTICS | DUTIES | AGAINST)
-"""They measure in pairs that lie close together, so that one round of them is enough."""
+KNOWN = SCENARIOS | AGAINST | STORM
+ONCE = frozenset(SEMANTICS | DUTIES | AGAINST | STORM)
+"""One round of them is enough: they measure in pairs that lie close together, or all who come back."""
 PARTS = {"plain": list(PLAIN), "semantics": list(SEMANTICS), "duties": list(DUTIES), "cluster": list(CLUSTER)}
 
 

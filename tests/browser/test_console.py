@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
@@ -20,80 +19,23 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from tests.browser.conftest import WAIT_MS_MAX
 from tests.browser.console import api, file_of, look_at, serious, sign_in
+from tests.browser.gallery import EVIL, QUEUE, served, used
 from tests.browser.waiting import wait_until
 from tests.support.patience import until
 from tests.support.receiver import Receiver
 from tests.support.server import PushqServer
-from tests.support.usage import live_minute, live_queue, write_live
-
-EVIL = '<img src=x onerror="window.hacked = 1"><script>window.hacked = 1</script>'
-QUEUE = "/console/queues/orders"
-VIEWS = {
-    "viewer": (
-        "/console",
-        "/console/queues",
-        QUEUE,
-        f"{QUEUE}/messages",
-        f"{QUEUE}/message?id=evil",
-        "/console/alerts",
-    ),
-    "operator": (f"{QUEUE}/dead", f"{QUEUE}/publish", f"{QUEUE}/message?id=evil", "/console/help"),
-    "customer": (
-        "/console/connections",
-        "/console/keys",
-        "/console/usage",
-        "/console/audit",
-        "/console/alerts/rules",
-        "/console/alerts/receivers",
-    ),
-    "admin": (
-        "/console",
-        "/console/node",
-        "/console/tenants",
-        "/console/settings",
-        "/console/alerts/history",
-        "/console/alerts/silences",
-    ),
-}
-"""What each role is shown that those before it are not, or not so."""
 
 
 @pytest.fixture(scope="module")
-def live_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def live_dir(server: PushqServer) -> Path:
     """As the job `live_usage` leaves it."""
-    folder = tmp_path_factory.mktemp("live")
-    used(folder, 7)
-    return folder
-
-
-def used(folder: Path, messages: int) -> None:
-    minutes = [live_minute(f"2026-11-20T22:{minute:02}:00.000Z", messages) for minute in range(0, 60, 3)]
-    rows = [*minutes, live_queue("orders", messages, rows=300), live_queue(EVIL, 1, rows=300)]
-    an_hour_from_now_ms = (time.time_ns() // 1_000_000) + 3_600_000  # it is not taken for stopped during these tests
-    write_live(folder, {"default": rows}, last_minute="2026-11-20T22:57:00Z", at_ms=an_hour_from_now_ms)
+    return server.data.parent / "live"
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, live_dir: Path) -> Iterator[PushqServer]:
-    env = {"PUSHQ_USAGE__LIVE_DIR": str(live_dir), "PUSHQ_ALERTS__WEBHOOK_NETWORKS": "127.0.0.0/8"}
-    with PushqServer(tmp_path_factory.mktemp("console") / "data", env=env) as running:
-        fill(running)
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PushqServer]:
+    with served(tmp_path_factory.mktemp("console"), is_full=False) as running:
         yield running
-
-
-def fill(server: PushqServer) -> None:
-    """Some queues with a backlog, one with dead letters and with messages that want to be code."""
-    for name in ("orders", "mail", "thumbnails", "invoices-of-a-customer-with-a-very-long-name", "audit.log"):
-        api(server, "PUT", f"/v1/queues/{name}", {"max_attempts": 1} if name == "orders" else {})
-    bodies = [{"body": {"order": number}, "key": f"customer-{number % 3}"} for number in range(5)]
-    api(server, "POST", "/v1/queues/orders/messages", {"messages": bodies})
-    leased = api(server, "POST", "/v1/queues/orders/receive", {"max": 5})["messages"]
-    receipts = [message["receipt"] for message in leased]
-    api(server, "POST", "/v1/queues/orders/nack", {"receipts": receipts, "reason": EVIL})
-    evil = {"id": "evil", "body": EVIL, "headers": {"x-note": EVIL}, "key": EVIL}
-    waiting = [{"body": {"order": number}} for number in range(40)]
-    api(server, "POST", "/v1/queues/orders/messages", {"messages": [evil, *waiting]})
-    api(server, "POST", "/v1/queues/mail/messages", {"messages": waiting})
 
 
 @pytest.fixture(scope="module")
@@ -133,25 +75,6 @@ def test_the_usage_page_follows_the_job_without_being_loaded_again(
     used(live_dir, 9)
     expect(hour.get_by_role("row", name="orders")).to_contain_text("9", timeout=WAIT_MS_MAX)
     assert page.evaluate("() => window.isTheSame")
-
-
-@pytest.mark.parametrize("role", list(VIEWS))
-def test_each_view_is_whole_narrow_readable_and_safe(
-    server: PushqServer, signed_in: Callable[[str], Page], role: str
-) -> None:
-    page = signed_in(role)
-    for path in VIEWS[role]:
-        page.set_viewport_size({"width": 1280, "height": 900})
-        assert page.goto(server.url + path).status == 200, path  # type: ignore[union-attr]
-        expect(page.get_by_role("heading", level=1)).to_be_visible()
-        expect(page.get_by_text("On the command line:")).to_be_visible()
-        page.screenshot(path=file_of(role, path), full_page=True)
-        assert serious(page) == [], path
-        page.set_viewport_size({"width": 320, "height": 700})
-        wide = page.evaluate("() => document.documentElement.scrollWidth")
-        page.screenshot(path=file_of(role, path, "-320"))
-        assert wide <= 320, f"{path} is {wide} px wide at 320 px"
-        assert page.evaluate("() => window.hacked") is None, path
 
 
 WRITES_DOWN = """
@@ -226,21 +149,6 @@ def test_plots_have_utc_wherever_they_are_seen_and_the_colours_of_the_theme_that
     page.emulate_media(color_scheme="dark")
     wait_until(page, ARE_OF_COLOUR % "#a2abbd")
     page.context.close()
-
-
-def test_dark_pages_are_readable_too(server: PushqServer, signed_in: Callable[[str], Page]) -> None:
-    page = signed_in("admin")
-    page.goto(f"{server.url}/console")
-    for wanted in ("light", "dark"):
-        page.get_by_role("button", name="Theme").click()
-        expect(page.locator("html")).to_have_attribute("data-theme", wanted)
-    for path in ("/console", "/console/queues", "/console/keys", QUEUE, "/console/node"):
-        page.goto(server.url + path)
-        expect(page.locator("html")).to_have_attribute("data-theme", "dark")
-        page.screenshot(path=file_of("dark", path), full_page=True)
-        assert serious(page) == [], path
-    page.get_by_role("button", name="Theme").click()
-    expect(page.locator("html")).not_to_have_attribute("data-theme", "dark")
 
 
 def test_by_keyboard_alone_a_message_is_published_found_and_seen_live(

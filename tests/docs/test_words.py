@@ -8,7 +8,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # Written backwards, so that this file passes its own test.
 UNWANTED = [word[::-1] for word in ("/krow/", "vneyp", "ipyp/tpo/", "ODOT", "EMXIF", "XXX ")]
 _NOT_OURS = re.compile(
-    r"(^|/)(\.(?!ci/|gitignore)[^/]*|__pycache__|node_modules|vendor|build|dist|pushq-data|.*\.egg-info)(/|$)"
+    r"(^|/)(\.(?!ci/|gitignore)[^/]*|__pycache__|node_modules|vendor|build|dist|artefacts|pushq-data|.*\.egg-info)(/|$)"
 )
 
 

@@ -111,8 +111,8 @@ def test_units_are_locked_in_and_stop_after_the_drain(path: Path) -> None:
     settings = unit(path.read_text())
     assert settings["NoNewPrivileges"] == ["yes"] and settings["ProtectSystem"] == ["strict"]
     assert float(settings["TimeoutStopSec"][0]) > DRAIN_S_MAX
-    # The program does not tell systemd when it is ready: a unit that waited for it would never be.
-    assert settings["Type"] == ["exec"] and "WatchdogSec" not in settings
+    # The program says when it is ready, and that it gets on.
+    assert settings["Type"] == ["notify"] and float(settings["WatchdogSec"][0]) >= 30
 
 
 def arguments_of(path: Path, folder: Path, port: int) -> list[str]:
@@ -193,7 +193,7 @@ def test_the_compose_file_is_right_and_a_wrong_one_is_told(tmp_path: Path) -> No
 # Kubernetes
 
 
-@pytest.mark.parametrize("name", ["pushq.yaml", "consumers-hpa.yaml"])
+@pytest.mark.parametrize("name", ["pushq.yaml", "cluster.yaml", "consumers-hpa.yaml"])
 def test_manifests_fit_the_schemas(name: str) -> None:
     for each in manifests(name):
         kubernetes_validate.validate(each, KUBERNETES_VERSION, strict=True)

@@ -45,6 +45,8 @@ AHEAD_MESSAGES_MAX: Final = 200
 """Producers wait for consumers."""
 EMPTY_S_MAX: Final = 120.0
 END_S_MAX: Final = 30.0
+PLAIN: Final = {"visibility_timeout_ms": VISIBILITY_MS, "dead_letter_queue": None}
+"""Messages without key and id: any lane takes them."""
 QUEUE: Final = {
     "ordering": "strict",
     "dedupe": "id",
@@ -58,9 +60,14 @@ LATER: Final = ("unavailable", "overloaded", "not-durable", "outcome-unknown", "
 class QueueLoad:
     """One queue: its history, and how long its publishes waited."""
 
-    def __init__(self, name: str, *, may_lose: bool) -> None:
+    def __init__(self, name: str, *, may_lose: bool, is_plain: bool = False) -> None:
+        """`is_plain`: each call is sent once, without ids. What was not confirmed may be there or not, what was refused
+        must not."""
         self.name = name
-        self.history = KeyedHistory(is_ordered=not may_lose)
+        self.is_plain = is_plain
+        self.refused: set[Name] = set()
+        """In a plain queue: nothing was begun with these."""
+        self.history = KeyedHistory(is_ordered=not (may_lose or is_plain))
         self.may_lose = may_lose
         self.asked: dict[tuple[str, int], float] = {}
         """Calls that are not confirmed yet, and when they were sent first."""
@@ -90,7 +97,9 @@ class QueueLoad:
         is_first = name not in self.places
         self.again += not is_first
         self.tell(name, f"delivered at {place}, attempt {message['attempt']}")
-        if self.may_lose:
+        if name in self.refused:
+            self.seen.append(f"{name} was refused, and is there")
+        if self.may_lose and not self.is_plain:
             self._delivered_async(name, place, is_first=is_first)
         else:
             if self.places.setdefault(name, place) != place or self.history.places.get(name, place) != place:
@@ -152,10 +161,16 @@ class QueueLoad:
 class FaultLoad:
     """See the file's first sentence. Its methods are for the thread of the test."""
 
-    def __init__(self, host: Host, gateways: list[Gateway], queues: int, *, may_lose: bool = False) -> None:
+    def __init__(
+        self, host: Host, gateways: list[Gateway], queues: int, *, may_lose: bool = False, plain: int = 0
+    ) -> None:
+        """`queues`: in strict order, whose messages have ids and keys. `plain`: so many more, whose messages have
+        neither."""
         self._host = host
         self._gateways = gateways
-        self.queues = [QueueLoad(f"load{number}", may_lose=may_lose) for number in range(queues)]
+        self.queues = [
+            QueueLoad(f"load{number}", may_lose=may_lose, is_plain=number >= queues) for number in range(queues + plain)
+        ]
         self._stopping = threading.Event()
         """Producers send nothing new."""
         self._ending = threading.Event()
@@ -193,6 +208,15 @@ class FaultLoad:
 
     def longest_wait(self, since: float) -> float:
         return max(queue.longest_wait(since) for queue in self.queues)
+
+    def waits(self) -> list[float]:
+        """Of all calls that were confirmed: seconds from when each was sent first."""
+        return [seconds for queue in self.queues for _, seconds in queue.waits]
+
+    @property
+    def refused(self) -> int:
+        """Answers that a publish is to be sent again."""
+        return sum(queue.codes.total() for queue in self.queues)
 
     def slowest(self, since: float) -> tuple[float, str]:
         """Of what was acked since then: the longest time from its first publish to its ack, and its whole way."""
@@ -248,7 +272,7 @@ class FaultLoad:
             for client in clients:
                 client.timeout = httpx2.Timeout(ANSWER_S_MAX)
             for queue in self.queues:
-                await call(clients[0], "PUT", queue.name, QUEUE)
+                await call(clients[0], "PUT", queue.name, PLAIN if queue.is_plain else QUEUE)
             sockets = [await stack.enter_async_context(Socket.open(one)) for one in self._gateways]
             async with asyncio.TaskGroup() as tasks:
                 consumers = [tasks.create_task(self._consume(socket)) for socket in sockets]
@@ -270,7 +294,8 @@ class FaultLoad:
                 if stats["ready"] + stats["in_flight"] + stats["delayed"] == 0:
                     break
                 await asyncio.sleep(0.2)
-            if not queue.may_lose and stats["published_total"] != len(queue.history.places):
+            is_exact = not (queue.may_lose or queue.is_plain)
+            if is_exact and stats["published_total"] != len(queue.history.places):
                 queue.seen.append(f"{stats['published_total']} are stored of {len(queue.history.places)} confirmed")
 
     # --------------------------------------------------------------------------------------------------------- clients
@@ -292,20 +317,26 @@ class FaultLoad:
         queue.sent_at.update(dict.fromkeys(names, began))
         for name in names:
             queue.tell(name, "published")
-        messages = [{"body": list(name), "key": name.key, "id": str(name)} for name in names]
+        messages = [
+            {"body": list(name)} | ({} if queue.is_plain else {"key": name.key, "id": str(name)}) for name in names
+        ]
         for client in itertools.cycle(clients if number[1] % 2 else clients[::-1]):
             answer = await client.post(f"/v1/queues/{queue.name}/messages", json={"messages": messages})
             if answer.status_code == 201:
                 break
-            queue.codes[answer.json()["code"]] += 1
+            code = answer.json()["code"]
+            queue.codes[code] += 1
             for name in names:
                 queue.tell(name, answer.text)
-            assert answer.json()["code"] in LATER, answer.text
-            if self._ending.is_set():
+            assert code in LATER, answer.text
+            if queue.is_plain:
+                queue.refused.update(names if code != "outcome-unknown" else ())
+            if queue.is_plain or self._ending.is_set():
+                del queue.asked[number]
                 return
             await asyncio.sleep(AGAIN_S)
         for name, row in zip(names, answer.json()["messages"], strict=True):
-            assert row["id"] == str(name) and "error" not in row, row
+            assert (queue.is_plain or row["id"] == str(name)) and "error" not in row, row
             queue.history.confirm(name, (row["partition"], row["seq"]))
             queue.tell(name, f"confirmed at {(row['partition'], row['seq'])}")
         del queue.asked[number]

@@ -33,7 +33,7 @@ from tests.support.patience import until
 from tests.support.prerequisites import require
 from tests.support.server import UNHURRIED
 
-READY_S_MAX: Final = 60.0
+READY_S_MAX: Final = 120.0
 WHOLE_S_MAX: Final = 90.0
 STOP_S_MAX: Final = 60.0
 ADDRESS: Final = "192.0.2.{}"
@@ -46,6 +46,7 @@ _CLONE_NEWNET: Final = 0x40000000
 _ROOT = Path(__file__).resolve().parents[2]
 
 T = TypeVar("T")
+Model = Literal["leader_follower", "independent_hosts"]
 
 
 def enter(host: Host) -> None:
@@ -213,10 +214,13 @@ class NettedCluster:
         mode: Literal["sync", "async"] = "sync",
         etcd_members: int = 1,
         disk_mebibytes: int = 0,
+        model: Model = "leader_follower",
     ) -> None:
-        """`disk_mebibytes`: each backend has a disk of that size; 0: all share this machine's."""
+        """`shards`: independent hosts have a lane each instead. `disk_mebibytes`: each backend has a disk of that size;
+        0: all share this machine's."""
         self._folder = folder
-        self.shards = shards
+        self.shards = len(BACKENDS) if model == "independent_hosts" else shards
+        self.model: Model = model
         self._mode = mode
         self._disk_mebibytes = disk_mebibytes
         self._members = etcd_members
@@ -294,7 +298,8 @@ class NettedCluster:
             "PUSHQ_NODE__TLS_CA": authority,
             "PUSHQ_CLUSTER__COORDINATOR": self._coordinator,
             "PUSHQ_CLUSTER__ETCD_TLS_CA": authority,
-            "PUSHQ_CLUSTER__SHARDS": str(self.shards),
+            "PUSHQ_CLUSTER__MODEL": self.model,
+            f"PUSHQ_CLUSTER__{'LANES' if self.model == 'independent_hosts' else 'SHARDS'}": str(self.shards),
             "PUSHQ_CLUSTER__REPLICATION": self._mode,
         }
         backend = Backend(name, host, address, data, env)
@@ -344,7 +349,7 @@ class NettedCluster:
         return {shard for shard in served if served.count(shard) > 1}
 
     def whole(self) -> float:
-        """Seconds until every shard is served and all copies are in sync."""
+        """Seconds until every shard is served and all copies are in sync; of independent hosts, each lane at home."""
         return until(self._is_whole, lambda: f"all is whole: {self.state()}", within_s=WHOLE_S_MAX)
 
     def _is_whole(self) -> bool:
@@ -352,7 +357,17 @@ class NettedCluster:
         return all(
             len(shards) == self.shards and all(len(one["in_sync"]) == len(self.backends) for one in shards)
             for shards in found
-        ) and {one["shard"] for shards in found for one in shards if one["is_serving"]} == set(range(self.shards))
+        ) and self._are_served(found)
+
+    def _are_served(self, found: list[list[dict[str, Any]]]) -> bool:
+        served = [
+            (one["shard"], one["wanted"][0] == backend.name)
+            for backend, shards in zip(self.backends, found, strict=True)
+            for one in shards
+            if one["is_serving"]
+        ]
+        are_at_home = self.model == "leader_follower" or all(is_home for _, is_home in served)
+        return are_at_home and {shard for shard, _ in served} == set(range(self.shards))
 
     def state(self) -> str:
         """What every backend says, and the end of its log."""

@@ -44,6 +44,10 @@ VENV = Prerequisite(
 )
 GROUPS: dict[str, tuple[Prerequisite, ...]] = {
     "run": (VENV,),
+    "cluster": (
+        _command("etcd", "etcd-server", "the cluster's coordinator"),
+        _command("haproxy", "haproxy", "the balancer before the gateways"),
+    ),
     "test": (
         VENV,
         _command("chromium-headless-shell", "chromium-headless-shell", "browser tests"),

@@ -164,6 +164,9 @@ SETTINGS = {
     "when `pushq cluster rebalance` asks for it.",
     "cluster.move_bytes_per_s": "Bytes a second that one backend reads for copies that are made elsewhere; 0: as fast "
     "as it goes.",
+    "cluster.scrub_bytes_per_s": "Bytes a second that one backend reads of its disk to find rows that are not what was "
+    "written; 0: none.",
+    "cluster.scrub_every_s": "So long after a backend has read its whole disk so it begins anew.",
     "manager.name": "What events call this [manager of all clusters](../how-to/manage-clusters.md). Empty: the host's "
     "name and the process's number.",
     "manager.listen": "Its address for health and metrics, in clear.",

@@ -47,11 +47,13 @@ class Cluster:
         patience: Patience = NO_MOVES,
         move_bytes_per_s: int = 0,
         home_s: float = 3600,
+        scrub_every_s: float = 3600,
     ) -> None:
         self.folder = folder
         self.hosts: dict[str, BackendHost] = {}
         self._shards, self._mode, self._settings, self._min = shards, mode, settings, min_in_sync
         self._patience, self._move_bytes_per_s, self._home_s = patience, move_bytes_per_s, home_s
+        self._scrub_every_s = scrub_every_s
         self._authority = Authority(folder / "ca")
         self._coordinator: EmbeddedHost | None = None
 
@@ -85,6 +87,7 @@ class Cluster:
             certificates=certificates(self._authority, name),
             rules=Rules(self._shards, 3, self._min, self._mode, self._patience),
             move_bytes_per_s=self._move_bytes_per_s,
+            scrub_every_s=self._scrub_every_s,
             session_s=2,
             home_s=self._home_s,
             settings=self._settings,

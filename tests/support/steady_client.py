@@ -32,6 +32,8 @@ class Steady:
         self._queue = queue
         self._transport = transport
         self._is_over = asyncio.Event()
+        self._has_published_all = False
+        """A publish that is under way when stdin ends may be confirmed after all others have come."""
         self._missing: set[int] = set()
         """Confirmed and not delivered."""
         self._delivered: set[int] = set()
@@ -50,6 +52,7 @@ class Steady:
                 await self._publish(pushq, n)
                 n += 1
                 await asyncio.sleep(PAUSE_S)
+            self._has_published_all = True
             self._look()
             await asyncio.wait_for(self._is_even.wait(), LAST_S_MAX)
             reading.cancel()
@@ -79,7 +82,7 @@ class Steady:
             self._look()
 
     def _look(self) -> None:
-        if self._is_over.is_set() and not self._missing:
+        if self._has_published_all and not self._missing:
             self._is_even.set()
 
     def _wait_for_the_end(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -9,7 +9,7 @@ from urllib.parse import quote
 from web_console.limits import ROWS_PER_PAGE
 from web_console.tables import Button, Column, Table
 from web_console.visit import Visit
-from web_console.wording import decimal, duration
+from web_console.wording import decimal, duration, number, of_unit
 
 ROWS_MAX: Final = 500
 BUCKETS: Final = ("firing", "pending", "silenced", "resolved")
@@ -22,9 +22,14 @@ def bucket(alert: dict[str, Any]) -> str:
     return str(alert["state"])
 
 
+def what(alert: dict[str, Any]) -> str:
+    """What was found, where the rule and what it is about stand beside it."""
+    return str(alert["detail"]).removeprefix(f"{alert['rule_name']}: {alert['subject']}: ")
+
+
 async def load(visit: Visit) -> dict[str, Any]:
     answer = await visit.maybe("/v1/alerts", limit=ROWS_MAX)
-    every = answer["items"] if answer else []
+    every = [{**one, "what": what(one)} for one in answer["items"]] if answer else []
     found = {
         name: [one for one in every if bucket(one) == name] for name in ("firing", "pending", "silenced", "resolved")
     }
@@ -73,17 +78,18 @@ async def load_rules(visit: Visit) -> dict[str, Any]:
         Column("watches", "Watches", "state"),
         Column("kind", "Kind", "state"),
         Column("queue", "Queues", "code"),
-        Column("limit", "Limit", "number"),
-        Column("for_ms", "For", "age"),
+        Column("bound", "Limit"),
+        Column("lasting_ms", "For", "age"),
         Column("severity", "Severity", "state"),
         Column("told", "Tells"),
         Column("firing", "Firing", "number"),
         Column("created_by", "By"),
     )
-    rows = [_rule_row(visit, one, names) for one in _items(rules)]
+    by_name = {one["kind"]: one for one in kinds}
+    rows = [_rule_row(visit, one, names, by_name) for one in _items(rules)]
     table = _table(visit, "Alert rules", columns, rows, "No rules yet: make one below.", has_buttons=True)
     usable = {one["kind"]: one for one in kinds if visit.role == "admin" or not one.get("needs")}
-    chosen, etag = await _chosen(visit, [one["id"] for one in _items(rules)])
+    chosen, etag = await _chosen(visit, "/v1/alert-rules", _items(rules))
     return {
         "table": table,
         "kinds": list(usable.values()),
@@ -95,13 +101,17 @@ async def load_rules(visit: Visit) -> dict[str, Any]:
     }
 
 
-async def _chosen(visit: Visit, rules: list[str]) -> tuple[dict[str, Any] | None, str]:
-    """The rule that is to be changed, and the state that it is in."""
-    rule_id = visit.query.get("edit")
-    if rule_id not in rules:
+async def _chosen(visit: Visit, path: str, items: list[dict[str, Any]]) -> tuple[dict[str, Any] | None, str]:
+    """Which of them is to be changed, and the state that it is in."""
+    wanted = visit.query.get("edit")
+    if all(item["id"] != wanted for item in items):
         return None, ""
-    found = await visit.ask("GET", f"/v1/alert-rules/{rule_id}")
+    found = await visit.ask("GET", f"{path}/{wanted}")
     return found.json(), found.headers["etag"]
+
+
+def _edit(visit: Visit, item: dict[str, Any]) -> str:
+    return f"{visit.path}?edit={quote(item['id'])}"
 
 
 NEW_RULE: Final[dict[str, Any]] = {
@@ -130,7 +140,18 @@ def draft(rule: dict[str, Any], kind: dict[str, Any]) -> dict[str, Any]:
     return filled | {"receivers": rule["receivers"], "enabled": rule["enabled"]}
 
 
-def _rule_row(visit: Visit, rule: dict[str, Any], receivers: dict[str, str]) -> dict[str, Any]:
+def bound(rule: dict[str, Any], kind: dict[str, Any] | None) -> str:
+    """`above 1 000 messages`; of an SLO its objective."""
+    if rule["objective"] is not None:
+        within = f" within {rule['latency_ms']} ms" if rule["latency_ms"] is not None else ""
+        return f"{decimal(rule['objective'])} % good{within}"
+    side, unit = (kind["direction"], of_unit(kind["unit"], rule["limit"])) if kind else ("", "")
+    return f"{side} {number(rule['limit'])} {unit}".strip()
+
+
+def _rule_row(
+    visit: Visit, rule: dict[str, Any], receivers: dict[str, str], kinds: dict[str, dict[str, Any]]
+) -> dict[str, Any]:
     name = rule["name"]
     test = Button(
         "test-rule", "Test", {"item": rule["id"]}, f"Sends whom {name!r} tells a message that says it is a test."
@@ -144,7 +165,9 @@ def _rule_row(visit: Visit, rule: dict[str, Any], receivers: dict[str, str]) -> 
     delete = Button("delete-rule", "Delete", {"item": rule["id"]}, question, is_danger=True)
     return {
         **rule,
-        "href": f"{visit.path}?edit={quote(rule['id'])}",
+        "href": _edit(visit, rule),
+        "bound": bound(rule, kinds.get(rule["kind"])),
+        "lasting_ms": rule["for_ms"] or None,
         "watches": "yes" if rule["enabled"] else "no",
         "told": ", ".join(receivers.get(one, one) for one in rule["receivers"]) or "nobody",
         "firing": rule["state"]["firing"],
@@ -156,7 +179,7 @@ async def load_receivers(visit: Visit) -> dict[str, Any]:
     receivers = await visit.maybe("/v1/alert-receivers", limit=ROWS_MAX)
     rules = _items(await visit.maybe("/v1/alert-rules", limit=ROWS_MAX))
     columns = (
-        Column("name", "Receiver"),
+        Column("name", "Receiver", link="href"),
         Column("type", "Type", "state"),
         Column("url", "Address", "code"),
         Column("rules", "Told by"),
@@ -165,30 +188,23 @@ async def load_receivers(visit: Visit) -> dict[str, Any]:
         Column("last_at", "Last", "time"),
         Column("last_error", "Last error"),
     )
-    rows = [_receiver_row(one, rules) for one in _items(receivers)]
+    rows = [_receiver_row(visit, one, rules) for one in _items(receivers)]
     empty = "No receivers: nobody is told of alerts. Make one below, and name it in a rule."
     table = _table(visit, "Receivers of alerts", columns, rows, empty, has_buttons=True)
-    return {"table": table, "is_there": receivers is not None}
+    edited, etag = await _chosen(visit, "/v1/alert-receivers", rows)
+    return {"table": table, "is_there": receivers is not None, "edited": edited, "etag": etag}
 
 
-def _receiver_row(receiver: dict[str, Any], rules: list[dict[str, Any]]) -> dict[str, Any]:
+def _receiver_row(visit: Visit, receiver: dict[str, Any], rules: list[dict[str, Any]]) -> dict[str, Any]:
     name, fields = receiver["name"], {"item": receiver["id"]}
     told_by = [rule["name"] for rule in rules if receiver["id"] in rule["receivers"]]
-    inputs = [("name", "Name", name)] + ([("url", "URL", receiver["url"])] if receiver["type"] == "webhook" else [])
     test = Button(
         "test-receiver", "Test", {**fields, "name": name}, f"Sends {name!r} a message that says it is a test."
     )
-    change = Button(
-        "change-receiver",
-        "Change",
-        {**fields, "type": receiver["type"]},
-        "Another name or address; its secret stays.",
-        inputs=tuple(inputs),
-    )
     question = f"Deletes the receiver {name!r} and its secret. This cannot be undone."
     delete = Button("delete-receiver", "Delete", fields, question, is_danger=True)
-    buttons = [test, change, *([] if told_by else [delete])]  # the server refuses while a rule names it
-    return {**receiver, "rules": ", ".join(told_by) or None, "buttons": buttons}
+    buttons = [test, *([] if told_by else [delete])]  # the server refuses while a rule names it
+    return {**receiver, "href": _edit(visit, receiver), "rules": ", ".join(told_by) or None, "buttons": buttons}
 
 
 def _items(answer: Any) -> list[dict[str, Any]]:
@@ -198,19 +214,25 @@ def _items(answer: Any) -> list[dict[str, Any]]:
 async def load_silences(visit: Visit) -> dict[str, Any]:
     answer = await visit.maybe("/v1/silences", limit=ROWS_MAX)
     rules = await visit.maybe("/v1/alert-rules", limit=ROWS_MAX)
-    rows = [{**one, "buttons": [_end_silence(one)] if one["state"] != "expired" else []} for one in _items(answer)]
+    names = {one["id"]: one["name"] for one in _items(rules)}
+    rows = [_silence_row(one, names) for one in _items(answer)]
     columns = (
         Column("state", "State", "state"),
         Column("reason", "Reason"),
         Column("author", "By"),
         Column("queue", "Queues", "code"),
-        Column("rule", "Rule", "code"),
+        Column("rule_name", "Rule"),
         Column("mutes", "Mutes now", "number"),
         Column("starts_at", "From", "time"),
         Column("ends_at", "Until", "time"),
     )
     table = _table(visit, "Silences", columns, rows, "No silences.", has_buttons=True)
     return {"table": table, "rules": _items(rules), "is_there": answer is not None, "wanted": dict(visit.query)}
+
+
+def _silence_row(silence: dict[str, Any], rules: dict[str, str]) -> dict[str, Any]:
+    buttons = [_end_silence(silence)] if silence["state"] != "expired" else []
+    return {**silence, "rule_name": rules.get(silence["rule"], silence["rule"]), "buttons": buttons}
 
 
 def _end_silence(silence: dict[str, Any]) -> Button:

@@ -48,7 +48,15 @@ async def load(visit: Visit) -> dict[str, Any]:
         following=page["next"],
     )
     # What the server cut into pages is not cut again.
-    return {"title": f"Messages of {name}", "name": name, "table": table, "state": state, "scanned": page["scanned"]}
+    more = {"is_narrowed": any(query.get(field) for field in ("key", "header", "since", "until"))}
+    return {
+        "title": f"Messages of {name}",
+        "name": name,
+        "table": table,
+        "state": state,
+        "scanned": page["scanned"],
+        **more,
+    }
 
 
 def message_row(name: str, state: str, message: dict[str, Any]) -> dict[str, Any]:
@@ -110,11 +118,8 @@ def payload(message: dict[str, Any], form: str) -> str:
 
 async def load_one(visit: Visit) -> dict[str, Any]:
     name, message_id = visit.params[0], visit.query.get("id", "")
-    state = visit.query.get("state", "ready")
-    found = await visit.get(queue_path(name, "messages"), state=state, id=message_id, limit=1)
-    if not message_id or not found["items"]:
-        raise Problem(404, "Not found", "not-found", f"queue {name!r} has no such message that is {state} any more")
-    message = found["items"][0]
+    message = await _find(visit, name, message_id)
+    state = message["state"]
     form = visit.query.get("form", "json")
     form = form if form in FORMS else "json"
     facts = [(key, str(value)) for key, value in message.items() if key not in _ELSEWHERE and value is not None]
@@ -129,8 +134,49 @@ async def load_one(visit: Visit) -> dict[str, Any]:
         "payload": "" if is_hidden(message) else payload(message, form),
         "forms": [(each, f"{visit.path}?{_query(message_id, state)}&form={each}", each == form) for each in FORMS],
         "dead": dead,
-        "history": (dead or {}).get("history") or [],
+        "state": state,
+        "lease": message.get("lease"),
+        "attempts": attempts(message),
     }
 
 
-_ELSEWHERE: Final = frozenset({"body", "body_base64", "headers", "dead_letter"})
+async def _find(visit: Visit, name: str, message_id: str) -> dict[str, Any]:
+    """The message in whatever state it is by now: first in the one in which it was seen."""
+    seen = visit.query.get("state", "ready")
+    for state in sorted(STATES, key=lambda one: one != seen) if message_id else ():
+        found = await visit.get(queue_path(name, "messages"), state=state, id=message_id, limit=1)
+        if found["items"]:
+            return {**found["items"][0], "state": state}
+    detail = f"queue {name!r} has no such message any more: it was acknowledged, has expired, or was purged or moved"
+    raise Problem(404, "Not found", "not-found", detail)
+
+
+def attempts(message: dict[str, Any]) -> Table:
+    """What is known of its attempts, the latest first: those that ended without an ack, and the one that goes on."""
+    ended = (message.get("dead_letter") or message).get("history") or []
+    rows = [{**one, "outcome": one["outcome"].replace("_", " ")} for one in reversed(ended)]
+    if message["state"] == "in_flight":
+        lease = message.get("lease") or {"consumer": None, "expires_at": None}
+        row = {"attempt": message["attempt"], "outcome": "in flight", "at": None, "reason": None}
+        rows.insert(0, {**row, "consumer": _consumer(lease["consumer"]), "until": lease["expires_at"]})
+    columns = (
+        Column("attempt", "Attempt", "number"),
+        Column("outcome", "Outcome", "state"),
+        Column("at", "Ended", "time"),
+        Column("consumer", "Consumer"),
+        Column("until", "Lease until", "time"),
+        Column("reason", "Reason"),
+    )
+    return Table("Attempts", columns, rows, "No attempt has ended yet.")
+
+
+def _consumer(consumer: dict[str, Any] | None) -> str:
+    if consumer is None:
+        return "not known here"
+    over = {"ws": "WebSocket", "sse": "SSE", "poll": "a receive"}[consumer["transport"]]
+    connection = f", connection {consumer['connection']}" if consumer["connection"] else ""
+    address = f" from {consumer['address']}" if consumer["address"] else ""
+    return f"{consumer['name']} over {over}{address}{connection}"
+
+
+_ELSEWHERE: Final = frozenset({"body", "body_base64", "headers", "dead_letter", "history", "lease"})

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from web_console.pages.alerts import what
 from web_console.pages.queues import as_row, growth, is_companion, waiting
 from web_console.server import QueueRow
 from web_console.tables import Column, Table
 from web_console.visit import Visit
 
 WORSE_MAX = 15
+ALERTS_SHOWN_MAX = 5
 
 
 def worse(rows: list[QueueRow]) -> list[QueueRow]:
@@ -47,11 +49,12 @@ async def load(visit: Visit) -> dict[str, Any]:
         path=visit.path,
         query=dict(visit.query),
     )
-    alerts = await visit.maybe("/v1/alerts", state="firing", limit=5)
+    alerts = await visit.maybe("/v1/alerts", state="firing", limit=100)
+    found = alerts["items"] if alerts else []
     oldest_ms = max((_oldest_ms(row) for row in rows), default=0)
     return {
         "table": table,
-        "alerts": alerts["items"] if alerts else [],
+        "alerts": [{**one, "what": what(one)} for one in found if not one["silenced_by"]][:ALERTS_SHOWN_MAX],
         "tiles": [
             ("Published", _sum(row.published_per_s for row in rows), "rate", lines.get("published_per_s", [])),
             ("Acknowledged", _sum(row.acked_per_s for row in rows), "rate", lines.get("acked_per_s", [])),

@@ -85,7 +85,7 @@ def why(row: QueueRow) -> str:
 
 def as_row(row: QueueRow) -> dict[str, Any]:
     address = page_path("queues", row.name)
-    unknown = dict.fromkeys(NUMBERS) if row.is_away else {}
+    unknown = dict.fromkeys(NUMBERS) if row.is_away else {} if row.oldest_age_ms else {"oldest_age_ms": None}
     return {**msgspec.structs.asdict(row), **unknown, "href": address, "growth": growth(row), "why": why(row)}
 
 

@@ -39,12 +39,18 @@ async def load_audit(visit: Visit) -> dict[str, Any]:
 
 
 def _audit_row(one: dict[str, Any]) -> dict[str, Any]:
-    changed = "; ".join(f"{each.get('field')}: {each.get('before')} → {each.get('after')}" for each in one["changes"])
-    return {**one, "changed": changed or None}
+    return {**one, "changed": "; ".join(map(_change, one["changes"])) or None}
+
+
+def _change(change: dict[str, Any]) -> str:
+    field, before, after = change["field"], change["before"], change["after"]
+    if before is None:
+        return f"{field}: {after}"
+    return f"{field}: {before} → {'–' if after is None else after}"
 
 
 async def load_settings(visit: Visit) -> dict[str, Any]:
-    rows = [{"setting": key, "value": value} for key, value in visit.server.settings()]
+    rows = [{"setting": key, "value": None if value == '""' else value} for key, value in visit.server.settings()]
     table = Table(
         "Settings",
         (Column("setting", "Setting", "code", is_sortable=True), Column("value", "Value", "code")),

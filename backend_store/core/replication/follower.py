@@ -84,6 +84,8 @@ class Follower:
         self._probe: tuple[Offset, Epoch] | None = None
         """Where the logs may be one, while that is not the end of this one."""
         self._install: Install | None = None
+        self._is_one = False
+        """The leader has answered that its log is this one as far as this one goes."""
         self._agreed = Offset(0)
         """Up to there, if anywhere, what the snapshot replaces is the leader's."""
         self._has_parted = False
@@ -207,6 +209,7 @@ class Follower:
         self._heard_ms = max(self._heard_ms, answer.sent_ms)
         if not self._agree(answer.start):
             return
+        self._is_one = True
         if entries:
             self._log.append(entries)
             self._out.append(Append(tuple(entries)))
@@ -270,6 +273,16 @@ class Follower:
         self._agreed = agreed
         self._has_parted = has_parted
         self._install = Install()
+
+    def renew(self) -> bool:
+        """Has all rows taken anew from the leader; what is here counts until they are whole. False: not now.
+
+        The log stays, as it is one with the leader's: what this replica has said that it has, it has all the time.
+        """
+        if self._install is not None or self._probe is not None or not self._is_one:
+            return False
+        self._take_snapshot(self._log.end)
+        return True
 
     def _may_switch(self) -> bool:
         """Whether nobody counts on what this replica has.

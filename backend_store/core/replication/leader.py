@@ -226,7 +226,8 @@ class Leader:
         # A new leader may know less than its followers of what is final; it has it, or would not lead.
         self._log.advance(ask.high_watermark)
         self.advance(now_ms)
-        if self.record.mode == "async":
+        if self.record.mode == "async" or ask.sender.node in self.record.isr:
+            # One in sync renews what it has: until that is done it fetches nothing, and must not be waited for.
             self.reshaping.give_up(ask.sender.node)
             self.reshaping.propose(now_ms, barrier=self.barrier)
         if not ask.after or progress.snapshot is None:

@@ -218,6 +218,13 @@ class Replica:
         leader.advance(now_ms)
         return True
 
+    def renew(self, *, now_ms: int) -> bool:
+        """A follower's rows are damaged: they are taken anew from its leader. Whether that begins now."""
+        if not isinstance(self.role, Follower) or not self.role.renew():
+            return False
+        self.role.go_on(now_ms)
+        return True
+
     def hand_over(self, target: NodeId | None, *, now_ms: int) -> None:
         """Takes nothing new; when `target` has everything, it leads. None: resigns, when everything is committed."""
         if self.leader is not None:

@@ -22,6 +22,8 @@ class Kind(NamedTuple):
     is_above: bool = True
     has_window: bool = False
     is_slo: bool = False
+    is_signed: bool = False
+    """Its values may be below 0, and so may its limit."""
     hysteresis: float = HYSTERESIS
     """By default: how far from its limit a value must be before an alert is over, as a part of the limit."""
 
@@ -33,7 +35,10 @@ class Kind(NamedTuple):
 
 KINDS: Final[dict[str, Kind]] = {
     "depth": Kind("queue", "messages", "Messages that wait for a consumer."),
-    "growth": Kind("queue", "messages/s", "How fast the messages that wait become more, over the window.", True, True),
+    "growth": Kind(
+        "queue", "messages/s", "How fast the messages that wait become more, over the window.", True, True,
+        is_signed=True,
+    ),
     "oldest_age_ms": Kind("queue", "ms", "Age of the oldest message that nobody has acknowledged."),
     "dead_letters": Kind("queue", "messages", "Messages in the queue's dead letters."),
     "dead_letter_rate": Kind("queue", "messages/min", "Messages that ended unacked, over the window.", True, True),

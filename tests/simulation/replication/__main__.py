@@ -1,6 +1,7 @@
-"""Tells the story of one world, each effect on a line: `python -m tests.simulation.replication SEED [FROM_MS] [moves]`.
+"""Tells the story of one world, each effect on a line.
 
-With `moves` replicas go from node to node.
+`python -m tests.simulation.replication SEED [FROM_MS] [moves] [renews]`: with `moves` replicas go from node to
+node, with `renews` followers take their rows anew.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from tests.simulation.replication import node as nodes
 from tests.simulation.replication.world import World
 
 
-def tell(seed: int, from_ms: float, *, moves: bool) -> None:
-    world = World(seed, moves=moves)
+def tell(seed: int, from_ms: float, *, moves: bool, renews: bool) -> None:
+    world = World(seed, moves=moves, renews=renews)
     print(f"mode {world.mix.mode}, {world.mix.nodes} nodes, {vars(world.mix)}")
 
     def say(text: str) -> None:
@@ -50,5 +51,10 @@ def _told(kind: type, do: Callable[..., None], say: Callable[[str], None]) -> Ca
 
 
 if __name__ == "__main__":
-    given = [word for word in sys.argv[1:] if word != "moves"]
-    tell(int(given[0]), float(given[1]) if len(given) > 1 else 0.0, moves="moves" in sys.argv)
+    given = [word for word in sys.argv[1:] if word not in ("moves", "renews")]
+    tell(
+        int(given[0]),
+        float(given[1]) if len(given) > 1 else 0.0,
+        moves="moves" in sys.argv,
+        renews="renews" in sys.argv,
+    )

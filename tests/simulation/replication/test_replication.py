@@ -59,6 +59,19 @@ def test_no_world_in_which_replicas_move_breaks_a_promise() -> None:
     assert counts["moves"] > 5 * worlds and counts["let go"] > worlds and counts["snapshots"] > worlds, counts
 
 
+def test_no_world_in_which_followers_take_their_rows_anew_breaks_a_promise() -> None:
+    counts: Counter[str] = Counter()
+    worlds = WORLDS or FEW_WORLDS // 3
+    for seed in seeds.worlds(worlds):
+        try:
+            counts.update(World(seed, renews=True).run().counts)
+        except (Violation, AssertionError) as broken:
+            raise AssertionError(
+                f"seed {seed}: {broken}; see python -m tests.simulation.replication {seed} renews"
+            ) from broken
+    assert counts["renewals"] > 2 * worlds and counts["snapshots"] > 2 * worlds, counts
+
+
 def test_a_seed_is_a_whole_world() -> None:
     """What a seed found can be looked at again."""
     first, again = (World(3).run() for _ in range(2))

@@ -19,6 +19,7 @@ from tests.simulation.replication.faults import Faults
 from tests.simulation.replication.mix import Mix
 from tests.simulation.replication.moves import MORE_NODES, Moves
 from tests.simulation.replication.node import Node
+from tests.simulation.replication.renewals import Renewals
 
 HEALING_MS = 20_000
 """So long after the last fault everything must be in order again."""
@@ -26,9 +27,16 @@ HEALING_MS = 20_000
 
 class World:
     def __init__(
-        self, seed: int, *, breaks: frozenset[str] = frozenset(), duration_ms: int = 60_000, moves: bool = False
+        self,
+        seed: int,
+        *,
+        breaks: frozenset[str] = frozenset(),
+        duration_ms: int = 60_000,
+        moves: bool = False,
+        renews: bool = False,
     ):
-        """`breaks`: duties of a shell that nodes do not do, by name. `moves`: replicas go from node to node."""
+        """`breaks`: duties of a shell that nodes do not do, by name. `moves`: replicas go from node to node.
+        `renews`: followers take all their rows anew."""
         self.seed = seed
         self.breaks = breaks
         self.rng = Random(seed)
@@ -45,6 +53,7 @@ class World:
         self.checks = Checks(self)
         self.coordinator = Coordinator(self)
         self.moves = Moves(self) if moves else None
+        self.renewals = Renewals(self) if renews else None
         more = MORE_NODES if moves else 0
         self.nodes = [Node(self, NodeId(f"n{number}")) for number in range(1, self.mix.nodes + more + 1)]
         self.by_name = {node.name: node for node in self.nodes}

@@ -15,8 +15,9 @@ from backend_store.model import PushqError, QueueConfig, QueueDefinition, Unavai
 from gateway.catalogue import Catalogue, Follower
 from gateway.guard import Guard, GuardSettings
 from gateway.limits import CATALOGUE_ASKS_MAX, CATALOGUE_FLIGHTS_MAX
-from push.looking_up import LookingUp, found, handled
+from push.looking_up import LookingUp, answered, asks, found, handled
 from tests.support.metadata import local_service
+from tests.support.patience import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -173,6 +174,7 @@ async def test_a_look_up_that_never_ends_well_ends() -> None:
         def then(self, call: Callable[[PushqError | None], None]) -> None:
             call(None)
 
+        def wanted(self, until: float) -> None: ...
         async def landed(self) -> None:
             """At once."""
 
@@ -181,6 +183,80 @@ async def test_a_look_up_that_never_ends_well_ends() -> None:
 
     with pytest.raises(Unavailable, match="look-ups"):
         await found(always)
+
+
+# ------------------------------------------------------------------------------------------------- deadlines
+
+
+async def looked_up(catalogue: Known, name: str, wait_s: float) -> str | None:
+    """As a request does whose caller waits for so long."""
+    token = asks(wait_s)
+    assert token is not None
+    try:
+        return await found(lambda: catalogue.find(name))
+    finally:
+        answered(token)
+
+
+async def test_each_of_those_who_share_a_question_waits_as_long_as_it_said(service: Service, clock: Clock) -> None:
+    catalogue = known(service.fetch, clock)
+    service.may_answer.clear()
+    patient = asyncio.create_task(looked_up(catalogue, "q", 60))
+    with pytest.raises(Unavailable, match="'q' was not looked up within the time"):
+        await looked_up(catalogue, "q", 0.01)
+    service.may_answer.set()
+    assert await patient == "value of q" and service.asked == ["q"]
+
+
+async def test_what_nobody_waits_for_any_more_is_not_begun(service: Service, clock: Clock) -> None:
+    """All places at the service are taken by calls that stand still; when one is free, those who waited have gone."""
+    guard = Guard("metadata", GuardSettings(at_once_max=1, failures=(OSError, Unavailable)))
+    catalogue: Known = Catalogue("thing", service.fetch, guard, entries_max=9, stale_ms_max=9_000, clock_ms=clock)
+    catalogue.cache.heard(clock())
+    service.may_answer.clear()
+    first = asyncio.create_task(looked_up(catalogue, "first", 60))
+    await eventually(lambda: service.asked == ["first"])
+    for name in ("second", "third"):
+        with pytest.raises(Unavailable):
+            await looked_up(catalogue, name, 0.01)
+    staying = asyncio.create_task(looked_up(catalogue, "third", 60))
+    await asyncio.sleep(0)
+    service.may_answer.set()
+    assert (await first, await staying) == ("value of first", "value of third")
+    assert service.asked == ["first", "third"] and guard.calls["abandoned"] == 1
+    assert guard.state == "closed" and not guard.calls["timed_out"], "a caller's haste says nothing of the service"
+
+
+async def test_a_question_that_failed_is_not_repeated_for_nobody(clock: Clock) -> None:
+    asked = 0
+
+    async def fails(name: str) -> Read[str | None]:
+        nonlocal asked
+        asked += 1
+        await asyncio.sleep(0.03)
+        raise ConnectionResetError("lost")
+
+    catalogue = known(fails, clock)
+    with pytest.raises(Unavailable):
+        await looked_up(catalogue, "q", 0.01)
+    await eventually(lambda: not catalogue._flights)
+    assert asked == 1
+
+
+async def test_what_is_asked_for_ahead_has_no_deadline(service: Service, clock: Clock) -> None:
+    """Also where a request begins it, or joins it and leaves."""
+    catalogue = known(service.fetch, clock)
+    service.may_answer.clear()
+    token = asks(0.01)
+    assert token is not None
+    flight = catalogue.ask("q")
+    with pytest.raises(Unavailable):
+        await found(lambda: catalogue.find("q"))
+    answered(token)
+    assert flight.is_wanted
+    service.may_answer.set()
+    await flight.landed()
+    assert catalogue.find("q") == "value of q"
 
 
 # ------------------------------------------------------------------------------------------- before a real service

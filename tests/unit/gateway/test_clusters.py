@@ -74,6 +74,14 @@ def test_clusters_of_a_variable_are_json() -> None:
         ([EU, {**EU, "backends": ["127.0.0.1:1"]}], "store.clusters[1].name: 'eu' is that of store.clusters[0]"),
         ([{**EU, "backends": [HOME]}], f"store.clusters[0].backends: {HOME} is in store.backends too"),
         ([EU, {**EU, "name": "us"}], "store.clusters[1].backends: 127.0.0.1:9092 is in store.clusters[0].backends too"),
+        (
+            [{**EU, "backends": ["a.example:1", "b.example:1", "a.example:1"]}],
+            "store.clusters[0].backends: 'a.example:1' is there twice; leave one of them out",
+        ),
+        (
+            [{**EU, "backends": ["a.example:1", "A.example:1"]}],
+            "store.clusters[0].backends: 'A.example:1' is 'a.example:1' again; leave one of them out",
+        ),
         ([{**EU, "coordinator": "zookeeper://x"}], "store.clusters[0].coordinator: it is etcd://HOST:PORT"),
         ([{**EU, "coordinator": "etcd://127.0.0.1:1/A"}], "store.clusters[0].coordinator: what follows the slash"),
         ([{**EU, "coordinator": "etcd://10.0.0.1:1"}], "store.clusters[0].coordinator: etcd at http://10.0.0.1:1"),
@@ -83,6 +91,11 @@ def test_clusters_of_a_variable_are_json() -> None:
 def test_what_is_wrong_with_an_entry_is_said_with_its_number(entries: list[dict[str, Any]], said: str) -> None:
     error = refused(*entries)
     assert error.key == "store.clusters" and said in str(error)
+
+
+def test_a_backend_of_the_home_cluster_is_named_once() -> None:
+    error = refused(STORE__CLUSTERS="", STORE__BACKENDS=f"{HOME},{HOME}")
+    assert error.key == "store.backends" and f"{HOME!r} is there twice; leave one of them out" in str(error)
 
 
 def test_further_clusters_need_a_home_cluster() -> None:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
+
 import pytest
 
-from backend_store.model import Block, Quotas
+from backend_store.model import Block, PushqError, Quotas, Unavailable
 from gateway.throttle import Throttle
+from tests.support.patience import eventually
 from throttling.census import Census, Who
 from throttling.limiter import MemoryLimiter
+from throttling.redis_store import Take, Taken
 from throttling.rules import PER_PRINCIPAL, Dimension, Rule
+from throttling.shared import SharedLimiter
 
 ANN = Who("acme", "key-1", "10.0.0.1")
 
@@ -81,3 +87,49 @@ def test_quotas_of_a_tenant_are_held_beside_the_rules() -> None:
     held = throttle(quotas=Quotas(requests_per_s=2))
     assert [held.operation(ANN, "receive", "orders") is None for _ in range(3)] == [True, True, False]
     assert held.refused == {"tenant-requests": 1}
+
+
+# ------------------------------------------------------------------------------------------------------- deadlines
+
+
+class Standing:
+    """Shared counts that answer when the test lets them."""
+
+    def __init__(self) -> None:
+        self.may_answer = asyncio.Event()
+        self.asked: list[int] = []
+        """How many hits each round trip had."""
+
+    async def take(self, hits: Sequence[Sequence[Take]]) -> list[tuple[bool, list[Taken]]]:
+        self.asked.append(len(hits))
+        await self.may_answer.wait()
+        return [(True, [Taken(take.least, 1, 0) for take in hit]) for hit in hits]
+
+    async def ping(self) -> None: ...
+    async def disconnect(self) -> None: ...
+    async def close(self) -> None: ...
+
+
+@pytest.mark.anyio
+async def test_who_waits_for_shared_counts_is_answered_in_its_own_time_and_takes_nothing_after_it() -> None:
+    store = Standing()
+    limiter = SharedLimiter(store, seconds_max=60, probe_seconds=0.01)
+    rules = (Rule("tenant", 10, per=("tenant",)),)
+    shared = Throttle(limiter, rules, Census(), quotas_of=lambda _: Quotas(), has_queue=lambda *_: True)
+    loop = asyncio.get_running_loop()
+
+    def publish(tenant: str, wait_s: float) -> asyncio.Future[PushqError | None]:
+        who = Who(tenant, "key-1", "10.0.0.1")
+        verdict = shared.publish(who, [("orders", [Block(b"1", 1)])], loop.time() + wait_s)
+        assert asyncio.iscoroutine(verdict)
+        return asyncio.ensure_future(verdict)
+
+    first = publish("first", 60)
+    await eventually(lambda: store.asked == [1])
+    hasty = await publish("hasty", 0.01)
+    assert isinstance(hasty, Unavailable) and "nothing was done" in hasty.detail
+    staying = publish("staying", 60)
+    store.may_answer.set()
+    assert (await first, await staying) == (None, None)
+    assert store.asked == [1, 1], "the one that had gone was not asked about"
+    await limiter.close()

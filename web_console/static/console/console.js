@@ -178,7 +178,16 @@ function move(step) {
   links[Math.min(links.length - 1, Math.max(0, place + step))].focus();
 }
 
+// A form that was opened closes again, and the focus is back where it was opened.
+function closeForm(within) {
+  const form = within.closest("details.act[open]");
+  if (!form) return;
+  form.open = false;
+  form.querySelector("summary").focus();
+}
+
 document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape") return closeForm(event.target);
   if (event.ctrlKey || event.altKey || event.metaKey || event.target.closest("input, textarea, select")) return;
   const key = event.key;
   if (isGoing) {

@@ -327,3 +327,12 @@ async def test_others_get_their_turn_while_a_long_page_is_looked_for(monkeypatch
     await queue_of(world).peek(PeekFilter(id="nobody's"))
     task.cancel()
     assert turns >= 40
+
+
+def test_a_message_that_came_back_says_how_its_attempts_ended_also_after_a_crash(world: World) -> None:
+    for _ in ("in memory", "as it is stored"):
+        (item,) = page(world, state="delayed").items
+        (ended,) = item.message["history"]
+        assert (ended["attempt"], ended["outcome"], ended["reason"]) == (1, "nacked", None)
+        world.crash()
+    assert all("history" not in item.message for item in page(world).items)

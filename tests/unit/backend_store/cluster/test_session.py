@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 import pytest
@@ -39,14 +39,19 @@ class World:
         self.ended.append(session)
         raise Unavailable("it may fail")
 
-    def open(self, is_alive: Callable[[], bool] = lambda: True) -> Session:
+    def open(
+        self,
+        is_alive: Callable[[], bool] = lambda: True,
+        *,
+        end: Callable[[SessionId], Awaitable[None]] | None = None,
+    ) -> Session:
         return Session(
             SessionId(7),
             10,
             sent_at=self.now,
             clock=lambda: self.now,
             keep=self.keep,
-            end=self.end,
+            end=end or self.end,
             is_alive=is_alive,
         )
 
@@ -149,3 +154,38 @@ async def test_who_makes_no_progress_sends_no_sign_of_life() -> None:
     await world.beats(1)
     await session.close()
     assert session.reason == "it was closed"
+
+
+async def test_a_coordinator_is_away_a_second_after_it_answered_last_and_not_while_nothing_failed() -> None:
+    world = World()
+    session = world.open()
+    await world.beats(1)
+    world.now = 105.0
+    assert session.is_answered, "a keep-alive takes its time, and may be confirmed yet"
+    world.now = 100.9
+    world.answers[0].set_exception(Unavailable("no"))
+    await settled()
+    assert session.is_answered, "one that fails is no absence"
+    world.now = 101.1
+    assert not session.is_answered
+    await world.beats(2)
+    world.answers[1].set_result(True)
+    await settled()
+    assert session.is_answered
+    await session.close()
+
+
+async def test_a_coordinator_that_is_away_is_not_waited_for_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "ETCD_READ_SECONDS_MAX", 60.0)
+    monkeypatch.setattr(sessions, "FAREWELL_SECONDS_MAX", 0.01)
+    world = World()
+
+    async def end(session: SessionId) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    session = world.open(end=end)
+    await world.beats(1)
+    world.answers[0].set_exception(Unavailable("no"))
+    await settled()
+    world.now = 102.0
+    await asyncio.wait_for(session.close(), 10)

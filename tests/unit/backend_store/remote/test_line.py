@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from math import inf
 from typing import Any
 
 import pytest
 
-from backend_store.model import ClusterAway, NotDurable, Overloaded, PushqError, StorageFull, Unavailable
+from backend_store.client.since import ASKED, Asked, unbounded_task, waited_until
+from backend_store.model import (
+    ClusterAway,
+    NotDurable,
+    OutcomeUnknown,
+    Overloaded,
+    PushqError,
+    StorageFull,
+    Unavailable,
+)
 from backend_store.remote import line as lines
 from backend_store.remote.limits import LINE_PING_SECONDS, LINE_SILENCE_SECONDS_MAX
 from backend_store.remote.line import Call, Line
 from backend_store.shard.limits import SESSION_SECONDS_DEFAULT
-from backend_store.wire.store_frames import NOT_LEADER, Publish, Publishes, Results, from_gateway, wrong
+from backend_store.wire.store_frames import NOT_LEADER, Asks, Publish, Publishes, Results, from_gateway, wrong
 from tests.support.gateways import Gateway
 from tests.support.patience import eventually
 
@@ -80,6 +90,11 @@ class Held:
 
     def answered(self, error: PushqError) -> None:
         self.line._heard(Results([(1, None, wrong(error))], []))
+
+    @property
+    def budgets(self) -> list[int]:
+        """The times that backends were given for other requests."""
+        return [frame.budget_ms for frame in map(from_gateway, self.frames) if isinstance(frame, Asks)]
 
     @property
     def sent(self) -> list[int]:
@@ -199,3 +214,42 @@ async def test_nothing_is_left_of_publishes_whose_time_was_over_while_nobody_led
     await eventually(lambda: len(held.answers) == 5)
     assert {error.code for error in held.answers} == {"unavailable"}
     assert held.line._unsent == []
+
+
+# ------------------------------------------------------------------------------------------------------- deadlines
+
+
+async def test_a_request_waits_for_a_line_as_long_as_its_caller_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = Held(monkeypatch)
+    token = ASKED.set(Asked(0.0, asyncio.get_running_loop().time() + 0.01))
+    with pytest.raises(Unavailable):
+        await held.line.ask({"what": "ever"}, may_repeat=False)
+    await held.opened()
+    with pytest.raises(Unavailable, match="the time of this request is over"):
+        await held.line.ask({"what": "ever"}, may_repeat=False)
+    assert held.budgets == [], "what nobody waits for is not begun"
+    ASKED.reset(token)
+    await held.line.close()
+
+
+async def test_a_change_that_was_sent_and_is_not_answered_in_its_callers_time_is_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    held = Held(monkeypatch)
+    await held.opened()
+    for may_repeat, error in ((False, OutcomeUnknown), (True, Unavailable)):
+        token = ASKED.set(Asked(0.0, asyncio.get_running_loop().time() + 0.3))
+        with pytest.raises(error):
+            await held.line.ask({"what": "ever"}, may_repeat=may_repeat)
+        ASKED.reset(token)
+    assert [0 < budget_ms <= 300 for budget_ms in held.budgets] == [True, True], "the backend is told how long"
+    await held.line.close()
+
+
+async def test_work_that_requests_share_has_no_deadline_of_the_one_that_began_it() -> None:
+    async def seen() -> float:
+        return waited_until()
+
+    token = ASKED.set(Asked(0.0, 1.0))
+    assert (await unbounded_task(seen(), name="shared"), waited_until()) == (inf, 1.0)
+    ASKED.reset(token)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from backend_store.core.replication.record import NodeId
 from backend_store.model import PushqError, QueueConfig
 from backend_store.node.node import Node
 from backend_store.shard.hosted import HostedShard
@@ -26,6 +27,7 @@ class Replica:
 
     number = 0
     may_serve = True
+    is_leading = True
     is_all_confirmed = True
 
     def __init__(self) -> None:
@@ -60,6 +62,9 @@ class World:
 
     def stopped(self, shard: HostedShard) -> None:
         """Nobody else is to be told."""
+
+    async def leaving(self, shard: HostedShard, target: NodeId) -> None:
+        """Nobody has begun anything."""
 
     def leader_of(self, shard: Any) -> None:
         return None

@@ -18,7 +18,7 @@ from gateway.alerts.limits import WRITE_ROWS_MAX
 from gateway.alerts.record import Record
 from gateway.alerts.reports import Reports
 from gateway.alerts.stored import RULES, put
-from gateway.api.alert_rules import etag
+from gateway.conditions import etag_of
 from gateway.series.book import Book
 from tests.unit.gateway.alerts.test_alerts import RULE
 
@@ -75,7 +75,7 @@ async def test_a_change_that_is_asked_for_again_meets_the_one_that_was_not_answe
         documents.take([put(RULES, RULE.id, wanted)], [], is_first=False)
         with pytest.raises(Conflict):
             await alerts.put_rule(wanted, known)
-        assert etag(alerts.rule(RULE.tenant, RULE.id)) == etag(wanted) != etag(known), "the next look has it"
+        assert etag_of(alerts.rule(RULE.tenant, RULE.id)) == etag_of(wanted) != etag_of(known), "the next look has it"
         with pytest.raises(Conflict):
             await alerts.delete_rule(known, is_as_known=True)
     else:

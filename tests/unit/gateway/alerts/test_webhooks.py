@@ -7,8 +7,10 @@ import base64
 import hashlib
 import hmac
 import socket
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
@@ -16,12 +18,14 @@ from gateway.alerts import webhooks
 from gateway.alerts.core.addresses import parse_networks
 from gateway.alerts.core.signing import headers, retry_after_s, secret_text
 from gateway.alerts.limits import (
+    WEBHOOK_ANSWER_BYTES_MAX,
     WEBHOOKS_PER_RECEIVER_WAITING_MAX,
     WEBHOOKS_PER_TENANT_WAITING_MAX,
     WEBHOOKS_WAITING_MAX,
 )
 from gateway.alerts.webhooks import Note, Outcome, Webhooks
 from tests.support.patience import eventually
+from tests.support.tls import Authority
 
 pytestmark = pytest.mark.anyio
 
@@ -39,7 +43,7 @@ class Seen:
 
 
 @asynccontextmanager
-async def receiver(answer: Callable[[int], bytes]) -> AsyncIterator[Seen]:
+async def receiver(answer: Callable[[int], bytes], *, tls: ssl.SSLContext | None = None) -> AsyncIterator[Seen]:
     """Answers the n-th request with `answer(n)`: a real socket, and nothing of ours behind it."""
     seen = Seen()
 
@@ -60,7 +64,7 @@ async def receiver(answer: Callable[[int], bytes]) -> AsyncIterator[Seen]:
             writer.close()
             await writer.wait_closed()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls)
     seen.port = server.sockets[0].getsockname()[1]
     try:
         yield seen
@@ -138,11 +142,64 @@ async def test_nobody_learns_what_names_of_ours_lead_to() -> None:
     assert "10.2" not in error and "fd00" not in error
 
 
+async def test_a_certificate_has_to_name_the_host_that_the_address_came_from(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    pair = authority.issue("hooks.example")
+    server_side = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server_side.load_cert_chain(pair.certificate, pair.key)
+    made, _ = sender()
+    made._authorities = authority.context()
+    async with receiver(lambda _: status(204), tls=server_side) as seen:
+        outcome = await made.attempt(Note("shop", "r", f"https://hooks.example:{seen.port}/", "m", b"{}"))
+        assert outcome.ok and len(seen.requests) == 1
+        asyncio.get_running_loop().set_exception_handler(None)  # the server is told of a handshake that was broken off
+        outcome = await made.attempt(Note("shop", "r", f"https://other.example:{seen.port}/", "m", b"{}"))
+        assert not outcome.ok and "other.example" in (outcome.error or "") and len(seen.requests) == 1
+
+
 async def test_a_redirect_is_not_followed() -> None:
     made, _ = sender()
     async with receiver(lambda _: status(302, "location: http://127.0.0.1:1/")) as seen:
         outcome = await made.attempt(Note("shop", "r", f"http://127.0.0.1:{seen.port}/", "m", b"{}"))
     assert not outcome.ok and outcome.status == 302 and len(seen.requests) == 1
+
+
+async def test_of_an_answer_that_goes_on_with_interim_ones_a_bound_is_read() -> None:
+    """Or one receiver has a core to itself for as long as it may take to answer."""
+    interim = b"HTTP/1.1 102 Processing\r\n\r\n"
+    sent = ended = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent, ended
+        await reader.readuntil(b"\r\n\r\n")
+        try:
+            while True:
+                writer.write(interim * 1000)
+                await writer.drain()
+                sent += len(interim) * 1000
+        except ConnectionError:
+            ended += 1
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    made, _ = sender()
+    note = Note("shop", "r", f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/", "m", b"{}")
+    outcome = await made.attempt(note)
+    await eventually(lambda: ended == 1, "the connection is closed")
+    server.close()
+    await server.wait_closed()
+    assert (outcome.ok, outcome.status, outcome.is_final) == (False, None, False)
+    assert outcome.error == f"no status in the first {WEBHOOK_ANSWER_BYTES_MAX} bytes of its answer"
+    assert outcome.ms < webhooks.WEBHOOK_SECONDS_MAX * 1000, "it was not waited for"
+
+
+async def test_interim_answers_before_the_answer_are_passed_over() -> None:
+    made, _ = sender()
+    early = b"HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n" * 100
+    async with receiver(lambda _: early + status(204)) as seen:
+        outcome = await made.attempt(Note("shop", "r", f"http://127.0.0.1:{seen.port}/", "m", b"{}"))
+    assert outcome.ok and outcome.status == 204
 
 
 async def test_a_failure_is_tried_again_under_the_same_id(monkeypatch: pytest.MonkeyPatch) -> None:

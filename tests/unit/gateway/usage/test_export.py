@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -189,6 +190,28 @@ async def test_acts_that_do_not_read_are_passed_over(store: EmbeddedStore, tmp_p
     assert await usage.turn() and await usage.turn()
     assert [list(read(file)) for file in found(tmp_path) if file.kind == "audit"] == [[audit_row()]]
     assert usage.written.unreadable == 2 and store.audit.exported == 3
+
+
+async def test_a_disk_that_hangs_is_not_waited_for_and_holds_one_thread(
+    store: EmbeddedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.usage.writing.USAGE_ROOM_SECONDS_MAX", 0.05)
+    hangs, looks = threading.Event(), []
+
+    def look(folder: UsageFolder, bytes_max: int) -> int:
+        looks.append(folder.path)
+        assert hangs.wait(60)
+        return 0
+
+    usage = exporter(store, tmp_path)
+    monkeypatch.setattr(UsageFolder, "make_room", look)
+    await published(await made(store, "q"), draft("1"))
+    assert [await usage.turn() for _ in range(3)] == [False] * 3
+    assert len(looks) == 1 and usage.failures == 3
+    assert store.ledger.waiting(), "what was counted is in the store, and its rows wait"
+    hangs.set()
+    await eventually(usage.turn)
+    assert not store.ledger.waiting()
 
 
 @pytest.mark.parametrize("error", [StorageFull("there is no room"), StorageFailed("the disk"), RuntimeError("a fault")])

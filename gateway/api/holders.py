@@ -1,0 +1,36 @@
+"""Who has a message that is in flight, as far as this gateway knows: its own connections, and its answered receives.
+
+Nothing is written down for it: a lease knows its holder while it lasts.
+"""
+
+from __future__ import annotations
+
+from backend_store.client import Queue, timestamp
+from gateway.api.shapes import HeldView, HolderView
+from gateway.auth import Principal
+from gateway.context import Gateway
+from gateway.policy import may_administer
+from push.transports.longpoll import Poll
+
+
+def held(gateway: Gateway, asking: Principal, queue: Queue, partition: int, offset: int) -> HeldView:
+    """Whoever may end connections is told whose it is."""
+    lease = queue.held_by(partition, offset)
+    if lease is None:
+        return HeldView(None, None)
+    expires_at = timestamp(lease.deadline_ms) if lease.deadline_ms > 0 else None
+    return HeldView(
+        expires_at, _holder(gateway, lease.holder) if may_administer(asking.access, "connections") else None
+    )
+
+
+def _holder(gateway: Gateway, holder: object) -> HolderView | None:
+    if isinstance(holder, Poll):
+        by, address = holder.asker or (None, "")
+        return HolderView(by.id, by.name, "poll", address, None, None) if isinstance(by, Principal) else None
+    for connection in gateway.hub.open:
+        if any(one is holder for one in connection.holder.reading()):
+            by, since = connection.holder.principal, timestamp(connection.connected_at_ms)
+            assert isinstance(by, Principal)
+            return HolderView(by.id, by.name, connection.transport, connection.holder.remote, connection.id, since)
+    return None

@@ -1,0 +1,84 @@
+"""How long the caller of a request waits for its answer, and an answer by then.
+
+A caller says so in `Pushq-Timeout-Ms`; for a publish that says nothing, the settings do. Whatever the request asks
+elsewhere sees that deadline in its context. A publish and a receive end by themselves: the partition knows best what
+became of a message, and a receive has its `wait_ms`. Any other request is answered here when its time is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from math import inf
+from typing import Any, Final, TypeVar
+
+import structlog
+
+from backend_store.model import OutcomeUnknown, PushqError, Unavailable
+from gateway.http import ClientGone
+from push.checks import checked_timeout
+from push.checks import field as invalid_field
+from push.limits import PUBLISH_MS_MAX
+
+log = structlog.get_logger("pushq.gateway")
+
+T = TypeVar("T")
+
+HEADER: Final = b"pushq-timeout-ms"
+_READS: Final = frozenset({"GET", "HEAD"})
+_TOLD_SECONDS: Final = 0.02
+"""A change whose look-up was not answered in time says so itself, and that nothing was done."""
+
+
+def stated_ms(headers: dict[bytes, bytes]) -> int | None:
+    """How long the caller waits, where it says so. Raises `InvalidRequest`."""
+    stated = headers.get(HEADER)
+    if stated is None:
+        return None
+    if not _is_whole(stated):
+        shown = stated[:50].decode("latin-1")
+        raise invalid_field("/headers/pushq-timeout-ms", f"Pushq-Timeout-Ms is {shown!r}, not a whole number")
+    return checked_timeout(int(stated), name="Pushq-Timeout-Ms", pointer="/headers/pushq-timeout-ms")
+
+
+def wait_s(headers: dict[bytes, bytes], *, publish_ms: int | None) -> float:
+    """The same in seconds, before it is known who asks: what is wrong in the header is told later. `publish_ms`: for a
+    publish that says nothing; None for other requests, each of whose questions has a bound of its own."""
+    stated = headers.get(HEADER)
+    if stated is not None and _is_whole(stated) and 1 <= int(stated) <= PUBLISH_MS_MAX:
+        return int(stated) / 1000
+    return inf if publish_ms is None else publish_ms / 1000
+
+
+async def in_time(method: str, doing: asyncio.Task[T], until: float) -> T:
+    """What the task returns, by then. A read that is not over by then ends; a change goes on, since nobody can tell how
+    far it came, and whoever gave it is told so. Raises what the task raises."""
+    left_s = max(0.0, until - asyncio.get_running_loop().time())
+    left_s += 0.0 if method in _READS else _TOLD_SECONDS
+    try:
+        done, _ = await asyncio.wait({doing}, timeout=left_s)
+    except asyncio.CancelledError:
+        doing.cancel()
+        raise
+    if done:
+        return doing.result()
+    if method in _READS:
+        doing.cancel()
+        raise Unavailable("there was no answer within Pushq-Timeout-Ms; nothing was changed", retry_after_ms=100)
+    raise OutcomeUnknown("it was not over within Pushq-Timeout-Ms, and goes on; look what became of it, or ask again")
+
+
+async def over(doing: asyncio.Task[Any]) -> None:
+    """Returns when the task has ended. Who waited was told already, so what it refuses is no news."""
+    await asyncio.wait({doing})
+    error = None if doing.cancelled() else doing.exception()
+    if error is not None and not isinstance(error, (PushqError, ClientGone)):
+        log.error("request failed after its time", exc_info=error)
+
+
+def begin(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    return asyncio.get_running_loop().create_task(work, name="timed request")
+
+
+def _is_whole(stated: bytes) -> bool:
+    return stated.isdigit() and len(stated) <= 9

@@ -1,0 +1,118 @@
+"""The services of a Compose file without Docker: each on a host of its own, under the name and with the commands, the
+variables and the certificates of the file. Only `/data` and `/tls` lie elsewhere: in folders of the test.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tests.support.environment import SMALL_FOLDERS, without_settings
+from tests.support.hosted import name_server
+from tests.support.hosts import Host, wire
+from tests.support.patience import PATIENCE_S, until
+from tests.support.prerequisites import require
+
+ROOT = Path(__file__).resolve().parents[2]
+CERTIFICATES = "certificates"
+CLIENT = "client"
+DNS = "127.0.0.11"
+"""Where Docker's name server is for every container."""
+
+
+class Composed:
+    """The whole of it. It ends with the block."""
+
+    def __init__(self, services: Mapping[str, Any], folder: Path) -> None:
+        """`services`: as Compose resolved them."""
+        self._services = {name: each for name, each in services.items() if name != CERTIFICATES}
+        self._once = services[CERTIFICATES]
+        self._folder = folder
+        self._stack = ExitStack()
+        self.hosts: dict[str, Host] = {}
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            self._make_certificates()
+            addresses = {name: self._address(number, name) for number, name in enumerate([*self._services, CLIENT], 20)}
+            switch = stack.enter_context(Host("switch", self._folder))
+            for name in addresses:
+                self.hosts[name] = stack.enter_context(Host(name, self._folder))
+            wire(switch, [(self.hosts[name], f"{address}/24") for name, address in addresses.items()])
+            for name, service in self._services.items():
+                name_server(self.hosts[name], {each: [address] for each, address in addresses.items()}, DNS)
+                self._start(name, service)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._stack.close()
+
+    def call(self, *command: str) -> subprocess.CompletedProcess[str]:
+        """Run at the client's."""
+        whole = self.hosts[CLIENT].command(*command)
+        return subprocess.run(whole, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+
+    def wait_for(self, name: str, url: str) -> None:
+        """Until `url` answers 200 at that host."""
+        probe = ["curl", "--silent", "--fail", "--output", "/dev/null", "--max-time", "2", url]
+        command = self.hosts[name].command(*probe)
+
+        def answers() -> bool:
+            return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+        until(answers, lambda: self.hosts[name].log(name)[-4000:], within_s=2 * PATIENCE_S)
+
+    def data(self, name: str) -> Path:
+        return self._folder / f"data-{name}"
+
+    def _address(self, number: int, name: str) -> str:
+        """As the file says, or the next one of its network."""
+        networks = self._services.get(name, {}).get("networks") or {}
+        fixed = next((each["ipv4_address"] for each in networks.values() if each), None) if networks else None
+        return str(fixed or f"172.30.89.{number}")
+
+    def _make_certificates(self) -> None:
+        tls, programs = self._folder / "tls", self._folder / "programs"
+        for made in (tls, programs):
+            made.mkdir()
+        pushq = programs / "pushq"
+        pushq.write_text(f'#!/bin/sh\nexec {sys.executable} -m gateway "$@"\n')
+        pushq.chmod(0o755)
+        # Compose doubles a dollar that is not its own.
+        [script] = self._once["command"]
+        script = script.replace("$$", "$").replace("/data", str(tls))
+        env = without_settings() | {"PATH": f"{programs}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+        ran = subprocess.run(
+            [*self._once["entrypoint"], script],
+            env=env,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PATIENCE_S,
+        )
+        assert ran.returncode == 0, ran.stderr
+
+    def _start(self, name: str, service: Mapping[str, Any]) -> None:
+        self.data(name).mkdir()
+
+        def here(text: str) -> str:
+            return text.replace("/tls/", f"{self._folder}/tls/").replace("/data/", f"{self.data(name)}/")
+
+        words = [here(str(word)) for word in service.get("command", [])]
+        env = {key: here(str(value)) for key, value in service.get("environment", {}).items()}
+        image = service["image"]
+        if image.startswith("pushq:"):
+            words = [sys.executable, "-m", "gateway", *words]
+            env = SMALL_FOLDERS | env | {"PUSHQ_DATA": str(self.data(name)), "PYTHONPATH": str(ROOT)}
+        elif "haproxy" in image:
+            words = [require("haproxy"), "-db", "-f", str(ROOT / "deploy" / "container" / "haproxy.cfg")]
+        else:
+            words = [require(words[0]), *words[1:]]
+        self.hosts[name].start(name, *words, env=env)

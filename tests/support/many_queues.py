@@ -1,0 +1,113 @@
+"""The console over many queues, in this process: what its list takes, and what it costs while a page of it is open.
+
+`python -m tests.support.many_queues` prints the figures. Time passes by hand, so that minutes of an open page take as
+long as what is done in them; what is done is counted in the processor's time of this thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+from unittest.mock import patch
+
+import httpx2
+
+from backend_store.client import Store
+from backend_store.model import QueueConfig
+from backend_store.node.node import Node
+from backend_store.storage.memory import MemoryEngine
+from gateway.app import Application, create_app
+from gateway.settings import Settings
+from web_console import console
+from web_console.console import watched
+from web_console.limits import ROWS_PER_PAGE
+
+QUEUES = 6_000
+OPEN_S = 600
+"""How long the page is open."""
+TURNS = 100
+"""Of the loop, in each pause of the page."""
+URL = "http://test"
+_CREATED_TOGETHER = 200
+
+
+class Figures(NamedTuple):
+    queues: int
+    first_ms: float
+    """The first page after a start: every queue is looked at."""
+    list_ms: float
+    """A page of the list, sorted, where what it shows is known already."""
+    share: float
+    """Of a core, while one page is open live: the looks at the queues, and what the page shows."""
+    looks: int
+    """How often the page was made in that time."""
+
+
+@asynccontextmanager
+async def many(queues: int) -> AsyncIterator[Application]:
+    node = Node(MemoryEngine(), directory=None)
+    await node.start()
+    store = Store(node)
+    for start in range(0, queues, _CREATED_TOGETHER):
+        names = [f"queue-{number:05}" for number in range(start, min(queues, start + _CREATED_TOGETHER))]
+        await asyncio.gather(*(store.create_queue("default", name, QueueConfig()) for name in names))
+    app = create_app(store, Settings(), clock_ms=lambda: time.time_ns() // 1_000_000)
+    yield app
+    await app.gateway.hub.close()
+    await node.close()
+
+
+async def figures(queues: int = QUEUES) -> Figures:
+    async with many(queues) as app:
+        made = await app.gateway.keyring.create(name="k", tenant="default", scopes=("admin", "operator"))
+        transport = httpx2.ASGITransport(app, raise_app_exceptions=True)
+        async with httpx2.AsyncClient(transport=transport, base_url=URL, headers={"Origin": URL}) as client:
+            assert (await client.post("/console/login", data={"credential": made.token})).status_code == 303
+            first_ms = await _page_ms(client)
+            list_ms = min([await _page_ms(client) for _ in range(5)])
+            share, looks = await _open(client)
+    return Figures(queues, first_ms, list_ms, share, looks)
+
+
+async def _page_ms(client: httpx2.AsyncClient) -> float:
+    began = time.thread_time()
+    page = await client.get("/console/queues", params={"sort": "-name"})
+    assert page.status_code == 200 and page.text.count('<th scope="row"') == ROWS_PER_PAGE
+    return (time.thread_time() - began) * 1000
+
+
+async def _open(client: httpx2.AsyncClient) -> tuple[float, int]:
+    """A live page for `OPEN_S` of a clock that stands still while something is done."""
+    now_s, looks = time.monotonic(), 0
+    ends_s = now_s + OPEN_S
+
+    async def look() -> str | None:
+        nonlocal looks
+        if now_s >= ends_s:
+            return None
+        looks += 1
+        return (await client.get("/console/queues")).text
+
+    async def pause(seconds: float) -> None:
+        nonlocal now_s
+        now_s += seconds
+        for _ in range(TURNS):  # others do what they have to do meanwhile
+            await asyncio.sleep(0)
+
+    began = time.thread_time()
+    with patch("gateway.console_server.time.monotonic", lambda: now_s), patch.object(console, "_pause", pause):
+        async for _ in watched(look):
+            pass
+    return (time.thread_time() - began) / OPEN_S, looks
+
+
+if __name__ == "__main__":
+    found = asyncio.run(figures(int(sys.argv[1]) if len(sys.argv) > 1 else QUEUES))
+    print(
+        f"{found.queues} queues: the first page {found.first_ms:.0f} ms, a page {found.list_ms:.0f} ms, "
+        f"one open live {found.share:.2%} of a core ({found.looks} looks in {OPEN_S} s)"
+    )

@@ -1,0 +1,157 @@
+"""A shard goes from one backend to another while a gateway publishes: over real sockets, without the replication."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from backend_store.client.embedded import EmbeddedStore
+from backend_store.core.chunk import blocks_of
+from backend_store.remote.directory import FixedDirectory
+from backend_store.remote.line import Call, Line
+from backend_store.service import serving
+from backend_store.service.defining import GoneQueues
+from backend_store.service.serving import StoreServer, StoreService
+from backend_store.storage.engine import Batch
+from backend_store.storage.memory import MemoryEngine
+from backend_store.wire.store_frames import Place, Placed, Publish, Want, Wants, sent_blocks
+from tests.support.gateways import Gateway
+from tests.support.patience import eventually
+from tests.support.queues import draft
+from tests.support.stores import made, opened, published
+
+pytestmark = pytest.mark.anyio
+
+WAIT_S = 60
+CALLS = 20
+
+
+class Pair:
+    """Who leads, who is about to, and the line of a gateway that was told of the first one alone."""
+
+    def __init__(self, store: EmbeddedStore, uid: int) -> None:
+        self.store = store
+        self.first = StoreService(store)
+        self.services: dict[int, StoreService] = {}
+        self.before, self.behind = StoreServer({0: self.first}), StoreServer(self.services)
+        self.gateway = Gateway()
+        self.answers: list[Any] = []
+        self._uid = uid
+
+    async def open(self) -> None:
+        port = await self.before.listen("127.0.0.1", 0, None)
+        self.next = f"127.0.0.1:{await self.behind.listen('127.0.0.1', 0, None)}"
+        self.line = Line(0, FixedDirectory([("127.0.0.1", port)]), self.gateway, "gateway", None)
+        assert await self.line.opened(WAIT_S)
+
+    def publish(self, body: str) -> None:
+        """One that must not be sent twice: it has no id."""
+        blocks = sent_blocks(blocks_of([draft(body)]).blocks)
+        frame = Publish(self.line.next_number(), 0, "default", "q", self._uid, blocks)
+        self.line.call(Call(frame, self.answers.append, self.line.now_ms() + 60_000, may_repeat=False))
+
+    async def hand_over(self) -> None:
+        self.first.close()
+        await self.store.node.close()
+        engine = self.store.node.engine
+        assert isinstance(engine, MemoryEngine)
+        self.store = await opened(engine.crash())
+        self.services[0] = StoreService(self.store)
+        self.behind.led()
+
+    async def close(self) -> None:
+        await self.line.close()
+        for service in (self.first, *self.services.values()):
+            service.close()
+        await self.before.close()
+        await self.behind.close()
+        await self.store.close()
+
+
+@asynccontextmanager
+async def pair() -> AsyncIterator[Pair]:
+    store = await opened()
+    queue = await made(store, "q")
+    found = Pair(store, queue.uid)
+    await found.open()
+    try:
+        yield found
+    finally:
+        await found.close()
+
+
+async def test_what_was_begun_is_answered_and_what_was_not_is_begun_at_the_next_leader(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(serving, "FINISH_SECONDS_MAX", float(WAIT_S))
+    async with pair() as found:
+        engine, cycles = found.store.node.engine, found.store.node.committer.cycles
+        disk, commit = threading.Event(), engine.commit
+
+        def slow(batch: Batch, staged: Callable[[], None]) -> None:
+            assert disk.wait(WAIT_S)
+            commit(batch, staged)
+
+        monkeypatch.setattr(engine, "commit", slow)
+        for number in range(CALLS):
+            found.publish(f"before {number}")
+        await eventually(lambda: found.store.node.committer.cycles > cycles)
+        finishing = asyncio.ensure_future(found.first.finish(found.next))
+        await asyncio.sleep(0)
+        for number in range(CALLS):
+            found.publish(f"meanwhile {number}")
+        asking = asyncio.ensure_future(found.line.ask(GoneQueues([]), may_repeat=False))
+        assert not found.answers
+        disk.set()
+        await finishing
+        await eventually(lambda: len(found.answers) >= CALLS)
+        assert all(isinstance(one, Placed) for one in found.answers), found.answers
+        assert found.line.connections == 1 and not asking.done()
+        await found.hand_over()
+        await eventually(lambda: len(found.answers) == 2 * CALLS)
+        assert all(isinstance(one, Placed) for one in found.answers), found.answers
+        await asking
+        assert found.line.connections == 2
+        [queue] = found.store.queues()
+        assert queue.stats().ready == 2 * CALLS
+
+
+async def test_a_gateway_that_was_sent_on_waits_where_it_was_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It came again and again, each time later, and the shard was served for a while before anybody came."""
+    monkeypatch.setattr(serving, "ONWARD_SECONDS_MAX", float(WAIT_S))
+    async with pair() as found:
+        await found.first.finish(found.next)
+        visits = 0
+        visit = found.line._visit
+
+        async def counted(*args: Any, **options: Any) -> str | None:
+            nonlocal visits
+            visits += 1
+            return await visit(*args, **options)
+
+        monkeypatch.setattr(found.line, "_visit", counted)
+        found.first.close()
+        await eventually(lambda: visits == 1)
+        await asyncio.sleep(0.3)  # far more than the pauses of who comes again and again
+        assert visits == 1
+        await found.hand_over()
+        assert await found.line.opened(WAIT_S)
+        assert visits == 1
+
+
+async def test_nothing_is_leased_any_more_where_a_shard_is_about_to_go() -> None:
+    async with pair() as found:
+        [queue] = found.store.queues()
+        await published(queue, draft("1"))
+        await found.first.finish(found.next)
+        found.first.visitors["gateway"].heard(Wants([Want(Place("default", "q", queue.uid), 3_600_000, 10, 10)]))
+        assert queue.stats().in_flight == 0
+        await found.hand_over()
+        await eventually(lambda: found.line.connections == 2)
+        found.line.want(Want(Place("default", "q", queue.uid), 3_600_000, 10, 10))
+        await eventually(lambda: found.gateway.messages == 1)
