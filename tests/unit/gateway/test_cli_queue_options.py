@@ -126,8 +126,8 @@ def test_set_takes_json_else_text() -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--max-attempts", "many"), "not a valid integer"),
-        (("--max-messages", "many"), "not a valid integer"),
+        (("--max-attempts", "many"), "no whole number such as 1000"),
+        (("--max-messages", "many"), "no whole number such as 1000"),
         (("--kind", "heap"), "'work', 'stream'"),
         (("--tags", "a=b"), "this is not JSON"),
         (("--tags", "[]"), "no JSON object"),

@@ -387,7 +387,7 @@ async def test_with_spans_every_frame_is_one_of_its_own(handled: list[int]) -> N
     async with world() as one:
         told: list[str] = []
         one.hub.spans = SimpleNamespace(  # type: ignore[assignment]
-            asked=lambda operation, *_, **__: told.append(operation), parent_of=lambda frame: None
+            begun=lambda operation, *_, **__: told.append(operation), parent_of=lambda frame: None
         )
         one.hear([publish("q", n, id=n) for n in range(3)])
         one.session.turn_ended()
