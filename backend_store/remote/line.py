@@ -424,8 +424,8 @@ class Line:
         now_ms = self.now_ms()
         publishes: list[Publish] = []
         settles: list[Settle] = self._quiet
-        traces: Traces = {}
-        """Of both: who has no such number does not look."""
+        published_for: Traces = {}
+        settled_for: Traces = {}
         size = 0
         numbers, self._unsent, self._quiet = self._unsent, [], []
         for number in numbers:
@@ -439,20 +439,23 @@ class Line:
             call.is_sent = True
             if call.first_sent_ms is None:
                 call.first_sent_ms = now_ms
-            if call.trace is not None:
-                traces[number] = call.trace
             if isinstance(call.frame, Settle):
                 settles.append(call.frame)
+                if call.trace is not None:
+                    settled_for[number] = call.trace
                 continue
             publishes.append(call.frame._replace(budget_ms=max(0, call.begins_until_ms() - now_ms)))
             size += call.size
+            if call.trace is not None:
+                published_for[number] = call.trace
+                size += len(call.trace)
             if size > LINE_FRAME_BYTES_SOFT_MAX:
-                self._post(pack(Publishes(publishes, traces or None)))
-                publishes, size = [], 0
+                self._post(pack(Publishes(publishes, published_for or None)))
+                publishes, published_for, size = [], {}, 0
         if publishes:
-            self._post(pack(Publishes(publishes, traces or None)))
+            self._post(pack(Publishes(publishes, published_for or None)))
         if settles:
-            self._post(pack(Settles(settles, traces or None)))
+            self._post(pack(Settles(settles, settled_for or None)))
         if self._wants:
             self._post(pack(Wants(list(self._wants.values()))))
             self._wants.clear()

@@ -23,7 +23,19 @@ from backend_store.remote import line as lines
 from backend_store.remote.limits import LINE_PING_SECONDS, LINE_SILENCE_SECONDS_MAX
 from backend_store.remote.line import Call, Line
 from backend_store.shard.limits import SESSION_SECONDS_DEFAULT
-from backend_store.wire.store_frames import NOT_LEADER, Asks, Publish, Publishes, Results, from_gateway, wrong
+from backend_store.tracing import carried
+from backend_store.wire.store_frames import (
+    NOT_LEADER,
+    Asks,
+    Place,
+    Publish,
+    Publishes,
+    Results,
+    Settle,
+    Settles,
+    from_gateway,
+    wrong,
+)
 from tests.support.gateways import Gateway
 from tests.support.patience import eventually
 
@@ -253,3 +265,18 @@ async def test_work_that_requests_share_has_no_deadline_of_the_one_that_began_it
     token = ASKED.set(Asked(0.0, 1.0))
     assert (await unbounded_task(seen(), name="shared"), waited_until()) == (inf, 1.0)
     ASKED.reset(token)
+
+
+async def test_a_frame_has_the_traces_of_its_own_calls(held: Held, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each had those of all frames before it, so a long queue of calls became frames that no backend takes."""
+    monkeypatch.setattr(lines, "LINE_FRAME_BYTES_SOFT_MAX", 10)
+    for number in range(1, 4):
+        frame = Publish(held.line.next_number(), 0, "t", "q", 1, [], None)
+        with carried(f"trace {number}"):
+            held.line.call(Call(frame, held.answers.append, 10_000, may_repeat=True, size=11))
+    settle = Settle(held.line.next_number(), Place("t", "q", 1), "ack", {})
+    with carried("trace 4"):
+        held.line.call(Call(settle, held.answers.append, 10_000, may_repeat=True))
+    await held.opened()
+    frames = [frame for frame in map(from_gateway, held.frames) if isinstance(frame, Publishes | Settles)]
+    assert [frame.traces for frame in frames] == [{number: f"trace {number}"} for number in range(1, 5)]
