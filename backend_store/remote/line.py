@@ -84,6 +84,8 @@ log = structlog.get_logger("pushq.line")
 
 _NOT_BEGUN = frozenset(error.code for error in (Overloaded, Unavailable, NotDurable, StorageFull))
 """With these a backend refuses what it has not looked at: they say nothing of an earlier try."""
+_GIVES_BACK = frozenset({"return", "unsent"})
+"""What is done with messages that come again."""
 
 
 class Owner(Protocol):
@@ -159,6 +161,8 @@ class Line:
         self._asked: dict[int, asyncio.Future[msgspec.Raw]] = {}
         self._wants: dict[tuple[Place, int], Want] = {}
         self._quiet: list[Settle] = []
+        self._owed: list[Settle] = []
+        """What was given back and no backend has heard of: the next one does."""
         self._is_flushing = self._is_leaving = False
         self._is_sent_on = False
         """The backend takes nothing more: what it began it answers, and then it ends the connection."""
@@ -339,6 +343,9 @@ class Line:
         self._is_sent_on, self._onward = True, leader
         self._open.clear()
         self._wants.clear()
+        if quiet := self._quiet:
+            self._quiet = []
+            self._post(pack(Settles(quiet)))
         self._post(pack(Wants([])))
 
     def leave_when_quiet(self) -> None:
@@ -358,6 +365,8 @@ class Line:
         self._is_open = True
         self._open.set()
         self._problem = "was lost"
+        owed, self._owed = self._owed, []
+        self._quiet += map(_by_receipts, owed)
         self._flush_soon()
 
     def _lose(self) -> None:
@@ -367,7 +376,9 @@ class Line:
         self._is_open = self._is_leaving = self._is_sent_on = False
         self._open.clear()
         self._wants.clear()
-        self._quiet.clear()
+        quiet, self._quiet = self._quiet, []
+        for settle in quiet:
+            self._owe(settle)
         self._log.warning("a backend was lost", shard=self.shard)
         unknown = []
         for number, call in list(self._calls.items()):
@@ -401,10 +412,17 @@ class Line:
         self._flush_soon()
 
     def tell(self, settle: Settle) -> None:
-        """A settlement that nobody waits for, and that means nothing to the next connection."""
-        if self._is_open:
+        """A settlement that nobody waits for."""
+        if self._is_open and not self._is_sent_on:
             self._quiet.append(settle)
             self._flush_soon()
+        else:
+            self._owe(settle)
+
+    def _owe(self, settle: Settle) -> None:
+        """Beyond so many, messages come again when their visibility timeout is over."""
+        if settle.verb in _GIVES_BACK and len(self._owed) < LINE_CALLS_MAX:
+            self._owed.append(settle)
 
     def want(self, want: Want) -> None:
         if self._is_open:
@@ -532,6 +550,11 @@ class Line:
     def _waits_s(self, until: float) -> float:
         now = self._loop.time()
         return max(0.0, until - now if self._is_open else min(until, self._closed_at + self._patience_s) - now)
+
+
+def _by_receipts(settle: Settle) -> Settle:
+    """For a backend that may not know to whom the lease went: it has written down its receipts at most."""
+    return settle._replace(verb="nack", milliseconds=0, tried=settle.verb != "unsent")
 
 
 def _open() -> OutcomeUnknown:

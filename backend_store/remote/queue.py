@@ -551,7 +551,8 @@ class RemoteQueue(Redriving, Ranges):
 
     def line_lost(self) -> None:
         """Deliveries end: what nobody has yet is the backend's again."""
-        self.stock.clear_waiting()
+        for token, bits in self.stock.clear_waiting():
+            self.tell_unsent(token, bits)  # whoever leads next may not know that this gateway had it
         self._granted.clear()
         self._received.clear()
         self._asked = 0

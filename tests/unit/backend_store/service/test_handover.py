@@ -19,7 +19,7 @@ from backend_store.service.defining import GoneQueues
 from backend_store.service.serving import StoreServer, StoreService
 from backend_store.storage.engine import Batch
 from backend_store.storage.memory import MemoryEngine
-from backend_store.wire.store_frames import Place, Placed, Publish, Want, Wants, sent_blocks
+from backend_store.wire.store_frames import Place, Placed, Publish, Settle, Want, Wants, sent_blocks
 from tests.support.gateways import Gateway
 from tests.support.patience import eventually
 from tests.support.queues import draft
@@ -155,3 +155,40 @@ async def test_nothing_is_leased_any_more_where_a_shard_is_about_to_go() -> None
         await eventually(lambda: found.line.connections == 2)
         found.line.want(Want(Place("default", "q", queue.uid), 3_600_000, 10, 10))
         await eventually(lambda: found.gateway.messages == 1)
+
+
+@pytest.mark.parametrize("when", ["as it hears", "sent on", "on its way"])
+async def test_what_a_gateway_gives_back_during_a_handover_is_ready_at_the_next_leader(when: str) -> None:
+    """It was told to nobody, and came again when its visibility timeout was over."""
+    async with pair() as found:
+        [queue] = found.store.queues()
+        place = Place("default", "q", queue.uid)
+        await published(queue, draft("1"))
+        found.line.want(Want(place, 3_600_000, 10, 10))
+        await eventually(lambda: found.gateway.messages == 1)
+        [(token, bits)] = found.gateway.tokens.items()
+
+        def give_back() -> None:
+            found.line.tell(Settle(0, place, "unsent", {token: bits}))
+
+        if when == "as it hears":
+            send_on = found.line._send_on
+
+            def hearing(leader: tuple[str, int] | None) -> None:
+                give_back()
+                send_on(leader)
+
+            found.line._send_on = hearing  # type: ignore[method-assign]
+        await found.first.finish(found.next)
+        if when == "sent on":
+            give_back()
+        await found.hand_over()
+        if when == "on its way":
+            give_back()
+        await eventually(lambda: found.line.connections == 2)
+        queue = found.store.queue("default", "q")
+        await eventually(lambda: queue.stats().ready == 1, "it is ready")
+        found.line.want(Want(place, 3_600_000, 10, 10))
+        await eventually(lambda: found.gateway.messages == 2)
+        lease = queue.held_by(0, 0)
+        assert lease is not None and not lease.state.attempts, "nobody has tried it"
