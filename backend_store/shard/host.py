@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -389,9 +390,18 @@ class BackendHost:
         if wanted[0] not in record.isr or wanted[0] == me:
             self._home_since.pop(number, None)
         since = self._home_since.setdefault(number, now)
-        draining = self.view.leaving | ({me} if self._drains_itself or shard.replicated.damaged else set())
+        draining = self.view.leaving | ({me} if self._drains_itself else set())
         ready = now - since >= self.config.home_s
-        return successor(record, me, wanted=wanted, alive=self.view.nodes, draining=draining, home_ready=ready)
+        found = partial(successor, record, me, wanted=wanted, alive=self.view.nodes, home_ready=ready)
+        target = found(draining=draining | self._damaged(shard))
+        # Who must go leaves a shard to a damaged copy rather than to nobody.
+        return found(draining=draining) if target is None and me in draining else target
+
+    def _damaged(self, shard: HostedShard) -> set[NodeId]:
+        """Whose copies have rows that are not what was written, as far as they have reported it."""
+        me, number = self.config.name, str(shard.number)
+        found = {node for node, report in self.view.reports.items() if number in report.damaged}
+        return found | {me} if shard.replicated.damaged else found - {me}
 
     def _maybe_hand_over(self, shard: HostedShard) -> None:
         target = self._successor(shard)
@@ -407,12 +417,15 @@ class BackendHost:
             self._handing.discard(shard.number)
 
     def _maybe_renew(self, shard: HostedShard) -> None:
-        """A damaged copy is replaced once enough others are in sync: until then it may be one of the fewest."""
-        replicated = shard.replicated
+        """A damaged copy is replaced once enough others are in sync: until then it may be one of the fewest. Of several
+        one goes first, and none takes the rows of a leader that is damaged too: it may be the last to have them whole.
+        """
+        replicated, me = shard.replicated, self.config.name
         record = replicated.replica.record
         if replicated.damaged and record is not None and not replicated.is_leading:
-            others = [node for node in record.isr if node != self.config.name]
-            if len(others) >= record.min_in_sync:
+            damaged = self._damaged(shard)
+            others = [node for node in record.isr if node != me and not (node in damaged and node < me)]
+            if len(others) >= record.min_in_sync and record.leader not in damaged:
                 replicated.renew()
 
     # -------------------------------------------------------------------------------------------------- letting it go

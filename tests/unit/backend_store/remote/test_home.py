@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -14,7 +15,7 @@ from backend_store.remote.leases import Stock, Unassigned
 from backend_store.remote.queue import RemoteQueue
 from backend_store.remote.store import RemoteBackends
 from backend_store.service.definitions import Definitions
-from backend_store.wire.store_frames import Ended, of_bits
+from backend_store.wire.store_frames import Ended, Settles, from_gateway, of_bits
 from tests.support.chunks import any_chunk, chunk_state
 from tests.support.world import Consumer
 
@@ -74,3 +75,22 @@ async def test_ended_leases_are_told_to_the_queues_that_they_are_of(
     assert its_holder.lost_receipts == [letter + "00", letter + "01"]
     assert unharmed.released_total == 0 and queues[1].stock.parts(other)
     assert len(looks) <= 2 * (TOKENS + 2), "each is looked for where it may be: the queue and its companion"
+
+
+async def test_what_nobody_had_taken_of_a_lease_is_given_back_to_whoever_leads_next(
+    store: RemoteBackends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A leader that did not lease it does not know that it has left, and had it wait for its visibility timeout."""
+    queue, line = store.here("t", "q1"), store.homes[0].line
+    token, _ = leased(queue, 1)
+    queue.stock.came(30_000, Unassigned(token, chunk_state(10, [None] * 4), any_chunk(10, 4), 0b1100, has_receipts=True))
+    sent: list[bytes] = []
+    monkeypatch.setattr(line, "_post", sent.append)
+    line._opened()
+    line._lose()
+    assert not queue.stock.waiting
+    line._opened()
+    await asyncio.sleep(0)
+    frames = [frame for frame in map(from_gateway, sent) if isinstance(frame, Settles)]
+    told = [(call.verb, call.grouped, call.milliseconds, call.tried) for frame in frames for call in frame.calls]
+    assert told == [("nack", {token: of_bits(0b1100)}, 0, False)]

@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from backend_store.core.replication.record import NodeId
 from backend_store.model import PushqError
+from backend_store.shard import host
 from backend_store.shard.hosted import HostedShard
 from backend_store.shard.interface import ShardNumber
 from backend_store.shard.scrub import wrong_row
@@ -139,6 +141,56 @@ async def test_a_damaged_copy_stays_while_it_is_one_of_the_fewest(tmp_path: Path
             await cluster.start(away)
             await eventually(lambda: follower.replicated.repairs == 1, "now it may be taken anew")
             assert row(follower) == written
+
+
+async def test_nothing_is_taken_from_a_copy_that_is_damaged_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two damaged copies led in turn, and each took the rows of the other for good."""
+    monkeypatch.setattr(host, "REPORT_SECONDS", 0.1)
+    async with Cluster(tmp_path, scrub_every_s=0.2) as cluster:
+        first, shard = await cluster.leader()
+        await cluster.in_sync(3)
+        await stored(shard)
+        name, away = (name for name in cluster.hosts if name != first)
+        follower = cluster.hosts[name].shards[ShardNumber(0)]
+        written = row(shard)
+        await eventually(lambda: row(follower) == written, "it has the row")
+        await cluster.stop(away)
+        record = shard.replicated.replica
+        await eventually(lambda: record.record is not None and away not in record.record.isr, "two are left")
+        async with writing(cluster):
+            await eventually(lambda: follower.replicated.replica.log.settled > 10)
+            await eventually(lambda: shard.replicated.replica.log.settled > 10)
+            assert flip(follower)
+            reports = cluster.hosts[first].view.reports
+            await eventually(lambda: reports[NodeId(name)].damaged, "its damage is known")
+            assert flip(shard)
+            await eventually(lambda: shard.replicated.damaged > 0, "it is found")
+            passes = cluster.hosts[first].scrub.passes
+            await eventually(lambda: cluster.hosts[first].scrub.passes > passes + 3)
+            assert (await cluster.leader())[0] == first and not follower.replicated.repairs
+            await cluster.start(away)
+            for one in (shard, follower):
+                await eventually(lambda: row(one) == written and not one.replicated.damaged, "it is taken anew")  # noqa: B023
+            assert (await cluster.leader())[0] == away
+
+
+async def test_a_copy_is_whole_again_when_its_damaged_rows_are_gone(tmp_path: Path) -> None:
+    async with Cluster(tmp_path, scrub_every_s=0.2, min_in_sync=3) as cluster:
+        first, shard = await cluster.leader()
+        await cluster.in_sync(3)
+        await stored(shard)
+        follower = next(host for name, host in cluster.hosts.items() if name != first).shards[ShardNumber(0)]
+        async with writing(cluster):
+            await eventually(lambda: follower.replicated.replica.log.settled > 10)
+            assert flip(follower)
+            await eventually(lambda: follower.replicated.damaged > 0, "it is found")
+            batch = Batch()
+            batch.delete(Table.LOG, log_key(REPLICA, 0))
+            await node_of(shard).committer.write(batch)
+            await eventually(lambda: not follower.replicated.damaged, "it was acked, and nothing else is damaged")
+            assert not follower.replicated.repairs
 
 
 def test_rows_of_every_kind_that_an_older_version_wrote_are_no_damage(tmp_path: Path) -> None:
