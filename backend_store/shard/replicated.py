@@ -88,6 +88,8 @@ class Replicated:
         """Rows that were found to be other than they were written, since the state was taken anew."""
         self.repairs = 0
         """How often it was, because of these."""
+        self._is_switching = False
+        """What was taken anew is whole, and takes the place of what was here."""
         self._said_full = False
         identity = Identity(*me, disk=DiskId(self.store.disk))
         self.replica = Replica(identity, stored, tail, settings=settings, now_ms=now_ms())
@@ -200,14 +202,14 @@ class Replicated:
 
     @property
     def engine(self) -> LmdbEngine | None:
-        """Where its rows are; None when it is closed."""
-        return None if self._is_closed else self.store.engine
+        """Where its rows are; None when it is closed, and while others take their place."""
+        return None if self._is_closed or self._is_switching else self.store.engine
 
     def renew(self) -> None:
         """Has a follower's rows taken anew from the leader, unless that goes on already or cannot begin now."""
 
         def begin(*, now_ms: int) -> None:
-            if self.replica.renew(now_ms=now_ms):
+            if not self._is_switching and self.replica.renew(now_ms=now_ms):
                 log.warning("a damaged copy is taken anew from its leader", shard=self.number, rows=self.damaged)
 
         self._tell(begin)
@@ -381,7 +383,7 @@ class Replicated:
         keeping = self._keeping(None if effect.has_parted else base) if effect.keeps else None
         self._work.append(Switch(effect.base.end, effect.end, keeping, base, self.quarantined))
         self._apply_to = effect.base.end
-        self._is_due = True
+        self._is_due = self._is_switching = True
         log.info("a snapshot takes the place of the state", shard=self.number, base=effect.base.end)
 
     def _send(self, effect: does.Send) -> None:
@@ -471,9 +473,11 @@ class Replicated:
         self.store.commit(work, self.replica.log.stored(), done)
 
     def _committed(self, mark: Any, told: list[asyncio.Future[None]], *, is_anew: bool) -> None:
-        if is_anew and self.damaged:
-            log.info("a damaged copy was taken anew", shard=self.number)
-            self.repairs, self.damaged = self.repairs + 1, 0
+        if is_anew:
+            self._is_switching = False
+            if self.damaged:
+                log.info("a damaged copy was taken anew", shard=self.number)
+                self.repairs, self.damaged = self.repairs + 1, 0
         for one in told:
             if not one.done():
                 one.set_result(None)

@@ -1,7 +1,8 @@
 """Reads every copy of a backend again and again, slowly: a disk may change what nobody has asked for yet.
 
 Each row is held against its own checksum. A copy with a row that fails is taken anew from its leader; a leader hands
-over first. Neither goes to a copy that is known to be damaged too. Until then what is damaged is not served either: each row is checked whenever it is read.
+over first. Neither goes by a copy that is known to be damaged too. Until then what is damaged is not served either:
+each row is checked whenever it is read.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ class Scrub:
                 start = rows[-1][0] + b"\x00"
                 self._pace.take(sum(len(key) + len(value) for key, value in rows), loop.time())
                 await asyncio.sleep(self._pace.wait_s(loop.time()))
-        if replicated.engine is not engine:
+        if engine is None or replicated.engine is not engine:
             return
         replicated.damaged = found  # or nothing any more: what was damaged was acked, or has expired
         if found:
