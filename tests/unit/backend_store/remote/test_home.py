@@ -83,7 +83,9 @@ async def test_what_nobody_had_taken_of_a_lease_is_given_back_to_whoever_leads_n
     """A leader that did not lease it does not know that it has left, and had it wait for its visibility timeout."""
     queue, line = store.here("t", "q1"), store.homes[0].line
     token, _ = leased(queue, 1)
-    queue.stock.came(30_000, Unassigned(token, chunk_state(10, [None] * 4), any_chunk(10, 4), 0b1100, has_receipts=True))
+    queue.stock.came(
+        30_000, Unassigned(token, chunk_state(10, [None] * 4), any_chunk(10, 4), 0b1100, has_receipts=True)
+    )
     sent: list[bytes] = []
     monkeypatch.setattr(line, "_post", sent.append)
     line._opened()
