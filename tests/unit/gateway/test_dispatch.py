@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +12,7 @@ import httpx2
 import pytest
 from structlog.testing import capture_logs
 
-from backend_store.client import Store
+from backend_store.client import Store, waited_until
 from backend_store.model import QueueConfig
 from gateway.app import Application, create_app
 from gateway.auth import Keyring
@@ -129,3 +131,31 @@ async def test_only_the_local_socket_is_local(app: Application, store: Store, cl
         transport = httpx2.ASGITransport(asgi)  # type: ignore[arg-type]
         async with httpx2.AsyncClient(transport=transport, base_url="http://test", headers=headers) as client:
             assert (await client.delete(path)).status_code == status
+
+
+async def test_a_read_that_was_not_over_in_time_is_no_mistake_of_ours(
+    app: Application, http: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def endless(*args: Any) -> Any:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(type(app.gateway.store.queue("default", "q")), "peek", endless)
+    answer = await http.get("/v1/queues/q/messages", headers={"Pushq-Timeout-Ms": "1"})
+    assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
+    ((*_, outcome),) = app.gateway.usage.meter.recent()[-1][1]
+    assert outcome == "unavailable"
+
+
+async def test_the_outcome_of_an_act_is_written_down_whatever_time_its_caller_has_left(
+    app: Application, http: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    audit, waited = app.gateway.store.audit, []
+    write = audit.put
+
+    async def put(seq: int, data: bytes, *, has_ended: bool) -> None:
+        waited.append((has_ended, waited_until() == math.inf))
+        await write(seq, data, has_ended=has_ended)
+
+    monkeypatch.setattr(audit, "put", put)
+    assert (await http.put("/v1/queues/new", json={}, headers={"Pushq-Timeout-Ms": "60000"})).status_code == 201
+    assert waited == [(False, False), (True, True)]
