@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 
 import structlog
 
+from backend_store.client import ASKED
 from backend_store.model import OutcomeUnknown, PushqError, Unavailable
 from gateway.http import ClientGone
 from push.checks import checked_timeout
@@ -61,11 +62,22 @@ async def in_time(method: str, doing: asyncio.Task[T], until: float) -> T:
         doing.cancel()
         raise
     if done:
-        return doing.result()
+        return _told(doing, until)
     if method in _READS:
         doing.cancel()
         raise Unavailable("there was no answer within Pushq-Timeout-Ms; nothing was changed", retry_after_ms=100)
     raise OutcomeUnknown("it was not over within Pushq-Timeout-Ms, and goes on; look what became of it, or ask again")
+
+
+def _told(doing: asyncio.Task[T], until: float) -> T:
+    """A change may be made and what its answer says be looked up too late: then it was not for nothing."""
+    try:
+        return doing.result()
+    except Unavailable as error:
+        asked = ASKED.get()
+        if asked is None or not asked.has_changed or asyncio.get_running_loop().time() < until:
+            raise
+        raise OutcomeUnknown(f"a change was made, and then: {error.detail}; look what became of it") from None
 
 
 async def over(doing: asyncio.Task[Any]) -> None:

@@ -1,0 +1,36 @@
+"""What a caller is told whose time is over, and what became of the work."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from backend_store.client import changed, waited_until
+from backend_store.model import OutcomeUnknown, PushqError, Unavailable
+from gateway.catalogue import Flight
+from gateway.timeouts import begin, in_time
+from push.looking_up import LookingUp, answered, asks, found
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.parametrize(("is_changed", "told"), [(False, Unavailable), (True, OutcomeUnknown)])
+async def test_nobody_hears_that_nothing_was_done_when_the_look_up_behind_a_change_came_too_late(
+    is_changed: bool, told: type[PushqError]
+) -> None:
+    def look() -> Any:
+        raise LookingUp("queue 'q'", Flight())
+
+    async def patch() -> Any:
+        if is_changed:
+            changed()
+        return await found(look)
+
+    asked = asks(0.001)
+    assert asked is not None
+    try:
+        with pytest.raises(told, match="look"):
+            await in_time("PATCH", begin(patch()), waited_until())
+    finally:
+        answered(asked)
