@@ -110,6 +110,9 @@ async def _import(admin: Admin, rules: Sequence[Rule], dry_run: bool, is_update:
     for number, (rule, planned) in enumerate(zip(rules, plan, strict=True)):
         if planned.result != "same":
             await _checked(admin, number, rule)
+        if planned.result == "differs" and is_update:
+            (known,) = (one for one in there[rule["name"]] if one["id"] == planned.id)
+            await _checked(admin, number, whole_of(rule, known))
     if dry_run:
         return plan
     for rule, planned in zip(rules, plan, strict=True):
@@ -169,9 +172,9 @@ def whole_of(rule: Rule, known: Mapping[str, Any]) -> Rule:
     return whole
 
 
-FIELDS_OF_KINDS = frozenset(("queue", "limit", "clear_at", "window_ms", "objective", "latency_ms"))
-"""What some kinds of rules take and others do not."""
-FIELDS = FIELDS_OF_KINDS | {"name", "kind", "for_ms", "keep_ms", "severity", "receivers", "enabled", "note"}
+FIELDS_OF_KINDS = frozenset(("limit", "clear_at", "window_ms", "objective", "latency_ms"))
+"""What means something else, or nothing, in a rule of another kind."""
+FIELDS = FIELDS_OF_KINDS | {"name", "kind", "queue", "for_ms", "keep_ms", "severity", "receivers", "enabled", "note"}
 """What a rule is given as."""
 
 

@@ -58,6 +58,11 @@ def test_what_an_update_keeps_goes_with_the_kind_that_is_wanted() -> None:
     there = {"id": "r1", "name": "deep", "kind": "growth", "queue": "q", "limit": 9.0, "clear_at": 8.0, "note": "ours"}
     there |= {"window_ms": 600_000, "objective": None, "latency_ms": None}
     assert whole_of(RULE, there) == RULE | {"note": "ours"}
-    assert whole_of(RULE | {"kind": "growth"}, there) == RULE | {"kind": "growth", "note": "ours", "window_ms": 600_000}
+    assert whole_of(RULE | {"kind": "growth"}, there) == {
+        **RULE,
+        "kind": "growth",
+        "note": "ours",
+        "window_ms": 600_000,
+    }
     slo = {"name": "deep", "kind": "slo_latency", "objective": 99.9, "latency_ms": 100}
-    assert whole_of(slo, there) == slo | {"note": "ours"}
+    assert whole_of(slo, there) == slo | {"queue": "q", "note": "ours"}

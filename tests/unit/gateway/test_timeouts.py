@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from backend_store.client import changed, waited_until
-from backend_store.model import OutcomeUnknown, PushqError, Unavailable
+from backend_store.model import OutcomeUnknown, Overloaded, PushqError, Unavailable
 from gateway.catalogue import Flight
-from gateway.timeouts import begin, in_time
+from gateway.limits import LATE_CHANGES_PER_CALLER_MAX
+from gateway.timeouts import Late, begin, in_time
 from push.looking_up import LookingUp, answered, asks, found
 
 pytestmark = pytest.mark.anyio
@@ -34,3 +36,19 @@ async def test_nobody_hears_that_nothing_was_done_when_the_look_up_behind_a_chan
             await in_time("PATCH", begin(patch()), waited_until())
     finally:
         answered(asked)
+
+
+async def test_of_one_caller_so_many_changes_go_on_past_their_time_and_no_more() -> None:
+    late, end = Late(), asyncio.Event()
+    going_on = [
+        asyncio.create_task(late.over(asyncio.create_task(end.wait()), "hasty"))
+        for _ in range(LATE_CHANGES_PER_CALLER_MAX)
+    ]
+    late.check("hasty")
+    await asyncio.sleep(0)
+    with pytest.raises(Overloaded, match="nothing was done"):
+        late.check("hasty")
+    late.check("other")
+    end.set()
+    await asyncio.gather(*going_on)
+    late.check("hasty")
