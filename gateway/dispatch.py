@@ -77,8 +77,7 @@ class Api:
                 if is_stream and b"authorization" in headers and isinstance(caller, Principal):
                     self._pace(_who(scope, caller))
                 account = Account(self._gateway.throttle, _who(scope, caller), _queue(match))
-                is_timed = TIMEOUT_HEADER in headers and match is not None
-                is_timed = is_timed and not _ends_by_itself(scope["method"], match)
+                is_timed = TIMEOUT_HEADER in headers and not _ends_by_itself(scope["method"], match)
                 if is_timed and scope["method"] not in READS:
                     self._late.check(account.who.principal)
                 handling = self._handle(scope, receive, headers, match, caller, account)
@@ -101,7 +100,7 @@ class Api:
             told = (*told, *cors.granted(headers[b"origin"]))
         try:
             await self._answer(scope, receive, send, answer, told, match)
-            if doing is not None and not doing.done():
+            if doing is not None and account is not None and not doing.done():
                 await self._late.over(doing, account.who.principal)
         finally:
             if self._gateway.settings.logs.access:
@@ -282,8 +281,11 @@ def _operation(method: str, match: Match[Operation]) -> Operation | None:
     return operation
 
 
-def _ends_by_itself(method: str, match: Match[Operation]) -> bool:
-    """A publish and a receive, which check their header themselves: after what comes first in the order of checks."""
+def _ends_by_itself(method: str, match: Match[Operation] | None) -> bool:
+    """A publish and a receive, which check their header themselves: after what comes first in the order of checks.
+    What leads nowhere as well."""
+    if match is None:
+        return True
     operation = match.methods.get(method)
     return operation is not None and operation.handler in (messages.publish, messages.receive)
 
