@@ -123,7 +123,8 @@ async def test_a_request_knows_that_its_change_was_made(store: RemoteStore) -> N
     async def made() -> None: ...
 
     token = asks()
-    assert token is not None and (asked := ASKED.get()) is not None
+    asked = ASKED.get()
+    assert token is not None and asked is not None
     with pytest.raises(Conflict):
         await store.write(refused)
     found = [asked.has_changed]
