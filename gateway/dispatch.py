@@ -31,7 +31,7 @@ from gateway.performing import perform
 from gateway.router import Match, Router
 from gateway.throttle import Account
 from gateway.timeouts import HEADER as TIMEOUT_HEADER
-from gateway.timeouts import begin, in_time, over, stated_ms, wait_s
+from gateway.timeouts import READS, Late, begin, in_time, stated_ms, wait_s
 from gateway.whole import write_at_once
 from push.looking_up import LookingUp, answered, asks, found
 from throttling.census import NOBODY, Who
@@ -50,6 +50,7 @@ class Api:
         self._router: Router[Operation] = Router((o.method, o.path, o) for o in OPERATIONS)
         self.answers: Counter[tuple[str, str, int]] = Counter()
         """Method, path and status → how often."""
+        self._late = Late()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers: dict[bytes, bytes] = dict(scope["headers"])
@@ -76,8 +77,11 @@ class Api:
                 if is_stream and b"authorization" in headers and isinstance(caller, Principal):
                     self._pace(_who(scope, caller))
                 account = Account(self._gateway.throttle, _who(scope, caller), _queue(match))
+                is_timed = TIMEOUT_HEADER in headers and not _ends_by_itself(scope["method"], match)
+                if is_timed and scope["method"] not in READS:
+                    self._late.check(account.who.principal)
                 handling = self._handle(scope, receive, headers, match, caller, account)
-                if TIMEOUT_HEADER not in headers or match is None or _ends_by_itself(scope["method"], match):
+                if not is_timed:
                     answer = await handling
                 else:
                     doing = begin(handling)
@@ -96,8 +100,8 @@ class Api:
             told = (*told, *cors.granted(headers[b"origin"]))
         try:
             await self._answer(scope, receive, send, answer, told, match)
-            if doing is not None and not doing.done():
-                await over(doing)
+            if doing is not None and account is not None and not doing.done():
+                await self._late.over(doing, account.who.principal)
         finally:
             if self._gateway.settings.logs.access:
                 _log_access(scope, answer, match, account, time.monotonic() - began)
@@ -277,8 +281,11 @@ def _operation(method: str, match: Match[Operation]) -> Operation | None:
     return operation
 
 
-def _ends_by_itself(method: str, match: Match[Operation]) -> bool:
-    """A publish and a receive, which check their header themselves: after what comes first in the order of checks."""
+def _ends_by_itself(method: str, match: Match[Operation] | None) -> bool:
+    """A publish and a receive, which check their header themselves: after what comes first in the order of checks.
+    What leads nowhere as well."""
+    if match is None:
+        return True
     operation = match.methods.get(method)
     return operation is not None and operation.handler in (messages.publish, messages.receive)
 

@@ -184,6 +184,8 @@ REQUEST_HEAD_SECONDS_MAX: Final = 5
 PIECES_PER_TURN_MAX: Final = 64
 """Pieces of what one HTTP connection sent, cut behind each empty line, that are parsed in a turn of the loop."""
 REQUEST_BODY_SECONDS_MAX: Final = 120
+LATE_CHANGES_PER_CALLER_MAX: Final = 100
+"""Changes of one caller that go on though it was answered when their time was over. No other with one begins then."""
 LEFTOVER_BYTES_DEFAULT: Final = 64 * 1024 * 1024
 LEFTOVER_SECONDS_DEFAULT: Final = 30
 LEFTOVERS_PER_TURN_MAX: Final = 4

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 from starlette.types import ASGIApp
 
-from backend_store.model import PushqError
+from backend_store.client import unbounded_task
+from backend_store.model import PushqError, Unavailable
 from backend_store.tracing import TRACE
 from gateway.audit import Act, is_act
 from gateway.context import Gateway
@@ -54,6 +55,9 @@ async def perform(gateway: Gateway, operation: Operation, call: Call, trace_id: 
     except ClientGone:
         outcome = GONE
         raise
+    except asyncio.CancelledError:
+        outcome = Unavailable.code  # its time was over, or the server's
+        raise
     finally:
         # What is not there has any name: names of queues that nobody made must not become rows.
         queue = call.params[0] if operation.has_queue and outcome not in _ABSENT else ""
@@ -80,7 +84,13 @@ async def _written_down(gateway: Gateway, operation: Operation, call: Call, trac
     try:
         answer = await handled(lambda: operation.handler(gateway, call))
     except BaseException as error:
-        await asyncio.shield(act.end(None, error))
+        await _ended(act, None, error)
         raise
-    await asyncio.shield(act.end(answer if isinstance(answer, Answer) else None, None))
+    await _ended(act, answer if isinstance(answer, Answer) else None, None)
     return answer
+
+
+async def _ended(act: Act, answer: Answer | None, error: BaseException | None) -> None:
+    """What came of it is written down, however short its caller's time: it would read as unknown, and the caller would
+    hear that nothing was done."""
+    await asyncio.shield(unbounded_task(act.end(answer, error), name="outcome of an act"))

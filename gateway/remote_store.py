@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import structlog
 
-from backend_store.client import Queue, Store
+from backend_store.client import Queue, Store, changed
 from backend_store.client.metadata import Change, Definitions, DirectoryClient, Moment, Read, RemoteMetadata, Tenant
 from backend_store.model import (
     ApiKey,
@@ -220,7 +220,9 @@ class RemoteStore(Store):
     async def write(self, do: Callable[[], Awaitable[T]]) -> T:
         """A change at the service. Raises what it refuses, `Unavailable`, and `OutcomeUnknown`."""
         try:
-            return await self._writes.call(do, deadline_s=CATALOGUE_WRITE_SECONDS)
+            result = await self._writes.call(do, deadline_s=CATALOGUE_WRITE_SECONDS)
+            changed()
+            return result
         finally:
             self.lists.changed()
 

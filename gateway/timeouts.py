@@ -8,14 +8,17 @@ became of a message, and a receive has its `wait_ms`. Any other request is answe
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Coroutine
 from math import inf
 from typing import Any, Final, TypeVar
 
 import structlog
 
-from backend_store.model import OutcomeUnknown, PushqError, Unavailable
+from backend_store.client import ASKED
+from backend_store.model import OutcomeUnknown, Overloaded, PushqError, Unavailable
 from gateway.http import ClientGone
+from gateway.limits import LATE_CHANGES_PER_CALLER_MAX
 from push.checks import checked_timeout
 from push.checks import field as invalid_field
 from push.limits import PUBLISH_MS_MAX
@@ -25,7 +28,7 @@ log = structlog.get_logger("pushq.gateway")
 T = TypeVar("T")
 
 HEADER: Final = b"pushq-timeout-ms"
-_READS: Final = frozenset({"GET", "HEAD"})
+READS: Final = frozenset({"GET", "HEAD"})
 _TOLD_SECONDS: Final = 0.02
 """A change whose look-up was not answered in time says so itself, and that nothing was done."""
 
@@ -54,26 +57,56 @@ async def in_time(method: str, doing: asyncio.Task[T], until: float) -> T:
     """What the task returns, by then. A read that is not over by then ends; a change goes on, since nobody can tell how
     far it came, and whoever gave it is told so. Raises what the task raises."""
     left_s = max(0.0, until - asyncio.get_running_loop().time())
-    left_s += 0.0 if method in _READS else _TOLD_SECONDS
+    left_s += 0.0 if method in READS else _TOLD_SECONDS
     try:
         done, _ = await asyncio.wait({doing}, timeout=left_s)
     except asyncio.CancelledError:
         doing.cancel()
         raise
     if done:
-        return doing.result()
-    if method in _READS:
+        return _told(doing, until)
+    if method in READS:
         doing.cancel()
         raise Unavailable("there was no answer within Pushq-Timeout-Ms; nothing was changed", retry_after_ms=100)
     raise OutcomeUnknown("it was not over within Pushq-Timeout-Ms, and goes on; look what became of it, or ask again")
 
 
-async def over(doing: asyncio.Task[Any]) -> None:
-    """Returns when the task has ended. Who waited was told already, so what it refuses is no news."""
-    await asyncio.wait({doing})
-    error = None if doing.cancelled() else doing.exception()
-    if error is not None and not isinstance(error, (PushqError, ClientGone)):
-        log.error("request failed after its time", exc_info=error)
+def _told(doing: asyncio.Task[T], until: float) -> T:
+    """A change may be made and what its answer says be looked up too late: then it was not for nothing."""
+    try:
+        return doing.result()
+    except Unavailable as error:
+        asked = ASKED.get()
+        if asked is None or not asked.has_changed or asyncio.get_running_loop().time() < until:
+            raise
+        raise OutcomeUnknown(f"a change was made, and then: {error.detail}; look what became of it") from None
+
+
+class Late:
+    """What goes on though its caller was answered: the next request may come on the same connection, so that neither
+    connections nor requests bound it."""
+
+    def __init__(self) -> None:
+        self._of: Counter[str] = Counter()
+
+    def check(self, caller: str) -> None:
+        """Raises `Overloaded` where too much of one caller goes on."""
+        if self._of[caller] >= LATE_CHANGES_PER_CALLER_MAX:
+            detail = f"{self._of[caller]} changes of this caller go on past their time; nothing was done"
+            raise Overloaded(detail, retry_after_ms=1000)
+
+    async def over(self, doing: asyncio.Task[Any], caller: str) -> None:
+        """Returns when the task has ended. Who waited was told already, so what it refuses is no news."""
+        self._of[caller] += 1
+        try:
+            await asyncio.wait({doing})
+        finally:
+            self._of[caller] -= 1
+            if not self._of[caller]:
+                del self._of[caller]
+        error = None if doing.cancelled() else doing.exception()
+        if error is not None and not isinstance(error, (PushqError, ClientGone)):
+            log.error("request failed after its time", exc_info=error)
 
 
 def begin(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:

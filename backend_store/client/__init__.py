@@ -34,7 +34,7 @@ from backend_store.client.queue import EmbeddedQueue as Queue
 from backend_store.client.queue import Purge, SettledAndPublished
 from backend_store.client.ranges import PartitionOffsets, RangePage, kind_of, offsets_of, read_range
 from backend_store.client.redrive import Redrive
-from backend_store.client.since import ASKED, Asked, unbounded_task, waited_until
+from backend_store.client.since import ASKED, Asked, changed, unbounded_task, waited_until
 from backend_store.client.streams import Gap, Start, StreamPart, StreamParts
 from backend_store.core.bits import indexes
 from backend_store.core.block import BLOCK_HEAD, BYTES_BESIDE_BODY, unpack
@@ -143,6 +143,7 @@ __all__ = [
     "UNREADABLE_TYPE",
     "blocks_of",
     "by_token",
+    "changed",
     "check_cursor",
     "column_blocks",
     "cursors_along",

@@ -18,13 +18,15 @@ T = TypeVar("T")
 class Asked:
     """One request, in seconds by the clock of its loop."""
 
-    __slots__ = ("at", "until")
+    __slots__ = ("at", "has_changed", "until")
 
     def __init__(self, at: float, until: float = inf) -> None:
         self.at = at
         """When it came: numbers that it asks for are as they were then, or later."""
         self.until = until
         """Until when its caller waits; infinite where it did not say, and once it was answered."""
+        self.has_changed = False
+        """Whether a change that it asked for elsewhere was made: it must not be told that nothing was done."""
 
 
 ASKED: Final[ContextVar[Asked | None]] = ContextVar("asked", default=None)
@@ -35,6 +37,13 @@ def waited_until() -> float:
     """Until when somebody waits for what is done in this context."""
     asked = ASKED.get()
     return inf if asked is None else asked.until
+
+
+def changed() -> None:
+    """A change that the request under way asked for elsewhere was made."""
+    asked = ASKED.get()
+    if asked is not None:
+        asked.has_changed = True
 
 
 def unbounded_task(work: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:

@@ -20,7 +20,7 @@ from websockets.asyncio.client import connect, unix_connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 from websockets.typing import Subprotocol
 
-from backend_store.client.since import waited_until
+from backend_store.client.since import changed, waited_until
 from backend_store.model import (
     ClusterAway,
     InvalidRequest,
@@ -530,7 +530,10 @@ class Line:
                 left_ms = max(0, int((until - self._loop.time()) * 1000))
                 self._post(pack(Asks(number, left_ms, what, TRACE.get())))
                 async with asyncio.timeout_at(until):
-                    return await waiting
+                    answer = await waiting
+                if not may_repeat:
+                    changed()
+                return answer
             except TimeoutError:
                 if may_repeat:
                     raise self._unavailable() from None

@@ -110,6 +110,9 @@ async def _import(admin: Admin, rules: Sequence[Rule], dry_run: bool, is_update:
     for number, (rule, planned) in enumerate(zip(rules, plan, strict=True)):
         if planned.result != "same":
             await _checked(admin, number, rule)
+        if planned.result == "differs" and is_update:
+            (known,) = (one for one in there[rule["name"]] if one["id"] == planned.id)
+            await _checked(admin, number, whole_of(rule, known))
     if dry_run:
         return plan
     for rule, planned in zip(rules, plan, strict=True):
@@ -154,21 +157,24 @@ async def _update(admin: Admin, planned: Planned, rule: Rule) -> None:
     path = f"/v1/alert-rules/{planned.id}"
     answer = await admin.request("GET", path)
     known = msgspec.json.decode(answer.content)
-    whole = {field: known[field] for field in known if field in FIELDS and known[field] is not None} | rule
-    is_slo = str(whole["kind"]).startswith("slo_")
-    for field in ("limit", "clear_at"):
-        if field not in rule and (is_slo or (field == "clear_at" and "limit" in rule)):
-            del whole[field]  # an SLO takes none, and where a new limit is cleared follows from it
-    await admin.ask("PUT", path, json=whole, headers={"If-Match": answer.headers["etag"]})
+    await admin.ask("PUT", path, json=whole_of(rule, known), headers={"If-Match": answer.headers["etag"]})
     planned.result = "updated"
 
 
-FIELDS = frozenset(
-    (
-        *("name", "kind", "queue", "limit", "clear_at", "for_ms", "keep_ms", "window_ms", "severity", "receivers"),
-        *("enabled", "note", "objective", "latency_ms"),
-    )
-)
+def whole_of(rule: Rule, known: Mapping[str, Any]) -> Rule:
+    """A rule as it is to be: what is given, and what it has beside that and still goes with it."""
+    kept = FIELDS if rule["kind"] == known["kind"] else FIELDS - FIELDS_OF_KINDS
+    whole = {field: known[field] for field in known if field in kept and known[field] is not None} | rule
+    is_slo = str(whole["kind"]).startswith("slo_")
+    for field in ("limit", "clear_at"):
+        if field not in rule and (is_slo or (field == "clear_at" and "limit" in rule)):
+            whole.pop(field, None)  # an SLO takes none, and where a new limit is cleared follows from it
+    return whole
+
+
+FIELDS_OF_KINDS = frozenset(("limit", "clear_at", "window_ms", "objective", "latency_ms"))
+"""What means something else, or nothing, in a rule of another kind."""
+FIELDS = FIELDS_OF_KINDS | {"name", "kind", "queue", "for_ms", "keep_ms", "severity", "receivers", "enabled", "note"}
 """What a rule is given as."""
 
 

@@ -71,6 +71,9 @@ def test_rules_of_a_file_are_made_once_and_changed_when_told_to(cli: Cli, tmp_pa
     deep = there["deep"]
     assert (deep["limit"], deep["clear_at"], deep["for_ms"], deep["receivers"]) == (70, 63, 300_000, [receiver])
     assert there["works"]["objective"] == 99
+    cli("alert", "import", "--update", write({"name": "grows", "kind": "depth", "limit": 7}))
+    (grows,) = (one for one in json.loads(cli("alert", "rules", "--json").out)["items"] if one["name"] == "grows")
+    assert (grows["kind"], grows["limit"], grows["queue"]) == ("depth", 7, "a")
     for one in made:
         cli("alert", "remove", one["id"])
 

@@ -62,6 +62,7 @@ GROUPS = (
             "gateway.limits:REMEMBERED_HEAD_BYTES_MAX": "",
             "gateway.limits:JOINED_BYTES_MAX": "",
             "gateway.limits:REQUEST_BODY_SECONDS_MAX": "How long a client may take to send the body.",
+            "gateway.limits:LATE_CHANGES_PER_CALLER_MAX": "",
             "gateway.limits:LEFTOVER_BYTES_DEFAULT": "What is read of a body that was answered before it had come; see "
             "`limits.leftover_bytes_max`.",
             "gateway.limits:LEFTOVER_SECONDS_DEFAULT": "For how long; see `limits.leftover_seconds_max`.",

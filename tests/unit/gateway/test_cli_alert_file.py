@@ -9,7 +9,7 @@ from typing import Any
 import click
 import pytest
 
-from gateway.commands.alert_file import FIELDS, RULES_MAX, Planned, compared, read
+from gateway.commands.alert_file import FIELDS, RULES_MAX, Planned, compared, read, whole_of
 
 RULE = {"name": "deep", "kind": "depth", "queue": "q", "limit": 5}
 
@@ -51,3 +51,18 @@ def test_a_rule_is_given_as_the_server_takes_it() -> None:
     from gateway.api.alert_shapes import RuleBody
 
     assert set(RuleBody.__struct_fields__) == FIELDS
+
+
+def test_what_an_update_keeps_goes_with_the_kind_that_is_wanted() -> None:
+    """Or the server refuses it, after other rules of the file were changed."""
+    there = {"id": "r1", "name": "deep", "kind": "growth", "queue": "q", "limit": 9.0, "clear_at": 8.0, "note": "ours"}
+    there |= {"window_ms": 600_000, "objective": None, "latency_ms": None}
+    assert whole_of(RULE, there) == RULE | {"note": "ours"}
+    assert whole_of(RULE | {"kind": "growth"}, there) == {
+        **RULE,
+        "kind": "growth",
+        "note": "ours",
+        "window_ms": 600_000,
+    }
+    slo = {"name": "deep", "kind": "slo_latency", "objective": 99.9, "latency_ms": 100}
+    assert whole_of(slo, there) == slo | {"queue": "q", "note": "ours"}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
@@ -10,8 +12,9 @@ import httpx2
 import pytest
 from structlog.testing import capture_logs
 
-from backend_store.client import Store
+from backend_store.client import Store, waited_until
 from backend_store.model import QueueConfig
+from gateway import timeouts
 from gateway.app import Application, create_app
 from gateway.auth import Keyring
 from gateway.rate_rules import RateRule
@@ -129,3 +132,56 @@ async def test_only_the_local_socket_is_local(app: Application, store: Store, cl
         transport = httpx2.ASGITransport(asgi)  # type: ignore[arg-type]
         async with httpx2.AsyncClient(transport=transport, base_url="http://test", headers=headers) as client:
             assert (await client.delete(path)).status_code == status
+
+
+async def test_a_read_that_was_not_over_in_time_is_no_mistake_of_ours(
+    app: Application, http: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def endless(*args: Any) -> Any:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(type(app.gateway.store.queue("default", "q")), "peek", endless)
+    answer = await http.get("/v1/queues/q/messages", headers={"Pushq-Timeout-Ms": "1"})
+    assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
+    ((*_, outcome),) = app.gateway.usage.meter.recent()[-1][1]
+    assert outcome == "unavailable"
+
+
+async def test_the_outcome_of_an_act_is_written_down_whatever_time_its_caller_has_left(
+    app: Application, http: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    audit, waited = app.gateway.store.audit, []
+    write = audit.put
+
+    async def put(seq: int, data: bytes, *, has_ended: bool) -> None:
+        waited.append((has_ended, waited_until() == math.inf))
+        await write(seq, data, has_ended=has_ended)
+
+    monkeypatch.setattr(audit, "put", put)
+    assert (await http.put("/v1/queues/new", json={}, headers={"Pushq-Timeout-Ms": "60000"})).status_code == 201
+    assert waited == [(False, False), (True, True)]
+
+
+async def test_a_change_that_goes_on_counts_until_it_is_over(
+    app: Application, http: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timeouts, "LATE_CHANGES_PER_CALLER_MAX", 1)
+    create, begun, end = app.gateway.store.create_queue, asyncio.Event(), asyncio.Event()
+
+    async def slow(*args: Any) -> Any:
+        begun.set()
+        await end.wait()
+        return await create(*args)
+
+    monkeypatch.setattr(app.gateway.store, "create_queue", slow)
+    hasty = {"Pushq-Timeout-Ms": "1"}
+    late = asyncio.create_task(http.put("/v1/queues/new", json={}, headers=hasty))  # over when the change is, here
+    await begun.wait()
+    while not any(status == 504 for _, _, status in app.api.answers):  # noqa: ASYNC110 - it has no event for it
+        await asyncio.sleep(0.005)
+    refused = await http.put("/v1/queues/more", json={}, headers=hasty)
+    assert (refused.status_code, refused.json()["code"]) == (503, "overloaded")
+    assert (await http.get("/v1/queues/q", headers={"Pushq-Timeout-Ms": "60000"})).status_code == 200
+    end.set()
+    assert (await late).json()["code"] == "outcome-unknown"
+    assert (await http.get("/v1/queues/new", headers={"Pushq-Timeout-Ms": "60000"})).status_code == 200

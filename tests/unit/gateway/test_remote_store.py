@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from backend_store.client import KIND_JSON
+from backend_store.client import ASKED, KIND_JSON
 from backend_store.client.metadata import Change, Moment, Read
 from backend_store.core.chunk import Draft
-from backend_store.model import PushqError, QueueConfig, QueueDefinition
+from backend_store.model import Conflict, PushqError, QueueConfig, QueueDefinition
 from gateway.guard import Guard
 from gateway.remote_store import RemoteStore
 from gateway.settings import CatalogueSettings
-from push.looking_up import LookingUp
+from push.looking_up import LookingUp, answered, asks
 from tests.support.stores import opened, published
 
 pytestmark = pytest.mark.anyio
@@ -114,3 +114,20 @@ async def test_no_message_goes_on_the_word_of_a_host_that_is_behind(
     changed(store, hosts)
     with pytest.raises(PushqError, match="there is no queue"):
         await looked_up(store)
+
+
+async def test_a_request_knows_that_its_change_was_made(store: RemoteStore) -> None:
+    async def refused() -> None:
+        raise Conflict("no")
+
+    async def made() -> None: ...
+
+    token = asks()
+    asked = ASKED.get()
+    assert token is not None and asked is not None
+    with pytest.raises(Conflict):
+        await store.write(refused)
+    found = [asked.has_changed]
+    await store.write(made)
+    assert [*found, asked.has_changed] == [False, True]
+    answered(token)

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from math import inf
 from typing import Any
 
+import msgspec
 import pytest
 
 from backend_store.client.since import ASKED, Asked, unbounded_task, waited_until
@@ -255,6 +256,22 @@ async def test_a_change_that_was_sent_and_is_not_answered_in_its_callers_time_is
             await held.line.ask({"what": "ever"}, may_repeat=may_repeat)
         ASKED.reset(token)
     assert [0 < budget_ms <= 300 for budget_ms in held.budgets] == [True, True], "the backend is told how long"
+    await held.line.close()
+
+
+async def test_a_request_knows_that_a_backend_made_its_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = Held(monkeypatch)
+    await held.opened()
+    for may_repeat in (True, False):
+        token = ASKED.set(asked := Asked(0.0))
+        asking = asyncio.create_task(held.line.ask({"what": "ever"}, may_repeat=may_repeat))
+        while not held.line._asked:  # noqa: ASYNC110 - it has no event for it
+            await asyncio.sleep(0)
+        (waiting,) = held.line._asked.values()
+        waiting.set_result(msgspec.Raw(b"done"))
+        await asking
+        assert asked.has_changed is not may_repeat
+        ASKED.reset(token)
     await held.line.close()
 
 
