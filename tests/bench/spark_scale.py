@@ -151,7 +151,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--publish", action="store_true", help="keep the rows as those that the documentation shows")
     options = parser.parse_args()
     if options.publish and (options.part != 1.0 or options.only or options.no_tenth):
-        parser.error("--publish: the documentation shows full sizes of every job; leave --part, --only and --no-tenth out")
+        parser.error(
+            "--publish: the documentation shows full sizes of every job; leave --part, --only and --no-tenth out"
+        )
     return options
 
 

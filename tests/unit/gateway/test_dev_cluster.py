@@ -208,9 +208,7 @@ def leaving(tmp_path: Path) -> Iterator[Part]:
             for number in range(1, 5):
                 data = tmp_path / f"backend{number}"
                 data.mkdir()
-                parts.append(
-                    Part("backend", data.name, "", "", [], {"PUSHQ_DATA": str(data)}, "log", number=number)
-                )
+                parts.append(Part("backend", data.name, "", "", [], {"PUSHQ_DATA": str(data)}, "log", number=number))
             last = parts[-1]
             last.pid, last.started, last.is_leaving = sleeper.pid, started_ticks(sleeper.pid) or 0, True
             save(tmp_path, State(parts))
