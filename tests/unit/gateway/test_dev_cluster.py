@@ -15,7 +15,7 @@ import pytest
 
 from gateway.config import load_settings
 from gateway.dev_ca import CaError
-from gateway.dev_cluster import layout, resizing, running, state
+from gateway.dev_cluster import layout, processes, resizing, running, state
 from gateway.dev_cluster.state import Part, State, StateError, alone, load, save, started_ticks
 from tests.support.dev_cluster import DevCluster
 from tests.support.patience import until
@@ -81,6 +81,22 @@ def test_nothing_runs_that_was_not_written_down_before_its_command_was_killed(tm
     finally:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+
+
+def test_a_part_that_was_started_is_the_program_itself_and_reads_nothing(tmp_path: Path) -> None:
+    [port] = layout.free_ports(1)
+    argv = [sys.executable, "-m", "http.server", "--bind", layout.HOST, str(port)]
+    one = Part("etcd", "etcd", "", f"http://{layout.HOST}:{port}/", argv, {"A": "1"}, str(tmp_path / "log"))
+    processes.start(tmp_path, State([one]), [one], print)
+    try:
+        there = load(tmp_path)
+        assert there is not None and there.parts[0].is_alive and there.parts[0].pid == one.pid
+        process = Path(f"/proc/{one.pid}")
+        assert (process / "cmdline").read_bytes().split(b"\0")[:-1] == [os.fsencode(word) for word in argv]
+        assert (process / "fd" / "0").readlink() == Path("/dev/null")
+    finally:
+        assert processes.end([one], print) == 1
+    assert not one.is_alive
 
 
 def test_a_folder_without_a_cluster_has_none_and_a_broken_state_is_told(tmp_path: Path) -> None:
