@@ -1,7 +1,7 @@
 """Writes what became of each test into a file, for whoever judges the run: a pytest plugin, loaded by `-p`.
 
-The file is named by the variable `TEST_REPORT`; each line is a `Report` as JSON. Of several test processes only the one
-that hands out the tests writes it.
+A failure is named on the output at once. The file is named by the variable `TEST_REPORT`; each line is a `Report` as
+JSON. Of several test processes only the one that hands out the tests writes it.
 """
 
 from __future__ import annotations
@@ -35,6 +35,9 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     outcome: Outcome = "passed" if hasattr(report, "wasxfail") and report.outcome == "skipped" else report.outcome
     before = _reports.get(report.nodeid, Report(report.nodeid, "passed", 0.0))
     worse = _WEIGHT[outcome] > _WEIGHT[before.outcome]
+    if outcome == "failed" and "PYTEST_XDIST_WORKER" not in os.environ:
+        # At once: whoever waits for the end of a long run can look into it meanwhile.
+        print(f"\nfailed: {report.nodeid} ({report.when})", flush=True)
     _reports[report.nodeid] = Report(
         report.nodeid,
         outcome if worse else before.outcome,
