@@ -34,6 +34,8 @@ HOST: Final = "127.0.0.1"
 GATEWAYS: Final = ("gateway1", "gateway2")
 BALANCER_SOURCE: Final = "127.0.0.2"
 """Where the balancer connects from: the gateways trust its PROXY header, and not every process of the machine."""
+UNFINISHED: Final = ".unfinished"
+"""A file that is there while a cluster is made: what else lies there is not anybody's yet."""
 _ZONES: Final = 3
 _PORTS_OF_BACKEND: Final = 3
 _COORDINATOR: Final = "PUSHQ_CLUSTER__COORDINATOR"
@@ -82,8 +84,8 @@ def make(folder: Path, models: Sequence[Model] = ("leader_follower",)) -> State:
     etcd, haproxy = find_program("etcd"), find_program("haproxy")
     if etcd is None:
         raise MissingProgram("there is no etcd; install it with: sudo apt-get install -y etcd-server")
-    create(folder / "ca")
-    (folder / "logs").mkdir(mode=0o700)
+    _make_authority(folder)
+    (folder / "logs").mkdir(mode=0o700, exist_ok=True)
     several = len(models) > 1
     ports = iter([f"{HOST}:{port}" for port in free_ports(6 + len(models) * BACKENDS_MIN * _PORTS_OF_BACKEND)])
     member = _etcd(folder, etcd, next(ports), next(ports))
@@ -100,6 +102,16 @@ def make(folder: Path, models: Sequence[Model] = ("leader_follower",)) -> State:
     if haproxy is not None:
         parts.append(_balancer(folder, haproxy, next(ports), gateways))
     return State(parts, dict.fromkeys(names, BACKENDS_MIN))
+
+
+def _make_authority(folder: Path) -> None:
+    """Anew where making a cluster was cut short. Raises `CaError` where somebody else's is."""
+    authority, mark = folder / "ca", folder / UNFINISHED
+    if mark.exists():
+        shutil.rmtree(authority, ignore_errors=True)
+    elif not authority.exists():
+        mark.touch()
+    create(authority)
 
 
 def add_backend(folder: Path, state: State, cluster: str) -> Part:

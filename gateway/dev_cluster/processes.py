@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from types import FrameType
 from typing import Final
 
 from gateway.dev_cluster.limits import (
@@ -25,7 +23,8 @@ from gateway.dev_cluster.state import Part, State, save, started_ticks
 
 Say = Callable[[str], None]
 
-_DEFERRED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_WHEN_TOLD: Final = ("/bin/sh", "-c", 'read -r go && exec "$@" < /dev/null', "sh")
+"""Becomes the program behind it when a line comes, and ends without one when whoever started it has died."""
 
 
 class NotReady(Exception):
@@ -83,43 +82,30 @@ def becomes(is_so: Callable[[], bool], within_s: float, *, look_s: float = LOOK_
 
 
 def _launch(folder: Path, state: State, part: Part) -> None:
-    """In a session of its own: it goes on when the terminal is closed. It has none of the settings around it."""
+    """In a session of its own: it goes on when the terminal is closed. It has none of the settings around it.
+
+    It waits until it is written down, and ends where that does not come: one that runs unknown would be nobody's.
+    """
     env = {name: value for name, value in os.environ.items() if not name.startswith(("PUSHQ_", "ETCD_"))}
-    with Path(part.log).open("ab") as log, _undisturbed():
+    with Path(part.log).open("ab") as log:
         process = subprocess.Popen(
-            part.argv,
+            [*_WHEN_TOLD, *part.argv],
             env=env | part.env,
             cwd=folder,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,
+            bufsize=0,
             start_new_session=True,
         )
+    assert process.stdin is not None
+    with process.stdin as line:
         part.pid, part.started = process.pid, started_ticks(process.pid) or 0
         # It outlives this process; nobody here waits for it.
         process.returncode = 0
         save(folder, state)
-
-
-@contextmanager
-def _undisturbed() -> Iterator[None]:
-    """A signal to end comes when this is over: a process that was started and not written down would be nobody's."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # the main thread has the signals
-        return
-    came: list[int] = []
-
-    def keep(number: int, frame: FrameType | None) -> None:
-        came.append(number)
-
-    before = {number: signal.signal(number, keep) for number in _DEFERRED}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        for each in came:
-            signal.raise_signal(each)
+        with suppress(BrokenPipeError):  # it has ended, as who waits for it will say
+            line.write(b"\n")
 
 
 def _is_ready(part: Part) -> bool:

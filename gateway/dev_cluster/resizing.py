@@ -122,13 +122,14 @@ def _let_leave(folder: Path, part: Part, say: Say) -> None:
 
     def is_empty() -> bool:
         state = _running(folder, part.cluster)
-        if not any(one.name == part.name and one.is_leaving for one in state.parts):
+        known = next((one for one in state.parts if one.name == part.name and one.is_leaving), None)
+        if known is None:
             raise ResizeError(f"{part.name} is to stay after all: another call came")
         try:
             nodes = _ask(folder, state, "GET", "", part.cluster)["nodes"]
             node = next((one for one in nodes if one["name"] == part.name), None)
             if node is None:
-                return not part.is_alive  # one that has only just started is not known yet
+                return not known.is_alive  # one that has only just started is not known yet
             if not node["removing"]:
                 _ask(folder, state, "PUT", f"/nodes/{part.name}/removal", part.cluster)
                 return False
@@ -136,17 +137,24 @@ def _let_leave(folder: Path, part: Part, say: Say) -> None:
             return False  # gateways may be busy, or their coordinator away
         return not node["copies"]
 
-    if not becomes(is_empty, LEAVE_SECONDS_MAX, look_s=LEAVE_LOOK_SECONDS):
+    def has_left() -> bool:
+        if not is_empty():
+            return False
+        with alone(folder):
+            if not is_empty():  # another call may have had its turn since
+                return False
+            state = _running(folder, part.cluster)
+            for one in [one for one in state.parts if one.name == part.name]:
+                end([one], say)
+                state.parts.remove(one)
+            save(folder, state)
+        return True
+
+    if not becomes(has_left, LEAVE_SECONDS_MAX, look_s=LEAVE_LOOK_SECONDS):
         raise ResizeError(
             f"{part.name} still has copies after {LEAVE_SECONDS_MAX:g} s, which go elsewhere as soon as others can "
             "take them; ask again"
         )
-    with alone(folder):
-        state = _running(folder, part.cluster)
-        for one in [one for one in state.parts if one.name == part.name]:
-            end([one], say)
-            state.parts.remove(one)
-        save(folder, state)
     shutil.rmtree(part.env["PUSHQ_DATA"], ignore_errors=True)
     say(f"{part.name} has left {part.cluster}")
 

@@ -41,6 +41,7 @@ def up(folder: Path, say: Say, models: Sequence[Model] = (), clusters: int | Non
         if state is None:
             state = layout.make(folder, _models(models, clusters or max(1, len(models))))
             save(folder, state)
+            (folder / layout.UNFINISHED).unlink(missing_ok=True)
         else:
             _check_same(folder, state, models, clusters)
         _start_all(folder, state, say)

@@ -158,7 +158,8 @@ class Tables:
     def _move(self, aside: Path, whole: Iterable[str], gone: Iterable[str]) -> None:
         """What is replaced goes aside: at no moment is there nothing of it on the disk."""
         days = {str(day.relative_to(aside)) for day in aside.glob("*/day=*")}
-        for name in sorted(days | set(whole) | set(gone)):
+        changed = {*days, *whole, *gone}
+        for name in sorted(changed):
             new, place, old = aside / name, self.folder / name, aside / _OLD / name
             if place.exists() and (new.exists() or name in gone):
                 old.parent.mkdir(parents=True, exist_ok=True)
@@ -166,8 +167,8 @@ class Tables:
             if new.exists():
                 place.parent.mkdir(exist_ok=True)
                 new.rename(place)
-        for table in aside.glob("*"):
-            if (place := self.folder / table.name).is_dir():
+        for table in {name.partition("/")[0] for name in changed} | {table.name for table in aside.glob("*")}:
+            if (place := self.folder / table).is_dir():
                 sync(place)
         sync(self.folder)
 

@@ -149,7 +149,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="where there is room")
     parser.add_argument("--json", type=Path, help="keep the rows: a file they are appended to")
     parser.add_argument("--publish", action="store_true", help="keep the rows as those that the documentation shows")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.publish and (options.part != 1.0 or options.only or options.no_tenth):
+        parser.error(
+            "--publish: the documentation shows full sizes of every job; leave --part, --only and --no-tenth out"
+        )
+    return options
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import yaml
 
 from backend_store.shard.limits import DRAIN_SECONDS_MAX
 from gateway.config import ConfigError
+from gateway.dev_ca import create
 from tests.support.composed import Composed
 from tests.support.deployed import DEPLOY, ROOT, unit
 from tests.support.pods import Told, command_of, expanded, settings_of, told_in_compose, told_in_kubernetes
@@ -239,6 +240,24 @@ def test_a_compose_file_with_a_mistake_is_told(tmp_path: Path) -> None:
     assert composed(wrong).returncode != 0
 
 
+def test_who_is_not_root_writes_to_a_volume_only_after_our_image_has_made_it_theirs(compose: dict[str, Any]) -> None:
+    """Docker gives a new volume the owner of the folder it covers in its first container; elsewhere it is root's."""
+    services = compose["services"]
+    for name, service in services.items():
+        volumes = [each.split(":") for each in service.get("volumes", [])]
+        written = {source for source, _, mode in volumes if mode != "ro"}
+        if service["image"].startswith("pushq:"):
+            assert all(target == "/data" for source, target, _ in volumes if source in written), name
+            continue
+        done = [
+            services[before]
+            for before, how in service.get("depends_on", {}).items()
+            if how["condition"] == "service_completed_successfully"
+        ]
+        assert all(each["image"].startswith("pushq:") for each in done)
+        assert written <= {each.split(":")[0] for one in done for each in one["volumes"]}, name
+
+
 def test_the_balancers_file_has_no_mistake_and_nothing_to_warn_of() -> None:
     ran = subprocess.run(
         [require("haproxy"), "-c", "-dW", "-f", str(HAPROXY)], capture_output=True, text=True, check=False, timeout=30
@@ -248,7 +267,8 @@ def test_the_balancers_file_has_no_mistake_and_nothing_to_warn_of() -> None:
 
 def test_what_the_compose_file_says_is_a_cluster_that_works(compose: dict[str, Any], tmp_path: Path) -> None:
     """Every service is a program on a host of its own: its names, certificates, addresses and health checks fit, and
-    the probes for Kubernetes are pages that are there."""
+    the probes for Kubernetes are pages that are there. A start before was cut short when it had made the authority."""
+    create(tmp_path / "tls")
     with Composed(compose["services"], tmp_path) as cluster:
         for name, port, kind, pods in (
             ("backend1", 8091, "StatefulSet", "pushq-backend"),

@@ -149,3 +149,16 @@ def test_files_that_were_audited_are_read_again_where_sums_do_not_vouch_for_a_da
     ranges = table(session, to, "audit_ranges", "queue", "`from`", "published")
     assert len(ranges) == len({(row.queue, row.from_) for row in rows})
     assert sum(row[2] or 0 for row in ranges) == total(rows, "published")
+
+
+def test_rows_that_files_repeat_twice_count_once_where_a_queue_was_empty_before_and_behind(
+    session: SparkSession, tmp_path: Path
+) -> None:
+    """Of three equal rows the ends cancel out as of one, and so does what is there where nothing is there."""
+    ranges = [row for row in history(logs=1, ranges=6, minutes_apart=5) if row.kind == "published"]
+    counts = {"published": 5, "settled": 5, "held": 0}
+    rows = [msgspec.structs.replace(row, kind=kind, count=count) for row in ranges for kind, count in counts.items()]
+    for number in (1, 2, 3):
+        file(tmp_path / "files", "ledger", number, rows)
+    done = ran(session, delivery_audit, tmp_path / "files", tmp_path / "tables", "--screen", "always")
+    assert (done["faults"], done["published"], done["settled"]) == (0, 6 * 5, 6 * 5)

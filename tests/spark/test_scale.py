@@ -6,10 +6,11 @@ import json
 from functools import partial
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 
 from spark.jobs import delivery_audit
-from tests.bench import spark_data
+from tests.bench import spark_data, spark_scale
 from tests.bench.spark_report import GOALS, misses, report
 from tests.bench.spark_scale import JOBS, described, measured
 from tests.support.spark import ran
@@ -48,6 +49,16 @@ def test_goals_are_those_of_the_full_sizes_and_growth_is_that_of_ten_times_the_d
         "usage_rollup": (10_000_000, 60),
         "delivery_audit": (50_000_000, 180),
     }
+
+
+@pytest.mark.parametrize("less", [["--part", "0.1"], ["--only", "usage_rollup"], ["--no-tenth"]], ids=" ".join)
+def test_less_than_all_of_it_is_not_published(
+    less: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr("sys.argv", ["spark_scale", "--publish", "--folder", str(tmp_path / "none"), *less])
+    with pytest.raises(SystemExit) as ended:
+        spark_scale.main()
+    assert ended.value.code == 2 and "--publish" in capsys.readouterr().err
 
 
 def test_a_fault_in_generated_files_is_found(session: SparkSession, tmp_path: Path) -> None:

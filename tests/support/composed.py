@@ -31,7 +31,7 @@ class Composed:
 
     def __init__(self, services: Mapping[str, Any], folder: Path) -> None:
         """`services`: as Compose resolved them."""
-        self._services = {name: each for name, each in services.items() if name != CERTIFICATES}
+        self._services = {name: each for name, each in services.items() if "entrypoint" not in each}
         self._once = services[CERTIFICATES]
         self._folder = folder
         self._stack = ExitStack()
@@ -81,7 +81,7 @@ class Composed:
     def _make_certificates(self) -> None:
         tls, programs = self._folder / "tls", self._folder / "programs"
         for made in (tls, programs):
-            made.mkdir()
+            made.mkdir(exist_ok=True)
         pushq = programs / "pushq"
         pushq.write_text(f'#!/bin/sh\nexec {sys.executable} -m gateway "$@"\n')
         pushq.chmod(0o755)

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gateway.config import load_settings
-from gateway.dev_cluster import layout, resizing, running, state
+from gateway.dev_ca import CaError
+from gateway.dev_cluster import layout, processes, resizing, running, state
 from gateway.dev_cluster.state import Part, State, StateError, alone, load, save, started_ticks
 from tests.support.dev_cluster import DevCluster
+from tests.support.patience import until
 
 
 def part(pid: int | None, started: int) -> Part:
@@ -45,6 +51,52 @@ def test_a_process_that_ended_is_not_alive_before_its_parent_looks() -> None:
         child.stdin.close()
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
         assert not part(child.pid, ticks).is_alive
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from gateway.dev_cluster import processes
+from gateway.dev_cluster.state import Part, State
+
+def save(folder, state):
+    (folder / "pid").write_text(str(state.parts[0].pid))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+folder = Path(sys.argv[1])
+argv = ["/bin/sh", "-c", "touch ran; exec sleep 600"]
+part = Part("etcd", "etcd", "127.0.0.1:1", "http://127.0.0.1:1/health", argv, {}, str(folder / "log"))
+processes.save = save
+processes.start(folder, State([part]), [part], print)
+"""
+
+
+def test_nothing_runs_that_was_not_written_down_before_its_command_was_killed(tmp_path: Path) -> None:
+    ran = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=False, timeout=60)
+    assert ran.returncode == -signal.SIGKILL
+    pid = int((tmp_path / "pid").read_text())
+    try:
+        until(lambda: started_ticks(pid) is None or (tmp_path / "ran").exists(), "it has ended, or begun")
+        assert not (tmp_path / "ran").exists()
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_a_part_that_was_started_is_the_program_itself_and_reads_nothing(tmp_path: Path) -> None:
+    [port] = layout.free_ports(1)
+    argv = [sys.executable, "-m", "http.server", "--bind", layout.HOST, str(port)]
+    one = Part("etcd", "etcd", "", f"http://{layout.HOST}:{port}/", argv, {"A": "1"}, str(tmp_path / "log"))
+    processes.start(tmp_path, State([one]), [one], print)
+    try:
+        there = load(tmp_path)
+        assert there is not None and there.parts[0].is_alive and there.parts[0].pid == one.pid
+        process = Path(f"/proc/{one.pid}")
+        assert (process / "cmdline").read_bytes().split(b"\0")[:-1] == [os.fsencode(word) for word in argv]
+        assert (process / "fd" / "0").readlink() == Path("/dev/null")
+    finally:
+        assert processes.end([one], print) == 1
+    assert not one.is_alive
 
 
 def test_a_folder_without_a_cluster_has_none_and_a_broken_state_is_told(tmp_path: Path) -> None:
@@ -146,7 +198,65 @@ def test_the_number_of_clusters_and_their_models_go_together_and_stay(tmp_path: 
         running.up(tmp_path, lambda text: None, ["leader_follower", "independent_hosts"])
 
 
+@pytest.mark.usefixtures("programs")
+def test_a_cluster_whose_making_was_cut_short_is_made_and_nobody_elses_authority_is_touched(tmp_path: Path) -> None:
+    (tmp_path / "ours").mkdir()
+    layout.make(tmp_path / "ours")
+    assert layout.make(tmp_path / "ours").clusters == ["main"]
+    theirs = tmp_path / "theirs" / "ca"
+    theirs.mkdir(parents=True)
+    (theirs / "ca.key").write_text("theirs")
+    for _ in range(2):
+        with pytest.raises(CaError, match="is there already"):
+            layout.make(tmp_path / "theirs")
+    assert (theirs / "ca.key").read_text() == "theirs"
+
+
 # ------------------------------------------------------------------------------------------------------------ resizing
+
+
+@pytest.fixture
+def leaving(tmp_path: Path) -> Iterator[Part]:
+    """The fourth backend of a running cluster, which has given all its copies away."""
+    with subprocess.Popen(["sleep", "600"]) as sleeper:
+        try:
+            parts = [Part("etcd", "etcd", "", "", [], {}, "log", os.getpid(), started_ticks(os.getpid()) or 0)]
+            for number in range(1, 5):
+                data = tmp_path / f"backend{number}"
+                data.mkdir()
+                parts.append(Part("backend", data.name, "", "", [], {"PUSHQ_DATA": str(data)}, "log", number=number))
+            last = parts[-1]
+            last.pid, last.started, last.is_leaving = sleeper.pid, started_ticks(sleeper.pid) or 0, True
+            save(tmp_path, State(parts))
+            yield last
+        finally:
+            sleeper.kill()
+
+
+def test_a_backend_that_was_taken_back_at_the_last_moment_stays(
+    tmp_path: Path, leaving: Part, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def empty_and_then_taken_back(folder: Path, known: State, *_: str) -> Any:
+        known.parts[-1].is_leaving = False
+        save(folder, known)
+        return {"nodes": [{"name": leaving.name, "removing": True, "copies": 0}]}
+
+    monkeypatch.setattr(resizing, "_ask", empty_and_then_taken_back)
+    with pytest.raises(resizing.ResizeError, match="is to stay after all"):
+        resizing._let_leave(tmp_path, leaving, print)
+    there = load(tmp_path)
+    assert there is not None and there.parts[-1].is_alive and Path(leaving.env["PUSHQ_DATA"]).is_dir()
+
+
+def test_a_backend_that_has_given_all_away_ends_and_is_forgotten(
+    tmp_path: Path, leaving: Part, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = {"nodes": [{"name": leaving.name, "removing": True, "copies": 0}]}
+    monkeypatch.setattr(resizing, "_ask", lambda *_: answer)
+    resizing._let_leave(tmp_path, leaving, print)
+    there = load(tmp_path)
+    assert there is not None and [part.name for part in there.of("backend")] == ["backend1", "backend2", "backend3"]
+    assert not leaving.is_alive and not Path(leaving.env["PUSHQ_DATA"]).exists()
 
 
 @pytest.mark.parametrize(
