@@ -16,7 +16,7 @@ N ?= 20
 TEST ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install prerequisites demo serve check format quick test gate explore deflake screenshots bench storm overload faults soak soak-short crash-long model-long simulation-long spark-long clean demo-cluster
+.PHONY: help install prerequisites demo serve check format quick test test-long gate explore deflake screenshots bench storm overload faults soak soak-short crash-long model-long simulation-long spark-long clean demo-cluster
 .NOTPARALLEL:
 
 help: ## this list
@@ -61,6 +61,9 @@ quick: check ## check and the unit tests that start nothing
 
 test: prerequisites check ## check, then every test: what needs no machine strictly, the rest patiently
 	@$(BIN)/python -m tests.tools.run --processes $(PROCESSES) $(ARGS)
+
+test-long: prerequisites ## the tests that `test` leaves out: more transports, rounds and forms of clusters (tests/long.toml)
+	@$(BIN)/python -m tests.tools.run --long --processes $(PROCESSES) $(ARGS)
 
 gate: $(STAMP) ## what is committed, in a fresh clone, as .ci/run does it; ARGS="--hog --times 3"
 	@$(BIN)/python -m tests.tools.gate $(ARGS)

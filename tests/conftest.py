@@ -23,6 +23,7 @@ from tests.support import network, prerequisites, seeds, trust
 from tests.support import server as servers
 from tests.support.server import PushqServer
 from tests.support.several import SeveralServer
+from tests.tools.long import is_long, read_long
 from tests.tools.tiers import is_of, tier_of
 
 SHOWN_PACKAGES = ("pytest", "hypothesis", "lmdb", "msgspec", "starlette", "uvicorn", "websockets", "sse-starlette")
@@ -63,6 +64,7 @@ _skipped: list[str] = []
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--tier", choices=("pure", "real"), help="only tests of this tier; see tests/tools/tiers.py")
+    parser.addoption("--long", action="store_true", help="of the real tier, only what tests/long.toml has")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -97,11 +99,23 @@ def _stays_on_this_machine() -> Iterator[None]:
     assert not network.refused, f"connects beyond this machine: {', '.join(network.refused)}"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     # Where processes share the tests, those of one id are one test: the others would not run, and nobody would know.
     twice = [test for test, times in Counter(item.nodeid for item in items).items() if times > 1]
     if twice:
         raise pytest.UsageError(f"several tests of one id: {', '.join(twice)}")
+    if config.getoption("tier") == "real":
+        _choose(config, items, wants_long=config.getoption("long"))
+
+
+def _choose(config: pytest.Config, items: list[pytest.Item], *, wants_long: bool) -> None:
+    """Leaves the long tests of the real tier, or all others. What is asked for without a tier runs as it is."""
+    table = read_long()
+    if unknown := [one.test for one in table if not any(one.is_of(item.nodeid) for item in items)]:
+        raise pytest.UsageError(f"tests/long.toml names what is not there: {', '.join(unknown)}")
+    others = [item for item in items if is_long(item.nodeid, table) is not wants_long]
+    items[:] = [item for item in items if is_long(item.nodeid, table) is wants_long]
+    config.hook.pytest_deselected(items=others)
 
 
 def pytest_collection_finish() -> None:

@@ -1,8 +1,9 @@
 """Runs the whole suite as the gate does: the pure tier strictly, then the real one, then what failed there alone again.
 
-    python -m tests.tools.run [--processes N] [arguments of pytest …]
+    python -m tests.tools.run [--processes N] [--long] [arguments of pytest …]
 
-With paths among the arguments just these are run, by pytest as it is. Exit code 0 is green; the last lines say why not.
+With `--long` it is what the gate leaves out: `tests/long.toml`. With paths among the arguments just these are run, by
+pytest as it is. Exit code 0 is green; the last lines say why not.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from typing import get_args
 
 from tests.support.seeds import HASH_VARIABLE, SEED
 from tests.tools import recording
+from tests.tools.long import is_long as is_long_test
+from tests.tools.long import read_long
 from tests.tools.tiers import (
     TRIES_MAX,
     BadQuarantine,
@@ -52,6 +55,7 @@ NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.tools.run", description=__doc__)
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--long", action="store_true", help="the tests of tests/long.toml, and no others")
     parser.add_argument("--reports", type=Path, help="a file that gets what became of each test, a line of JSON each")
     chosen, extra = parser.parse_known_args(arguments)
     if any(word.startswith("tests") for word in extra):
@@ -61,7 +65,7 @@ def main(arguments: Sequence[str]) -> int:
     except BadQuarantine as bad:
         print(f"{QUARANTINE.name}: {bad}", file=sys.stderr)
         return 2
-    gate = Gate(chosen.processes, extra, quarantine)
+    gate = Gate(chosen.processes, extra, quarantine, is_long=chosen.long)
     verdict = gate.run()
     if chosen.reports is not None:
         recording.write(chosen.reports, gate.reports)
@@ -71,17 +75,22 @@ def main(arguments: Sequence[str]) -> int:
 class Gate:
     """One run of everything."""
 
-    def __init__(self, processes: int, extra: Sequence[str], quarantine: Sequence[Quarantined]) -> None:
+    def __init__(
+        self, processes: int, extra: Sequence[str], quarantine: Sequence[Quarantined], *, is_long: bool = False
+    ) -> None:
         self.processes = processes
         self.extra = extra
-        self.quarantine = {one.test: one for one in quarantine}
+        table = read_long()
+        self.quarantine = {one.test: one for one in quarantine if is_long_test(one.test, table) is is_long}
+        self.tiers: tuple[Tier, ...] = ("real",) if is_long else get_args(Tier)
+        self.choice = ("--long",) if is_long else ()
         self.reports: list[Report] = []
         self.minutes: dict[str, float] = {}
         self.broken: list[str] = []
         """What kept pytest from running tests at all."""
 
     def run(self) -> Verdict:
-        for tier in get_args(Tier):
+        for tier in self.tiers:
             self.reports += self.run_tier(tier)
         again = self.run_again(to_run_again(self.reports, self.quarantine))
         verdict = judge(self.reports, again, self.quarantine)
@@ -95,6 +104,7 @@ class Gate:
         how = [
             "--tier",
             tier,
+            *self.choice,
             "--numprocesses",
             str(self.processes + MORE[tier]),
             "--maxfail",
@@ -128,7 +138,7 @@ class Gate:
         for one in slowest:
             print(f"{one.seconds:8.1f} s  {one.test}")
         counts = Counter(tier_of(one.test) for one in reports)
-        tiers = [f"{tier}: {counts[tier]} tests in {self.minutes[tier]:.1f} min" for tier in get_args(Tier)]
+        tiers = [f"{tier}: {counts[tier]} tests in {self.minutes[tier]:.1f} min" for tier in self.tiers]
         print(f"\n{', '.join(tiers)}, run again: {self.minutes['again']:.1f} min")
         told("passed when run again, alone", verdict.reran)
         told("quarantined, and failed", verdict.excused)
