@@ -26,11 +26,20 @@ JOB_S_MAX = 180
 MESSAGES = 60
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
+@pytest.fixture
+def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SparkCluster]:
     prerequisites.require("java")
-    with SparkCluster(tmp_path_factory.mktemp("cluster")) as running:
+    with SparkCluster(tmp_path / "cluster", workers=request.param) as running:
         yield running
+
+
+def submitted() -> tuple[str, str]:
+    """The command that the page shows: what is submitted, and with what."""
+    page = (ROOT / "docs" / "how-to" / "usage-jobs.md").read_text()
+    (command,) = re.findall(r"^spark-submit .*$", page, re.MULTILINE)
+    what, job, arguments = command.partition(" usage_rollup ")
+    assert job
+    return what, job + arguments
 
 
 def done(command: list[str], env: dict[str, str], cwd: Path) -> dict[str, Any]:
@@ -46,14 +55,14 @@ def applications(cluster: SparkCluster) -> list[set[str]]:
     return [{path.name for path in cluster.work_dir(n).glob("app-*")} for n in range(cluster.workers)]
 
 
+@pytest.mark.parametrize("cluster", [2], ids=["two workers"], indirect=True)
 def test_spark_submit_as_the_page_has_it_runs_a_rollup_on_both_workers(
     session: SparkSession, cluster: SparkCluster, tmp_path: Path
 ) -> None:
     ledger = history()
     file(tmp_path / "usage", "ledger", 1, ledger[::2])
     file(tmp_path / "usage", "ledger", 2, ledger[1::2])
-    page = (ROOT / "docs" / "how-to" / "usage-jobs.md").read_text()
-    (command,) = re.findall(r"^spark-submit .*$", page, re.MULTILINE)
+    command = "".join(submitted())
     before = applications(cluster)
     there = done(["bash", "-c", command.replace("/srv/", f"{shlex.quote(str(tmp_path))}/")], cluster.env(), tmp_path)
     assert (there["files"], there["quarantined"], there["rows"]) == (2, 0, len(ledger))
@@ -64,6 +73,7 @@ def test_spark_submit_as_the_page_has_it_runs_a_rollup_on_both_workers(
     assert len(new) == 2 and new[0] == new[1] and len(new[0]) == 1
 
 
+@pytest.mark.parametrize("cluster", [1], ids=["one worker"], indirect=True)
 def test_executors_that_have_none_of_our_code_read_a_stream_with_what_is_shipped(
     session: SparkSession, cluster: SparkCluster, gateway: Gateway, tmp_path: Path
 ) -> None:
@@ -76,9 +86,9 @@ def test_executors_that_have_none_of_our_code_read_a_stream_with_what_is_shipped
     (tmp_path / "key").write_text(gateway.server.key)
     folder = tmp_path / "archive"
     given = [queue, str(folder), "--url", gateway.server.url, "--key-file", str(tmp_path / "key")]
-    command = [sys.executable, "-m", "gateway", "usage", "run", "archive", *given, "--master", cluster.url]
-    env = cluster.env(PYSPARK_PYTHON=bare)
-    assert done(command, env, ROOT)["messages"] == MESSAGES
+    command = f"{submitted()[0]} archive {shlex.join(given)}"
+    env = cluster.env(PYSPARK_PYTHON=bare, PYSPARK_DRIVER_PYTHON=sys.executable)
+    assert done(["bash", "-c", command], env, ROOT)["messages"] == MESSAGES
     rows = session.read.parquet(str(folder / "messages")).select("body").collect()
     assert sorted(int(bytes(row.body)) for row in rows) == list(range(MESSAGES))
 

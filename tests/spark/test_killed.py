@@ -93,35 +93,37 @@ def test_nothing_is_lost_and_the_bill_is_what_clients_counted(
         published = sum(count.result(timeout=2 * PATIENCE_SECONDS) for count in counts)
     settled = acked(server, ACKED)
     server.stop()
-    collect(tmp_path / "files", [server.data / "usage"])
-    done = ran(session, delivery_audit, tmp_path / "files", tmp_path / "tables")
-    assert (done["faults"], done["lost"], done["quarantined"]) == (0, 0, 0), done
-    outstanding = published - settled
-    assert (done["published"], done["settled"], done["outstanding"]) == (published, settled, outstanding)
-    assert ran(session, usage_rollup, tmp_path / "files", tmp_path / "tables")["quarantined"] == 0
-    rows = session.read.parquet(str(tmp_path / "tables" / "bill")).where("queue = 'orders'").collect()
+    source, tables = tmp_path / "files", tmp_path / "tables"
+    collect(source, [server.data / "usage"])
+    faults_are_found(session, source, "orders", tables)
+    assert queues_of(session, tables)["orders"] == [published, settled, published - settled]
+    assert ran(session, usage_rollup, source, tables)["quarantined"] == 0
+    rows = session.read.parquet(str(tables / "bill")).where("queue = 'orders'").collect()
     assert (sum(row["published"] for row in rows), sum(row["delivered"] for row in rows)) == (published, settled)
     assert published == CLIENTS * CALLS * MESSAGES
-    faults_are_found(session, tmp_path / "files", "orders", tmp_path)
 
 
-def faults_are_found(session: SparkSession, source: Path, queue: str, folder: Path) -> None:
-    """Faults planted in a copy of the files are found by queue and range, and no others."""
-    expected = plant(source, queue, folder / "copy")
-    done = ran(session, delivery_audit, folder / "copy", folder / "copy-tables")
+def faults_are_found(session: SparkSession, source: Path, queue: str, tables: Path) -> None:
+    """Of the files, and of copies of a queue's that get faults beside them, an audit finds these faults, by queue and
+    range, and no others: so nothing is lost of what there was."""
+    expected = plant(source, queue, source)
+    done = ran(session, delivery_audit, source, tables)
     found: dict[str, list[Planted]] = {name: [] for name in expected}
     for fault in done["first_faults"]:
         found[fault["queue"]].append(Planted(fault["fault"], fault["from"], fault["to"], fault["messages"]))
     assert found == expected
+    assert (done["faults"], done["quarantined"]) == (sum(map(len, expected.values())), 0), done
     assert done["lost"] == sum(fault.messages or 0 for fault in expected[f"{queue}-unsettled"])
+
+
+def queues_of(session: SparkSession, tables: Path) -> dict[str, list[int]]:
+    """What an audit counted of each queue: published, settled, outstanding."""
+    rows = session.read.parquet(str(tables / "audit_queues")).collect()
+    return {row["queue"]: [row["published"], row["settled"], row["outstanding"]] for row in rows}
 
 
 def test_of_a_cluster_whose_leader_was_killed_nothing_is_lost(session: SparkSession, tmp_path: Path) -> None:
     """The files are those of a run of `tests/cluster/test_usage.py`, which counts them without Spark."""
-    expected = json.loads((KILLED_LEADER / "expected.json").read_text())
     done = ran(session, delivery_audit, KILLED_LEADER, tmp_path / "tables", "--screen", "always")
     assert (done["faults"], done["lost"], done["quarantined"]) == (0, 0, 0), done
-    rows = session.read.parquet(str(tmp_path / "tables" / "audit_queues")).collect()
-    counts = {row["queue"]: [row["published"], row["settled"], row["outstanding"]] for row in rows}
-    assert counts == expected
-    faults_are_found(session, KILLED_LEADER, "q1", tmp_path)
+    assert queues_of(session, tmp_path / "tables") == json.loads((KILLED_LEADER / "expected.json").read_text())

@@ -14,6 +14,7 @@ import spark.session
 from spark.jobs import main as jobs
 from tests.spark.calls import Gateway
 from tests.support.cli import Cli
+from tests.support.usage_data import EXPECTED, TABLES, rows_of
 
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "how-to"
 USAGE = Path(__file__).resolve().parents[1] / "data" / "usage_v1"
@@ -74,6 +75,9 @@ def test_commands_over_usage_files_run_as_the_page_has_them(
         done = json.loads(capsys.readouterr().out)
         assert done, arguments
     assert "Accounted for" in (tmp_path / "usage.html").read_text()
+    expected = json.loads((USAGE / EXPECTED).read_text())
+    for name in TABLES:
+        assert rows_of(session, tmp_path / "tables" / name) == expected[name], name
 
 
 def test_commands_for_archives_take_what_the_page_gives_them() -> None:

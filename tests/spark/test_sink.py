@@ -180,7 +180,7 @@ def test_a_streaming_query_that_runs_its_last_batch_again_stores_nothing_twice(
 def test_a_gateway_that_is_killed_and_starts_again_during_a_write_costs_and_doubles_nothing(
     session: SparkSession, gateway: Gateway
 ) -> None:
-    queue, rows, back = gateway.made(kind="stream", dedupe="id"), 3000, []
+    queue, rows, back = gateway.made(kind="stream", dedupe="id"), 1600, []
 
     def restart() -> None:
         deadline = time.monotonic() + QUERY_S_MAX
