@@ -27,9 +27,16 @@ MESSAGES = 60
 
 
 @pytest.fixture
-def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SparkCluster]:
+def cluster(tmp_path: Path) -> Iterator[SparkCluster]:
     prerequisites.require("java")
-    with SparkCluster(tmp_path / "cluster", workers=request.param) as running:
+    with SparkCluster(tmp_path / "cluster") as running:
+        yield running
+
+
+@pytest.fixture
+def small_cluster(tmp_path: Path) -> Iterator[SparkCluster]:
+    prerequisites.require("java")
+    with SparkCluster(tmp_path / "cluster", workers=1) as running:
         yield running
 
 
@@ -55,7 +62,6 @@ def applications(cluster: SparkCluster) -> list[set[str]]:
     return [{path.name for path in cluster.work_dir(n).glob("app-*")} for n in range(cluster.workers)]
 
 
-@pytest.mark.parametrize("cluster", [2], ids=["two workers"], indirect=True)
 def test_spark_submit_as_the_page_has_it_runs_a_rollup_on_both_workers(
     session: SparkSession, cluster: SparkCluster, tmp_path: Path
 ) -> None:
@@ -73,9 +79,9 @@ def test_spark_submit_as_the_page_has_it_runs_a_rollup_on_both_workers(
     assert len(new) == 2 and new[0] == new[1] and len(new[0]) == 1
 
 
-@pytest.mark.parametrize("cluster", [1], ids=["one worker"], indirect=True)
+@pytest.mark.parametrize("how", ["spark-submit", "pushq"])
 def test_executors_that_have_none_of_our_code_read_a_stream_with_what_is_shipped(
-    session: SparkSession, cluster: SparkCluster, gateway: Gateway, tmp_path: Path
+    session: SparkSession, small_cluster: SparkCluster, gateway: Gateway, tmp_path: Path, how: str
 ) -> None:
     queue = gateway.made(kind="stream", partitions=2)
     gateway.publish(queue, *[{"body": n, "key": f"k{n}"} for n in range(MESSAGES)])
@@ -86,8 +92,12 @@ def test_executors_that_have_none_of_our_code_read_a_stream_with_what_is_shipped
     (tmp_path / "key").write_text(gateway.server.key)
     folder = tmp_path / "archive"
     given = [queue, str(folder), "--url", gateway.server.url, "--key-file", str(tmp_path / "key")]
-    command = f"{submitted()[0]} archive {shlex.join(given)}"
-    env = cluster.env(PYSPARK_PYTHON=bare, PYSPARK_DRIVER_PYTHON=sys.executable)
+    if how == "pushq":
+        command = shlex.join([sys.executable, "-m", "gateway", "usage", "run", "archive", *given])
+        command += f" --master {small_cluster.url}"
+    else:
+        command = f"{submitted()[0]} archive {shlex.join(given)}"
+    env = small_cluster.env(PYSPARK_PYTHON=bare, PYSPARK_DRIVER_PYTHON=sys.executable)
     assert done(["bash", "-c", command], env, ROOT)["messages"] == MESSAGES
     rows = session.read.parquet(str(folder / "messages")).select("body").collect()
     assert sorted(int(bytes(row.body)) for row in rows) == list(range(MESSAGES))
