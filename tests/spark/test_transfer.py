@@ -24,9 +24,10 @@ from spark.transfer.replay import Wanted, replay
 from tests.spark.calls import Gateway
 
 KEY = "5e" * 32
-COUNT = 1500
+COUNT = 600
 REMEMBERED = "spark.sql.streaming.numRecentProgressUpdates"
 WAIT_S_MAX = 180.0
+LOOK_S = 0.05
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -69,10 +70,10 @@ def test_an_archive_of_more_batches_than_spark_remembers_is_counted_to_the_end(
     session: SparkSession, gateway: Gateway, tmp_path: Path
 ) -> None:
     queue = gateway.made(kind="stream")
-    gateway.publish(queue, *[{"body": n} for n in range(15)])
-    session.conf.set(REMEMBERED, "12")
+    gateway.publish(queue, *[{"body": n} for n in range(10)])
+    session.conf.set(REMEMBERED, "8")
     try:
-        assert archive(session, gateway.options(queue, maxOffsetsPerBatch=1), str(tmp_path)) == 15
+        assert archive(session, gateway.options(queue, maxOffsetsPerBatch=1), str(tmp_path)) == 10
     finally:
         session.conf.unset(REMEMBERED)
 
@@ -147,7 +148,7 @@ def test_a_replay_that_is_killed_half_way_and_starts_again_stores_each_message_o
     queue, target = gateway.made(kind="stream"), gateway.made(kind="stream", dedupe="id")
     gateway.publish(queue, *[{"body": n} for n in range(COUNT)])
     assert archive(session, gateway.options(queue), str(tmp_path / "archive")) == COUNT
-    job = ["replay", str(tmp_path / "archive"), target, "--messages-per-request", "4"]
+    job = ["replay", str(tmp_path / "archive"), target, "--messages-per-request", "2"]
     killed_when(lambda: gateway.stats(target)["published_total"] > 0, job, gateway, tmp_path)
     assert 0 < len(stored(gateway, target)) < COUNT, "it was killed before its end"
     assert replay(session, str(tmp_path / "archive"), gateway.options(target)) == COUNT
@@ -170,7 +171,7 @@ def killed_when(is_time: Callable[[], bool], arguments: list[str], gateway: Gate
             if job.poll() is not None:
                 raise AssertionError(f"the job ended by itself: {job.communicate()[1][-2000:]}")
             assert time.monotonic() < deadline, "the job did not come so far"
-            time.sleep(0.01)
+            time.sleep(LOOK_S)
     finally:
         try:
             os.killpg(job.pid, signal.SIGKILL)
