@@ -88,6 +88,10 @@ class Forked:
             self.stdout.close()
         self.wait()
 
+    def fileno(self) -> int:
+        """Readable once it has ended, until somebody has looked."""
+        return self._end
+
     def poll(self) -> int | None:
         if self.returncode is None:
             status = _first().ask({"ended": self.pid})["status"]
