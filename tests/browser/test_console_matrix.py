@@ -185,9 +185,7 @@ _OPEN = "() => document.querySelectorAll('details').forEach((one) => { one.open 
 _CLOSE = "() => document.querySelectorAll('details').forEach((one) => { one.open = false; })"
 
 
-def test_pictures_show_each_view_in_both_themes_and_widths(
-    server: PushqServer, people: People, tmp_path: Path
-) -> None:
+def test_pictures_show_each_view_in_both_themes_and_widths(server: PushqServer, people: People, tmp_path: Path) -> None:
     """`make screenshots` takes them."""
     pictures = [one for view in PATHS for one in take(people["admin"], server, view, "admin", tmp_path)]
     assert len({one.file.read_bytes() for one in pictures if one.width == WIDE[0]}) == 2 * len(VIEWS)

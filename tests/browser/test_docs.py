@@ -14,14 +14,16 @@ LOOK = """async (address) => {
   const read = new DOMParser().parseFromString(await answer.text(), "text/html");
   const looks = (of) => [...of.querySelectorAll("head link[rel=stylesheet]")].map((one) => one.getAttribute("href"));
   const isHtml = answer.headers.get("content-type").startsWith("text/html");
-  if (!isHtml || !new URL(address).pathname.startsWith("/docs")) return {status: answer.status, ids: [], links: [], width: 0};
+  const isOurs = new URL(address).pathname.startsWith("/docs");
+  if (!isHtml || !isOurs) return {status: answer.status, ids: [], links: [], width: 0};
   if (String(looks(read)) !== String(looks(document))) throw new Error(`${address} looks different`);
   document.body = read.body;
+  const all = (selector) => document.querySelectorAll(selector);
   return {
     status: answer.status,
     width: document.documentElement.scrollWidth,
-    links: [...document.querySelectorAll("main a, nav a")].map((link) => new URL(link.getAttribute("href"), address).href),
-    ids: [...document.querySelectorAll("[id]")].map((one) => one.id),
+    links: [...all("main a, nav a")].map((link) => new URL(link.getAttribute("href"), address).href),
+    ids: [...all("[id]")].map((one) => one.id),
   };
 }"""
 """Shows another page with the styles of the one that was loaded."""

@@ -33,7 +33,9 @@ wait_until_listening() {
   cat serve.out; echo "pushq serve does not listen"; return 1
 }
 forked() { python -I -S "$DOC_COMMAND" "$DOC_COMMANDS" "$@"; }
-serve() { exec env $DOC_SERVER python -I -S "$DOC_COMMAND" "$DOC_COMMANDS" gateway serve --listen 127.0.0.1:$DOC_PORT "$@"; }
+serve() {
+  exec env $DOC_SERVER python -I -S "$DOC_COMMAND" "$DOC_COMMANDS" gateway serve --listen 127.0.0.1:$DOC_PORT "$@"
+}
 pushq() { [ "$1" = serve ] && serve "${@:2}"; forked gateway "$@"; }
 """
 
