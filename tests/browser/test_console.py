@@ -161,6 +161,7 @@ def test_by_keyboard_alone_a_message_is_published_found_and_seen_live(
     page.keyboard.insert_text("thumb")
     page.keyboard.press("Enter")
     expect(page.locator("tbody tr")).to_have_count(1)
+    page.wait_for_load_state()
     page.locator("body").press("j")
     expect(page.get_by_role("link", name="thumbnails")).to_be_focused()
     page.keyboard.press("Enter")

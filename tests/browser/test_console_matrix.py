@@ -288,6 +288,7 @@ def test_by_keyboard_alone_from_the_sign_in_to_the_sign_out(server: PushqServer,
     page.keyboard.insert_text("thumb")
     page.keyboard.press("Enter")
     expect(page.locator("tbody tr")).to_have_count(1)
+    page.wait_for_load_state()
     page.keyboard.press("j")
     assert keyboard.stop() == {"tag": "A", "name": "thumbnails", "is_marked": True}
     page.keyboard.press("Enter")

@@ -119,16 +119,13 @@ def _as_pattern(part: str) -> str:
 
 
 def test_every_exchange_on_the_page_is_real(start_server: StartServer, tmp_path: Path) -> None:
-    with commands() as where:
-        play_all(Player(start_server(), tmp_path, where))
-
-
-def play_all(player: Player) -> None:
-    for name, kind in QUEUES:
-        player.play(f"$ pushq queue create {name} --kind {kind}")
     blocks = re.findall(r"^```frames\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     assert blocks
-    for block in blocks:
-        for line in block.splitlines():
-            player.play(line)
-    player.finish()
+    with commands() as where:
+        player = Player(start_server(), tmp_path, where)
+        for name, kind in QUEUES:
+            player.play(f"$ pushq queue create {name} --kind {kind}")
+        for block in blocks:
+            for line in block.splitlines():
+                player.play(line)
+        player.finish()

@@ -69,7 +69,8 @@ def _run(connection: socket.socket) -> None:
         finally:
             for fd in fds:
                 os.close(fd)
-        while process not in select.select([connection, process], [], [])[0]:
+        either: list[socket.socket | Forked] = [connection, process]
+        while process not in select.select(either, [], [])[0]:
             told = connection.recv(PACKET_BYTES_MAX)
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, int(told) if told else signal.SIGKILL)  # it says nothing: it is gone
