@@ -147,7 +147,7 @@ def _is_told_the_truth(case: Any, server: PushqServer, session: requests.Session
     case.validate_response(response, excluded_checks=excused)
 
 
-CREDENTIALS = (
+CREDENTIALS: tuple[dict[str, str], ...] = (
     {},
     {"Authorization": "Bearer"},
     {"Authorization": "Bearer pushq_00000000_forged"},
