@@ -30,7 +30,7 @@ $(STAMP): pyproject.toml setup.py
 	@$(PYTHON) tests/support/prerequisites.py run
 	@if ! $(BIN)/python -m pip --version >/dev/null 2>&1; then $(PYTHON) -m venv --clear $(VENV); fi
 	@echo "installing Pushq and what it needs into $(VENV), about a minute"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -e '.[test]'
 	@touch $@
 
 prerequisites: $(STAMP)
@@ -59,7 +59,9 @@ format: $(STAMP) ## write what `check` asks for, where a tool can
 quick: check ## check and the unit tests that start nothing
 	@$(BIN)/pytest -q --tier pure --numprocesses $(PROCESSES) --dist worksteal tests/unit $(ARGS)
 
-test: prerequisites check ## check, then every test: what needs no machine strictly, the rest patiently
+test: prerequisites ## check, then every test: what needs no machine strictly, the rest patiently
+	@$(BIN)/python -m tests.tools.warm & warming=$$!; \
+		$(MAKE) --no-print-directory check; code=$$?; wait $$warming; exit $$code
 	@$(BIN)/python -m tests.tools.run --processes $(PROCESSES) $(ARGS)
 
 test-long: prerequisites ## the tests that `test` leaves out: more transports, rounds and forms of clusters (tests/long.toml)

@@ -31,6 +31,8 @@ SHOWN_PROGRAMS = ("chromium-headless-shell", "strace", "curl")
 # Debug mode notices what a loop must not do, but makes it several times slower: real servers and loads go without.
 DEBUGGED_FOLDERS = ("unit", "model", "contracts")
 MODEL_LONG_EXAMPLES = 5_000
+SURVIVORS_MAX = 10_000
+"""Objects that outlived tests and are looked at again after each: a hundredth of a second of a processor."""
 GATE_EXAMPLES = 40
 """Of a test that says nothing else. `make explore` tries Hypothesis's hundred, from another seed each time."""
 
@@ -126,10 +128,15 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(autouse=True)
 def _leaks_are_its_own(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A socket or file that a real test left open fails that test, and not whichever runs when it is collected."""
+    """A socket or file that a real test left open fails that test, and not whichever runs when it is collected.
+
+    So many that outlive a test came with a module that it imported: they stay, as what was there before it does.
+    """
     yield
     if tier_of(request.node.nodeid) == "real":
         gc.collect()
+        if len(gc.get_objects(generation=2)) > SURVIVORS_MAX:
+            gc.freeze()
 
 
 def pytest_report_header() -> list[str]:

@@ -1,7 +1,4 @@
-"""The console in real Chromium: each view in each role, at 320 px, by keyboard alone, read by axe, fed foreign code.
-
-What the pages looked like is kept in `artefacts/`.
-"""
+"""The console in real Chromium: each view in each role, at 320 px, by keyboard alone, read by axe, fed foreign code."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from tests.browser.conftest import WAIT_MS_MAX
-from tests.browser.console import api, file_of, look_at, serious, sign_in
+from tests.browser.console import api, check_look, serious, sign_in
 from tests.browser.gallery import EVIL, QUEUE, served, used
 from tests.browser.waiting import wait_until
 from tests.support.patience import until
@@ -164,6 +161,7 @@ def test_by_keyboard_alone_a_message_is_published_found_and_seen_live(
     page.keyboard.insert_text("thumb")
     page.keyboard.press("Enter")
     expect(page.locator("tbody tr")).to_have_count(1)
+    page.wait_for_load_state()
     page.locator("body").press("j")
     expect(page.get_by_role("link", name="thumbnails")).to_be_focused()
     page.keyboard.press("Enter")
@@ -210,7 +208,6 @@ def test_dead_letters_go_back_as_an_operation(server: PushqServer, signed_in: Ca
     page.locator("details[open]").get_by_role("button", name="Redrive").press("Enter")
     expect(page.locator("progress")).to_have_attribute("value", "5")
     expect(page.get_by_text("No dead letters")).to_be_visible()
-    page.screenshot(path=file_of("operator", f"{QUEUE}/redriven"), full_page=True)
 
 
 def test_a_new_key_is_shown_once(server: PushqServer, signed_in: Callable[[str], Page]) -> None:
@@ -241,7 +238,6 @@ def test_a_growing_queue_fires_is_silenced_and_resolves(server: PushqServer, sig
     page.goto(f"{server.url}/console/alerts")
     firing = page.locator("article.firing")
     expect(firing).to_contain_text("invoices wait")
-    page.screenshot(path=file_of("customer", "/console/alerts-firing"), full_page=True)
     assert serious(page) == []
     page.goto(f"{server.url}/console")
     said = page.locator(".notice", has_text="invoices wait")
@@ -253,7 +249,6 @@ def test_a_growing_queue_fires_is_silenced_and_resolves(server: PushqServer, sig
     expect(page.locator(".notice")).to_contain_text("it mutes 1 alert now")
     page.goto(f"{server.url}/console/alerts")
     expect(page.locator("article.silenced")).to_contain_text("invoices wait")
-    page.screenshot(path=file_of("customer", "/console/alerts-silenced"), full_page=True)
     name = queue.rpartition("/")[2]
     api(server, "POST", f"{queue}/purge", {"confirm": name})
     expect(page.locator("article.resolved")).to_contain_text("invoices wait")
@@ -274,7 +269,7 @@ def test_a_rule_made_here_tells_a_receiver_made_here(
         page.locator("summary", has_text="Test").press("Enter")
         page.get_by_role("button", name="Test").press("Enter")
         expect(page.locator(".notice")).to_contain_text("took it (204")
-        look_at(page, "customer", "/console/alerts/receivers-one")
+        check_look(page, "/console/alerts/receivers-one")
 
         page.goto(f"{server.url}/console/alerts/rules")
         page.locator("summary", has_text="Make a rule").press("Enter")
@@ -292,7 +287,7 @@ def test_a_rule_made_here_tells_a_receiver_made_here(
         row.get_by_role("link", name="the log is long").press("Enter")
         expect(page.get_by_label("For at least")).to_have_value("1s")
         expect(page.get_by_label("Clears at")).to_have_value("")
-        look_at(page, "customer", "/console/alerts/rules-edit")
+        check_look(page, "/console/alerts/rules-edit")
         page.get_by_label("Limit").fill("10")
         page.get_by_role("button", name="Save").press("Enter")
         expect(page.locator(".notice")).to_contain_text("is changed: it watches from now on, and tells 1 receiver")
@@ -312,7 +307,7 @@ def test_settings_of_a_queue_are_changed_on_their_page(server: PushqServer, sign
     page.get_by_role("navigation", name="This queue").get_by_role("link", name="Settings").press("Enter")
     page.get_by_label("max_attempts").fill("4")
     page.get_by_label("dedupe", exact=True).select_option("id")
-    look_at(page, "operator", "/console/queues/mail/settings")
+    check_look(page, "/console/queues/mail/settings")
     page.get_by_role("button", name="Save").press("Enter")
     expect(page.locator(".notice")).to_have_text("Changed max_attempts, dedupe of mail")
     expect(page.get_by_label("max_attempts")).to_have_value("4")
@@ -371,7 +366,6 @@ def test_a_customer_composes_and_saves_a_dashboard(server: PushqServer, signed_i
     expect(page.get_by_role("heading", level=1)).to_have_text("mine")
     expect(page.locator(".scroll tbody tr")).to_have_count(2)
     expect(page.get_by_text("pushq top mail orders")).to_be_visible()
-    page.screenshot(path=file_of("customer", "/console/dashboards/mine"), full_page=True)
     assert serious(page) == []
 
 
@@ -386,4 +380,3 @@ def test_a_page_whose_server_is_gone_says_that_it_is_stale(
     server.stop()
     page.clock.fast_forward(60_000)
     expect(said).to_contain_text("Stale")
-    page.screenshot(path=file_of("admin", "/console/stale"))

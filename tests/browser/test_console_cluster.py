@@ -8,7 +8,7 @@ import httpx2
 from playwright.sync_api import Browser, expect
 
 from tests.browser.conftest import WAIT_MS_MAX
-from tests.browser.console import look_at, sign_in
+from tests.browser.console import check_look, sign_in
 from tests.support.backends import ROLE, Backends
 from tests.support.patience import until
 from tests.support.prerequisites import require
@@ -38,7 +38,7 @@ def test_a_backend_is_drained_on_its_page_which_follows(browser: Browser, tmp_pa
             row = backends.get_by_role("row").filter(has=page.get_by_role("rowheader", name=led, exact=True))
             row.locator("summary", has_text="Drain").press("Enter")
             expect(row).to_contain_text(f"{led} gives away what it leads: shard 0.")
-            look_at(page, "admin", "/console/node-drain")
+            check_look(page, "/console/node-drain")
             page.set_viewport_size({"width": 320, "height": 700})
             events = page.get_by_role("region", name="Events").locator("tbody tr")
             heights = events.evaluate_all("rows => rows.map((row) => row.getBoundingClientRect().height)")

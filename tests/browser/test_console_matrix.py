@@ -1,13 +1,12 @@
 """Every view of the console in real Chromium: what each role sees and may do, how it looks in both themes and at
 320 px, what axe finds, and how it goes by keyboard alone.
-
-The pictures are kept in `artefacts/console/`, with `index.html` before them.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,14 +21,13 @@ from tests.browser.gallery import (
     QUEUE,
     THEMES,
     WIDE,
-    Picture,
     index,
-    picture,
     reading,
     save_dashboard,
     seen_by,
     served,
     server_has_fired,
+    take,
 )
 from tests.support.server import PushqServer
 from web_console.roles import ACTS, ROLES, VIEWS, Role
@@ -96,37 +94,55 @@ def people(browser: Browser, server: PushqServer) -> Iterator[People]:
 def test_a_role_finds_its_views_and_acts_and_is_refused_the_others(
     server: PushqServer, people: People, role: Role
 ) -> None:
+    """As the server answers this session: read like a page, and not drawn. An admin's are drawn below."""
     page, seen, offered = people[role], seen_by(role), set()
-    for view, path in PATHS.items():
-        answer = page.goto(server.url + path)
-        assert answer is not None and answer.status == (200 if view in seen else 403), (role, view)
-        expect(page.get_by_role("heading", level=1)).to_be_visible()
+    for view, found in zip(PATHS, page.evaluate(_READ, list(PATHS.values())), strict=True):
+        assert found["status"] == (200 if view in seen else 403), (role, view)
+        assert found["title"], (role, view)
         if view not in seen:
-            assert f"not for the role {role}" in page.locator("main").inner_text(), (role, view)
+            assert f"not for the role {role}" in found["main"], (role, view)
             continue
-        expect(page.get_by_text("On the command line:")).to_be_visible()
-        assert page.evaluate("() => window.hacked") is None, (role, view)
-        offered |= set(page.locator("form[action^='/console/do/']").evaluate_all(_ACTS_OF))
-        shown = page.locator("nav.menu a").all_inner_texts()
-        assert shown == [one.title for one in PAGES if one.in_menu and one.name in seen], (role, view)
+        assert "On the command line:" in found["main"], (role, view)
+        offered |= set(found["acts"])
+        assert found["menu"] == [one.title for one in PAGES if one.in_menu and one.name in seen], (role, view)
     assert offered == OFFERED[role], role
     # What is not offered is refused, too: sent as a form of this very session, with its token and origin.
     page.goto(server.url + PATHS["publish" if role != "viewer" else "overview"])
     token = page.evaluate("() => document.querySelector('[name=form_token]')?.value ?? 'none'")
     assert (token == "none") == (role == "viewer"), "who is offered no form gets no token for one"
-    for act, roles in ACTS.items():
-        if role not in roles:
-            status, said = page.evaluate(_SENT, [f"/console/do/{act.replace(' ', '-')}", token])
-            assert status == 403, (role, act, status)
-            assert role == "viewer" or f"{act} is not for the role {role}" in said, (role, act, said)
+    refused = [act for act, roles in ACTS.items() if role not in roles]
+    for act, (status, said) in zip(refused, page.evaluate(_SENT, [refused, token]), strict=True):
+        assert status == 403, (role, act, status)
+        assert role == "viewer" or f"{act} is not for the role {role}" in said, (role, act, said)
 
 
-_ACTS_OF = "all => all.map((one) => one.getAttribute('action').replace('/console/do/', '').replaceAll('-', ' '))"
-_SENT = """async ([address, token]) => {
+_READ = """paths => Promise.all(paths.map(async (path) => {
+  const answer = await fetch(path);
+  const read = new DOMParser().parseFromString(await answer.text(), "text/html");
+  const acts = [...read.querySelectorAll("form[action^='/console/do/']")].map((one) => one.getAttribute("action"));
+  return {
+    status: answer.status,
+    title: read.querySelector("h1").textContent.trim(),
+    main: read.querySelector("main").textContent,
+    menu: [...read.querySelectorAll("nav.menu a")].map((one) => one.textContent.trim()),
+    acts: acts.map((one) => one.replace("/console/do/", "").replaceAll("-", " ")),
+  };
+}))"""
+_SENT = """([acts, token]) => Promise.all(acts.map(async (act) => {
   const body = new URLSearchParams({form_token: token, back: "/console", item: "x", name: "x"});
+  const address = `/console/do/${act.replaceAll(" ", "-")}`;
   const answer = await fetch(address, {method: "POST", body, redirect: "manual"});
   return [answer.status, await answer.text()];
-}"""
+}))"""
+
+
+@pytest.mark.parametrize("role", [role for role in ROLES if role != "admin"])
+def test_no_foreign_code_runs_on_what_a_role_sees(server: PushqServer, people: People, role: Role) -> None:
+    page = people[role]
+    for view in seen_by(role):
+        page.goto(server.url + PATHS[view])
+        expect(page.get_by_text("On the command line:")).to_be_visible()
+        assert page.evaluate("() => window.hacked") is None, (role, view)
 
 
 def test_a_viewer_sees_no_payload(server: PushqServer, people: People) -> None:
@@ -139,34 +155,41 @@ def test_a_viewer_sees_no_payload(server: PushqServer, people: People) -> None:
     assert "lamp" not in page.content() and page.get_by_text("hidden: needs consume").count() > 1
 
 
-def test_each_view_is_readable_in_both_themes_and_fits_into_320_px(server: PushqServer, people: People) -> None:
-    """Seen by an admin, who sees all that there is on each."""
-    page, pictures = people["admin"], list[Picture]()
+@pytest.mark.parametrize("themes", [1, len(THEMES)], ids=["a theme by turns", "both themes"])
+def test_each_view_is_readable_and_fits_into_320_px(server: PushqServer, people: People, themes: int) -> None:
+    """Seen by an admin, who sees all that there is on each, with its forms open."""
+    page = people["admin"]
     server_has_fired(server)
-    for view, path in PATHS.items():
+    assert sorted(PATHS) == sorted(VIEWS)
+    for number, (view, path) in enumerate(PATHS.items()):
         page.set_viewport_size({"width": WIDE[0], "height": WIDE[1]})
         page.goto(server.url + path)
-        for theme in THEMES:
-            page.emulate_media(color_scheme=theme)
-            pictures.append(picture(page, view, "admin", theme, WIDE[0]))
-            page.evaluate(_OPEN)
-            assert serious(page) == [], (view, theme)
-            page.evaluate(_CLOSE)
-        page.set_viewport_size({"width": NARROW[0], "height": NARROW[1]})
-        pictures.append(picture(page, view, "admin", "dark", NARROW[0]))
-        wide = page.evaluate("() => document.documentElement.scrollWidth")
-        assert wide <= NARROW[0], f"{view} is {wide} px wide"
+        expect(page.get_by_text("On the command line:")).to_be_visible()
+        assert page.evaluate("() => window.hacked") is None, view
         page.evaluate(_OPEN)
-        wide = page.evaluate("() => document.documentElement.scrollWidth")
+        for theme in [THEMES[(number + turn) % len(THEMES)] for turn in range(themes)]:
+            page.emulate_media(color_scheme=theme)
+            assert serious(page) == [], (view, theme)
+        page.set_viewport_size({"width": NARROW[0], "height": NARROW[1]})
+        wide = page.evaluate(_WIDTH)
         assert wide <= NARROW[0], f"{view} is {wide} px wide with its forms open"
-    assert sorted(one.view for one in pictures) == sorted(view for view in VIEWS for _ in range(3))
-    assert index(pictures).exists()
+        page.evaluate(_CLOSE)
+        wide = page.evaluate(_WIDTH)
+        assert wide <= NARROW[0], f"{view} is {wide} px wide"
     page.emulate_media(color_scheme="light")
     page.set_viewport_size({"width": WIDE[0], "height": WIDE[1]})
 
 
+_WIDTH = "() => document.documentElement.scrollWidth"
 _OPEN = "() => document.querySelectorAll('details').forEach((one) => { one.open = true; })"
 _CLOSE = "() => document.querySelectorAll('details').forEach((one) => { one.open = false; })"
+
+
+def test_pictures_show_each_view_in_both_themes_and_widths(server: PushqServer, people: People, tmp_path: Path) -> None:
+    """`make screenshots` takes them."""
+    pictures = [one for view in PATHS for one in take(people["admin"], server, view, "admin", tmp_path)]
+    assert len({one.file.read_bytes() for one in pictures if one.width == WIDE[0]}) == 2 * len(VIEWS)
+    assert index(pictures, tmp_path).read_text().count("<img") == 4 * len(VIEWS)
 
 
 # ------------------------------------------------------------------------------------------------------- keyboard
@@ -178,15 +201,16 @@ class Keyboard:
     def __init__(self, page: Page) -> None:
         self.page = page
 
-    def to(self, name: str, *, tabs_max: int = 150) -> None:
+    def to(self, name: str) -> None:
         """Tab by Tab, up to what is called so. Each stop on the way shows that it has the focus."""
-        for _ in range(tabs_max):
+        tabs = self.page.evaluate(_TABS_TO, name)
+        assert tabs, f"no {name!r} from here on"
+        for _ in range(tabs):
             self.page.keyboard.press("Tab")
-            stop = self.stop()
-            assert stop["is_marked"], f"the focus on {stop} is not to be seen"
-            if re.fullmatch(name, stop["name"]):
-                return
-        raise AssertionError(f"no {name!r} within {tabs_max} tabs")
+        unmarked = [stop for stop in self.page.evaluate("() => window.stops") if not stop["is_marked"]]
+        assert unmarked == [], "the focus is not to be seen"
+        stop = self.stop()
+        assert re.fullmatch(name, stop["name"]), f"the focus is on {stop}, not on {name!r}"
 
     def stop(self) -> dict[str, Any]:
         found: dict[str, Any] = self.page.evaluate(_STOP)
@@ -202,12 +226,13 @@ class Keyboard:
         self.page.keyboard.press(key)
 
 
-_STOP = """() => {
-  const one = document.activeElement, style = getComputedStyle(one);
+_TELL = """(one) => {
+  const style = getComputedStyle(one);
   const text = one.labels?.[0]?.textContent ?? one.getAttribute("aria-label") ?? one.textContent;
   const is_marked = one === document.body || (style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 2);
   return {tag: one.tagName, name: text.trim().replace(/\\s+/g, " "), is_marked};
 }"""
+_STOP = f"() => ({_TELL})(document.activeElement)"
 
 
 def test_the_focus_goes_through_a_page_in_its_order_and_out_of_it(server: PushqServer, people: People) -> None:
@@ -233,9 +258,17 @@ def test_the_focus_goes_through_a_page_in_its_order_and_out_of_it(server: PushqS
         assert page.evaluate("() => new Set(window.order).size") == stops, f"{view}: the focus is held somewhere"
 
 
-_STOPS = """() => [...document.querySelectorAll(
+_ALL_STOPS = """[...document.querySelectorAll(
   "a[href], button, input:not([type=hidden]), select, textarea, summary, [tabindex='0']")]
-  .filter((one) => one.checkVisibility() && (one.type !== "radio" || one.checked)).length"""
+  .filter((one) => one.checkVisibility() && (one.type !== "radio" || one.checked))"""
+_STOPS = f"() => {_ALL_STOPS}.length"
+_TABS_TO = f"""(name) => {{
+  const tell = {_TELL}, all = {_ALL_STOPS}, at = all.indexOf(document.activeElement);
+  if (!window.stops) document.addEventListener("focusin", (event) => window.stops.push(tell(event.target)));
+  window.stops = [];
+  return all.slice(at + 1).findIndex((one) => new RegExp(`^(?:${{name}})$`).test(tell(one).name)) + 1;
+}}"""
+"""How many there are from the focus on; what has it meanwhile is written down."""
 
 
 def test_by_keyboard_alone_from_the_sign_in_to_the_sign_out(server: PushqServer, browser: Browser) -> None:
@@ -255,6 +288,7 @@ def test_by_keyboard_alone_from_the_sign_in_to_the_sign_out(server: PushqServer,
     page.keyboard.insert_text("thumb")
     page.keyboard.press("Enter")
     expect(page.locator("tbody tr")).to_have_count(1)
+    page.wait_for_load_state()
     page.keyboard.press("j")
     assert keyboard.stop() == {"tag": "A", "name": "thumbnails", "is_marked": True}
     page.keyboard.press("Enter")

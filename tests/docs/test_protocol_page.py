@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
 from tests.conftest import StartServer
+from tests.support.page_commands import CLIENT, commands
 from tests.support.patience import PATIENCE_S
 from tests.support.server import PushqServer
 
@@ -28,9 +30,11 @@ class Player:
     and said by the client from then on.
     """
 
-    def __init__(self, server: PushqServer, folder: Path) -> None:
+    def __init__(self, server: PushqServer, folder: Path, commands: str) -> None:
+        """`commands`: where `page_command` asks."""
         self._server = server
         self._folder = folder
+        self._commands = commands
         self._learned = {'"pushq_…"': json.dumps(server.key)}
         self._socket: ClientConnection | None = None
         self._heard: list[str] = []
@@ -63,12 +67,13 @@ class Player:
 
     def _run(self, command: str) -> None:
         env = os.environ | {
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "PUSHQ_URL": self._server.url,
             "PUSHQ_KEY": self._server.key,
             "PUSHQ_PID": str(self._server.pid),
         }
         (self._folder / "pushq-data").exists() or (self._folder / "pushq-data").symlink_to(self._server.data)
+        pushq = shlex.join([sys.executable, "-I", "-S", str(CLIENT), self._commands, "gateway"])
+        command = f'pushq() {{ {pushq} "$@"; }}; {command}'
         subprocess.run(command, shell=True, cwd=self._folder, env=env, check=True, capture_output=True, timeout=30)
 
     def _say(self, frame: str) -> None:
@@ -114,13 +119,13 @@ def _as_pattern(part: str) -> str:
 
 
 def test_every_exchange_on_the_page_is_real(start_server: StartServer, tmp_path: Path) -> None:
-    server = start_server()
-    player = Player(server, tmp_path)
-    for name, kind in QUEUES:
-        player.play(f"$ pushq queue create {name} --kind {kind}")
     blocks = re.findall(r"^```frames\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     assert blocks
-    for block in blocks:
-        for line in block.splitlines():
-            player.play(line)
-    player.finish()
+    with commands() as where:
+        player = Player(start_server(), tmp_path, where)
+        for name, kind in QUEUES:
+            player.play(f"$ pushq queue create {name} --kind {kind}")
+        for block in blocks:
+            for line in block.splitlines():
+                player.play(line)
+        player.finish()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -16,6 +14,7 @@ from playwright.sync_api import sync_playwright
 
 from tests.browser.conftest import CHROMIUM_ARGS
 from tests.conftest import StartServer
+from tests.support.cli import Cli
 
 TUTORIAL = Path(__file__).resolve().parents[2] / "docs" / "tutorial" / "first-messages.md"
 SCOPES = ("--scope", "publish:orders", "--scope", "consume:orders")
@@ -36,13 +35,9 @@ def _served(folder: Path) -> Iterator[str]:
 
 def test_an_order_placed_on_the_page_is_pushed_to_it(start_server: StartServer, chromium: str, tmp_path: Path) -> None:
     server = start_server(dev=True)
-
-    def pushq(*arguments: str) -> str:
-        command = [sys.executable, "-m", "gateway", *arguments, "--url", server.url, "--data", str(server.data)]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-
+    pushq = Cli(server)
     pushq("queue", "create", "orders")
-    key = pushq("key", "create", "page", *SCOPES)
+    key = pushq("key", "create", "page", *SCOPES).out.strip()
     [html] = re.findall(r"^```html\n(.*?)^```$", TUTORIAL.read_text(), re.MULTILINE | re.DOTALL)
     site = tmp_path / "site"
     site.mkdir()

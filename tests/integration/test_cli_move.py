@@ -18,7 +18,7 @@ from tests.support.patience import until
 from tests.support.server import PushqServer
 
 MANY = 3_000
-FEW = 400
+FEW = 200
 """One by one, each waits for the disk."""
 
 

@@ -102,7 +102,7 @@ def environment(folder: Path, needed: Path) -> tuple[Path, Path]:
 
 
 def install(python: Path, *what: str) -> None:
-    run([*PIP, "--python", str(python), "install", *OFFLINE, *what], python.parent)
+    run([*PIP, "--python", str(python), "install", "--no-compile", *OFFLINE, *what], python.parent)
 
 
 def wheel_of(source: Path, folder: Path) -> Path:
@@ -114,9 +114,8 @@ def wheel_of(source: Path, folder: Path) -> Path:
 @pytest.fixture(scope="module")
 def installed(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The interpreter of an environment with the wheel."""
-    folder = tmp_path_factory.mktemp("wheel")
-    python, _ = environment(folder / "venv", Path(sysconfig.get_path("purelib")))
-    install(python, str(wheel_of(source, folder)))
+    python, _ = environment(tmp_path_factory.mktemp("wheel") / "venv", Path(sysconfig.get_path("purelib")))
+    install(python, "--no-build-isolation", str(source))
     return python
 
 
@@ -174,15 +173,21 @@ def test_the_sdk_is_imported_by_the_name_it_is_installed_by_and_has_its_types(
     assert (place / "py.typed").is_file()
 
 
+@pytest.fixture(scope="module")
+def known_types(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the type checker keeps what it knows of the library that all environments share."""
+    return tmp_path_factory.mktemp("known-types")
+
+
 @pytest.mark.parametrize("how", ["installed", "editable", "client_only"])
 def test_a_type_checker_finds_what_is_wrong_in_a_program_that_imports_it(
-    how: str, request: pytest.FixtureRequest, tmp_path: Path
+    how: str, request: pytest.FixtureRequest, tmp_path: Path, known_types: Path
 ) -> None:
     python: Path = request.getfixturevalue(how)
     (tmp_path / "TYPED.py").write_text(TYPED)
     command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "--python-executable", str(python)]
     ended = subprocess.run(
-        [*command, "TYPED.py"],
+        [*command, "--cache-dir", str(known_types), "TYPED.py"],
         cwd=tmp_path,
         env=without_settings(),
         capture_output=True,

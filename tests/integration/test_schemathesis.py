@@ -2,6 +2,9 @@
 
 The requests for an operation are made when its test runs: a dozen seconds of a processor, which each process that only
 collects the tests would spend. So this calls what the plugin of Schemathesis calls when it collects.
+
+A schema's corner cases are thousands. Some of each operation are asked always, spread over all that there are; each of
+them in the long run.
 """
 
 from __future__ import annotations
@@ -9,8 +12,9 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from http.cookiejar import DefaultCookiePolicy
+from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
@@ -21,10 +25,15 @@ from gateway.api import asyncapi
 from gateway.api.alert_rules import fields_of
 from gateway.api.openapi import document
 from gateway.queue_rules import RULES
-from tests.support.seeds import SEED, examples
+from tests.support.seeds import IS_EXPLORING, SEED, examples
 from tests.support.server import PushqServer
 
-EXAMPLES = examples(8, exploring=25)
+if TYPE_CHECKING:
+    import requests
+
+EXAMPLES = examples(4, exploring=25)
+CORNERS = 10_000 if IS_EXPLORING else 24
+"""Of the corner cases of an operation, about as many are asked."""
 WAIT_MS = 20
 # They never end; the tests of SSE and of alerts read them.
 STREAMS = ["/v1/queues/{queue}/events", "/v1/alerts/events"]
@@ -78,21 +87,52 @@ def _with_requests(path: str, method: str, test: Callable[[Any], None]) -> None:
     )()
 
 
+@pytest.fixture(scope="module")
+def session() -> Iterator[requests.Session]:
+    """One connection for all that is asked, where Schemathesis opens one for each request."""
+    import requests
+
+    with requests.Session() as session:
+        session.trust_env = False
+        session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
+        yield session
+
+
 @for_each([one for one in OPERATIONS if one[0] not in STREAMS])
-def test_the_document_tells_the_truth(path: str, method: str, shared_server: PushqServer) -> None:
+def test_the_document_tells_the_truth(
+    path: str, method: str, shared_server: PushqServer, session: requests.Session
+) -> None:
+    corners: list[Any] = []
+
     @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
     def told(case: Any) -> None:
-        _is_told_the_truth(case, shared_server)
+        if case.meta.phase.name == "coverage":
+            corners.append(case)
+        else:
+            _is_told_the_truth(case, shared_server, session)
+
+    _with_requests(path, method, told)
+    for case in corners[:: max(1, len(corners) // CORNERS)]:
+        _is_told_the_truth(case, shared_server, session)
+
+
+@for_each([one for one in OPERATIONS if one[0] not in STREAMS])
+def test_the_document_tells_the_truth_in_every_corner(
+    path: str, method: str, shared_server: PushqServer, session: requests.Session
+) -> None:
+    @settings(max_examples=1, deadline=None, phases=(Phase.explicit,), suppress_health_check=list(HealthCheck))
+    def told(case: Any) -> None:
+        _is_told_the_truth(case, shared_server, session)
 
     _with_requests(path, method, told)
 
 
-def _is_told_the_truth(case: Any, server: PushqServer) -> None:
+def _is_told_the_truth(case: Any, server: PushqServer, session: requests.Session) -> None:
     from schemathesis.checks import not_a_server_error
     from schemathesis.specs.openapi import checks
 
     _shorten_wait(case)
-    response = case.call(base_url=server.url, headers=server.headers, timeout=20)
+    response = case.call(base_url=server.url, session=session, headers=server.headers, timeout=20)
     excused: list[Any] = []
     if response.status_code == 412:  # the state is checked before the body
         excused = [checks.positive_data_acceptance, checks.negative_data_rejection]
@@ -107,7 +147,7 @@ def _is_told_the_truth(case: Any, server: PushqServer) -> None:
     case.validate_response(response, excluded_checks=excused)
 
 
-CREDENTIALS = (
+CREDENTIALS: tuple[dict[str, str], ...] = (
     {},
     {"Authorization": "Bearer"},
     {"Authorization": "Bearer pushq_00000000_forged"},
@@ -119,12 +159,12 @@ CREDENTIALS = (
 
 @for_each([one for one in OPERATIONS if one[0].startswith("/v1")])
 def test_whoever_has_no_good_credential_gets_401_whatever_else_is_wrong(
-    path: str, method: str, shared_server: PushqServer
+    path: str, method: str, shared_server: PushqServer, session: requests.Session
 ) -> None:
-    @settings(max_examples=2, deadline=None, phases=(Phase.generate,), suppress_health_check=list(HealthCheck))
+    @settings(max_examples=1, deadline=None, phases=(Phase.generate,), suppress_health_check=list(HealthCheck))
     def refused(case: Any) -> None:
         for credential in CREDENTIALS:
-            response = case.call(base_url=shared_server.url, headers=credential, timeout=20)
+            response = case.call(base_url=shared_server.url, session=session, headers=credential, timeout=20)
             assert (response.status_code, response.json()["code"]) == (401, "unauthenticated")
             assert response.headers["content-type"] == ["application/problem+json"]
 

@@ -21,6 +21,6 @@ def test_the_sdk_and_the_server_agree(node: str, shared_server: PushqServer, sto
     env = {name: value for name, value in os.environ.items() if not name.startswith("PUSHQ_")}
     env |= {"PUSHQ_URL": shared_server.url, "PUSHQ_KEY": shared_server.key, "PUSHQ_TRANSPORT": transport}
     # Node 20 has a WebSocket behind this flag; later ones have it anyway and know the flag still.
-    command = [node, "--experimental-websocket", "--test", "--test-reporter=spec", story]
+    command = [node, "--experimental-websocket", "--test-reporter=spec", story]
     ended = subprocess.run(command, env=env, cwd=HERE, capture_output=True, text=True, check=False, timeout=RUN_S_MAX)
     assert ended.returncode == 0, f"{ended.stdout}\n{ended.stderr}"

@@ -2,8 +2,8 @@
 
 In a `console` block a line that starts with `$ ` is a command, and what stands below it must be printed; `…` stands for
 anything within a line, alone on a line for any lines. `pushq serve` runs in the background until the page ends; the
-page's port 8080 becomes a free one. Other commands of `pushq` are forks, see `page_command`. A `python` block is a
-program. An exit code other than 0 fails the page, too. Blocks of other kinds (`sh`, `toml`, …) are not run.
+page's port 8080 becomes a free one. A `python` block is a program. Both, and other commands of `pushq`, are forks: see
+`page_command`. An exit code other than 0 fails the page, too. Blocks of other kinds (`sh`, `toml`, …) are not run.
 """
 
 import os
@@ -32,8 +32,11 @@ wait_until_listening() {
   done
   cat serve.out; echo "pushq serve does not listen"; return 1
 }
-serve() { exec env $DOC_SERVER pushq serve --listen 127.0.0.1:$DOC_PORT "$@"; }
-pushq() { [ "$1" = serve ] && serve "${@:2}"; python -I -S "$DOC_COMMAND" "$DOC_COMMANDS" "$@"; }
+forked() { python -I -S "$DOC_COMMAND" "$DOC_COMMANDS" "$@"; }
+serve() {
+  exec env $DOC_SERVER python -I -S "$DOC_COMMAND" "$DOC_COMMANDS" gateway serve --listen 127.0.0.1:$DOC_PORT "$@"
+}
+pushq() { [ "$1" = serve ] && serve "${@:2}"; forked gateway "$@"; }
 """
 
 
@@ -50,7 +53,7 @@ def steps_of(page: str) -> list[Step]:
         line = page.count("\n", 0, block.start()) + 2
         kind, text = block.groups()
         if kind == "python":
-            steps.append(Step(line, f"python - <<'END_OF_BLOCK'\n{text}END_OF_BLOCK", None))
+            steps.append(Step(line, f"forked tests.support.page_program <<'END_OF_BLOCK'\n{text}END_OF_BLOCK", None))
             continue
         for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
             command, output = re.findall(r"\A((?:.*\\\n)*.*\n)((?s:.*))\Z", part)[0]

@@ -1,26 +1,35 @@
-"""`pushq` on a page that tests run: asks the process of tests for a fork of one that has everything imported.
+"""A Python command on a page that tests run: asks the process of tests for a fork of one that has everything imported.
 
-    python -I -S page_command.py SOCKET ARGUMENTS …
+    python -I -S page_command.py SOCKET MODULE ARGUMENTS …
 
-An import of the whole command line takes half a second of a processor, and the pages have a hundred commands. The fork
+An import of the whole server takes most of a second of a processor, and the pages have a hundred commands. The fork
 gets these arguments, this folder and environment, and stdin, stdout and stderr; its exit code is this process's. Where
-this process ends first, the fork is ended.
+this process ends first, the fork is killed; a signal that asks it to end is the fork's.
 """
 
 import json
 import os
+import signal
 import socket
 import sys
+from types import FrameType
 
 PACKET_BYTES_MAX = 1 << 17
+PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def main() -> int:
-    where, *arguments = sys.argv[1:]
+    where, *argv = sys.argv[1:]
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asking:
+
+        def pass_on(number: int, _: FrameType | None) -> None:
+            asking.send(str(number).encode())
+
         asking.connect(where)
-        request = {"arguments": arguments, "cwd": os.getcwd(), "env": dict(os.environ)}
+        request = {"argv": argv, "cwd": os.getcwd(), "env": dict(os.environ)}
         socket.send_fds(asking, [json.dumps(request).encode()], [0, 1, 2])
+        for number in PASSED_ON:
+            signal.signal(number, pass_on)
         return int(asking.recv(PACKET_BYTES_MAX))
 
 

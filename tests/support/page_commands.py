@@ -17,7 +17,6 @@ from tests.support.forked import Forked
 from tests.support.page_command import PACKET_BYTES_MAX
 
 CLIENT = Path(__file__).with_name("page_command.py")
-_LOOK_S = 0.005
 
 
 @contextmanager
@@ -59,7 +58,7 @@ def _run(connection: socket.socket) -> None:
             request = json.loads(packet)
             stdin, stdout, stderr = fds
             process = Forked(
-                ["gateway", *request["arguments"]],
+                request["argv"],
                 cwd=Path(request["cwd"]),
                 env=request["env"],
                 stdin=stdin,
@@ -70,12 +69,12 @@ def _run(connection: socket.socket) -> None:
         finally:
             for fd in fds:
                 os.close(fd)
-        while (code := process.poll()) is None:
-            if select.select([connection], [], [], _LOOK_S)[0]:  # it says nothing more: it is gone
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-                return
+        either: list[socket.socket | Forked] = [connection, process]
+        while process not in select.select(either, [], [])[0]:
+            told = connection.recv(PACKET_BYTES_MAX)
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, int(told) if told else signal.SIGKILL)  # it says nothing: it is gone
+        code = process.wait()
         with suppress(OSError):
             # As a shell counts: what a signal ended has 128 and its number.
             connection.send(str(code if code >= 0 else 128 - code).encode())

@@ -17,6 +17,9 @@ What = str | Callable[[], str]
 PATIENCE_S = float(os.environ.get("TEST_PATIENCE_S", "60"))
 """`TEST_PATIENCE_S` stretches it for a machine that is slower still."""
 
+RARER = 10
+"""See `eventually`."""
+
 FAR = 10.0
 """What is measured on a machine that others use is no verdict: beside other tests a figure must only stay within so
 many times its bound. The long forms (`make overload`, `make storm`) hold it to the bound itself."""
@@ -39,7 +42,11 @@ async def eventually(
     look_s: float = 0.005,
     beside: Iterable[asyncio.Task[Any]] = (),
 ) -> float:
-    """The same on a loop, for a question that may be awaited. Where one of the tasks `beside` fails, so does this."""
+    """The same on a loop, for a question that may be awaited. Where one of the tasks `beside` fails, so does this.
+
+    What takes long is looked at up to `RARER` times less often: a question is often a request to a server that has
+    enough to do, and an answer that comes a tenth later than it could is soon enough.
+    """
     began, tasks = time.monotonic(), list(beside)
     try:
         async with asyncio.timeout(within_s) as limit:
@@ -47,7 +54,8 @@ async def eventually(
                 for task in tasks:
                     if task.done():
                         task.result()
-                await asyncio.sleep(look_s)
+                waited = time.monotonic() - began
+                await asyncio.sleep(min(max(look_s, waited / RARER), look_s * RARER))
     except TimeoutError:
         if not limit.expired():
             raise

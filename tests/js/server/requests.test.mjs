@@ -43,7 +43,7 @@ test("a service that is slower than the time-out answers nobody, and that is cou
 test("a request that nobody took in time is gone", async (t) => {
   const name = await queue();
   const pushq = client(t);
-  await assert.rejects(pushq.request(name, "old", {timeoutMs: 200}), {isStored: true});
+  await assert.rejects(pushq.request(name, "old", {timeoutMs: 1_000}), {isStored: true});
   await new Promise((resolve) => setTimeout(resolve, 1_100));
   const seen = [];
   pushq.subscribe(name, {credit: 8}, ({body}) => void seen.push(body));

@@ -6,6 +6,7 @@ const QUEUE = "demo.load";
 const EVERY_MS = 50;
 const MESSAGES_MAX = 1_000_000; // 14 hours; the tally's arrays are made for them
 const SETTLED_MS = 5_000;
+const LEASE_MS = 8_000; // what was on its way when the server died comes again after so long
 const SLOW_MS = 2_000;
 const CREDIT = 32;
 const SLOW_CREDIT = 2;
@@ -40,7 +41,7 @@ export class Load {
 
   async #subscribe() {
     const credit = this.#isSlow ? SLOW_CREDIT : CREDIT;
-    this.#subscription = this.#consumer.subscribe(QUEUE, {credit}, (message) => this.#take(message));
+    this.#subscription = this.#consumer.subscribe(QUEUE, {credit, visibilityTimeoutMs: LEASE_MS}, (message) => this.#take(message));
     await this.#subscription.ready;
   }
 
