@@ -25,12 +25,14 @@ from tests.support.server import PushqServer
 
 pytestmark = pytest.mark.anyio
 
-SHARDS = 3
+SHARDS = 2
 KILLED = (0, 1)
 """The leader of the shard with the definitions, then that of another one."""
 SERVICE_S_MAX = 90.0
 """Far above what is promised, 10 s: these machines are busy, and etcd may take its time."""
-MESSAGES_BETWEEN = 40
+MESSAGES_BETWEEN = 20
+PAUSE_S = 0.2
+"""Between two publishes of a producer: what is told here is the clients' way on, and no rate."""
 VISIBILITY_MS = 15_000
 """More than a busy machine takes from a delivery to its ack, so nothing runs out but by the killed leader."""
 NEVER = {Kind.LOST, Kind.VANISHED, Kind.RESURRECTED, Kind.INVENTED, Kind.REFUSED_BUT_THERE}
@@ -66,6 +68,7 @@ class Load:
         for number in itertools.count():
             if self.stop.is_set():
                 return
+            await asyncio.sleep(PAUSE_S)
             body = f"{name}-{number}"
             self.history.sent.add(body)
             self.told(body, f"{name} publishes")

@@ -24,6 +24,7 @@ pytestmark = pytest.mark.anyio
 SHARDS = 4
 LOADS = 2
 MOVED_S_MAX = 120.0
+LOOK_S = 0.3
 ENV = {
     "PUSHQ_CLUSTER__REPLACE_AFTER_S": "2",
     "PUSHQ_CLUSTER__REBALANCE_AFTER_S": "3",
@@ -70,7 +71,9 @@ class Watched:
 
     async def whole(self, *, without: str = "") -> None:
         await anyio.to_thread.run_sync(
-            lambda: until(lambda: self.is_whole(without=without), f"whole, without {without}", within_s=MOVED_S_MAX)
+            lambda: until(
+                lambda: self.is_whole(without=without), f"whole, without {without}", within_s=MOVED_S_MAX, look_s=LOOK_S
+            )
         )
 
 
@@ -116,7 +119,9 @@ async def _through_it_all(cluster: Backends, watched: Watched, cli: Cli, loads: 
     # A fifth joins, and gets its share of copies.
     await anyio.to_thread.run_sync(lambda: cluster.join("e"))
     await anyio.to_thread.run_sync(
-        lambda: until(lambda: watched.node("e")["copies"] >= 2, "the fifth has a share", within_s=MOVED_S_MAX)
+        lambda: until(
+            lambda: watched.node("e")["copies"] >= 2, "the fifth has a share", within_s=MOVED_S_MAX, look_s=LOOK_S
+        )
     )
     await watched.whole(without=first)
     await more(loads, 20)

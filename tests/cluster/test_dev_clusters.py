@@ -111,8 +111,8 @@ async def test_an_overheated_cluster_gets_no_queue_grows_by_a_backend_and_shrink
 
 def _hurried(cluster: DevCluster) -> None:
     """The manager is killed, and comes back with other settings."""
-    os.kill(cluster.part("manager")["pid"], signal.SIGKILL)
-    until(lambda: not cluster.part("manager")["alive"], "the manager is gone")
+    os.kill(cluster.pid("manager"), signal.SIGKILL)
+    until(lambda: not cluster.part("manager").is_alive, "the manager is gone")
     cluster.change("manager", lambda env: env.update({f"PUSHQ_MANAGER__{name}": value for name, value in SOON.items()}))
     assert cluster("up")["clusters"] == ["main", "cluster2"]
 
@@ -143,7 +143,7 @@ async def _grown(cluster: DevCluster, clusters: Clusters, loads: list[StubbornLo
     """It is hot, so it gets another backend."""
     await _soon(lambda: clusters.of("cluster2")["backends"] == 4, "it has another backend")
     await _soon(lambda: clusters.copies("cluster2", "cluster2-backend4") >= 1, "which has a share")
-    assert cluster.part("cluster2-backend4")["alive"] and len(cluster.names("main")) == 3
+    assert cluster.part("cluster2-backend4").is_alive and len(cluster.names("main")) == 3
     for load in loads:
         await load.more(MESSAGES)
 

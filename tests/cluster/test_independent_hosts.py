@@ -42,6 +42,8 @@ SERVICE_S_MAX = 90.0
 """Far above what is promised: these machines are busy, and etcd may take its time."""
 ROUND = 40
 """Messages that are confirmed between one event and the next."""
+PAUSE_S = 0.1
+"""Between two publishes of a producer."""
 VISIBILITY_MS = 15_000
 HOSTS = {
     "PUSHQ_CLUSTER__MODEL": "independent_hosts",
@@ -98,6 +100,7 @@ class Load:
                 self.seen.append(f"{body} has the id {placed['id']} of {self.ids[placed['id']]}")
 
     async def _published(self, http: httpx2.AsyncClient, queue: str, message: dict[str, Any]) -> dict[str, Any] | None:
+        await asyncio.sleep(PAUSE_S)
         answer = await http.post(f"/v1/queues/{queue}/messages", json={"messages": [message]})
         if answer.status_code != 201:
             assert answer.json()["code"] in ("unavailable", "overloaded", "not-durable", "outcome-unknown"), answer.text

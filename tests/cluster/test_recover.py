@@ -19,7 +19,7 @@ from tests.support.prerequisites import require
 from tests.support.server import PushqServer
 
 WAIT_S = 60.0
-EARLY, ALONE, ACKED = 5, 60, 2
+EARLY, ALONE, ACKED = 5, 30, 2
 """Messages that all have, that one confirms alone, and of those the ones that are acked there."""
 
 

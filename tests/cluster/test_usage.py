@@ -28,7 +28,7 @@ QUEUES = ("q0", "q1")
 PERIOD = {"PUSHQ_USAGE__PERIOD_SECONDS": "1"}
 HOSTS = {"PUSHQ_CLUSTER__MODEL": "independent_hosts", "PUSHQ_CLUSTER__LANES": str(LANES)}
 BATCH = 20
-BATCHES = 10
+BATCHES = 4
 LEFT = 7
 """Messages that stay."""
 WAIT_S = 60.0

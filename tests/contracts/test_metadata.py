@@ -236,13 +236,13 @@ async def test_lists_come_in_pages_in_the_order_of_names(service: MetadataServic
 
 
 async def test_a_page_that_no_frame_could_hold_is_shorter(service: MetadataService) -> None:
-    config = QueueConfig(tags={"text": "x" * 15_000})
-    for number in range(400):  # 6 MB of definitions
+    config = QueueConfig(tags={"text": "x" * 100_000})
+    for number in range(50):  # 5 MB of definitions, a frame has 4
         await service.create_queue("default", f"q{number:03}", config)
     names: list[str] = []
     while page := await service.list_queues("default", after=names[-1] if names else ""):
         names += [queue.name for queue in page]
-    assert names == [f"q{number:03}" for number in range(400)]
+    assert names == [f"q{number:03}" for number in range(50)]
 
 
 # --------------------------------------------------------------------------------------------------------- watch

@@ -21,7 +21,9 @@ from tests.support.several import SeveralServer, children_of, end, is_there, unt
 pytestmark = pytest.mark.anyio
 
 KILLS = int(os.environ.get("GATEWAY_KILLS", "3"))
-STORED_BEFORE_A_KILL = 300
+STORED_BEFORE_A_KILL = 60
+PAUSE_S = 0.05
+"""Between two publishes of a producer."""
 WAIT_S = 120.0 + 20 * KILLS
 CONSUMERS: tuple[TransportName, ...] = ("ws", "ws", "sse", "poll")
 QUICK = Limits(backoff_base_s=0.05, backoff_cap_s=0.5, close_timeout_s=2)
@@ -57,6 +59,7 @@ class Load:
                     return
                 await pushq.publish("orders", number)
                 self.confirmed.add(number)
+                await asyncio.sleep(PAUSE_S)
 
     async def consume(self, transport: TransportName) -> None:
         async with self.opened(transport) as pushq:

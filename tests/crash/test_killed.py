@@ -19,7 +19,7 @@ from tests.support.server import PushqServer
 
 pytestmark = pytest.mark.anyio
 
-ROUNDS = int(os.environ.get("CRASH_ROUNDS", "40" if IS_EXPLORING else "6"))
+ROUNDS = int(os.environ.get("CRASH_ROUNDS", "40" if IS_EXPLORING else "4"))
 LOAD_SECONDS = (0.05, 0.6)
 KILLED_AT_START = 0.2
 START_SECONDS = (0.1, 0.6)

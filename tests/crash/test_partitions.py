@@ -24,7 +24,7 @@ from tests.support.server import PushqServer
 
 pytestmark = pytest.mark.anyio
 
-ROUNDS = int(os.environ.get("CRASH_PARTITION_ROUNDS", "8" if IS_EXPLORING else "3"))
+ROUNDS = int(os.environ.get("CRASH_PARTITION_ROUNDS", "8" if IS_EXPLORING else "2"))
 LOAD_SECONDS = (0.02, 0.8)
 KILLED_AT_START = 0.3
 START_SECONDS = (0.1, 0.8)

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -39,6 +39,24 @@ class Ran(NamedTuple):
         return json.loads(self.out)
 
 
+def run(*arguments: str, env: Mapping[str, str], stdin: str | bytes = "", within_s: float = RUN_S_MAX) -> Ran:
+    """A command of `pushq`, to its end. Raises `subprocess.TimeoutExpired`."""
+    (reading, writing), (out, out_theirs), (err, err_theirs) = os.pipe(), os.pipe(), os.pipe()
+    with open(reading, "rb") as given, open(out_theirs, "wb") as says, open(err_theirs, "wb") as complains:
+        pipes: dict[str, Any] = {"stdin": given, "stdout": says, "stderr": complains}
+        process = Forked(["gateway", *arguments], cwd=_ROOT, env=env, **pipes)
+    with ThreadPoolExecutor(3) as threads:
+        threads.submit(_write, writing, stdin.encode() if isinstance(stdin, str) else stdin)
+        said, complaint = threads.submit(_read, out), threads.submit(_read, err)
+        try:
+            code = process.wait(within_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise
+        return Ran(said.result(RUN_S_MAX).decode(), complaint.result(RUN_S_MAX).decode(), code)
+
+
 def _take_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
@@ -61,20 +79,7 @@ class Cli:
 
     def any(self, *arguments: str, stdin: str | bytes = "", env: dict[str, str] | None = None) -> Ran:
         """Run to the end, however it ends."""
-        (reading, writing), (out, out_theirs), (err, err_theirs) = os.pipe(), os.pipe(), os.pipe()
-        with open(reading, "rb") as given, open(out_theirs, "wb") as says, open(err_theirs, "wb") as complains:
-            pipes: dict[str, Any] = {"stdin": given, "stdout": says, "stderr": complains}
-            process = Forked(["gateway", *arguments], cwd=_ROOT, env=self.env | (env or {}), **pipes)
-        with ThreadPoolExecutor(3) as threads:
-            threads.submit(_write, writing, stdin.encode() if isinstance(stdin, str) else stdin)
-            said, complaint = threads.submit(_read, out), threads.submit(_read, err)
-            try:
-                code = process.wait(RUN_S_MAX)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-                raise
-            return Ran(said.result(RUN_S_MAX).decode(), complaint.result(RUN_S_MAX).decode(), code)
+        return run(*arguments, env=self.env | (env or {}), stdin=stdin)
 
     @contextmanager
     def running(self, *arguments: str, **options: Any) -> Iterator[subprocess.Popen[bytes]]:

@@ -1,19 +1,20 @@
-"""`pushq dev-cluster` as people run it: each command a process of its own, in a folder of the test."""
+"""`pushq dev-cluster` as people run it: each command a process of its own, in a folder of the test.
+
+A command is the fork of a process that has imported it, see `forked`; what it starts are interpreters of their own.
+"""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gateway.dev_cluster.state import State, load, save
+from gateway.dev_cluster.running import leaders
+from gateway.dev_cluster.state import Part, State, load, save
+from tests.support.cli import Ran, run
 from tests.support.environment import without_settings
 
 COMMAND_S_MAX = 240.0
-_ROOT = Path(__file__).resolve().parents[2]
 
 
 class DevCluster:
@@ -23,31 +24,29 @@ class DevCluster:
     def __call__(self, *arguments: str) -> Any:
         """What a command says that must end well."""
         ran = self.run(*arguments, "--json")
-        assert ran.returncode == 0, ran.stderr
-        return json.loads(ran.stdout)
+        assert ran.code == 0, ran.err
+        return ran.json()
 
-    def run(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            self.argv(*arguments),
-            cwd=_ROOT,
-            env=without_settings(),
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=COMMAND_S_MAX,
-            check=False,
-        )
+    def run(self, *arguments: str, stdin: str = "") -> Ran:
+        command = ["dev-cluster", *arguments, "--directory", str(self.folder)]
+        return run(*command, env=without_settings(), stdin=stdin, within_s=COMMAND_S_MAX)
 
-    def argv(self, *arguments: str) -> Sequence[str]:
-        return [sys.executable, "-m", "gateway", "dev-cluster", *arguments, "--directory", str(self.folder)]
-
-    def part(self, name: str) -> Any:
-        [found] = [part for part in self("status")["parts"] if part["name"] == name]
+    def part(self, name: str) -> Part:
+        [found] = [part for part in self.state.parts if part.name == name]
         return found
+
+    def pid(self, name: str) -> int:
+        pid = self.part(name).pid
+        assert pid is not None, f"{name} was never started"
+        return pid
 
     def names(self, cluster: str) -> list[str]:
         """Its backends, the dead ones too."""
-        return [part["name"] for part in self("status")["parts"] if part["cluster"] == cluster]
+        return [part.name for part in self.state.backends_of(cluster)]
+
+    def leaders(self) -> list[dict[str, Any]]:
+        """As `status` shows them."""
+        return leaders(self.state)
 
     @property
     def state(self) -> State:

@@ -31,7 +31,7 @@ PRODUCERS: Final = "ab"
 KEYS: Final = 4
 """Of each producer."""
 CALL_MESSAGES: Final = 3
-PAUSE_S: Final = 0.02
+PAUSE_S: Final = 0.1
 """Between two calls of a producer: a fault test is no benchmark."""
 AGAIN_S: Final = 0.05
 """Before a refused call is sent again."""

@@ -25,11 +25,11 @@ CONFIG: dict[str, Any] = {
 """Of the queue. The time is more than a busy machine takes from a delivery to its ack."""
 AGAIN = frozenset({"unavailable", "overloaded", "not-durable", "outcome-unknown"})
 """Refusals after which one tries again."""
-PAUSE_S = 0.02
+PAUSE_S = 0.1
 """Between two publishes of a producer: the load is light, so that a cluster under it may be idle."""
 AHEAD_MAX = 100
 BATCH = 10
-KEYS = 4
+KEYS = 2
 REQUEST_S_MAX = 90.0
 
 

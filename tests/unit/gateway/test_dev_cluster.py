@@ -311,7 +311,7 @@ def test_two_commands_do_not_change_a_cluster_at_once(tmp_path: Path, monkeypatc
 def test_a_call_that_cannot_be_done_fails_and_leaves_the_folder_as_it_was(tmp_path: Path) -> None:
     cluster = DevCluster(tmp_path / "none")
     ran = cluster.run("provision", stdin='{"version": 1, "cluster": "main", "wanted": 4}')
-    assert ran.returncode == 1 and "no cluster runs in" in ran.stderr
+    assert ran.code == 1 and "no cluster runs in" in ran.err
     ran = cluster.run("provision", stdin="grow")
-    assert ran.returncode == 1 and "no call of a manager" in ran.stderr
+    assert ran.code == 1 and "no call of a manager" in ran.err
     assert not cluster.folder.exists()

@@ -123,7 +123,7 @@ async def test_a_backend_that_joined_gets_its_share_when_it_is_asked_for(tmp_pat
 async def test_a_move_goes_on_under_the_next_manager(tmp_path: Path) -> None:
     async with Cluster(tmp_path, move_bytes_per_s=200_000) as cluster:
         await spare(cluster)
-        wanted = await fill(cluster, 100, size=10_000)
+        wanted = await fill(cluster, 10, size=100_000)
         first, _ = await cluster.leader()
         target = next(name for name in "abc" if name != first)
         await cluster.change(Put(removal_key(NodeId(target)), b""))
@@ -140,7 +140,7 @@ async def test_a_move_goes_on_under_the_next_manager(tmp_path: Path) -> None:
 async def test_copies_are_made_no_faster_than_is_allowed(tmp_path: Path) -> None:
     async with Cluster(tmp_path, move_bytes_per_s=1_000_000) as cluster:
         await spare(cluster)
-        await fill(cluster, 300, size=10_000)
+        await fill(cluster, 30, size=100_000)
         began = asyncio.get_running_loop().time()
         first, _ = await cluster.leader()
         await cluster.change(Put(removal_key(NodeId(first)), b""))
