@@ -1809,6 +1809,16 @@ class Requests {
     const leftMs = () => Math.min(TIMER_MS_MAX, Math.max(1, waiter.until - Date.now()));
     if (!isWanted()) return;
     try {
+      await this.#publish(isWanted, leftMs, [queue, body, options]);
+    } catch (error) {
+      if (error.code === "timeout") return; // its time ends with the request's, which says what became of it
+      throw error;
+    }
+    waiter.isStored = true;
+  }
+
+  async #publish(isWanted, leftMs, [queue, body, options]) {
+    try {
       const ttlMs = options.ttlMs ?? options.ttl_ms ?? leftMs();
       await this.#client.publish(queue, body, {...options, ttlMs}, leftMs());
     } catch (error) {
@@ -1817,7 +1827,6 @@ class Requests {
       if (!isOverTtl || !isOurs || !isWanted()) throw error;
       await this.#client.publish(queue, body, options, leftMs()); // a stream: its messages do not expire one by one
     }
-    waiter.isStored = true;
   }
 
   #inbox(name) {

@@ -81,6 +81,15 @@ test("a request that nobody answers in time rejects, and says what became of it"
   await assert.rejects(pushq.request("prices", 2, {timeoutMs: 40}), {isStored: false});
 });
 
+test("a request says itself that it was not confirmed, also where its publish has the shorter time by a hair", async (t) => {
+  const {pushq, sockets} = asking(t);
+  const asks = pushq.request("prices", 1, {timeoutMs: 150});
+  const now = Date.now;
+  t.mock.method(Date, "now", () => now() + 50);
+  await inbox(await accepted(sockets));
+  await assert.rejects(asks, (error) => error instanceof RequestTimeout && error.isStored === false);
+});
+
 test("a late reply and a second one are dropped and counted; replies to others are not ours to count", async (t) => {
   const {pushq, sockets} = asking(t);
   const promise = pushq.request("prices", 1, {timeoutMs: 60});
