@@ -86,7 +86,8 @@ async def test_hit_on_several_rules_is_counted_in_all_of_them_or_in_none(storage
 
 
 async def test_concurrent_hits_on_several_rules_never_count_by_half(server: RedisServer) -> None:
-    wide, narrow = Rule("wide", quota=1_000, window_s=60), Rule("narrow", quota=50, window_s=60)
+    long_s = 86_400  # of neither anything comes back meanwhile
+    wide, narrow = Rule("wide", quota=1_000, window_s=long_s), Rule("narrow", quota=50, window_s=long_s)
     both = [Take(wide, "t", 1, 1), Take(narrow, "t", 1, 1)]
     storages = [GcraRedisStorage(server.url, seconds_max=5.0) for _ in range(4)]
     try:
