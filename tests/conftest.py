@@ -112,8 +112,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _choose(config: pytest.Config, items: list[pytest.Item], *, wants_long: bool) -> None:
     """Leaves the long tests of the real tier, or all others. What is asked for without a tier runs as it is."""
-    table = read_long()
-    if unknown := [one.test for one in table if not any(one.is_of(item.nodeid) for item in items)]:
+    table, files = read_long(), {item.nodeid.partition("::")[0] for item in items}
+    looked_at = [one for one in table if one.test.partition("::")[0] in files]
+    if unknown := [one.test for one in looked_at if not any(one.is_of(item.nodeid) for item in items)]:
         raise pytest.UsageError(f"tests/long.toml names what is not there: {', '.join(unknown)}")
     others = [item for item in items if is_long(item.nodeid, table) is not wants_long]
     items[:] = [item for item in items if is_long(item.nodeid, table) is wants_long]

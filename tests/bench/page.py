@@ -14,6 +14,7 @@ PUBLISHED_SPARK = Path(__file__).with_name("published_spark.jsonl")
 PUBLISHED = {
     path.name: path for path in sorted(Path(__file__).parent.glob("published*.jsonl")) if path != PUBLISHED_SPARK
 }
+_BEGIN = "<!-- printed from "
 _END = "\n<!-- end -->"
 
 
@@ -23,6 +24,7 @@ def shown(page: str, name: str) -> str:
 
 
 def write_page() -> None:
+    """Prints all published runs anew. Raises `ValueError`, and writes nothing, where the page has no place for one."""
     page = PAGE.read_text()
     for name, path in PUBLISHED.items():
         page = _with(page, name, report(read_rows(path)))
@@ -36,8 +38,11 @@ def rows_of_spark() -> list[Row]:
 
 def _with(page: str, name: str, tables: str) -> str:
     before, after = page.split(_begin(name))
-    return before + _begin(name) + tables + _END + after.split(_END, 1)[1]
+    old, rest = after.split(_END, 1)
+    if _BEGIN in old:
+        raise ValueError(f"{PAGE.name}: the tables from {name} do not end before those of the next run begin")
+    return before + _begin(name) + tables + _END + rest
 
 
 def _begin(name: str) -> str:
-    return f"<!-- printed from {name} -->\n\n"
+    return f"{_BEGIN}{name} -->\n\n"

@@ -15,7 +15,7 @@ from typing import Literal
 
 import pytest
 
-from tests.support.fault_load import FaultLoad
+from tests.support.fault_load import PAUSE_S, FaultLoad
 from tests.support.faults import FAULTS, FaultRunner
 from tests.support.netted_cluster import Model, NettedCluster
 from tests.support.prerequisites import require
@@ -28,6 +28,8 @@ SOAK_S = float(os.environ.get("SOAK_SECONDS", "0"))
 """For both models together."""
 SLACK = float(os.environ.get("FAULTS_SLACK", "10"))
 """How many times of what is promised a handover and a failover may take: the gate's machine does much else."""
+GATE_PAUSE_S = 0.1
+"""Between two calls of a producer, where others want the cores, too."""
 SHARDS = 2
 DISK_MEBIBYTES = 128
 Mode = Literal["sync", "async"]
@@ -56,7 +58,10 @@ def test_no_fault_loses_doubles_or_reorders_a_message(
         model=model,
     ) as cluster:
         plain = int(model == "independent_hosts")
-        load = FaultLoad(cluster.clients, cluster.gateways, SHARDS, may_lose=mode == "async", plain=plain)
+        pause_s = PAUSE_S if NAMED or SOAK_S else GATE_PAUSE_S
+        load = FaultLoad(
+            cluster.clients, cluster.gateways, SHARDS, may_lose=mode == "async", plain=plain, pause_s=pause_s
+        )
         runner = FaultRunner(cluster, load, SEED, slack=SLACK)
         with capsys.disabled():
             print(f"\n{model}, {mode}, {AGAIN}", file=sys.stderr)

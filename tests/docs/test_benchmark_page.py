@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import datetime
 import re
+from pathlib import Path
 
 import pytest
 
+from tests.bench import page as benchmark_page
 from tests.bench import spark_report
 from tests.bench.page import PAGE, PUBLISHED, PUBLISHED_SPARK, rows_of_spark, shown
 
@@ -45,3 +47,17 @@ def test_figures_of_jobs_say_what_they_are_of_and_are_those_of_the_rows() -> Non
     found = SPARK.fullmatch(spark_report.report(rows or [MACHINE]).split("\n", 1)[0])
     assert found is not None and found["changed"] is None, printed
     assert datetime.date.fromisoformat(found["date"]) <= datetime.datetime.now(datetime.UTC).date()
+
+
+def test_a_run_whose_tables_have_no_end_takes_no_other_ones_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, *_ = PUBLISHED
+    begin = f"<!-- printed from {first} -->\n\n"
+    page = tmp_path / "benchmarks.md"
+    broken = PAGE.read_text().replace(f"{begin}{shown(PAGE.read_text(), first)}\n<!-- end -->", begin)
+    page.write_text(broken)
+    monkeypatch.setattr(benchmark_page, "PAGE", page)
+    with pytest.raises(ValueError, match=f"{first} do not end"):
+        benchmark_page.write_page()
+    assert page.read_text() == broken

@@ -31,7 +31,7 @@ PRODUCERS: Final = "ab"
 KEYS: Final = 4
 """Of each producer."""
 CALL_MESSAGES: Final = 3
-PAUSE_S: Final = 0.1
+PAUSE_S: Final = 0.02
 """Between two calls of a producer: a fault test is no benchmark."""
 AGAIN_S: Final = 0.05
 """Before a refused call is sent again."""
@@ -162,10 +162,18 @@ class FaultLoad:
     """See the file's first sentence. Its methods are for the thread of the test."""
 
     def __init__(
-        self, host: Host, gateways: list[Gateway], queues: int, *, may_lose: bool = False, plain: int = 0
+        self,
+        host: Host,
+        gateways: list[Gateway],
+        queues: int,
+        *,
+        may_lose: bool = False,
+        plain: int = 0,
+        pause_s: float = PAUSE_S,
     ) -> None:
         """`queues`: in strict order, whose messages have ids and keys. `plain`: so many more, whose messages have
-        neither."""
+        neither. `pause_s`: between two calls of a producer."""
+        self._pause_s = pause_s
         self._host = host
         self._gateways = gateways
         self.queues = [
@@ -306,9 +314,9 @@ class FaultLoad:
                 return
             names = [queue.history.next(f"{name}-{(number + one) % KEYS}") for one in range(CALL_MESSAGES)]
             await self._publish((name, number), names, queue, clients)
-            await asyncio.sleep(PAUSE_S)
+            await asyncio.sleep(self._pause_s)
             while queue.behind > AHEAD_MESSAGES_MAX and not self._stopping.is_set():  # noqa: ASYNC110 - consumers move it
-                await asyncio.sleep(PAUSE_S)
+                await asyncio.sleep(self._pause_s)
 
     async def _publish(
         self, number: tuple[str, int], names: list[Name], queue: QueueLoad, clients: list[httpx2.AsyncClient]

@@ -2,8 +2,8 @@
 
     python -m tests.tools.run [--processes N] [--long] [arguments of pytest …]
 
-With `--long` it is what the gate leaves out: `tests/long.toml`. With paths among the arguments just these are run, by
-pytest as it is. Exit code 0 is green; the last lines say why not.
+With `--long` it is what the gate leaves out: `tests/long.toml`. With paths among the arguments just these are run, or
+what is long of them, by pytest as it is. Exit code 0 is green; the last lines say why not.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--reports", type=Path, help="a file that gets what became of each test, a line of JSON each")
     chosen, extra = parser.parse_known_args(arguments)
     if any(word.startswith("tests") for word in extra):
-        return subprocess.run([sys.executable, "-m", "pytest", *extra], check=False).returncode
+        choice = ("--tier", "real", "--long") if chosen.long else ()
+        return subprocess.run([sys.executable, "-m", "pytest", *choice, *extra], check=False).returncode
     try:
         quarantine = read_quarantine(QUARANTINE)
     except BadQuarantine as bad:
