@@ -56,7 +56,7 @@ from gateway.masters import MASTER_FILE, MasterError
 from gateway.memory import keep_what_is_imported
 from gateway.recovery import Recovery
 from gateway.remote_store import RemoteStore, remote_store
-from gateway.service_manager import tell_ready, tell_stopping
+from gateway.service_manager import SIGNALS, tell_ready, tell_stopping
 from gateway.settings import ClusterSettings, Settings
 from gateway.siblings import Siblings
 from gateway.tickets import TicketOffice
@@ -70,8 +70,6 @@ if TYPE_CHECKING:
 __all__ = ["CannotStart", "serve"]
 
 log = structlog.get_logger("pushq.serve")
-
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def serve(loaded: Loaded) -> None:

@@ -39,8 +39,8 @@ from gateway.processes.core import (
     Start,
     name_of,
 )
-from gateway.serve import SIGNALS, announce, cannot_listen
-from gateway.service_manager import tell_ready, tell_stopping
+from gateway.serve import announce, cannot_listen
+from gateway.service_manager import SIGNALS, tell_ready, tell_stopping
 from gateway.settings import Settings
 
 log = structlog.get_logger("pushq.processes")

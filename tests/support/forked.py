@@ -39,7 +39,14 @@ from typing import IO, Any, Self
 _ROOT = Path(__file__).resolve().parents[2]
 _PACKET_BYTES_MAX = 1 << 17
 _TRACED_S = 0.01
-ROLES = ("gateway.serve", "gateway.backend_role", "gateway.metadata_role", "tests.support.backend_main")
+ROLES = (
+    "gateway.serve",
+    "gateway.backend_role",
+    "gateway.metadata_role",
+    "gateway.directory_role",
+    "gateway.manager_role",
+    "tests.support.backend_main",
+)
 WITH_A_REQUEST = ("encodings.idna", "httpcore2", "push.client", "push.client.transports", "truststore")
 """What a command imports when it first asks a server."""
 
