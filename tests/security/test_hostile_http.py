@@ -148,8 +148,8 @@ def test_an_absolute_target_is_its_path_and_nothing_is_fetched(shared_server: Pu
 @pytest.mark.parametrize("method", ["TRACE", "CONNECT", "get", "PROPFIND"])
 def test_a_method_that_nobody_needs_is_refused(shared_server: PushqServer, method: str) -> None:
     target = "x:443" if method == "CONNECT" else "/v1/queues"
-    lines = [f"{method} {target} HTTP/1.1", "Host: x", f"Authorization: Bearer {shared_server.key}", "Connection: close"]
-    head = "\r\n".join([*lines, "", ""])
+    key = f"Authorization: Bearer {shared_server.key}"
+    head = "\r\n".join([f"{method} {target} HTTP/1.1", "Host: x", key, "Connection: close", "", ""])
     answer = exchange(shared_server, head.encode())
     assert statuses(answer)[0] in (400, 404, 405) and shared_server.key.encode() not in answer
 
