@@ -53,9 +53,13 @@ async def test_whoever_connects_during_the_farewells_gets_one_too() -> None:
     await hub.close()
 
 
+class Reader(SimpleNamespace):
+    __hash__ = object.__hash__
+
+
 def reader(name: str, *, blocked_s: float, closed: list[str]) -> Any:
     wire = SimpleNamespace(is_writable=not blocked_s, blocked_seconds=lambda: blocked_s)
-    return SimpleNamespace(wire=wire, close=lambda code, reason: closed.append(f"{name} {int(code)}"))
+    return Reader(wire=wire, close=lambda code, reason: closed.append(f"{name} {int(code)}"))
 
 
 @pytest.mark.anyio
@@ -71,6 +75,23 @@ async def test_who_has_read_nothing_for_10_s_is_closed_as_slow_and_nobody_else()
     hub._check_alive()
     assert closed == ["10.1 4001"]
     hub.sessions.clear()
+    await hub.close()
+
+
+@pytest.mark.anyio
+async def test_who_does_not_connect_in_5_s_is_told_and_closed_and_nobody_else() -> None:
+    store: Any = SimpleNamespace(take_kept=lambda: ([], {}))
+    desk: Any = None
+    hub = Hub(store, desk, clock_ms=lambda: 1_000_000)
+    closed: list[str] = []
+    for silent_ms in (5_000, 5_001):
+        session = reader(f"{silent_ms}", blocked_s=0.0, closed=closed)
+        session.heard_ms = hub.now_ms - silent_ms
+        session.error = lambda _id, problem, name=silent_ms: closed.append(f"{name} {problem.code}")
+        hub.waiting.add(session)
+    hub._check_waiting()
+    assert closed == ["5001 unauthenticated", "5001 4002"]
+    hub.waiting.clear()
     await hub.close()
 
 
