@@ -71,6 +71,11 @@ class Watched:
     def has_lag(self) -> bool:
         return all(len(shard["lag"]) == 2 and None not in shard["lag"].values() for shard in self.state()["shards"])
 
+    def has_disks(self) -> bool:
+        """A backend tells of its disk a few seconds after it has come."""
+        nodes = self.state()["nodes"]
+        return bool(nodes) and all(node["disk_free_bytes"] for node in nodes if node["alive"])
+
     async def whole(self, *, without: str = "") -> None:
         await anyio.to_thread.run_sync(
             lambda: until(
@@ -145,4 +150,4 @@ async def _through_it_all(cluster: Backends, watched: Watched, cli: Cli, loads: 
     dry = await anyio.to_thread.run_sync(lambda: cli("cluster", "rebalance", "--dry-run", "--json").json())
     assert dry["started"] is False
     await anyio.to_thread.run_sync(lambda: until(watched.has_lag, "the leaders have said how far the others are"))
-    assert all(node["disk_free_bytes"] > 0 for node in watched.state()["nodes"] if node["alive"])
+    await anyio.to_thread.run_sync(lambda: until(watched.has_disks, "all have said how much room they have"))

@@ -27,7 +27,7 @@ SOAK_S = float(os.environ.get("SOAK_SECONDS", "0"))
 """For both models together."""
 SLACK = float(os.environ.get("FAULTS_SLACK", "10"))
 """How many times of what is promised a handover and a failover may take: the gate's machine does much else."""
-GATE_PAUSE_S = 0.1
+GATE_PAUSE_S = 0.3
 """Between two calls of a producer, where others want the cores, too."""
 SHARDS = 2
 DISK_MEBIBYTES = 128

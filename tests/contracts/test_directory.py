@@ -171,6 +171,7 @@ async def test_a_host_that_hears_nothing_of_its_coordinator_answers_nothing_from
     for place in ("service.FRESH_SECONDS_MAX", "store.FRESH_SECONDS_MAX"):
         monkeypatch.setattr(f"backend_store.metadata.directory.{place}", FRESH_S)
     monkeypatch.setattr("backend_store.metadata.directory.store.BEAT_SECONDS", BEAT_S)
+    monkeypatch.setattr("backend_store.cluster.etcd.members.ETCD_REQUEST_SECONDS_MAX", 1.0)
     with Etcd(tmp_path) as etcd:
         async with over_etcd(*etcd.endpoints) as coordinator, open_directory(coordinator) as service:
             await service.create_queue("default", "q", QueueConfig())

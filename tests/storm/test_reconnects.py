@@ -28,11 +28,11 @@ from tests.support.patience import FAR
 from tests.support.server import PushqServer
 
 FILES_KEPT = 500
-CLIENTS = min(int(os.environ.get("STORM_CLIENTS", "100")), resource.getrlimit(resource.RLIMIT_NOFILE)[1] - FILES_KEPT)
+CLIENTS = min(int(os.environ.get("STORM_CLIENTS", "60")), resource.getrlimit(resource.RLIMIT_NOFILE)[1] - FILES_KEPT)
 IS_LONG = "STORM_CLIENTS" in os.environ
 PACE = {
-    "PUSHQ_LIMITS__ACCEPTS_PER_S": "200" if IS_LONG else "25",
-    "PUSHQ_LIMITS__ACCEPTS_BURST": "500" if IS_LONG else "25",
+    "PUSHQ_LIMITS__ACCEPTS_PER_S": "200" if IS_LONG else "20",
+    "PUSHQ_LIMITS__ACCEPTS_BURST": "500" if IS_LONG else "20",
 }
 """Far below what a busy machine brings along, so that somebody must wait."""
 COME_SECONDS_MAX = 300.0
