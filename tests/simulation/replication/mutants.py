@@ -81,7 +81,9 @@ CORE_MUTANTS: dict[str, Edit] = {
         "return me.inc << REQUEST_BITS",
         "return 0",
     ),
-    "believes what the network brings": Edit(13, entries.decode, "if crc != crc_extend(", "if 0 and crc != crc_extend("),
+    "believes what the network brings": Edit(
+        13, entries.decode, "if crc != crc_extend(", "if 0 and crc != crc_extend("
+    ),
     "takes a commit of before a truncation for one after it": Edit(
         test_leader.test_commit_that_began_before_a_truncation_does_not_make_what_came_after_durable,
         ReplicaLog.committed,
