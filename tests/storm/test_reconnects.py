@@ -38,7 +38,7 @@ PACE = {
 COME_SECONDS_MAX = 300.0
 """For the crowd to be there before the storm, which is no part of it."""
 BACK_SECONDS_MAX = 120.0
-BACK_PART = 0.99 if IS_LONG else 0.7
+BACK_PART = 0.99 if IS_LONG else 0.6
 """Of those whose server was killed: who is refused is asked to come at any time within half a minute."""
 SLACK = 1.0 if IS_LONG else FAR
 PUBLISH_P99_SECONDS_MAX = 1.0 * SLACK
