@@ -32,9 +32,10 @@ ALONE = {"PUSHQ_CLUSTER__REPLICAS": "1", "PUSHQ_CLUSTER__MIN_IN_SYNC": "1"}
 PROVISIONER = """#!/bin/sh
 cat >> {folder}/calls
 echo >> {folder}/calls
-until test -e {folder}/provided; do sleep 0.05; done
+while test -e {folder}/calls && ! test -e {folder}/provided; do sleep 0.05; done
 """
-"""Says that it was called, and takes as long as a test wants."""
+"""Says that it was called, and takes as long as a test wants, or has its folder: nobody waits for it whose manager was
+killed."""
 
 
 class Manager:
