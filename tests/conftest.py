@@ -28,8 +28,6 @@ from tests.tools.tiers import is_of, tier_of
 
 SHOWN_PACKAGES = ("pytest", "hypothesis", "lmdb", "msgspec", "starlette", "uvicorn", "websockets", "sse-starlette")
 SHOWN_PROGRAMS = ("chromium-headless-shell", "strace", "curl")
-# Debug mode notices what a loop must not do, but makes it several times slower: real servers and loads go without.
-DEBUGGED_FOLDERS = ("unit", "model", "contracts")
 MODEL_LONG_EXAMPLES = 5_000
 SURVIVORS_MAX = 10_000
 """Objects that outlived tests and are looked at again after each: a hundredth of a second of a processor."""
@@ -173,8 +171,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="module")
 def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
-    folder = request.path.relative_to(Path(__file__).parent).parts[0]
-    return ("asyncio", {"debug": folder in DEBUGGED_FOLDERS})
+    """Debug mode notices what a loop must not do, but makes it several times slower: sockets, disks and loads go
+    without."""
+    path = request.path.relative_to(Path(__file__).parent).as_posix()
+    return ("asyncio", {"debug": tier_of(path) == "pure"})
 
 
 @pytest.fixture

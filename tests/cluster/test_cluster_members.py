@@ -21,8 +21,10 @@ from tests.support.server import PushqServer
 
 pytestmark = pytest.mark.anyio
 
-SHARDS = 4
+SHARDS = 2
 LOADS = 2
+MESSAGES = 10
+"""Of each load between one event and the next."""
 MOVED_S_MAX = 120.0
 LOOK_S = 0.3
 ENV = {
@@ -69,6 +71,11 @@ class Watched:
     def has_lag(self) -> bool:
         return all(len(shard["lag"]) == 2 and None not in shard["lag"].values() for shard in self.state()["shards"])
 
+    def has_disks(self) -> bool:
+        """A backend tells of its disk a few seconds after it has come."""
+        nodes = self.state()["nodes"]
+        return bool(nodes) and all(node["disk_free_bytes"] for node in nodes if node["alive"])
+
     async def whole(self, *, without: str = "") -> None:
         await anyio.to_thread.run_sync(
             lambda: until(
@@ -102,13 +109,13 @@ async def test_backends_come_and_go_for_good_and_nothing_is_lost(tmp_path: Path)
 
 
 async def _through_it_all(cluster: Backends, watched: Watched, cli: Cli, loads: list[Load]) -> None:
-    await more(loads, 20)
+    await more(loads, MESSAGES)
     await watched.whole()
 
     # One of four is gone for good: its copies are made on the others.
     first = watched.state()["shards"][0]["leader"]
     await anyio.to_thread.run_sync(lambda: cluster[first].end(signal.SIGKILL))
-    await more(loads, 20)
+    await more(loads, MESSAGES)
     await watched.whole(without=first)
     events = watched.state()["events"]
     kinds = {event["kind"] for event in events}
@@ -120,11 +127,11 @@ async def _through_it_all(cluster: Backends, watched: Watched, cli: Cli, loads: 
     await anyio.to_thread.run_sync(lambda: cluster.join("e"))
     await anyio.to_thread.run_sync(
         lambda: until(
-            lambda: watched.node("e")["copies"] >= 2, "the fifth has a share", within_s=MOVED_S_MAX, look_s=LOOK_S
+            lambda: watched.node("e")["copies"] >= 1, "the fifth has a share", within_s=MOVED_S_MAX, look_s=LOOK_S
         )
     )
     await watched.whole(without=first)
-    await more(loads, 20)
+    await more(loads, MESSAGES)
 
     # One of those that are left is taken out: it ends empty.
     second = next(one.name for one in cluster.all if one.name not in (first, "e"))
@@ -134,7 +141,7 @@ async def _through_it_all(cluster: Backends, watched: Watched, cli: Cli, loads: 
     folder = cluster[second].data / "shards"
     await anyio.to_thread.run_sync(lambda: until(lambda: not list(folder.iterdir()), f"{folder} is empty"))
     assert cluster[second].health()["shards"] == []
-    await more(loads, 20)
+    await more(loads, MESSAGES)
     await anyio.to_thread.run_sync(lambda: until(lambda: "emptied" in watched.kinds(), "it is told"))
     assert "copy-moved" in watched.kinds()
 
@@ -143,4 +150,4 @@ async def _through_it_all(cluster: Backends, watched: Watched, cli: Cli, loads: 
     dry = await anyio.to_thread.run_sync(lambda: cli("cluster", "rebalance", "--dry-run", "--json").json())
     assert dry["started"] is False
     await anyio.to_thread.run_sync(lambda: until(watched.has_lag, "the leaders have said how far the others are"))
-    assert all(node["disk_free_bytes"] > 0 for node in watched.state()["nodes"] if node["alive"])
+    await anyio.to_thread.run_sync(lambda: until(watched.has_disks, "all have said how much room they have"))

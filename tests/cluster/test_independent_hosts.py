@@ -40,7 +40,7 @@ UNORDERED = "unordered"
 CREDIT = 8
 SERVICE_S_MAX = 90.0
 """Far above what is promised: these machines are busy, and etcd may take its time."""
-ROUND = 40
+ROUND = 20
 """Messages that are confirmed between one event and the next."""
 PAUSE_S = 0.1
 """Between two publishes of a producer."""

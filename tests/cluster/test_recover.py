@@ -106,7 +106,7 @@ def test_what_a_dead_leader_confirmed_alone_is_shown_and_published_again_once(tm
                 nothing = cli("recover", "list", "--json").json()
                 assert nothing == {"pieces": [], "unreachable": [leader.name]}
                 leader.start()
-                until(lambda: len(cli("recover", "list", "--json").json()["pieces"]) == 2, "its tail is in quarantine")
+                until(lambda: len(_pieces(http)) == 2, "its tail is in quarantine")
                 found = cli("recover", "list", "--json").json()
                 piece, unwanted = sorted(found["pieces"], key=lambda one: str(one["queue"]))
                 lacked = {body for body in alone if body not in there and body not in acked}
@@ -157,6 +157,11 @@ def _wait_for_first(http: httpx2.Client, queue: str) -> None:
     deadline = time.monotonic() + WAIT_S
     while http.get(f"/v1/queues/{queue}").json()["stats"]["ready"] == 0:
         assert time.monotonic() < deadline, "nothing was published"
+
+
+def _pieces(http: httpx2.Client) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = http.get("/v1/cluster/recovery").raise_for_status().json()["pieces"]
+    return found
 
 
 def _told(http: httpx2.Client, node: str) -> bool:

@@ -20,12 +20,12 @@ from tests.support.several import SeveralServer, children_of, end, is_there, unt
 
 pytestmark = pytest.mark.anyio
 
-KILLS = int(os.environ.get("GATEWAY_KILLS", "3"))
-STORED_BEFORE_A_KILL = 60
+KILLS = int(os.environ.get("GATEWAY_KILLS", "2"))
+STORED_BEFORE_A_KILL = 30
 PAUSE_S = 0.05
 """Between two publishes of a producer."""
 WAIT_S = 120.0 + 20 * KILLS
-CONSUMERS: tuple[TransportName, ...] = ("ws", "ws", "sse", "poll")
+CONSUMERS: tuple[TransportName, ...] = ("ws", "sse", "poll")
 QUICK = Limits(backoff_base_s=0.05, backoff_cap_s=0.5, close_timeout_s=2)
 
 
@@ -82,14 +82,14 @@ class Load:
 
 
 async def test_kills_and_a_drain_under_load_lose_nothing(server: SeveralServer) -> None:
-    """Each process is killed in turn; then all are asked to end, and one process takes over what they left."""
+    """Processes are killed in turn; then all are asked to end, and one process takes over what they left."""
     load = Load(server)
     async with Admin(server.url, server.key) as admin:
         await admin.create_queue("orders", {"visibility_timeout_ms": 5000})
     async with asyncio.TaskGroup() as work:
         consumers = [work.create_task(load.consume(transport)) for transport in CONSUMERS]
         producers = [work.create_task(load.produce(n, 4)) for n in range(4)]
-        for name in islice(cycle(("gateway-2", "gateway-1", "storage")), KILLS):
+        for name in islice(cycle(("gateway-2", "storage", "gateway-1")), KILLS):
             await load.goes_on()
             pid = (await anyio.to_thread.run_sync(server.all_there))[name]
             end(pid)

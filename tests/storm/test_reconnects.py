@@ -28,16 +28,18 @@ from tests.support.patience import FAR
 from tests.support.server import PushqServer
 
 FILES_KEPT = 500
-CLIENTS = min(int(os.environ.get("STORM_CLIENTS", "200")), resource.getrlimit(resource.RLIMIT_NOFILE)[1] - FILES_KEPT)
+CLIENTS = min(int(os.environ.get("STORM_CLIENTS", "60")), resource.getrlimit(resource.RLIMIT_NOFILE)[1] - FILES_KEPT)
 IS_LONG = "STORM_CLIENTS" in os.environ
 PACE = {
-    "PUSHQ_LIMITS__ACCEPTS_PER_S": "200" if IS_LONG else "40",
-    "PUSHQ_LIMITS__ACCEPTS_BURST": "500" if IS_LONG else "40",
+    "PUSHQ_LIMITS__ACCEPTS_PER_S": "200" if IS_LONG else "20",
+    "PUSHQ_LIMITS__ACCEPTS_BURST": "500" if IS_LONG else "20",
 }
 """Far below what a busy machine brings along, so that somebody must wait."""
 COME_SECONDS_MAX = 300.0
 """For the crowd to be there before the storm, which is no part of it."""
 BACK_SECONDS_MAX = 120.0
+BACK_PART = 0.99 if IS_LONG else 0.6
+"""Of those whose server was killed: who is refused is asked to come at any time within half a minute."""
 SLACK = 1.0 if IS_LONG else FAR
 PUBLISH_P99_SECONDS_MAX = 1.0 * SLACK
 SOCKET_KIB_MAX = 64 * SLACK
@@ -155,13 +157,13 @@ def test_the_server_is_killed_and_comes_back_at_a_pace(crowded: tuple[PushqServe
         paced.port, paced.url = server.port, server.url
         first = len(publisher.seconds)
         with paced:
-            back = crowd.wait_for(0.99, BACK_SECONDS_MAX)
+            back = crowd.wait_for(BACK_PART, BACK_SECONDS_MAX)
             time.sleep(1)
             refused = crowd.ask("state")["refused"] - before
             rss_kib = paced.rss_anon_kib()
             record("storm-killed", publisher, first, back_s=back, refused=refused, rss_kib=rss_kib)
             print(
-                f"{CLIENTS} clients, server killed, 99 % back after {back:.1f} s, {refused} refused, "
+                f"{CLIENTS} clients, server killed, {BACK_PART:.0%} back after {back:.1f} s, {refused} refused, "
                 f"publish p99 {publisher.p99_since(first):.3f} s, {rss_kib / 1024:.0f} MiB"
             )
             assert refused, "the door paced nobody: this was no storm"

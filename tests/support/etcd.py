@@ -26,6 +26,8 @@ READY_S_MAX = PATIENCE_S
 POLL_S = 0.02
 STARTS_MAX = 3
 ROOT_PASSWORD = "of the test's operator"
+UNSAFE = ("--unsafe-no-fsync",)
+"""What was written outlives a killed process, and need not outlive the machine."""
 
 
 class EtcdFailed(AssertionError):
@@ -55,7 +57,7 @@ class EtcdMember:
         command += ["--listen-client-urls", self.url, "--advertise-client-urls", self.url]
         command += ["--listen-peer-urls", self.peer_url, "--initial-advertise-peer-urls", self.peer_url]
         command += ["--initial-cluster", self.peers, "--logger", "zap", "--log-level", "error"]
-        command += ["--experimental-watch-progress-notify-interval", "1s", *self._flags]
+        command += ["--experimental-watch-progress-notify-interval", "1s", *UNSAFE, *self._flags]
         with (self._folder / f"{self.name}.log").open("ab") as log:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 

@@ -27,6 +27,7 @@ from typing import Any, Final, Literal, Self, TypeVar
 
 from gateway.dev_ca import CA_CERTIFICATE, Pair, create, issue
 from tests.support.environment import SMALL_FOLDERS
+from tests.support.etcd import UNSAFE
 from tests.support.hosted import accepts
 from tests.support.hosts import Host, end, wire
 from tests.support.patience import until
@@ -274,7 +275,7 @@ class NettedCluster:
             command += ["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", peers]
             command += ["--cert-file", str(pair.certificate), "--key-file", str(pair.key)]
             command += ["--logger", "zap", "--log-level", "error"]
-            command += ["--experimental-watch-progress-notify-interval", "1s"]
+            command += ["--experimental-watch-progress-notify-interval", "1s", *UNSAFE]
             self.etcd.append(Program(host, name, command, {}, client.removeprefix("https://")))
         for member in self.etcd:
             member.begin()

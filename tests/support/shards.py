@@ -7,6 +7,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from msgspec.structs import replace
+
 from backend_store.cluster.coordinator import Coordinator
 from backend_store.cluster.core.values import Operation, Transaction
 from backend_store.cluster.embedded_host import EmbeddedHost
@@ -25,6 +27,8 @@ from tests.support.patience import eventually
 from tests.support.tls import Authority
 
 NAMES = ("a", "b", "c")
+PEER_LEASE_MS = 300
+"""Instead of the two seconds for which a new leader waits: this one's coordinator always answers."""
 NO_MOVES = Patience(replace_after_s=0, rebalance_after_s=0)
 
 
@@ -51,7 +55,8 @@ class Cluster:
     ) -> None:
         self.folder = folder
         self.hosts: dict[str, BackendHost] = {}
-        self._shards, self._mode, self._settings, self._min = shards, mode, settings, min_in_sync
+        self._shards, self._mode, self._min = shards, mode, min_in_sync
+        self._settings = replace(settings or Settings(), peer_lease_ms=PEER_LEASE_MS)
         self._patience, self._move_bytes_per_s, self._home_s = patience, move_bytes_per_s, home_s
         self._scrub_every_s = scrub_every_s
         self._authority = Authority(folder / "ca")

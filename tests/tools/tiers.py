@@ -60,6 +60,7 @@ TIER_OF: dict[str, Tier] = {
     "unit/push/test_runs_elsewhere.py": "real",
     "unit/spark/test_gateway.py": "real",
     "unit/support": "real",
+    "unit/support/test_network.py": "pure",
 }
 """A path below `tests/`, or the beginning of one; the longest that fits counts, and what has none is real."""
 

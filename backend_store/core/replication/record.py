@@ -71,7 +71,7 @@ class PartitionRecord(msgspec.Struct, frozen=True):
     resigned: NodeId | None = None
     """Gave its leadership back, and is elected last."""
     is_released: bool = False
-    """The leader before had stopped by itself: there is no lease of it to wait out."""
+    """The leader before had stopped by itself, or there was none: there is no lease of it to wait out."""
     left: dict[NodeId, Incarnation] = {}
     """Who has let go of its copy, in which life: in that one it is given no other."""
     version: Version = Version(0)
@@ -172,7 +172,8 @@ def elected(record: PartitionRecord, chosen: Identity, is_alive: Callable[[NodeI
             # They go in one step, and nothing can be committed after it: each of them has all that ever was.
             gone = tuple(node for node in others if node not in alive)
             after = replace(after, elr=(*(node for node in elr if node not in gone), *gone))
-    return _led(after, leader, chosen.inc, is_released=record.resigned is not None and record.leader is None)
+    has_resigned = record.resigned is not None and record.leader is None
+    return _led(after, leader, chosen.inc, is_released=has_resigned or record.epoch == 0)
 
 
 def handed_over(record: PartitionRecord, target: NodeId, inc: Incarnation) -> PartitionRecord:

@@ -12,7 +12,7 @@ from tests.support.seeds import VARIABLE
 ROOT = Path(__file__).parents[3]
 LOADED = ("backend_store.core.dedupe", "backend_store.core.limits", "gateway.limits")
 """Full of constants."""
-EXAMPLES = 300
+EXAMPLES = 100
 PROBE = f"""
 import sys
 from hashlib import sha256

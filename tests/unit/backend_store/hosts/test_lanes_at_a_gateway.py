@@ -254,24 +254,23 @@ async def test_a_gateway_goes_back_to_a_host_that_was_lost_and_came_back(lanes: 
         await asyncio.sleep(0.01)
 
 
-@pytest.mark.parametrize(
-    ("settings", "named"),
-    [
-        ({"kind": "stream"}, "kind"),
-        ({"partitions": 2}, "partitions"),
-        ({"delivery": "at_most_once"}, "delivery"),
-        ({"sequencing": "clock"}, "sequencing"),
-        ({"priorities": 3}, "priorities"),
-        ({"max_messages": 10}, "max_messages"),
-        ({"max_bytes": 10}, "max_bytes"),
-        ({"colocate_with": "other"}, "colocate_with"),
-        ({"dead_letter_queue": "other"}, "dead_letter_queue"),
-    ],
-)
-async def test_what_lanes_do_not_have_is_refused_by_name(lanes: Lanes, settings: dict[str, Any], named: str) -> None:
-    with pytest.raises(InvalidRequest) as refused:
-        await make(await lanes.store(), **settings)
-    assert [one.pointer for one in refused.value.errors] == [f"/{named}"]
+async def test_what_lanes_do_not_have_is_refused_by_name(lanes: Lanes) -> None:
+    store = await lanes.store()
+    lacked: dict[str, Any] = {
+        "kind": "stream",
+        "partitions": 2,
+        "delivery": "at_most_once",
+        "sequencing": "clock",
+        "priorities": 3,
+        "max_messages": 10,
+        "max_bytes": 10,
+        "colocate_with": "other",
+        "dead_letter_queue": "other",
+    }
+    for name, setting in lacked.items():
+        with pytest.raises(InvalidRequest) as refused:
+            await make(store, **{name: setting})
+        assert [one.pointer for one in refused.value.errors] == [f"/{name}"]
     assert not lanes.nodes[0].metadata.queues
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from backend_store.storage.env import open_engine, structure_problems
 from tests.support.storage import hammered_to, hammering, last_reported
 
-KILLS = 20
+KILLS = 8
 
 
 def test_everything_reported_committed_survives_kill_9(tmp_path: Path) -> None:

@@ -64,6 +64,13 @@ def test_leader_is_elected_from_those_in_sync_in_a_new_epoch() -> None:
     assert set(change.guards) == {ControllerIs(1), NodeIs(B, Incarnation(1))}
 
 
+def test_first_leader_has_no_lease_to_wait_out_and_the_next_one_has() -> None:
+    first = controller.decide(first_record(0, {A: disk_of(A), B: disk_of(B)}, min_in_sync=1), _sessions(A, B), term=1)
+    assert first is not None and (first.record.leader, first.record.epoch, first.record.is_released) == (A, 1, True)
+    second = controller.decide(first.record, _sessions(B), term=1)
+    assert second is not None and (second.record.leader, second.record.is_released) == (B, False)
+
+
 def test_last_replica_standing_leads_and_the_others_stay_eligible() -> None:
     """Nobody of those in sync is forgotten when all but one die: the one may die as well (KIP-966)."""
     change = controller.decide(record_of(A, B, C), _sessions(C), term=1)
