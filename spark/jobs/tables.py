@@ -23,6 +23,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -104,6 +106,11 @@ class Tables:
             return rows
         tenant = F.coalesce("tenant", F.lit(""))  # the folder of an empty name reads as null
         return rows.withColumns({"day": F.col("day").cast("date"), "tenant": tenant})
+
+    def arrow(self, table: str) -> pa.Table | None:
+        """A table without days, in this process's memory; None while there is none."""
+        root = self.folder / table
+        return pq.read_table(root) if root.exists() else None
 
     def replace(
         self,
