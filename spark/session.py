@@ -55,8 +55,8 @@ def spark_session(
     """The session of this process, made if there is none.
 
     `master` is Spark's (`local[2]`, `spark://host:7077`); `memory` the driver's (`4g`), which counts only where this
-    call starts Java. `little`: the data is little, and a session of this machine is for that, where Spark was not
-    started otherwise (`spark-submit`). `folder` is for what Spark writes beside results. `settings` win over all of ours. Raises
+    call starts Java. `little`: a session on this machine is for little data, unless `spark-submit` started it. `folder`
+    is for what Spark writes beside results. `settings` win over all of ours. Raises
     `CannotStart` without Java.
     """
     _find_java()

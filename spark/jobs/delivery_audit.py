@@ -11,8 +11,8 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any, Final
 
-import pyarrow as pa
-import pyarrow.compute as pc
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
 
 from spark.jobs.audit_days import FAULTS, HOURS, QUEUES, Days
@@ -23,6 +23,10 @@ from spark.jobs.tables import AUDITED, Tables
 SCREEN_BYTES_MIN: Final = 64 * 1024 * 1024
 """Less than this, compressed, is looked at range by range at once, where nothing was screened before."""
 FAULTS_SHOWN_MAX: Final = 100
+FAULTS_SHOWN_BY: Final = [
+    (name, "ascending") for name in ("tenant", "queue", "node", "partition", "from", "to", "fault")
+]
+SUMS: Final = ("published", "settled", "outstanding")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -62,16 +66,18 @@ def _bring_up_to_date(session: SparkSession, tables: Tables, files: list[Path], 
 
 
 def _told(tables: Tables) -> dict[str, Any]:
-    """Two small files say it all, and are sooner read here than asked for in queries."""
-    faults, queues = tables.arrow(FAULTS), tables.arrow(QUEUES)
-    names = ("published", "settled", "outstanding")
-    if faults is None or queues is None:
-        return dict.fromkeys(("faults", "lost", *names), 0) | {"first_faults": []}
-    lost = faults.filter(pc.equal(faults["fault"], "lost"))["messages"]
-    counted = {"faults": faults.num_rows, "lost": _sum(lost)} | {name: _sum(queues[name]) for name in names}
-    order = [(name, "ascending") for name in ("tenant", "queue", "node", "partition", "from", "to", "fault")]
-    first = faults.take(pc.select_k_unstable(faults, FAULTS_SHOWN_MAX, order)) if faults.num_rows else faults
-    return counted | {"first_faults": first.to_pylist()}
+    """Two files say it all, and are sooner read here, part by part, than asked for in queries."""
+    counted = dict.fromkeys(("faults", "lost", *SUMS), 0)
+    first: pa.Table | None = None
+    for faults in tables.parts(FAULTS):
+        counted["faults"] += faults.num_rows
+        counted["lost"] += _sum(faults.filter(pc.equal(faults["fault"], "lost"))["messages"])
+        some = faults if first is None else pa.concat_tables([first, faults])
+        first = some.take(pc.select_k_unstable(some, FAULTS_SHOWN_MAX, FAULTS_SHOWN_BY))
+    for queues in tables.parts(QUEUES):
+        for name in SUMS:
+            counted[name] += _sum(queues[name])
+    return counted | {"first_faults": [] if first is None else first.to_pylist()}
 
 
 def _sum(numbers: pa.ChunkedArray) -> int:

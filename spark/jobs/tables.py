@@ -23,8 +23,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
-import pyarrow as pa
-import pyarrow.parquet as pq
+import pyarrow as pa  # type: ignore[import-untyped]
+from pyarrow.dataset import dataset  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -107,10 +107,13 @@ class Tables:
         tenant = F.coalesce("tenant", F.lit(""))  # the folder of an empty name reads as null
         return rows.withColumns({"day": F.col("day").cast("date"), "tenant": tenant})
 
-    def arrow(self, table: str) -> pa.Table | None:
-        """A table without days, in this process's memory; None while there is none."""
+    def parts(self, table: str) -> Iterator[pa.Table]:
+        """Rows of a table without days, some at a time; none while there is nothing."""
         root = self.folder / table
-        return pq.read_table(root) if root.exists() else None
+        if root.exists():
+            for batch in dataset(root, format="parquet").to_batches():
+                if batch.num_rows:
+                    yield pa.Table.from_batches([batch])
 
     def replace(
         self,
