@@ -21,7 +21,7 @@ _OPENED_LIKE_BYTES: Final = 256 * 1024
 """What opening a file counts as: many small files share a task."""
 
 
-LITTLE_BYTES_MAX: Final = 8 * 1024 * 1024
+LITTLE_BYTES_MAX: Final = 4 * 1024 * 1024
 """Compressed. So much is read before plans are compiled, and made anew while they run."""
 
 
